@@ -1,0 +1,118 @@
+"""What rounds cost: pure rules over integers (nano-epsilon), no state.
+
+An epsilon is an integer number of nano-epsilon wherever it is stored, added or compared;
+a decimal number only where a person types or reads it.
+"""
+
+from collections.abc import Iterable
+from decimal import ROUND_FLOOR, Context, Decimal, InvalidOperation, localcontext
+from fractions import Fraction
+
+from sfumato.errors import InvalidEpsilon
+
+NANO = 1_000_000_000
+EPSILON_MIN_NANO = 1_000  # 1e-6
+EPSILON_MAX_NANO = 32 * NANO  # beyond this a report says next to everything
+DRAW_SPAN = 1 << 64  # a draw is one word of 64 bits
+
+_DIGITS = 80  # working precision; 64-bit thresholds need 20, the rest is slack
+
+
+def parse_epsilon(value: int | float | str | Decimal) -> int:
+    """Read an epsilon as nano-epsilon.
+
+    Parameters
+    ----------
+    value : int, float, str or Decimal
+        In [1e-6, 32], at most nine decimals. A float is read as it prints
+        (0.1 is one tenth).
+
+    Returns
+    -------
+    int
+        Nano-epsilon, exactly `value` times 1e9.
+
+    Raises
+    ------
+    InvalidEpsilon
+        Not a number, out of range, or too many decimals.
+    """
+    if isinstance(value, bool):
+        raise InvalidEpsilon("epsilon must be a number")
+    try:
+        exact = Decimal(repr(value) if isinstance(value, float) else value)
+    except (InvalidOperation, TypeError, ValueError):
+        raise InvalidEpsilon("epsilon must be a number") from None
+    if not exact.is_finite():
+        raise InvalidEpsilon("epsilon must be finite")
+    if not Decimal(EPSILON_MIN_NANO) / NANO <= exact <= Decimal(EPSILON_MAX_NANO) / NANO:
+        raise InvalidEpsilon("epsilon must lie in [0.000001, 32]")
+    nano = exact * NANO
+    if nano != nano.to_integral_value():
+        raise InvalidEpsilon("epsilon may have at most nine decimals")
+    return int(nano)
+
+
+def format_epsilon(nano: int) -> str:
+    """Write nano-epsilon as a plain decimal: 1_500_000_000 -> '1.5'."""
+    sign = "-" if nano < 0 else ""
+    whole, rest = divmod(abs(nano), NANO)
+    return f"{sign}{whole}" + (f".{rest:09d}".rstrip("0") if rest else "")
+
+
+def exp_epsilon(epsilon_nano: int) -> Fraction:
+    """e^epsilon to 80 digits, from below, as an exact fraction."""
+    with localcontext(Context(prec=_DIGITS)):
+        return Fraction((Decimal(epsilon_nano) / NANO).exp().next_minus())
+
+
+def realised_epsilon(ratio: Fraction) -> int:
+    """The cost of a channel whose largest probability ratio is `ratio`.
+
+    Parameters
+    ----------
+    ratio : Fraction
+        Largest P(output | one input) / P(output | another), at least 1.
+
+    Returns
+    -------
+    int
+        The least integer that is >= ln(ratio) in nano-epsilon: never under-charges.
+    """
+    if ratio < 1:
+        raise InvalidEpsilon("a probability ratio lies at or above 1")
+    if ratio == 1:
+        return 0
+    with localcontext(Context(prec=_DIGITS)):
+        upper = Decimal(ratio.numerator).ln().next_plus() - Decimal(ratio.denominator).ln().next_minus()
+        scaled = (upper.next_plus() * NANO).next_plus()
+        floor = scaled.to_integral_value(rounding=ROUND_FLOOR)
+        return int(floor) if scaled == floor else int(floor) + 1
+
+
+def cost(rounds: Iterable[tuple[tuple[int, int], int]]) -> int:
+    """What a collection can cost one device, in nano-epsilon.
+
+    A device makes one secret uniform draw and answers the rounds whose interval holds
+    it, so rounds with disjoint intervals compose in parallel and overlapping ones in
+    sequence (STATISTICS, section 2).
+
+    Parameters
+    ----------
+    rounds : iterable of ((lo, hi), epsilon_nano)
+        The interval [lo, hi) of draws that answer, 0 <= lo < hi <= 2**64, and the cost.
+
+    Returns
+    -------
+    int
+        The maximum over draws of the sum of the costs of the rounds that hold it.
+    """
+    steps: list[tuple[int, int]] = []
+    for (lo, hi), epsilon_nano in rounds:
+        steps += [(lo, epsilon_nano), (hi, -epsilon_nano)]
+    steps.sort()  # at equal places the negative steps come first: intervals are half open
+    highest = running = 0
+    for _, step in steps:
+        running += step
+        highest = max(highest, running)
+    return highest

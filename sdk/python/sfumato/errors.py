@@ -1,0 +1,92 @@
+"""The domain's exceptions, one tree.
+
+SfumatoError
+├── InvalidSpec        a round, mechanism, encoding or parameter that cannot be
+├── InvalidEpsilon     an epsilon out of range or with too many decimals
+├── InvalidPoint       a record that does not fit the declared features
+├── ReportMalformed    a report whose bytes the mechanism could not have produced
+├── CapExceeded        a round that would cost more than the user allows
+├── NoOpenRound        nothing to answer at the moment
+├── ApiProblem         the service answered with a problem (RFC 9457)
+└── Unreachable        the service could not be reached within the retries
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class SfumatoError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    code = "error"
+
+
+class InvalidSpec(SfumatoError):
+    """A round spec, mechanism, encoding or algorithm parameter that cannot be."""
+
+    code = "validation_failed"
+
+
+class InvalidEpsilon(InvalidSpec):
+    """An epsilon outside [1e-6, 32] or with more than nine decimals."""
+
+
+class InvalidPoint(SfumatoError):
+    """A record with the wrong number of features or a value that is not finite.
+
+    The message names the feature, never the value.
+    """
+
+    code = "point_invalid"
+
+
+class ReportMalformed(SfumatoError):
+    """Bytes the mechanism could not have produced; `index` is the report's place."""
+
+    code = "report_malformed"
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"report {index}: {reason}")
+        self.index = index
+        self.reason = reason
+
+
+class CapExceeded(SfumatoError):
+    """Answering would cost the user more than the cap they set on this device."""
+
+    code = "cap_exceeded"
+
+    def __init__(self, *, asked_nano: int, spent_nano: int, cap_nano: int) -> None:
+        super().__init__(
+            f"this round costs {asked_nano / 1e9:g}, {spent_nano / 1e9:g} of the cap of "
+            f"{cap_nano / 1e9:g} is spent: nothing was sent"
+        )
+        self.asked_nano = asked_nano
+        self.spent_nano = spent_nano
+        self.cap_nano = cap_nano
+
+
+class NoOpenRound(SfumatoError):
+    """The dataset asks nothing right now; `retry_after_seconds` says when to look again."""
+
+    code = "no_open_round"
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__(f"no open round; ask again in {retry_after_seconds:g} s")
+        self.retry_after_seconds = retry_after_seconds
+
+
+class ApiProblem(SfumatoError):
+    """A problem document the service answered with."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        self.status = status
+        self.problem = dict(problem)
+        self.code = str(problem.get("code", "internal_error"))
+        super().__init__(f"{status} {self.code}: {problem.get('detail') or problem.get('title')}")
+
+
+class Unreachable(SfumatoError):
+    """No answer within the retries; what was to be sent is kept and can be sent again."""
+
+    code = "unreachable"
