@@ -1,0 +1,126 @@
+"""Datasets: public features and bounds, a trust model, a budget (in the ledger)."""
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Integer, String, func, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from models import ledger
+from models.db import Base, CanonicalJson, Id, new_id
+from models.errors import Conflict, LimitExceeded, NotFound
+from models.tenant import Caller
+from sfumato.specs import Feature, features_from_wire, to_wire
+
+
+class Trust(StrEnum):
+    """Who sees raw values."""
+
+    LOCAL = "local"  # nobody: devices perturb
+    CENTRAL = "central"  # the service, on behalf of a curator
+
+
+class Dataset(Base):
+    """What is asked about, of whom, and with how much budget."""
+
+    __tablename__ = "datasets"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), index=True)
+    name: Mapped[str] = mapped_column(String(200))
+    trust: Mapped[str] = mapped_column(String(8), comment="local or central")
+    features_wire: Mapped[list[dict[str, Any]]] = mapped_column("features", CanonicalJson, comment="names and bounds")
+    min_reports: Mapped[int] = mapped_column(Integer, comment="no round is tallied with fewer")
+    keep_reports: Mapped[bool] = mapped_column(Boolean, comment="reports outlive their tally; by default they do not")
+    created_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
+    deleted_at: Mapped[int | None] = mapped_column(BigInteger, comment="gone since then; the ledger stays")
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The features, in order."""
+        return features_from_wire(self.features_wire)
+
+
+def create(
+    session: Session,
+    caller: Caller,
+    *,
+    name: str,
+    trust: Trust,
+    features: tuple[Feature, ...],
+    epsilon_nano: int,
+    min_reports: int,
+    keep_reports: bool,
+    max_datasets: int,
+    now: int,
+) -> Dataset:
+    """A new dataset with its first grant. Raises LimitExceeded."""
+    held = session.scalar(
+        select(func.count()).where(Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None))
+    )
+    if held is not None and held >= max_datasets:
+        raise LimitExceeded(f"a tenant may hold {max_datasets} datasets")
+    dataset = Dataset(
+        id=new_id("ds"),
+        tenant_id=caller.tenant_id,
+        name=name,
+        trust=trust.value,
+        features_wire=[to_wire(feature) for feature in features],
+        min_reports=min_reports,
+        keep_reports=keep_reports,
+        created_at=now,
+        deleted_at=None,
+    )
+    session.add(dataset)
+    ledger.open_ledger(session, dataset.id)
+    ledger.grant(session, dataset.id, epsilon_nano, reference=dataset.id, actor=caller.key_id, now=now)
+    return dataset
+
+
+def get(session: Session, caller: Caller, dataset_id: str, *, lock: bool = False, deleted: bool = False) -> Dataset:
+    """A dataset the caller may see; raises NotFound for every other.
+
+    `deleted` also finds deleted ones (their ledger can still be read).
+    """
+    dataset = session.get(Dataset, dataset_id, with_for_update=lock or None)
+    if dataset is None or dataset.tenant_id != caller.tenant_id or not caller.sees(dataset_id):
+        raise NotFound("dataset")
+    if dataset.deleted_at is not None and not deleted:
+        raise NotFound("dataset")
+    return dataset
+
+
+def page(session: Session, caller: Caller, *, after: str, limit: int) -> list[Dataset]:
+    """The caller's datasets, oldest first, from after an id."""
+    query = select(Dataset).where(
+        Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None), Dataset.id > after
+    )
+    if caller.dataset_id is not None:
+        query = query.where(Dataset.id == caller.dataset_id)
+    return list(session.scalars(query.order_by(Dataset.id).limit(limit)))
+
+
+def change(
+    session: Session,
+    caller: Caller,
+    dataset_id: str,
+    *,
+    name: str | None,
+    min_reports: int | None,
+    keep_reports: bool | None,
+) -> Dataset:
+    """Change what may change; features, bounds and trust never do (reports depend on them)."""
+    dataset = get(session, caller, dataset_id, lock=True)
+    if name is not None:
+        dataset.name = name
+    if min_reports is not None:
+        dataset.min_reports = min_reports
+    if keep_reports is not None:
+        dataset.keep_reports = keep_reports
+    return dataset
+
+
+def require_trust(dataset: Dataset, trust: Trust) -> None:
+    """Raise Conflict where the dataset is of the other trust model."""
+    if dataset.trust != trust:
+        raise Conflict(f"this dataset is {dataset.trust}; this needs a {trust} one")

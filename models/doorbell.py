@@ -1,0 +1,85 @@
+"""The doorbell: tells an idle worker that a job waits. The database stays the truth.
+
+Redis keys:
+    sfumato:doorbell    list; one element, a job id, for each ring; read by BLPOP
+
+A ring that is lost costs a worker's next look into the database, nothing else: nothing is
+in Redis that is not in SQL, and Redis being away never fails a request.
+"""
+
+import threading
+import time
+from typing import Protocol
+
+import structlog
+from redis import Redis, RedisError
+
+_KEY = "sfumato:doorbell"
+_PATIENCE_SECONDS = 0.5  # a Redis that does not answer within this is away
+_MAX_RINGS = 10_000  # rings nobody hears are not kept for ever
+
+log = structlog.get_logger(__name__)
+
+
+class Doorbell(Protocol):
+    """Rung after a commit that makes a job runnable; waited at by idle workers."""
+
+    def ring(self, job_id: str) -> None:
+        """Say that a job needs a worker. Never raises."""
+
+    def wait(self, seconds: float) -> None:
+        """Return at a ring, or after this time. Never raises."""
+
+
+class PollingDoorbell:
+    """No Redis: nobody rings, workers look into the database at every interval."""
+
+    def __init__(self, poll_seconds: float) -> None:
+        self._poll_seconds = poll_seconds
+        self._stop = threading.Event()
+
+    def ring(self, job_id: str) -> None:
+        """Nothing to do: the worker's next look finds the job."""
+
+    def wait(self, seconds: float) -> None:
+        """Sleep one polling interval, at most `seconds`."""
+        self._stop.wait(min(seconds, self._poll_seconds))
+
+
+class RedisDoorbell:
+    """Rings over Redis; while Redis is away it behaves like polling."""
+
+    def __init__(self, url: str, poll_seconds: float) -> None:
+        self._redis = Redis.from_url(url, socket_connect_timeout=_PATIENCE_SECONDS, socket_timeout=30)
+        self._poll_seconds = poll_seconds
+        self._is_away = False
+
+    def ring(self, job_id: str) -> None:
+        """Push the job's id."""
+        try:
+            with self._redis.pipeline(transaction=False) as pipe:
+                pipe.rpush(_KEY, job_id)
+                pipe.ltrim(_KEY, -_MAX_RINGS, -1)
+                pipe.execute()
+            self._is_away = False
+        except RedisError:
+            self._note_away()
+
+    def wait(self, seconds: float) -> None:
+        """Block until a ring."""
+        try:
+            self._redis.blpop([_KEY], timeout=max(0.01, seconds))
+            self._is_away = False
+        except RedisError:
+            self._note_away()
+            time.sleep(min(seconds, self._poll_seconds))
+
+    def _note_away(self) -> None:
+        if not self._is_away:
+            log.warning("doorbell_away", consequence="workers poll the database until it is back")
+        self._is_away = True
+
+
+def open_doorbell(redis_url: str | None, poll_seconds: float) -> Doorbell:
+    """The doorbell the settings ask for."""
+    return RedisDoorbell(redis_url, poll_seconds) if redis_url else PollingDoorbell(poll_seconds)

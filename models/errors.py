@@ -1,0 +1,95 @@
+"""What a state change may refuse, each with the problem code the API answers.
+
+SfumatoError
+└── Refused
+    ├── NotFound              not_found
+    ├── Conflict              conflict
+    ├── BudgetExhausted       budget_exhausted
+    ├── RoundClosed           round_closed
+    ├── TooFewReports         too_few_reports
+    ├── JobNotFinished        job_not_finished
+    ├── IdempotencyKeyReused  idempotency_key_reused
+    ├── LimitExceeded         validation_failed
+    └── StaleFence            (never leaves a worker)
+"""
+
+from sfumato.accounting import format_epsilon
+from sfumato.errors import SfumatoError
+
+
+class Refused(SfumatoError):
+    """A state change that cannot be; the transaction is rolled back."""
+
+    code = "conflict"
+
+
+class NotFound(Refused):
+    """No such thing in this tenant; what a key may not see is not found either."""
+
+    code = "not_found"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"no such {what}")
+
+
+class Conflict(Refused):
+    """The thing is in another state than this needs."""
+
+    code = "conflict"
+
+
+class BudgetExhausted(Refused):
+    """The dataset's budget cannot bear the charge."""
+
+    code = "budget_exhausted"
+
+    def __init__(self, *, requested_nano: int, granted_nano: int, reserved_nano: int, posted_nano: int) -> None:
+        free = granted_nano - reserved_nano - posted_nano
+        super().__init__(
+            f"this needs {format_epsilon(requested_nano)}, {format_epsilon(free)} is free: "
+            f"{format_epsilon(granted_nano)} granted, {format_epsilon(posted_nano)} posted, "
+            f"{format_epsilon(reserved_nano)} reserved"
+        )
+        self.requested_nano = requested_nano
+        self.granted_nano = granted_nano
+        self.reserved_nano = reserved_nano
+        self.posted_nano = posted_nano
+
+
+class RoundClosed(Refused):
+    """The round takes no more reports."""
+
+    code = "round_closed"
+
+
+class TooFewReports(Refused):
+    """Fewer reports than the round's minimum."""
+
+    code = "too_few_reports"
+
+    def __init__(self, *, n_reports: int, min_reports: int) -> None:
+        super().__init__(f"{n_reports} reports arrived, at least {min_reports} are needed")
+        self.n_reports = n_reports
+        self.min_reports = min_reports
+
+
+class JobNotFinished(Refused):
+    """The job has no result, or none yet."""
+
+    code = "job_not_finished"
+
+
+class IdempotencyKeyReused(Refused):
+    """The idempotency key was used for another request."""
+
+    code = "idempotency_key_reused"
+
+
+class LimitExceeded(Refused):
+    """More of something than the operator allows."""
+
+    code = "validation_failed"
+
+
+class StaleFence(Refused):
+    """Somebody else holds the job by now; what this worker computed is void."""

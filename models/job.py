@@ -1,0 +1,277 @@
+"""Jobs: what an analyst asked to be computed, who works on it, how it ended.
+
+    queued ──claim──► running ──(a round opens)──► collecting ──(round closed; claim)──► running
+       │                 │  ▲                          │
+       │                 │  └──(lease lapsed; claim)───┘
+       └─────────────────┴──► succeeded | failed | canceled | expired
+
+A worker holds a running job by a lease and a fence: whoever claims next raises the fence,
+and every write of a worker names the fence it holds, so a stale one writes nothing. A
+result, the ledger's release and the job's state are one transaction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Integer, String, and_, exists, func, or_, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from models import ledger, result
+from models import round as rounds
+from models.dataset import Dataset
+from models.db import Base, CanonicalJson, Id, new_id
+from models.errors import Conflict, LimitExceeded, NotFound, StaleFence
+from models.round import Collect, Round, RoundState
+from models.tenant import Caller
+from sfumato.accounting import cost
+
+WORKER_LOST = "worker_lost"
+
+
+class JobState(StrEnum):
+    """Where a job stands."""
+
+    QUEUED = "queued"  # waits for a worker
+    RUNNING = "running"  # a worker holds it
+    COLLECTING = "collecting"  # waits for devices
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    EXPIRED = "expired"  # a round's time ran out with too few reports
+
+
+FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
+
+
+class Job(Base):
+    """One request for clusters."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), index=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    algorithm: Mapped[dict[str, Any]] = mapped_column(CanonicalJson, comment="type and parameters")
+    round_ids: Mapped[list[str]] = mapped_column(CanonicalJson, comment="earlier collections it works on; may be none")
+    epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="reserved at submission")
+    target_reports: Mapped[int] = mapped_column(BigInteger, comment="reports each round waits for")
+    min_reports: Mapped[int] = mapped_column(BigInteger, comment="reports each round needs")
+    collect_seconds: Mapped[int] = mapped_column(BigInteger, comment="how long each round stays open")
+    state: Mapped[str] = mapped_column(String(10), index=True)
+    attempts: Mapped[int] = mapped_column(Integer, comment="claims since it last got on")
+    fence: Mapped[int] = mapped_column(BigInteger, comment="raised by every claim")
+    lease_until: Mapped[int | None] = mapped_column(BigInteger, comment="the claim lapses then")
+    cancel_requested: Mapped[bool] = mapped_column(Boolean, comment="its worker is to let go")
+    created_by: Mapped[str] = mapped_column(Id, comment="key that submitted it; the ledger's actor")
+    created_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
+    started_at: Mapped[int | None] = mapped_column(BigInteger, comment="first claim")
+    finished_at: Mapped[int | None] = mapped_column(BigInteger)
+    error_code: Mapped[str | None] = mapped_column(String(40))
+    error_detail: Mapped[str | None] = mapped_column(String(500), comment="for people; nothing private")
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def collect(self) -> Collect:
+        """What each of its rounds waits for."""
+        return Collect(self.target_reports, self.min_reports, self.collect_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker's hold on a job; void once the job's fence is higher."""
+
+    job_id: str
+    fence: int
+
+
+def submit(
+    session: Session,
+    caller: Caller,
+    dataset: Dataset,
+    *,
+    algorithm: dict[str, Any],
+    epsilon_nano: int,
+    collect: Collect,
+    round_ids: Sequence[str] = (),
+    max_active_jobs: int,
+    now: int,
+) -> Job:
+    """Queue a job. Reserves its declared epsilon; a job over earlier rounds reserves nothing.
+
+    Raises BudgetExhausted, LimitExceeded, NotFound or Conflict (a round that is still
+    open, or rounds that cost more than the declared epsilon).
+    """
+    active = session.scalar(
+        select(func.count()).where(Job.tenant_id == caller.tenant_id, Job.state.not_in(sorted(FINAL)))
+    )
+    if active is not None and active >= max_active_jobs:
+        raise LimitExceeded(f"a tenant may have {max_active_jobs} unfinished jobs")
+    job = Job(
+        id=new_id("job"),
+        tenant_id=caller.tenant_id,
+        dataset_id=dataset.id,
+        algorithm=algorithm,
+        round_ids=list(round_ids),
+        epsilon_nano=0 if round_ids else epsilon_nano,
+        target_reports=collect.target_reports,
+        min_reports=collect.min_reports,
+        collect_seconds=collect.seconds,
+        state=JobState.QUEUED.value,
+        attempts=0,
+        fence=0,
+        lease_until=None,
+        cancel_requested=False,
+        created_by=caller.key_id,
+        created_at=now,
+        started_at=None,
+        finished_at=None,
+        error_code=None,
+        error_detail=None,
+    )
+    if round_ids:
+        _check_rounds(session, dataset.id, round_ids, epsilon_nano)
+    else:
+        ledger.reserve(session, dataset.id, epsilon_nano, job_id=job.id, actor=caller.key_id, now=now)
+    session.add(job)
+    session.flush()
+    return job
+
+
+def _check_rounds(session: Session, dataset_id: str, round_ids: Sequence[str], epsilon_nano: int) -> None:
+    earlier = rounds.by_ids(session, dataset_id, round_ids)
+    if any(r.state == RoundState.OPEN for r in earlier):
+        raise Conflict("a round is still open: close it first, or wait until it is full")
+    collections = {r.collection_id for r in earlier}
+    spent = sum(
+        cost(((r.spec.draw.lo, r.spec.draw.hi), r.epsilon_nano) for r in earlier if r.collection_id == collection)
+        for collection in collections
+    )
+    if spent > epsilon_nano:
+        raise Conflict("these rounds cost more than the algorithm's epsilon declares")
+
+
+def get(session: Session, caller: Caller, job_id: str) -> Job:
+    """A job the caller may see; raises NotFound for every other. Results outlive their dataset."""
+    job = session.get(Job, job_id)
+    if job is None or job.tenant_id != caller.tenant_id or not caller.sees(job.dataset_id):
+        raise NotFound("job")
+    return job
+
+
+def page(session: Session, caller: Caller, *, dataset_id: str | None, after: str, limit: int) -> list[Job]:
+    """The caller's jobs, oldest first, from after an id."""
+    query = select(Job).where(Job.tenant_id == caller.tenant_id, Job.id > after)
+    for only in (dataset_id, caller.dataset_id):
+        if only is not None:
+            query = query.where(Job.dataset_id == only)
+    return list(session.scalars(query.order_by(Job.id).limit(limit)))
+
+
+def claim(session: Session, *, now: int, lease_microseconds: int, max_attempts: int) -> Claim | None:
+    """Take the oldest job that needs a worker; None where there is none.
+
+    Needs a worker: a queued job, one whose rounds are all closed, one whose worker let
+    its lease lapse. A job that lost `max_attempts` workers fails here.
+    """
+    waiting = exists().where(Round.job_id == Job.id, Round.state == RoundState.OPEN)
+    needs_worker = or_(
+        Job.state == JobState.QUEUED,
+        and_(Job.state == JobState.COLLECTING, ~waiting),
+        and_(Job.state == JobState.RUNNING, Job.lease_until <= now),
+    )
+    while True:
+        job = session.scalars(
+            select(Job).where(needs_worker).order_by(Job.id).limit(1).with_for_update(skip_locked=True)
+        ).first()
+        if job is None:
+            return None
+        if job.cancel_requested:
+            _end(session, job, JobState.CANCELED, now=now)
+        elif job.attempts >= max_attempts:
+            detail = f"{max_attempts} workers died on this job"
+            _end(session, job, JobState.FAILED, now=now, code=WORKER_LOST, detail=detail)
+        else:
+            break
+        session.flush()
+    job.state = JobState.RUNNING.value
+    job.fence += 1
+    job.attempts += 1
+    job.lease_until = now + lease_microseconds
+    job.started_at = job.started_at or now
+    session.flush()
+    return Claim(job.id, job.fence)
+
+
+def renew(session: Session, held: Claim, *, now: int, lease_microseconds: int) -> Job:
+    """Lengthen a lease; the job says whether it is to be let go. Raises StaleFence."""
+    job = held_job(session, held)
+    job.lease_until = now + lease_microseconds
+    return job
+
+
+def held_job(session: Session, held: Claim) -> Job:
+    """The job under its row lock, if this claim still holds it; else raises StaleFence."""
+    job = session.get(Job, held.job_id, with_for_update=True, populate_existing=True)
+    if job is None or job.fence != held.fence or job.state != JobState.RUNNING:
+        raise StaleFence("another worker holds this job")
+    return job
+
+
+def suspend(session: Session, held: Claim) -> None:
+    """Let a held job wait for its devices; it got on, so its attempts start anew. Raises StaleFence."""
+    job = held_job(session, held)
+    job.state, job.lease_until, job.attempts = JobState.COLLECTING.value, None, 0
+    session.flush()
+
+
+def succeed(session: Session, held: Claim, document: dict[str, Any], *, software_version: str, now: int) -> None:
+    """Publish the result, give back what was not spent, end the job: one transaction. Raises StaleFence."""
+    job = held_job(session, held)
+    result.add(session, job.id, document, software_version=software_version, now=now)
+    _end(session, job, JobState.SUCCEEDED, now=now)
+
+
+def fail(session: Session, held: Claim, state: JobState, *, code: str, detail: str, now: int) -> None:
+    """End a held job without a result (failed or expired); what was posted stays. Raises StaleFence."""
+    _end(session, held_job(session, held), state, now=now, code=code, detail=detail[:500])
+
+
+def let_go(session: Session, held: Claim, *, now: int) -> None:
+    """Cancel a held job whose cancelling was requested. Raises StaleFence."""
+    _end(session, held_job(session, held), JobState.CANCELED, now=now)
+
+
+def cancel(session: Session, caller: Caller, job_id: str, *, now: int) -> Job:
+    """Cancel: at once where no worker holds the job, else as soon as its worker lets go.
+
+    What was posted stays posted, the rest is released. A job that is over stays as it
+    ended. Raises NotFound.
+    """
+    get(session, caller, job_id)
+    job = session.get_one(Job, job_id, with_for_update=True, populate_existing=True)
+    if job.is_final:
+        return job
+    job.cancel_requested = True
+    if job.state != JobState.RUNNING:
+        _end(session, job, JobState.CANCELED, now=now)
+    return job
+
+
+def cancel_all(session: Session, caller: Caller, dataset_id: str, *, now: int) -> None:
+    """Cancel every unfinished job of a dataset."""
+    unfinished = select(Job.id).where(Job.dataset_id == dataset_id, Job.state.not_in(sorted(FINAL)))
+    for job_id in list(session.scalars(unfinished)):
+        cancel(session, caller, job_id, now=now)
+
+
+def _end(session: Session, job: Job, state: JobState, *, now: int, code: str | None = None, detail: str = "") -> None:
+    rounds.close_all(session, now=now, job_id=job.id)
+    ledger.release(session, job.dataset_id, job_id=job.id, actor=job.created_by, now=now)
+    job.state, job.finished_at, job.lease_until = state.value, now, None
+    job.error_code, job.error_detail = code, detail or None
+    session.flush()

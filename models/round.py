@@ -1,0 +1,289 @@
+"""Rounds: one spec put to the devices, open until full, past its time, or closed by hand.
+
+    open ──(full | past closes_at | by hand | job over)──► closed ──(fold)──► tallied
+
+Opening charges first: the round's cost is posted in the transaction that publishes it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, String, UniqueConstraint, func, or_, select, update
+from sqlalchemy.orm import Mapped, Session, deferred, mapped_column
+
+from models import ledger, report
+from models.dataset import Dataset
+from models.db import Base, CanonicalJson, Id, new_id
+from models.errors import Conflict, LimitExceeded, NotFound, RoundClosed
+from models.tenant import Caller
+from sfumato import mechanisms
+from sfumato.accounting import cost
+from sfumato.specs import RoundSpec, round_spec_from_wire, to_wire
+
+
+class RoundState(StrEnum):
+    """Where a round stands."""
+
+    OPEN = "open"  # takes reports
+    CLOSED = "closed"  # takes none; the fold is due
+    TALLIED = "tallied"  # the tally is stored, reports scrubbed by the retention rule
+
+
+class Round(Base):
+    """One spec, its charge, and what came of it."""
+
+    __tablename__ = "rounds"
+    __table_args__ = (UniqueConstraint("job_id", "index"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    job_id: Mapped[str | None] = mapped_column(Id, comment="whose plan asked; none for a collection of its own")
+    collection_id: Mapped[str] = mapped_column(Id, comment="job or round: a device keeps one draw for each")
+    index: Mapped[int] = mapped_column(Integer, comment="0, 1, ... within the collection")
+    spec_wire: Mapped[dict[str, Any]] = mapped_column("spec", CanonicalJson, comment="as published, never changed")
+    epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="what an answer costs a device")
+    target_reports: Mapped[int] = mapped_column(BigInteger, comment="closes when so many were received")
+    min_reports: Mapped[int] = mapped_column(BigInteger, comment="no tally of fewer is used")
+    closes_at: Mapped[int] = mapped_column(BigInteger, comment="takes no report from then on")
+    state: Mapped[str] = mapped_column(String(8), index=True, comment="open, closed or tallied")
+    n_received: Mapped[int] = mapped_column(BigInteger, comment="reports acknowledged, repeats included")
+    opened_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
+    closed_at: Mapped[int | None] = mapped_column(BigInteger)
+    tallied_at: Mapped[int | None] = mapped_column(BigInteger)
+    fold_lease_until: Mapped[int | None] = mapped_column(BigInteger, comment="a worker folds it until then")
+    n_reports: Mapped[int | None] = mapped_column(BigInteger, comment="distinct reports in the tally")
+    tally: Mapped[bytes | None] = deferred(mapped_column(LargeBinary, comment="the tally, packed"))
+
+    @property
+    def spec(self) -> RoundSpec:
+        """The spec as published."""
+        return round_spec_from_wire(self.spec_wire)
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """How long and for how many reports a round waits."""
+
+    target_reports: int
+    min_reports: int
+    seconds: int
+
+
+def open_standalone(
+    session: Session,
+    caller: Caller,
+    dataset: Dataset,
+    spec: RoundSpec,
+    collect: Collect,
+    *,
+    max_open_rounds: int,
+    now: int,
+) -> Round:
+    """Open a collection of one round, for later jobs; posts its cost first.
+
+    Raises BudgetExhausted, and then no device was asked anything; LimitExceeded.
+    """
+    n_open = session.scalar(select(func.count()).where(Round.dataset_id == dataset.id, Round.state == RoundState.OPEN))
+    if n_open is not None and n_open >= max_open_rounds:
+        raise LimitExceeded(f"a dataset may ask {max_open_rounds} rounds at once")
+    round_id = new_id("rnd")
+    epsilon_nano = mechanisms.epsilon_nano(spec.mechanism)
+    ledger.post(session, dataset.id, epsilon_nano, reference=round_id, reservation=None, actor=caller.key_id, now=now)
+    return _add(session, dataset, spec, collect, round_id=round_id, job_id=None, index=0, now=now)
+
+
+def open_for_job(
+    session: Session, dataset: Dataset, spec: RoundSpec, collect: Collect, *, job_id: str, actor: str, now: int
+) -> Round:
+    """Open a plan's next round; posts the increase of the collection's cost out of the job's reservation.
+
+    Raises BudgetExhausted where the plan asks for more than the job declared.
+    """
+    earlier = of_job(session, job_id)
+    before = [((r.spec.draw.lo, r.spec.draw.hi), r.epsilon_nano) for r in earlier]
+    this = ((spec.draw.lo, spec.draw.hi), mechanisms.epsilon_nano(spec.mechanism))
+    increase = cost([*before, this]) - cost(before)
+    round_id = new_id("rnd")
+    ledger.post(session, dataset.id, increase, reference=round_id, reservation=job_id, actor=actor, now=now)
+    return _add(session, dataset, spec, collect, round_id=round_id, job_id=job_id, index=len(earlier), now=now)
+
+
+def _add(
+    session: Session,
+    dataset: Dataset,
+    spec: RoundSpec,
+    collect: Collect,
+    *,
+    round_id: str,
+    job_id: str | None,
+    index: int,
+    now: int,
+) -> Round:
+    opened = Round(
+        id=round_id,
+        dataset_id=dataset.id,
+        job_id=job_id,
+        collection_id=job_id or round_id,
+        index=index,
+        spec_wire=to_wire(spec),
+        epsilon_nano=mechanisms.epsilon_nano(spec.mechanism),
+        target_reports=collect.target_reports,
+        min_reports=max(collect.min_reports, dataset.min_reports),
+        closes_at=now + collect.seconds * 1_000_000,
+        state=RoundState.OPEN.value,
+        n_received=0,
+        opened_at=now,
+        closed_at=None,
+        tallied_at=None,
+        fold_lease_until=None,
+        n_reports=None,
+        tally=None,
+    )
+    session.add(opened)
+    session.flush()
+    return opened
+
+
+def get(session: Session, caller: Caller, round_id: str) -> Round:
+    """A round of a live dataset the caller may see; raises NotFound for every other."""
+    row = session.execute(
+        select(Round, Dataset).join(Dataset, Dataset.id == Round.dataset_id).where(Round.id == round_id)
+    ).first()
+    if row is None:
+        raise NotFound("round")
+    found, dataset = row
+    if dataset.tenant_id != caller.tenant_id or not caller.sees(dataset.id) or dataset.deleted_at is not None:
+        raise NotFound("round")
+    result: Round = found
+    return result
+
+
+def of_job(session: Session, job_id: str) -> list[Round]:
+    """A job's own rounds, in order."""
+    return list(session.scalars(select(Round).where(Round.job_id == job_id).order_by(Round.index)))
+
+
+def by_ids(session: Session, dataset_id: str, round_ids: Sequence[str]) -> list[Round]:
+    """Rounds of one dataset, in the order asked; raises NotFound."""
+    found = {r.id: r for r in session.scalars(select(Round).where(Round.id.in_(round_ids)))}
+    if any(round_id not in found or found[round_id].dataset_id != dataset_id for round_id in round_ids):
+        raise NotFound("round")
+    return [found[round_id] for round_id in round_ids]
+
+
+def open_rounds(session: Session, dataset_id: str, *, now: int) -> list[Round]:
+    """What a device may answer now, oldest first."""
+    query = select(Round).where(Round.dataset_id == dataset_id, Round.state == RoundState.OPEN, Round.closes_at > now)
+    return list(session.scalars(query.order_by(Round.id)))
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What a group commit did to a round."""
+
+    is_full: bool
+    job_id: str | None
+
+
+def receive(session: Session, round_id: str, n_reports: int, packed: bytes, *, now: int) -> Received:
+    """Store reports of an open round, and close it when it is full.
+
+    One statement checks that the round is open, counts, and takes its row lock until the
+    commit, so nothing lands after a close. Raises RoundClosed.
+    """
+    row = session.execute(
+        update(Round)
+        .where(Round.id == round_id, Round.state == RoundState.OPEN, Round.closes_at > now)
+        .values(n_received=Round.n_received + n_reports)
+        .returning(Round.n_received, Round.target_reports, Round.job_id)
+        .execution_options(synchronize_session=False)
+    ).first()
+    if row is None:
+        raise RoundClosed("this round takes no more reports")
+    report.append(session, round_id, n_reports, packed)
+    is_full = row.n_received >= row.target_reports
+    if is_full:
+        _close(session, [round_id], now)
+    return Received(is_full, row.job_id)
+
+
+def close(session: Session, caller: Caller, round_id: str, *, now: int) -> Round:
+    """Close by hand; closing again changes nothing. Raises NotFound."""
+    found = get(session, caller, round_id)
+    _close(session, [found.id], now)
+    session.refresh(found)
+    return found
+
+
+def close_due(session: Session, *, now: int) -> list[str | None]:
+    """Close every round past its time; the jobs that waited for them (None for a round of its own)."""
+    due = list(
+        session.execute(
+            select(Round.id, Round.job_id)
+            .where(Round.state == RoundState.OPEN, Round.closes_at <= now)
+            .order_by(Round.id)
+            .with_for_update()
+        )
+    )
+    if due:
+        _close(session, [row.id for row in due], now)
+    return [row.job_id for row in due]
+
+
+def close_all(session: Session, *, now: int, job_id: str | None = None, dataset_id: str | None = None) -> None:
+    """Close what is open of a job, or of a dataset."""
+    of = Round.job_id == job_id if job_id is not None else Round.dataset_id == dataset_id
+    still_open = select(Round.id).where(of, Round.state == RoundState.OPEN).order_by(Round.id).with_for_update()
+    _close(session, list(session.scalars(still_open)), now)
+
+
+def _close(session: Session, round_ids: list[str], now: int) -> None:
+    session.execute(
+        update(Round)
+        .where(Round.id.in_(round_ids), Round.state == RoundState.OPEN)
+        .values(state=RoundState.CLOSED.value, closed_at=now)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def claim_fold(session: Session, *, now: int, lease_microseconds: int) -> str | None:
+    """Take a closed round that belongs to no job, to fold it; None where there is none.
+
+    A lapsed claim may be taken again: folding twice stores one tally.
+    """
+    row = session.scalars(
+        select(Round)
+        .where(
+            Round.state == RoundState.CLOSED,
+            Round.job_id.is_(None),
+            or_(Round.fold_lease_until.is_(None), Round.fold_lease_until <= now),
+        )
+        .order_by(Round.id)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    ).first()
+    if row is None:
+        return None
+    row.fold_lease_until = now + lease_microseconds
+    return row.id
+
+
+def store_tally(session: Session, round_id: str, tally: bytes, n_reports: int, *, now: int) -> Round:
+    """Keep a closed round's tally and scrub its reports, both or neither.
+
+    A round that is tallied already keeps the tally it has. Raises Conflict on an open one.
+    """
+    found = session.get(Round, round_id, with_for_update=True, populate_existing=True)
+    if found is None:
+        raise NotFound("round")
+    if found.state == RoundState.OPEN:
+        raise Conflict("an open round has no tally")
+    if found.state == RoundState.CLOSED:
+        found.state, found.tallied_at = RoundState.TALLIED.value, now
+        found.tally, found.n_reports = tally, n_reports
+        dataset = session.get_one(Dataset, found.dataset_id)
+        if not dataset.keep_reports:
+            report.scrub(session, round_id)
+    return found

@@ -1,0 +1,56 @@
+"""Settings: environment variables `SFUMATO_*`, read once at the start of a process."""
+
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What an operator may set. Every default is right for one machine and one tenant."""
+
+    model_config = SettingsConfigDict(env_prefix="SFUMATO_", extra="ignore")
+
+    home: Path = Field(Path(".sfumato"), description="Where the embedded database and the first admin key live.")
+    database_url: str | None = Field(
+        None, description="SQLAlchemy URL; none means SQLite in the home directory (postgresql+psycopg://… for more)."
+    )
+    redis_url: SecretStr | None = Field(None, description="Redis URL of the doorbell; none means polling the database.")
+    database_pool_size: int = Field(10, ge=2, le=200, description="Connections one process keeps.")
+
+    host: str = Field("127.0.0.1", description="Address the gateway binds.")
+    port: int = Field(8000, ge=0, le=65535, description="Port the gateway binds; 0 takes a free one.")
+    public_url: str | None = Field(None, description="Address clients know the gateway by, where it is not host:port.")
+
+    lease_seconds: float = Field(20.0, gt=0.2, le=3600, description="How long a worker holds a job without renewing.")
+    poll_seconds: float = Field(0.05, gt=0, le=60, description="How often an idle worker looks into the database.")
+    job_seconds: float = Field(3600.0, gt=0, description="Longest time one attempt at a job may compute.")
+    max_attempts: int = Field(5, ge=1, le=100, description="Attempts at a job that dies before it is given up.")
+
+    max_body_bytes: int = Field(64 << 20, ge=1024, description="Largest request body; larger answers 413.")
+    max_batch_reports: int = Field(1_000_000, ge=1, description="Most reports in one request.")
+    max_pending_bytes: int = Field(
+        256 << 20, ge=1024, description="Reports waiting for their commit in one gateway; beyond it answers 503."
+    )
+    max_page: int = Field(200, ge=1, le=1000, description="Most items on a page.")
+    max_wait_seconds: float = Field(60.0, ge=0, le=300, description="Longest long-poll.")
+    max_datasets: int = Field(10_000, ge=1, description="Most datasets of a tenant.")
+    max_open_rounds: int = Field(16, ge=1, le=64, description="Most rounds a dataset asks at once.")
+    max_active_jobs: int = Field(1_000, ge=1, description="Most unfinished jobs of a tenant.")
+
+    @property
+    def resolved_database_url(self) -> str:
+        """The database URL, with the embedded default filled in."""
+        return self.database_url or f"sqlite:///{self.home.resolve() / 'sfumato.db'}"
+
+    @property
+    def embedded(self) -> bool:
+        """Whether everything lives in one SQLite file on this machine."""
+        return self.resolved_database_url.startswith("sqlite")
+
+
+@lru_cache
+def settings() -> Settings:
+    """The settings of this process."""
+    return Settings()
