@@ -15,7 +15,11 @@ EPSILON_MIN_NANO = 1_000  # 1e-6
 EPSILON_MAX_NANO = 32 * NANO  # beyond this a report says next to everything
 DRAW_SPAN = 1 << 64  # a draw is one word of 64 bits
 
+_EPSILON_MIN = Decimal("0.000001")
+_EPSILON_MAX = Decimal(32)
+
 _DIGITS = 80  # working precision; 64-bit thresholds need 20, the rest is slack
+_MAX_TYPED = 64  # characters of an epsilon that comes as text
 
 
 def parse_epsilon(value: int | float | str | Decimal) -> int:
@@ -25,7 +29,7 @@ def parse_epsilon(value: int | float | str | Decimal) -> int:
     ----------
     value : int, float, str or Decimal
         In [1e-6, 32], at most nine decimals. A float is read as it prints
-        (0.1 is one tenth).
+        (0.1 is one tenth); a str has at most 64 characters.
 
     Returns
     -------
@@ -37,20 +41,22 @@ def parse_epsilon(value: int | float | str | Decimal) -> int:
     InvalidEpsilon
         Not a number, out of range, or too many decimals.
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         raise InvalidEpsilon("epsilon must be a number")
+    if isinstance(value, str) and len(value) > _MAX_TYPED:
+        raise InvalidEpsilon("epsilon may have at most nine decimals")
     try:
-        exact = Decimal(repr(value) if isinstance(value, float) else value)
-    except (InvalidOperation, TypeError, ValueError):
+        exact = Decimal(repr(float(value)) if isinstance(value, float) else value)
+    except (InvalidOperation, ValueError):
         raise InvalidEpsilon("epsilon must be a number") from None
     if not exact.is_finite():
         raise InvalidEpsilon("epsilon must be finite")
-    if not Decimal(EPSILON_MIN_NANO) / NANO <= exact <= Decimal(EPSILON_MAX_NANO) / NANO:
+    if not _EPSILON_MIN <= exact <= _EPSILON_MAX:
         raise InvalidEpsilon("epsilon must lie in [0.000001, 32]")
-    nano = exact * NANO
-    if nano != nano.to_integral_value():
+    nano = Fraction(exact) * NANO  # decimal arithmetic would round a 29th digit away unseen
+    if nano.denominator != 1:
         raise InvalidEpsilon("epsilon may have at most nine decimals")
-    return int(nano)
+    return nano.numerator
 
 
 def format_epsilon(nano: int) -> str:

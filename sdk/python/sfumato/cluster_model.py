@@ -6,7 +6,7 @@ it is free, and devices can do it for themselves.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,7 @@ from sfumato.encodings import cells, scale_many
 from sfumato.errors import InvalidSpec
 from sfumato.specs import Feature, features_from_wire, to_wire
 
+ModelType = Literal["label_map", "centroids"]
 PrivacyStatus = Literal["dp", "post_processed", "public"]
 
 
@@ -46,7 +47,7 @@ class ClusterModel:
         What each field of the released document is.
     """
 
-    type: Literal["label_map", "centroids"]
+    type: ModelType
     features: tuple[Feature, ...]
     sizes: NDArray[np.float64]
     size_errors: NDArray[np.float64]
@@ -114,7 +115,7 @@ class ClusterModel:
 def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
     """Read what `ClusterModel.to_wire` wrote; raises InvalidSpec."""
     try:
-        return ClusterModel(
+        model = ClusterModel(
             type=wire["type"],
             features=features_from_wire(list(wire["features"])),
             sizes=np.asarray(wire["sizes"], dtype=np.float64),
@@ -126,8 +127,25 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
             warnings=tuple(wire.get("warnings", ())),
             privacy=wire.get("privacy", {}),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidSpec("this is not a cluster model") from error
+    if not _is_sound(model):
+        raise InvalidSpec("this cluster model's parts do not fit one another")
+    return model
+
+
+def _is_sound(model: ClusterModel) -> bool:
+    n_clusters, n_features = model.n_clusters, len(model.features)
+    labels, centroids = model.label_map, model.centroids
+    return (
+        model.type in get_args(ModelType)
+        and model.sizes.shape == model.size_errors.shape == (n_clusters,)
+        and (model.type == "centroids" or labels is not None)
+        and (model.type == "label_map" or centroids is not None)
+        and (centroids is None or centroids.shape == (n_clusters, n_features))
+        and (labels is None or (labels.ndim == n_features and labels.size > 0))
+        and (labels is None or (labels.min() >= 0 and labels.max() < n_clusters))
+    )
 
 
 def _array(values: Sequence[Any] | None, shape: Sequence[int] | None) -> NDArray[np.float64] | None:

@@ -26,7 +26,10 @@ def scale(features: Sequence[Feature], record: Sequence[float]) -> list[float]:
         raise InvalidPoint(f"a record has {len(features)} features")
     point = []
     for feature, raw in zip(features, record, strict=True):
-        value = float(raw)
+        try:
+            value = float(raw)
+        except (TypeError, ValueError, OverflowError):
+            value = math.nan  # the cause would quote the value
         if not math.isfinite(value):
             raise InvalidPoint(f"{feature.name} is not finite")
         point.append((min(max(value, feature.lower), feature.upper) - feature.lower) / (feature.upper - feature.lower))
@@ -35,7 +38,10 @@ def scale(features: Sequence[Feature], record: Sequence[float]) -> list[float]:
 
 def scale_many(features: Sequence[Feature], records: ArrayLike) -> NDArray[np.float64]:
     """What `scale` does, for an array of shape (n, d)."""
-    values = np.asarray(records, dtype=np.float64)
+    try:
+        values = np.asarray(records, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):  # whose message would quote a value
+        raise InvalidPoint(f"records are numbers in shape (n, {len(features)})") from None
     if values.ndim != 2 or values.shape[1] != len(features):
         raise InvalidPoint(f"records have shape (n, {len(features)})")
     if not np.isfinite(values).all():

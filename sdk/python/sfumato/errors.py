@@ -6,8 +6,10 @@ SfumatoError
 ├── InvalidPoint       a record that does not fit the declared features
 ├── ReportMalformed    a report whose bytes the mechanism could not have produced
 ├── CapExceeded        a round that would cost more than the user allows
-├── NoOpenRound        nothing to answer at the moment
+├── RoundRefused       a round that says less than it costs, or is no longer what it was
+├── StoreUnusable      a device's memory that cannot be trusted
 ├── ApiProblem         the service answered with a problem (RFC 9457)
+├── JobTimeout         a job that was not over in the time one would wait
 └── Unreachable        the service could not be reached within the retries
 """
 
@@ -66,14 +68,20 @@ class CapExceeded(SfumatoError):
         self.cap_nano = cap_nano
 
 
-class NoOpenRound(SfumatoError):
-    """The dataset asks nothing right now; `retry_after_seconds` says when to look again."""
+class RoundRefused(SfumatoError):
+    """A round this device does not answer: it says less than it costs, or has changed since."""
 
-    code = "no_open_round"
+    code = "round_refused"
 
-    def __init__(self, retry_after_seconds: float) -> None:
-        super().__init__(f"no open round; ask again in {retry_after_seconds:g} s")
-        self.retry_after_seconds = retry_after_seconds
+
+class StoreUnusable(SfumatoError):
+    """What a device remembers cannot be read, or not be locked.
+
+    Nothing is sent: a device that forgot its answers would perturb the same record anew,
+    and would not know what it has spent.
+    """
+
+    code = "store_unusable"
 
 
 class ApiProblem(SfumatoError):
@@ -84,6 +92,16 @@ class ApiProblem(SfumatoError):
         self.problem = dict(problem)
         self.code = str(problem.get("code", "internal_error"))
         super().__init__(f"{status} {self.code}: {problem.get('detail') or problem.get('title')}")
+
+
+class JobTimeout(SfumatoError, TimeoutError):
+    """The job is not over yet; `job` is as it was last seen."""
+
+    code = "job_not_finished"
+
+    def __init__(self, job: Any, waited_seconds: float) -> None:
+        super().__init__(f"{job.id} is still {job.state} after {waited_seconds:g} s")
+        self.job = job
 
 
 class Unreachable(SfumatoError):

@@ -8,6 +8,7 @@ as decimal strings, because JSON numbers stop at 2**53.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any, ClassVar, cast
 
 from sfumato.accounting import DRAW_SPAN, parse_epsilon
@@ -29,6 +30,20 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _finite(value: object, what: str) -> float:
+    _require(_is_number(value), f"{what} must be a number")
+    try:
+        number = float(cast(Real, value))
+    except OverflowError:
+        number = math.inf
+    _require(math.isfinite(number), f"{what} must be finite")
+    return number
+
+
 @dataclass(frozen=True, slots=True)
 class Feature:
     """One feature of a record, with its public bounds in its own unit."""
@@ -42,7 +57,9 @@ class Feature:
         _require(
             isinstance(self.name, str) and 0 < len(self.name) <= 64, "a feature needs a name of 1 to 64 characters"
         )
-        _require(math.isfinite(self.lower) and math.isfinite(self.upper), f"{self.name}: bounds must be finite")
+        _require(isinstance(self.unit, str) and len(self.unit) <= 64, f"{self.name}: a unit has at most 64 characters")
+        for bound in ("lower", "upper"):  # floats from here on, so that every path scales with the same numbers
+            object.__setattr__(self, bound, _finite(getattr(self, bound), f"{self.name}: {bound}"))
         _require(self.lower < self.upper, f"{self.name}: lower must lie below upper")
         _require(math.isfinite(self.upper - self.lower), f"{self.name}: bounds lie too far apart")
 
@@ -220,12 +237,12 @@ class ShiftedGrid:
     amplitude: float = 2.5
 
     def __post_init__(self) -> None:
-        parse_epsilon(self.epsilon)
+        _check_epsilon(self.epsilon)
         _check_clusters(self.clusters)
         _require(self.cells is None or (_is_int(self.cells) and 2 <= self.cells <= 64), "cells lies in 2..64")
         _require(_is_int(self.shifts) and 1 <= self.shifts <= 8, "shifts lies in 1..8")
-        _require(0.005 <= self.length_scale <= 1, "length_scale lies in [.005, 1]")
-        _require(0.1 <= self.amplitude <= 10, "amplitude lies in [.1, 10]")
+        _require(0.005 <= _finite(self.length_scale, "length_scale") <= 1, "length_scale lies in [.005, 1]")
+        _require(0.1 <= _finite(self.amplitude, "amplitude") <= 10, "amplitude lies in [.1, 10]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +265,14 @@ class UniformGrid:
     cells: int | None = None
 
     def __post_init__(self) -> None:
-        parse_epsilon(self.epsilon)
+        _check_epsilon(self.epsilon)
         _check_clusters(self.clusters)
         _require(self.cells is None or (_is_int(self.cells) and 2 <= self.cells <= 1024), "cells lies in 2..1024")
+
+
+def _check_epsilon(epsilon: float) -> None:
+    _require(_is_number(epsilon), "epsilon must be a number")  # on the wire it is never text
+    parse_epsilon(epsilon)
 
 
 def _check_clusters(clusters: int | None) -> None:
@@ -293,10 +315,12 @@ def to_wire(spec: Any) -> dict[str, Any]:
     return out
 
 
-def _build(cls: type[Any], wire: Mapping[str, Any], *, optional: frozenset[str] = frozenset()) -> Any:
+def _build(cls: type[Any], wire: object) -> Any:
     """Make `cls` from JSON values, refusing what it does not know."""
+    _require(isinstance(wire, Mapping), f"{cls.__name__}: this is an object")
+    wire = cast(Mapping[str, Any], wire)
     names = {field.name for field in fields(cls)}
-    unknown = set(wire) - names - optional
+    unknown = set(wire) - names
     _require(not unknown, f"{cls.__name__}: unknown {', '.join(sorted(map(str, unknown)))}")
     values: dict[str, Any] = {}
     for name in names & set(wire):
@@ -342,7 +366,7 @@ def algorithm_from_wire(wire: object) -> Algorithm:
 def features_from_wire(wire: object) -> tuple[Feature, ...]:
     """Read a list of features; raises InvalidSpec."""
     _require(isinstance(wire, list) and 0 < len(wire) <= MAX_FEATURES, "features is a list of 1 to 64")
-    features = tuple(cast(Feature, _build(Feature, item)) for item in cast(list[Mapping[str, Any]], wire))
+    features = tuple(cast(Feature, _build(Feature, item)) for item in cast(list[object], wire))
     _require(len({feature.name for feature in features}) == len(features), "feature names differ from one another")
     return features
 
@@ -351,8 +375,13 @@ def round_spec_from_wire(wire: object) -> RoundSpec:
     """Read a round spec; raises InvalidSpec for one this version cannot answer."""
     _require(isinstance(wire, Mapping), "a round spec is an object")
     wire = cast(Mapping[str, Any], wire)
-    _require(wire.get("version") == SPEC_VERSION, f"this version answers round specs of version {SPEC_VERSION}")
-    _require({"features", "encoding", "mechanism", "draw"} <= set(wire), "a round spec lacks a part")
+    version = wire.get("version")
+    _require(
+        _is_int(version) and version == SPEC_VERSION, f"this version answers round specs of version {SPEC_VERSION}"
+    )
+    parts = {"version", "features", "encoding", "mechanism", "draw"}
+    _require(parts <= set(wire), "a round spec lacks a part")
+    _require(set(wire) <= parts, f"RoundSpec: unknown {', '.join(sorted(map(str, set(wire) - parts)))}")
     return RoundSpec(
         features=features_from_wire(wire["features"]),
         encoding=encoding_from_wire(wire["encoding"]),

@@ -59,8 +59,7 @@ def epsilon_nano(mechanism: Mechanism) -> int:
     Raises
     ------
     InvalidSpec
-        The thresholds bound nothing (a report would give the symbol away), or cost more
-        than 2**53 nano-epsilon.
+        The thresholds bound nothing: a report would give the symbol away.
     """
     try:
         return realised_epsilon(ratio(mechanism))
@@ -82,6 +81,8 @@ def perturb(mechanism: Mechanism, symbol: int, entropy: Entropy) -> bytes:
 
 def perturb_many(mechanism: Mechanism, symbols: NDArray[np.int64], entropy: Entropy) -> NDArray[np.uint8]:
     """Report values of n devices, by the very same integers: uint8, shape (n, value_bytes)."""
+    if symbols.size and not (symbols.min() >= 0 and symbols.max() < mechanism.n_symbols):
+        raise InvalidSpec("a symbol is out of range")
     return cast(NDArray[np.uint8], _FILES[type(mechanism)].perturb_many(mechanism, symbols, entropy))
 
 

@@ -1,0 +1,98 @@
+"""Sfumato: report under local differential privacy from a device, read private clusters as an analyst.
+
+    from sfumato import Device, FileStore          # one person's device
+    from sfumato import Client, ShiftedGrid        # an analyst
+
+Names are loaded when first used, so that `import sfumato` costs next to nothing and needs
+neither numpy nor httpx.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sfumato.bulk import Reports, perturb_records
+    from sfumato.client import Client
+    from sfumato.cluster_model import ClusterModel
+    from sfumato.device import Answered, Device, Outcome, Receipt
+    from sfumato.errors import (
+        ApiProblem,
+        CapExceeded,
+        InvalidEpsilon,
+        InvalidPoint,
+        InvalidSpec,
+        JobTimeout,
+        ReportMalformed,
+        RoundRefused,
+        SfumatoError,
+        StoreUnusable,
+        Unreachable,
+    )
+    from sfumato.specs import Draw, Feature, GridEncoding, ShiftedGrid, ShiftedGridEncoding, UniformGrid
+    from sfumato.store import FileStore, MemoryStore
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "bulk": ("Reports", "perturb_records"),
+    "client": ("Client",),
+    "cluster_model": ("ClusterModel",),
+    "device": ("Answered", "Device", "Outcome", "Receipt"),
+    "errors": (
+        "ApiProblem",
+        "CapExceeded",
+        "InvalidEpsilon",
+        "InvalidPoint",
+        "InvalidSpec",
+        "JobTimeout",
+        "ReportMalformed",
+        "RoundRefused",
+        "SfumatoError",
+        "StoreUnusable",
+        "Unreachable",
+    ),
+    "specs": ("Draw", "Feature", "GridEncoding", "ShiftedGrid", "ShiftedGridEncoding", "UniformGrid"),
+    "store": ("FileStore", "MemoryStore"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Answered",
+    "ApiProblem",
+    "CapExceeded",
+    "Client",
+    "ClusterModel",
+    "Device",
+    "Draw",
+    "Feature",
+    "FileStore",
+    "GridEncoding",
+    "InvalidEpsilon",
+    "InvalidPoint",
+    "InvalidSpec",
+    "JobTimeout",
+    "MemoryStore",
+    "Outcome",
+    "Receipt",
+    "ReportMalformed",
+    "Reports",
+    "RoundRefused",
+    "SfumatoError",
+    "ShiftedGrid",
+    "ShiftedGridEncoding",
+    "StoreUnusable",
+    "UniformGrid",
+    "Unreachable",
+    "__version__",
+    "perturb_records",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'sfumato' has no attribute {name!r}")
+    return getattr(import_module(f"sfumato.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,265 @@
+"""What the service answers, as frozen dataclasses; fields a newer service adds are passed over."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.cluster_model import ClusterModel, model_from_wire
+from sfumato.errors import InvalidSpec
+from sfumato.ledger import Balance, Head, LedgerEntry
+from sfumato.specs import Feature, RoundSpec, features_from_wire, round_spec_from_wire
+
+T = TypeVar("T")
+Wire = Mapping[str, Any]
+
+JobState = Literal["queued", "running", "collecting", "succeeded", "failed", "canceled", "expired"]
+FINAL_STATES: frozenset[JobState] = frozenset({"succeeded", "failed", "canceled", "expired"})
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """What is asked about, and how."""
+
+    id: str
+    name: str
+    trust: Literal["local", "central"]
+    features: tuple[Feature, ...]
+    min_reports: int
+    keep_reports: bool
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A dataset's balance in nano-epsilon, and the ledger's head it stands at."""
+
+    dataset_id: str
+    balance: Balance
+    remaining_nano: int  # granted less reserved and posted
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One spec put to the devices."""
+
+    id: str
+    dataset_id: str
+    job_id: str | None
+    collection_id: str
+    index: int
+    state: Literal["open", "closed", "tallied"]
+    epsilon: float  # what an answer costs a device
+    spec: RoundSpec
+    target_reports: int
+    min_reports: int
+    n_received: int  # acknowledged, repeats included
+    n_reports: int | None  # distinct, once tallied
+    opened_at: datetime
+    closes_at: datetime
+    closed_at: datetime | None
+    tallied_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job's collection is."""
+
+    rounds_opened: int
+    open_round_id: str | None
+    n_received: int
+    target_reports: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """Why a job failed or expired."""
+
+    code: str
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request for clusters."""
+
+    id: str
+    dataset_id: str
+    algorithm: Wire  # its type and parameters
+    round_ids: tuple[str, ...]  # earlier rounds it works on
+    state: JobState
+    epsilon: float  # reserved at submission
+    target_reports: int | None
+    min_reports: int
+    collect_seconds: int
+    progress: Progress
+    attempts: int
+    error: JobError | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is over, one way or another."""
+        return self.state in FINAL_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRound:
+    """A round a result rests on."""
+
+    id: str
+    index: int
+    n_reports: int
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a job released."""
+
+    job_id: str
+    dataset_id: str
+    algorithm: Wire
+    epsilon: float  # what the collection cost
+    rounds: tuple[ResultRound, ...]
+    model: ClusterModel
+    software_version: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A bearer key; its secret is shown once, when it is made."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    dataset_id: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    secret: str | None = field(default=None, repr=False)
+
+
+# ---- from the wire ----
+
+
+def read(reader: Callable[[Wire], T], wire: object) -> T:
+    """Read an answer with one of the functions below; raises InvalidSpec where it is something else."""
+    try:
+        if isinstance(wire, Mapping):
+            return reader(wire)
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise InvalidSpec(f"the service's answer is no {reader.__name__.replace('_', ' ')}")
+
+
+def dataset(wire: Wire) -> Dataset:
+    """A dataset."""
+    return Dataset(
+        id=wire["id"],
+        name=wire["name"],
+        trust=wire["trust"],
+        features=features_from_wire(wire["features"]),
+        min_reports=wire["min_reports"],
+        keep_reports=wire["keep_reports"],
+        created_at=_time(wire["created_at"]),
+    )
+
+
+def budget(wire: Wire) -> Budget:
+    """A budget."""
+    return Budget(
+        dataset_id=wire["dataset_id"],
+        balance=Balance(wire["granted_nano"], wire["reserved_nano"], wire["posted_nano"]),
+        remaining_nano=wire["remaining_nano"],
+        head=Head(wire["ledger_seq"], wire["ledger_hash"]),
+    )
+
+
+def ledger_entry(wire: Wire) -> LedgerEntry:
+    """A ledger entry."""
+    values = {name: wire[name] for name in LedgerEntry.__slots__ if name != "at"}
+    if not all(type(values[name]) is int for name in values if name == "seq" or name.endswith("_nano")):
+        raise ValueError("an amount is an integer")
+    return LedgerEntry(at=_time(wire["at"]), **values)
+
+
+def collection_round(wire: Wire) -> Round:
+    """A round."""
+    plain = ("id", "dataset_id", "job_id", "collection_id", "index", "state", "epsilon")
+    counts = ("target_reports", "min_reports", "n_received", "n_reports")
+    return Round(
+        **{name: wire[name] for name in (*plain, *counts)},
+        spec=round_spec_from_wire(wire["spec"]),
+        opened_at=_time(wire["opened_at"]),
+        closes_at=_time(wire["closes_at"]),
+        closed_at=_time_or_none(wire["closed_at"]),
+        tallied_at=_time_or_none(wire["tallied_at"]),
+    )
+
+
+def job(wire: Wire) -> Job:
+    """A job."""
+    progress, error = wire["progress"], wire["error"]
+    plain = ("id", "dataset_id", "algorithm", "state", "epsilon", "target_reports", "min_reports", "collect_seconds")
+    return Job(
+        **{name: wire[name] for name in plain},
+        round_ids=tuple(wire["round_ids"]),
+        progress=Progress(**{name: progress[name] for name in Progress.__slots__}),
+        attempts=wire["attempts"],
+        error=None if error is None else JobError(error["code"], error.get("detail")),
+        created_at=_time(wire["created_at"]),
+        started_at=_time_or_none(wire["started_at"]),
+        finished_at=_time_or_none(wire["finished_at"]),
+    )
+
+
+def result(wire: Wire) -> Result:
+    """A result."""
+    return Result(
+        job_id=wire["job_id"],
+        dataset_id=wire["dataset_id"],
+        algorithm=wire["algorithm"],
+        epsilon=wire["epsilon"],
+        rounds=tuple(ResultRound(r["id"], r["index"], r["n_reports"], r["epsilon"]) for r in wire["rounds"]),
+        model=model_from_wire(wire["model"]),
+        software_version=wire["software_version"],
+        created_at=_time(wire["created_at"]),
+    )
+
+
+def point_labels(wire: Wire) -> NDArray[np.int64]:
+    """Labels of points."""
+    return np.asarray(wire["labels"], dtype=np.int64)
+
+
+def key(wire: Wire) -> Key:
+    """A key."""
+    return Key(
+        id=wire["id"],
+        name=wire["name"],
+        scopes=tuple(wire["scopes"]),
+        dataset_id=wire["dataset_id"],
+        created_at=_time(wire["created_at"]),
+        expires_at=_time_or_none(wire["expires_at"]),
+        revoked_at=_time_or_none(wire["revoked_at"]),
+        secret=wire.get("secret"),
+    )
+
+
+def _time(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("a time has a zone")
+    return moment
+
+
+def _time_or_none(text: str | None) -> datetime | None:
+    return None if text is None else _time(text)

@@ -1,0 +1,117 @@
+"""A cluster model as arrays of colour and line segments: what `plot` puts on paper, without matplotlib."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.cluster_model import ClusterModel
+from sfumato.encodings import unscale_many
+
+# Okabe and Ito (2008), then Tol's muted wine, indigo and olive: told apart with any colour vision.
+PALETTE = (
+    ("blue", "#0072b2"),
+    ("vermilion", "#d55e00"),
+    ("green", "#009e73"),
+    ("pink", "#cc79a7"),
+    ("orange", "#e69f00"),
+    ("sky blue", "#56b4e9"),
+    ("wine", "#882255"),
+    ("indigo", "#332288"),
+    ("olive", "#999933"),
+    ("yellow", "#f0e442"),
+)
+
+_FLAT_TONE = 0.3  # where a model has no density
+_DISPLAY_CELLS = 288  # a grid is drawn about this fine along its longer side
+
+
+def colour(cluster: int) -> tuple[str, str]:
+    """Name and hexadecimal value of a cluster's colour; colours repeat after ten, the numbers do not."""
+    return PALETTE[cluster % len(PALETTE)]
+
+
+def plane_cells(
+    model: ClusterModel, plane: tuple[int, int]
+) -> tuple[NDArray[np.int64], NDArray[np.float64] | None] | None:
+    """Cluster and density of the cells of a plane (across, up) of features; None if there is nothing to fill.
+
+    Of more than two features, a cell of the plane belongs to the cluster with most people over it.
+
+    Returns
+    -------
+    labels : ndarray of shape (cells across, cells up), int64
+    density : ndarray of the same shape, float64, or None
+    """
+    if model.label_map is None:
+        if len(model.features) != 2 or model.centroids is None:
+            return None
+        side = (np.arange(256) + 0.5) / 256
+        points = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
+        labels = model.assign(unscale_many(model.features, points)).reshape(256, 256)
+        return (labels if plane == (0, 1) else labels.T), None
+    if len(model.features) == 2:
+        density = model.density
+        if plane == (0, 1):
+            return model.label_map, density
+        return model.label_map.T, None if density is None else density.T
+    weights = np.ones(model.label_map.shape) if model.density is None else model.density
+    index = np.indices(model.label_map.shape)
+    columns, rows = model.label_map.shape[plane[0]], model.label_map.shape[plane[1]]
+    flat = (model.label_map * columns + index[plane[0]]) * rows + index[plane[1]]
+    totals = np.bincount(flat.ravel(), weights=weights.ravel(), minlength=model.n_clusters * columns * rows)
+    masses = totals.reshape(model.n_clusters, columns, rows)
+    return masses.argmax(axis=0), None if model.density is None else masses.sum(axis=0)
+
+
+def borders(labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The lines between cells of different clusters, in [0, 1]^2, as long as they run straight.
+
+    Returns
+    -------
+    ndarray of shape (n, 2 ends, 2), float64
+    """
+    upright = _runs(labels[1:] != labels[:-1])
+    level = _runs((labels[:, 1:] != labels[:, :-1]).T)[:, :, ::-1]
+    return np.asarray(np.concatenate([upright, level]) / labels.shape, dtype=np.float64)
+
+
+def _runs(edges: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Each run of edges behind column x, from y to y', as ((x + 1, y), (x + 1, y'))."""
+    steps = np.diff(np.pad(edges, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    x, begin = np.nonzero(steps == 1)
+    _, end = np.nonzero(steps == -1)  # in the same order: runs do not nest
+    return np.stack([np.stack([x + 1, begin], axis=-1), np.stack([x + 1, end], axis=-1)], axis=1)
+
+
+def shaded(labels: NDArray[np.int64], density: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """An RGB image, shape (across, up, 3): hue by cluster, darker where more people are.
+
+    The tone goes with log(1 + density over the even density), so that a crowded city does
+    not whiten out the rest; between cell centres it is interpolated, which changes the
+    picture's look and nothing else.
+    """
+    factor = max(1, round(_DISPLAY_CELLS / max(labels.shape)))
+    hues = np.array([_rgb(colour(cluster)[1]) for cluster in range(int(labels.max()) + 1)])
+    hue = hues[labels.repeat(factor, axis=0).repeat(factor, axis=1)]
+    if density is None:
+        tone = np.full(hue.shape[:2], _FLAT_TONE)
+    else:
+        relative = np.log1p(density / density.mean()) if density.any() else density
+        tone = _interpolated(_interpolated(relative, factor, 0), factor, 1)
+        tone = tone / (tone.max() or 1.0)
+    tone = tone[..., None]
+    light = 1 + (hue - 1) * np.minimum(tone / 0.62, 1)  # white to the hue itself,
+    return np.asarray(light * (1 - 0.55 * np.clip((tone - 0.62) / 0.38, 0, 1)), dtype=np.float64)  # and on to its shade
+
+
+def _interpolated(values: NDArray[np.float64], factor: int, axis: int) -> NDArray[np.float64]:
+    """Linear between cell centres along one axis, `factor` times as fine."""
+    n_cells = values.shape[axis]
+    at = np.clip((np.arange(n_cells * factor) + 0.5) / factor - 0.5, 0, n_cells - 1)
+    low = at.astype(np.int64)
+    high = np.minimum(low + 1, n_cells - 1)
+    part = (at - low).reshape((-1, 1) if axis == 0 else (1, -1))
+    return np.asarray(values.take(low, axis) * (1 - part) + values.take(high, axis) * part, dtype=np.float64)
+
+
+def _rgb(hexadecimal: str) -> list[float]:
+    return [int(hexadecimal[place : place + 2], 16) / 255 for place in (1, 3, 5)]

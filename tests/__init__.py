@@ -1,0 +1,1 @@
+"""Tests of every room, laid out as the source is."""

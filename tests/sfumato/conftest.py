@@ -1,0 +1,13 @@
+"""Fixtures of the package's tests."""
+
+from collections.abc import Iterator
+
+import pytest
+import stamina
+
+
+@pytest.fixture
+def three_attempts() -> Iterator[None]:
+    """Every request is tried three times, without waiting in between."""
+    with stamina.set_testing(True, attempts=3):
+        yield

@@ -1,0 +1,75 @@
+"""Hypothesis strategies for specs."""
+
+from hypothesis import strategies as st
+
+from sfumato.accounting import DRAW_SPAN
+from sfumato.specs import (
+    Draw,
+    Encoding,
+    Feature,
+    GridEncoding,
+    GrrMechanism,
+    Mechanism,
+    RoundSpec,
+    ShiftedGrid,
+    ShiftedGridEncoding,
+    SsMechanism,
+    UniformGrid,
+)
+
+bounds = st.floats(-1e300, 1e300, allow_subnormal=False)
+
+
+@st.composite
+def features(draw: st.DrawFn, n: int) -> tuple[Feature, ...]:
+    names = draw(st.lists(st.text(min_size=1, max_size=64), min_size=n, max_size=n, unique=True))
+    ends = [draw(st.tuples(bounds, bounds).filter(lambda e: e[0] != e[1])) for _ in range(n)]
+    return tuple(Feature(name, min(e), max(e), draw(st.text(max_size=8))) for name, e in zip(names, ends, strict=True))
+
+
+grids = st.lists(st.integers(1, 16), min_size=1, max_size=4).filter(lambda c: max(c) > 1).map(tuple).map(GridEncoding)
+shifted_grids = st.builds(
+    ShiftedGridEncoding, n_features=st.integers(1, 3), cells=st.integers(1, 14), shifts=st.integers(1, 8)
+)
+encodings: st.SearchStrategy[Encoding] = st.one_of(grids, shifted_grids)
+
+
+@st.composite
+def mechanisms(draw: st.DrawFn, n_symbols: int) -> Mechanism:
+    threshold = draw(st.integers(1, DRAW_SPAN - 1))
+    if draw(st.booleans()) or n_symbols > 4096:
+        return GrrMechanism(n_symbols, threshold)
+    return SsMechanism(n_symbols, draw(st.integers(1, n_symbols - 1)), threshold)
+
+
+@st.composite
+def draws(draw: st.DrawFn) -> Draw:
+    lo, hi = sorted(draw(st.sets(st.integers(0, DRAW_SPAN), min_size=2, max_size=2)))
+    return Draw(lo, hi)
+
+
+@st.composite
+def round_specs(draw: st.DrawFn) -> RoundSpec:
+    encoding = draw(encodings)
+    return RoundSpec(
+        features=draw(features(encoding.n_features)),
+        encoding=encoding,
+        mechanism=draw(mechanisms(encoding.n_symbols)),
+        draw=draw(draws()),
+    )
+
+
+epsilons = st.integers(1000, 32 * 10**9).map(lambda nano: nano / 1e9)
+clusters = st.none() | st.integers(1, 256)
+algorithms = st.one_of(
+    st.builds(
+        ShiftedGrid,
+        epsilon=epsilons,
+        clusters=clusters,
+        cells=st.none() | st.integers(2, 64),
+        shifts=st.integers(1, 8),
+        length_scale=st.floats(0.005, 1),
+        amplitude=st.floats(0.1, 10),
+    ),
+    st.builds(UniformGrid, epsilon=epsilons, clusters=clusters, cells=st.none() | st.integers(2, 1024)),
+)

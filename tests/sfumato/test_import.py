@@ -1,0 +1,76 @@
+"""What `import sfumato` costs and offers."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import sfumato
+
+MEASURE = """
+import json, sys, time
+began = time.perf_counter()
+import sfumato
+seconds = time.perf_counter() - began
+print(json.dumps({"seconds": seconds, "modules": sorted(sys.modules)}))
+"""
+
+WITHOUT_CLIENT = """
+import sys
+for missing in ("httpx", "stamina"):
+    sys.modules[missing] = None
+import sfumato
+from sfumato import ClusterModel, Device, Feature, FileStore, MemoryStore, ShiftedGrid, perturb_records, mechanisms
+from sfumato.specs import RoundSpec, GridEncoding
+spec = RoundSpec((Feature("x", 0, 1),), GridEncoding((4,)), mechanisms.design("grr", 4, 10**9))
+print(len(perturb_records(spec, [[0.1], [0.9]]).slots))
+"""
+
+
+def run(script: str) -> str:
+    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+
+
+class TestImport:
+    def test_takes_no_time_and_loads_nothing_big(self) -> None:
+        runs = [json.loads(run(MEASURE)) for _ in range(3)]
+        assert min(each["seconds"] for each in runs) <= 0.15
+        assert not {"numpy", "httpx", "stamina", "numba", "scipy", "matplotlib"} & set(runs[0]["modules"])
+
+    def test_the_device_side_needs_no_http_until_it_sends(self) -> None:
+        assert run(WITHOUT_CLIENT) == "2\n"
+
+
+class TestNames:
+    def test_all_that_is_offered_is_there(self) -> None:
+        for name in sfumato.__all__:
+            assert getattr(sfumato, name) is not None
+            assert name in dir(sfumato)
+
+    def test_every_name_has_a_home_and_every_home_its_names(self) -> None:
+        assert {*sfumato._HOME_OF, "__version__"} == set(sfumato.__all__)
+        for name, home in sfumato._HOME_OF.items():
+            assert getattr(sfumato, name).__module__ == f"sfumato.{home}"
+
+    def test_every_error_is_offered_and_in_the_tree(self) -> None:
+        from sfumato import errors
+
+        classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+        classes = {name for name in classes if issubclass(getattr(errors, name), Exception)}
+        assert classes <= set(sfumato.__all__)
+        assert all(issubclass(getattr(errors, name), errors.SfumatoError) for name in classes)
+        assert errors.__doc__ is not None
+        assert all(name in errors.__doc__ for name in classes)
+
+    def test_an_unknown_name_is_none(self) -> None:
+        with pytest.raises(AttributeError, match="telepathy"):
+            sfumato.telepathy  # noqa: B018
+
+    def test_the_version_is_the_wheels(self) -> None:
+        assert isinstance(sfumato, ModuleType)
+        pyproject = Path(__file__).parents[2] / "sdk" / "python" / "pyproject.toml"
+        assert sfumato.__version__ == tomllib.loads(pyproject.read_text())["project"]["version"]

@@ -1,0 +1,103 @@
+"""Sampled reports follow the channel, and a channel that is 30 % off is found out.
+
+Each right channel must pass at p > 1e-6 (so a sound build fails one run in a million for
+each test), each wrong one must be rejected at p < 1e-6. Words come from the operating
+system, as on a device.
+"""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from sfumato import mechanisms
+from sfumato.accounting import NANO
+from sfumato.bulk import perturb_records
+from sfumato.entropy import SystemEntropy
+from sfumato.specs import Feature, Mechanism, RoundSpec, ShiftedGridEncoding
+
+N_REPORTS = 200_000
+P_LEAST = 1e-6
+EPSILON_NANO = NANO
+SIZES = {"grr": 10, "ss": 8}  # 10 and 28 different values
+OWN = 3
+
+
+def sampled(mechanism: Mechanism, n_reports: int = N_REPORTS) -> NDArray[np.uint8]:
+    return mechanisms.perturb_many(mechanism, np.full(n_reports, OWN), SystemEntropy())
+
+
+def p_value(values: NDArray[np.uint8], mechanism: Mechanism) -> float:
+    """Chi-square of the values seen against the mechanism's exact channel."""
+    rows = mechanisms.channel(mechanism)
+    width = mechanisms.value_bytes(mechanism)
+    assert width == 1
+    seen = np.bincount(values[:, 0], minlength=256)
+    assert seen.sum() == sum(seen[value[0]] for value in rows)
+    expected = [float(row[OWN]) * len(values) for row in rows.values()]
+    return float(stats.chisquare([seen[value[0]] for value in rows], expected).pvalue)
+
+
+@pytest.mark.parametrize("kind", ["grr", "ss"])
+class TestTheChannel:
+    def test_an_array_of_devices_follows_it(self, kind: str) -> None:
+        mechanism = mechanisms.design(kind, SIZES[kind], EPSILON_NANO)
+        assert p_value(sampled(mechanism), mechanism) > P_LEAST
+
+    def test_single_devices_follow_it(self, kind: str) -> None:
+        mechanism = mechanisms.design(kind, SIZES[kind], EPSILON_NANO)
+        entropy = SystemEntropy()
+        values = [mechanisms.perturb(mechanism, OWN, entropy) for _ in range(N_REPORTS)]
+        assert p_value(np.frombuffer(b"".join(values), np.uint8)[:, None], mechanism) > P_LEAST
+
+    @pytest.mark.parametrize("factor", [0.7, 1.3])
+    def test_reports_of_another_epsilon_are_found_out(self, kind: str, factor: float) -> None:
+        right = mechanisms.design(kind, SIZES[kind], EPSILON_NANO)
+        wrong = mechanisms.design(kind, SIZES[kind], round(EPSILON_NANO * factor))
+        if kind == "ss":  # the same subset size, so that it is the threshold that is told apart
+            wrong = type(right)(right.n_symbols, right.subset_size, _hold(right, factor))  # type: ignore[call-arg]
+        assert p_value(sampled(wrong), right) < P_LEAST
+
+
+def _hold(mechanism: Mechanism, factor: float) -> int:
+    k, d = mechanism.n_symbols, mechanism.subset_size  # type: ignore[union-attr]
+    weight = np.exp(EPSILON_NANO / NANO * factor)
+    return int(d * weight / (d * weight + k - d) * 2**64)
+
+
+class TestManySymbols:
+    """Where values are too many to count, the own symbol and the others are counted apart."""
+
+    K = 169
+
+    def _named(self, mechanism: Mechanism) -> NDArray[np.int64]:
+        values = sampled(mechanism, 100_000)
+        return np.unpackbits(values, axis=1, bitorder="little", count=self.K).sum(axis=0, dtype=np.int64)
+
+    def test_the_own_symbol_is_named_as_often_as_it_should_and_the_others_alike(self) -> None:
+        mechanism = mechanisms.design("ss", self.K, EPSILON_NANO)
+        p, q = (float(chance) for chance in mechanisms.support(mechanism))
+        named = self._named(mechanism)
+        assert stats.binomtest(int(named[OWN]), 100_000, p).pvalue > P_LEAST
+        others = np.delete(named, OWN)
+        spread = ((others - 100_000 * q) ** 2).sum() / (100_000 * q * (1 - q))
+        assert P_LEAST < stats.chi2.sf(spread, self.K - 2) < 1 - P_LEAST
+
+    @pytest.mark.parametrize("factor", [0.7, 1.3])
+    def test_another_epsilon_is_found_out(self, factor: float) -> None:
+        right = mechanisms.design("ss", self.K, EPSILON_NANO)
+        wrong = type(right)(right.n_symbols, right.subset_size, _hold(right, factor))  # type: ignore[call-arg]
+        p = float(mechanisms.support(right)[0])
+        assert stats.binomtest(int(self._named(wrong)[OWN]), 100_000, p).pvalue < P_LEAST
+
+
+class TestSlots:
+    def test_slots_are_uniform_whatever_the_record_is(self) -> None:
+        encoding = ShiftedGridEncoding(n_features=2, cells=3, shifts=4)
+        spec = RoundSpec((Feature("x", 0, 1), Feature("y", 0, 1)), encoding, mechanisms.design("grr", 16, EPSILON_NANO))
+        for corner in ([0.0, 0.0], [1.0, 1.0]):
+            slots = perturb_records(spec, np.tile(corner, (N_REPORTS, 1))).slots
+            seen = np.bincount(slots, minlength=encoding.n_slots)
+            assert stats.chisquare(seen).pvalue > P_LEAST
+            skewed = np.concatenate([seen[:-1], [round(seen[-1] * 1.3)]])
+            assert stats.chisquare(skewed).pvalue < P_LEAST
