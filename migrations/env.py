@@ -1,7 +1,7 @@
 """Alembic's entry: runs migrations over the engine it is handed, one transaction a revision."""
 
 from alembic import context
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 import models.dataset
 import models.idempotency
@@ -19,10 +19,7 @@ LOCK_TIMEOUT = "5s"  # a migration that cannot have its lock gives up instead of
 def run(engine: Engine) -> None:
     """Run the revisions asked for."""
     with engine.connect() as connection:
-        if engine.dialect.name == "postgresql":
-            connection.execute(text(f"SET lock_timeout = '{LOCK_TIMEOUT}'"))
-            # two processes that start together migrate one after the other
-            connection.execute(text("SELECT pg_advisory_xact_lock(7301440612)"))
+        _migrate_alone(connection)
         context.configure(
             connection=connection,
             target_metadata=Base.metadata,
@@ -34,14 +31,26 @@ def run(engine: Engine) -> None:
         connection.commit()
 
 
-def _engine() -> Engine:
-    given = context.config.attributes.get("engine")
-    if isinstance(given, Engine):
-        return given
+def _migrate_alone(connection: Connection) -> None:
+    """Begin a transaction in which nobody else migrates: processes that start together go one after the other."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(7301440612)"))  # first: it may take the others a while
+        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"))
+
+
+def _run_by_hand() -> None:
     url = context.config.get_main_option("sqlalchemy.url")
     if url is None:
         raise SystemExit("give the database's URL, or run `sfumato migrate`")
-    return Database(url).engine
+    database = Database(url)
+    try:
+        run(database.engine)
+    finally:
+        database.close()
 
 
-run(_engine())
+given = context.config.attributes.get("engine")
+if isinstance(given, Engine):
+    run(given)
+else:
+    _run_by_hand()

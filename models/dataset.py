@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, ForeignKey, Integer, String, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from models import ledger
+from models import ledger, tenant
 from models.db import Base, CanonicalJson, Id, new_id
 from models.errors import Conflict, LimitExceeded, NotFound
 from models.tenant import Caller
@@ -55,6 +55,7 @@ def create(
     now: int,
 ) -> Dataset:
     """A new dataset with its first grant. Raises LimitExceeded."""
+    tenant.lock(session, caller.tenant_id)
     held = session.scalar(
         select(func.count()).where(Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None))
     )
@@ -80,14 +81,25 @@ def create(
 def get(session: Session, caller: Caller, dataset_id: str, *, lock: bool = False, deleted: bool = False) -> Dataset:
     """A dataset the caller may see; raises NotFound for every other.
 
-    `deleted` also finds deleted ones (their ledger can still be read).
+    `lock` keeps it from being changed or deleted until the commit, and leaves others free to
+    insert rows that refer to it. `deleted` also finds deleted ones (their ledger can still be read).
     """
-    dataset = session.get(Dataset, dataset_id, with_for_update=lock or None)
+    with_lock = {"key_share": True} if lock else None
+    dataset = session.get(Dataset, dataset_id, with_for_update=with_lock, populate_existing=lock)
     if dataset is None or dataset.tenant_id != caller.tenant_id or not caller.sees(dataset_id):
         raise NotFound("dataset")
     if dataset.deleted_at is not None and not deleted:
         raise NotFound("dataset")
     return dataset
+
+
+def lock_live(session: Session, dataset_id: str) -> None:
+    """Keep a dataset from being deleted until the commit; raises NotFound where it is already."""
+    deleted = session.execute(
+        select(Dataset.deleted_at).where(Dataset.id == dataset_id).with_for_update(key_share=True)
+    ).first()
+    if deleted is None or deleted.deleted_at is not None:
+        raise NotFound("dataset")
 
 
 def page(session: Session, caller: Caller, *, after: str, limit: int) -> list[Dataset]:
@@ -109,7 +121,12 @@ def change(
     min_reports: int | None,
     keep_reports: bool | None,
 ) -> Dataset:
-    """Change what may change; features, bounds and trust never do (reports depend on them)."""
+    """Change what may change; features, bounds and trust never do (reports depend on them).
+
+    Reports that were kept go as soon as they are to be kept no longer.
+    """
+    from models import round as rounds  # rounds know their dataset; here it is the other way round
+
     dataset = get(session, caller, dataset_id, lock=True)
     if name is not None:
         dataset.name = name
@@ -117,6 +134,9 @@ def change(
         dataset.min_reports = min_reports
     if keep_reports is not None:
         dataset.keep_reports = keep_reports
+        session.flush()
+        if not keep_reports:
+            rounds.scrub_tallied(session, dataset_id)
     return dataset
 
 

@@ -2,13 +2,18 @@
 
 Nobody but `Database.transaction` commits. Times are integers, microseconds since the epoch
 in UTC, so that both databases keep them alike.
+
+Rows are locked in one order, so that no two transactions wait for each other: idempotency
+key, dataset, tenant, jobs by id, rounds by id, ledger head. A transaction that follows more
+than one round (a group commit) takes them by id as well.
 """
 
 import json
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,6 +23,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Dialect, Engine, MetaData, String, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import Text, TypeDecorator
@@ -27,8 +33,14 @@ SECOND = 1_000_000 * MICROSECOND
 
 Clock = Callable[[], int]
 
+SCRUBBED = "scrubbed"  # set in `Session.info` by whoever removes what must not be found again
+
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32
 _SQLITE_BUSY_MILLISECONDS = 15_000
+_SQLITE_READING = {"reading": True}  # for the engine's own "begin" below
+_WAL_PATIENCE_SECONDS = 0.2  # writers wait while the log is emptied, so this long at most
+_WAL_RETRY_SECONDS = 1.0
+_POSTGRES_READING = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
 
 def system_clock() -> int:
@@ -77,6 +89,12 @@ class Base(DeclarativeBase):
 Id = String(40)
 
 
+def insert_unless_there(session: Session, table: type[Base]) -> Any:
+    """An INSERT that does nothing where a unique key is taken; waits for whoever is about to take it."""
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    return insert(table).on_conflict_do_nothing()
+
+
 class Database:
     """One engine and its transactions.
 
@@ -94,27 +112,51 @@ class Database:
         self.clock = clock
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
         self.engine = _sqlite_engine(url, pool_size) if self.is_sqlite else _postgres_engine(url, pool_size)
-        self._reader = self.engine.execution_options(reading=True)
+        self._wal_tried_at: float | None = None  # when emptying the log was tried last, in vain
+        self._reader = self.engine.execution_options(**(_SQLITE_READING if self.is_sqlite else _POSTGRES_READING))
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
         """A unit of work that writes: committed at the end, rolled back on any exception.
 
-        On SQLite it takes the one write lock at its start; on PostgreSQL rows are locked
-        as they are read for change.
+        On SQLite it takes the one write lock with its first statement; on PostgreSQL rows
+        are locked as they are read for change.
         """
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
+        if self.is_sqlite and (self._wal_tried_at is not None or SCRUBBED in session.info):
+            self._empty_wal(at_once=SCRUBBED in session.info)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A unit of work that only reads; holds up no writer."""
+        """A unit of work that reads one state of the database, whoever writes meanwhile.
+
+        It holds up no writer; what it tries to write is refused.
+        """
         with Session(self._reader, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
         """Give all connections back."""
         self.engine.dispose()
+
+    def _empty_wal(self, *, at_once: bool) -> None:
+        """Empty SQLite's write-ahead log, which still holds what was removed from the database file.
+
+        Where somebody reads from it, a later transaction tries again. Never raises: the
+        transaction is committed already.
+        """
+        now = time.monotonic()
+        if not at_once and self._wal_tried_at is not None and now < self._wal_tried_at + _WAL_RETRY_SECONDS:
+            return
+        self._wal_tried_at = now
+        with suppress(sqlite3.Error), closing(self._connect_sqlite()) as connection:
+            is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if not is_busy:
+                self._wal_tried_at = None
+
+    def _connect_sqlite(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.engine.url.database or "", timeout=_WAL_PATIENCE_SECONDS, isolation_level=None)
 
 
 def _sqlite_engine(url: str, pool_size: int) -> Engine:
@@ -123,6 +165,7 @@ def _sqlite_engine(url: str, pool_size: int) -> Engine:
         Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     engine = create_engine(
         url,
+        hide_parameters=True,  # an error's message goes to the log; what was written does not
         pool_size=pool_size,
         max_overflow=pool_size,
         connect_args={"isolation_level": None, "check_same_thread": False, "timeout": _SQLITE_BUSY_MILLISECONDS / 1000},
@@ -141,13 +184,22 @@ def _sqlite_engine(url: str, pool_size: int) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         reading = connection.get_execution_options().get("reading", False)
+        raw: Any = connection.connection.dbapi_connection
+        raw.execute(f"PRAGMA query_only={'ON' if reading else 'OFF'}").close()
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
 
 
 def _postgres_engine(url: str, pool_size: int) -> Engine:
-    return create_engine(url, pool_size=pool_size, max_overflow=pool_size, pool_pre_ping=True)
+    return create_engine(
+        url,
+        hide_parameters=True,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_pre_ping=True,
+        isolation_level="READ COMMITTED",  # what is read under a lock is what its last holder left
+    )
 
 
 def _alembic(url: str) -> Config:

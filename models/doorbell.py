@@ -13,9 +13,12 @@ from typing import Protocol
 
 import structlog
 from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 _KEY = "sfumato:doorbell"
 _PATIENCE_SECONDS = 0.5  # a Redis that does not answer within this is away
+_ONE_WAIT_SECONDS = 2.0  # a longer wait is several, so that a Redis that went silent is noticed
 _MAX_RINGS = 10_000  # rings nobody hears are not kept for ever
 
 log = structlog.get_logger(__name__)
@@ -50,14 +53,15 @@ class RedisDoorbell:
     """Rings over Redis; while Redis is away it behaves like polling."""
 
     def __init__(self, url: str, poll_seconds: float) -> None:
-        self._redis = Redis.from_url(url, socket_connect_timeout=_PATIENCE_SECONDS, socket_timeout=30)
+        self._ringer = _client(url, answer_seconds=_PATIENCE_SECONDS)
+        self._listener = _client(url, answer_seconds=_ONE_WAIT_SECONDS + _PATIENCE_SECONDS)
         self._poll_seconds = poll_seconds
         self._is_away = False
 
     def ring(self, job_id: str) -> None:
         """Push the job's id."""
         try:
-            with self._redis.pipeline(transaction=False) as pipe:
+            with self._ringer.pipeline(transaction=False) as pipe:
                 pipe.rpush(_KEY, job_id)
                 pipe.ltrim(_KEY, -_MAX_RINGS, -1)
                 pipe.execute()
@@ -67,8 +71,11 @@ class RedisDoorbell:
 
     def wait(self, seconds: float) -> None:
         """Block until a ring."""
+        deadline = time.monotonic() + seconds
         try:
-            self._redis.blpop([_KEY], timeout=max(0.01, seconds))
+            while (left := deadline - time.monotonic()) > 0:
+                if self._listener.blpop([_KEY], timeout=max(0.01, min(left, _ONE_WAIT_SECONDS))):
+                    break
             self._is_away = False
         except RedisError:
             self._note_away()
@@ -78,6 +85,12 @@ class RedisDoorbell:
         if not self._is_away:
             log.warning("doorbell_away", consequence="workers poll the database until it is back")
         self._is_away = True
+
+
+def _client(url: str, *, answer_seconds: float) -> Redis:
+    """A client that tries once: what follows a failure here is a look into the database, at once."""
+    retry = Retry(NoBackoff(), 0)
+    return Redis.from_url(url, socket_connect_timeout=_PATIENCE_SECONDS, socket_timeout=answer_seconds, retry=retry)
 
 
 def open_doorbell(redis_url: str | None, poll_seconds: float) -> Doorbell:

@@ -43,7 +43,15 @@ class BudgetExhausted(Refused):
 
     code = "budget_exhausted"
 
-    def __init__(self, *, requested_nano: int, granted_nano: int, reserved_nano: int, posted_nano: int) -> None:
+    def __init__(
+        self,
+        *,
+        requested_nano: int,
+        granted_nano: int,
+        reserved_nano: int,
+        posted_nano: int,
+        entries: tuple[str, ...] = (),
+    ) -> None:
         free = granted_nano - reserved_nano - posted_nano
         super().__init__(
             f"this needs {format_epsilon(requested_nano)}, {format_epsilon(free)} is free: "
@@ -54,6 +62,7 @@ class BudgetExhausted(Refused):
         self.granted_nano = granted_nano
         self.reserved_nano = reserved_nano
         self.posted_nano = posted_nano
+        self.entries = entries  # the newest ledger entries that hold or spent it
 
 
 class RoundClosed(Refused):

@@ -7,10 +7,9 @@ while the first is under way waits for it at the unique key; on SQLite at the wr
 from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, String, delete
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from models.db import SECOND, Base
+from models.db import SECOND, Base, insert_unless_there
 from models.errors import IdempotencyKeyReused
 
 KEEP_MICROSECONDS = 24 * 3600 * SECOND
@@ -51,18 +50,18 @@ def begin(session: Session, tenant_id: str, key: str, fingerprint: bytes, *, now
             IdempotentAnswer.created_at <= now - KEEP_MICROSECONDS,
         )
     )
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    claimed = session.execute(
-        insert(IdempotentAnswer)
-        .values(
-            tenant_id=tenant_id, key=key, fingerprint=fingerprint, status=0, location=None, body=b"", created_at=now
-        )
-        .on_conflict_do_nothing()
-        .returning(IdempotentAnswer.key)
-    ).first()
-    if claimed is not None:
-        return None
-    stored = session.get_one(IdempotentAnswer, (tenant_id, key))
+    stored = None
+    while stored is None:  # it may be forgotten between the two statements
+        claimed = session.execute(
+            insert_unless_there(session, IdempotentAnswer)
+            .values(
+                tenant_id=tenant_id, key=key, fingerprint=fingerprint, status=0, location=None, body=b"", created_at=now
+            )
+            .returning(IdempotentAnswer.key)
+        ).first()
+        if claimed is not None:
+            return None
+        stored = session.get(IdempotentAnswer, (tenant_id, key), populate_existing=True)
     if stored.fingerprint != fingerprint:
         raise IdempotencyKeyReused("this idempotency key was used for another request")
     return Answer(stored.status, stored.location, stored.body)

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, ForeignKey, Integer, String, and_, exists, func, or_, select
+from sqlalchemy import BigInteger, Boolean, ColumnElement, ForeignKey, Integer, String, and_, exists, func, or_, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from models import ledger, result
+from models import dataset as datasets
+from models import ledger, result, tenant
 from models import round as rounds
 from models.dataset import Dataset
 from models.db import Base, CanonicalJson, Id, new_id
@@ -104,8 +105,10 @@ def submit(
     """Queue a job. Reserves its declared epsilon; a job over earlier rounds reserves nothing.
 
     Raises BudgetExhausted, LimitExceeded, NotFound or Conflict (a round that is still
-    open, or rounds that cost more than the declared epsilon).
+    open or named twice, or rounds that cost more than the declared epsilon).
     """
+    datasets.lock_live(session, dataset.id)
+    tenant.lock(session, caller.tenant_id)
     active = session.scalar(
         select(func.count()).where(Job.tenant_id == caller.tenant_id, Job.state.not_in(sorted(FINAL)))
     )
@@ -144,6 +147,8 @@ def submit(
 
 def _check_rounds(session: Session, dataset_id: str, round_ids: Sequence[str], epsilon_nano: int) -> None:
     earlier = rounds.by_ids(session, dataset_id, round_ids)
+    if len(set(round_ids)) < len(round_ids):
+        raise Conflict("a round is named twice")
     if any(r.state == RoundState.OPEN for r in earlier):
         raise Conflict("a round is still open: close it first, or wait until it is full")
     collections = {r.collection_id for r in earlier}
@@ -176,28 +181,20 @@ def claim(session: Session, *, now: int, lease_microseconds: int, max_attempts: 
     """Take the oldest job that needs a worker; None where there is none.
 
     Needs a worker: a queued job, one whose rounds are all closed, one whose worker let
-    its lease lapse. A job that lost `max_attempts` workers fails here.
+    its lease lapse. Before it takes one, it ends one that lost `max_attempts` workers or
+    whose cancelling nobody carried out; one only, since ending waits for other rows.
     """
-    waiting = exists().where(Round.job_id == Job.id, Round.state == RoundState.OPEN)
-    needs_worker = or_(
-        Job.state == JobState.QUEUED,
-        and_(Job.state == JobState.COLLECTING, ~waiting),
-        and_(Job.state == JobState.RUNNING, Job.lease_until <= now),
-    )
-    while True:
-        job = session.scalars(
-            select(Job).where(needs_worker).order_by(Job.id).limit(1).with_for_update(skip_locked=True)
-        ).first()
-        if job is None:
-            return None
-        if job.cancel_requested:
-            _end(session, job, JobState.CANCELED, now=now)
-        elif job.attempts >= max_attempts:
-            detail = f"{max_attempts} workers died on this job"
-            _end(session, job, JobState.FAILED, now=now, code=WORKER_LOST, detail=detail)
-        else:
-            break
-        session.flush()
+    is_over, needs_worker = or_(Job.cancel_requested, Job.attempts >= max_attempts), _needs_worker(now)
+    lost = _oldest(session, needs_worker, is_over)
+    if lost is not None and lost.cancel_requested:
+        _end(session, lost, JobState.CANCELED, now=now)
+    elif lost is not None:
+        detail = f"{max_attempts} workers died on this job"
+        _end(session, lost, JobState.FAILED, now=now, code=WORKER_LOST, detail=detail)
+    job = _oldest(session, needs_worker, ~is_over)
+    # The look at its rounds may be older than the lock on the job: another worker may have taken it a round on.
+    if job is None or (job.state == JobState.COLLECTING and rounds.is_any_open(session, job.id)):
+        return None
     job.state = JobState.RUNNING.value
     job.fence += 1
     job.attempts += 1
@@ -205,6 +202,26 @@ def claim(session: Session, *, now: int, lease_microseconds: int, max_attempts: 
     job.started_at = job.started_at or now
     session.flush()
     return Claim(job.id, job.fence)
+
+
+def is_any_waiting(session: Session, *, now: int) -> bool:
+    """Whether `claim` would find something to do: a look that locks nothing, for idle workers."""
+    return session.scalars(select(Job.id).where(_needs_worker(now)).limit(1)).first() is not None
+
+
+def _needs_worker(now: int) -> ColumnElement[bool]:
+    waiting = exists().where(Round.job_id == Job.id, Round.state == RoundState.OPEN)
+    return or_(
+        Job.state == JobState.QUEUED,
+        and_(Job.state == JobState.COLLECTING, or_(Job.cancel_requested, ~waiting)),
+        and_(Job.state == JobState.RUNNING, Job.lease_until <= now),
+    )
+
+
+def _oldest(session: Session, *conditions: ColumnElement[bool]) -> Job | None:
+    """The oldest such job that nobody else holds this moment, under its row lock."""
+    query = select(Job).where(*conditions).order_by(Job.id).limit(1)
+    return session.scalars(query.with_for_update(skip_locked=True).execution_options(populate_existing=True)).first()
 
 
 def renew(session: Session, held: Claim, *, now: int, lease_microseconds: int) -> Job:
@@ -241,6 +258,19 @@ def fail(session: Session, held: Claim, state: JobState, *, code: str, detail: s
     _end(session, held_job(session, held), state, now=now, code=code, detail=detail[:500])
 
 
+def hand_back(session: Session, held: Claim, *, is_attempt: bool, now: int) -> None:
+    """Give a held job up: this claim is void, the next worker may claim at once. Raises StaleFence.
+
+    A worker that died counts as an attempt; one that was told to stop (`is_attempt` false) does not.
+    """
+    job = held_job(session, held)
+    job.fence += 1
+    job.lease_until = now
+    if not is_attempt:
+        job.attempts -= 1
+    session.flush()
+
+
 def let_go(session: Session, held: Claim, *, now: int) -> None:
     """Cancel a held job whose cancelling was requested. Raises StaleFence."""
     _end(session, held_job(session, held), JobState.CANCELED, now=now)
@@ -262,11 +292,20 @@ def cancel(session: Session, caller: Caller, job_id: str, *, now: int) -> Job:
     return job
 
 
-def cancel_all(session: Session, caller: Caller, dataset_id: str, *, now: int) -> None:
-    """Cancel every unfinished job of a dataset."""
-    unfinished = select(Job.id).where(Job.dataset_id == dataset_id, Job.state.not_in(sorted(FINAL)))
-    for job_id in list(session.scalars(unfinished)):
-        cancel(session, caller, job_id, now=now)
+def cancel_all(session: Session, dataset_id: str, *, now: int) -> None:
+    """Cancel every unfinished job of a dataset, and close all its rounds."""
+    unfinished = session.scalars(
+        select(Job)
+        .where(Job.dataset_id == dataset_id, Job.state.not_in(sorted(FINAL)))
+        .order_by(Job.id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    ).all()
+    rounds.close_all(session, now=now, dataset_id=dataset_id)
+    for job in unfinished:
+        job.cancel_requested = True
+        if job.state != JobState.RUNNING:
+            _end(session, job, JobState.CANCELED, now=now)
 
 
 def _end(session: Session, job: Job, state: JobState, *, now: int, code: str | None = None, detail: str = "") -> None:

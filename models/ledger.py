@@ -22,6 +22,8 @@ from models.errors import BudgetExhausted, Conflict, NotFound
 
 GENESIS_HASH = "0" * 64
 
+_ENTRIES_AT_ONCE = 1000  # in memory, on a walk along the chain
+
 
 class Kind(StrEnum):
     """What an entry does."""
@@ -165,6 +167,11 @@ def head(session: Session, dataset_id: str) -> LedgerHead:
     return found
 
 
+def dataset_ids(session: Session) -> list[str]:
+    """Every dataset that has a ledger, deleted ones too."""
+    return list(session.scalars(select(LedgerHead.dataset_id).order_by(LedgerHead.dataset_id)))
+
+
 def page(session: Session, dataset_id: str, *, after_seq: int, limit: int) -> list[LedgerEntry]:
     """Entries in order, from after `after_seq`."""
     return list(
@@ -173,34 +180,65 @@ def page(session: Session, dataset_id: str, *, after_seq: int, limit: int) -> li
             .where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.seq > after_seq)
             .order_by(LedgerEntry.seq)
             .limit(limit)
+            .execution_options(populate_existing=True)  # as the database has them now
         )
     )
 
 
 def verify(session: Session, dataset_id: str) -> Verification:
-    """Walk a dataset's chain: order, hashes, balances, and that its tail is whole."""
-    expected, prev_hash, running = 1, GENESIS_HASH, Balance()
+    """Walk a dataset's chain: order, hashes, balances, and that it ends where its head says. Raises NotFound.
+
+    Entries may be added meanwhile (outside of `Database.reading`, which sees one state), so
+    the head is read before and after the walk.
+    """
+    first_end = _end(session, dataset_id)
+    hashes, running = {0: GENESIS_HASH}, Balance()
+    n_entries, end_hash = 0, GENESIS_HASH
     for entry in _entries(session, dataset_id):
-        after = _after(running, Kind(entry.kind), entry.epsilon_nano, entry.reservation)
-        reason = ""
-        if entry.seq != expected:
-            reason = "an entry is missing"
-        elif entry.prev_hash != prev_hash or entry.hash != _hash(entry):
-            reason = "an entry was changed"
-        elif after != Balance(entry.granted_nano, entry.reserved_nano, entry.posted_nano) or after.free_nano < 0:
-            reason = "a balance does not add up"
+        running, reason = _follow(entry, n_entries, end_hash, running)
         if reason:
-            return Verification(expected - 1, prev_hash, expected, reason)
-        expected, prev_hash, running = expected + 1, entry.hash, after
-    end = head(session, dataset_id)
-    if (end.seq, end.hash) != (expected - 1, prev_hash):
-        return Verification(expected - 1, prev_hash, expected, "the last entries are missing")
-    return Verification(expected - 1, prev_hash, None)
+            return Verification(n_entries, end_hash, n_entries + 1, reason)
+        n_entries, end_hash = entry.seq, entry.hash
+        if n_entries == first_end[0]:
+            hashes[n_entries] = end_hash
+    if n_entries < first_end[0]:
+        return Verification(n_entries, end_hash, n_entries + 1, "the last entries are missing")
+    last_end = _end(session, dataset_id)
+    hashes[n_entries] = end_hash
+    if hashes[first_end[0]] != first_end[1] or hashes.get(last_end[0], last_end[1]) != last_end[1]:
+        return Verification(n_entries, end_hash, max(1, n_entries), "the end is not the one that was written")
+    if n_entries > last_end[0]:
+        return Verification(n_entries, end_hash, last_end[0] + 1, "an entry was added behind the end")
+    return Verification(n_entries, end_hash, None)
+
+
+def _follow(entry: LedgerEntry, n_before: int, prev_hash: str, before: Balance) -> tuple[Balance, str]:
+    """The balance after the entry that ought to come next, and what is wrong with it, if anything is."""
+    if entry.seq != n_before + 1:
+        return before, "an entry is missing"
+    if entry.prev_hash != prev_hash or entry.hash != _hash(entry):
+        return before, "an entry was changed"
+    if entry.kind not in set(Kind):
+        return before, "an entry is of no known kind"
+    after = _after(before, Kind(entry.kind), entry.epsilon_nano, entry.reservation)
+    if after != Balance(entry.granted_nano, entry.reserved_nano, entry.posted_nano) or after.free_nano < 0:
+        return before, "a balance does not add up"
+    return after, ""
+
+
+def _end(session: Session, dataset_id: str) -> tuple[int, str]:
+    row = session.execute(select(LedgerHead.seq, LedgerHead.hash).where(LedgerHead.dataset_id == dataset_id)).first()
+    if row is None:
+        raise NotFound("ledger")
+    return row.seq, row.hash
 
 
 def _entries(session: Session, dataset_id: str) -> Iterator[LedgerEntry]:
-    query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id).order_by(LedgerEntry.seq)
-    return iter(session.scalars(query.execution_options(yield_per=1000)))
+    """All entries in order, some at a time."""
+    after_seq = -(1 << 63)
+    while entries := page(session, dataset_id, after_seq=after_seq, limit=_ENTRIES_AT_ONCE):
+        yield from entries
+        after_seq = entries[-1].seq
 
 
 def _lock(session: Session, dataset_id: str) -> LedgerHead:
@@ -255,6 +293,7 @@ def _append(
             granted_nano=before.granted_nano,
             reserved_nano=before.reserved_nano,
             posted_nano=before.posted_nano,
+            entries=_newest_charges(session, dataset_id),
         )
     entry = LedgerEntry(
         id=new_id("led"),
@@ -276,6 +315,13 @@ def _append(
     session.add(entry)
     session.flush()
     return entry
+
+
+def _newest_charges(session: Session, dataset_id: str) -> tuple[str, ...]:
+    query = select(LedgerEntry.id).where(
+        LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind.in_([Kind.RESERVE.value, Kind.POST.value])
+    )
+    return tuple(session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(10)))
 
 
 def _hash(entry: LedgerEntry) -> str:

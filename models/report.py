@@ -6,15 +6,18 @@ and nothing else. Rows are never changed; the retention rule removes a tallied r
 """
 
 from collections.abc import Iterator
+from typing import cast
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, delete, select
+from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, Select, Table, delete, func, insert, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from models.db import Base
+from models.db import SCRUBBED, Base
 
 ID_BYTES = 16
 SLOT_BYTES = 4
 HEADER_BYTES = ID_BYTES + SLOT_BYTES
+
+_PAGE_BYTES = 4 << 20  # of the log, in memory at once
 
 
 class ReportBatch(Base):
@@ -30,23 +33,51 @@ class ReportBatch(Base):
     packed: Mapped[bytes] = mapped_column(LargeBinary, comment="n_reports records of equal width")
 
 
+_APPEND = insert(cast(Table, ReportBatch.__table__))  # on the table itself: every group commit runs it
+
+
 def append(session: Session, round_id: str, n_reports: int, packed: bytes) -> None:
     """Add one row; `packed` was checked against the round's mechanism already."""
-    session.add(ReportBatch(round_id=round_id, n_reports=n_reports, packed=packed))
+    session.execute(_APPEND, {"round_id": round_id, "n_reports": n_reports, "packed": packed})
 
 
 def batches(session: Session, round_id: str, *, after: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(row number, packed reports) in order of arrival, one row in memory at a time."""
-    query = (
-        select(ReportBatch.id, ReportBatch.packed)
-        .where(ReportBatch.round_id == round_id, ReportBatch.id > after)
-        .order_by(ReportBatch.id)
-        .execution_options(yield_per=16, stream_results=True)
-    )
-    for row in session.execute(query):
-        yield row.id, row.packed
+    """(row number, packed reports) in order of arrival.
+
+    Rows come in pages of about `_PAGE_BYTES`, however small or large they are; one row
+    that is larger comes alone.
+    """
+    n_rows = 1
+    while True:
+        page = session.execute(
+            select(ReportBatch.id, ReportBatch.packed)
+            .where(ReportBatch.round_id == round_id, ReportBatch.id > after)
+            .order_by(ReportBatch.id)
+            .limit(n_rows)
+        ).all()
+        if not page:
+            return
+        for row in page:
+            yield row.id, row.packed
+        after = page[-1].id
+        mean_bytes = sum(len(row.packed) for row in page) / len(page)
+        n_rows = max(1, min(4 * n_rows, int(_PAGE_BYTES / max(1.0, mean_bytes))))
+
+
+def count(session: Session, round_id: str) -> int:
+    """How many reports the log holds of a round, repeats included."""
+    return session.scalar(select(func.sum(ReportBatch.n_reports)).where(ReportBatch.round_id == round_id)) or 0
 
 
 def scrub(session: Session, round_id: str) -> None:
-    """Remove a round's reports for good."""
+    """Remove a round's reports for good. The caller holds the round's row."""
     session.execute(delete(ReportBatch).where(ReportBatch.round_id == round_id))
+    session.info[SCRUBBED] = True
+
+
+def scrub_all(session: Session, round_ids: Select[str]) -> None:
+    """Remove several rounds' reports for good. The caller holds the rounds' rows."""
+    session.execute(
+        delete(ReportBatch).where(ReportBatch.round_id.in_(round_ids)).execution_options(synchronize_session=False)
+    )
+    session.info[SCRUBBED] = True

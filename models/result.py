@@ -5,7 +5,7 @@ import zlib
 from typing import Any
 
 from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String
-from sqlalchemy.orm import Mapped, Session, deferred, mapped_column
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from models.db import Base, canonical_json
 from models.errors import JobNotFinished
@@ -19,7 +19,7 @@ class Result(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     created_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     software_version: Mapped[str] = mapped_column(String(40), comment="what computed it")
-    packed: Mapped[bytes] = deferred(mapped_column(LargeBinary, comment="the document, canonical JSON, deflated"))
+    packed: Mapped[bytes] = mapped_column(LargeBinary, deferred=True, comment="the document, canonical JSON, deflated")
 
     @property
     def document(self) -> dict[str, Any]:

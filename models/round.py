@@ -8,11 +8,28 @@ Opening charges first: the round's cost is posted in the transaction that publis
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, String, UniqueConstraint, func, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    UniqueConstraint,
+    and_,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Mapped, Session, deferred, mapped_column
 
+from models import dataset as datasets
 from models import ledger, report
 from models.dataset import Dataset
 from models.db import Base, CanonicalJson, Id, new_id
@@ -83,8 +100,10 @@ def open_standalone(
 ) -> Round:
     """Open a collection of one round, for later jobs; posts its cost first.
 
-    Raises BudgetExhausted, and then no device was asked anything; LimitExceeded.
+    Raises BudgetExhausted, and then no device was asked anything; LimitExceeded; NotFound
+    where the dataset was deleted meanwhile.
     """
+    datasets.lock_live(session, dataset.id)
     n_open = session.scalar(select(func.count()).where(Round.dataset_id == dataset.id, Round.state == RoundState.OPEN))
     if n_open is not None and n_open >= max_open_rounds:
         raise LimitExceeded(f"a dataset may ask {max_open_rounds} rounds at once")
@@ -99,7 +118,8 @@ def open_for_job(
 ) -> Round:
     """Open a plan's next round; posts the increase of the collection's cost out of the job's reservation.
 
-    Raises BudgetExhausted where the plan asks for more than the job declared.
+    The caller holds the job's row (`job.held_job`), which keeps it from being cancelled
+    meanwhile. Raises BudgetExhausted where the plan asks for more than the job declared.
     """
     earlier = of_job(session, job_id)
     before = [((r.spec.draw.lo, r.spec.draw.hi), r.epsilon_nano) for r in earlier]
@@ -165,9 +185,30 @@ def of_job(session: Session, job_id: str) -> list[Round]:
     return list(session.scalars(select(Round).where(Round.job_id == job_id).order_by(Round.index)))
 
 
+def is_any_open(session: Session, job_id: str) -> bool:
+    """Whether a job still waits for devices."""
+    query = select(Round.id).where(Round.job_id == job_id, Round.state == RoundState.OPEN)
+    return session.scalars(query.limit(1)).first() is not None
+
+
+def of_jobs(session: Session, job_ids: Sequence[str]) -> dict[str, list[Round]]:
+    """The own rounds of several jobs, each job's in order."""
+    found: dict[str, list[Round]] = {job_id: [] for job_id in job_ids}
+    for each in session.scalars(select(Round).where(Round.job_id.in_(job_ids)).order_by(Round.index)):
+        found[each.job_id or ""].append(each)
+    return found
+
+
+def page(session: Session, dataset_id: str, *, after: str, limit: int) -> list[Round]:
+    """A dataset's rounds, oldest first, from after an id."""
+    query = select(Round).where(Round.dataset_id == dataset_id, Round.id > after)
+    return list(session.scalars(query.order_by(Round.id).limit(limit)))
+
+
 def by_ids(session: Session, dataset_id: str, round_ids: Sequence[str]) -> list[Round]:
-    """Rounds of one dataset, in the order asked; raises NotFound."""
-    found = {r.id: r for r in session.scalars(select(Round).where(Round.id.in_(round_ids)))}
+    """Rounds of one dataset, in the order asked and as they are now; raises NotFound."""
+    query = select(Round).where(Round.id.in_(round_ids)).execution_options(populate_existing=True)
+    found = {r.id: r for r in session.scalars(query)}
     if any(round_id not in found or found[round_id].dataset_id != dataset_id for round_id in round_ids):
         raise NotFound("round")
     return [found[round_id] for round_id in round_ids]
@@ -187,19 +228,26 @@ class Received:
     job_id: str | None
 
 
+_rounds = cast(Table, Round.__table__)  # statements on the table itself: every group commit runs this one
+_RECEIVE = (
+    update(_rounds)
+    .where(
+        _rounds.c.id == bindparam("only"),
+        _rounds.c.state == RoundState.OPEN.value,
+        _rounds.c.closes_at > bindparam("now"),
+    )
+    .values(n_received=_rounds.c.n_received + bindparam("more"))
+    .returning(_rounds.c.n_received, _rounds.c.target_reports, _rounds.c.job_id)
+)
+
+
 def receive(session: Session, round_id: str, n_reports: int, packed: bytes, *, now: int) -> Received:
     """Store reports of an open round, and close it when it is full.
 
     One statement checks that the round is open, counts, and takes its row lock until the
     commit, so nothing lands after a close. Raises RoundClosed.
     """
-    row = session.execute(
-        update(Round)
-        .where(Round.id == round_id, Round.state == RoundState.OPEN, Round.closes_at > now)
-        .values(n_received=Round.n_received + n_reports)
-        .returning(Round.n_received, Round.target_reports, Round.job_id)
-        .execution_options(synchronize_session=False)
-    ).first()
+    row = session.execute(_RECEIVE, {"only": round_id, "more": n_reports, "now": now}).first()
     if row is None:
         raise RoundClosed("this round takes no more reports")
     report.append(session, round_id, n_reports, packed)
@@ -233,10 +281,31 @@ def close_due(session: Session, *, now: int) -> list[str | None]:
 
 
 def close_all(session: Session, *, now: int, job_id: str | None = None, dataset_id: str | None = None) -> None:
-    """Close what is open of a job, or of a dataset."""
+    """Close what is open of a job that is over, or of a dataset.
+
+    What such a job leaves untallied is due to be folded like a round of its own, so that
+    the retention rule reaches its reports too.
+    """
     of = Round.job_id == job_id if job_id is not None else Round.dataset_id == dataset_id
-    still_open = select(Round.id).where(of, Round.state == RoundState.OPEN).order_by(Round.id).with_for_update()
-    _close(session, list(session.scalars(still_open)), now)
+    _lock(session, of)
+    session.execute(
+        update(Round)
+        .where(of, Round.state == RoundState.OPEN)
+        .values(state=RoundState.CLOSED.value, closed_at=now)
+        .execution_options(synchronize_session=False)
+    )
+    if job_id is not None:
+        session.execute(
+            update(Round)
+            .where(of, Round.state == RoundState.CLOSED)
+            .values(fold_lease_until=now)
+            .execution_options(synchronize_session=False)
+        )
+
+
+def _lock(session: Session, which: ColumnElement[bool]) -> None:
+    """Hold these rounds until the commit."""
+    session.execute(select(Round.id).where(which).order_by(Round.id).with_for_update(key_share=True)).all()
 
 
 def _close(session: Session, round_ids: list[str], now: int) -> None:
@@ -249,20 +318,23 @@ def _close(session: Session, round_ids: list[str], now: int) -> None:
 
 
 def claim_fold(session: Session, *, now: int, lease_microseconds: int) -> str | None:
-    """Take a closed round that belongs to no job, to fold it; None where there is none.
+    """Take a closed round that no job will fold; None where there is none.
 
-    A lapsed claim may be taken again: folding twice stores one tally.
+    That is a round of its own, or one that a job left when it ended. A lapsed claim may be
+    taken again: folding twice stores one tally.
     """
+    is_deleted = exists().where(Dataset.id == Round.dataset_id, Dataset.deleted_at.is_not(None))
     row = session.scalars(
         select(Round)
         .where(
             Round.state == RoundState.CLOSED,
-            Round.job_id.is_(None),
-            or_(Round.fold_lease_until.is_(None), Round.fold_lease_until <= now),
+            or_(and_(Round.job_id.is_(None), Round.fold_lease_until.is_(None)), Round.fold_lease_until <= now),
+            ~is_deleted,
         )
         .order_by(Round.id)
         .limit(1)
         .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
     ).first()
     if row is None:
         return None
@@ -270,10 +342,21 @@ def claim_fold(session: Session, *, now: int, lease_microseconds: int) -> str | 
     return row.id
 
 
+def keep_fold(session: Session, round_id: str, *, until: int) -> None:
+    """Lengthen the claim on a fold, or end it."""
+    session.execute(
+        update(Round)
+        .where(Round.id == round_id, Round.state == RoundState.CLOSED)
+        .values(fold_lease_until=until)
+        .execution_options(synchronize_session=False)
+    )
+
+
 def store_tally(session: Session, round_id: str, tally: bytes, n_reports: int, *, now: int) -> Round:
     """Keep a closed round's tally and scrub its reports, both or neither.
 
-    A round that is tallied already keeps the tally it has. Raises Conflict on an open one.
+    A round that is tallied already keeps the tally it has. Raises Conflict on an open one,
+    and on one whose reports are gone with its dataset: what was folded was not all of them.
     """
     found = session.get(Round, round_id, with_for_update=True, populate_existing=True)
     if found is None:
@@ -281,9 +364,25 @@ def store_tally(session: Session, round_id: str, tally: bytes, n_reports: int, *
     if found.state == RoundState.OPEN:
         raise Conflict("an open round has no tally")
     if found.state == RoundState.CLOSED:
+        if report.count(session, round_id) != found.n_received:
+            raise Conflict("this round's reports were removed before they were counted")
         found.state, found.tallied_at = RoundState.TALLIED.value, now
         found.tally, found.n_reports = tally, n_reports
-        dataset = session.get_one(Dataset, found.dataset_id)
-        if not dataset.keep_reports:
+        keep_reports = session.scalar(select(Dataset.keep_reports).where(Dataset.id == found.dataset_id))
+        if not keep_reports:
             report.scrub(session, round_id)
     return found
+
+
+def scrub_tallied(session: Session, dataset_id: str) -> None:
+    """Remove the reports that a dataset's tallied rounds kept."""
+    of_dataset = Round.dataset_id == dataset_id
+    _lock(session, of_dataset)
+    report.scrub_all(session, select(Round.id).where(of_dataset, Round.state == RoundState.TALLIED))
+
+
+def scrub_all(session: Session, dataset_id: str) -> None:
+    """Remove all reports of a dataset, counted or not."""
+    of_dataset = Round.dataset_id == dataset_id
+    _lock(session, of_dataset)
+    report.scrub_all(session, select(Round.id).where(of_dataset))

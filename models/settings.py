@@ -14,7 +14,9 @@ class Settings(BaseSettings):
 
     home: Path = Field(Path(".sfumato"), description="Where the embedded database and the first admin key live.")
     database_url: str | None = Field(
-        None, description="SQLAlchemy URL; none means SQLite in the home directory (postgresql+psycopg://… for more)."
+        None,
+        repr=False,  # it may hold a password
+        description="SQLAlchemy URL; none means SQLite in the home directory (postgresql+psycopg://… for more).",
     )
     redis_url: SecretStr | None = Field(None, description="Redis URL of the doorbell; none means polling the database.")
     database_pool_size: int = Field(10, ge=2, le=200, description="Connections one process keeps.")

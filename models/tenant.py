@@ -8,7 +8,7 @@ from enum import StrEnum
 from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from models.db import Base, CanonicalJson, Id, new_id
+from models.db import Base, CanonicalJson, Id, insert_unless_there, new_id
 from models.errors import NotFound
 
 SECRET_PREFIX = "sfk_"  # noqa: S105 - makes a leaked key recognisable, is no secret itself
@@ -51,6 +51,10 @@ class Key(Base):
     expires_at: Mapped[int | None] = mapped_column(BigInteger, comment="no use from then on")
     revoked_at: Mapped[int | None] = mapped_column(BigInteger, comment="no use since then")
 
+    def is_live(self, now: int) -> bool:
+        """Whether it opens anything."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -77,13 +81,19 @@ def hash_secret(secret: str) -> bytes:
 
 
 def get_or_create_tenant(session: Session, name: str, *, now: int) -> Tenant:
-    """The tenant of this name."""
-    tenant = session.scalars(select(Tenant).where(Tenant.name == name)).first()
-    if tenant is None:
-        tenant = Tenant(id=new_id("ten"), name=name, created_at=now)
-        session.add(tenant)
-        session.flush()
-    return tenant
+    """The tenant of this name; of several that create it at once, one does."""
+    session.execute(insert_unless_there(session, Tenant).values(id=new_id("ten"), name=name, created_at=now))
+    return session.scalars(select(Tenant).where(Tenant.name == name)).one()
+
+
+def find_tenant(session: Session, name: str) -> Tenant | None:
+    """The tenant of this name, if there is one."""
+    return session.scalars(select(Tenant).where(Tenant.name == name)).first()
+
+
+def lock(session: Session, tenant_id: str) -> None:
+    """Hold the tenant's row until the commit: whoever counts what it has, to compare with a limit, counts alone."""
+    session.execute(select(Tenant.id).where(Tenant.id == tenant_id).with_for_update(key_share=True))
 
 
 def create_key(
@@ -117,7 +127,7 @@ def create_key(
 def authenticate(session: Session, secret_hash: bytes, *, now: int) -> Caller | None:
     """The live key with this hash, or None. Looked up by hash: nothing to time."""
     key = session.scalars(select(Key).where(Key.secret_hash == secret_hash)).first()
-    if key is None or key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= now):
+    if key is None or not key.is_live(now):
         return None
     return Caller(key.id, key.tenant_id, frozenset(key.scopes), key.dataset_id, key.expires_at)
 
@@ -130,7 +140,7 @@ def list_keys(session: Session, tenant_id: str, *, after: str = "", limit: int =
 
 def revoke_key(session: Session, tenant_id: str, key_id: str, *, now: int) -> Key:
     """End a key; revoking again changes nothing. Raises NotFound."""
-    key = session.get(Key, key_id, with_for_update=True)
+    key = session.get(Key, key_id, with_for_update=True, populate_existing=True)
     if key is None or key.tenant_id != tenant_id:
         raise NotFound("key")
     if key.revoked_at is None:

@@ -218,7 +218,7 @@ def upgrade() -> None:
         sa.Column("job_id", sa.String(length=40), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False, comment="microseconds since the epoch"),
         sa.Column("software_version", sa.String(length=40), nullable=False, comment="what computed it"),
-        sa.Column("packed", sa.LargeBinary(), nullable=True, comment="the document, canonical JSON, deflated"),
+        sa.Column("packed", sa.LargeBinary(), nullable=False, comment="the document, canonical JSON, deflated"),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_results_job_id_jobs")),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_results")),
     )
@@ -235,6 +235,10 @@ def _make_ledger_append_only() -> None:
         op.execute(
             "CREATE TRIGGER ledger_append_only BEFORE UPDATE OR DELETE ON ledger_entries "
             "FOR EACH ROW EXECUTE FUNCTION refuse_change()"
+        )
+        op.execute(
+            "CREATE TRIGGER ledger_not_emptied BEFORE TRUNCATE ON ledger_entries "
+            "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
         )
         return
     for change in ("UPDATE", "DELETE"):

@@ -1,0 +1,113 @@
+"""The report log: in order of arrival, read page by page, and gone for good when it is scrubbed."""
+
+from pathlib import Path
+
+import pytest
+
+from models import report
+from models import round as rounds
+from models.db import Database
+from models.round import Collect
+from sfumato.accounting import NANO
+from tests.models.world import NOW, World
+
+SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+SECRET = b"DISTINCTIVE-PAYLOAD-OF-A-REPORT-"
+
+
+class TestBatches:
+    def test_come_in_order_of_arrival_and_of_one_round_only(self, world: World) -> None:
+        within = world.new_dataset(epsilon_nano=100 * NANO)
+        mine, other = (world.open_standalone(within, collect=Collect(10_000, 1, 3600)).id for _ in range(2))
+        with world.database.transaction() as session:
+            for i in range(50):
+                rounds.receive(session, mine, 1, b"%d" % i, now=NOW)
+                rounds.receive(session, other, 1, b"other", now=NOW)
+
+        assert world.log(mine) == [b"%d" % i for i in range(50)]
+        with world.database.reading() as session:
+            numbers = [number for number, _ in report.batches(session, mine)]
+            rest = [packed for _, packed in report.batches(session, mine, after=numbers[46])]
+            assert report.count(session, mine) == 50
+        assert numbers == sorted(numbers)
+        assert rest == [b"47", b"48", b"49"]
+
+    def test_are_read_whole_whatever_the_page_holds(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = world.open_standalone(world.new_dataset(), collect=Collect(10_000, 1, 3600)).id
+        sent = [bytes([i]) * (1 + 37 * i % 300) for i in range(60)]
+        with world.database.transaction() as session:
+            for packed in sent:
+                rounds.receive(session, opened, 1, packed, now=NOW)
+
+        for page_bytes in (1, 100, 1000, 1 << 20):
+            monkeypatch.setattr(report, "_PAGE_BYTES", page_bytes)
+            assert world.log(opened) == sent
+
+    def test_keep_every_byte(self, world: World) -> None:
+        opened = world.open_standalone(world.new_dataset()).id
+        world.receive(opened, 1, bytes(range(256)))
+
+        assert world.log(opened) == [bytes(range(256))]
+
+    def test_of_no_report_are_none(self, world: World) -> None:
+        opened = world.open_standalone(world.new_dataset()).id
+
+        assert world.log(opened) == []
+        assert world.n_logged(opened) == 0
+
+
+def files_with_secret(database: Database) -> set[str]:
+    """Which of the database's files hold the payload."""
+    path = Path(str(database.engine.url.database))
+    return {found.name for found in path.parent.glob(f"{path.name}*") if SECRET in found.read_bytes()}
+
+
+@SQLITE
+class TestScrubbing:
+    @pytest.fixture
+    def filled(self, world: World) -> str:
+        """A closed round with long and short rows, which are in the log and in the file alike."""
+        opened = world.open_standalone(world.new_dataset()).id
+        for n in (1, 500, 3):
+            world.receive(opened, 1, SECRET * n)
+        checkpoint = world.database.engine.raw_connection()
+        checkpoint.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        checkpoint.close()
+        world.receive(opened, 1, SECRET)
+        world.close(opened)
+        assert files_with_secret(world.database) == {"sfumato.db", "sfumato.db-wal"}
+        return opened
+
+    def store_tally(self, world: World, round_id: str) -> None:
+        with world.database.transaction() as session:
+            rounds.store_tally(session, round_id, b"tally", 1, now=NOW)
+
+    def test_leaves_no_byte_of_a_report_in_any_file(self, world: World, filled: str) -> None:
+        self.store_tally(world, filled)
+
+        assert files_with_secret(world.database) == set()
+
+    def test_that_is_rolled_back_leaves_the_reports(self, world: World, filled: str) -> None:
+        with pytest.raises(ZeroDivisionError):
+            self.store_and_fail(world, filled)
+
+        assert len(world.log(filled)) == 4
+
+    def store_and_fail(self, world: World, round_id: str) -> None:
+        with world.database.transaction() as session:
+            rounds.store_tally(session, round_id, b"tally", 1, now=NOW)
+            raise ZeroDivisionError
+
+    def test_is_made_up_for_where_somebody_was_reading(
+        self, world: World, filled: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("models.db._WAL_RETRY_SECONDS", 0)
+        with world.database.reading() as session:
+            assert report.count(session, filled) == 4
+            self.store_tally(world, filled)
+            assert report.count(session, filled) == 4  # the reader still sees them: they cannot be gone yet
+        assert files_with_secret(world.database) != set()
+
+        world.new_dataset()
+
+        assert files_with_secret(world.database) == set()
