@@ -9,7 +9,10 @@ from sfumato.specs import (
     Feature,
     GridEncoding,
     GrrMechanism,
+    HrMechanism,
     Mechanism,
+    OlhMechanism,
+    OueMechanism,
     RoundSpec,
     ShiftedGrid,
     ShiftedGridEncoding,
@@ -37,9 +40,12 @@ encodings: st.SearchStrategy[Encoding] = st.one_of(grids, shifted_grids)
 @st.composite
 def mechanisms(draw: st.DrawFn, n_symbols: int) -> Mechanism:
     threshold = draw(st.integers(1, DRAW_SPAN - 1))
-    if draw(st.booleans()) or n_symbols > 4096:
-        return GrrMechanism(n_symbols, threshold)
-    return SsMechanism(n_symbols, draw(st.integers(1, n_symbols - 1)), threshold)
+    kind = draw(st.sampled_from(["grr", "olh", "hr"] if n_symbols > 4096 else ["grr", "olh", "hr", "ss", "oue"]))
+    if kind == "ss":
+        return SsMechanism(n_symbols, draw(st.integers(1, n_symbols - 1)), threshold)
+    if kind == "olh":
+        return OlhMechanism(n_symbols, draw(st.integers(2, 1 << 16)), threshold)
+    return {"grr": GrrMechanism, "oue": OueMechanism, "hr": HrMechanism}[kind](n_symbols, threshold)
 
 
 @st.composite

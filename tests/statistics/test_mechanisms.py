@@ -19,7 +19,7 @@ from sfumato.specs import Feature, Mechanism, RoundSpec, ShiftedGridEncoding
 N_REPORTS = 200_000
 P_LEAST = 1e-6
 EPSILON_NANO = NANO
-SIZES = {"grr": 10, "ss": 8}  # 10 and 28 different values
+SIZES = {"grr": 10, "ss": 8, "oue": 5, "hr": 10}  # 10, 28, 32 and 32 different values
 OWN = 3
 
 
@@ -38,7 +38,7 @@ def p_value(values: NDArray[np.uint8], mechanism: Mechanism) -> float:
     return float(stats.chisquare([seen[value[0]] for value in rows], expected).pvalue)
 
 
-@pytest.mark.parametrize("kind", ["grr", "ss"])
+@pytest.mark.parametrize("kind", list(SIZES))
 class TestTheChannel:
     def test_an_array_of_devices_follows_it(self, kind: str) -> None:
         mechanism = mechanisms.design(kind, SIZES[kind], EPSILON_NANO)

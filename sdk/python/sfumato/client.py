@@ -187,7 +187,7 @@ class Client:
         *,
         epsilon: float,
         target_reports: int,
-        mechanism: Literal["auto", "grr", "ss"] = "auto",
+        mechanism: Literal["auto", "grr", "ss", "oue", "olh", "hr"] = "auto",
         min_reports: int = 0,
         collect_seconds: int = 604_800,
         draw: Draw | None = None,

@@ -5,13 +5,16 @@ Encoding is deterministic and public; privacy comes from the mechanism alone. Th
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidPoint
-from sfumato.specs import Encoding, Feature, ShiftedGridEncoding
+from sfumato.specs import Encoding, Feature, ShiftedGridEncoding, TreeGridEncoding
 
 
 def scale(features: Sequence[Feature], record: Sequence[float]) -> list[float]:
@@ -76,9 +79,38 @@ def shift_of(encoding: ShiftedGridEncoding, slot: int) -> tuple[int, ...]:
     return tuple(slot // encoding.shifts**place % encoding.shifts for place in reversed(range(encoding.n_features)))
 
 
+@lru_cache(maxsize=16)
+def tree_starts(encoding: TreeGridEncoding) -> tuple[int, ...]:
+    """Each cell's first finest box, counted along the walk; ascending, from 0."""
+    depth = encoding.depth
+    sizes = [1 << (depth - level) * encoding.n_features for level in encoding.levels]
+    return tuple(accumulate(sizes[:-1], initial=0))
+
+
+def z_place(index: Sequence[int], depth: int) -> int:
+    """The place along the walk of a finest box: its index's bits in turn, the first feature's first."""
+    place = 0
+    for bit in reversed(range(depth)):
+        for part in index:
+            place = place << 1 | (part >> bit & 1)
+    return place
+
+
+def z_places(indices: NDArray[np.int64], depth: int) -> NDArray[np.int64]:
+    """What `z_place` does, for indices of shape (n, d): int64 of shape (n,)."""
+    places = np.zeros(len(indices), dtype=np.int64)
+    for bit in reversed(range(depth)):
+        for feature in range(indices.shape[1]):
+            places = places << 1 | (indices[:, feature] >> bit & 1)
+    return places
+
+
 def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> int:
     """The symbol of a point of [0, 1]^d under a slot, 0 .. n_symbols-1."""
     index = 0
+    if isinstance(encoding, TreeGridEncoding):
+        finest = [cell(coordinate, 1 << encoding.depth) for coordinate in point]
+        return bisect_right(tree_starts(encoding), z_place(finest, encoding.depth)) - 1
     if isinstance(encoding, ShiftedGridEncoding):
         for coordinate, shift in zip(point, shift_of(encoding, slot), strict=True):
             coarse = (cell(coordinate, encoding.fine_cells) + shift) // encoding.shifts
@@ -91,6 +123,10 @@ def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> int:
 
 def symbols(encoding: Encoding, points: NDArray[np.float64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
     """What `symbol` does, for points of shape (n, d) in [0, 1] and slots of shape (n,)."""
+    if isinstance(encoding, TreeGridEncoding):
+        finest = cells(points, [1 << encoding.depth] * encoding.n_features)
+        starts = np.asarray(tree_starts(encoding), dtype=np.int64)
+        return np.searchsorted(starts, z_places(finest, encoding.depth), side="right") - 1
     if isinstance(encoding, ShiftedGridEncoding):
         places = encoding.shifts ** np.arange(encoding.n_features - 1, -1, -1, dtype=np.int64)
         shifts = slots[:, None] // places % encoding.shifts

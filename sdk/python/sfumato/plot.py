@@ -78,7 +78,7 @@ def figure(
     names: Sequence[str] = (),
     outlines: Sequence[ArrayLike] = (),
 ) -> "Figure":
-    """Draw a model.
+    """Draw a model; the numbers are the labels `ClusterModel.assign` gives.
 
     One feature: the density as a line over coloured segments. Two: a map, longitude and
     latitude in their true proportion at the middle latitude. More: a map of each pair of
@@ -202,7 +202,7 @@ def _legend_entries(model: ClusterModel, names: Sequence[str]) -> list[tuple[str
     entries: list[tuple[str | None, str]] = []
     for cluster in range(min(model.n_clusters, _MAX_LEGEND_ENTRIES)):
         name = f"{names[cluster]}, " if cluster < len(names) and names[cluster] else ""
-        entries.append((colour(cluster)[1], _plain(f"{cluster + 1}  {name}{share(model, cluster)}")))
+        entries.append((colour(cluster)[1], _plain(f"{cluster}  {name}{share(model, cluster)}")))
     if model.n_clusters > _MAX_LEGEND_ENTRIES:
         entries.append((None, f"and {model.n_clusters - _MAX_LEGEND_ENTRIES} more"))
     return entries
@@ -348,7 +348,7 @@ def _draw_numbers(axes: "Axes", seats: NDArray[np.float64]) -> None:
     for cluster, (x, y) in reversed(list(enumerate(seats.tolist()))):  # the largest cluster lies on top
         edge = colour(cluster)[1]
         axes.plot([x], [y], "o", ms=11, mfc="white", mec=edge, mew=1.8, clip_on=False, zorder=4)
-        axes.text(x, y, str(cluster + 1), size=7, weight="bold", ha="center", va="center_baseline", zorder=5)
+        axes.text(x, y, str(cluster), size=7, weight="bold", ha="center", va="center_baseline", zorder=5)
 
 
 def _draw_line(axes: "Axes", model: ClusterModel) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 from sfumato.accounting import DRAW_SPAN, parse_epsilon
 from sfumato.errors import InvalidSpec
@@ -17,8 +17,11 @@ from sfumato.errors import InvalidSpec
 SPEC_VERSION = 1
 MAX_FEATURES = 64
 MAX_SYMBOLS = 1 << 20  # of any encoding
-MAX_SUBSET_SYMBOLS = 4096  # subset selection sends one bit a symbol
+MAX_SUBSET_SYMBOLS = 4096  # subset selection and unary encoding send one bit a symbol
+MAX_HASH_RANGE = 1 << 16  # of local hashing
 MAX_CLUSTERS = 256
+MAX_TREE_CELLS = 1 << 16
+MAX_TREE_BITS = 48  # of a cell's place: exact in a double, so that every device can compute it
 
 
 def _require(condition: bool, message: str) -> None:
@@ -147,7 +150,53 @@ class ShiftedGridEncoding:
         return self.cells * self.shifts
 
 
-Encoding = GridEncoding | ShiftedGridEncoding
+@dataclass(frozen=True, slots=True)
+class TreeGridEncoding:
+    """Dyadic cells of different levels that tile the box: the symbol is the cell's place in the list.
+
+    A cell of level l has sides of 2**-l of every feature's range. The cells are listed as a
+    tree is walked: a box of level l is a cell, or its 2**n_features halves of level l + 1
+    follow one another, the first feature's half slowest (Z-order). So the levels alone say
+    where every cell lies.
+    """
+
+    type: ClassVar[str] = "tree_grid"
+    n_features: int
+    levels: tuple[int, ...]  # of every cell
+
+    def __post_init__(self) -> None:
+        _require(_is_int(self.n_features) and 1 <= self.n_features <= 8, "a tree grid has 1 to 8 features")
+        _require(
+            isinstance(self.levels, tuple) and 2 <= len(self.levels) <= MAX_TREE_CELLS,
+            f"a tree grid has 2 to {MAX_TREE_CELLS} cells",
+        )
+        _require(
+            all(_is_int(level) and level >= 0 and level * self.n_features <= MAX_TREE_BITS for level in self.levels),
+            f"levels are integers from 0, levels times features at most {MAX_TREE_BITS}",
+        )
+        depth = self.depth
+        place = 0  # of the cell's first finest box, along the walk
+        for level in self.levels:
+            size = 1 << (depth - level) * self.n_features
+            _require(place % size == 0, "these cells do not tile the box: one lies across another's bounds")
+            place += size
+        _require(place == 1 << depth * self.n_features, "these cells do not tile the box")
+
+    @property
+    def n_slots(self) -> int:
+        return 1
+
+    @property
+    def n_symbols(self) -> int:
+        return len(self.levels)
+
+    @property
+    def depth(self) -> int:
+        """The finest level."""
+        return max(self.levels)
+
+
+Encoding = GridEncoding | ShiftedGridEncoding | TreeGridEncoding
 
 
 # ---- mechanisms: how a symbol is perturbed ----
@@ -188,7 +237,65 @@ class SsMechanism:
         )
 
 
-Mechanism = GrrMechanism | SsMechanism
+@dataclass(frozen=True, slots=True)
+class OueMechanism:
+    """Optimised unary encoding: k bits, the own one set by a fair coin, another where a word < other_threshold."""
+
+    type: ClassVar[str] = "oue"
+    n_symbols: int  # k
+    other_threshold: int  # T = ceil(q 2^64)
+
+    def __post_init__(self) -> None:
+        _require(
+            _is_int(self.n_symbols) and 2 <= self.n_symbols <= MAX_SUBSET_SYMBOLS,
+            f"oue has 2 to {MAX_SUBSET_SYMBOLS} symbols",
+        )
+        _require(
+            _is_int(self.other_threshold) and 0 < self.other_threshold < DRAW_SPAN, "other_threshold lies in 1..2**64-1"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OlhMechanism:
+    """Local hashing: a public seed, and the hashed symbol, kept where a word < keep_threshold."""
+
+    type: ClassVar[str] = "olh"
+    n_symbols: int  # k
+    hash_range: int  # g
+    keep_threshold: int  # T = floor(p 2^64)
+
+    def __post_init__(self) -> None:
+        _require(_is_int(self.n_symbols) and 2 <= self.n_symbols <= MAX_SYMBOLS, f"olh has 2 to {MAX_SYMBOLS} symbols")
+        _require(
+            _is_int(self.hash_range) and 2 <= self.hash_range <= MAX_HASH_RANGE,
+            f"hash_range lies in 2..{MAX_HASH_RANGE}",
+        )
+        _require(
+            _is_int(self.keep_threshold) and 0 < self.keep_threshold < DRAW_SPAN, "keep_threshold lies in 1..2**64-1"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HrMechanism:
+    """Hadamard response: the sign of a public random Walsh coefficient, kept where a word < keep_threshold."""
+
+    type: ClassVar[str] = "hr"
+    n_symbols: int  # k
+    keep_threshold: int  # T = floor(p 2^64)
+
+    def __post_init__(self) -> None:
+        _require(_is_int(self.n_symbols) and 2 <= self.n_symbols <= MAX_SYMBOLS, f"hr has 2 to {MAX_SYMBOLS} symbols")
+        _require(
+            _is_int(self.keep_threshold) and 0 < self.keep_threshold < DRAW_SPAN, "keep_threshold lies in 1..2**64-1"
+        )
+
+    @property
+    def n_coefficients(self) -> int:
+        """K, the least power of two above k."""
+        return 1 << self.n_symbols.bit_length()
+
+
+Mechanism = GrrMechanism | SsMechanism | OueMechanism | OlhMechanism | HrMechanism
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +313,8 @@ class RoundSpec:
 
 
 # ---- algorithm parameters ----
+
+Variant = Literal["sound", "paper"]  # of a method that was published: made sound, or as printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,17 +366,84 @@ class UniformGrid:
         How many clusters, 1..256; None keeps every connected dense region.
     cells : int, optional
         Cells per feature; None takes the finest grid whose dense cells can be told from noise.
+    variant : {'sound', 'paper'}
+        'paper' is the method as printed, for comparison.
     """
 
     type: ClassVar[str] = "uniform_grid"
     epsilon: float
     clusters: int | None = None
     cells: int | None = None
+    variant: Variant = "sound"
 
     def __post_init__(self) -> None:
         _check_epsilon(self.epsilon)
         _check_clusters(self.clusters)
+        _check_variant(self.variant)
         _require(self.cells is None or (_is_int(self.cells) and 2 <= self.cells <= 1024), "cells lies in 2..1024")
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveGridIterative:
+    """Parameters of `adaptive_grid_iterative`: cells split and merged by rounds (paper 000, AGC1, made sound).
+
+    Parameters
+    ----------
+    epsilon : float
+        What one device may spend, in [1e-6, 32], at most nine decimals.
+    clusters : int, optional
+        How many clusters, 1..256; None counts them from the data.
+    passes : int
+        Rounds over the cells as adapted so far, 3..8.
+    variant : {'sound', 'paper'}
+        'paper' is the method as printed, for comparison: two more rounds.
+    """
+
+    type: ClassVar[str] = "adaptive_grid_iterative"
+    epsilon: float
+    clusters: int | None = None
+    passes: int = 3
+    variant: Variant = "sound"
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+        _check_clusters(self.clusters)
+        _check_variant(self.variant)
+        _require(_is_int(self.passes) and 3 <= self.passes <= 8, "passes lies in 3..8")
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveGridTree:
+    """Parameters of `adaptive_grid_tree`: all levels of a grid tree at once (paper 000, AGC2, made sound).
+
+    Parameters
+    ----------
+    epsilon : float
+        What one device may spend, in [1e-6, 32], at most nine decimals.
+    clusters : int, optional
+        How many clusters, 1..256; None counts them from the data.
+    height : int, optional
+        H, levels of the tree and rounds, 1..9; None takes the finest leaves whose dense cells can be told
+        from noise.
+    variant : {'sound', 'paper'}
+        'paper' is the method as printed, for comparison: two more rounds.
+    """
+
+    type: ClassVar[str] = "adaptive_grid_tree"
+    epsilon: float
+    clusters: int | None = None
+    height: int | None = None
+    variant: Variant = "sound"
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+        _check_clusters(self.clusters)
+        _check_variant(self.variant)
+        _require(self.height is None or (_is_int(self.height) and 1 <= self.height <= 9), "height lies in 1..9")
+
+
+def _check_variant(variant: str) -> None:
+    _require(isinstance(variant, str) and variant in get_args(Variant), "variant is sound or paper")
 
 
 def _check_epsilon(epsilon: float) -> None:
@@ -282,13 +458,17 @@ def _check_clusters(clusters: int | None) -> None:
     )
 
 
-Algorithm = ShiftedGrid | UniformGrid
+Algorithm = ShiftedGrid | UniformGrid | AdaptiveGridIterative | AdaptiveGridTree
 
-ENCODINGS: dict[str, type[Encoding]] = {c.type: c for c in (GridEncoding, ShiftedGridEncoding)}
-MECHANISMS: dict[str, type[Mechanism]] = {c.type: c for c in (GrrMechanism, SsMechanism)}
-ALGORITHMS: dict[str, type[Algorithm]] = {c.type: c for c in (ShiftedGrid, UniformGrid)}
+ENCODINGS: dict[str, type[Encoding]] = {c.type: c for c in (GridEncoding, ShiftedGridEncoding, TreeGridEncoding)}
+MECHANISMS: dict[str, type[Mechanism]] = {
+    c.type: c for c in (GrrMechanism, SsMechanism, OueMechanism, OlhMechanism, HrMechanism)
+}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    c.type: c for c in (ShiftedGrid, UniformGrid, AdaptiveGridIterative, AdaptiveGridTree)
+}
 
-_WORD_FIELDS = {"lo", "hi", "keep_threshold", "hold_threshold"}  # decimal strings on the wire
+_WORD_FIELDS = {"lo", "hi", "keep_threshold", "hold_threshold", "other_threshold"}  # decimal strings on the wire
 
 
 # ---- to and from the wire ----

@@ -14,40 +14,97 @@ from numpy.typing import NDArray
 from sfumato.accounting import realised_epsilon
 from sfumato.entropy import Entropy
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import grr, ss
-from sfumato.specs import MAX_SUBSET_SYMBOLS, GrrMechanism, Mechanism, SsMechanism
+from sfumato.mechanisms import grr, hr, olh, oue, ss
+from sfumato.specs import (
+    MAX_SUBSET_SYMBOLS,
+    GrrMechanism,
+    HrMechanism,
+    Mechanism,
+    OlhMechanism,
+    OueMechanism,
+    SsMechanism,
+)
 
-_FILES: dict[type[Mechanism], ModuleType] = {GrrMechanism: grr, SsMechanism: ss}
-_DESIGNS: dict[str, ModuleType] = {"grr": grr, "ss": ss}
+_FILES: dict[type[Mechanism], ModuleType] = {
+    GrrMechanism: grr,
+    SsMechanism: ss,
+    OueMechanism: oue,
+    OlhMechanism: olh,
+    HrMechanism: hr,
+}
+_DESIGNS: dict[str, ModuleType] = {"grr": grr, "ss": ss, "oue": oue, "olh": olh, "hr": hr}
+
+HASHING_GAIN = 1.3  # how many times less than `hr`'s the variance of `olh` must be to pay for its decoding
 
 
-def design(kind: str, n_symbols: int, epsilon_nano: int) -> Mechanism:
+def design(kind: str, n_symbols: int, epsilon_nano: int, *, n_candidates: int | None = None) -> Mechanism:
     """The mechanism of this kind for k symbols that costs at most `epsilon_nano`.
 
     Parameters
     ----------
-    kind : {'auto', 'grr', 'ss'}
-        'auto' takes the least variance: subset selection up to 4096 symbols, and
-        randomised response where a subset would hold one symbol (the same channel, in
-        fewer bytes) or above 4096 symbols.
+    kind : {'auto', 'grr', 'ss', 'oue', 'olh', 'hr'}
+        'auto' weighs predicted variance, report size and decoding (STATISTICS, section 1).
+        Up to 4096 symbols it is subset selection, which has the least variance of all and is
+        sent in k bits and counted in k additions; where a subset would hold one symbol,
+        randomised response, the same channel in fewer bytes.
+        Above, k bits are too long a report. There it is randomised response or Hadamard
+        response, whichever has less variance: one to three bytes, one addition a report,
+        and at the end K log K. Local hashing costs one hash for each report and each
+        symbol counted, so it is taken only where few symbols will be looked at
+        (`n_candidates`) and its variance is at least 1.3 times less than of both: for
+        many symbols that is from epsilon 1.05 on.
     n_symbols : int
         k, at least 2.
     epsilon_nano : int
         Nano-epsilon, in [1e3, 32e9].
+    n_candidates : int, optional
+        How many symbols will be counted, by who keeps the reports; only `olh` needs to know.
+        The service counts every symbol, so it leaves this out.
 
     Raises
     ------
     InvalidSpec
-        Unknown kind, or more symbols than the kind can carry.
+        Unknown kind, or more symbols than the kind can carry or count.
     """
     if kind == "auto":
-        if n_symbols > MAX_SUBSET_SYMBOLS:
-            return grr.design(n_symbols, epsilon_nano)
-        subset = ss.design(n_symbols, epsilon_nano)
-        return subset if subset.subset_size > 1 else grr.design(n_symbols, epsilon_nano)
+        return _least_noise(n_symbols, epsilon_nano, n_candidates)
     if kind not in _DESIGNS:
         raise InvalidSpec(f"unknown mechanism; this version knows auto, {', '.join(_DESIGNS)}")
+    if kind == "olh":
+        return olh.design(n_symbols, epsilon_nano, n_candidates=n_candidates)
     return cast(Mechanism, _DESIGNS[kind].design(n_symbols, epsilon_nano))
+
+
+def _least_noise(n_symbols: int, epsilon_nano: int, n_candidates: int | None) -> Mechanism:
+    if n_symbols <= MAX_SUBSET_SYMBOLS:
+        subset = ss.design(n_symbols, epsilon_nano)
+        return subset if subset.subset_size > 1 else grr.design(n_symbols, epsilon_nano)
+    added: list[Mechanism] = [grr.design(n_symbols, epsilon_nano), hr.design(n_symbols, epsilon_nano)]
+    best = min(added, key=zero_variance)
+    if n_candidates is not None and n_candidates <= olh.MAX_COUNTED:
+        hashing = olh.design(n_symbols, epsilon_nano, n_candidates=n_candidates)
+        if HASHING_GAIN * zero_variance(hashing) <= zero_variance(best):
+            return hashing
+    return best
+
+
+def zero_variance(mechanism: Mechanism) -> Fraction:
+    """v = q (1-q) / (p-q)^2: n times the variance of (C/n - q) / (p-q) at frequency 0.
+
+    Raises
+    ------
+    InvalidSpec
+        Reports say nothing about their symbol (p = q).
+    """
+    p, q = support(mechanism)
+    if p == q:
+        raise InvalidSpec("reports of this mechanism say nothing about their symbol")
+    return q * (1 - q) / (p - q) ** 2
+
+
+def tally_width(mechanism: Mechanism) -> int:
+    """How many counters a tally of this mechanism has in a slot: k, or 2 K for `hr`."""
+    return hr.tally_width(mechanism) if isinstance(mechanism, HrMechanism) else mechanism.n_symbols
 
 
 def epsilon_nano(mechanism: Mechanism) -> int:

@@ -1,0 +1,1 @@
+"""Quality and speed, measured against peers in one run; no part of the test suite."""

@@ -1,0 +1,31 @@
+"""What can be wrong with reports, tallies and plans: additions to the domain's one error tree.
+
+SfumatoError
+├── TooFewReports          nothing, or too little, to estimate from
+├── TallyMalformed         bytes or arrays that are no tally of the round
+└── InvalidSpec
+    └── UnfitRound         a published round the plan or the decoder cannot go on from
+"""
+
+from sfumato.errors import InvalidSpec, SfumatoError
+
+
+class TooFewReports(SfumatoError):
+    """A round with fewer reports than its estimate needs."""
+
+    code = "too_few_reports"
+
+    def __init__(self, *, n_reports: int, n_needed: int) -> None:
+        super().__init__(f"{n_reports} reports were received, at least {n_needed} are needed")
+        self.n_reports = n_reports
+        self.n_needed = n_needed
+
+
+class TallyMalformed(SfumatoError):
+    """Bytes that are no tally, arrays of the wrong kind, or tallies of different rounds."""
+
+    code = "tally_malformed"
+
+
+class UnfitRound(InvalidSpec):
+    """A published round that a plan cannot go on from, or whose reports tell nothing."""

@@ -1,0 +1,27 @@
+"""Every algorithm has its plan."""
+
+import inspect
+
+import pytest
+
+from clustering.registry import start
+from sfumato.errors import InvalidSpec
+from sfumato.specs import ALGORITHMS, Feature, GridEncoding, ShiftedGrid
+
+XY = (Feature("x", 0, 1), Feature("y", 0, 1))
+
+
+class TestStart:
+    @pytest.mark.parametrize("algorithm", ALGORITHMS.values())
+    def test_knows_every_algorithm(self, algorithm):
+        plan = start(algorithm(epsilon=1), XY, 1000)
+        assert inspect.getgeneratorstate(plan) == "GEN_CREATED"
+        assert next(plan).features == XY
+
+    def test_refuses_what_is_no_algorithm(self):
+        with pytest.raises(InvalidSpec):
+            start(GridEncoding((2, 2)), XY, 1000)  # type: ignore[arg-type]
+
+    def test_refuses_to_expect_nobody(self):
+        with pytest.raises(InvalidSpec):
+            start(ShiftedGrid(epsilon=1), XY, 0)

@@ -1,0 +1,140 @@
+"""Local hashing: the family by enumeration in a field of few numbers, and the real one against its fractions."""
+
+from collections import Counter
+from fractions import Fraction
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato import entropy, mechanisms
+from sfumato.accounting import NANO
+from sfumato.mechanisms import grr, olh
+from sfumato.specs import OlhMechanism
+from tests.sfumato.replay import GeneratorEntropy, ReplayEntropy, distribution
+
+LARGEST_EXACT = 1 << 53  # of JavaScript's numbers
+
+
+def small_field(monkeypatch: pytest.MonkeyPatch, span: int) -> None:
+    """Numbers below span, span - 1 of them a field."""
+    monkeypatch.setattr(olh, "HASH_SPAN", span)
+    monkeypatch.setattr(olh, "HASH_PRIME", span - 1)
+
+
+def sent(value: bytes) -> int:
+    return int.from_bytes(value[12:], "little")
+
+
+def seed_of(value: bytes) -> tuple[int, int, int]:
+    a, b, c = (int.from_bytes(value[at : at + 4], "little") for at in (0, 4, 8))
+    return a, b, c
+
+
+class TestTheFamily:
+    @pytest.mark.parametrize("hash_range", [2, 3, 4])
+    def test_any_three_symbols_are_hashed_independently(self, hash_range: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        small_field(monkeypatch, 8)
+        mechanism = OlhMechanism(7, hash_range, 1)
+        runs = Counter(v * hash_range // 8 for v in range(7))
+        for three in permutations(range(7), 3):
+            seen = Counter(
+                tuple(olh.hashed(mechanism, seed, x) for x in three)
+                for seed in product(range(7), repeat=3)  # type: ignore[arg-type]
+            )
+            assert seen == {(i, j, k): runs[i] * runs[j] * runs[k] for i, j, k in product(range(hash_range), repeat=3)}
+
+    @pytest.mark.parametrize(("span", "hash_range"), [(8, 2), (8, 3), (32, 7), (128, 4), (128, 100)])
+    def test_q_is_what_enumeration_says(self, span: int, hash_range: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        small_field(monkeypatch, span)
+        mechanism = OlhMechanism(3, hash_range, 3 << 62)
+        keep, other = grr.support(olh._response(mechanism))
+        hits = Fraction(0)
+        for own, named in product(range(span - 1), repeat=2):  # v of two symbols: all pairs alike
+            same = own * hash_range // span == named * hash_range // span
+            hits += keep if same else other
+        assert mechanisms.support(mechanism) == (keep, hits / (span - 1) ** 2)
+
+    def test_q_of_the_real_field_is_next_to_nothing_off(self) -> None:
+        for epsilon_nano in (NANO // 2, NANO, 2 * NANO, 4 * NANO, 11 * NANO):
+            mechanism = olh.design(169, epsilon_nano)
+            _, q = mechanisms.support(mechanism)
+            assert abs(q - Fraction(1, mechanism.hash_range)) < Fraction(mechanism.hash_range, 1 << 60)
+
+    @given(st.data(), st.integers(2, 1 << 16), st.integers(0, (1 << 20) - 1))
+    def test_no_product_is_too_large_for_javascript(self, data: st.DataObject, g: int, symbol: int) -> None:
+        a, b, c = seed = data.draw(st.tuples(*[st.integers(0, olh.HASH_PRIME - 1)] * 3))
+        first = a * symbol + b
+        second = first % olh.HASH_PRIME * symbol + c
+        third = second % olh.HASH_PRIME * g
+        assert max(first, second, third) < LARGEST_EXACT
+        in_doubles = np.floor(float(third) / float(1 << 31))
+        assert olh.hashed(OlhMechanism(1 << 20, g, 1), seed, symbol) == in_doubles < g
+
+
+class TestDesign:
+    @pytest.mark.parametrize(("epsilon", "hash_range"), [(0.1, 2), (0.5, 3), (1, 4), (2, 8), (4, 56), (12, 1 << 16)])
+    def test_the_range_is_that_of_the_rule(self, epsilon: float, hash_range: int) -> None:
+        assert olh.design(169, round(epsilon * NANO)).hash_range == hash_range
+
+    @pytest.mark.parametrize(("hash_range", "width"), [(2, 13), (256, 13), (257, 14), (1 << 16, 14)])
+    def test_values_are_a_seed_and_what_was_sent(self, hash_range: int, width: int) -> None:
+        assert mechanisms.value_bytes(OlhMechanism(5, hash_range, 1)) == width
+
+
+class TestPerturb:
+    @pytest.mark.parametrize("hash_range", [2, 3])
+    def test_all_words_together_make_the_channel_of_every_seed(
+        self, hash_range: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_field(monkeypatch, 4)
+        for module in (entropy, grr):
+            monkeypatch.setattr(module, "WORD_SPAN", 6)
+        mechanism = OlhMechanism(3, hash_range, 4)
+        keep, other = grr.support(olh._response(mechanism))
+        for held in range(3):
+            played = distribution(lambda words, own=held: mechanisms.perturb(mechanism, own, words), 6)
+            assert len(played) == 27 * hash_range
+            for value, chance in played.items():
+                is_kept = olh.hashed(mechanism, seed_of(value), held) == sent(value)
+                assert chance == (keep if is_kept else other) / 27
+
+    def test_the_last_word_below_the_threshold_keeps_the_symbol_and_the_next_does_not(self) -> None:
+        mechanism = OlhMechanism(4, 8, 2**63 + 5)
+        for decision, keeps in [(2**63 + 4, True), (2**63 + 5, False)]:
+            drawn = [3 << 33, 5 << 40, 7 << 50, decision, 0]
+            value = mechanisms.perturb(mechanism, 1, ReplayEntropy(drawn))
+            assert mechanisms.perturb_many(mechanism, np.array([1]), ReplayEntropy(drawn)).tobytes() == value
+            assert (sent(value) == olh.hashed(mechanism, seed_of(value), 1)) is keeps
+
+    def test_many_devices_hash_as_one_does(self) -> None:
+        mechanism = OlhMechanism(1 << 20, 1000, (1 << 64) - 1)  # who always keeps what it hashed
+        own = np.random.default_rng(1).integers(0, 1 << 20, 500)
+        values = [bytes(value) for value in mechanisms.perturb_many(mechanism, own, GeneratorEntropy(1))]
+        assert [sent(value) for value in values] == [
+            olh.hashed(mechanism, seed_of(value), int(held)) for value, held in zip(values, own, strict=True)
+        ]
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("value", "is_one"),
+        [
+            (bytes(13), True),
+            ((olh.HASH_PRIME - 1).to_bytes(4, "little") * 3 + b"\x02", True),
+            (bytes(12) + b"\x03", False),
+            (olh.HASH_PRIME.to_bytes(4, "little") + bytes(9), False),
+            (bytes(4) + olh.HASH_PRIME.to_bytes(4, "little") + bytes(5), False),
+            (bytes(8) + b"\xff\xff\xff\xff" + bytes(1), False),
+        ],
+    )
+    def test_are_seeds_of_the_field_and_what_can_be_sent(self, value: bytes, is_one: bool) -> None:
+        mechanism = OlhMechanism(5, 3, 1 << 63)
+        assert mechanisms.is_value(mechanism, value) is is_one
+        assert mechanisms.are_values(mechanism, np.frombuffer(value, np.uint8)[None, :]).tolist() == [is_one]
+
+    @pytest.mark.parametrize("value", [b"", bytes(12), bytes(14)])
+    def test_have_one_width(self, value: bytes) -> None:
+        assert not mechanisms.is_value(OlhMechanism(5, 3, 1 << 63), value)

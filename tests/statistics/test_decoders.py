@@ -1,0 +1,106 @@
+"""Estimates from sampled reports: unbiased, with the variance that is published, and not with one 30 % off.
+
+A right mechanism passes each check but one time in a million; reports at 1.3 or .7 of the
+epsilon are found out. Words come from the operating system, as on a device.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from clustering.decoders import decoder
+from clustering.tally import count
+from sfumato import mechanisms
+from sfumato.accounting import NANO
+from sfumato.entropy import SystemEntropy
+from sfumato.specs import Feature, GridEncoding, Mechanism, OlhMechanism, RoundSpec, SsMechanism
+
+KINDS = ["grr", "ss", "oue", "olh", "hr"]
+K = 169
+HELD = {3: 0.6, 100: 0.4}  # who holds what
+N_REPORTS, N_ROUNDS = 2000, 60
+P_LEAST = 1e-6
+TOLERANCE = 0.1  # of a mean of 10,020 squares: their standard error is .014
+
+
+def estimates(sending: Mechanism, reading: Mechanism) -> NDArray[np.float64]:
+    """What `reading` makes of rounds whose devices run `sending`: shape (N_ROUNDS, K)."""
+    spec = RoundSpec((Feature("x", 0, 1),), GridEncoding((K,)), reading)
+    own = np.repeat(list(HELD), [round(N_REPORTS * share) for share in HELD.values()])
+    slots = np.zeros(N_REPORTS, dtype=np.int64)
+    rows = [
+        decoder(reading).frequencies(count(spec, slots, mechanisms.perturb_many(sending, own, SystemEntropy())))[0]
+        for _ in range(N_ROUNDS)
+    ]
+    return np.array(rows)
+
+
+def z_of_own(found: NDArray[np.float64], mechanism: Mechanism) -> float:
+    """How far the mean estimates of what is held lie from the truth: the worst, in standard errors."""
+    reading = decoder(mechanism)
+    return max(
+        abs(found[:, symbol].mean() - share) / np.sqrt(reading.variance(share, N_REPORTS) / N_ROUNDS)
+        for symbol, share in HELD.items()
+    )
+
+
+def squares_of_others(found: NDArray[np.float64], mechanism: Mechanism) -> float:
+    """The mean square of estimates of what nobody holds, over what it should be."""
+    others = np.delete(found, list(HELD), axis=1)
+    return float((others**2).mean() / decoder(mechanism).variance(0.0, N_REPORTS))
+
+
+def of_another_epsilon(right: Mechanism, factor: float) -> Mechanism:
+    """The same mechanism but for its threshold."""
+    wrong = mechanisms.design(right.type, K, round(NANO * factor))
+    if isinstance(right, OlhMechanism):
+        e = np.exp(factor)
+        return replace(right, keep_threshold=int(e / (e + right.hash_range - 1) * 2**64))
+    if isinstance(right, SsMechanism):
+        weight = right.subset_size * np.exp(factor)
+        return replace(right, hold_threshold=int(weight / (weight + K - right.subset_size) * 2**64))
+    return wrong
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEstimates:
+    def test_are_unbiased_and_as_noisy_as_published(self, kind: str) -> None:
+        mechanism = mechanisms.design(kind, K, NANO)
+        found = estimates(mechanism, mechanism)
+        assert found.sum(axis=1) == pytest.approx(np.ones(N_ROUNDS))
+        assert z_of_own(found, mechanism) < stats.norm.isf(P_LEAST / 4)
+        assert squares_of_others(found, mechanism) == pytest.approx(1, abs=TOLERANCE)
+
+    @pytest.mark.parametrize("factor", [0.7, 1.3])
+    def test_of_reports_at_another_epsilon_are_found_out(self, kind: str, factor: float) -> None:
+        right = mechanisms.design(kind, K, NANO)
+        found = estimates(of_another_epsilon(right, factor), right)
+        assert z_of_own(found, right) > stats.norm.isf(P_LEAST / 4)
+
+    @pytest.mark.parametrize("factor", [0.7, 1.3])
+    def test_with_noise_of_another_size_are_found_out(self, kind: str, factor: float) -> None:
+        mechanism = mechanisms.design(kind, K, NANO)
+        found = estimates(mechanism, mechanism) * np.sqrt(factor)
+        assert squares_of_others(found, mechanism) != pytest.approx(1, abs=TOLERANCE)
+
+
+class TestHashing:
+    def test_seeds_are_uniform_and_the_response_is_the_channel(self) -> None:
+        mechanism = mechanisms.design("olh", K, NANO)
+        assert isinstance(mechanism, OlhMechanism)
+        n = 200_000
+        values = mechanisms.perturb_many(mechanism, np.full(n, 3), SystemEntropy())
+        seeds = np.ascontiguousarray(values[:, :12]).view("<u4").astype(np.int64)
+        for part in seeds.T:
+            assert stats.chisquare(np.bincount(part >> 25, minlength=64)).pvalue > P_LEAST
+        a, b, c = seeds.T
+        prime = (1 << 31) - 1
+        hashed = ((a * 3 + b) % prime * 3 + c) % prime * mechanism.hash_range >> 31
+        seen = np.bincount((values[:, 12] - hashed) % mechanism.hash_range, minlength=mechanism.hash_range)
+        for factor, passes in [(1, True), (0.7, False), (1.3, False)]:
+            p = float(mechanisms.support(of_another_epsilon(mechanism, factor))[0])
+            expected = [n * p] + [n * (1 - p) / (mechanism.hash_range - 1)] * (mechanism.hash_range - 1)
+            assert bool(stats.chisquare(seen, expected).pvalue > P_LEAST) is passes

@@ -1,0 +1,135 @@
+"""Estimates are unbiased and as exact as theory says: right scales pass, scales 30 % off fail.
+
+Every test draws with a fixed seed; "passes" is a p-value above 1e-6, "fails" one below
+1e-20, so that no luck with the seed decides.
+"""
+
+from math import erfc, sqrt
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from clustering.decoders import decoder
+from clustering.deconvolution import blur
+from clustering.plan import Tally
+from clustering.shifted_field import field
+from clustering.simulate import SeededEntropy, collect, simulate
+from clustering.tally import count_into
+from sfumato.mechanisms import design, perturb_many
+from sfumato.specs import Feature, GridEncoding, RoundSpec, ShiftedGrid, ShiftedGridEncoding, UniformGrid
+
+PASSES, FAILS = 1e-6, 1e-20
+XY = (Feature("x", 0, 1), Feature("y", 0, 1))
+
+
+def mean_p_value(errors, variance):
+    """Chance of a mean error at least this large, of independent errors with mean zero."""
+    return erfc(abs(errors.mean()) / sqrt(2 * variance / errors.size))
+
+
+def variance_p_value(errors, variance):
+    """Chance of a sum of squares at least this far out, of independent normal errors."""
+    squares = (errors**2).sum() / variance
+    return 2 * min(chi2.cdf(squares, errors.size), chi2.sf(squares, errors.size))
+
+
+def repeated_tallies(mechanism, held, n_repeats, seed):
+    """One slot a repeat: the same symbols perturbed afresh each time."""
+    slots = np.repeat(np.arange(n_repeats), len(held))
+    tally = Tally(np.zeros((n_repeats, mechanism.n_symbols), dtype=np.int64), np.zeros(n_repeats, dtype=np.int64))
+    spec = RoundSpec(XY[:1], GridEncoding((mechanism.n_symbols,)), mechanism)
+    count_into(tally, spec, slots, perturb_many(mechanism, np.tile(held, n_repeats), SeededEntropy(seed)))
+    return tally
+
+
+@pytest.mark.parametrize("kind", ["grr", "ss"])
+@pytest.mark.parametrize("epsilon", [0.5, 1, 3])
+class TestFrequencies:
+    K, N, REPEATS, HEAVY = 12, 500, 2000, 0.4
+
+    def errors(self, kind, epsilon):
+        mechanism = design(kind, self.K, int(epsilon * 1e9))
+        held = np.arange(self.N) % (self.K - 2) + 2  # nobody holds 1
+        held[: int(self.HEAVY * self.N)] = 0
+        truth = np.bincount(held, minlength=self.K) / self.N
+        estimates = decoder(mechanism).frequencies(repeated_tallies(mechanism, held, self.REPEATS, seed=1))
+        return decoder(mechanism), estimates - truth
+
+    def test_are_unbiased(self, kind, epsilon):
+        reading, errors = self.errors(kind, epsilon)
+        for symbol, frequency in ((0, self.HEAVY), (1, 0.0)):
+            variance = reading.variance(frequency, self.N)
+            assert mean_p_value(errors[:, symbol], variance) > PASSES
+            assert mean_p_value(errors[:, symbol] + sqrt(variance) / 3, variance) < FAILS
+
+    def test_vary_as_theory_says_at_zero_and_above(self, kind, epsilon):
+        reading, errors = self.errors(kind, epsilon)
+        for symbol, frequency in ((0, self.HEAVY), (1, 0.0)):
+            variance = reading.variance(frequency, self.N)
+            assert variance_p_value(errors[:, symbol], variance) > PASSES
+            assert variance_p_value(1.3 * errors[:, symbol], variance) < FAILS
+            assert variance_p_value(0.7 * errors[:, symbol], variance) < FAILS
+
+
+@pytest.mark.parametrize("kind", ["grr", "ss"])
+def test_weighted_sums_vary_as_theory_says_when_devices_are_a_sample(kind):
+    k, n, repeats = 30, 400, 2000
+    mechanism = design(kind, k, 10**9)
+    reading = decoder(mechanism)
+    rng = np.random.default_rng(2)
+    tally = Tally(np.zeros((repeats, k), dtype=np.int64), np.zeros(repeats, dtype=np.int64))
+    spec = RoundSpec(XY[:1], GridEncoding((k,)), mechanism)
+    held = rng.integers(0, k, n * repeats)
+    count_into(tally, spec, np.repeat(np.arange(repeats), n), perturb_many(mechanism, held, SeededEntropy(2)))
+    weights = (np.arange(k) < 12).astype(float)
+    errors = reading.frequencies(tally) @ weights - 12 / k
+    spread = ((weights - weights.mean()) ** 2).sum()
+    variance = reading.standard_errors(np.array([spread]), np.array([12 / k]), n)[0] ** 2
+    assert mean_p_value(errors, variance) > PASSES
+    assert variance_p_value(errors, variance) > PASSES
+    assert variance_p_value(1.3 * errors, variance) < FAILS
+    assert variance_p_value(0.7 * errors, variance) < FAILS
+
+
+class TestField:
+    ENCODING = ShiftedGridEncoding(2, 4, 2)
+    REPEATS, N = 400, 2000
+
+    def fields(self):
+        """F of many rounds over the same points, and T * f of those points."""
+        spec = RoundSpec(XY, self.ENCODING, design("auto", self.ENCODING.n_symbols, 10**9))
+        points = np.random.default_rng(3).beta(2, 5, (self.N, 2))
+        fine = np.bincount((points * 8).astype(int) @ [8, 1], minlength=64).reshape(8, 8) / self.N
+        reading, entropy = decoder(spec.mechanism), SeededEntropy(3)
+        draws = entropy.words(self.N)
+        observed = np.array(
+            [field(self.ENCODING, reading, collect(spec, points, entropy, draws).tally) for _ in range(self.REPEATS)]
+        )
+        return observed, blur(fine, 2), reading
+
+    def test_is_unbiased_for_the_blurred_density_and_varies_by_v_over_n(self):
+        observed, expected, reading = self.fields()
+        z = (observed.mean(axis=0) - expected) / (observed.std(axis=0) / sqrt(self.REPEATS))
+        assert np.abs(z).max() < 5
+        # a device's shift is drawn afresh, so that its symbol varies too: at most m (1 - m) more
+        upper = (reading.zero_variance + expected * (reading.slope_variance + 1)) / self.N
+        ratio = observed.var(axis=0) / upper
+        assert 0.85 < ratio.mean() < 1.02
+        assert (ratio < 1.3).all()
+
+
+@pytest.mark.parametrize("algorithm", [ShiftedGrid, UniformGrid])
+def test_size_errors_are_honest(algorithm):
+    """Against the people's true shares in the published regions: neither boastful nor timid."""
+    rng = np.random.default_rng(4)
+    labels = rng.choice(3, 30_000, p=[0.5, 0.3, 0.2])
+    centres = np.array([[0.25, 0.3], [0.7, 0.75], [0.75, 0.2]])
+    points = (centres[labels] + rng.normal(0, 0.07, (30_000, 2))).clip(0, 1)
+    normalised = []
+    for seed in range(40):
+        model = simulate(algorithm(epsilon=1.5, clusters=3), points, seed=seed)
+        shares = np.bincount(model.assign(points), minlength=model.n_clusters) / len(points)
+        normalised += list((model.sizes - shares) / model.size_errors)
+    assert 0.3 < np.sqrt(np.mean(np.square(normalised))) < 1.2
+    assert np.mean(np.abs(normalised) > 2) < 0.07

@@ -1,0 +1,30 @@
+"""`shifted_grid` finds shapes as well as its prototype did: five seeds, within their spread."""
+
+import numpy as np
+import pytest
+
+from benchmarks.quality_shapes import EPSILONS, bounds, score
+
+# Mean ARI of the prototype at epsilon .25, .5, 1, 2, 4 (STATISTICS 3.2), for comparison.
+SEEN = {
+    (15_000, "moons"): (0.25, 0.46, 0.79, 1, 1),
+    (15_000, "aniso"): (0.39, 0.56, 0.79, 0.95, 0.98),
+    (15_000, "circles"): (0.01, 0.03, 0.05, 0.32, 1),
+    (150_000, "moons"): (0.69, 0.98, 1, 1, 1),
+    (150_000, "aniso"): (0.74, 0.94, 0.96, 0.98, 0.98),
+    (150_000, "circles"): (0.02, 0.10, 0.83, 1, 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "name"), SEEN)
+def test_shapes_are_found_as_well_as_seen(n, name):
+    limits = bounds(name)
+    for epsilon, seen in zip(EPSILONS, SEEN[n, name], strict=True):
+        scores = [score(name, n, seed, limits, epsilon=epsilon) for seed in range(5)]
+        assert np.mean(scores) + np.std(scores) + 0.05 >= seen, f"epsilon {epsilon:g}: {np.mean(scores):.2f}"
+
+
+@pytest.mark.parametrize(("n", "name", "epsilon"), [(15_000, "moons", 4), (15_000, "aniso", 4), (15_000, "circles", 4)])
+def test_shapes_are_all_but_told_apart_at_high_epsilon(n, name, epsilon):
+    assert score(name, n, 0, bounds(name), epsilon=epsilon) > 0.97
