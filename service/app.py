@@ -1,0 +1,107 @@
+"""The gateway: what it is made of, and in which order a request passes it.
+
+RequestContext (id, problems, log) → Authentication → BodyLimit → ReportIngest → the routes.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+import anyio.to_thread
+from fastapi import FastAPI, Request, Security
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import Response
+
+from models.db import Database
+from models.doorbell import open_doorbell
+from models.settings import Settings
+from service import openapi
+from service.auth import Authentication, KeyCache, documented_key
+from service.ingest import ReportIngest
+from service.middleware import BodyLimit, RequestContext
+from service.routes import datasets, health, jobs, keys, ledger, results, rounds
+from service.services import Services
+from service.writer import ReportWriter
+
+
+def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
+    """A gateway over one database.
+
+    Parameters
+    ----------
+    settings : Settings
+    database : Database, optional
+        By default the one the settings name, closed as the gateway ends.
+    """
+    ours = database is None
+    database = database or Database(settings.resolved_database_url, pool_size=settings.database_pool_size)
+    redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    doorbell = open_doorbell(redis_url, settings.poll_seconds)
+    services = Services(settings, database, doorbell, KeyCache(database), ReportWriter(database, doorbell))
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        # a request in a thread takes a connection: more threads than connections would only wait for each other
+        anyio.to_thread.current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size - 1
+        services.writer.start()
+        try:
+            yield
+        finally:
+            services.stopping.set()
+            await run_in_threadpool(services.writer.stop)
+            if ours:
+                database.close()
+
+    app = FastAPI(
+        title="Sfumato",
+        version=version("sfumato-server"),
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+        exception_handlers={HTTPException: _hand_on, RequestValidationError: _hand_on},
+        middleware=[
+            Middleware(RequestContext),
+            Middleware(Authentication, keys=services.keys),
+            Middleware(BodyLimit, max_bytes=settings.max_body_bytes),
+            Middleware(ReportIngest, services=services),
+        ],
+    )
+    app.state.services = services
+    app.include_router(health.router)
+    for router in (datasets.router, ledger.router, rounds.router, jobs.router, results.router, keys.router):
+        app.include_router(router, dependencies=[Security(documented_key)])
+    _add_documentation(app)
+    return app
+
+
+async def _hand_on(_request: Request, error: Exception) -> Response:
+    raise error  # RequestContext answers it, like every other
+
+
+def _add_documentation(app: FastAPI) -> None:
+    document: dict[str, Any] = {}
+
+    def made() -> dict[str, Any]:
+        if not document:
+            document.update(openapi.document(app))
+        return document
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def get_document() -> Response:
+        return Response(openapi.canonical(made()), media_type="application/json")
+
+    @app.get("/docs", include_in_schema=False)
+    def get_pages() -> HTMLResponse:
+        from service import reference
+
+        return HTMLResponse(reference.page(made()), headers=reference.HEADERS)
+
+    app.openapi = made  # type: ignore[method-assign]

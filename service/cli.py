@@ -1,0 +1,309 @@
+"""The command line: `sfumato`. Everything heavy is loaded by the command that needs it."""
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from models.db import Database
+    from models.settings import Settings
+
+app = typer.Typer(
+    help="Private clustering as a service.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+keys_app = typer.Typer(help="Keys, directly in the database.", no_args_is_help=True)
+ledger_app = typer.Typer(help="Ledgers, directly in the database.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+app.add_typer(ledger_app, name="ledger")
+
+Host = Annotated[str | None, typer.Option(help="Address to bind.", show_default="127.0.0.1, or SFUMATO_HOST")]
+Port = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port to bind; 0 takes a free one.", show_default="8000")
+]
+Home = Annotated[
+    Path | None, typer.Option(help="Directory of the database and the first admin key.", show_default=".sfumato")
+]
+Tenant = Annotated[str, typer.Option(help="Whose.")]
+
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def main() -> None:
+    """What the command `sfumato` runs."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+class _Failed(typer.Exit):
+    """An end with a sentence instead of a traceback."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        typer.echo(f"sfumato: {message}", err=True)
+        super().__init__(status)
+
+
+def _settings(**given: Any) -> "Settings":
+    """The settings, with what the command line says over what the environment does."""
+    from pydantic import ValidationError
+
+    from models.settings import Settings
+
+    for name, value in given.items():
+        if value is not None:
+            os.environ[f"SFUMATO_{name.upper()}"] = str(value)  # for the worker too
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = ", ".join(f"SFUMATO_{str(item['loc'][0]).upper()}: {item['msg']}" for item in error.errors())
+        raise _Failed(f"settings: {wrong}", 2) from None
+
+
+@contextmanager
+def _database() -> "Iterator[Database]":
+    """The database of the settings, if it is there and has the newest schema."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from models.db import Database, is_migrated
+
+    settings = _settings()
+    if settings.database_url is None and not (settings.home / "sfumato.db").exists():
+        raise _Failed(f"no database in {settings.home}; `sfumato serve` makes one", 2)
+    database = Database(settings.resolved_database_url, pool_size=2)
+    try:
+        if not is_migrated(database):
+            raise _Failed("the database has another schema; run `sfumato migrate`", 2)
+        yield database
+    except SQLAlchemyError as error:
+        raise _Failed(f"the database cannot be used ({type(error).__name__})", 2) from None
+    finally:
+        database.close()
+
+
+# ---- processes ----
+
+
+@app.command()
+def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
+    """Everything on this machine: migrations, gateway, one worker, a first admin key."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from models.db import Database, migrate
+    from service import embedded, logs, server
+    from service.app import create_app
+
+    settings = _settings(host=host, port=port, home=home)
+    bound, url = _bound(settings)
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    address_file = settings.home / embedded.URL
+    address_file.unlink(missing_ok=True)  # of a run that was killed
+    logs.configure()
+    try:
+        migrate(settings.resolved_database_url)
+    except SQLAlchemyError as error:
+        raise _Failed(f"the database cannot be used ({type(error).__name__})", 2) from None
+    database = Database(settings.resolved_database_url, pool_size=settings.database_pool_size)
+    secret = embedded.first_key(database, settings.home)
+    worker = embedded.WorkerProcess(settings)
+
+    def announce() -> None:
+        embedded.write_private(address_file, url + "\n")
+        _welcome(url, settings.home, secret)
+
+    worker.start()
+    try:
+        server.run(create_app(settings, database), bound, announce)
+    finally:
+        worker.stop()
+        address_file.unlink(missing_ok=True)
+        database.close()
+
+
+@app.command()
+def gateway(host: Host = None, port: Port = None) -> None:
+    """A gateway alone, over the database of the settings."""
+    from service import logs, server
+    from service.app import create_app
+
+    settings = _settings(host=host, port=port)
+    bound, url = _bound(settings)
+    logs.configure()
+    server.run(create_app(settings), bound, lambda: typer.echo(f"Sfumato listens on {url}"))
+
+
+def _bound(settings: "Settings") -> tuple[Any, str]:
+    from service import server
+
+    try:
+        bound = server.bind(settings.host, settings.port)
+    except OSError as error:
+        raise _Failed(f"cannot bind {settings.host}:{settings.port}: {error.strerror}") from None
+    return bound, server.address(bound, settings.public_url)
+
+
+def _welcome(url: str, home: Path, secret: str | None) -> None:
+    key_file = home / "admin.key"
+    lines = [f"Sfumato listens on {url}", f"  reference    {url}/docs"]
+    if secret is not None:
+        lines.append(f"  admin key    {secret}\n               shown this once; kept in {key_file}")
+    else:
+        lines.append(f"  admin key    in {key_file}")
+    lines.append(f'  try          curl -s {url}/v1/datasets -H "Authorization: Bearer $(cat {key_file})"')
+    typer.echo("\n".join(lines))
+    sys.stdout.flush()
+
+
+@app.command(context_settings=PASS_ON)
+def worker(context: typer.Context) -> None:
+    """A worker alone, over the database of the settings."""
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "workers", *context.args])  # noqa: S606 - our own program
+
+
+@app.command(context_settings=PASS_ON)
+def demo(context: typer.Context) -> None:
+    """The whole way from 200,000 devices to clusters on a map; `sfumato demo --help` has its options."""
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "demo", *context.args])  # noqa: S606 - our own program
+
+
+@app.command()
+def migrate(
+    check: Annotated[bool, typer.Option("--check", help="Only say whether the schema is the newest.")] = False,
+) -> None:
+    """Bring the database to the newest schema."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from models.db import Database, is_migrated
+    from models.db import migrate as bring_up
+
+    settings = _settings()
+    try:
+        if not check:
+            bring_up(settings.resolved_database_url)
+        elif settings.database_url is None and not (settings.home / "sfumato.db").exists():
+            raise _Failed("there is no database")
+        database = Database(settings.resolved_database_url, pool_size=2)
+        newest = is_migrated(database)
+        database.close()
+    except SQLAlchemyError as error:
+        raise _Failed(f"the database cannot be used ({type(error).__name__})", 2) from None
+    if not newest:
+        raise _Failed("the database has another schema; run `sfumato migrate`")
+    typer.echo("the database has the newest schema")
+
+
+# ---- keys ----
+
+
+@keys_app.command("create")
+def create_key(
+    name: Annotated[str, typer.Argument(help="For people.")],
+    scope: Annotated[
+        list[str], typer.Option(help="What it may do: admin, datasets, records, jobs, device, ledger. May be repeated.")
+    ],
+    dataset: Annotated[str | None, typer.Option(help="The only dataset it sees.", show_default="all")] = None,
+    expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="No use after so many days.")] = None,
+    tenant: Tenant = "default",
+) -> None:
+    """Make a key. Its secret goes to stdout, this once; what else there is to say to stderr."""
+    from service import administration
+    from sfumato.errors import SfumatoError
+
+    with _database() as database:
+        try:
+            made, secret = administration.create_key(
+                database, tenant, name=name, scopes=scope, dataset_id=dataset, expires_days=expires_days
+            )
+        except (SfumatoError, ValueError) as error:
+            raise _Failed(str(error)) from None
+    typer.echo(f"{made.id}: {', '.join(made.scopes)}; the secret is shown this once", err=True)
+    typer.echo(secret)
+
+
+@keys_app.command("list")
+def list_keys(tenant: Tenant = "default") -> None:
+    """Every key of a tenant, without secrets."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from service import administration
+
+    with _database() as database:
+        rows = administration.list_keys(database, tenant)
+    table = Table("id", "name", "scopes", "dataset", "expires", "revoked", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(cell or "-" for cell in row))
+    Console(markup=False, highlight=False, soft_wrap=True).print(table)
+
+
+@keys_app.command("revoke")
+def revoke_key(key_id: Annotated[str, typer.Argument(help="key_...")], tenant: Tenant = "default") -> None:
+    """End a key; gateways notice within a second."""
+    from service import administration
+    from sfumato.errors import SfumatoError
+
+    with _database() as database:
+        try:
+            administration.revoke_key(database, tenant, key_id)
+        except SfumatoError as error:
+            raise _Failed(str(error)) from None
+    typer.echo(f"{key_id} is revoked")
+
+
+# ---- ledger ----
+
+
+@ledger_app.command("verify")
+def verify_ledger(
+    dataset_id: Annotated[str | None, typer.Argument(help="ds_...", show_default="every dataset")] = None,
+) -> None:
+    """Walk hash chains; exit status 1 and the place where one is broken."""
+    from models import ledger
+    from sfumato.errors import SfumatoError
+
+    broken = False
+    with _database() as database, database.reading() as session:
+        for each in [dataset_id] if dataset_id else ledger.dataset_ids(session):
+            try:
+                found = ledger.verify(session, each)
+            except SfumatoError as error:
+                raise _Failed(f"{each}: {error}") from None
+            broken |= not found.ok
+            state = "ok" if found.ok else f"BROKEN at entry {found.broken_at}: {found.reason}"
+            typer.echo(f"{each}: {found.n_entries} entries, head {found.head_hash[:16]}: {state}")
+    raise typer.Exit(1 if broken else 0)
+
+
+# ---- devices ----
+
+
+@app.command()
+def report(
+    dataset_id: Annotated[str, typer.Argument(help="ds_...")],
+    source: Annotated[
+        Path, typer.Option("--from", exists=True, dir_okay=False, help="CSV file; its header names the features.")
+    ],
+) -> None:
+    """Perturb each row of a CSV file as one device would, and send the reports to the open round.
+
+    The service's address and key come from SFUMATO_URL and SFUMATO_KEY, or from the home of `sfumato serve`.
+    Whoever sends the same file twice has every person answer twice.
+    """
+    from service import reporting
+    from sfumato.errors import SfumatoError
+
+    try:
+        sent = reporting.send(dataset_id, source, *reporting.service(_settings().home))
+    except (SfumatoError, reporting.Unusable) as error:
+        raise _Failed(str(error)) from None
+    typer.echo(f"{sent} reports are stored")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The hot path: `POST /v1/rounds/{round_id}/reports`, raw ASGI in front of the framework.
+
+A request is authenticated, its round found (both from memory, mostly), its body read,
+checked and packed; then it waits for the commit that holds it, and only then is answered.
+A body that breaks off stores nothing; a client that leaves after its body has its reports
+stored all the same, and may send them again.
+"""
+
+import re
+import time
+from collections.abc import Callable
+
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from models import round as rounds
+from models.errors import NotFound, RoundClosed
+from models.tenant import Caller
+from models.tenant import Scope as KeyScope
+from service import reports
+from service.auth import check
+from service.middleware import header, send_body
+from service.problems import MethodNotAllowed, Unavailable, UnsupportedMediaType
+from service.reports import Packed, Shape
+from service.resources import ULID
+from service.services import Services
+
+PATH = re.compile("/v1/rounds/([^/]+)/reports")
+_ROUND_ID = re.compile(f"rnd_{ULID}")
+_INLINE_BYTES = 16 << 10  # larger bodies are checked in a thread, so that small ones do not wait
+_REQUEST_BYTES = 4096  # what a waiting request takes beside its body
+_MAX_SHAPES = 4096
+_CLOSED_SECONDS = 1.0  # many devices come late; a closed round never opens again
+
+Reader = Callable[[Shape, bytes, int], Packed]
+
+READERS: dict[bytes, Reader] = {
+    b"application/json": reports.from_json,
+    b"application/octet-stream": reports.from_octets,
+    b"application/vnd.apache.arrow.stream": reports.from_arrow,
+}
+
+
+class ReportIngest:
+    """Takes reports; hands everything else on."""
+
+    def __init__(self, app: ASGIApp, *, services: Services) -> None:
+        self._app = app
+        self._services = services
+        self.max_pending_bytes = services.settings.max_pending_bytes
+        self._shapes: dict[str, Shape] = {}
+        self._closed: dict[str, float] = {}  # rounds that took nothing, and until when that is not asked again
+        self.pending_bytes = 0  # held by requests that are not answered yet
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        path = PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if path is None:
+            await self._app(scope, receive, send)
+            return
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(headers=[("allow", "POST")])
+        caller: Caller = scope["state"]["caller"]
+        check(caller, KeyScope.DEVICE, KeyScope.DATASETS)
+        shape = await self._shape(caller, path[1])
+        if self._closed.get(shape.round_id, 0) > time.monotonic():
+            raise RoundClosed("this round takes no more reports")
+        read = _reader(scope)
+        held = _Held(self)
+        try:
+            body = await _body(receive, held)
+            if body is None:
+                return  # cut short: nothing is stored
+            most = self._services.settings.max_batch_reports
+            if len(body) <= _INLINE_BYTES:
+                packed = read(shape, body, most)
+            else:
+                packed = await run_in_threadpool(read, shape, body, most)
+            await self._store(caller, shape, packed)
+        finally:
+            held.give_back()
+        receipt = b'{"round_id":"%s","accepted":%d}' % (shape.round_id.encode(), packed.n_reports)
+        await send_body(send, 202, b"application/json", receipt)
+
+    async def _store(self, caller: Caller, shape: Shape, packed: Packed) -> None:
+        try:
+            await self._services.writer.store(shape.round_id, packed)
+        except RoundClosed:
+            self._shapes.pop(shape.round_id, None)
+            await self._shape(caller, shape.round_id)  # NotFound, where its dataset was deleted
+            if len(self._closed) >= _MAX_SHAPES:
+                self._closed.clear()
+            self._closed[shape.round_id] = time.monotonic() + _CLOSED_SECONDS
+            raise
+
+    async def _shape(self, caller: Caller, round_id: str) -> Shape:
+        """What the round's reports look like; raises NotFound for what the caller may not see."""
+        found = self._shapes.get(round_id)
+        if found is None:
+            if not _ROUND_ID.fullmatch(round_id):
+                raise NotFound("round")
+            found = await run_in_threadpool(self._look_up, caller, round_id)
+            if len(self._shapes) >= _MAX_SHAPES:
+                self._shapes.clear()
+            self._shapes[round_id] = found
+        if found.tenant_id != caller.tenant_id or not caller.sees(found.dataset_id):
+            raise NotFound("round")
+        return found
+
+    def _look_up(self, caller: Caller, round_id: str) -> Shape:
+        with self._services.database.reading() as session:
+            return Shape.of(rounds.get(session, caller, round_id), caller.tenant_id)
+
+
+class _Held:
+    """The memory one request takes."""
+
+    def __init__(self, ingest: ReportIngest) -> None:
+        self._ingest = ingest
+        self._n_bytes = 0
+        self.take(_REQUEST_BYTES)
+
+    def take(self, n_bytes: int) -> None:
+        """Take more; raises Unavailable where all requests together would take too much."""
+        if self._ingest.pending_bytes + n_bytes > self._ingest.max_pending_bytes:
+            raise Unavailable("too many reports wait to be stored; send them again")
+        self._ingest.pending_bytes += n_bytes
+        self._n_bytes += n_bytes
+
+    def give_back(self) -> None:
+        """The request is over."""
+        self._ingest.pending_bytes -= self._n_bytes
+
+
+async def _body(receive: Receive, held: _Held) -> bytes | None:
+    """The whole body; None where the client left before its end."""
+    chunks = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        chunk: bytes = message.get("body", b"")
+        held.take(len(chunk))
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _reader(scope: Scope) -> Reader:
+    media_type = (header(scope, b"content-type") or b"").split(b";", 1)[0].strip().lower()
+    if media_type not in READERS:
+        raise UnsupportedMediaType(f"this path reads {', '.join(kind.decode() for kind in READERS)}")
+    return READERS[media_type]

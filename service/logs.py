@@ -1,0 +1,37 @@
+"""The gateway's log: one line a happening on stderr, with nothing private in it."""
+
+import logging
+import os
+import sys
+import traceback
+
+import structlog
+
+
+def configure() -> None:
+    """For people on a terminal, JSON elsewhere; of the server's own log only warnings."""
+    lines = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            lines,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+
+def describe(error: BaseException) -> dict[str, object]:
+    """An exception for the log: its type and where it came from, without its message or any value.
+
+    A message may quote what was being worked on.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[-20:]
+    return {
+        "error": type(error).__name__,
+        "cause": type(error.__cause__).__name__ if error.__cause__ else None,
+        "frames": [f"{os.path.basename(frame.filename)}:{frame.lineno} {frame.name}" for frame in frames],
+    }

@@ -1,0 +1,155 @@
+"""What every request passes, as pure ASGI: an id, problems for errors, the access log, the body's limits."""
+
+import asyncio
+import itertools
+import secrets
+import time
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.logs import describe
+from service.problems import (
+    MEDIA_TYPE,
+    BadRequest,
+    InternalError,
+    PayloadTooLarge,
+    Problem,
+    from_exception,
+    is_database_away,
+)
+
+BODY_SECONDS = 60  # a body that takes longer to arrive is given up
+CONTROL_BODY_BYTES = 1 << 20  # largest body where no reports or points are sent
+POINTS_BODY_BYTES = 32 << 20
+
+_NO_STORE = (b"cache-control", b"no-store")
+_NO_SNIFF = (b"x-content-type-options", b"nosniff")
+
+log = structlog.get_logger(__name__)
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of this (lower-case) name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            found: bytes = value
+            return found
+    return None
+
+
+async def send_body(send: Send, status: int, media_type: bytes, body: bytes, *more: tuple[bytes, bytes]) -> None:
+    """Answer with a body that is at hand."""
+    headers = [(b"content-type", media_type), (b"content-length", b"%d" % len(body)), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class RequestContext:
+    """The outermost: names the request, answers every error with its problem, logs the access.
+
+    The log holds the method, the path without its query, the status and the time taken; not
+    who asked, since that may be one person's device. Reports that were stored are not logged
+    one by one: the report log keeps no times, and this one is not to tell them either.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._process = secrets.token_hex(4)
+        self._numbers = itertools.count()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        request_id = f"{self._process}{next(self._numbers):08x}"
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", ()), (b"x-request-id", request_id.encode()), _NO_SNIFF]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append(_NO_STORE)
+                message["headers"] = headers
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_named)
+        except Exception as error:
+            problem = from_exception(error)
+            if isinstance(problem, InternalError):
+                log.error("request_failed", request_id=request_id, **describe(error))
+            elif is_database_away(error):
+                log.warning("database_away", request_id=request_id, error=type(error).__name__)
+            if status == 0:  # else the answer breaks off, and the server closes the connection
+                await send_problem(send_named, problem, request_id)
+        finally:
+            if not (status == 202 and scope["path"].endswith("/reports")):
+                log.info(
+                    "request",
+                    method=scope["method"],
+                    path=scope.get("raw_path", b"").decode("ascii", "replace").partition("?")[0][:200],
+                    status=status,
+                    ms=round(1000 * (time.perf_counter() - began), 1),
+                    request_id=request_id,
+                )
+
+
+async def send_problem(send: Send, problem: Problem, request_id: str) -> None:
+    """Answer with a problem."""
+    more = [(name.lower().encode(), value.encode()) for name, value in (problem.headers or {}).items()]
+    await send_body(send, problem.status, MEDIA_TYPE.encode(), problem.body(request_id), *more)
+
+
+class BodyLimit:
+    """Refuses bodies that are too large, by their declared length or as they arrive, or too slow.
+
+    Parameters
+    ----------
+    max_bytes : int
+        For reports; other bodies are smaller.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    def _limit(self, path: str) -> int:
+        if path.endswith("/reports"):
+            return self._max_bytes
+        return min(self._max_bytes, POINTS_BODY_BYTES if path.endswith("/assign") else CONTROL_BODY_BYTES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit = self._limit(scope["path"])
+        declared = header(scope, b"content-length")
+        if declared is not None and (not declared.isdigit() or int(declared) > limit):
+            raise PayloadTooLarge(f"this path takes {limit} bytes")
+        deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        received = 0
+        is_over = False
+
+        async def receive_limited() -> Message:
+            nonlocal received, is_over
+            if is_over:  # what comes now is the disconnect, whenever that is
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise BadRequest(f"the body did not arrive within {BODY_SECONDS} seconds") from None
+            is_over = not message.get("more_body", False)
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise PayloadTooLarge(f"this path takes {limit} bytes")
+            return message
+
+        await self._app(scope, receive_limited, send)

@@ -1,0 +1,326 @@
+"""The wire's resources but jobs: what is asked for, and what is answered, a section a noun."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
+
+from service.clock import from_timestamp
+from service.schemas import (
+    EXAMPLE_ULID,
+    Double,
+    Draw,
+    Encoding,
+    Epsilon,
+    Feature,
+    Name,
+    RoundSpec,
+    Wire,
+    example,
+    integer,
+)
+from sfumato.specs import MAX_FEATURES
+
+ULID = "[0-9a-hjkmnp-tv-z]{26}"
+MAX_INT32 = 2**31 - 1
+MAX_COLLECT_SECONDS = 366 * 86_400
+WEEK_SECONDS = 604_800
+
+_BASE64 = {"contentEncoding": "base64"}
+_DATE_TIME = {"format": "date-time"}
+
+Time = Annotated[str, Field(json_schema_extra=_DATE_TIME)]  # RFC 3339, UTC, six decimals
+Amount = Annotated[Double, Field(ge=0)]  # an epsilon of the ledger: granted, or a sum
+Nano = Annotated[int, integer()]  # the same, exactly
+Count = Annotated[int, integer()]
+Scope = Literal["admin", "datasets", "records", "jobs", "device", "ledger"]
+RoundState = Literal["open", "closed", "tallied"]
+Cursor = Annotated[str | None, Field(description="Where the next page begins; null on the last one.")]
+
+
+def _id(prefix: str) -> Any:
+    return Field(pattern=f"^{prefix}_{ULID}$", examples=[f"{prefix}_{EXAMPLE_ULID}"])
+
+
+DatasetId = Annotated[str, _id("ds")]
+RoundId = Annotated[str, _id("rnd")]
+JobId = Annotated[str, _id("job")]
+KeyId = Annotated[str, _id("key")]
+EntryId = Annotated[str, _id("led")]
+
+
+def _check_time(value: str) -> str:
+    try:
+        from_timestamp(value)
+    except ValueError:
+        raise PydanticCustomError("time", "a time as RFC 3339 has it is needed, with its zone") from None
+    return value
+
+
+# ---- datasets ----
+
+
+class NewDataset(Wire):
+    """A dataset to be made: what is asked about, and with how much budget."""
+
+    model_config = example(
+        name="commuters",
+        trust="local",
+        features=[
+            {"name": "longitude", "lower": -180.0, "upper": 180.0, "unit": "degrees"},
+            {"name": "latitude", "lower": -90.0, "upper": 90.0, "unit": "degrees"},
+        ],
+        epsilon=8.0,
+    )
+
+    name: Name = Field(description="For people.")
+    trust: Literal["local", "central"] = Field(
+        description="Who sees raw values: nobody (devices perturb), or the service on behalf of a curator."
+    )
+    features: list[Feature] = Field(min_length=1, max_length=MAX_FEATURES, description="What a record holds, in order.")
+    epsilon: Epsilon = Field(description="The first grant.")
+    min_reports: Annotated[int, integer(1, MAX_INT32)] = Field(100, description="No round is used with fewer.")
+    keep_reports: bool = Field(False, description="Whether reports outlive their tally.")
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "NewDataset":
+        if len({feature.name for feature in self.features}) < len(self.features):
+            raise PydanticCustomError("names", "feature names must differ from one another")
+        return self
+
+
+class DatasetChange(Wire):
+    """What may change of a dataset; what is left out stays."""
+
+    model_config = example(min_reports=500)
+
+    name: Name | SkipJsonSchema[None] = Field(None, description="For people.")
+    min_reports: Annotated[int, integer(1, MAX_INT32)] | SkipJsonSchema[None] = Field(
+        None, description="No round that opens from now on is used with fewer."
+    )
+    keep_reports: bool | SkipJsonSchema[None] = Field(None, description="Whether reports outlive their tally.")
+
+
+class Dataset(Wire):
+    """What is asked about, of whom."""
+
+    id: DatasetId
+    name: Name
+    trust: Literal["local", "central"]
+    features: list[Feature]
+    min_reports: Count
+    keep_reports: bool
+    created_at: Time
+
+
+class DatasetPage(Wire):
+    """Datasets, oldest first."""
+
+    items: list[Dataset]
+    next_cursor: Cursor
+
+
+# ---- ledger ----
+
+
+class NewGrant(Wire):
+    """More budget for a dataset."""
+
+    model_config = example(epsilon=2.0)
+
+    epsilon: Epsilon = Field(description="How much more.")
+
+
+class Budget(Wire):
+    """What a dataset was granted, what is held, what is spent."""
+
+    dataset_id: DatasetId
+    granted: Amount
+    reserved: Amount = Field(description="Held by jobs that are not over.")
+    posted: Amount = Field(description="Spent.")
+    remaining: Amount = Field(description="granted - reserved - posted.")
+    granted_nano: Nano
+    reserved_nano: Nano
+    posted_nano: Nano
+    remaining_nano: Nano
+    ledger_seq: Count = Field(description="The last entry.")
+    ledger_hash: str = Field(description="Its hash; keep it, and a ledger that was cut off or rewritten shows.")
+
+
+class LedgerEntry(Wire):
+    """One charge or grant; never changed, never removed.
+
+    `hash` is the SHA-256 of the entry's canonical JSON (sorted keys, no spaces, UTF-8) of all members
+    but `epsilon` and `hash`, with `at` in integer microseconds since 1970.
+    """
+
+    id: EntryId
+    dataset_id: DatasetId
+    seq: Count = Field(description="1, 2, 3, ... without a gap.")
+    kind: Literal["grant", "reserve", "post", "release"]
+    epsilon: Amount
+    epsilon_nano: Nano
+    reference: str = Field(description="What it is for: a grant, job or round.")
+    reservation: str | None = Field(description="The job whose reservation it touches.")
+    actor: str = Field(description="The key that asked for it.")
+    at: Time
+    granted_nano: Nano = Field(description="After this entry.")
+    reserved_nano: Nano = Field(description="After this entry.")
+    posted_nano: Nano = Field(description="After this entry.")
+    prev_hash: str = Field(description="Hash of the entry before; zeros for the first.")
+    hash: str
+
+
+class LedgerPage(Wire):
+    """Ledger entries, in order."""
+
+    items: list[LedgerEntry]
+    next_cursor: Cursor
+
+
+# ---- rounds and reports ----
+
+
+class NewRound(Wire):
+    """A collection of one round, for later jobs. Its cost is posted as it opens."""
+
+    model_config = example(encoding={"type": "grid", "cells": [16, 16]}, epsilon=2.0, target_reports=10_000)
+
+    encoding: Encoding
+    mechanism: Literal["auto", "grr", "ss", "oue", "olh", "hr"] = Field(
+        "auto", description="How symbols are perturbed; auto has least noise."
+    )
+    epsilon: Epsilon = Field(
+        description="Most that an answer may cost; thresholds are chosen to come close from below."
+    )
+    target_reports: Annotated[int, integer(ge=1)] = Field(description="Closes when so many were received.")
+    min_reports: Count = Field(0, description="Not used with fewer; the dataset's own minimum holds beside it.")
+    collect_seconds: Annotated[int, integer(1, MAX_COLLECT_SECONDS)] = Field(
+        WEEK_SECONDS, description="Closes after so long."
+    )
+    draw: Draw | SkipJsonSchema[None] = Field(None, description="Which devices answer; left out, all.")
+
+
+class Round(Wire):
+    """One spec put to the devices, and what came of it."""
+
+    id: RoundId
+    dataset_id: DatasetId
+    job_id: JobId | None = Field(description="Whose plan asked; null for a collection of its own.")
+    collection_id: str = Field(description="Job or round: a device makes one draw for each.")
+    index: Count = Field(description="0, 1, ... within the collection.")
+    state: RoundState
+    epsilon: Amount = Field(description="What an answer costs a device: the thresholds' exact cost, rounded up.")
+    spec: RoundSpec
+    target_reports: Count
+    min_reports: Count
+    n_received: Count = Field(description="Reports acknowledged, repeats included.")
+    n_reports: Count | None = Field(description="Distinct reports in the tally; null before.")
+    opened_at: Time
+    closes_at: Time = Field(description="Takes no report from then on.")
+    closed_at: Time | None
+    tallied_at: Time | None
+
+
+class RoundPage(Wire):
+    """Rounds, oldest first."""
+
+    items: list[Round]
+    next_cursor: Cursor
+
+
+class DeviceRound(Wire):
+    """A round as a device sees it; holds nothing that depends on who asks."""
+
+    id: RoundId
+    collection_id: str = Field(description="One draw for each.")
+    index: Count
+    epsilon: Amount = Field(description="What an answer costs.")
+    closes_at: Time
+    spec: RoundSpec
+
+
+class DeviceRounds(Wire):
+    """What a device may answer now, oldest first; often empty."""
+
+    rounds: list[DeviceRound]
+
+
+class Report(Wire):
+    """One device's blurred answer. No time, no device: its id is random."""
+
+    report_id: str = Field(pattern="^[0-9a-f]{32}$", description="16 random bytes of the device's, hexadecimal.")
+    slot: Annotated[int, integer(0, 2**32 - 1)] = Field(description="The public part: below the encoding's slots.")
+    value: Annotated[str, Field(json_schema_extra=_BASE64)] = Field(
+        description="The mechanism's fixed-width bytes, base64."
+    )
+
+
+class ReportColumns(Wire):
+    """Many reports, a list for each member; the lists are equally long."""
+
+    report_ids: list[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]] = Field(min_length=1)
+    slots: list[Annotated[int, integer(0, 2**32 - 1)]] = Field(min_length=1)
+    values: list[Annotated[str, Field(json_schema_extra=_BASE64)]] = Field(min_length=1)
+
+
+class Receipt(Wire):
+    """Reports that are stored: the answer comes after the commit."""
+
+    model_config = example(round_id=f"rnd_{EXAMPLE_ULID}", accepted=1)
+
+    round_id: RoundId
+    accepted: Annotated[int, integer(ge=1)]
+
+
+# ---- keys ----
+
+
+class NewKey(Wire):
+    """A key to be made."""
+
+    model_config = example(name="app 4.2", scopes=["device"], dataset_id=f"ds_{EXAMPLE_ULID}")
+
+    name: Annotated[Name, Field(max_length=100)] = Field(description="For people.")
+    scopes: list[Scope] = Field(min_length=1, max_length=6, description="What it may do.")
+    dataset_id: DatasetId | SkipJsonSchema[None] = Field(None, description="The only dataset it sees; left out, all.")
+    expires_at: Annotated[Time, AfterValidator(_check_time)] | SkipJsonSchema[None] = Field(
+        None, description="No use from then on."
+    )
+
+
+class Key(Wire):
+    """A bearer key; its secret is shown once and not kept."""
+
+    id: KeyId
+    name: Name
+    scopes: list[Scope]
+    dataset_id: DatasetId | None
+    created_at: Time
+    expires_at: Time | None
+    revoked_at: Time | None
+
+
+class NewKeySecret(Key):
+    """A key as it was made."""
+
+    secret: str | None = Field(
+        description="`sfk_...`; shown this once. Null where a repeated request is answered again."
+    )
+
+
+class KeyPage(Wire):
+    """Keys, oldest first."""
+
+    items: list[Key]
+    next_cursor: Cursor
+
+
+# ---- health ----
+
+
+class Health(Wire):
+    """The service is there."""
+
+    status: Literal["ok"]

@@ -1,0 +1,111 @@
+"""Results: the released model, its label map, its picture, and labels for points the caller holds."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Response
+from sqlalchemy.orm import Session
+
+from models import job as jobs
+from models import result as results
+from models.errors import Conflict
+from models.job import Job
+from models.tenant import Caller, Scope
+from service import problems, views
+from service.auth import require
+from service.dependencies import JobIdInPath, ServicesHere, respond
+from service.job_resources import Labels, PointLabels, Points, Result
+from service.problems import documented
+from sfumato.cluster_model import ClusterModel, model_from_wire
+
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["results"])
+
+AnalystHere = Annotated[Caller, Depends(require(Scope.JOBS))]
+
+_DENIED = (problems.Unauthenticated, problems.Forbidden, problems.NotFound, problems.JobNotFinished)
+
+
+@router.get(
+    "/result",
+    operation_id="getResult",
+    summary="Get a job's result",
+    response_model=Result,
+    responses=documented(*_DENIED),
+)
+def get_result(job_id: JobIdInPath, caller: AnalystHere, services: ServicesHere) -> Response:
+    """What the job released: written once, free to read for ever. Needs the scope `jobs`."""
+    with services.database.reading() as session:
+        job, result = _result(session, caller, job_id)
+        return respond(views.result(result, job))
+
+
+@router.get(
+    "/labels",
+    operation_id="getLabels",
+    summary="Get the label map",
+    response_model=Labels,
+    responses=documented(*_DENIED, problems.Conflict),
+)
+def get_labels(job_id: JobIdInPath, caller: AnalystHere, services: ServicesHere) -> Response:
+    """The cluster of every cell of the grid over the bounds. Needs the scope `jobs`."""
+    model = _document(services, caller, job_id)["model"]
+    if model["labels"] is None:
+        raise Conflict("this result has centroids and no label map")
+    return respond({"grid_shape": model["grid_shape"], "labels": model["labels"]})
+
+
+@router.get(
+    "/plot.svg",
+    operation_id="getPlot",
+    summary="Get a picture of the result",
+    response_class=Response,
+    responses=documented(*_DENIED)
+    | {200: {"description": "The picture.", "content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
+)
+def get_plot(job_id: JobIdInPath, caller: AnalystHere, services: ServicesHere) -> Response:
+    """Density, cluster borders and centres as SVG; the same bytes every time. Needs the scope `jobs`."""
+    from sfumato import plot  # the first picture loads matplotlib
+
+    document = _document(services, caller, job_id)
+    model = _model(document)
+    n_reports = sum(used["n_reports"] for used in document["rounds"])
+    caption = plot.describe(model, epsilon=views.epsilon(document["epsilon_nano"]), n_reports=n_reports)
+    return Response(
+        plot.svg(model, caption=caption),
+        media_type="image/svg+xml",
+        headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"},
+    )
+
+
+@router.post(
+    "/assign",
+    operation_id="assignPoints",
+    summary="Label points",
+    response_model=PointLabels,
+    responses=documented(
+        *_DENIED, problems.BadRequest, problems.ValidationFailed, problems.PayloadTooLarge,
+        problems.UnsupportedMediaType,
+    ),
+)  # fmt: skip
+def assign_points(job_id: JobIdInPath, body: Points, caller: AnalystHere, services: ServicesHere) -> Response:
+    """The cluster of each point, in the features' units. The points are used for the answer and not stored;
+    with the result at hand, `ClusterModel.assign` of the SDK does the same without sending them.
+
+    Needs the scope `jobs`.
+    """
+    model = _model(_document(services, caller, job_id))
+    labels = model.assign(body.points).tolist() if body.points else []
+    return respond({"labels": labels})
+
+
+def _result(session: Session, caller: Caller, job_id: str) -> tuple[Job, results.Result]:
+    job = jobs.get(session, caller, job_id)
+    return job, results.get(session, job_id)
+
+
+def _document(services: ServicesHere, caller: Caller, job_id: str) -> dict[str, Any]:
+    with services.database.reading() as session:
+        return _result(session, caller, job_id)[1].document
+
+
+def _model(document: dict[str, Any]) -> ClusterModel:
+    return model_from_wire(document["model"])

@@ -1,0 +1,44 @@
+"""What a gateway process works with, made once and handed to whoever needs it."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from models.db import Database
+from models.doorbell import Doorbell
+from models.settings import Settings
+from service.auth import KeyCache
+from service.problems import RateLimited
+from service.writer import ReportWriter
+
+MAX_WATCHERS = 1000
+
+
+class Watchers:
+    """Who waits for jobs at once: each costs a look into the database a second."""
+
+    def __init__(self) -> None:
+        self._n = 0
+
+    def check(self) -> None:
+        """Raise RateLimited where one more would be too many."""
+        if self._n >= MAX_WATCHERS:
+            raise RateLimited("too many wait for jobs at once; ask without waiting")
+
+    def __enter__(self) -> None:
+        self._n += 1
+
+    def __exit__(self, *_error: object) -> None:
+        self._n -= 1
+
+
+@dataclass(frozen=True)
+class Services:
+    """One of each for a process."""
+
+    settings: Settings
+    database: Database
+    doorbell: Doorbell
+    keys: KeyCache
+    writer: ReportWriter
+    watchers: Watchers = field(default_factory=Watchers)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)  # set as the server begins to end

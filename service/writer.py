@@ -1,0 +1,154 @@
+"""Group commit: one thread stores reports, all that wait the moment the last commit has ended.
+
+Nobody waits for a timer. While one commit is under way (a millisecond or so) the next group
+gathers; under load a group is large and costs each report little, without load it is one
+report. A request is answered after its commit, and all of a request is in one commit.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+import structlog
+
+from models import round as rounds
+from models.db import Database
+from models.doorbell import Doorbell
+from models.errors import RoundClosed
+from service.logs import describe
+from service.problems import Unavailable
+from service.reports import Packed
+
+GROUP_BYTES = 16 << 20  # about so much in one commit: workers read a row at a time
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    round_id: str
+    packed: Packed
+    loop: asyncio.AbstractEventLoop
+    stored: "asyncio.Future[None]"
+
+
+class ReportWriter:
+    """The one thread of a gateway that writes reports.
+
+    Parameters
+    ----------
+    database : Database
+    doorbell : Doorbell
+        Rung where a round became full, after the commit.
+    """
+
+    def __init__(self, database: Database, doorbell: Doorbell) -> None:
+        self._database = database
+        self._doorbell = doorbell
+        self._changed = threading.Condition()
+        self._pending: deque[_Waiting] = deque()
+        self._is_ending = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to take reports."""
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="report-writer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Store what still waits, then end. Blocks."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    async def store(self, round_id: str, packed: Packed) -> None:
+        """Return after the commit that holds these reports.
+
+        Raises
+        ------
+        RoundClosed
+            Nothing of it was stored.
+        Unavailable
+            The commit failed, or nobody knows; the same reports can be sent again.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(round_id, packed, loop, loop.create_future())
+        with self._changed:
+            if self._thread is None or self._is_ending:
+                raise Unavailable("the service is ending")
+            self._pending.append(waiting)
+            self._changed.notify()
+        await waiting.stored
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._pending and not self._is_ending:
+                    self._changed.wait()
+                group = self._take()
+            if not group:
+                return
+            outcome, full = self._commit(group)
+            _tell(group, outcome)
+            for job_or_round_id in full:
+                self._doorbell.ring(job_or_round_id)
+
+    def _take(self) -> list[_Waiting]:
+        group: list[_Waiting] = []
+        n_bytes = 0
+        while self._pending and n_bytes < GROUP_BYTES:
+            group.append(self._pending.popleft())
+            n_bytes += len(group[-1].packed.data)
+        return group
+
+    def _commit(self, group: list[_Waiting]) -> tuple[dict[str, Exception], list[str]]:
+        """One transaction; the rounds that took nothing with the reason why, and what is runnable now."""
+        of_round: dict[str, list[Packed]] = {}
+        for waiting in group:
+            of_round.setdefault(waiting.round_id, []).append(waiting.packed)
+        refused: dict[str, Exception] = {}
+        full: list[str] = []
+        try:
+            with self._database.transaction() as session:
+                now = self._database.clock()
+                for round_id in sorted(of_round):  # every gateway locks rounds in this order
+                    reports = of_round[round_id]
+                    n_reports = sum(packed.n_reports for packed in reports)
+                    data = b"".join(packed.data for packed in reports)
+                    try:
+                        received = rounds.receive(session, round_id, n_reports, data, now=now)
+                    except RoundClosed as closed:  # raised before anything was written
+                        refused[round_id] = closed
+                    else:
+                        if received.is_full:
+                            full.append(received.job_id or round_id)
+        except Exception as error:  # a commit that fails must not end the thread
+            log.error("commit_failed", n_requests=len(group), **describe(error))
+            return dict.fromkeys(of_round, Unavailable("the reports could not be stored; send them again")), []
+        return refused, full
+
+
+def _tell(group: list[_Waiting], refused: dict[str, Exception]) -> None:
+    """Wake who waits, in one call a loop."""
+    for loop in {waiting.loop for waiting in group}:
+        ours = [waiting for waiting in group if waiting.loop is loop]
+        try:
+            loop.call_soon_threadsafe(_wake, ours, refused)
+        except RuntimeError:  # the loop has ended, and with it everyone who waited
+            log.warning("nobody_waits", n_requests=len(ours))
+
+
+def _wake(group: list[_Waiting], refused: dict[str, Exception]) -> None:
+    for waiting in group:
+        if waiting.stored.done():  # given up
+            continue
+        error = refused.get(waiting.round_id)
+        if error is None:
+            waiting.stored.set_result(None)
+        else:
+            waiting.stored.set_exception(error)

@@ -1,0 +1,105 @@
+"""A gateway in this process, on SQLite and on PostgreSQL; every test has a tenant of its own in it."""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from models.db import Database, migrate
+from models.settings import Settings
+from service.app import create_app
+from tests.service.api import Api, stranger
+from tests.service.inprocess import InProcess
+
+
+@pytest.fixture(scope="session")
+def no_settings() -> Iterator[None]:
+    """Nobody's settings reach the tests."""
+    foreign = [name for name in os.environ if name.startswith("SFUMATO_") and not name.startswith("SFUMATO_TEST_")]
+    kept = {name: os.environ.pop(name) for name in foreign}
+    yield
+    os.environ.update(kept)
+
+
+@contextmanager
+def own_database(kind: str, request: pytest.FixtureRequest, directory: Path) -> Iterator[str]:
+    """URL of a migrated database that is there as long as this lasts."""
+    if kind == "sqlite":
+        url = f"sqlite:///{directory / 'sfumato.db'}"
+        migrate(url)
+        yield url
+        return
+    admin_url = str(request.getfixturevalue("postgres_url"))
+    name = f"sfumato_service_{secrets.token_hex(4)}"
+    with psycopg.connect(admin_url.replace("+psycopg", ""), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+        url = make_url(admin_url).set(database=name).render_as_string(hide_password=False)
+        migrate(url)
+        yield url
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def database(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, no_settings: None
+) -> Iterator[Database]:
+    """Migrated; shared by the tests, which do not meet: each has its own tenant."""
+    with own_database(request.param, request, tmp_path_factory.mktemp("gateway")) as url:
+        opened = Database(url)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """As they come, but for limits a test can reach."""
+    return Settings(home=tmp_path_factory.mktemp("home"), max_body_bytes=4 << 20, max_batch_reports=50_000, max_page=20)
+
+
+@pytest.fixture(scope="session")
+def http(database: Database, settings: Settings) -> Iterator[httpx.Client]:
+    """A gateway's client, without a key."""
+    with InProcess(create_app(settings, database)) as gateway:
+        yield gateway.client
+
+
+@pytest.fixture
+def api(http: httpx.Client, database: Database) -> Api:
+    """An admin key of a fresh tenant."""
+    return stranger(http, database)
+
+
+@pytest.fixture
+def other(http: httpx.Client, database: Database) -> Api:
+    """An admin key of another tenant."""
+    return stranger(http, database)
+
+
+@pytest.fixture
+def started(tmp_path: Path, no_settings: None) -> Iterator[Callable[..., Api]]:
+    """Starts a gateway of the test's own, on SQLite: `started(database=..., max_pending_bytes=...)`."""
+    running: list[InProcess] = []
+    opened: list[Database] = []
+
+    def start(database: Database | None = None, **settings: object) -> Api:
+        if database is None:
+            url = f"sqlite:///{tmp_path / 'own.db'}"
+            migrate(url)
+            database = Database(url)
+            opened.append(database)
+        gateway = InProcess(create_app(Settings(home=tmp_path, **settings), database))  # type: ignore[arg-type]
+        gateway.__enter__()
+        running.append(gateway)
+        return stranger(gateway.client, database)
+
+    yield start
+    for gateway in running:
+        gateway.__exit__(None, None, None)
+    for each in opened:
+        each.close()

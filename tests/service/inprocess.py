@@ -1,0 +1,53 @@
+"""A gateway in this process: its event loop in a thread, and a plain httpx client that any thread may use."""
+
+import asyncio
+import threading
+from types import TracebackType
+from typing import Self
+
+import httpx
+from fastapi import FastAPI
+
+
+class _Transport(httpx.BaseTransport):
+    """Hands requests to the application, in its loop."""
+
+    def __init__(self, app: FastAPI, loop: asyncio.AbstractEventLoop) -> None:
+        self._asgi = httpx.ASGITransport(app)
+        self._loop = loop
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop).result(60)
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        sent = httpx.Request(request.method, request.url, headers=request.headers.raw, content=request.read())
+        response = await self._asgi.handle_async_request(sent)
+        return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
+
+
+class InProcess:
+    """An application from its start to its end; `client` speaks to it."""
+
+    client: httpx.Client
+
+    def __init__(self, app: FastAPI) -> None:
+        self.app = app
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._lifespan = app.router.lifespan_context(app)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._lifespan.__aenter__(), self.loop).result(60)
+        self.client = httpx.Client(transport=_Transport(self.app, self.loop), base_url="http://gateway")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.client.close()
+        asyncio.run_coroutine_threadsafe(self._lifespan.__aexit__(None, None, None), self.loop).result(60)
+        asyncio.run_coroutine_threadsafe(self.loop.shutdown_default_executor(), self.loop).result(60)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()

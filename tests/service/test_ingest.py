@@ -1,0 +1,305 @@
+"""The way of reports into the log: acknowledged is stored, refused is not, and nothing hangs."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from models import report as log
+from models.db import Database
+from models.doorbell import PollingDoorbell
+from models.report import ReportBatch
+from service.middleware import BodyLimit
+from service.services import Services
+from tests.service.api import Api, packed, refused, single, unknown
+from tests.service.test_reports import arrow
+
+OCTETS = {"content-type": "application/octet-stream"}
+ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
+
+
+def stored(database: Database, round_id: str) -> list[bytes]:
+    """The reports in the log, each packed."""
+    with database.reading() as session:
+        held = b"".join(data for _, data in log.batches(session, round_id))
+    return [held[place : place + 21] for place in range(0, len(held), 21)]
+
+
+class TestAReport:
+    def test_is_stored_as_it_was_sent(self, api: Api, database: Database) -> None:
+        opened = api.round(api.dataset()["id"])
+        one = single(slot=0, value=b"\x03")
+        answer = api.post(f"/rounds/{opened['id']}/reports", one)
+        assert (answer.status_code, answer.json()) == (202, {"round_id": opened["id"], "accepted": 1})
+        assert stored(database, opened["id"]) == [bytes.fromhex(one["report_id"]) + b"\0\0\0\0\x03"]
+        assert api.n_received(opened["id"]) == 1
+
+    def test_sent_again_is_taken_again_and_counted_by_the_fold(self, api: Api, database: Database) -> None:
+        opened = api.round(api.dataset()["id"])
+        one = single()
+        for _ in range(2):
+            assert api.post(f"/rounds/{opened['id']}/reports", one).status_code == 202
+        assert len(set(stored(database, opened["id"]))) == 1
+        assert api.n_received(opened["id"]) == 2
+
+    def test_in_any_form_arrives(self, api: Api, database: Database) -> None:
+        opened = api.round(api.dataset()["id"], target_reports=10**6)
+        path = f"/rounds/{opened['id']}/reports"
+        body = packed(5000)
+        assert api.post(path, content=body, headers=OCTETS).json()["accepted"] == 5000
+        rows = [(body[at : at + 16], 0, body[at + 20 : at + 21]) for at in range(0, 21 * 30, 21)]
+        assert api.post(path, content=arrow(rows), headers=ARROW).json()["accepted"] == 30
+        columns = {"report_ids": [row[0].hex() for row in rows], "slots": [0] * 30, "values": ["AQ=="] * 30}
+        assert api.post(path, columns).json()["accepted"] == 30
+        assert b"".join(stored(database, opened["id"])) == body + body[: 21 * 30] * 2
+
+    def test_carries_no_time_and_no_sender(self) -> None:
+        assert set(ReportBatch.__table__.columns.keys()) == {"id", "round_id", "n_reports", "packed"}
+
+    def test_is_not_logged_when_it_is_stored(self, api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+        opened = api.round(api.dataset()["id"])
+        capsys.readouterr()
+        api.report(opened["id"])
+        refused(api.report(opened["id"], slot=9), 422, "report_malformed")
+        written = capsys.readouterr()
+        assert (written.out + written.err).count("/reports") == 1
+
+
+class TestARefusedReport:
+    @pytest.mark.parametrize(
+        ("sent", "code", "status"),
+        [
+            ({"json": single(slot=1)}, "report_malformed", 422),
+            ({"json": single(value=b"\x04")}, "report_malformed", 422),
+            ({"json": single(value=b"\0\0")}, "report_malformed", 422),
+            ({"json": single(report_id="x")}, "report_malformed", 422),
+            ({"json": {}}, "validation_failed", 422),
+            ({"content": b"{", "headers": {"content-type": "application/json"}}, "bad_request", 400),
+            ({"content": packed(2)[:-1], "headers": OCTETS}, "report_malformed", 422),
+            ({"content": packed(2000) + packed(1, slot=7), "headers": OCTETS}, "report_malformed", 422),
+            ({"content": b"", "headers": OCTETS}, "validation_failed", 422),
+            ({"content": packed(50_001), "headers": OCTETS}, "payload_too_large", 413),
+            ({"content": b"\0" * ((4 << 20) + 1), "headers": OCTETS}, "payload_too_large", 413),
+            ({"content": b"no arrow", "headers": ARROW}, "bad_request", 400),
+            ({"content": b"a,b", "headers": {"content-type": "text/csv"}}, "unsupported_media_type", 415),
+            ({"content": packed(1)}, "unsupported_media_type", 415),
+        ],
+    )
+    def test_has_its_problem_and_leaves_nothing(
+        self, api: Api, database: Database, sent: dict[str, Any], code: str, status: int
+    ) -> None:
+        opened = api.round(api.dataset()["id"])
+        answer = api.post(f"/rounds/{opened['id']}/reports", **sent)
+        refused(answer, status, code)
+        assert stored(database, opened["id"]) == []
+        assert api.n_received(opened["id"]) == 0
+        assert api.report(opened["id"]).status_code == 202
+
+    def test_says_which_one_it_is(self, api: Api) -> None:
+        opened = api.round(api.dataset()["id"])
+        body = packed(2000) + packed(1, slot=7) + packed(1)
+        answer = api.post(f"/rounds/{opened['id']}/reports", content=body, headers=OCTETS)
+        assert refused(answer, 422, "report_malformed")["index"] == 2000
+
+    def test_of_an_unknown_round_or_another_tenants_is_not_found(self, api: Api, other: Api) -> None:
+        for round_id in (unknown("rnd"), "x", "rnd_%00", other.round(other.dataset()["id"])["id"]):
+            refused(api.report(round_id), 404, "not_found")
+
+    def test_of_another_tenants_round_is_not_found_after_its_own_was_seen(self, api: Api, other: Api) -> None:
+        opened = other.round(other.dataset()["id"])
+        assert other.report(opened["id"]).status_code == 202
+        refused(api.report(opened["id"]), 404, "not_found")
+        assert other.n_received(opened["id"]) == 1
+
+
+class TestAFullRound:
+    def test_closes_and_rings_for_a_worker(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        rung = threading.Event()
+        ids: list[str] = []
+
+        def ring(_self: object, job_id: str) -> None:
+            ids.append(job_id)
+            rung.set()
+
+        monkeypatch.setattr(PollingDoorbell, "ring", ring)
+        opened = api.round(api.dataset()["id"], target_reports=3)
+        path = f"/rounds/{opened['id']}/reports"
+        assert api.post(path, content=packed(2), headers=OCTETS).status_code == 202
+        assert not rung.is_set()
+        assert api.post(path, content=packed(2), headers=OCTETS).status_code == 202
+        assert rung.wait(5)
+        assert ids == [opened["id"]]
+        seen = api.get(f"/rounds/{opened['id']}").json()
+        assert (seen["state"], seen["n_received"]) == ("closed", 4)
+        refused(api.report(opened["id"]), 409, "round_closed")
+        assert api.n_received(opened["id"]) == 4
+
+    def test_refuses_who_comes_late_without_asking_the_database_each_time(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = api.round(api.dataset()["id"])
+        api.made(f"/rounds/{opened['id']}/close", None)
+        refused(api.report(opened["id"]), 409, "round_closed")
+        monkeypatch.setattr("models.round.receive", lambda *_, **__: 1 / 0)
+        refused(api.report(opened["id"]), 409, "round_closed")
+
+
+class TestManyAtOnce:
+    def test_are_all_counted_exactly_once(self, api: Api, database: Database) -> None:
+        made = api.dataset(epsilon=32)
+        opened = [api.round(made["id"], target_reports=10**6)["id"] for _ in range(3)]
+        sent = [(opened[n % 3], single()) for n in range(300)]
+
+        def send(one: tuple[str, dict[str, Any]]) -> int:
+            return api.post(f"/rounds/{one[0]}/reports", one[1]).status_code
+
+        with ThreadPoolExecutor(16) as pool:
+            assert set(pool.map(send, sent)) == {202}
+        for round_id in opened:
+            ids = {bytes.fromhex(one["report_id"]) for to, one in sent if to == round_id}
+            held = stored(database, round_id)
+            assert len(held) == len(ids) == api.n_received(round_id) == 100
+            assert {each[:16] for each in held} == ids
+
+    def test_to_a_closing_round_are_stored_or_refused_and_nothing_between(self, api: Api, database: Database) -> None:
+        made = api.dataset(epsilon=32)
+        closing, open_ = api.round(made["id"], target_reports=40)["id"], api.round(made["id"])["id"]
+
+        def send(n: int) -> tuple[int, str]:
+            one = single()
+            answer = api.post(f"/rounds/{open_ if n % 2 else closing}/reports", one)
+            return answer.status_code, one["report_id"]
+
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(send, range(200)))
+        assert {status for status, _ in answers[1::2]} == {202}  # the other round is not hurt
+        assert {status for status, _ in answers[0::2]} == {202, 409}
+        taken = {report_id for status, report_id in answers[0::2] if status == 202}
+        assert {each[:16].hex() for each in stored(database, closing)} == taken
+        assert api.n_received(closing) == len(taken) >= 40
+        assert api.n_received(open_) == 100
+
+
+class TestADatabaseThatFails:
+    def test_answers_unavailable_and_goes_on(
+        self, api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = api.round(api.dataset()["id"])
+        one = single()
+
+        def fail(*_: object, **__: object) -> None:
+            raise OperationalError("COMMIT", {}, Exception("gone"))
+
+        with monkeypatch.context() as patched:
+            patched.setattr("models.round.receive", fail)
+            answer = api.post(f"/rounds/{opened['id']}/reports", one)
+        refused(answer, 503, "unavailable")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert stored(database, opened["id"]) == []
+        assert api.post(f"/rounds/{opened['id']}/reports", one).status_code == 202
+        assert len(stored(database, opened["id"])) == 1
+
+    def test_survives_what_nobody_foresaw(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = api.round(api.dataset()["id"])
+        with monkeypatch.context() as patched:
+            patched.setattr("models.round.receive", lambda *_, **__: 1 / 0)
+            refused(api.report(opened["id"]), 503, "unavailable")
+        assert api.report(opened["id"]).status_code == 202
+
+
+class TestBackPressure:
+    def test_refuses_what_it_cannot_hold_and_recovers(self, started: Any) -> None:
+        api: Api = started(max_pending_bytes=100_000)
+        opened = api.round(api.dataset()["id"], target_reports=10**6)
+        path = f"/rounds/{opened['id']}/reports"
+        refused(api.post(path, content=packed(5000), headers=OCTETS), 503, "unavailable")
+        assert api.n_received(opened["id"]) == 0
+        for _ in range(40):  # what was held is given back each time
+            assert api.post(path, content=packed(2000), headers=OCTETS).status_code == 202
+        assert api.n_received(opened["id"]) == 80_000
+
+
+class TestABodyThatBreaksOff:
+    """Straight at the application, as a server sees it: the client leaves before its body is whole."""
+
+    def _send(self, http: httpx.Client, api: Api, path: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        app = http._transport._asgi.app  # type: ignore[attr-defined]
+        loop = http._transport._loop  # type: ignore[attr-defined]
+        sent: list[dict[str, Any]] = []
+
+        async def run() -> None:
+            left = iter(messages)
+
+            async def receive() -> dict[str, Any]:
+                return next(left, {"type": "http.disconnect"})
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            headers = [
+                (b"authorization", f"Bearer {api.secret}".encode()),
+                (b"content-type", OCTETS["content-type"].encode()),
+            ]
+            scope = {
+                "type": "http",
+                "method": "POST",
+                "path": path,
+                "raw_path": path.encode(),
+                "headers": headers,
+                "query_string": b"",
+            }
+            await app(scope, receive, send)
+
+        asyncio.run_coroutine_threadsafe(run(), loop).result(20)
+        return sent
+
+    def test_stores_nothing_and_holds_nothing(self, http: httpx.Client, api: Api, database: Database) -> None:
+        opened = api.round(api.dataset()["id"])
+        services: Services = http._transport._asgi.app.state.services  # type: ignore[attr-defined]
+        assert services.settings.max_pending_bytes < 300 * (1 << 20)
+        for _ in range(300):
+            part = {"type": "http.request", "body": packed(1) * 50_000, "more_body": True}
+            assert self._send(http, api, f"/v1/rounds/{opened['id']}/reports", [part]) == []
+        assert stored(database, opened["id"]) == []
+        assert api.report(opened["id"]).status_code == 202
+
+    def test_that_is_whole_is_stored_though_nobody_listens(self, http: httpx.Client, api: Api) -> None:
+        opened = api.round(api.dataset()["id"])
+        whole = {"type": "http.request", "body": packed(3), "more_body": False}
+        answered = self._send(http, api, f"/v1/rounds/{opened['id']}/reports", [whole])
+        assert answered[0]["status"] == 202
+        assert api.n_received(opened["id"]) == 3
+
+    def test_without_a_declared_length_is_limited_as_it_comes(self, http: httpx.Client, api: Api) -> None:
+        opened = api.round(api.dataset()["id"])
+        part = {"type": "http.request", "body": b"\0" * (1 << 20), "more_body": True}
+        answered = self._send(http, api, f"/v1/rounds/{opened['id']}/reports", [part] * 50)
+        assert answered[0]["status"] == 413
+
+    def test_that_does_not_come_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("service.middleware.BODY_SECONDS", 0.05)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+
+        async def never() -> Any:
+            await asyncio.sleep(30)
+
+        async def run() -> None:
+            await BodyLimit(app, max_bytes=10)({"type": "http", "path": "/", "headers": []}, never, never)  # type: ignore[arg-type]
+
+        with pytest.raises(Exception, match="did not arrive"):
+            asyncio.run(run())
+
+
+def test_one_row_holds_a_group(api: Api, database: Database) -> None:
+    opened = api.round(api.dataset()["id"])
+    api.post(f"/rounds/{opened['id']}/reports", content=packed(1000), headers=OCTETS)
+    with database.reading() as session:
+        rows = session.scalars(select(ReportBatch.n_reports).where(ReportBatch.round_id == opened["id"])).all()
+    assert rows == [1000]

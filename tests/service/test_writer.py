@@ -1,0 +1,136 @@
+"""Group commit: what gathers, what is stored before the end, what nobody waits for."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from models import round as rounds
+from models.db import Database
+from models.doorbell import PollingDoorbell
+from service.problems import Unavailable
+from service.reports import Packed
+from service.writer import ReportWriter
+from tests.service.api import Api, packed
+
+
+class _Slow:
+    """A database whose transactions wait to be let go."""
+
+    def __init__(self, database: Database) -> None:
+        self.clock = database.clock
+        self._database = database
+        self.let_go = threading.Event()
+        self.began = threading.Semaphore(0)
+        self.n_transactions = 0
+
+    def transaction(self) -> Any:
+        self.n_transactions += 1
+        self.began.release()
+        assert self.let_go.wait(10)
+        return self._database.transaction()
+
+
+class TestTheWriter:
+    @pytest.fixture
+    def slow(self, database: Database) -> _Slow:
+        return _Slow(database)
+
+    def test_gathers_what_comes_during_a_commit_into_the_next(self, api: Api, slow: _Slow) -> None:
+        opened = api.round(api.dataset()["id"])
+        writer = ReportWriter(slow, PollingDoorbell(1))  # type: ignore[arg-type]
+        writer.start()
+
+        async def send() -> None:
+            first = asyncio.create_task(writer.store(opened["id"], Packed(1, packed(1))))
+            await asyncio.to_thread(slow.began.acquire)
+            more = [asyncio.create_task(writer.store(opened["id"], Packed(1, packed(1)))) for _ in range(50)]
+            await asyncio.sleep(0.05)
+            assert not first.done()
+            slow.let_go.set()
+            await asyncio.gather(first, *more)
+
+        asyncio.run(send())
+        writer.stop()
+        assert slow.n_transactions == 2
+        assert api.n_received(opened["id"]) == 51
+
+    def test_stores_what_waits_before_it_ends(self, api: Api, slow: _Slow) -> None:
+        opened = api.round(api.dataset()["id"])
+        writer = ReportWriter(slow, PollingDoorbell(1))  # type: ignore[arg-type]
+        writer.start()
+
+        async def send() -> None:
+            tasks = [asyncio.create_task(writer.store(opened["id"], Packed(1, packed(1)))) for _ in range(9)]
+            await asyncio.sleep(0.05)
+            ending = asyncio.create_task(asyncio.to_thread(writer.stop))
+            await asyncio.sleep(0.05)
+            with pytest.raises(Unavailable):
+                await writer.store(opened["id"], Packed(1, packed(1)))
+            slow.let_go.set()
+            await asyncio.gather(*tasks, ending)
+
+        asyncio.run(send())
+        assert api.n_received(opened["id"]) == 9
+
+    def test_goes_on_after_those_who_waited_have_left(self, api: Api, slow: _Slow) -> None:
+        opened = api.round(api.dataset()["id"])
+        writer = ReportWriter(slow, PollingDoorbell(1))  # type: ignore[arg-type]
+        writer.start()
+
+        async def leave() -> None:
+            task = asyncio.create_task(writer.store(opened["id"], Packed(1, packed(1))))
+            await asyncio.to_thread(slow.began.acquire)
+            task.cancel()
+            await asyncio.wait([task])
+
+        asyncio.run(leave())  # the loop is closed when the commit ends
+        slow.let_go.set()
+        asyncio.run(writer.store(opened["id"], Packed(1, packed(1))))
+        writer.stop()
+        assert api.n_received(opened["id"]) == 2
+
+    def test_puts_no_more_into_a_commit_than_a_worker_reads_well(
+        self, api: Api, slow: _Slow, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("service.writer.GROUP_BYTES", 100)
+        opened = api.round(api.dataset()["id"])
+        writer = ReportWriter(slow, PollingDoorbell(1))  # type: ignore[arg-type]
+
+        async def send() -> None:
+            writer.start()
+            tasks = [asyncio.create_task(writer.store(opened["id"], Packed(2, packed(2)))) for _ in range(10)]
+            slow.let_go.set()
+            await asyncio.gather(*tasks)
+
+        asyncio.run(send())
+        writer.stop()
+        assert slow.n_transactions >= 4  # three requests of 42 bytes each
+        assert api.n_received(opened["id"]) == 20
+
+    def test_locks_rounds_in_one_order(self, api: Api, slow: _Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = api.dataset(epsilon=32)
+        ids = [api.round(made["id"])["id"] for _ in range(5)]
+        asked: list[str] = []
+        real = rounds.receive
+
+        def receive(session: Any, round_id: str, *rest: Any, **more: Any) -> Any:
+            asked.append(round_id)
+            return real(session, round_id, *rest, **more)
+
+        monkeypatch.setattr("models.round.receive", receive)
+        writer = ReportWriter(slow, PollingDoorbell(1))  # type: ignore[arg-type]
+
+        async def send() -> None:
+            first = asyncio.create_task(writer.store(ids[0], Packed(1, packed(1))))
+            await asyncio.to_thread(slow.began.acquire)
+            tasks = [asyncio.create_task(writer.store(each, Packed(1, packed(1)))) for each in reversed(ids)]
+            await asyncio.sleep(0.05)
+            slow.let_go.set()
+            await asyncio.gather(first, *tasks)
+
+        writer.start()
+        asyncio.run(send())
+        writer.stop()
+        assert asked == [ids[0], *sorted(ids)]
