@@ -1,0 +1,143 @@
+"""The demo's world: people where the cities are, the same for the same seed."""
+
+import numpy as np
+import pytest
+
+from demo import world
+from sfumato.cluster_model import ClusterModel
+from sfumato.specs import Feature
+
+
+@pytest.fixture(scope="module")
+def cities() -> world.Cities:
+    return world.cities()
+
+
+def hemispheres() -> ClusterModel:
+    """West and east of Greenwich."""
+    return ClusterModel(
+        "label_map",
+        world.FEATURES,
+        np.array([0.3, 0.7]),
+        np.zeros(2),
+        centroids=np.array([[-80.0, 40.0], [80.0, 25.0]]),
+        label_map=np.array([[0], [1]]),
+    )
+
+
+class TestCities:
+    def test_come_largest_first_from_the_whole_globe(self, cities: world.Cities) -> None:
+        assert len(cities.names) == len(cities.places) == len(cities.people) > 10_000
+        assert (np.diff(cities.people) <= 0).all()
+        for axis, feature in enumerate(world.FEATURES):
+            assert cities.places[:, axis].min() >= feature.lower
+            assert cities.places[:, axis].max() <= feature.upper
+
+    def test_lie_where_they_lie(self, cities: world.Cities) -> None:
+        for name, longitude, latitude in (("Tokyo", 139.7, 35.7), ("São Paulo", -46.6, -23.5), ("Lagos", 3.4, 6.5)):
+            assert cities.places[cities.names.index(name)] == pytest.approx([longitude, latitude], abs=0.2)
+
+
+class TestDevices:
+    def test_are_the_same_for_the_same_seed_alone(self, cities: world.Cities) -> None:
+        first = world.devices(cities, 1000, seed=3)
+        assert np.array_equal(first, world.devices(cities, 1000, seed=3))
+        assert not np.array_equal(first, world.devices(cities, 1000, seed=4))
+
+    def test_lie_within_the_bounds(self, cities: world.Cities) -> None:
+        places = world.devices(cities, 50_000, seed=1)
+        assert places.shape == (50_000, 2)
+        for axis, feature in enumerate(world.FEATURES):
+            assert places[:, axis].min() >= feature.lower
+            assert places[:, axis].max() <= feature.upper
+
+    def test_are_in_proportion_to_the_people(self, cities: world.Cities) -> None:
+        n_devices = 200_000
+        places = world.devices(cities, n_devices, seed=1)
+        for west, east, south, north in ((-130, -60, 10, 60), (-20, 50, -35, 20), (60, 100, 5, 40), (100, 150, 0, 50)):
+
+            def inside(points: np.ndarray, box: tuple[int, ...] = (west, east, south, north)) -> np.ndarray:
+                return (
+                    (points[:, 0] > box[0])
+                    & (points[:, 0] < box[1])
+                    & (points[:, 1] > box[2])
+                    & (points[:, 1] < box[3])
+                )
+
+            expected = cities.people[inside(cities.places)].sum() / cities.people.sum()
+            seen = inside(places).mean()
+            # five standard deviations, and what jitter carries over the box's edge
+            assert seen == pytest.approx(expected, abs=5 * np.sqrt(expected / n_devices) + 0.002)
+
+    def test_live_around_their_city_not_in_one_point(self, cities: world.Cities) -> None:
+        places = world.devices(cities, 20_000, seed=1)
+        assert len(np.unique(places, axis=0)) == 20_000
+        nearest = [world.distances_km(cities.places, place).min() for place in places[:200].tolist()]
+        assert max(nearest) < 111 * 6 * world.JITTER_DEGREES
+
+
+class TestDistances:
+    @pytest.mark.parametrize(
+        ("start", "end", "kilometres"),
+        [
+            ((0, 0), (90, 0), 10_008),
+            ((13.4, 52.5), (2.35, 48.86), 878),  # Berlin, Paris
+            ((179.5, 0), (-179.5, 0), 111),  # over the antimeridian
+        ],
+    )
+    def test_are_the_worlds(self, start: tuple[float, float], end: tuple[float, float], kilometres: float) -> None:
+        assert world.distances_km([start], end)[0] == pytest.approx(kilometres, rel=0.01)
+
+
+class TestLandmarks:
+    def test_are_big_cities_of_the_cluster_itself(self, cities: world.Cities) -> None:
+        model = hemispheres()
+        west, east = world.landmarks(cities, model)
+        assert west == "New York City"
+        assert cities.people[cities.names.index(east)] > world.BIG_CITY_PEOPLE
+        assert cities.places[cities.names.index(east), 0] > 0
+
+    def test_are_the_nearest_where_no_big_city_is_near(self, cities: world.Cities) -> None:
+        model = hemispheres()
+        assert model.centroids is not None
+        model.centroids[0] = (-150.0, 20.0)  # in the Pacific
+        inside = (cities.places[:, 0] < 0) & (cities.people > world.BIG_CITY_PEOPLE)
+        away = world.distances_km(cities.places[inside], (-150.0, 20.0))
+        nearest = np.array(cities.names)[inside][away.argmin()]
+        assert away.min() > world.NEARBY_KM
+        assert world.landmarks(cities, model)[0] == nearest
+
+    def test_a_cluster_without_a_city_says_so(self, cities: world.Cities) -> None:
+        labels = np.zeros((36, 18), dtype=np.int64)
+        labels[4, 4] = 1  # ten degrees of the southern Pacific
+        model = hemispheres()
+        ocean = ClusterModel("label_map", model.features, model.sizes, model.size_errors, model.centroids, labels)
+        assert world.landmarks(cities, ocean)[1] == "no city"
+
+    def test_lie_on_the_map(self, cities: world.Cities) -> None:
+        features = (Feature("lon", -74.3, -73.7), Feature("lat", 40.45, 40.95))
+        halves = ClusterModel(
+            "label_map",
+            features,
+            np.array([0.5, 0.5]),
+            np.zeros(2),
+            centroids=np.array([[-74.15, 40.7], [-73.85, 40.7]]),
+            label_map=np.array([[0], [1]]),
+        )
+        for name in world.landmarks(cities, halves):
+            longitude, latitude = cities.places[cities.names.index(name)]
+            assert features[0].lower <= longitude <= features[0].upper
+            assert features[1].lower <= latitude <= features[1].upper
+
+
+class TestCoastline:
+    def test_is_lines_on_the_globe(self) -> None:
+        lines = world.coastline()
+        assert sum(len(line) for line in lines) > 3000
+        for line in lines:
+            assert line.shape[1] == 2
+            assert np.abs(line[:, 0]).max() <= 180
+            assert np.abs(line[:, 1]).max() <= 90
+
+    def test_never_runs_across_the_map(self) -> None:
+        assert max(np.abs(np.diff(line, axis=0)).max() for line in world.coastline()) < 30
