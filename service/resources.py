@@ -194,7 +194,9 @@ class NewRound(Wire):
     epsilon: Epsilon = Field(
         description="Most that an answer may cost; thresholds are chosen to come close from below."
     )
-    target_reports: Annotated[int, integer(ge=1)] = Field(description="Closes when so many were received.")
+    target_reports: Annotated[int, integer(ge=1)] = Field(
+        description="Closes when so many were received, and not before its minimum is reached."
+    )
     min_reports: Count = Field(0, description="Not used with fewer; the dataset's own minimum holds beside it.")
     collect_seconds: Annotated[int, integer(1, MAX_COLLECT_SECONDS)] = Field(
         WEEK_SECONDS, description="Closes after so long."

@@ -1,0 +1,94 @@
+"""Real workers, as processes of their own, that end with the test."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from tests.workers.toy import wait_for
+
+ROOT = Path(__file__).parents[2]
+
+
+class WorkerProcess:
+    """A running worker, and what it said."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self._log = process, log
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def said(self, event: str) -> list[dict]:
+        """Its log lines of one kind."""
+        lines = self._log.read_text().splitlines()
+        return [line for line in map(_parsed, lines) if line.get("event") == event]
+
+    def child(self) -> psutil.Process:
+        """Its computing process."""
+        found = [p for p in psutil.Process(self.pid).children() if "spawn_main" in " ".join(p.cmdline())]
+        assert len(found) == 1
+        return found[0]
+
+    def wait_until_ready(self, n_children: int = 1) -> None:
+        """Until that many children have said they are warm."""
+        wait_for(lambda: len(self.said("child_ready")) >= n_children or self.process.poll() is not None)
+        assert self.process.poll() is None, self._log.read_text()
+
+    def send(self, order: signal.Signals) -> None:
+        self.process.send_signal(order)
+
+
+def _parsed(line: str) -> dict:
+    with suppress(ValueError):
+        return dict(json.loads(line))
+    return {}
+
+
+@contextmanager
+def worker(
+    log: Path, database_url: str, *, module: str = "tests.workers.toy_worker", **more: object
+) -> Iterator[WorkerProcess]:
+    """A worker on this database; upper-case `more` are environment variables."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SFUMATO_")}
+    environment |= {"SFUMATO_DATABASE_URL": database_url, **{name: str(value) for name, value in more.items()}}
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module], cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT
+        )
+    started = WorkerProcess(process, log)
+    family: list[psutil.Process] = []
+    try:
+        yield started
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        psutil.wait_procs(family, timeout=5)
+        for left in family:
+            if left.is_running():
+                left.kill()
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, reaped or not."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def seconds_until(what, timeout: float = 120.0) -> float:
+    """How long it takes until `what()` is true."""
+    began = time.monotonic()
+    wait_for(what, timeout=timeout, every=0.005)
+    return time.monotonic() - began

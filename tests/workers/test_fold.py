@@ -1,0 +1,182 @@
+"""The fold against a plain twin: same tally, each report id once, whatever the batches."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from clustering.plan import Tally
+from models.round import RoundState
+from sfumato.mechanisms import design, grr, is_value, value_bytes
+from sfumato.specs import Feature, GridEncoding, GrrMechanism, RoundSpec, ShiftedGridEncoding
+from tests.workers.collection import Collection, packed_reports
+from workers.distinct import ELSEWHERE, NEW, REPEATED, IdSet
+from workers.fold import Folded, fold, fold_round
+
+FEATURES = (Feature("x", 0, 1), Feature("y", 0, 1))
+
+
+def spec_of(kind: str) -> RoundSpec:
+    encoding = ShiftedGridEncoding(2, cells=4, shifts=3) if kind == "ss" else GridEncoding((30, 30))
+    return RoundSpec(FEATURES, encoding, design(kind, encoding.n_symbols, 2_000_000_000))
+
+
+def naive_fold(spec: RoundSpec, rows: list[bytes]) -> Folded:
+    """The fold in plain Python: a set of ids, one report at a time."""
+    width = 20 + value_bytes(spec.mechanism)
+    counts = np.zeros((spec.encoding.n_slots, spec.encoding.n_symbols), dtype=np.int64)
+    reports = np.zeros(spec.encoding.n_slots, dtype=np.int64)
+    seen: set[bytes] = set()
+    n_repeated = n_malformed = 0
+    for row in rows:
+        if len(row) % width:
+            n_malformed += -(-len(row) // width)
+            continue
+        for begin in range(0, len(row), width):
+            record = row[begin : begin + width]
+            report_id, slot, value = record[:16], int.from_bytes(record[16:20], "little"), record[20:]
+            if slot >= spec.encoding.n_slots or not is_value(spec.mechanism, value):
+                n_malformed += 1
+            elif report_id in seen:
+                n_repeated += 1
+            else:
+                seen.add(report_id)
+                reports[slot] += 1
+                bits = int.from_bytes(value, "little")
+                if isinstance(spec.mechanism, GrrMechanism):
+                    counts[slot, bits] += 1
+                else:
+                    for symbol in range(spec.encoding.n_symbols):
+                        counts[slot, symbol] += bits >> symbol & 1
+    return Folded(Tally(counts, reports), n_repeated, n_malformed)
+
+
+def rows_with_repeats(spec: RoundSpec, seed: int) -> list[bytes]:
+    """Batches in which ids come again: within a batch, across batches, with other bytes behind them."""
+    rng = np.random.default_rng(seed)
+    words = rng.integers(0, 1 << 63, size=(400, 2), dtype=np.uint64)
+    words[0] = 0  # the id of zeros is an id like any other
+    words[1:40, 0] = words[0, 0]  # ids that agree in one half only are different
+    words[40:80, 1] = words[0, 1]
+    rows = []
+    for batch in range(8):
+        chosen = words[rng.integers(0, len(words), size=int(rng.integers(1, 120)))]
+        rows.append(packed_reports(spec, len(chosen), seed * 100 + batch, ids=chosen))
+    return rows
+
+
+def log_of(rows: list[bytes]) -> Callable[[], list[bytes]]:
+    return lambda: rows
+
+
+@pytest.mark.parametrize("kind", ["ss", "grr"])
+class TestAgainstThePlainTwin:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_repeats_within_and_across_batches_count_once(self, kind: str, seed: int) -> None:
+        spec = spec_of(kind)
+        rows = rows_with_repeats(spec, seed)
+        expected = naive_fold(spec, rows)
+        assert expected.n_repeated > 50
+        assert fold(spec, log_of(rows), n_expected=2000) == expected
+
+    @pytest.mark.parametrize("n_expected", [0, 1, 10_000])
+    def test_a_wrong_expectation_changes_nothing(self, kind: str, n_expected: int) -> None:
+        spec = spec_of(kind)
+        rows = rows_with_repeats(spec, 7)
+        assert fold(spec, log_of(rows), n_expected=n_expected) == naive_fold(spec, rows)
+
+    def test_a_log_of_more_ids_than_memory_may_hold_is_read_in_parts(self, kind: str) -> None:
+        spec = spec_of(kind)
+        rows = rows_with_repeats(spec, 8)
+        n_readings = 0
+
+        def log() -> list[bytes]:
+            nonlocal n_readings
+            n_readings += 1
+            return rows
+
+        assert fold(spec, log, n_expected=400, ids_at_once=100) == naive_fold(spec, rows)
+        assert n_readings == 4
+
+    def test_malformed_rows_are_dropped_and_counted(self, kind: str) -> None:
+        spec = spec_of(kind)
+        width = 20 + value_bytes(spec.mechanism)
+        rows = [bytearray(row) for row in rows_with_repeats(spec, 9)]
+        rows[0] += b"\x00"  # cut somewhere: the whole row is in doubt
+        rows[1][16:20] = b"\xff\xff\xff\xff"  # a slot there is not
+        rows[2][20:width] = b"\xff" * (width - 20)  # a value no device sends
+        expected = naive_fold(spec, [bytes(row) for row in rows])
+        assert expected.n_malformed == -(-len(rows[0]) // width) + 2
+        assert fold(spec, log_of([bytes(row) for row in rows]), n_expected=400) == expected
+
+    def test_an_empty_log_gives_an_empty_tally(self, kind: str) -> None:
+        spec = spec_of(kind)
+        assert fold(spec, log_of([]), n_expected=0) == Folded(Tally.empty(spec), 0, 0)
+
+
+class TestTheFirstCounts:
+    def test_of_reports_with_one_id_the_first_in_the_log_counts(self) -> None:
+        mechanism = grr.design(900, 1_000_000_000)
+        spec = RoundSpec(FEATURES, GridEncoding((30, 30)), mechanism)
+        rows = [bytes(16) + bytes(4) + symbol.to_bytes(2, "little") for symbol in (5, 6, 7)]
+        tally = fold(spec, log_of(rows), n_expected=3).tally
+        assert tally.counts[0, 5] == 1
+        assert tally.n_reports == 1
+
+
+class TestIdSet:
+    def test_it_grows_and_forgets_nothing(self) -> None:
+        ids = np.arange(1, 80_001, dtype=np.uint64).reshape(-1, 2)
+        ids = np.concatenate([np.zeros((1, 2), dtype=np.uint64), ids])
+        grown = IdSet(1)
+        for part in np.array_split(ids, 50):
+            assert (grown.add(part) == NEW).all()
+        assert (grown.add(ids[::-1].copy()) == REPEATED).all()
+
+    def test_parts_share_all_ids_and_overlap_in_none(self) -> None:
+        ids = np.random.default_rng(1).integers(0, 1 << 63, size=(10_000, 2), dtype=np.uint64)
+        said = np.array([IdSet(3000, part=part, n_parts=4, keys=(3, 4)).add(ids) for part in range(4)])
+        assert ((said == NEW).sum(axis=0) == 1).all()
+        assert ((said == ELSEWHERE).sum(axis=0) == 3).all()
+        assert (said == NEW).sum(axis=1).min() > 2300
+
+    def test_what_it_says_does_not_depend_on_its_keys(self) -> None:
+        ids = np.random.default_rng(2).integers(0, 50, size=(1000, 2), dtype=np.uint64)
+        assert (IdSet(1000, keys=(1, 2)).add(ids) == IdSet(1000).add(ids)).all()
+
+    def test_ids_that_differ_in_few_bits_do_not_crowd(self) -> None:
+        IdSet(1).add(np.ones((1, 2), dtype=np.uint64))  # compiled
+        counting = np.zeros((400_000, 2), dtype=np.uint64)
+        counting[:, 1] = np.arange(400_000, dtype=np.uint64) << np.uint64(40)
+        began = time.process_time()
+        assert (IdSet(len(counting)).add(counting) == NEW).sum() == len(counting)
+        assert time.process_time() - began < 5  # some .05 s; crowded into one run of places it would be minutes
+
+
+class TestFoldRound:
+    def test_the_log_in_the_database_gives_the_same_tally(self, collection: Collection) -> None:
+        spec = RoundSpec((Feature("x", 0.0, 10.0),), GridEncoding((12,)), design("ss", 12, 500_000_000))
+        round_id = collection.open_alone(spec, target_reports=300)
+        asked = collection.open_round()
+        assert asked is not None
+        collection.answer(asked, 250, batches=40)
+        collection.answer(asked, 50, batches=1)  # the same seed: 50 ids come again, and the round is full
+        with collection.database.reading() as session:
+            closed = session.get_one(type(asked), round_id)
+        assert closed.state == RoundState.CLOSED
+        folded = fold_round(collection.database, closed)
+        assert folded == naive_fold(spec, [packed_reports(spec, 250, 0), packed_reports(spec, 50, 0)])
+        assert (folded.tally.n_reports, folded.n_repeated) == (250, 50)
+
+    def test_rows_larger_than_a_page_and_tiny_ones_are_all_read(
+        self, collection: Collection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("models.report._PAGE_BYTES", 2000)
+        spec = RoundSpec((Feature("x", 0.0, 10.0),), GridEncoding((12,)), design("ss", 12, 500_000_000))
+        collection.open_alone(spec, target_reports=1200)
+        asked = collection.open_round()
+        assert asked is not None
+        for seed, (n, batches) in enumerate([(100, 100), (500, 1), (100, 50), (400, 2), (100, 100)]):
+            collection.answer(asked, n, batches=batches, seed=1000 * seed)
+        assert fold_round(collection.database, asked).tally.n_reports == 1200

@@ -1,0 +1,79 @@
+"""A plan for tests: rounds laid out by the tallies before them, and a model of all tallies."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numba
+import numpy as np
+
+from clustering.plan import Plan
+from sfumato.accounting import NANO
+from sfumato.cluster_model import ClusterModel
+from sfumato.mechanisms import design
+from sfumato.specs import Algorithm, Draw, Feature, GridEncoding, RoundSpec
+
+THREE_ROUNDS = ((0.0, 0.5), (0.5, 1.0), (0.25, 0.75))  # the first two in parallel, the third across both
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Starts the plan in place of `clustering.registry.start`; can be sent to a spawned child.
+
+    `gate` names a file: while it is not there, the plan computes without end after its
+    last round, and says so in a file of the same name with `.reached`.
+    """
+
+    draws: tuple[tuple[float, float], ...] = THREE_ROUNDS
+    epsilon_nano: int = NANO // 4
+    mechanism: str = "ss"
+    gate: str = ""
+
+    def __call__(self, params: Algorithm, features: tuple[Feature, ...], expected_reports: int) -> Plan:
+        """The plan."""
+        cells, sizes = 12, []
+        for lo, hi in self.draws:
+            encoding = GridEncoding((cells,))
+            mechanism = design(self.mechanism, encoding.n_symbols, self.epsilon_nano)
+            collected = yield RoundSpec(features, encoding, mechanism, Draw.between(lo, hi))
+            counts = collected.tally.counts[0]
+            sizes.append(counts.max() / max(1, counts.sum()))
+            cells = 12 + int(counts.argmax())  # the next round depends on what came of this one
+        if self.gate:
+            self._wait_at_gate()
+        shares = np.array([*sizes, 1.0]) / (sum(sizes) + 1.0)
+        centroids = np.linspace(features[0].lower, features[0].upper, len(shares))[:, None]
+        return ClusterModel(
+            "centroids", features, shares, np.zeros(len(shares)), centroids, diagnostics={"cells": cells}
+        )
+
+    def _wait_at_gate(self) -> None:
+        reached = Path(self.gate + ".reached")
+        spin(0)
+        with reached.open("a") as marks:
+            marks.write(f"{os.getpid()}\n")
+        if not Path(self.gate).exists():
+            spin(1 << 62)
+
+
+@numba.njit(nogil=True, cache=True)
+def spin(n: int) -> int:
+    """Compute for a hundred years."""
+    x = 1
+    for _ in range(n):
+        x ^= x << 13
+        x ^= x >> 7
+        x ^= x << 17
+    return x
+
+
+def wait_for(what, timeout: float = 120.0, every: float = 0.01):
+    """What `what()` says as soon as that is true."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        said = what()
+        if said:
+            return said
+        time.sleep(every)
+    raise AssertionError(f"not within {timeout} s")

@@ -1,0 +1,62 @@
+"""`python -m workers`: one worker, set up from the environment.
+
+`SFUMATO_DIE_WITH_PARENT` ends it with the process that started it: the parent's process
+id, or 1 for whoever is the parent when it looks. SIGTERM and SIGINT end it in good order:
+the job under way goes back to the queue at once.
+"""
+
+import argparse
+import os
+import signal
+from types import FrameType
+
+import structlog
+
+from models.db import Database
+from models.doorbell import open_doorbell
+from models.settings import Settings, settings
+from workers.child import StartPlan
+from workers.process import end_with_parent, log_to_stderr
+from workers.supervisor import Supervisor
+
+PARENT_VARIABLE = "SFUMATO_DIE_WITH_PARENT"
+
+
+def main(chosen: Settings | None = None, *, start: StartPlan | None = None) -> None:
+    """Work until told to stop.
+
+    Parameters
+    ----------
+    chosen : Settings, optional
+        By default what the environment says.
+    start : callable, optional
+        Which plan runs which algorithm; the registry's by default.
+    """
+    parent = int(os.environ.get(PARENT_VARIABLE) or 0)
+    if parent:
+        end_with_parent(parent if parent > 1 else os.getppid(), signal.SIGTERM)
+    log_to_stderr()
+    chosen = chosen or settings()
+    redis_url = chosen.redis_url.get_secret_value() if chosen.redis_url else None
+    database = Database(chosen.resolved_database_url, pool_size=2)
+    doorbell = open_doorbell(redis_url, chosen.poll_seconds)
+    supervisor = Supervisor(chosen, database, doorbell, stop_with_parent=bool(parent), start=start)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        supervisor.stop()
+
+    for order in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(order, stop)
+    log = structlog.get_logger(__name__)
+    log.info("worker_started", pid=os.getpid(), embedded=chosen.embedded, doorbell="redis" if redis_url else "polling")
+    supervisor.run()
+    database.close()
+    log.info("worker_stopped", pid=os.getpid())
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(
+        prog="sfumato worker",
+        description="One worker over the database of the settings (SFUMATO_* in the environment).",
+    ).parse_args()
+    main()

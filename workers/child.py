@@ -1,0 +1,134 @@
+"""The computing process: imports clustering, keeps its kernels warm, works on one task at a time.
+
+It is spawned, told what to do over a pipe, and killed without warning when a job is to
+end: whatever it writes is one fenced transaction or nothing.
+"""
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from multiprocessing.connection import Connection
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from models.db import Database
+from models.job import Claim
+from workers.process import describe, end_with_parent, log_to_stderr
+
+# Nothing at the head of this file imports clustering: the supervisor imports this file, and never loads numba.
+
+log = structlog.get_logger(__name__)
+
+StartPlan = Callable[..., Any]  # workers.runner.StartPlan, which cannot be imported here
+
+_OUT_OF_MEMORY = 70  # exit status
+
+
+@dataclass(frozen=True, slots=True)
+class JobTask:
+    """Take a claimed job as far as it goes."""
+
+    held: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class FoldTask:
+    """Tally a closed round that no job will fold."""
+
+    round_id: str
+
+
+Task = JobTask | FoldTask
+
+
+class Reply(StrEnum):
+    """What the child says."""
+
+    READY = "ready"  # kernels are warm; once, at its start
+    DONE = "done"  # the task's claim has ended
+    DATABASE_AWAY = "database_away"  # the task is as it was
+    FAILED = "failed"  # a fold went wrong; it is logged
+
+
+def main(pipe: Connection, database_url: str, parent: int, start: StartPlan | None = None) -> None:
+    """Work until the supervisor is gone.
+
+    Parameters
+    ----------
+    pipe : Connection
+        Tasks in, replies out.
+    database_url : str
+    parent : int
+        The supervisor's process id.
+    start : callable, optional
+        Which plan runs which algorithm; the registry's by default.
+    """
+    end_with_parent(parent, signal.SIGKILL)
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the supervisor decides
+        signal.signal(ignored, signal.SIG_IGN)
+    log_to_stderr()
+    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
+    _warm()
+    database = Database(database_url, pool_size=2)
+    pipe.send(Reply.READY)
+    while True:
+        pipe.send(_perform(database, tasks.get(), start))
+
+
+def _listen(pipe: Connection, tasks: "queue.SimpleQueue[Task]") -> None:
+    """Pass tasks on; end the process when the supervisor's end of the pipe is gone, even in mid-task."""
+    while True:
+        try:
+            tasks.put(pipe.recv())
+        except (EOFError, OSError):
+            os._exit(1)
+
+
+def _perform(database: Database, task: Task, start: StartPlan | None) -> Reply:
+    from clustering import registry
+    from workers import runner
+
+    try:
+        if isinstance(task, JobTask):
+            outcome = runner.run(database, task.held, start=start or registry.start)
+            log.info("claim_ended", job_id=task.held.job_id, outcome=outcome.value)
+        else:
+            runner.fold_alone(database, task.round_id)
+    except (OperationalError, InterfaceError) as error:
+        log.warning("database_away", **describe(error))
+        return Reply.DATABASE_AWAY
+    except MemoryError as error:
+        log.error("out_of_memory", **describe(error))
+        os._exit(_OUT_OF_MEMORY)  # its heap is in shreds: a fresh process takes the next attempt
+    except Exception as error:
+        log.error("task_crashed", **describe(error))
+        return Reply.FAILED
+    return Reply.DONE
+
+
+def _warm() -> None:
+    """Run every kernel once on next to nothing, so that no job waits for the compiler."""
+    import numpy as np
+
+    from clustering.simulate import simulate
+    from sfumato.specs import ShiftedGrid, UniformGrid
+    from workers.distinct import IdSet
+
+    began = time.monotonic()
+    try:
+        IdSet(1).add(np.ones((1, 2), dtype=np.uint64))
+        points = np.linspace(0, 1, 400).reshape(-1, 2)
+        for algorithm in (ShiftedGrid(epsilon=4, clusters=2, cells=4), UniformGrid(epsilon=4, clusters=2, cells=4)):
+            for n_features in (1, 2):
+                simulate(algorithm, points[:, :n_features], seed=0)
+    except Exception as error:  # a job that needs the kernel will say so under its own name
+        log.error("warming_failed", **describe(error))
+    log.info("child_ready", seconds=round(time.monotonic() - began, 2))

@@ -1,0 +1,268 @@
+"""Drives a job's plan: stored tallies in, the next round or the result out.
+
+A plan keeps no state. Every claim starts it afresh, answers it with the tallies that are
+stored, folds the round that has closed since, and ends where the plan wants a round that
+is not there yet (it is opened, and the job waits for its devices) or with the model.
+Every write names the fence the claim holds, so a worker that was overtaken writes nothing.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from importlib.metadata import version
+from typing import Protocol
+
+import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.orm import undefer
+
+from clustering import registry
+from clustering.plan import Collected, Plan, Tally, drive
+from models import job as jobs
+from models import round as rounds
+from models.dataset import Dataset
+from models.db import Database
+from models.errors import StaleFence, TooFewReports
+from models.job import Claim, Job, JobState
+from models.round import Round, RoundState
+from sfumato.accounting import cost
+from sfumato.errors import InvalidSpec, SfumatoError
+from sfumato.specs import Algorithm, Feature, RoundSpec, algorithm_from_wire
+from workers.fold import fold_round
+from workers.process import describe
+
+log = structlog.get_logger(__name__)
+
+StartPlan = Callable[[Algorithm, tuple[Feature, ...], int], Plan]
+
+
+class Outcome(StrEnum):
+    """How a claim ended."""
+
+    COLLECTING = "collecting"  # a round is open, the job waits for devices
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # or expired
+    CANCELED = "canceled"  # on the way to opening a round
+    STALE = "stale"  # somebody else holds the job; nothing was written
+
+
+class _Suspended(Exception):
+    """The plan wants a round that devices have not answered yet."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+
+class _OutOfTime(TooFewReports):
+    """A round's time ran out with too few reports."""
+
+
+def run(database: Database, held: Claim, *, start: StartPlan = registry.start) -> Outcome:
+    """Take a claimed job as far as it goes.
+
+    Parameters
+    ----------
+    database : Database
+    held : Claim
+        From `models.job.claim`.
+    start : callable
+        Which plan runs which algorithm; tests bring their own.
+
+    Raises
+    ------
+    OperationalError, InterfaceError
+        The database is away: the job is as it was.
+    MemoryError
+        The job needs more memory than there is.
+    """
+    try:
+        return _attempt(database, held, start)
+    except (StaleFence, MemoryError, OperationalError, InterfaceError) as error:
+        if isinstance(error, StaleFence):
+            return Outcome.STALE
+        raise
+    except _OutOfTime as error:
+        return _fail(database, held, JobState.EXPIRED, error.code, str(error))
+    except SfumatoError as error:
+        return _fail(database, held, JobState.FAILED, error.code, str(error))
+    except Exception as error:
+        log.error("job_crashed", job_id=held.job_id, **describe(error))
+        detail = "an unexpected error; the worker's log has it under this job's id"
+        return _fail(database, held, JobState.FAILED, "internal_error", detail)
+
+
+def fold_alone(database: Database, round_id: str) -> None:
+    """Tally a closed round that no job will fold, and scrub its reports by the retention rule."""
+    with database.reading() as session:
+        closed = session.get(Round, round_id)
+    if closed is None or closed.state != RoundState.CLOSED:
+        return
+    tally, n_reports = _fold(database, closed)
+    with database.transaction() as session:
+        rounds.store_tally(session, round_id, tally, n_reports, now=database.clock())
+
+
+def _attempt(database: Database, held: Claim, start: StartPlan) -> Outcome:
+    with database.reading() as session:
+        job = session.get_one(Job, held.job_id)
+        features = session.get_one(Dataset, job.dataset_id).features
+    source: _Source = _EarlierRounds(database, held, job) if job.round_ids else _OwnRounds(database, held, job)
+    plan = start(algorithm_from_wire(job.algorithm), features, source.expected_reports)
+    try:
+        model = drive(plan, source.collect)
+    except _Suspended as suspended:
+        return suspended.outcome
+    source.finish()
+    document = {
+        "model": model.to_wire(),
+        "algorithm": job.algorithm,
+        "epsilon_nano": _cost(source.used),
+        "rounds": [
+            {"id": r.id, "index": r.index, "n_reports": r.n_reports, "epsilon_nano": r.epsilon_nano}
+            for r in source.used
+        ],
+    }
+    with database.transaction() as session:
+        jobs.succeed(session, held, document, software_version=version("sfumato-server"), now=database.clock())
+    return Outcome.SUCCEEDED
+
+
+def _cost(used: list[Round]) -> int:
+    """What the rounds cost a device: within a collection by its draw, over collections in sequence."""
+    return sum(
+        cost(((r.spec.draw.lo, r.spec.draw.hi), r.epsilon_nano) for r in used if r.collection_id == collection_id)
+        for collection_id in {r.collection_id for r in used}
+    )
+
+
+class _Source(Protocol):
+    """Where a plan's answers come from."""
+
+    used: list[Round]
+    expected_reports: int
+
+    def collect(self, wanted: RoundSpec) -> Collected:
+        """The answer to the plan's next round."""
+
+    def finish(self) -> None:
+        """The plan has returned."""
+
+
+class _OwnRounds:
+    """The rounds the job opens itself, one for each that its plan wants."""
+
+    def __init__(self, database: Database, held: Claim, job: Job) -> None:
+        self._database, self._held, self._job = database, held, job
+        self.expected_reports = job.target_reports
+        self.used: list[Round] = []
+        with database.reading() as session:
+            self._stored = rounds.of_job(session, job.id)
+
+    def collect(self, wanted: RoundSpec) -> Collected:
+        """The stored answer; where there is none, opens the round and raises _Suspended."""
+        index = len(self.used)
+        if index == len(self._stored):
+            raise _Suspended(self._open(wanted))
+        answered = _tallied(self._database, self._held, self._stored[index].id)
+        self.used.append(answered)
+        return _collected(answered)
+
+    def _open(self, wanted: RoundSpec) -> Outcome:
+        """Post the round's cost, publish it, let the job wait: one transaction."""
+        database, held = self._database, self._held
+        with database.transaction() as session:
+            job = jobs.held_job(session, held)
+            if job.cancel_requested:  # nothing more is spent on it
+                jobs.let_go(session, held, now=database.clock())
+                return Outcome.CANCELED
+            dataset = session.get_one(Dataset, job.dataset_id)
+            opened = rounds.open_for_job(
+                session, dataset, wanted, job.collect, job_id=job.id, actor=job.created_by, now=database.clock()
+            )
+            jobs.suspend(session, held)
+        log.info("round_opened", job_id=held.job_id, round_id=opened.id, index=opened.index)
+        return Outcome.COLLECTING
+
+    def finish(self) -> None:
+        """Nothing to check: the rounds are the plan's own."""
+
+
+class _EarlierRounds:
+    """Rounds collected before, in the order the job names them; opens and spends nothing."""
+
+    def __init__(self, database: Database, held: Claim, job: Job) -> None:
+        with database.reading() as session:
+            named = rounds.by_ids(session, job.dataset_id, job.round_ids)
+        self._rounds = [_tallied(database, held, r.id) for r in named]
+        self.expected_reports = max(1, sum(r.n_reports or 0 for r in self._rounds))
+        self.used: list[Round] = []
+
+    def collect(self, wanted: RoundSpec) -> Collected:
+        """The next round; raises InvalidSpec where there is none or it is of another kind."""
+        if len(self.used) == len(self._rounds):
+            raise InvalidSpec(f"round_ids names {len(self._rounds)} rounds, this algorithm needs more")
+        earlier = self._rounds[len(self.used)]
+        published = earlier.spec.encoding.type
+        if published != wanted.encoding.type:
+            raise InvalidSpec(
+                f"{earlier.id} was collected through {published}, this algorithm needs {wanted.encoding.type} there"
+            )
+        self.used.append(earlier)
+        return _collected(earlier)
+
+    def finish(self) -> None:
+        """Raise InvalidSpec where rounds are left: the result would be of less than was asked for."""
+        if len(self.used) < len(self._rounds):
+            raise InvalidSpec(f"round_ids names {len(self._rounds)} rounds, this algorithm uses {len(self.used)}")
+
+
+def _collected(answered: Round) -> Collected:
+    assert answered.tally is not None  # noqa: S101 - for the type checker: `_tallied` loaded it
+    return Collected(answered.spec, Tally.from_bytes(answered.tally))
+
+
+def _tallied(database: Database, held: Claim, round_id: str) -> Round:
+    """A closed round with its tally, folded now where that was not done yet.
+
+    The tally is stored, and its reports scrubbed, before anything else is asked of it, so
+    that a round with too few reports keeps none of them either.
+
+    Raises
+    ------
+    TooFewReports
+        Fewer distinct reports than the round's minimum.
+    """
+    with database.reading() as session:
+        found = session.get_one(Round, round_id, options=[undefer(Round.tally)])
+    if found.state != RoundState.TALLIED:
+        tally, n_reports = _fold(database, found)
+        with database.transaction() as session:
+            jobs.held_job(session, held)
+            found = rounds.store_tally(session, round_id, tally, n_reports, now=database.clock())
+            session.refresh(found, ["tally"])  # the stored one: another worker may have come first
+    n_reports = found.n_reports or 0
+    if n_reports < found.min_reports:
+        out_of_time = found.job_id == held.job_id and (found.closed_at or 0) >= found.closes_at
+        raise (_OutOfTime if out_of_time else TooFewReports)(n_reports=n_reports, min_reports=found.min_reports)
+    return found
+
+
+def _fold(database: Database, closed: Round) -> tuple[bytes, int]:
+    folded = fold_round(database, closed)
+    log.info(
+        "round_folded",
+        round_id=closed.id,
+        n_reports=folded.tally.n_reports,
+        n_repeated=folded.n_repeated,
+        n_malformed=folded.n_malformed,
+    )
+    return folded.tally.to_bytes(), folded.tally.n_reports
+
+
+def _fail(database: Database, held: Claim, state: JobState, code: str, detail: str) -> Outcome:
+    try:
+        with database.transaction() as session:
+            jobs.fail(session, held, state, code=code, detail=detail, now=database.clock())
+    except StaleFence:
+        return Outcome.STALE
+    log.info("job_failed", job_id=held.job_id, state=state.value, code=code)
+    return Outcome.FAILED

@@ -1,0 +1,298 @@
+"""The supervisor: claims jobs, holds their leases, and has one child compute them.
+
+It loads no numba and computes nothing, so it is never too busy to renew a lease or to
+kill a child: on cancel, on the deadline, when the job is somebody else's by now. Between
+and during jobs it sweeps: closes rounds past their time, folds rounds no job will fold.
+A database that is away is waited for; what this worker holds meanwhile lapses by itself.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from models import idempotency
+from models import job as jobs
+from models import round as rounds
+from models.db import SECOND, Database
+from models.doorbell import Doorbell
+from models.errors import StaleFence
+from models.job import Claim, Job, JobState
+from models.settings import Settings
+from workers.child import FoldTask, JobTask, Reply, StartPlan
+from workers.handle import ChildDied, ChildHandle
+from workers.process import describe
+
+WATCH_SECONDS = 0.1  # how often a job under way is looked at: a cancel is seen within it
+SWEEP_SECONDS = 1.0  # how often rounds to close or fold are looked for; a lost ring costs at most this
+FORGET_SECONDS = 600.0  # how often old idempotency keys are dropped
+LAST_WORD_SECONDS = 1.0  # a child that just ended its claim may still be about to say so
+AWAY_SECONDS = 1.0  # between looks at a job under way while the database is away
+LONGEST_BACK_OFF_SECONDS = 5.0  # between looks for a database that is away
+
+# Why a child is killed.
+CANCEL = "cancel"
+DEADLINE_EXCEEDED = "deadline_exceeded"  # also the job's error code
+LOST = "lost"  # the lease
+STOP = "stop"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class _Due:
+    """Says at most once in `seconds` that it is time."""
+
+    seconds: float
+    at: float = 0.0
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now < self.at:
+            return False
+        self.at = now + self.seconds
+        return True
+
+
+class _Kill(Exception):
+    """The child's task is to end now, for this reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class _Undone(Exception):
+    """The child could not do its task and lives: better wait a little."""
+
+
+class Supervisor:
+    """One worker.
+
+    Parameters
+    ----------
+    settings : Settings
+        Lease, deadline, attempts.
+    database : Database
+    doorbell : Doorbell
+    stop_with_parent : bool
+        Whether to stop in good order when the process that started this one is gone.
+    start : callable, optional
+        Which plan runs which algorithm; the registry's by default.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        doorbell: Doorbell,
+        *,
+        stop_with_parent: bool = False,
+        start: StartPlan | None = None,
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._doorbell = doorbell
+        self._child = ChildHandle(settings.resolved_database_url, start)
+        self._lease = int(settings.lease_seconds * SECOND)
+        self._parent = os.getppid() if stop_with_parent else None
+        self._stopping = False
+        self._sweep_is_due = _Due(SWEEP_SECONDS)
+        self._fold_is_due = _Due(SWEEP_SECONDS)
+        self._forget_is_due = _Due(FORGET_SECONDS)
+
+    def stop(self) -> None:
+        """Have `run` return soon; what is under way goes back to the queue. Safe in a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Work until stopped; no failure of the database, the doorbell or the child ends it."""
+        back_off = 0.0
+        try:
+            while not self._is_stopping():
+                try:
+                    if not self._turn():
+                        self._doorbell.wait(SWEEP_SECONDS)
+                    back_off = 0.0
+                except ChildDied as died:
+                    log.error("child_did_not_start", exit_status=died.exit_status)
+                except Exception as error:
+                    log.error("turn_failed", **describe(error))
+                    back_off = min(2 * back_off + 0.1, LONGEST_BACK_OFF_SECONDS)
+                    time.sleep(back_off)
+        finally:
+            self._child.kill()
+
+    def _is_stopping(self) -> bool:
+        return self._stopping or (self._parent is not None and os.getppid() != self._parent)
+
+    def _turn(self) -> bool:
+        """One job and one fold, where there are; False where there was nothing to do."""
+        if not self._child.ensure(WATCH_SECONDS):  # a worker that is not ready leaves jobs to others
+            self._sweep()
+            return True
+        self._sweep()
+        return self._take_job() | self._take_fold()
+
+    # ---- jobs ----
+
+    def _take_job(self) -> bool:
+        if not self._child.ensure(0):
+            return False
+        settings, database = self._settings, self._database
+        with database.reading() as session:
+            if not jobs.is_any_waiting(session, now=database.clock()):
+                return False
+        with database.transaction() as session:
+            held = jobs.claim(
+                session, now=database.clock(), lease_microseconds=self._lease, max_attempts=settings.max_attempts
+            )
+        if held is None:
+            return False
+        log.info("job_claimed", job_id=held.job_id, fence=held.fence)
+        self._child.ask(JobTask(held))
+        try:
+            reply = self._watch(self._look_at_job(held))
+        except ChildDied as died:
+            log.warning("child_died", job_id=held.job_id, exit_status=died.exit_status)
+            self._hand_back(held, is_attempt=True)
+        except _Kill as kill:
+            self._child.kill()
+            log.info("child_killed", job_id=held.job_id, reason=kill.reason)
+            self._settle(held, kill.reason)
+        else:
+            if reply != Reply.DONE:
+                self._hand_back(held, is_attempt=True)
+                raise _Undone(reply)
+        return True
+
+    def _look_at_job(self, held: Claim) -> Callable[[], None]:
+        """What to do every so often while the child works on a job; raises _Kill or StaleFence."""
+        renewal_is_due = self._renewal()
+
+        def look() -> None:
+            if renewal_is_due():
+                with self._database.transaction() as session:
+                    job = jobs.renew(session, held, now=self._database.clock(), lease_microseconds=self._lease)
+            else:
+                with self._database.reading() as session:
+                    job = session.get_one(Job, held.job_id)
+            if job.fence != held.fence or job.state != JobState.RUNNING:
+                raise StaleFence("another worker holds this job")
+            if job.cancel_requested:
+                raise _Kill(CANCEL)
+
+        return look
+
+    def _renewal(self) -> "_Due":
+        quarter = self._settings.lease_seconds / 4
+        return _Due(quarter, at=time.monotonic() + quarter)
+
+    def _settle(self, held: Claim, reason: str) -> None:
+        """Write down why a child was killed; StaleFence means that it had come to its end before."""
+        if reason == STOP:
+            self._hand_back(held, is_attempt=False)
+            return
+        try:
+            with self._database.transaction() as session:
+                now = self._database.clock()
+                if reason == CANCEL:
+                    jobs.let_go(session, held, now=now)
+                elif reason == DEADLINE_EXCEEDED:
+                    detail = f"computed for longer than {self._settings.job_seconds:g} s"
+                    jobs.fail(session, held, JobState.FAILED, code=DEADLINE_EXCEEDED, detail=detail, now=now)
+        except StaleFence:
+            log.info("claim_over", job_id=held.job_id)
+
+    def _hand_back(self, held: Claim, *, is_attempt: bool) -> None:
+        """Let another worker have the job at once; where the database is away, when the lease lapses."""
+        try:
+            with self._database.transaction() as session:
+                jobs.hand_back(session, held, is_attempt=is_attempt, now=self._database.clock())
+        except StaleFence:
+            return
+        except SQLAlchemyError as error:
+            log.warning("not_handed_back", job_id=held.job_id, **describe(error))
+            return
+        self._doorbell.ring(held.job_id)
+
+    # ---- folds ----
+
+    def _take_fold(self) -> bool:
+        if not self._fold_is_due() or not self._child.ensure(0):
+            return False
+        with self._database.transaction() as session:
+            round_id = rounds.claim_fold(session, now=self._database.clock(), lease_microseconds=self._lease)
+        if round_id is None:
+            return False
+        self._fold_is_due.at = 0.0  # there may be more
+        self._child.ask(FoldTask(round_id))
+        renewal_is_due = self._renewal()
+
+        def look() -> None:
+            if renewal_is_due():
+                self._keep_fold(round_id, self._lease)
+
+        try:
+            reply = self._watch(look)
+        except ChildDied as died:  # the claim lapses by itself: a round that kills workers does so seldom
+            log.warning("child_died", round_id=round_id, exit_status=died.exit_status)
+        except _Kill as kill:
+            self._child.kill()
+            log.info("child_killed", round_id=round_id, reason=kill.reason)
+            if kill.reason == STOP:
+                self._keep_fold(round_id, 0)
+        else:
+            if reply == Reply.DATABASE_AWAY:
+                raise _Undone(reply)
+        return True
+
+    def _keep_fold(self, round_id: str, lease: int) -> None:
+        with self._database.transaction() as session:
+            rounds.keep_fold(session, round_id, until=self._database.clock() + lease)
+
+    # ---- while the child works, and between ----
+
+    def _watch(self, look: Callable[[], None]) -> Reply:
+        """The child's answer to its task; `look` is called in between.
+
+        Raises ChildDied; _Kill where the child is to be ended.
+        """
+        deadline = time.monotonic() + self._settings.job_seconds
+        pause = WATCH_SECONDS
+        while True:
+            reply = self._child.listen(pause)
+            if reply is not None:
+                return reply
+            if self._is_stopping():
+                raise _Kill(STOP)
+            if time.monotonic() >= deadline:
+                raise _Kill(DEADLINE_EXCEEDED)
+            try:
+                look()
+                self._sweep()
+                pause = WATCH_SECONDS
+            except StaleFence:
+                reply = self._child.listen(LAST_WORD_SECONDS)
+                if reply is not None:
+                    return reply
+                raise _Kill(LOST) from None
+            except SQLAlchemyError as error:  # the child may well get through; the fence guards what it writes
+                log.warning("database_away", **describe(error))
+                pause = AWAY_SECONDS
+
+    def _sweep(self) -> None:
+        """Close rounds past their time and ring for their jobs; drop old idempotency keys."""
+        if not self._sweep_is_due():
+            return
+        with self._database.transaction() as session:
+            waiting = rounds.close_due(session, now=self._database.clock())
+        for job_id in waiting:
+            if job_id is not None:
+                self._doorbell.ring(job_id)
+        if self._forget_is_due():
+            with self._database.transaction() as session:
+                idempotency.forget(session, now=self._database.clock())
