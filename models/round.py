@@ -36,8 +36,8 @@ from models.db import Base, CanonicalJson, Id, new_id
 from models.errors import Conflict, LimitExceeded, NotFound, RoundClosed
 from models.tenant import Caller
 from sfumato import mechanisms
-from sfumato.accounting import DRAW_SPAN, cost
-from sfumato.specs import Draw, RoundSpec, round_spec_from_wire, to_wire
+from sfumato.accounting import cost
+from sfumato.specs import RoundSpec, round_spec_from_wire, to_wire
 
 
 class RoundState(StrEnum):
@@ -87,11 +87,6 @@ class Collect:
     min_reports: int
     seconds: int
 
-    def share(self, draw: Draw) -> "Collect":
-        """What a round waits for that only the devices of these draws answer."""
-        target, least = (-(-n * (draw.hi - draw.lo) // DRAW_SPAN) for n in (self.target_reports, self.min_reports))
-        return Collect(target, least, self.seconds)
-
 
 def open_standalone(
     session: Session,
@@ -132,8 +127,7 @@ def open_for_job(
     increase = cost([*before, this]) - cost(before)
     round_id = new_id("rnd")
     ledger.post(session, dataset.id, increase, reference=round_id, reservation=job_id, actor=actor, now=now)
-    share = collect.share(spec.draw)
-    return _add(session, dataset, spec, share, round_id=round_id, job_id=job_id, index=len(earlier), now=now)
+    return _add(session, dataset, spec, collect, round_id=round_id, job_id=job_id, index=len(earlier), now=now)
 
 
 def _add(

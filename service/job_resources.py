@@ -53,9 +53,7 @@ class Progress(Wire):
     rounds_opened: Count
     open_round_id: RoundId | None
     n_received: Count = Field(description="Reports its newest round has received.")
-    target_reports: Count | None = Field(
-        description="Reports a round that every device answers waits for; others wait for their share."
-    )
+    target_reports: Count | None = Field(description="Reports each round waits for.")
 
 
 class JobError(Wire):

@@ -32,8 +32,12 @@ FEATURES = [{"name": "x", "lower": 0, "upper": 1}, {"name": "y", "lower": -5, "u
 ALGORITHM = {"type": "shifted_grid", "epsilon": 2, "clusters": 3}
 N_REPORTS = 2000  # of a job's round
 
-few_and_many = pytest.mark.parametrize(
+# Twenty kills in each: during ingest, about a minute a database; during jobs, some two (so not in every CI run).
+few_and_many_streams = pytest.mark.parametrize(
     "n_kills", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.ci, pytest.mark.timeout(900)])]
+)
+few_and_many_jobs = pytest.mark.parametrize(
+    "n_kills", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
 
 
@@ -110,7 +114,7 @@ def tally_of(spec: RoundSpec, reports: list[bytes]) -> Tally:
 
 
 class TestDuringIngest:
-    @few_and_many
+    @few_and_many_streams
     def test_every_acknowledged_report_counts_exactly_once(
         self, database_url: str, tmp_path: Path, n_kills: int
     ) -> None:
@@ -183,7 +187,7 @@ class TestDuringIngest:
 
 
 class TestDuringAJob:
-    @few_and_many
+    @few_and_many_jobs
     def test_every_job_ends_in_one_and_the_same_result(
         self, database_url: str, database_kind: str, tmp_path: Path, n_kills: int
     ) -> None:

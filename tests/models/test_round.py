@@ -87,20 +87,6 @@ class TestOpening:
 
 
 class TestOpeningForAJob:
-    def test_waits_for_the_share_of_the_devices_that_answer_it(self, world: World) -> None:
-        world.submit(world.new_dataset(min_reports=5))
-
-        opened = world.open_for(world.claimed(), lo=0.25, hi=0.5, collect=Collect(1001, 41, 3600))
-
-        assert (opened.target_reports, opened.min_reports) == (251, 11)
-
-    def test_a_small_share_still_waits_for_the_datasets_minimum(self, world: World) -> None:
-        world.submit(world.new_dataset(min_reports=50))
-
-        opened = world.open_for(world.claimed(), lo=0.0, hi=0.01, collect=Collect(1000, 0, 3600))
-
-        assert (opened.target_reports, opened.min_reports) == (50, 50)
-
     def test_posts_out_of_the_reservation(self, world: World) -> None:
         within = world.new_dataset(epsilon_nano=5 * NANO)
         queued = world.submit(within, epsilon_nano=2 * NANO)
