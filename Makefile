@@ -48,8 +48,8 @@ openapi-check: $(READY) ## Fail if openapi/openapi.json is not what the code say
 	$(BIN)/python -m service.openapi | diff -u openapi/openapi.json - \
 		|| { echo "openapi/openapi.json is out of date: run 'make openapi' and commit it"; exit 1; }
 
-bench: $(READY) ## Quality on the shapes of the literature
-	@$(BIN)/python -m benchmarks.quality_shapes $(ARGS)
+bench: $(READY) ## Quality of clustering, beside other methods; ARGS="--quick", "--data DIR --out DIR"
+	@$(BIN)/python -m benchmarks.quality local --out build/benchmarks $(ARGS)
 
 lock: $(READY) ## Pin requirements.lock again; ARGS=--upgrade takes the newest versions
 	$(BIN)/uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --only-binary :all: \

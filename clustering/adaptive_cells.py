@@ -14,17 +14,8 @@ from clustering.decoders import Decoder
 from clustering.errors import UnfitRound
 from clustering.plan import Collected
 from sfumato.encodings import tree_starts, z_places
-from sfumato.specs import MAX_SUBSET_SYMBOLS, Encoding, GridEncoding, TreeGridEncoding
-
-MAX_FEATURES = 8
-MAX_DEPTH_BITS = 16  # levels times features: 65,536 finest boxes
-MAX_DEPTH = 9  # 512 cells per feature
-MAX_CELLS = MAX_SUBSET_SYMBOLS  # of one round: what subset selection carries
-
-
-def deepest(n_features: int) -> int:
-    """The finest level a plan uses."""
-    return min(MAX_DEPTH, MAX_DEPTH_BITS // n_features)
+from sfumato.sizing import MAX_DEPTH_BITS, MAX_GRID_FEATURES, deepest
+from sfumato.specs import Encoding, GridEncoding, TreeGridEncoding
 
 
 @dataclass(frozen=True)
@@ -88,7 +79,7 @@ def partition_of(encoding: Encoding) -> tuple[Partition, NDArray[np.int64]]:
         starts = np.array(tree_starts(encoding), dtype=np.int64)
         places = starts >> (encoding.depth - levels) * encoding.n_features
         return Partition(encoding.n_features, levels, places), np.arange(len(levels), dtype=np.int64)
-    if isinstance(encoding, GridEncoding) and encoding.n_features <= MAX_FEATURES:
+    if isinstance(encoding, GridEncoding) and encoding.n_features <= MAX_GRID_FEATURES:
         d, level = encoding.n_features, encoding.cells[0].bit_length() - 1
         if encoding.cells == (1 << level,) * d and level <= deepest(d):
             return uniform(d, level), np.argsort(_walk(d, level), axis=None)
@@ -216,8 +207,10 @@ class Reconciled:
             variances[here] = self.variances[level][partition.places[here]]
         return estimates, variances
 
-    def sum_variances(self, partition: Partition, labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Variance of the sum of estimates over each region 0 .. n-1 of cells.
+    def sum_variances(
+        self, partition: Partition, labels: NDArray[np.int64], of_cells: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Variance of the sum of estimates over each region 0 .. n-1 of cells, or of a weighted sum.
 
         A family's estimates are what it was found to be, plus each sibling's part of what the
         parent was corrected by; the two are independent. So from the leaves up, a family with
@@ -232,7 +225,7 @@ class Reconciled:
                 if level < partition.depth:
                     weights += carried
                 here = (partition.levels == level) & (labels == region)
-                weights[partition.places[here]] += 1
+                weights[partition.places[here]] += 1 if of_cells is None else of_cells[here]
                 family, own = weights.reshape(-1, n_halves), self.own[level].reshape(-1, n_halves)
                 whole = own.sum(axis=1)
                 common = np.divide((family * own).sum(axis=1) ** 2, whole, out=np.zeros_like(whole), where=whole > 0)

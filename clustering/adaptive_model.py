@@ -1,45 +1,33 @@
 """What the adaptive grids share: how fine to begin, how rounds are read, and the model at the end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import ceil, isfinite, sqrt
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustering.adaptive_cells import (
-    MAX_CELLS,
-    MAX_FEATURES,
     History,
     Partition,
     Reconciled,
-    deepest,
     estimates_of,
 )
+from clustering.cell_places import CellPlaces
 from clustering.cell_regions import CellBumps, CellGraph, cell_bumps, cell_graph, cell_regions, face_pairs
-from clustering.decoders import Decoder, decoder, mass_noise
+from clustering.confidence import NOISE_FACTOR, confidence, finite
+from clustering.decoders import Decoder, decoder
 from clustering.errors import TooFewReports
+from clustering.expected_error import Answer, expected_error, rerun
 from clustering.label_regions import by_mass, label_map_model, project_to_shares
 from clustering.plan import Collected
-from clustering.plans.shifted_grid import (
-    MAX_JSON_INT,
-    MIN_CONTRAST,
-    MIN_EFFECTIVE_REPORTS,
-    MIN_EXCESS,
-    NOISE_FACTOR,
-)
-from clustering.plans.uniform_grid import reports_needed
 from sfumato.cluster_model import ClusterModel
-from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import design
-from sfumato.specs import MAX_CLUSTERS, Draw, Feature
+from sfumato.specs import MAX_CLUSTERS, Feature, RoundSpec
 
-# r of the detectability rule k <= sqrt(N/v) / (z r), see `start_level`
-DENSE_SHARE = 0.25
-
-COUNTED_ERRORS = 3.0  # standard errors of its region that E must have, to be counted as a cluster
-DETECTABLE_ERRORS = 2.0  # to be called detectable
+# What counts as a cluster when their number is left open.
+MIN_EXCESS = 0.01  # E, share of all people
+MIN_CONTRAST = 0.35  # E/S, share of the cluster above the cell where it meets its neighbour
+COUNTED_ERRORS = 3.0  # E in standard errors of its region
 
 
 @dataclass
@@ -60,36 +48,15 @@ class Progress:
         return partition
 
 
-def check_features(plan: str, features: Sequence[Feature]) -> None:
-    """Raise InvalidSpec for a number of features that dyadic cells cannot serve."""
-    if not 1 <= len(features) <= MAX_FEATURES:
-        raise InvalidSpec(f"{plan} takes 1 to {MAX_FEATURES} features")
-
-
-def start_level(n_features: int, n_reports: int, epsilon_nano: int) -> int:
-    """The finest level whose dense cells can be told from noise, at least 1.
-
-    k <= sqrt(N/v) / (z r), as `uniform_grid` sizes its grid, with r = 1/4: levels come in
-    steps of 2**d cells, and cells that cannot be told from noise one by one still add up
-    along a cluster.
-    """
-    level = 1
-    while level < deepest(n_features) and 1 << (level + 1) * n_features <= MAX_CELLS:
-        k = 1 << (level + 1) * n_features
-        if reports_needed(k, decoder(design("auto", k, epsilon_nano)), DENSE_SHARE) > n_reports:
-            break
-        level += 1
-    return level
-
-
-def draws(shares: Sequence[int]) -> list[Draw]:
-    """Intervals of the draw in proportion to whole numbers; they meet and leave no draw out."""
-    ends = np.cumsum([0, *shares]).tolist()
-    return [Draw.between(lo / ends[-1], hi / ends[-1]) for lo, hi in pairwise(ends)]
+Rounds = Generator[RoundSpec, Collected, tuple[Progress, Partition]]
 
 
 def adaptive_model(
-    clusters: int | None, features: tuple[Feature, ...], progress: Progress, partition: Partition
+    clusters: int | None,
+    features: tuple[Feature, ...],
+    progress: Progress,
+    partition: Partition,
+    again: Callable[[], Rounds],
 ) -> ClusterModel:
     """The model of cells, by all that the rounds told of them.
 
@@ -97,14 +64,25 @@ def adaptive_model(
     E/S >= .35 (STATISTICS 3.2) and three standard errors of their region; one cluster below
     N_eff = 1e4.
 
+    Parameters
+    ----------
+    clusters : int, optional
+    features : tuple of Feature
+    progress : Progress
+    partition : Partition
+        As adapted by the end.
+    again : callable
+        The rounds from their beginning, for synthetic people.
+
     Returns
     -------
     ClusterModel
         A label map over the finest grid, clusters by descending size. Diagnostics: n_reports,
         in all and by round; n_eff (null where nothing was perturbed); reports_needed (for
-        n_eff = 1e4); low_confidence; delta; n_cells and levels (how many cells of each, from 0);
-        excess_mass (null for the one that met no other) and detectable (E >= 8 delta
-        and two standard errors of its region) per cluster.
+        n_eff = 1e4); low_confidence; delta; expected_error (share of people whose label noise is
+        expected to have changed, see `clustering.expected_error.expected_error`); n_cells and
+        levels (how many cells of each, from 0); excess_mass (null for the one that met no
+        other) and detectable (E >= 8 delta and two standard errors of its region) per cluster.
 
     Raises
     ------
@@ -114,52 +92,92 @@ def adaptive_model(
     n_reports = progress.history.n_reports
     if n_reports == 0:
         raise TooFewReports(n_reports=0, n_needed=1)
-    reading = progress.readings[-1]
-    n_eff = n_reports * reading.signal
-    needed = min(max(1, ceil(MIN_EFFECTIVE_REPORTS / reading.signal)), MAX_JSON_INT)
-    low_confidence = n_eff < MIN_EFFECTIVE_REPORTS
-    delta = mass_noise(n_reports, reading.contrast)
+    trust = confidence(n_reports, progress.readings[-1])
+    cut = _cut(clusters, progress, partition)
+    excess = [finite(float(e)) for e in cut.excess]
+    noise = cut.reconciled.sum_variances(partition, cut.labels)
+    detectable = [
+        e is None or trust.is_detectable(e, sqrt(error)) for e, error in zip(excess, noise.tolist(), strict=True)
+    ]
+    sizes = np.bincount(cut.labels, weights=cut.shares)
+    misfit = sizes - np.bincount(cut.labels, weights=cut.estimates)
+    density = (cut.shares / np.bincount(cut.cells.ravel()))[cut.cells]
 
+    def relabel(answer: Answer) -> NDArray[np.int64]:
+        other = _cut(clusters, *rerun(again(), answer))
+        return other.labels[other.cells]
+
+    return label_map_model(
+        features,
+        cut.labels[cut.cells],
+        density,
+        np.sqrt(noise + misfit**2 + (sizes * (1 - sizes)).clip(0) / n_reports),
+        _centre_errors(cut, partition, n_reports),
+        {
+            **trust.diagnostics(),
+            "reports_by_round": progress.reports,
+            "expected_error": expected_error(relabel, density, tuple(progress.reports)),
+            "n_cells": len(cut.labels),
+            "levels": np.bincount(partition.levels).tolist(),
+            "excess_mass": excess,
+            "detectable": detectable,
+        },
+        trust.warnings(clusters, detectable, refused=trust.low_confidence),
+    )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Cells cut into clusters.
+
+    Attributes
+    ----------
+    reconciled : Reconciled
+    cells : ndarray of shape (boxes,) * n_features, int64
+        The cell of each finest box.
+    estimates, shares : ndarray of shape (n_cells,), float64
+        As they are, and as published: non-negative, of sum one.
+    labels : ndarray of shape (n_cells,), int64
+        0 .. n-1 by descending size.
+    excess : ndarray of shape (n,), float64
+    """
+
+    reconciled: Reconciled
+    cells: NDArray[np.int64]
+    estimates: NDArray[np.float64]
+    shares: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    excess: NDArray[np.float64]
+
+
+def _cut(clusters: int | None, progress: Progress, partition: Partition) -> _Cut:
+    trust = confidence(progress.history.n_reports, progress.readings[-1])
     reconciled = progress.history.reconcile(partition.depth)
     estimates, _ = reconciled.of(partition)
     cells = partition.cell_map()
     # below zero is noise, and an empty region would count its depth as excess
     graph = cell_graph(estimates.clip(0), partition.volumes, face_pairs(cells))
     found = cell_bumps(graph, core_density=1.0)
-    if clusters is None and not low_confidence:
-        kept = _count(graph, found, reconciled, partition, delta)
+    if clusters is None and not trust.low_confidence:
+        kept = _count(graph, found, reconciled, partition, trust.delta)
     else:
         kept = np.arange(min(clusters or 1, len(found.peaks)))
     shares = project_to_shares(estimates)
     labels, order = by_mass(cell_regions(graph, found.peaks[kept]), shares)
-    excess = [float(e) if isfinite(e) else None for e in found.excess[kept][order]]
-    sizes = np.bincount(labels, weights=shares)
-    noise = reconciled.sum_variances(partition, labels)
-    errors = np.sqrt(noise + (sizes * (1 - sizes)).clip(0) / n_reports)
-    detectable = [
-        e is None or e >= max(NOISE_FACTOR * delta, DETECTABLE_ERRORS * sqrt(error))
-        for e, error in zip(excess, noise.tolist(), strict=True)
-    ]
-    boxes = np.bincount(cells.ravel())
-    return label_map_model(
-        features,
-        labels[cells],
-        (shares / boxes)[cells],
-        errors,
-        {
-            "n_reports": n_reports,
-            "reports_by_round": progress.reports,
-            "n_eff": n_eff if isfinite(n_eff) else None,
-            "reports_needed": needed,
-            "low_confidence": low_confidence,
-            "delta": delta,
-            "n_cells": len(labels),
-            "levels": np.bincount(partition.levels).tolist(),
-            "excess_mass": excess,
-            "detectable": detectable,
-        },
-        _warnings(clusters, detectable, n_reports, needed, low_confidence),
-    )
+    return _Cut(reconciled, cells, estimates, shares, labels, found.excess[kept][order])
+
+
+def _centre_errors(cut: _Cut, partition: Partition, n_reports: int) -> NDArray[np.float64]:
+    """Standard errors of the centres, in [0, 1]: noise, and the misfit of shares and estimates."""
+    boxes = np.bincount(cut.cells.ravel())
+    density = (cut.shares / boxes)[cut.cells]
+    places = CellPlaces.of(cut.labels[cut.cells], density)
+    variances = np.empty(places.centres.shape)
+    for axis in range(places.centres.shape[1]):
+        weights = np.bincount(cut.cells.ravel(), weights=places.weights[:, axis]) / boxes
+        misfit = np.bincount(cut.labels, weights=weights * (cut.estimates - cut.shares))
+        variances[:, axis] = cut.reconciled.sum_variances(partition, cut.labels, weights) + misfit**2
+    return places.errors(variances, n_reports, boxes[cut.cells.ravel()])
 
 
 def _count(
@@ -178,23 +196,3 @@ def _count(
         if is_clear.all():
             return kept
         kept = kept[is_clear]
-
-
-def _warnings(
-    clusters: int | None, detectable: Sequence[bool], n_reports: int, needed: int, low_confidence: bool
-) -> tuple[str, ...]:
-    """What a reader must know before they believe the model, in sentences."""
-    said = []
-    if low_confidence and clusters is None:
-        said.append(
-            f"{n_reports} reports at this epsilon are too few to count clusters, so everybody is put in one; "
-            f"about {needed} would do, or name the number of clusters."
-        )
-    elif low_confidence:
-        said.append(f"{n_reports} reports are few at this epsilon; about {needed} would make for a steady result.")
-    if clusters is not None and len(detectable) < clusters:
-        said.append(f"{clusters} clusters were asked for, but the cells have only {len(detectable)} bumps.")
-    if not all(detectable):
-        doubtful = ", ".join(str(cluster) for cluster, is_clear in enumerate(detectable) if not is_clear)
-        said.append(f"Clusters that noise could have made, by their excess mass: {doubtful}.")
-    return tuple(said)

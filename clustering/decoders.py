@@ -1,8 +1,6 @@
 """From a tally to frequencies: the unbiased estimate and its variance, by the mechanism's exact support."""
 
-from dataclasses import dataclass
-from fractions import Fraction
-from math import inf, sqrt
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +8,13 @@ from numpy.typing import NDArray
 from clustering.errors import UnfitRound
 from clustering.kernels.walsh import walsh_hadamard
 from clustering.plan import Tally
-from sfumato.mechanisms import ratio, support
-from sfumato.specs import GrrMechanism, HrMechanism, Mechanism, SsMechanism
+from sfumato.mechanisms import support
+from sfumato.precision import Precision, precision
+from sfumato.specs import HrMechanism, Mechanism
 
 
 @dataclass(frozen=True)
-class Decoder:
+class Decoder(Precision):
     """What a mechanism's reports tell, in floating point; made by `decoder`.
 
     Estimates sum to one. Under `grr` and `ss` they do so by themselves: a report names a
@@ -28,28 +27,13 @@ class Decoder:
 
     Attributes
     ----------
+    Those of `Precision`, and:
     n_symbols : int
         k.
     p, q : float
         The chance that a report supports its own symbol, and any one other.
     scale : float
         1 / (p - q).
-    zero_variance : float
-        n times the variance of an estimate at frequency 0: v = q (1-q) / (p-q)^2, or
-        v (1 - 1/k) + u/k^2 where the sum is made one.
-    slope_variance : float
-        u = (p (1-p) - q (1-q)) / (p-q)^2: what a frequency f adds to it, times f; or
-        u (1 - 2/k).
-    spread_variance : float
-        n times the variance of a weighted sum of estimates at frequency 0, for each unit of
-        sum (w - mean w)^2: v k/(k-1), or v.
-    signal : float
-        sinh^2(epsilon/2), the information of one report: (e^eps - 1)^2 / (4 e^eps).
-        Infinite where nothing is perturbed (a dry run).
-    contrast : float
-        tanh(epsilon/2), in (0, 1].
-    names_so_many : bool
-        Whether every report names the same number of symbols.
     n_coefficients : int
         K, where a tally counts Walsh coefficients and signs; 0 where it counts symbols.
     """
@@ -58,12 +42,6 @@ class Decoder:
     p: float
     q: float
     scale: float
-    zero_variance: float
-    slope_variance: float
-    spread_variance: float
-    signal: float
-    contrast: float
-    names_so_many: bool
     n_coefficients: int
 
     def frequencies(self, tally: Tally) -> NDArray[np.float64]:
@@ -152,36 +130,11 @@ def decoder(mechanism: Mechanism) -> Decoder:
     p, q = support(mechanism)
     if p == q:
         raise UnfitRound("reports of this mechanism say nothing about their symbol")
-    gap = p - q
-    try:
-        odds = ratio(mechanism)
-    except ZeroDivisionError:  # unbounded: nothing is perturbed
-        signal, contrast = inf, 1.0
-    else:
-        signal, contrast = signal_of(odds), float((odds - 1) / (odds + 1))
-    k = mechanism.n_symbols
-    at_zero, slope = q * (1 - q) / gap**2, (p * (1 - p) - q * (1 - q)) / gap**2
-    names_so_many = isinstance(mechanism, GrrMechanism | SsMechanism)
     return Decoder(
-        n_symbols=k,
+        **asdict(precision(mechanism)),
+        n_symbols=mechanism.n_symbols,
         p=float(p),
         q=float(q),
-        scale=float(1 / gap),
-        zero_variance=float(at_zero if names_so_many else at_zero * Fraction(k - 1, k) + slope / k**2),
-        slope_variance=float(slope if names_so_many else slope * Fraction(k - 2, k)),
-        spread_variance=float(at_zero * Fraction(k, k - 1) if names_so_many else at_zero),
-        signal=signal,
-        contrast=contrast,
-        names_so_many=names_so_many,
+        scale=float(1 / (p - q)),
         n_coefficients=mechanism.n_coefficients if isinstance(mechanism, HrMechanism) else 0,
     )
-
-
-def signal_of(odds: Fraction) -> float:
-    """(e^eps - 1)^2 / (4 e^eps) at e^eps = odds: N times this is N_eff, the effective number of reports."""
-    return float((odds - 1) ** 2 / (4 * odds))
-
-
-def mass_noise(n_reports: int, contrast: float) -> float:
-    """δ = 1 / (2 sqrt(N) tanh(eps/2)): the mass of people that noise can fake (STATISTICS 3.2)."""
-    return 1 / (2 * sqrt(n_reports) * contrast)

@@ -3,6 +3,7 @@
 SfumatoError
 ├── TooFewReports          nothing, or too little, to estimate from
 ├── TallyMalformed         bytes or arrays that are no tally of the round
+├── BudgetOverdrawn        a question to the curator that its budget does not cover
 └── InvalidSpec
     └── UnfitRound         a published round the plan or the decoder cannot go on from
 """
@@ -29,3 +30,14 @@ class TallyMalformed(SfumatoError):
 
 class UnfitRound(InvalidSpec):
     """A published round that a plan cannot go on from, or whose reports tell nothing."""
+
+
+class BudgetOverdrawn(SfumatoError):
+    """A question that would cost more than the curator has left: nothing was drawn for it."""
+
+    code = "budget_exhausted"
+
+    def __init__(self, *, asked_nano: int, left_nano: int) -> None:
+        super().__init__(f"this question costs {asked_nano} nano-epsilon, {left_nano} are left")
+        self.asked_nano = asked_nano
+        self.left_nano = left_nano

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,15 @@ class Bump:
     saddle: Cell | None
     excess: float
     mass: float
+
+    @property
+    def height(self) -> float:
+        """E/√S: of two bumps of equal excess, the one with fewer people in it stands out more.
+
+        The S people of a bump, if the E that stand above its saddle were chance, would vary
+        by √S.
+        """
+        return self.excess / sqrt(self.mass)
 
 
 @dataclass(frozen=True)

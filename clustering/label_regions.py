@@ -21,9 +21,12 @@ PRIVACY: Mapping[str, PrivacyStatus] = {
     "sizes": "post_processed",
     "size_errors": "post_processed",
     "centroids": "post_processed",
+    "centroid_errors": "post_processed",
+    "encoding": "public",
     "grid_shape": "public",
     "labels": "post_processed",
     "density": "post_processed",
+    "memberships": "post_processed",
     "diagnostics": "post_processed",
     "warnings": "post_processed",
     "privacy": "public",
@@ -94,6 +97,7 @@ def label_map_model(
     labels: NDArray[np.int64],
     density: NDArray[np.float64],
     size_errors: NDArray[np.float64],
+    centre_errors: NDArray[np.float64],
     diagnostics: Mapping[str, Any],
     warnings: tuple[str, ...],
 ) -> ClusterModel:
@@ -106,6 +110,8 @@ def label_map_model(
     density : ndarray of the same shape
         Non-negative, of sum one.
     size_errors : ndarray of shape (n,)
+    centre_errors : ndarray of shape (n, n_features)
+        In the scaled box, as shares of each feature's range.
     """
     sizes = region_totals(labels, density)
     return ClusterModel(
@@ -113,7 +119,8 @@ def label_map_model(
         features=features,
         sizes=sizes / sizes.sum(),
         size_errors=size_errors,
-        centroids=unscale_many(features, _centres(labels, density)),
+        centroids=unscale_many(features, centres_of(labels, density)),
+        centroid_errors=centre_errors * np.array([feature.upper - feature.lower for feature in features]),
         label_map=labels,
         density=density,
         diagnostics=diagnostics,
@@ -122,7 +129,7 @@ def label_map_model(
     )
 
 
-def _centres(labels: NDArray[np.int64], density: NDArray[np.float64]) -> NDArray[np.float64]:
+def centres_of(labels: NDArray[np.int64], density: NDArray[np.float64]) -> NDArray[np.float64]:
     """Centre of mass of each region in [0, 1]^d; of its cells where it has no mass."""
     n_regions = int(labels.max()) + 1
     totals = region_totals(labels, density)

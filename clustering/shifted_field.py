@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from clustering.cell_places import CellPlaces
 from clustering.decoders import Decoder
 from clustering.label_regions import region_totals
 from clustering.plan import Tally
@@ -90,3 +91,42 @@ def size_errors(
         misfit += share * np.bincount(region, weights=b * residual[symbol], minlength=n_regions)
         misfit += share * residual[outside].sum() * sizes
     return np.asarray(np.sqrt(variance + misfit**2), dtype=np.float64)
+
+
+def centre_errors(
+    encoding: ShiftedGridEncoding,
+    decoder: Decoder,
+    tally: Tally,
+    labels: NDArray[np.int64],
+    density: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Standard errors of the centres of mass of regions, the regions held fixed.
+
+    A centre c = sum x f / sum f over region A moves with f by sum (x - c) / S f, a weighted sum
+    like a share's, and its error is found in the same way (`size_errors`): variance by the
+    mechanism, plus the misfit of density and reports, and by the devices being a sample,
+    plus what is not known of places within a fine cell. It is at most the region's width.
+
+    Returns
+    -------
+    ndarray of shape (n, n_features), float64
+        In [0, 1], as the box is.
+    """
+    k, n_features = encoding.n_symbols, encoding.n_features
+    frequencies = decoder.frequencies(tally)
+    places = CellPlaces.of(labels, density)
+    variance, misfit = np.zeros(places.centres.shape), np.zeros(places.centres.shape)
+    for slot in range(encoding.n_slots):
+        symbols = coarse_symbols(encoding, slot).ravel()
+        residual = frequencies[slot] - np.bincount(symbols, weights=density.ravel(), minlength=k)
+        whole = np.bincount(symbols, minlength=k)
+        pairs, pair = np.unique(labels.ravel() * k + symbols, return_inverse=True)
+        region, symbol = pairs // k, pairs % k
+        share = tally.reports[slot] / tally.n_reports
+        for axis in range(n_features):
+            b = np.bincount(pair, weights=places.weights[:, axis]) / whole[symbol]
+            squares = np.bincount(region, weights=b * b)
+            totals = np.bincount(region, weights=b)
+            variance[:, axis] += share * decoder.spread_variance * (squares - totals**2 / k).clip(0) / tally.n_reports
+            misfit[:, axis] += share * np.bincount(region, weights=b * residual[symbol])
+    return places.errors(variance + misfit**2, tally.n_reports)

@@ -1,6 +1,6 @@
-"""Plans over arrays of points: every device in this process, in milliseconds.
+"""Algorithms over arrays of points: every device, or the curator, in this process, in milliseconds.
 
-The rounds, the integers and the plans are those of the service; only the devices'
+The rounds, the integers, the plans and the noise are those of the service; only the
 randomness is not: it is seeded here, and nowhere else.
 """
 
@@ -9,54 +9,57 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clustering.plan import Collected, Tally, drive
+from clustering.central.run import simulate_central
+from clustering.plan import Collected, drive
 from clustering.registry import start
-from clustering.tally import count_into
+from clustering.seeded_entropy import SeededEntropy
+from clustering.tally import Counting
 from sfumato.accounting import DRAW_SPAN
 from sfumato.cluster_model import ClusterModel
 from sfumato.encodings import symbols
 from sfumato.entropy import Entropy, below_many
-from sfumato.errors import InvalidPoint
+from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.mechanisms import perturb_many
-from sfumato.specs import Algorithm, Feature, GrrMechanism, RoundSpec
+from sfumato.specs import (
+    AnyAlgorithm,
+    CentralAlgorithm,
+    DiscreteLaplaceMechanism,
+    Feature,
+    GrrMechanism,
+    RoundSpec,
+)
+
+__all__ = ["SeededEntropy", "collect", "simulate"]
 
 _CHUNK_POINTS = 1 << 17  # devices worked on at once
 
 
-class SeededEntropy:
-    """Words from a seeded PCG64: for simulation only, never on a device."""
-
-    def __init__(self, seed: int) -> None:
-        self._bits = np.random.PCG64(seed)
-
-    def words(self, n: int) -> NDArray[np.uint64]:
-        """Draw `n` words, each uniform in [0, 2**64): ndarray of shape (n,), uint64."""
-        return np.asarray(self._bits.random_raw(n), dtype=np.uint64)
-
-
 def simulate(
-    params: Algorithm,
+    params: AnyAlgorithm,
     points: ArrayLike,
     *,
     seed: int,
     perturb: bool = True,
     features: tuple[Feature, ...] | None = None,
 ) -> ClusterModel:
-    """Run a local algorithm over points as if each were one person's device.
+    """Run an algorithm over points: a local one as if each were one person's device, a central one as if each
+    were a record.
 
     Parameters
     ----------
-    params : Algorithm
-        For example ``ShiftedGrid(epsilon=2, clusters=6)``.
+    params : Algorithm or CentralAlgorithm
+        For example ``ShiftedGrid(epsilon=2, clusters=6)`` or ``GatedGridKmeans(epsilon=1, clusters=6)``.
+        `Auto` asks devices; `clustering.central.run.simulate_central` runs it over records.
     points : array-like of shape (n, d), float64
-        In [0, 1]; n is the number of reports the plan expects.
+        In [0, 1], which is the box; n is the number of reports a plan expects.
     seed : int
-        Of the devices' coins and draws: equal seeds give equal models.
+        Of the devices' coins and draws, or of the curator's noise: equal seeds give equal models.
     perturb : bool
         False sends every symbol as it is, through randomised response that always keeps
-        it. The rounds, grids and slots stay those the plan asks for at its epsilon, and
+        it, or a vector without noise. The rounds, grids and slots stay those the plan asks for at its epsilon, and
         v = 0 as such a mechanism's support says, so what noise is left is the devices
-        being a sample. The model is not private.
+        being a sample. The model is not private. Records are not perturbed one by one, so
+        there it is refused.
     features : tuple of Feature, optional
         What the model says its features are. By default x1, x2, ... in [0, 1].
 
@@ -69,8 +72,14 @@ def simulate(
     InvalidPoint
         Points of another shape, or outside [0, 1].
     TooFewReports
-        No points.
+        No points, for a local algorithm.
+    InvalidSpec
+        What the algorithm cannot take.
     """
+    if isinstance(params, CentralAlgorithm):
+        if not perturb:
+            raise InvalidSpec("a central algorithm perturbs no point: there is nothing to leave out")
+        return simulate_central(params, points, seed=seed, features=features)
     points = _checked(points)
     if features is None:
         features = tuple(Feature(f"x{i + 1}", 0.0, 1.0) for i in range(points.shape[1]))
@@ -98,14 +107,14 @@ def collect(spec: RoundSpec, points: NDArray[np.float64], entropy: Entropy, draw
     draws : ndarray of shape (n,), uint64
         Each device's draw for this collection; it answers if the round's interval holds it.
     """
-    tally = Tally.empty(spec)
+    counting = Counting(spec)
     for begin in range(0, len(points), _CHUNK_POINTS):
         part = slice(begin, begin + _CHUNK_POINTS)
         answering = points[part][_answers(spec, draws[part])]
         slots = below_many(entropy, spec.encoding.n_slots, len(answering))
         values = perturb_many(spec.mechanism, symbols(spec.encoding, answering, slots), entropy)
-        count_into(tally, spec, slots, values)
-    return Collected(spec, tally)
+        counting.add(slots, values)
+    return Collected(spec, counting.result())
 
 
 def _answers(spec: RoundSpec, draws: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -116,6 +125,8 @@ def _answers(spec: RoundSpec, draws: NDArray[np.uint64]) -> NDArray[np.bool_]:
 
 
 def _unperturbed(spec: RoundSpec) -> RoundSpec:
+    if isinstance(spec.mechanism, DiscreteLaplaceMechanism):
+        return replace(spec, mechanism=replace(spec.mechanism, scale_numerator=0))
     return replace(spec, mechanism=GrrMechanism(spec.encoding.n_symbols, DRAW_SPAN))
 
 

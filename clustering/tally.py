@@ -1,4 +1,6 @@
-"""Reports into tallies."""
+"""Reports into tallies, or samples of vectors."""
+
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,11 +8,19 @@ from numpy.typing import NDArray
 from clustering.errors import UnfitRound
 from clustering.kernels.hashing import count_hashed
 from clustering.kernels.tally import count_bits, count_symbols
-from clustering.plan import MAX_COUNTERS, Tally
+from clustering.plan import MAX_COUNTERS, Sample, Tally, keeps_vectors
 from sfumato.errors import ReportMalformed
-from sfumato.mechanisms import value_bytes
+from sfumato.mechanisms import are_values, value_bytes
+from sfumato.mechanisms.discrete_laplace import vectors_of
 from sfumato.mechanisms.olh import MAX_COUNTED
-from sfumato.specs import OlhMechanism, OueMechanism, RoundSpec, SsMechanism
+from sfumato.specs import (
+    MAX_SAMPLE_VALUES,
+    DiscreteLaplaceMechanism,
+    OlhMechanism,
+    OueMechanism,
+    RoundSpec,
+    SsMechanism,
+)
 
 
 def count(spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]) -> Tally:
@@ -55,6 +65,63 @@ def count_into(tally: Tally, spec: RoundSpec, slots: NDArray[np.int64], values: 
     else:  # the one symbol of `grr`, or the coefficient and sign of `hr`
         malformed = count_symbols(slots, values, tally.counts, tally.reports)
     _check_counted(malformed)
+
+
+class Counting:
+    """What a round's reports come to, part by part: counts, or of vectors the sample that is kept.
+
+    A sample holds at most `MAX_SAMPLE_VALUES`. No round asks for more, but the requests that
+    fill it may bring more: the first vectors are kept then, whatever their values, and the rest
+    counts as if it had not been sent. A round that was paid for is not lost for having been
+    answered too well.
+
+    Parameters
+    ----------
+    spec : RoundSpec
+
+    Attributes
+    ----------
+    n_left_out : int
+        Vectors that came when the sample was full.
+
+    Raises
+    ------
+    UnfitRound
+        The round's tally would be too large to keep.
+    """
+
+    def __init__(self, spec: RoundSpec) -> None:
+        self._spec = spec
+        self._tally = None if keeps_vectors(spec) else Tally.empty(spec)
+        self._vectors = Sample.empty(spec).values
+        self._n_kept = 0
+        self.n_left_out = 0
+
+    def add(self, slots: NDArray[np.int64], values: NDArray[np.uint8]) -> None:
+        """Add reports; takes what `count` takes, and raises what it raises."""
+        if self._tally is not None:
+            count_into(self._tally, self._spec, slots, values)
+            return
+        _check_arrays(self._spec, slots, values)
+        ok = (slots == 0) & are_values(self._spec.mechanism, values)
+        _check_counted(-1 if ok.all() else int(ok.argmin()))
+        self._keep(vectors_of(cast(DiscreteLaplaceMechanism, self._spec.mechanism), values))
+
+    def _keep(self, vectors: NDArray[np.int32]) -> None:
+        free = MAX_SAMPLE_VALUES // vectors.shape[1] - self._n_kept
+        self.n_left_out += max(0, len(vectors) - free)
+        vectors = vectors[:free]
+        n_kept = self._n_kept + len(vectors)
+        if n_kept > len(self._vectors):  # room grows by half, so that a long log is copied a few times only
+            room = np.empty((max(n_kept, len(self._vectors) * 3 // 2), vectors.shape[1]), dtype=np.int32)
+            room[: self._n_kept] = self._vectors[: self._n_kept]
+            self._vectors = room
+        self._vectors[self._n_kept : n_kept] = vectors
+        self._n_kept = n_kept
+
+    def result(self) -> Tally | Sample:
+        """What has been added so far."""
+        return Sample(self._vectors[: self._n_kept]) if self._tally is None else self._tally
 
 
 def count_candidates(

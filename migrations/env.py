@@ -3,6 +3,7 @@
 from alembic import context
 from sqlalchemy import Connection, Engine, text
 
+import models.answer
 import models.dataset
 import models.idempotency
 import models.job

@@ -10,7 +10,10 @@ from models import ledger, tenant
 from models.db import Base, CanonicalJson, Id, new_id
 from models.errors import Conflict, LimitExceeded, NotFound
 from models.tenant import Caller
+from sfumato.errors import InvalidSpec
 from sfumato.specs import Feature, features_from_wire, to_wire
+
+MAX_RECORDS_PER_USER = 1_000_000
 
 
 class Trust(StrEnum):
@@ -18,6 +21,13 @@ class Trust(StrEnum):
 
     LOCAL = "local"  # nobody: devices perturb
     CENTRAL = "central"  # the service, on behalf of a curator
+
+
+class OutOfBounds(StrEnum):
+    """What becomes of a record with a finite value outside of its feature's bounds."""
+
+    CLIP = "clip"  # moved to the nearest bound, and counted
+    REFUSE = "refuse"  # its whole upload is refused
 
 
 class Dataset(Base):
@@ -34,6 +44,15 @@ class Dataset(Base):
     keep_reports: Mapped[bool] = mapped_column(Boolean, comment="reports outlive their tally; by default they do not")
     created_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     deleted_at: Mapped[int | None] = mapped_column(BigInteger, comment="gone since then; the ledger stays")
+    user_feature: Mapped[str | None] = mapped_column(
+        String(64), comment="column of an upload that says whose record it is; none: each is a person of its own"
+    )
+    max_records_per_user: Mapped[int] = mapped_column(
+        Integer, server_default="1", comment="public; so many records of a user are used at most"
+    )
+    out_of_bounds: Mapped[str] = mapped_column(
+        String(8), server_default="clip", comment="clip or refuse: of finite values outside of their bounds"
+    )
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -53,8 +72,16 @@ def create(
     keep_reports: bool,
     max_datasets: int,
     now: int,
+    user_feature: str | None = None,
+    max_records_per_user: int = 1,
+    out_of_bounds: OutOfBounds = OutOfBounds.CLIP,
 ) -> Dataset:
-    """A new dataset with its first grant. Raises LimitExceeded."""
+    """A new dataset with its first grant. Raises LimitExceeded, InvalidSpec.
+
+    The last three are of central datasets. What one person can change of a result is bounded
+    by `max_records_per_user`, so it is declared here, and never changes.
+    """
+    _check_records(trust, features, user_feature, max_records_per_user, out_of_bounds)
     tenant.lock(session, caller.tenant_id)
     held = session.scalar(
         select(func.count()).where(Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None))
@@ -71,11 +98,27 @@ def create(
         keep_reports=keep_reports,
         created_at=now,
         deleted_at=None,
+        user_feature=user_feature,
+        max_records_per_user=max_records_per_user,
+        out_of_bounds=out_of_bounds.value,
     )
     session.add(dataset)
     ledger.open_ledger(session, dataset.id)
     ledger.grant(session, dataset.id, epsilon_nano, reference=dataset.id, actor=caller.key_id, now=now)
     return dataset
+
+
+def _check_records(
+    trust: Trust, features: tuple[Feature, ...], user_feature: str | None, max_records: int, out_of_bounds: OutOfBounds
+) -> None:
+    if trust is Trust.LOCAL and (user_feature is not None or out_of_bounds is not OutOfBounds.CLIP):
+        raise InvalidSpec("user_feature and out_of_bounds are of central datasets: devices send no records")
+    if user_feature is not None and user_feature in {feature.name for feature in features}:
+        raise InvalidSpec("user_feature is a column of its own, none of the features")
+    if user_feature is None and max_records != 1:
+        raise InvalidSpec("max_records_per_user needs a user_feature: without it each record is a person of its own")
+    if not 1 <= max_records <= MAX_RECORDS_PER_USER:
+        raise InvalidSpec(f"max_records_per_user lies in 1..{MAX_RECORDS_PER_USER}")
 
 
 def get(session: Session, caller: Caller, dataset_id: str, *, lock: bool = False, deleted: bool = False) -> Dataset:

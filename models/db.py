@@ -16,17 +16,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Dialect, Engine, MetaData, String, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import Text, TypeDecorator
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 MICROSECOND = 1
 SECOND = 1_000_000 * MICROSECOND
@@ -202,7 +201,9 @@ def _postgres_engine(url: str, pool_size: int) -> Engine:
     )
 
 
-def _alembic(url: str) -> Config:
+def _alembic(url: str) -> "Config":
+    from alembic.config import Config  # here and below: a fifth of a second that only those pay who migrate or ask
+
     config = Config()
     config.set_main_option("script_location", str(files("migrations")))
     config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
@@ -211,6 +212,8 @@ def _alembic(url: str) -> Config:
 
 def migrate(url: str) -> None:
     """Bring the schema to the newest revision; creates it in an empty database."""
+    from alembic import command
+
     database = Database(url, pool_size=2)
     config = _alembic(url)
     config.attributes["engine"] = database.engine
@@ -222,6 +225,9 @@ def migrate(url: str) -> None:
 
 def is_migrated(database: Database) -> bool:
     """Whether the schema is the newest this software knows."""
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
     newest = ScriptDirectory.from_config(_alembic("")).get_current_head()
     with database.reading() as session:
         return MigrationContext.configure(session.connection()).get_current_revision() == newest

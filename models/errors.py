@@ -10,6 +10,8 @@ SfumatoError
     ├── JobNotFinished        job_not_finished
     ├── IdempotencyKeyReused  idempotency_key_reused
     ├── LimitExceeded         validation_failed
+    ├── RecordsKeyMissing     unavailable
+    ├── RecordsUnreadable     internal_error
     └── StaleFence            (never leaves a worker)
 """
 
@@ -98,6 +100,18 @@ class LimitExceeded(Refused):
     """More of something than the operator allows."""
 
     code = "validation_failed"
+
+
+class RecordsKeyMissing(Refused):
+    """No key, or not the one, that opens this dataset's records; the message says what to set."""
+
+    code = "unavailable"
+
+
+class RecordsUnreadable(Refused):
+    """Stored records that are not as they were written."""
+
+    code = "internal_error"
 
 
 class StaleFence(Refused):

@@ -2,6 +2,9 @@
 
 The stored answer and the effect are one transaction. On PostgreSQL a repeat that comes
 while the first is under way waits for it at the unique key; on SQLite at the write lock.
+
+Uploads of records keep neither their key nor a plain digest of their body, but both hashed
+with a secret of their dataset (`DataKey.uploads`).
 """
 
 from dataclasses import dataclass

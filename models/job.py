@@ -18,8 +18,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, ColumnElement, ForeignKey, Integer, String, and_, exists, func, or_, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from models import answer, ledger, result, tenant
 from models import dataset as datasets
-from models import ledger, result, tenant
 from models import round as rounds
 from models.dataset import Dataset
 from models.db import Base, CanonicalJson, Id, new_id
@@ -57,8 +57,8 @@ class Job(Base):
     algorithm: Mapped[dict[str, Any]] = mapped_column(CanonicalJson, comment="type and parameters")
     round_ids: Mapped[list[str]] = mapped_column(CanonicalJson, comment="earlier collections it works on; may be none")
     epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="reserved at submission")
-    target_reports: Mapped[int] = mapped_column(BigInteger, comment="reports each round waits for")
-    min_reports: Mapped[int] = mapped_column(BigInteger, comment="reports each round needs")
+    target_reports: Mapped[int] = mapped_column(BigInteger, comment="devices expected to take part in the collection")
+    min_reports: Mapped[int] = mapped_column(BigInteger, comment="devices the collection needs")
     collect_seconds: Mapped[int] = mapped_column(BigInteger, comment="how long each round stays open")
     state: Mapped[str] = mapped_column(String(10), index=True)
     attempts: Mapped[int] = mapped_column(Integer, comment="claims since it last got on")
@@ -78,7 +78,7 @@ class Job(Base):
 
     @property
     def collect(self) -> Collect:
-        """What each of its rounds waits for."""
+        """What its collection waits for; each round for its share."""
         return Collect(self.target_reports, self.min_reports, self.collect_seconds)
 
 
@@ -311,6 +311,7 @@ def cancel_all(session: Session, dataset_id: str, *, now: int) -> None:
 def _end(session: Session, job: Job, state: JobState, *, now: int, code: str | None = None, detail: str = "") -> None:
     rounds.close_all(session, now=now, job_id=job.id)
     ledger.release(session, job.dataset_id, job_id=job.id, actor=job.created_by, now=now)
+    answer.drop(session, job.id)
     job.state, job.finished_at, job.lease_until = state.value, now, None
     job.error_code, job.error_detail = code, detail or None
     session.flush()

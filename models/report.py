@@ -69,6 +69,11 @@ def count(session: Session, round_id: str) -> int:
     return session.scalar(select(func.sum(ReportBatch.n_reports)).where(ReportBatch.round_id == round_id)) or 0
 
 
+def is_any(session: Session, round_id: str) -> bool:
+    """Whether the log holds any report of a round."""
+    return session.scalars(select(ReportBatch.id).where(ReportBatch.round_id == round_id).limit(1)).first() is not None
+
+
 def scrub(session: Session, round_id: str) -> None:
     """Remove a round's reports for good. The caller holds the round's row."""
     session.execute(delete(ReportBatch).where(ReportBatch.round_id == round_id))

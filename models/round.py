@@ -1,6 +1,8 @@
 """Rounds: one spec put to the devices, open until full, past its time, or closed by hand.
 
     open ──(full | past closes_at | by hand | job over)──► closed ──(fold)──► tallied
+                                                             │                  ▲
+                                  (every fold's worker died) └──► failed ──(a job's fold)
 
 Opening charges first: the round's cost is posted in the transaction that publishes it.
 """
@@ -8,6 +10,7 @@ Opening charges first: the round's cost is posted in the transaction that publis
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isqrt
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -19,11 +22,8 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
-    and_,
     bindparam,
-    exists,
     func,
-    or_,
     select,
     update,
 )
@@ -36,8 +36,10 @@ from models.db import Base, CanonicalJson, Id, new_id
 from models.errors import Conflict, LimitExceeded, NotFound, RoundClosed
 from models.tenant import Caller
 from sfumato import mechanisms
-from sfumato.accounting import cost
-from sfumato.specs import RoundSpec, round_spec_from_wire, to_wire
+from sfumato.accounting import DRAW_SPAN, cost
+from sfumato.specs import Draw, RoundSpec, round_spec_from_wire, to_wire
+
+SHORTFALL = 3  # standard deviations by which fewer devices than expected may fall to a round's draws
 
 
 class RoundState(StrEnum):
@@ -46,6 +48,7 @@ class RoundState(StrEnum):
     OPEN = "open"  # takes reports
     CLOSED = "closed"  # takes none; the fold is due
     TALLIED = "tallied"  # the tally is stored, reports scrubbed by the retention rule
+    FAILED = "failed"  # every fold of it was lost; its reports are kept, and a job that names it folds it once more
 
 
 class Round(Base):
@@ -64,12 +67,15 @@ class Round(Base):
     target_reports: Mapped[int] = mapped_column(BigInteger, comment="closes when so many were received")
     min_reports: Mapped[int] = mapped_column(BigInteger, comment="no tally of fewer is used")
     closes_at: Mapped[int] = mapped_column(BigInteger, comment="takes no report from then on")
-    state: Mapped[str] = mapped_column(String(8), index=True, comment="open, closed or tallied")
+    state: Mapped[str] = mapped_column(String(8), index=True, comment="open, closed, tallied or failed")
     n_received: Mapped[int] = mapped_column(BigInteger, comment="reports acknowledged, repeats included")
     opened_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     closed_at: Mapped[int | None] = mapped_column(BigInteger)
     tallied_at: Mapped[int | None] = mapped_column(BigInteger)
     fold_lease_until: Mapped[int | None] = mapped_column(BigInteger, comment="a worker folds it until then")
+    fold_attempts: Mapped[int] = mapped_column(
+        Integer, server_default="0", comment="claims by workers that fold what no job will"
+    )
     n_reports: Mapped[int | None] = mapped_column(BigInteger, comment="distinct reports in the tally")
     tally: Mapped[bytes | None] = deferred(mapped_column(LargeBinary, comment="the tally, packed"))
 
@@ -81,11 +87,39 @@ class Round(Base):
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """How long and for how many reports a round waits."""
+    """For how many reports a collection waits, and how long each of its rounds does.
+
+    Attributes
+    ----------
+    target_reports : int
+        Devices expected to take part, each in the rounds that its draw falls to.
+    min_reports : int
+        Devices it needs.
+    seconds : int
+        How long each round stays open.
+    """
 
     target_reports: int
     min_reports: int
     seconds: int
+
+    def share(self, draw: Draw) -> "Collect":
+        """What a round for these draws waits for and needs: its share of both; see `answering`."""
+        return Collect(answering(self.target_reports, draw), answering(self.min_reports, draw), self.seconds)
+
+
+def answering(n_devices: int, draw: Draw) -> int:
+    """How many of so many devices answer a round for these draws, on all but unlucky days.
+
+    Which devices it falls to is chance: their number is binomial, with p = (hi - lo) / 2**64.
+    A round that waited for n p of n devices would wait in vain every other time, so this is
+    floor(n p - 3 sqrt(n p (1 - p))): where n devices take part, fewer than that answer one
+    round in 250 at most (in 700, for p up to one half). It is n for the whole draw, and at
+    least 1 where n is, however few that leaves to come.
+    """
+    width = draw.hi - draw.lo
+    spread = isqrt(SHORTFALL**2 * n_devices * width * (DRAW_SPAN - width))  # 2**64 times the standard deviations
+    return max((n_devices * width - spread) // DRAW_SPAN, min(n_devices, 1))
 
 
 def open_standalone(
@@ -118,8 +152,9 @@ def open_for_job(
 ) -> Round:
     """Open a plan's next round; posts the increase of the collection's cost out of the job's reservation.
 
-    The caller holds the job's row (`job.held_job`), which keeps it from being cancelled
-    meanwhile. Raises BudgetExhausted where the plan asks for more than the job declared.
+    `collect` is the whole collection's; the round waits for its share of it. The caller holds
+    the job's row (`job.held_job`), which keeps it from being cancelled meanwhile. Raises
+    BudgetExhausted where the plan asks for more than the job declared.
     """
     earlier = of_job(session, job_id)
     before = [((r.spec.draw.lo, r.spec.draw.hi), r.epsilon_nano) for r in earlier]
@@ -127,7 +162,8 @@ def open_for_job(
     increase = cost([*before, this]) - cost(before)
     round_id = new_id("rnd")
     ledger.post(session, dataset.id, increase, reference=round_id, reservation=job_id, actor=actor, now=now)
-    return _add(session, dataset, spec, collect, round_id=round_id, job_id=job_id, index=len(earlier), now=now)
+    share = collect.share(spec.draw)
+    return _add(session, dataset, spec, share, round_id=round_id, job_id=job_id, index=len(earlier), now=now)
 
 
 def _add(
@@ -159,6 +195,7 @@ def _add(
         closed_at=None,
         tallied_at=None,
         fold_lease_until=None,
+        fold_attempts=0,
         n_reports=None,
         tally=None,
     )
@@ -318,43 +355,8 @@ def _close(session: Session, round_ids: list[str], now: int) -> None:
     )
 
 
-def claim_fold(session: Session, *, now: int, lease_microseconds: int) -> str | None:
-    """Take a closed round that no job will fold; None where there is none.
-
-    That is a round of its own, or one that a job left when it ended. A lapsed claim may be
-    taken again: folding twice stores one tally.
-    """
-    is_deleted = exists().where(Dataset.id == Round.dataset_id, Dataset.deleted_at.is_not(None))
-    row = session.scalars(
-        select(Round)
-        .where(
-            Round.state == RoundState.CLOSED,
-            or_(and_(Round.job_id.is_(None), Round.fold_lease_until.is_(None)), Round.fold_lease_until <= now),
-            ~is_deleted,
-        )
-        .order_by(Round.id)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-        .execution_options(populate_existing=True)
-    ).first()
-    if row is None:
-        return None
-    row.fold_lease_until = now + lease_microseconds
-    return row.id
-
-
-def keep_fold(session: Session, round_id: str, *, until: int) -> None:
-    """Lengthen the claim on a fold, or end it."""
-    session.execute(
-        update(Round)
-        .where(Round.id == round_id, Round.state == RoundState.CLOSED)
-        .values(fold_lease_until=until)
-        .execution_options(synchronize_session=False)
-    )
-
-
 def store_tally(session: Session, round_id: str, tally: bytes, n_reports: int, *, now: int) -> Round:
-    """Keep a closed round's tally and scrub its reports, both or neither.
+    """Keep the tally of a closed or failed round and scrub its reports, both or neither.
 
     A round that is tallied already keeps the tally it has. Raises Conflict on an open one,
     and on one whose reports are gone with its dataset: what was folded was not all of them.
@@ -364,7 +366,7 @@ def store_tally(session: Session, round_id: str, tally: bytes, n_reports: int, *
         raise NotFound("round")
     if found.state == RoundState.OPEN:
         raise Conflict("an open round has no tally")
-    if found.state == RoundState.CLOSED:
+    if found.state != RoundState.TALLIED:
         if report.count(session, round_id) != found.n_received:
             raise Conflict("this round's reports were removed before they were counted")
         found.state, found.tallied_at = RoundState.TALLIED.value, now

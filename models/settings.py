@@ -3,14 +3,16 @@
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from models import sealing
 
 
 class Settings(BaseSettings):
     """What an operator may set. Every default is right for one machine and one tenant."""
 
-    model_config = SettingsConfigDict(env_prefix="SFUMATO_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="SFUMATO_", extra="ignore", hide_input_in_errors=True)
 
     home: Path = Field(Path(".sfumato"), description="Where the embedded database and the first admin key live.")
     database_url: str | None = Field(
@@ -19,6 +21,10 @@ class Settings(BaseSettings):
         description="SQLAlchemy URL; none means SQLite in the home directory (postgresql+psycopg://… for more).",
     )
     redis_url: SecretStr | None = Field(None, description="Redis URL of the doorbell; none means polling the database.")
+    records_key: SecretStr | None = Field(
+        None,
+        description="Keys that encrypt records: 32 bytes, base64; of several, with commas, the first one encrypts.",
+    )
     database_pool_size: int = Field(10, ge=2, le=200, description="Connections one process keeps.")
 
     host: str = Field("127.0.0.1", description="Address the gateway binds.")
@@ -35,11 +41,22 @@ class Settings(BaseSettings):
     max_pending_bytes: int = Field(
         256 << 20, ge=1024, description="Reports waiting for their commit in one gateway; beyond it answers 503."
     )
+    max_records_bytes: int = Field(256 << 20, ge=1024, description="Largest upload of records; larger answers 413.")
+    max_upload_records: int = Field(10_000_000, ge=1, description="Most records in one upload.")
+    max_dataset_records: int = Field(50_000_000, ge=1, description="Most records of a dataset.")
     max_page: int = Field(200, ge=1, le=1000, description="Most items on a page.")
     max_wait_seconds: float = Field(60.0, ge=0, le=300, description="Longest long-poll.")
     max_datasets: int = Field(10_000, ge=1, description="Most datasets of a tenant.")
     max_open_rounds: int = Field(16, ge=1, le=64, description="Most rounds a dataset asks at once.")
     max_active_jobs: int = Field(1_000, ge=1, description="Most unfinished jobs of a tenant.")
+
+    @field_validator("records_key")
+    @classmethod
+    def _are_keys(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None or not value.get_secret_value().strip():
+            return None
+        sealing.read_keys(value.get_secret_value())
+        return value
 
     @property
     def resolved_database_url(self) -> str:

@@ -24,9 +24,13 @@ from service import openapi
 from service.auth import Authentication, KeyCache, documented_key
 from service.ingest import ReportIngest
 from service.middleware import BodyLimit, RequestContext
-from service.routes import datasets, health, jobs, keys, ledger, results, rounds
+from service.record_formats import JSON_WEIGHT, MAX_JSON_BYTES
+from service.routes import datasets, forecasts, health, jobs, keys, ledger, records, results, rounds
 from service.services import Services
+from service.uploads import Uploads
 from service.writer import ReportWriter
+
+UPLOADS_AT_ONCE = 2  # of the largest size: what all uploads under way may hold together
 
 
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
@@ -42,7 +46,8 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     database = database or Database(settings.resolved_database_url, pool_size=settings.database_pool_size)
     redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
     doorbell = open_doorbell(redis_url, settings.poll_seconds)
-    services = Services(settings, database, doorbell, KeyCache(database), ReportWriter(database, doorbell))
+    uploads = Uploads(UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES))
+    services = Services(settings, database, doorbell, KeyCache(database), ReportWriter(database, doorbell), uploads)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -70,14 +75,14 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         middleware=[
             Middleware(RequestContext),
             Middleware(Authentication, keys=services.keys),
-            Middleware(BodyLimit, max_bytes=settings.max_body_bytes),
+            Middleware(BodyLimit, max_bytes=settings.max_body_bytes, max_records_bytes=settings.max_records_bytes),
             Middleware(ReportIngest, services=services),
         ],
     )
     app.state.services = services
     app.include_router(health.router)
-    for router in (datasets.router, ledger.router, rounds.router, jobs.router, results.router, keys.router):
-        app.include_router(router, dependencies=[Security(documented_key)])
+    for noun in (datasets, ledger, records, rounds, forecasts, jobs, results, keys):
+        app.include_router(noun.router, dependencies=[Security(documented_key)])
     _add_documentation(app)
     return app
 

@@ -19,8 +19,10 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="Keys, directly in the database.", no_args_is_help=True)
 ledger_app = typer.Typer(help="Ledgers, directly in the database.", no_args_is_help=True)
+records_app = typer.Typer(help="Records of central datasets, and the keys that encrypt them.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(records_app, name="records")
 
 Host = Annotated[str | None, typer.Option(help="Address to bind.", show_default="127.0.0.1, or SFUMATO_HOST")]
 Port = Annotated[
@@ -111,6 +113,7 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
         raise _Failed(f"the database cannot be used ({type(error).__name__})", 2) from None
     database = Database(settings.resolved_database_url, pool_size=settings.database_pool_size)
     secret = embedded.first_key(database, settings.home)
+    embedded.records_key(settings)
     worker = embedded.WorkerProcess(settings)
 
     def announce() -> None:
@@ -278,6 +281,93 @@ def verify_ledger(
             state = "ok" if found.ok else f"BROKEN at entry {found.broken_at}: {found.reason}"
             typer.echo(f"{each}: {found.n_entries} entries, head {found.head_hash[:16]}: {state}")
     raise typer.Exit(1 if broken else 0)
+
+
+# ---- records ----
+
+
+@records_app.command("upload")
+def upload_records(
+    dataset_id: Annotated[str, typer.Argument(help="ds_...")],
+    source: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="A file .csv (with header), .npy, .arrow.")
+    ],
+) -> None:
+    """Append a file's records to a central dataset; the same file again within a day changes nothing.
+
+    The service's address and key come from SFUMATO_URL and SFUMATO_KEY, or from the home of `sfumato serve`.
+    """
+    from service import record_commands, reporting
+    from sfumato.errors import SfumatoError
+
+    try:
+        stored = record_commands.upload(dataset_id, source, *reporting.service(_settings().home))
+    except (SfumatoError, reporting.Unusable) as error:
+        raise _Failed(str(error)) from None
+    typer.echo(f"{stored.n_records} records are stored, {stored.n_clipped} of them clipped to the bounds")
+
+
+@records_app.command("new-key")
+def new_records_key() -> None:
+    """Print a fresh key for SFUMATO_RECORDS_KEY."""
+    from models import sealing
+
+    typer.echo(sealing.write_key(sealing.new_secret()))
+
+
+@records_app.command("rotate-keys")
+def rotate_records_keys() -> None:
+    """Have the newest key of SFUMATO_RECORDS_KEY open every dataset's records, and no older one.
+
+    May be stopped and begun again; exit status 1 where a key in use is not there.
+    """
+    from models import sealing
+    from service import record_commands
+    from sfumato.errors import SfumatoError
+
+    with _database() as database:
+        try:
+            keyring = sealing.keyring_of(_settings())
+        except SfumatoError as error:
+            raise _Failed(str(error), 2) from None
+        n_done, left = record_commands.rotate(database, keyring, lambda done: typer.echo(f"{done} datasets", err=True))
+    for line in left:
+        typer.echo(line, err=True)
+    typer.echo(f"{n_done} datasets have the newest key now, {keyring.newest_id}")
+    raise typer.Exit(1 if left else 0)
+
+
+# ---- forecasts ----
+
+
+@app.command()
+def forecast(
+    epsilon: Annotated[float, typer.Option(help="What one device may spend; over records, what the job may.")],
+    features: Annotated[int, typer.Option(min=1, help="How many.")],
+    reports: Annotated[int | None, typer.Option(min=1, help="Devices expected to take part.")] = None,
+    records: Annotated[int | None, typer.Option(min=1, help="In place of --reports: records, by your guess.")] = None,
+    clusters: Annotated[int | None, typer.Option(help="How many.", show_default="counted")] = None,
+    algorithm: Annotated[str, typer.Option(help="Its type, with its default parameters.")] = "auto",
+    quality: Annotated[float | None, typer.Option(help="Reports for such an adjusted Rand index?")] = None,
+    size_error: Annotated[float | None, typer.Option(help="Reports for such an error of a size?")] = None,
+    detectable_mass: Annotated[float | None, typer.Option(help="Reports for so small a cluster?")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As the service answers it.")] = False,
+) -> None:
+    """What an algorithm will cost and how well it will do; asks no service, spends nothing."""
+    from rich.console import Console
+
+    from service import forecasting
+    from sfumato.errors import SfumatoError
+
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    wish = {"quality": quality, "size_error": size_error, "detectable_mass": detectable_mass}
+    try:
+        forecasting.tell(
+            algorithm, epsilon, clusters, features,
+            n_reports=reports, n_records=records, as_json=as_json, console=console, **wish,
+        )  # fmt: skip
+    except SfumatoError as error:
+        raise _Failed(str(error)) from None
 
 
 # ---- devices ----

@@ -88,12 +88,25 @@ class PageQuery:
             raise _bad_cursor()
         return int(self.after or 0)
 
+    @property
+    def after_place(self) -> tuple[int, int, int] | None:
+        """The place of a page that goes by rounds, their log's rows and places in a row; none for the first page."""
+        parts = self.after.split("-") if self.after else []
+        if parts and (len(parts) != 3 or not all(part.isdigit() and len(part) < 16 for part in parts)):
+            raise _bad_cursor()
+        return (int(parts[0]), int(parts[1]), int(parts[2])) if parts else None
+
     def cut(self, rows: list[Row], place: Callable[[Row], str]) -> tuple[list[Row], str | None]:
         """A page out of rows that were asked for with one more than the limit, and the next page's cursor."""
         if len(rows) <= self.limit:
             return rows, None
         rows = rows[: self.limit]
-        return rows, urlsafe_b64encode(place(rows[-1]).encode()).decode().rstrip("=")
+        return rows, cursor_of(place(rows[-1]))
+
+
+def cursor_of(place: str) -> str:
+    """A place as it travels."""
+    return urlsafe_b64encode(place.encode()).decode().rstrip("=")
 
 
 def _bad_cursor() -> ValidationFailed:
@@ -116,7 +129,7 @@ async def _page(
             after = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
         except ValueError:
             raise _bad_cursor() from None
-        if not re.fullmatch(rf"[a-z]+_{ULID}|\d+", after):
+        if not re.fullmatch(rf"[a-z]+_{ULID}|\d+(-\d+-\d+)?", after):
             raise _bad_cursor()
     return PageQuery(after, min(limit, services.settings.max_page))
 
@@ -149,6 +162,18 @@ def is_named(tag: str, header: str) -> bool:
 
 
 # ---- a POST that happens once ----
+
+
+IdempotencyKey = Annotated[
+    str | SkipJsonSchema[None],
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=255,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Makes a retry harmless: repeated within a day, it is answered what it was the first time.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,16 +253,7 @@ def once(*scopes: Scope, whole_tenant: bool = False) -> Callable[..., Awaitable[
         request: Request,
         services: ServicesHere,
         caller: Annotated[Caller, Depends(require)],
-        idempotency_key: Annotated[
-            str | SkipJsonSchema[None],
-            Header(
-                alias="Idempotency-Key",
-                min_length=1,
-                max_length=255,
-                pattern=r"^[\x21-\x7e]+$",
-                description="Makes a retry harmless: repeated within a day, it is answered what it was the first time.",
-            ),
-        ] = None,
+        idempotency_key: IdempotencyKey = None,
     ) -> Posting:
         # a key bound to one dataset is not answered what another key was
         what = [request.method, request.url.path, caller.dataset_id or ""]

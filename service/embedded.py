@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from models import tenant
+from models import sealing, tenant
 from models.db import Database
 from models.settings import Settings
 from models.tenant import FIRST_TENANT, Scope
@@ -42,6 +42,21 @@ def first_key(database: Database, home: Path) -> str | None:
         _, secret = tenant.create_key(session, first.id, name="first admin", scopes=[Scope.ADMIN], now=now)
         write_private(home / ADMIN_KEY, secret + "\n")  # before the commit: a key nobody has would be the worse
     return secret
+
+
+def records_key(settings: Settings) -> bool:
+    """Make the key that encrypts records, in the home, where neither a setting nor an earlier run has one.
+
+    Returns
+    -------
+    bool
+        Whether it was made now.
+    """
+    path = settings.home / sealing.KEY_FILE
+    if settings.records_key is not None or path.exists():
+        return False
+    write_private(path, sealing.write_key(sealing.new_secret()) + "\n")
+    return True
 
 
 def write_private(path: Path, text: str) -> None:

@@ -20,6 +20,7 @@ from service.problems import (
 )
 
 BODY_SECONDS = 60  # a body that takes longer to arrive is given up
+RECORDS_SECONDS = 900  # the same for records: a curator's upload may be large, and its line slow
 CONTROL_BODY_BYTES = 1 << 20  # largest body where no reports or points are sent
 POINTS_BODY_BYTES = 32 << 20
 
@@ -50,7 +51,8 @@ class RequestContext:
 
     The log holds the method, the path without its query, the status and the time taken; not
     who asked, since that may be one person's device. Reports that were stored are not logged
-    one by one: the report log keeps no times, and this one is not to tell them either.
+    one by one: the report log keeps no times, and this one is not to tell them either. How many
+    records there are is private, so the time it took to take or count them is not logged.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -90,12 +92,13 @@ class RequestContext:
                 await send_problem(send_named, problem, request_id)
         finally:
             if not (status == 202 and scope["path"].endswith("/reports")):
+                took = {"ms": round(1000 * (time.perf_counter() - began), 1)}
                 log.info(
                     "request",
                     method=scope["method"],
                     path=scope.get("raw_path", b"").decode("ascii", "replace").partition("?")[0][:200],
                     status=status,
-                    ms=round(1000 * (time.perf_counter() - began), 1),
+                    **({} if scope["path"].endswith("/records") else took),
                     request_id=request_id,
                 )
 
@@ -113,13 +116,18 @@ class BodyLimit:
     ----------
     max_bytes : int
         For reports; other bodies are smaller.
+    max_records_bytes : int
+        For records.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int, max_records_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._max_records_bytes = max_records_bytes
 
     def _limit(self, path: str) -> int:
+        if path.endswith("/records"):
+            return self._max_records_bytes
         if path.endswith("/reports"):
             return self._max_bytes
         return min(self._max_bytes, POINTS_BODY_BYTES if path.endswith("/assign") else CONTROL_BODY_BYTES)
@@ -133,7 +141,8 @@ class BodyLimit:
         declared = header(scope, b"content-length")
         if declared is not None and (not declared.isdigit() or int(declared) > limit):
             raise PayloadTooLarge(f"this path takes {limit} bytes")
-        deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        seconds = RECORDS_SECONDS if scope["path"].endswith("/records") else BODY_SECONDS
+        deadline = asyncio.get_running_loop().time() + seconds
         received = 0
         is_over = False
 
@@ -145,7 +154,7 @@ class BodyLimit:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise BadRequest(f"the body did not arrive within {BODY_SECONDS} seconds") from None
+                raise BadRequest(f"the body did not arrive within {seconds} seconds") from None
             is_over = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > limit:

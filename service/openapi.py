@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from service import problems
-from service.resources import Receipt, Report, ReportColumns
+from service.resources import Receipt, RecordRows, Report, ReportColumns
 from service.schemas import EXAMPLE_ULID, Problem, Wire
 
 OPENAPI_VERSION = "3.1.0"
@@ -33,8 +33,10 @@ and a ledger shows what every answer may cost a person.
 TAGS = {
     "datasets": "What is asked about, of whom.",
     "ledger": "What was granted, what is held, what is spent.",
+    "records": "What a curator uploads.",
     "rounds": "One spec put to the devices.",
     "reports": "Blurred answers.",
+    "forecasts": "What clusters would cost, and how good they would be.",
     "jobs": "Requests for clusters.",
     "results": "What jobs released.",
     "keys": "Who may do what.",
@@ -61,7 +63,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             _mend_responses(operation)
     made["paths"][REPORTS_PATH] = {"post": _send_reports()}
     schemas = made["components"]["schemas"]
-    schemas |= _schemas(Problem, Receipt, Report, ReportColumns)
+    schemas |= _schemas(Problem, Receipt, RecordRows, Report, ReportColumns)
     for unused in ("HTTPValidationError", "ValidationError"):  # the framework's own, in place of our problems
         schemas.pop(unused, None)
     tidied: dict[str, Any] = _tidy(made)

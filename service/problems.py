@@ -17,6 +17,7 @@ Problem
 ├── IdempotencyKeyReused   422 idempotency_key_reused
 ├── ValidationFailed       422 validation_failed
 ├── ReportMalformed        422 report_malformed
+├── InsufficientReports    422 insufficient_reports
 ├── RateLimited            429 rate_limited
 ├── InternalError          500 internal_error
 └── Unavailable            503 unavailable
@@ -189,6 +190,13 @@ class ReportMalformed(Problem):
 
     code, status, title = "report_malformed", 422, "A report cannot be of this round"
     example: ClassVar[dict[str, Any]] = {"index": 0}
+
+
+class InsufficientReports(Problem):
+    """So few devices that no result could mean anything; `reports_needed`, where there is such a number, would do."""
+
+    code, status, title = "insufficient_reports", 422, "So few reports cannot carry what is asked"
+    example: ClassVar[dict[str, Any]] = {"reports_needed": 4683}
 
 
 class RateLimited(Problem):

@@ -6,20 +6,10 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
+from models.dataset import MAX_RECORDS_PER_USER
 from service.clock import from_timestamp
-from service.schemas import (
-    EXAMPLE_ULID,
-    Double,
-    Draw,
-    Encoding,
-    Epsilon,
-    Feature,
-    Name,
-    RoundSpec,
-    Wire,
-    example,
-    integer,
-)
+from service.schemas import EXAMPLE_ULID, Double, Epsilon, Name, Wire, example, integer
+from service.spec_schemas import Draw, Encoding, Feature, RoundSpec
 from sfumato.specs import MAX_FEATURES
 
 ULID = "[0-9a-hjkmnp-tv-z]{26}"
@@ -35,7 +25,8 @@ Amount = Annotated[Double, Field(ge=0)]  # an epsilon of the ledger: granted, or
 Nano = Annotated[int, integer()]  # the same, exactly
 Count = Annotated[int, integer()]
 Scope = Literal["admin", "datasets", "records", "jobs", "device", "ledger"]
-RoundState = Literal["open", "closed", "tallied"]
+RoundState = Literal["open", "closed", "tallied", "failed"]
+UserFeature = Annotated[Name, Field(max_length=64)]
 Cursor = Annotated[str | None, Field(description="Where the next page begins; null on the last one.")]
 
 
@@ -82,6 +73,19 @@ class NewDataset(Wire):
     epsilon: Epsilon = Field(description="The first grant.")
     min_reports: Annotated[int, integer(1, MAX_INT32)] = Field(100, description="No round is used with fewer.")
     keep_reports: bool = Field(False, description="Whether reports outlive their tally.")
+    user_feature: UserFeature | SkipJsonSchema[None] = Field(
+        None,
+        description="Central: the column of an upload that says whose record it is, none of the features. Left out, "
+        "each record is a person of its own.",
+    )
+    max_records_per_user: Annotated[int, integer(1, MAX_RECORDS_PER_USER)] = Field(
+        1, description="Public: so many records of a user are used at most, the first by when their uploads began."
+    )
+    out_of_bounds: Literal["clip", "refuse"] = Field(
+        "clip",
+        description="Central: whether a record with a finite value outside of its bounds is clipped and counted, or "
+        "has its upload refused.",
+    )
 
     @model_validator(mode="after")
     def _names_differ(self) -> "NewDataset":
@@ -111,6 +115,9 @@ class Dataset(Wire):
     features: list[Feature]
     min_reports: Count
     keep_reports: bool
+    user_feature: str | None = Field(description="The column that says whose record it is; null, where none does.")
+    max_records_per_user: Count
+    out_of_bounds: Literal["clip", "refuse"]
     created_at: Time
 
 
@@ -161,7 +168,9 @@ class LedgerEntry(Wire):
     kind: Literal["grant", "reserve", "post", "release"]
     epsilon: Amount
     epsilon_nano: Nano
-    reference: str = Field(description="What it is for: a grant, job or round.")
+    reference: str = Field(
+        description="What it is for: a grant, job or round, or a question of a central job as `job_…#0`."
+    )
     reservation: str | None = Field(description="The job whose reservation it touches.")
     actor: str = Field(description="The key that asked for it.")
     at: Time
@@ -188,7 +197,7 @@ class NewRound(Wire):
     model_config = example(encoding={"type": "grid", "cells": [16, 16]}, epsilon=2.0, target_reports=10_000)
 
     encoding: Encoding
-    mechanism: Literal["auto", "grr", "ss", "oue", "olh", "hr"] = Field(
+    mechanism: Literal["auto", "grr", "ss", "oue", "olh", "hr", "discrete_laplace", "window"] = Field(
         "auto", description="How symbols are perturbed; auto has least noise."
     )
     epsilon: Epsilon = Field(
@@ -212,7 +221,7 @@ class Round(Wire):
     job_id: JobId | None = Field(description="Whose plan asked; null for a collection of its own.")
     collection_id: str = Field(description="Job or round: a device makes one draw for each.")
     index: Count = Field(description="0, 1, ... within the collection.")
-    state: RoundState
+    state: RoundState = Field(description="`failed`: every attempt to count it was lost; its reports are kept.")
     epsilon: Amount = Field(description="What an answer costs a device: the thresholds' exact cost, rounded up.")
     spec: RoundSpec
     target_reports: Count
@@ -274,6 +283,38 @@ class Receipt(Wire):
 
     round_id: RoundId
     accepted: Annotated[int, integer(ge=1)]
+
+
+# ---- records ----
+
+
+class RecordRows(Wire):
+    """Records, a list of values each."""
+
+    model_config = example(columns=["longitude", "latitude"], rows=[[2.35, 48.86], [-0.58, 44.84]])
+
+    columns: list[Name] = Field(min_length=1, description="The declared columns, each once, in any order.")
+    rows: list[list[Double | str]] = Field(
+        min_length=1, description="Values in the order of `columns`: numbers; a user is text or a whole number."
+    )
+
+
+class RecordUpload(Wire):
+    """Records that are stored, all of an upload."""
+
+    id: Annotated[str, _id("upl")]
+    n_records: Count
+    n_clipped: Count = Field(description="Records with a value moved to a bound.")
+
+
+class RecordCounts(Wire):
+    """How many records a dataset has: private, and nowhere else to be seen."""
+
+    n_records: Count
+    n_uploads: Count
+    n_clipped: Count = Field(description="Records with a value moved to a bound.")
+    n_users: Count | None = Field(description="Null where the dataset has no `user_feature`.")
+    n_used: Count = Field(description="Records a job may use: of each user the first `max_records_per_user`.")
 
 
 # ---- keys ----

@@ -8,6 +8,8 @@ from models.doorbell import Doorbell
 from models.settings import Settings
 from service.auth import KeyCache
 from service.problems import RateLimited
+from service.report_labels import Labellers
+from service.uploads import Uploads
 from service.writer import ReportWriter
 
 MAX_WATCHERS = 1000
@@ -40,5 +42,7 @@ class Services:
     doorbell: Doorbell
     keys: KeyCache
     writer: ReportWriter
+    uploads: Uploads
     watchers: Watchers = field(default_factory=Watchers)
+    labellers: Labellers = field(default_factory=Labellers)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)  # set as the server begins to end

@@ -7,9 +7,9 @@ this one may have stored a kind this one does not know.
 from collections.abc import Sequence
 from typing import Any
 
+from models import answer, ledger, record, tenant
 from models import dataset as datasets
 from models import job as jobs
-from models import ledger, tenant
 from models import result as results
 from models import round as rounds
 from models.db import canonical_json
@@ -35,8 +35,19 @@ def dataset(row: datasets.Dataset) -> resources.Dataset:
             "features": row.features_wire,
             "min_reports": row.min_reports,
             "keep_reports": row.keep_reports,
+            "user_feature": row.user_feature,
+            "max_records_per_user": row.max_records_per_user,
+            "out_of_bounds": row.out_of_bounds,
             "created_at": timestamp(row.created_at),
         }
+    )
+
+
+def record_counts(counts: record.Counts, users: record.Users | None, *, by_user: bool) -> resources.RecordCounts:
+    """How many records a dataset has. `users` is None where it has no records, or none by user."""
+    n_users = users.n_users if users else 0
+    return resources.RecordCounts(
+        **counts._asdict(), n_users=n_users if by_user else None, n_used=users.n_used if users else counts.n_records
     )
 
 
@@ -109,7 +120,7 @@ def device_rounds(rows: Sequence[rounds.Round]) -> bytes:
 
 def job(row: jobs.Job, own_rounds: Sequence[rounds.Round]) -> Json:
     """A job with its progress: the schema `Job`. `own_rounds` in order."""
-    target_reports = None if row.round_ids else row.target_reports
+    target_reports = None if row.round_ids else row.target_reports or None  # 0: over records
     still_open = [each.id for each in own_rounds if each.state == rounds.RoundState.OPEN]
     return {
         "id": row.id,
@@ -125,7 +136,7 @@ def job(row: jobs.Job, own_rounds: Sequence[rounds.Round]) -> Json:
             "rounds_opened": len(own_rounds),
             "open_round_id": still_open[0] if still_open else None,
             "n_received": own_rounds[-1].n_received if own_rounds else 0,
-            "target_reports": target_reports,
+            "target_reports": own_rounds[-1].target_reports if own_rounds else target_reports,
         },
         "attempts": row.attempts,
         "error": None if row.error_code is None else {"code": row.error_code, "detail": row.error_detail or ""},
@@ -156,7 +167,12 @@ def result(row: results.Result, of: jobs.Job) -> Json:
             }
             for used in document["rounds"]
         ],
-        "model": document["model"],
+        "odometer": [
+            {**asked, "epsilon": epsilon(asked["epsilon_nano"]), "reference": answer.reference(of.id, index)}
+            for index, asked in enumerate(document.get("odometer", ()))
+        ],
+        # older results do not tell them
+        "model": {"centroid_errors": None, "encoding": None, "memberships": None} | document["model"],
         "software_version": row.software_version,
         "created_at": timestamp(row.created_at),
     }

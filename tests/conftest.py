@@ -7,14 +7,18 @@ SFUMATO_TEST_REDIS_URL (whose databases 0 to 15 are emptied). A missing server i
 never a skip.
 """
 
-import itertools
 import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as workers' children have it; read when numpy is loaded
+
+import itertools
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 import redis
@@ -23,6 +27,10 @@ from sqlalchemy.engine import make_url
 from tests.servers import PostgresServer, RedisServer
 
 REDIS_DATABASES = 16
+
+# An example that waits for the compiler, or for its turn on a busy machine, says nothing about the code.
+hypothesis.settings.register_profile("sfumato", deadline=None)
+hypothesis.settings.load_profile("sfumato")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Slow, plain twins of the kernels and array code: loops, sets and exact fractions, nothing clever."""
 
 from fractions import Fraction
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 
@@ -189,3 +189,211 @@ def pair_counts(a, b):
     pairs = list(combinations(range(len(a)), 2))
     both = sum(a[i] == a[j] and b[i] == b[j] for i, j in pairs)
     return both, sum(a[i] == a[j] for i, j in pairs), sum(b[i] == b[j] for i, j in pairs), len(pairs)
+
+
+def fuzzy_distance(kind, length, d, sigma, rounding):
+    """f(l) by its integral: of the weight times l, from the centre out (the absolute one is per coordinate)."""
+
+    def slope(x):
+        cone = 1 / sigma if x >= rounding else x / (rounding * sigma)
+        if kind == "euclidean":
+            return 2 * x
+        kappa = {"gaussian": d**-0.5, "laplace": 1 / d, "mixed": (1 + (1 + 4 * d) ** 0.5) / (2 * d)}[kind]
+        if kappa * x >= sigma:
+            return d / x
+        return {"gaussian": x / sigma**2, "laplace": cone, "mixed": x / sigma**2 + cone}[kind]
+
+    nodes, weights = np.polynomial.legendre.leggauss(40)
+    edges = [0.0, rounding, *np.geomspace(max(rounding, 1e-9) * 1.01, max(length, rounding * 1.02), 60)]
+    kinks = [sigma * k for k in (d**0.5, d, 2 * d / (1 + (1 + 4 * d) ** 0.5))]
+    edges = sorted({min(edge, length) for edge in [*edges, *kinks]})
+    total = 0.0
+    for low, high in pairwise(edges):
+        places = low + (high - low) * (nodes + 1) / 2
+        total += (high - low) / 2 * sum(w * slope(x) for w, x in zip(weights, places, strict=True))
+    return total
+
+
+def fuzzy_step(points, centres, kind, m, sigma, rounding):
+    """(J, next centres, summed memberships) by the definitions; `kind` is a distance's name."""
+    d = points.shape[1]
+
+    def apart(point, centre):
+        if kind == "absolute":
+            gaps = [abs(a - b) for a, b in zip(point, centre, strict=True)]
+            return sum(g - rounding / 2 if g >= rounding else g * g / (2 * rounding) for g in gaps)
+        gap = sum((a - b) ** 2 for a, b in zip(point, centre, strict=True)) ** 0.5
+        return fuzzy_distance(kind, gap, d, sigma, rounding)
+
+    def weight(point, centre, j):
+        if kind == "absolute":
+            return 1 / max(abs(point[j] - centre[j]), rounding)
+        gap = sum((a - b) ** 2 for a, b in zip(point, centre, strict=True)) ** 0.5
+        if kind == "euclidean":
+            return 2.0
+        kappa = {"gaussian": d**-0.5, "laplace": 1 / d, "mixed": (1 + (1 + 4 * d) ** 0.5) / (2 * d)}[kind]
+        if kappa * gap >= sigma:
+            return d / gap**2
+        cone, bowl = 1 / (sigma * max(gap, rounding)), 1 / sigma**2
+        return {"gaussian": bowl, "laplace": cone, "mixed": bowl + cone}[kind]
+
+    objective, shares = 0.0, [0.0] * len(centres)
+    sums, masses = np.zeros(centres.shape), np.zeros(centres.shape)
+    for point in points:
+        distances = [max(apart(point, centre), 1e-30) for centre in centres]
+        closeness = [distance ** (-1 / (m - 1)) for distance in distances]
+        for c, centre in enumerate(centres):
+            u = closeness[c] / sum(closeness)
+            shares[c] += u
+            objective += u**m * distances[c]
+            for j in range(d):
+                sums[c, j] += u**m * weight(point, centre, j) * point[j]
+                masses[c, j] += u**m * weight(point, centre, j)
+    return objective, sums / masses, shares
+
+
+def noisy_likelihood(places, centres, shares, spread, noise, steps, held):
+    """Log likelihood of clipped reports, and each one's memberships, by sums over what may be held."""
+
+    def chance(place, centre):
+        weights = [np.exp(-0.5 * ((x - centre) / spread) ** 2) for x in held]
+        through = [np.exp(-abs(place / steps - x) / noise) for x in held]
+        return sum(w * t for w, t in zip(weights, through, strict=True)) / sum(weights)
+
+    likelihood, memberships = 0.0, []
+    for place in places:
+        each = [
+            share * np.prod([chance(p, c) for p, c in zip(place, centre, strict=True)])
+            for share, centre in zip(shares, centres, strict=True)
+        ]
+        likelihood += np.log(sum(each))
+        memberships.append([one / sum(each) for one in each])
+    return likelihood, memberships
+
+
+def nearest_centroid_symbol(centroids, point, slot):
+    """2 c, plus one above: exact fractions of the range, distances without a square left out."""
+    places = [min(int(Fraction(x) * (1 << 20)), (1 << 20) - 1) for x in point]
+    best, nearest = None, 0
+    for c, row in enumerate(centroids):
+        far = sum((x - p) * (x - p) for x, p in zip(places, row, strict=True))
+        if best is None or far < best:
+            best, nearest = far, c
+    return 2 * nearest + (1 if places[slot] > centroids[nearest][slot] else 0)
+
+
+def centroid_sign_symbol(centroids, point, slot):
+    """1 where the slot's Walsh sign of the nearest centroid is that of its side, +1 above or past the last feature."""
+    n_rows = 1
+    while n_rows < len(centroids):
+        n_rows *= 2
+    feature, row = slot // n_rows, slot % n_rows
+    side = 1
+    if feature < len(point):
+        side = 1 if nearest_centroid_symbol(centroids, point, feature) % 2 else -1
+    nearest = nearest_centroid_symbol(centroids, point, 0) // 2
+    sign = -1 if bin(row & nearest).count("1") % 2 else 1
+    return 1 if sign * side == 1 else 0
+
+
+def weighted_lloyd_step(points, weights, centres):
+    """Labels, weighted sums, masses and the weighted sum of squared distances, point by point."""
+    labels, sums, masses, inertia = [], [[0.0] * len(c) for c in centres], [0.0] * len(centres), 0.0
+    for point, weight in zip(points, weights, strict=True):
+        # products, not powers: `** 2` is the C library's pow, which now and then rounds the last bit otherwise
+        far = [sum((x - c) * (x - c) for x, c in zip(point, centre, strict=True)) for centre in centres]
+        nearest = far.index(min(far))
+        labels.append(nearest)
+        masses[nearest] += weight
+        for j, x in enumerate(point):
+            sums[nearest][j] += weight * x
+        inertia += weight * far[nearest]
+    return labels, sums, masses, inertia
+
+
+def farthest_first(candidates, n):
+    """Begin with the first; then always the one farthest from all chosen, of equal ones the first."""
+    chosen = [candidates[0]]
+    while len(chosen) < n:
+        gaps = [min(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)) for y in chosen) for x in candidates]
+        chosen.append(candidates[gaps.index(max(gaps))])
+    return chosen
+
+
+def halved(points, first_child, nodes, feature, bit):
+    """The node of each record one level down the tree, by its lattice place's binary digits."""
+    moved = []
+    for point, node in zip(points, nodes, strict=True):
+        child = first_child[node]
+        moved.append(node if child < 0 else child + int(bin((1 << 20) + point[feature])[3:][19 - bit]))
+    return moved
+
+
+def two_level_cell(point, lattice, n_coarse, splits):
+    """The part of a coarse cell that a place is in, by exact fractions: parts of the cells before come first."""
+    coarse = [int(Fraction(place, lattice) * n_coarse) for place in point]
+    number = 0
+    for place in coarse:
+        number = number * n_coarse + place
+    part = 0
+    for place, cell in zip(point, coarse, strict=True):
+        within = Fraction(place, lattice) * n_coarse - cell
+        part = part * splits[number] + int(within * splits[number])
+    return sum(m ** len(point) for m in splits[:number]) + part
+
+
+def posterior_mean(count, scale, expected, empty, places, chances):
+    """Mean and log likelihood of a count under Laplace noise, by Bayes's rule place by place."""
+    spots = [0.0] + [expected / (1 - empty) * place for place in places]
+    prior = [empty] + [(1 - empty) * chance for chance in chances]
+    likely = [p * np.exp(-abs(count - spot) / scale) for p, spot in zip(prior, spots, strict=True)]
+    return sum(p * spot for p, spot in zip(likely, spots, strict=True)) / sum(likely), np.log(sum(likely))
+
+
+def nearest_centre(centres, point):
+    """The nearest centre by whole numbers, of equally near ones the first."""
+    far = [sum((int(x) - int(c)) ** 2 for x, c in zip(point, centre, strict=True)) for centre in centres]
+    return far.index(min(far))
+
+
+def clipped_residual(centre, radius, point):
+    """What is added of a record: its residual, in proportion cut towards zero to an L1 norm of the radius at most."""
+    residual = [int(x) - int(c) for x, c in zip(point, centre, strict=True)]
+    norm = sum(abs(r) for r in residual)
+    if norm <= radius:
+        return residual, norm
+    return [int(Fraction(r * radius, norm)) for r in residual], radius
+
+
+def shifted_square(centre, shift, point):
+    """The squared distance, in whole multiples of 2^shift."""
+    return sum((int(x) - int(c)) ** 2 for x, c in zip(point, centre, strict=True)) // 2**shift
+
+
+def box_cell(boxes, point):
+    """The one box, of (lows, highs), that a record is in."""
+    (inside,) = [
+        i
+        for i, (lows, highs) in enumerate(boxes)
+        if all(low <= x < high for low, x, high in zip(lows, point, highs, strict=True))
+    ]
+    return inside
+
+
+def pair_leaf(centres, first, point):
+    """The leaf that going to the nearer centre of each pair ends in."""
+    node = 0
+    while first[node] >= 0:
+        node = first[node] + nearest_centre(centres[first[node] : first[node] + 2], point)
+    return node
+
+
+def hashed_cell(seed, n_cells, point):
+    """SplitMix64's finaliser over a record's coordinates, by whole numbers."""
+    span, mixed = 1 << 64, seed
+    for x in point:
+        mixed = ((mixed ^ int(x)) + 0x9E3779B97F4A7C15) % span
+        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % span
+        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % span
+        mixed ^= mixed >> 31
+    return (mixed >> 32) * n_cells >> 32

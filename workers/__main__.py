@@ -15,14 +15,16 @@ import structlog
 from models.db import Database
 from models.doorbell import open_doorbell
 from models.settings import Settings, settings
-from workers.child import StartPlan
+from workers.child import RunCentral, StartPlan
 from workers.process import end_with_parent, log_to_stderr
 from workers.supervisor import Supervisor
 
 PARENT_VARIABLE = "SFUMATO_DIE_WITH_PARENT"
 
 
-def main(chosen: Settings | None = None, *, start: StartPlan | None = None) -> None:
+def main(
+    chosen: Settings | None = None, *, start: StartPlan | None = None, run_central: RunCentral | None = None
+) -> None:
     """Work until told to stop.
 
     Parameters
@@ -31,6 +33,8 @@ def main(chosen: Settings | None = None, *, start: StartPlan | None = None) -> N
         By default what the environment says.
     start : callable, optional
         Which plan runs which algorithm; the registry's by default.
+    run_central : callable, optional
+        Runs central algorithms.
     """
     parent = int(os.environ.get(PARENT_VARIABLE) or 0)
     if parent:
@@ -40,7 +44,9 @@ def main(chosen: Settings | None = None, *, start: StartPlan | None = None) -> N
     redis_url = chosen.redis_url.get_secret_value() if chosen.redis_url else None
     database = Database(chosen.resolved_database_url, pool_size=2)
     doorbell = open_doorbell(redis_url, chosen.poll_seconds)
-    supervisor = Supervisor(chosen, database, doorbell, stop_with_parent=bool(parent), start=start)
+    supervisor = Supervisor(
+        chosen, database, doorbell, stop_with_parent=bool(parent), start=start, run_central=run_central
+    )
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         supervisor.stop()

@@ -27,6 +27,7 @@ from workers.process import describe, end_with_parent, log_to_stderr
 log = structlog.get_logger(__name__)
 
 StartPlan = Callable[..., Any]  # workers.runner.StartPlan, which cannot be imported here
+RunCentral = Callable[..., Any]  # workers.central.RunCentral
 
 _OUT_OF_MEMORY = 70  # exit status
 
@@ -57,7 +58,13 @@ class Reply(StrEnum):
     FAILED = "failed"  # a fold went wrong; it is logged
 
 
-def main(pipe: Connection, database_url: str, parent: int, start: StartPlan | None = None) -> None:
+def main(
+    pipe: Connection,
+    database_url: str,
+    parent: int,
+    start: StartPlan | None = None,
+    run_central: RunCentral | None = None,
+) -> None:
     """Work until the supervisor is gone.
 
     Parameters
@@ -69,6 +76,8 @@ def main(pipe: Connection, database_url: str, parent: int, start: StartPlan | No
         The supervisor's process id.
     start : callable, optional
         Which plan runs which algorithm; the registry's by default.
+    run_central : callable, optional
+        Runs central algorithms.
     """
     end_with_parent(parent, signal.SIGKILL)
     for ignored in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the supervisor decides
@@ -80,7 +89,7 @@ def main(pipe: Connection, database_url: str, parent: int, start: StartPlan | No
     database = Database(database_url, pool_size=2)
     pipe.send(Reply.READY)
     while True:
-        pipe.send(_perform(database, tasks.get(), start))
+        pipe.send(_perform(database, tasks.get(), start, run_central))
 
 
 def _listen(pipe: Connection, tasks: "queue.SimpleQueue[Task]") -> None:
@@ -92,13 +101,16 @@ def _listen(pipe: Connection, tasks: "queue.SimpleQueue[Task]") -> None:
             os._exit(1)
 
 
-def _perform(database: Database, task: Task, start: StartPlan | None) -> Reply:
+def _perform(database: Database, task: Task, start: StartPlan | None, run_central: RunCentral | None) -> Reply:
     from clustering import registry
+    from clustering.central import run as central_run
     from workers import runner
 
     try:
         if isinstance(task, JobTask):
-            outcome = runner.run(database, task.held, start=start or registry.start)
+            outcome = runner.run(
+                database, task.held, start=start or registry.start, run_central=run_central or central_run.run
+            )
             log.info("claim_ended", job_id=task.held.job_id, outcome=outcome.value)
         else:
             runner.fold_alone(database, task.round_id)
@@ -115,20 +127,13 @@ def _perform(database: Database, task: Task, start: StartPlan | None) -> Reply:
 
 
 def _warm() -> None:
-    """Run every kernel once on next to nothing, so that no job waits for the compiler."""
-    import numpy as np
-
-    from clustering.simulate import simulate
-    from sfumato.specs import ShiftedGrid, UniformGrid
-    from workers.distinct import IdSet
-
+    """Load what jobs will run, and have it compiled."""
     began = time.monotonic()
     try:
-        IdSet(1).add(np.ones((1, 2), dtype=np.uint64))
-        points = np.linspace(0, 1, 400).reshape(-1, 2)
-        for algorithm in (ShiftedGrid(epsilon=4, clusters=2, cells=4), UniformGrid(epsilon=4, clusters=2, cells=4)):
-            for n_features in (1, 2):
-                simulate(algorithm, points[:, :n_features], seed=0)
-    except Exception as error:  # a job that needs the kernel will say so under its own name
+        from workers.warm import warm_up
+
+        warmed = sorted(warm_up())
+    except Exception as error:  # a job that needs what is broken will say so under its own name
         log.error("warming_failed", **describe(error))
-    log.info("child_ready", seconds=round(time.monotonic() - began, 2))
+        warmed = []
+    log.info("child_ready", pid=os.getpid(), seconds=round(time.monotonic() - began, 2), warmed=warmed)

@@ -7,8 +7,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.plan import Tally
-from clustering.tally import count_into
+from clustering.plan import Sample, Tally
+from clustering.tally import Counting
 from models import report
 from models.db import Database
 from models.round import Round
@@ -29,17 +29,20 @@ class Folded:
 
     Attributes
     ----------
-    tally : Tally
+    tally : Tally or, of vectors, Sample
     n_repeated : int
         Reports whose id came before: sent again, counted once.
     n_malformed : int
         Reports the mechanism could not have produced. Ingest lets none in, so this
         is 0 unless the log was damaged.
+    n_left_out : int
+        Vectors beyond what a sample holds (`clustering.tally.Counting`).
     """
 
-    tally: Tally
+    tally: Tally | Sample
     n_repeated: int
     n_malformed: int
+    n_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def fold(spec: RoundSpec, log: Log, *, n_expected: int, ids_at_once: int = IDS_A
     n_expected : int
         Reports in the log; a wrong number costs time or memory, nothing else.
     """
-    tally, width = Tally.empty(spec), report.HEADER_BYTES + mechanisms.value_bytes(spec.mechanism)
+    counting, width = Counting(spec), report.HEADER_BYTES + mechanisms.value_bytes(spec.mechanism)
     n_repeated = n_malformed = 0
     n_parts, keys = max(1, ceil(n_expected / ids_at_once)), new_keys()
     for part in range(n_parts):
@@ -93,8 +96,8 @@ def fold(spec: RoundSpec, log: Log, *, n_expected: int, ids_at_once: int = IDS_A
             said = seen.add(reports.ids)
             n_repeated += int(np.count_nonzero(said == REPEATED))
             fresh = reports.where(said == NEW)
-            count_into(tally, spec, fresh.slots, fresh.values)
-    return Folded(tally, n_repeated, n_malformed)
+            counting.add(fresh.slots, fresh.values)
+    return Folded(counting.result(), n_repeated, n_malformed, counting.n_left_out)
 
 
 def _joined(rows: Iterable[bytes], width: int) -> Iterator[bytes]:

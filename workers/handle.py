@@ -8,11 +8,15 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from workers import child
-from workers.child import Reply, StartPlan, Task
+from workers.child import Reply, RunCentral, StartPlan, Task
 
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would take the database's connections along
 _LONGEST_PAUSE_SECONDS = 30.0  # between starts of a child that dies before it is ready
 _DYING_SECONDS = 5.0  # from the end of its pipe to the end of its process
+
+# Read as the child loads them. A fit's vectors are short: threads for them only wait for one another
+# (two cores that others use too: 16 to 25 ms a step of L-BFGS), and a worker scales by processes.
+BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class ChildDied(Exception):
@@ -26,9 +30,12 @@ class ChildDied(Exception):
 class ChildHandle:
     """One child at a time; a dead or killed one is followed by another at the next `ensure`."""
 
-    def __init__(self, database_url: str, start: StartPlan | None = None) -> None:
+    def __init__(
+        self, database_url: str, start: StartPlan | None = None, run_central: RunCentral | None = None
+    ) -> None:
         self._database_url = database_url
         self._start = start
+        self._run_central = run_central
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
         self._is_ready = False
@@ -99,10 +106,12 @@ class ChildHandle:
         self._is_ready = self._is_busy = False
 
     def _spawn(self) -> None:
+        for library in BLAS_THREADS:
+            os.environ.setdefault(library, "1")
         ours, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(
             target=child.main,
-            args=(theirs, self._database_url, os.getpid(), self._start),
+            args=(theirs, self._database_url, os.getpid(), self._start, self._run_central),
             name="sfumato-child",
             daemon=True,
         )

@@ -1,32 +1,38 @@
-"""Drives a job's plan: stored tallies in, the next round or the result out.
+"""Takes a job as far as it goes: a local one to its next round or its result, a central one to its result.
 
 A plan keeps no state. Every claim starts it afresh, answers it with the tallies that are
 stored, folds the round that has closed since, and ends where the plan wants a round that
 is not there yet (it is opened, and the job waits for its devices) or with the model.
 Every write names the fence the claim holds, so a worker that was overtaken writes nothing.
+What a central job does instead is in `workers.central`.
 """
 
 from collections.abc import Callable
 from enum import StrEnum
 from importlib.metadata import version
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import undefer
 
 from clustering import registry
-from clustering.plan import Collected, Plan, Tally, drive
+from clustering.central import run as central_run
+from clustering.plan import Collected, Plan, drive, read_answers
 from models import job as jobs
 from models import round as rounds
-from models.dataset import Dataset
+from models.dataset import Dataset, Trust
 from models.db import Database
 from models.errors import StaleFence, TooFewReports
 from models.job import Claim, Job, JobState
 from models.round import Round, RoundState
+from models.sealing import Keyring, keyring_of
+from models.settings import settings
 from sfumato.accounting import cost
 from sfumato.errors import InvalidSpec, SfumatoError
-from sfumato.specs import Algorithm, Feature, RoundSpec, algorithm_from_wire
+from sfumato.specs import Algorithm, Feature, RoundSpec, local_algorithm_from_wire
+from workers import central
+from workers.central import RunCentral
 from workers.fold import fold_round
 from workers.process import describe
 
@@ -41,7 +47,7 @@ class Outcome(StrEnum):
     COLLECTING = "collecting"  # a round is open, the job waits for devices
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # or expired
-    CANCELED = "canceled"  # on the way to opening a round
+    CANCELED = "canceled"  # on the way to opening a round, or to asking a question
     STALE = "stale"  # somebody else holds the job; nothing was written
 
 
@@ -56,7 +62,19 @@ class _OutOfTime(TooFewReports):
     """A round's time ran out with too few reports."""
 
 
-def run(database: Database, held: Claim, *, start: StartPlan = registry.start) -> Outcome:
+def own_keyring() -> Keyring:
+    """The keys of this process's settings. Raises RecordsKeyMissing."""
+    return keyring_of(settings())
+
+
+def run(
+    database: Database,
+    held: Claim,
+    *,
+    start: StartPlan = registry.start,
+    run_central: RunCentral = central_run.run,
+    keyring: Callable[[], Keyring] = own_keyring,
+) -> Outcome:
     """Take a claimed job as far as it goes.
 
     Parameters
@@ -66,6 +84,10 @@ def run(database: Database, held: Claim, *, start: StartPlan = registry.start) -
         From `models.job.claim`.
     start : callable
         Which plan runs which algorithm; tests bring their own.
+    run_central : callable
+        Runs central algorithms; tests bring their own.
+    keyring : callable
+        The keys that open records; asked where there are any.
 
     Raises
     ------
@@ -75,7 +97,15 @@ def run(database: Database, held: Claim, *, start: StartPlan = registry.start) -
         The job needs more memory than there is.
     """
     try:
-        return _attempt(database, held, start)
+        with database.reading() as session:
+            job = session.get_one(Job, held.job_id)
+            dataset = session.get_one(Dataset, job.dataset_id)
+        if dataset.trust == Trust.CENTRAL:
+            document = central.compute(database, held, job, dataset.features, keyring(), run_central)
+            return _publish(database, held, document)
+        return _collect(database, held, job, dataset.features, start)
+    except central.Canceled:
+        return Outcome.CANCELED
     except (StaleFence, MemoryError, OperationalError, InterfaceError) as error:
         if isinstance(error, StaleFence):
             return Outcome.STALE
@@ -91,7 +121,10 @@ def run(database: Database, held: Claim, *, start: StartPlan = registry.start) -
 
 
 def fold_alone(database: Database, round_id: str) -> None:
-    """Tally a closed round that no job will fold, and scrub its reports by the retention rule."""
+    """Tally a closed round that no job will fold, and scrub its reports by the retention rule.
+
+    A round that is not closed, or that a job has folded meanwhile, stays as it is.
+    """
     with database.reading() as session:
         closed = session.get(Round, round_id)
     if closed is None or closed.state != RoundState.CLOSED:
@@ -101,12 +134,9 @@ def fold_alone(database: Database, round_id: str) -> None:
         rounds.store_tally(session, round_id, tally, n_reports, now=database.clock())
 
 
-def _attempt(database: Database, held: Claim, start: StartPlan) -> Outcome:
-    with database.reading() as session:
-        job = session.get_one(Job, held.job_id)
-        features = session.get_one(Dataset, job.dataset_id).features
+def _collect(database: Database, held: Claim, job: Job, features: tuple[Feature, ...], start: StartPlan) -> Outcome:
     source: _Source = _EarlierRounds(database, held, job) if job.round_ids else _OwnRounds(database, held, job)
-    plan = start(algorithm_from_wire(job.algorithm), features, source.expected_reports)
+    plan = start(local_algorithm_from_wire(job.algorithm), features, source.expected_reports)
     try:
         model = drive(plan, source.collect)
     except _Suspended as suspended:
@@ -121,6 +151,10 @@ def _attempt(database: Database, held: Claim, start: StartPlan) -> Outcome:
             for r in source.used
         ],
     }
+    return _publish(database, held, document)
+
+
+def _publish(database: Database, held: Claim, document: dict[str, Any]) -> Outcome:
     with database.transaction() as session:
         jobs.succeed(session, held, document, software_version=version("sfumato-server"), now=database.clock())
     return Outcome.SUCCEEDED
@@ -217,7 +251,7 @@ class _EarlierRounds:
 
 def _collected(answered: Round) -> Collected:
     assert answered.tally is not None  # noqa: S101 - for the type checker: `_tallied` loaded it
-    return Collected(answered.spec, Tally.from_bytes(answered.tally))
+    return Collected(answered.spec, read_answers(answered.spec, answered.tally))
 
 
 def _tallied(database: Database, held: Claim, round_id: str) -> Round:
@@ -254,6 +288,7 @@ def _fold(database: Database, closed: Round) -> tuple[bytes, int]:
         n_reports=folded.tally.n_reports,
         n_repeated=folded.n_repeated,
         n_malformed=folded.n_malformed,
+        n_left_out=folded.n_left_out,
     )
     return folded.tally.to_bytes(), folded.tally.n_reports
 

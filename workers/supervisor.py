@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from models import fold as folds
 from models import idempotency
 from models import job as jobs
 from models import round as rounds
@@ -22,7 +23,7 @@ from models.doorbell import Doorbell
 from models.errors import StaleFence
 from models.job import Claim, Job, JobState
 from models.settings import Settings
-from workers.child import FoldTask, JobTask, Reply, StartPlan
+from workers.child import FoldTask, JobTask, Reply, RunCentral, StartPlan
 from workers.handle import ChildDied, ChildHandle
 from workers.process import describe
 
@@ -82,6 +83,8 @@ class Supervisor:
         Whether to stop in good order when the process that started this one is gone.
     start : callable, optional
         Which plan runs which algorithm; the registry's by default.
+    run_central : callable, optional
+        Runs central algorithms.
     """
 
     def __init__(
@@ -92,11 +95,12 @@ class Supervisor:
         *,
         stop_with_parent: bool = False,
         start: StartPlan | None = None,
+        run_central: RunCentral | None = None,
     ) -> None:
         self._settings = settings
         self._database = database
         self._doorbell = doorbell
-        self._child = ChildHandle(settings.resolved_database_url, start)
+        self._child = ChildHandle(settings.resolved_database_url, start, run_central)
         self._lease = int(settings.lease_seconds * SECOND)
         self._parent = os.getppid() if stop_with_parent else None
         self._stopping = False
@@ -224,8 +228,7 @@ class Supervisor:
     def _take_fold(self) -> bool:
         if not self._fold_is_due() or not self._child.ensure(0):
             return False
-        with self._database.transaction() as session:
-            round_id = rounds.claim_fold(session, now=self._database.clock(), lease_microseconds=self._lease)
+        round_id = self._claim_fold()
         if round_id is None:
             return False
         self._fold_is_due.at = 0.0  # there may be more
@@ -234,25 +237,34 @@ class Supervisor:
 
         def look() -> None:
             if renewal_is_due():
-                self._keep_fold(round_id, self._lease)
+                with self._database.transaction() as session:
+                    folds.keep_fold(session, round_id, until=self._database.clock() + self._lease)
 
         try:
             reply = self._watch(look)
-        except ChildDied as died:  # the claim lapses by itself: a round that kills workers does so seldom
+        except ChildDied as died:  # the claim lapses by itself: a round that kills workers gets no haste
             log.warning("child_died", round_id=round_id, exit_status=died.exit_status)
         except _Kill as kill:
             self._child.kill()
             log.info("child_killed", round_id=round_id, reason=kill.reason)
             if kill.reason == STOP:
-                self._keep_fold(round_id, 0)
+                with self._database.transaction() as session:
+                    folds.let_go_fold(session, round_id, now=self._database.clock())
         else:
             if reply == Reply.DATABASE_AWAY:
                 raise _Undone(reply)
         return True
 
-    def _keep_fold(self, round_id: str, lease: int) -> None:
+    def _claim_fold(self) -> str | None:
+        """A fold to do; first gives one up that too many workers were lost on."""
+        max_attempts = self._settings.max_attempts
         with self._database.transaction() as session:
-            rounds.keep_fold(session, round_id, until=self._database.clock() + lease)
+            now = self._database.clock()
+            given_up = folds.give_up_fold(session, now=now, max_attempts=max_attempts)
+            round_id = folds.claim_fold(session, now=now, lease_microseconds=self._lease, max_attempts=max_attempts)
+        if given_up is not None:
+            log.error("fold_given_up", round_id=given_up, attempts=max_attempts)
+        return round_id
 
     # ---- while the child works, and between ----
 

@@ -8,32 +8,32 @@ clearly dense and alike; and the regions are those of most excess mass.
 `variant="paper"` is in `clustering.plans.adaptive_grid_paper`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from clustering.adaptive_cells import (
-    MAX_CELLS,
     History,
     Partition,
     Reconciled,
     beside,
-    deepest,
     families,
     merge,
     split,
     uneven,
     uniform,
 )
-from clustering.adaptive_model import Progress, adaptive_model, check_features, draws, start_level
+from clustering.adaptive_model import Progress, Rounds, adaptive_model
 from clustering.plan import Plan
 from clustering.plans.adaptive_grid_paper import passes_as_printed
 from clustering.plans.adaptive_grid_tree import grow
+from clustering.plans.uniform_grid_paper import printed_plan
 from sfumato.accounting import parse_epsilon
-from sfumato.mechanisms import design
-from sfumato.specs import AdaptiveGridIterative, Feature, RoundSpec
+from sfumato.sizing import MAX_CELLS, SPLITS, PlannedRound, deepest, planned_rounds, start_level
+from sfumato.specs import AdaptiveGridIterative, Feature
 
 CLEARLY = 2.0  # standard errors that a dense cell stands above the mean density
-SPLITS = 1  # levels below the first; with 2, aniso at epsilon 1 and 2 lost .1 or more of its ARI
 
 
 def adaptive_grid_iterative(
@@ -58,22 +58,35 @@ def adaptive_grid_iterative(
     UnfitRound
         A published round is not of dyadic cells, or tells nothing.
     """
-    check_features("adaptive_grid_iterative", features)
+    planned = planned_rounds(params, len(features), expected_reports)
     if params.variant == "paper":
-        return (yield from passes_as_printed(params, features))
-    d, epsilon_nano = len(features), parse_epsilon(params.epsilon)
-    level = start_level(d, expected_reports, epsilon_nano)
+        return (yield from printed_plan(params.clusters, lambda: passes_as_printed(params, features)))
+
+    def rounds() -> Rounds:
+        return _passes(params, features, expected_reports, planned)
+
+    progress, partition = yield from rounds()
+    return adaptive_model(params.clusters, features, progress, partition, rounds)
+
+
+def _passes(
+    params: AdaptiveGridIterative,
+    features: tuple[Feature, ...],
+    expected_reports: int,
+    planned: Sequence[PlannedRound],
+) -> Rounds:
+    """The rounds, to what they told and the cells as adapted by the end."""
+    d = len(features)
+    level = start_level(d, expected_reports, parse_epsilon(params.epsilon))
     finest = min(level + SPLITS, deepest(d))
     progress, partition = Progress(History(d)), uniform(d, level)
-    for done, draw in enumerate(draws([1] * params.passes), start=1):
-        encoding = partition.encoding()
-        mechanism = design("auto", encoding.n_symbols, epsilon_nano)
-        partition = progress.add((yield RoundSpec(features, encoding, mechanism, draw)))
-        if done < params.passes:
+    for done, asked in enumerate(planned, start=1):
+        partition = progress.add((yield asked.spec(features, partition.encoding())))
+        if done < len(planned):
             partition = adapt(partition, progress.history.reconcile(partition.depth), finest)
     if params.clusters is None:  # bumps are counted over cells that noise alone does not part
         partition = grow(progress.history.reconcile(partition.depth), partition.depth)
-    return adaptive_model(params.clusters, features, progress, partition)
+    return progress, partition
 
 
 def adapt(partition: Partition, reconciled: Reconciled, finest: int) -> Partition:

@@ -5,25 +5,23 @@ their costs add up: a third of the epsilon each. AGC1's third is divided once mo
 passes, which the paper charges once for all; AGC2's loop is for one level a device.
 """
 
+from dataclasses import replace
 from math import ceil, log2
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.adaptive_cells import Partition, beside, deepest, estimates_of, merge, split, uniform
-from clustering.adaptive_model import draws
+from clustering.adaptive_cells import Partition, beside, estimates_of, merge, split, uniform
 from clustering.decoders import decoder
-from clustering.plan import Collected, Plan
-from clustering.plans.uniform_grid_paper import Share, coarse_round, full_round, granularity, printed_model, spending
-from sfumato.accounting import parse_epsilon
-from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import design
-from sfumato.specs import AdaptiveGridIterative, AdaptiveGridTree, Feature, RoundSpec
+from clustering.plan import Collected
+from clustering.plans.uniform_grid_paper import Printed, PrintedRounds, Share, coarse_round, granularity
+from sfumato.sizing import PlannedRound, deepest, draws, planned_rounds
+from sfumato.specs import AdaptiveGridIterative, AdaptiveGridTree, Feature
 
 MAX_SPLITS = 2  # of one first cell: the paper lets them be split for ever
 
 
-def passes_as_printed(params: AdaptiveGridIterative, features: tuple[Feature, ...]) -> Plan:
+def passes_as_printed(params: AdaptiveGridIterative, features: tuple[Feature, ...]) -> PrintedRounds:
     """Algorithms 1, 2 and 4: the coarse round, T passes, the last round.
 
     A cell is dense where its pass finds more than the mean density. Siblings that are all
@@ -40,19 +38,18 @@ def passes_as_printed(params: AdaptiveGridIterative, features: tuple[Feature, ..
         A published round is not of dyadic cells, or tells nothing.
     """
     d = len(features)
-    coarse_nano, loop_nano, last_nano = spending(parse_epsilon(params.epsilon), 3)
-    (pass_nano, *_) = spending(loop_nano, params.passes)
-    share = yield from coarse_round(features, coarse_nano)
-    level = min(max(1, round(-log2(granularity(share, coarse_nano, d)))), deepest(d) - 1)
+    coarse, *passes, last = planned_rounds(params, d, 1)
+    share = yield from coarse_round(features, coarse)
+    level = min(max(1, round(-log2(granularity(share, coarse.epsilon_nano, d)))), deepest(d) - 1)
     partition = uniform(d, level)
-    for _ in range(params.passes):
-        answered = yield full_round(features, partition.encoding(), pass_nano)
+    for asked_again in passes:
+        answered = yield asked_again.spec(features, partition.encoding())
         partition, dense = dense_cells(answered)
         partition = adapt_as_printed(partition, dense, min(level + MAX_SPLITS, deepest(d)))
-    return (yield from _last_round(params.clusters, features, partition, last_nano, share))
+    return (yield from _last_round(features, partition, last, share))
 
 
-def tree_as_printed(params: AdaptiveGridTree, features: tuple[Feature, ...]) -> Plan:
+def tree_as_printed(params: AdaptiveGridTree, features: tuple[Feature, ...]) -> PrintedRounds:
     """Algorithms 1, 3 and 4: the coarse round, one round for each level of the tree, the last round.
 
     From the first level down, a cell that its level finds dense is a cell of the last round,
@@ -68,20 +65,17 @@ def tree_as_printed(params: AdaptiveGridTree, features: tuple[Feature, ...]) -> 
         A published round is not of dyadic cells, or tells nothing.
     """
     d = len(features)
-    coarse_nano, loop_nano, last_nano = spending(parse_epsilon(params.epsilon), 3)
-    share = yield from coarse_round(features, coarse_nano)
-    height = params.height or min(max(1, ceil(-log2(granularity(share, coarse_nano, d)))), deepest(d))
-    if height > deepest(d):
-        raise InvalidSpec(f"a tree over {d} features has at most {deepest(d)} levels")
+    coarse, of_levels, *_, last = planned_rounds(params, d, 1)
+    share = yield from coarse_round(features, coarse)
+    height = params.height or min(max(1, ceil(-log2(granularity(share, coarse.epsilon_nano, d)))), deepest(d))
     partition = uniform(d, 1)
     for level, draw in enumerate(draws([1] * height), start=1):
-        encoding = uniform(d, level).encoding()
-        answered = yield RoundSpec(features, encoding, design("grr", encoding.n_symbols, loop_nano), draw)
+        answered = yield replace(of_levels, draw=draw).spec(features, uniform(d, level).encoding())
         asked, dense = dense_cells(answered)
         if level < height and asked.depth == level and (asked.levels == level).all():
             here = partition.levels == level
             partition = split(partition, here & ~dense[np.where(here, partition.places, 0)])
-    return (yield from _last_round(params.clusters, features, partition, last_nano, share))
+    return (yield from _last_round(features, partition, last, share))
 
 
 def dense_cells(answered: Collected) -> tuple[Partition, NDArray[np.bool_]]:
@@ -97,10 +91,8 @@ def adapt_as_printed(partition: Partition, dense: NDArray[np.bool_], finest_leve
     return merge(split(partition, edge), carried)
 
 
-def _last_round(
-    clusters: int | None, features: tuple[Feature, ...], partition: Partition, epsilon_nano: int, share: Share
-) -> Plan:
-    answered = yield full_round(features, partition.encoding(), epsilon_nano)
+def _last_round(features: tuple[Feature, ...], partition: Partition, last: PlannedRound, share: Share) -> PrintedRounds:
+    answered = yield last.spec(features, partition.encoding())
     cells, estimates = estimates_of(answered, decoder(answered.spec.mechanism))
     diagnostics = {"dense_share": share.dense, "levels": np.bincount(cells.levels).tolist()}
-    return printed_model(clusters, answered, cells.cell_map(), estimates, diagnostics)
+    return Printed(answered, cells.cell_map(), estimates, diagnostics)

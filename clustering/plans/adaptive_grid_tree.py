@@ -7,25 +7,21 @@ where it is sparse (by the mean density it would stop at once); and the regions 
 of most excess mass. `variant="paper"` is in `clustering.plans.adaptive_grid_paper`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from clustering.adaptive_cells import History, Partition, Reconciled, deepest, split, uneven, uniform
-from clustering.adaptive_model import Progress, adaptive_model, check_features, draws, start_level
+from clustering.adaptive_cells import History, Partition, Reconciled, split, uneven, uniform
+from clustering.adaptive_model import Progress, Rounds, adaptive_model
 from clustering.plan import Plan
 from clustering.plans.adaptive_grid_paper import tree_as_printed
-from sfumato.accounting import parse_epsilon
-from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import design
-from sfumato.specs import AdaptiveGridTree, Feature, RoundSpec
+from clustering.plans.uniform_grid_paper import printed_plan
+from sfumato.sizing import PlannedRound, planned_rounds
+from sfumato.specs import AdaptiveGridTree, Feature
 
 # A cell is gone down into where the unevenness of what is below, by chi², is this many
 # standard deviations above that of noise; see `grow`.
 UNEVEN = 1.0
-
-# Levels times features of the lowest tree: 16 leaves per feature in two. What lies below what
-# can be told from noise is pooled; against 8 leaves the mean ARI on moons, circles and aniso
-# (150,000 points, epsilon .5) was as good (.42 for .42): aniso gained what moons lost.
-LEAST_BITS = 8
 
 
 def adaptive_grid_tree(params: AdaptiveGridTree, features: tuple[Feature, ...], expected_reports: int) -> Plan:
@@ -48,28 +44,24 @@ def adaptive_grid_tree(params: AdaptiveGridTree, features: tuple[Feature, ...], 
     UnfitRound
         A published round is not of dyadic cells, or tells nothing.
     """
-    check_features("adaptive_grid_tree", features)
+    planned = planned_rounds(params, len(features), expected_reports)
     if params.variant == "paper":
-        return (yield from tree_as_printed(params, features))
-    d, epsilon_nano = len(features), parse_epsilon(params.epsilon)
-    height = params.height or max(LEAST_BITS // d, start_level(d, expected_reports, epsilon_nano))
-    check_height(d, height)
-    progress = Progress(History(d))
+        return (yield from printed_plan(params.clusters, lambda: tree_as_printed(params, features)))
+
+    def rounds() -> Rounds:
+        return _levels(features, planned)
+
+    progress, partition = yield from rounds()
+    return adaptive_model(params.clusters, features, progress, partition, rounds)
+
+
+def _levels(features: tuple[Feature, ...], planned: Sequence[PlannedRound]) -> Rounds:
+    """The rounds, to what they told and the cells where the tree stops."""
+    progress = Progress(History(len(features)))
     depth = 0
-    for level, draw in zip(
-        range(1, height + 1), draws([1 << level * d for level in range(1, height + 1)]), strict=True
-    ):
-        encoding = uniform(d, level).encoding()
-        mechanism = design("auto", encoding.n_symbols, epsilon_nano)
-        depth = max(depth, progress.add((yield RoundSpec(features, encoding, mechanism, draw))).depth)
-    partition = grow(progress.history.reconcile(depth), depth)
-    return adaptive_model(params.clusters, features, progress, partition)
-
-
-def check_height(n_features: int, height: int) -> None:
-    """Raise InvalidSpec for a tree whose leaves are too many."""
-    if height > deepest(n_features):
-        raise InvalidSpec(f"a tree over {n_features} features has at most {deepest(n_features)} levels")
+    for asked in planned:  # a level each
+        depth = max(depth, progress.add((yield asked.spec(features))).depth)
+    return progress, grow(progress.history.reconcile(depth), depth)
 
 
 def grow(reconciled: Reconciled, depth: int) -> Partition:

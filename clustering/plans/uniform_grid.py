@@ -5,15 +5,18 @@ dense cells can be told from noise, instead of Theorem 1; integer face adjacency
 Definition 9; unlabelled cells go to the nearest cluster, so that everybody has a label.
 """
 
-from collections.abc import Callable
-from math import ceil, sqrt
+from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clustering.cell_places import cell_centre_errors
 from clustering.cell_regions import cell_bumps, cell_graph, cell_regions, face_pairs
-from clustering.decoders import Decoder, decoder
+from clustering.confidence import finite
+from clustering.decoders import decoder
 from clustering.errors import TooFewReports, UnfitRound
+from clustering.expected_error import Answer, expected_error
 from clustering.label_regions import (
     by_mass,
     dense_components,
@@ -24,18 +27,10 @@ from clustering.label_regions import (
     region_totals,
 )
 from clustering.plan import Collected, Plan
-from clustering.plans.uniform_grid_paper import grid_as_printed
-from sfumato.accounting import parse_epsilon
+from clustering.plans.uniform_grid_paper import grid_as_printed, printed_plan
 from sfumato.cluster_model import ClusterModel
-from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import design
-from sfumato.specs import MAX_CLUSTERS, MAX_SYMBOLS, Feature, GridEncoding, RoundSpec, UniformGrid
-
-MAX_FEATURES = 8
-MAX_CELLS = 1024  # per feature
-MAX_JSON_INT = (1 << 53) - 1
-Z = 3.0  # standard errors a dense cell stands above noise
-DENSE_SHARE = 0.5  # r, see `choose_cells`
+from sfumato.sizing import MAX_GRID_FEATURES, Z, planned_rounds, reports_to_tell
+from sfumato.specs import MAX_CLUSTERS, Feature, GridEncoding, UniformGrid
 
 
 def uniform_grid(params: UniformGrid, features: tuple[Feature, ...], expected_reports: int) -> Plan:
@@ -56,56 +51,10 @@ def uniform_grid(params: UniformGrid, features: tuple[Feature, ...], expected_re
     TooFewReports, UnfitRound
         From `fit`.
     """
-    d = len(features)
-    if not 1 <= d <= MAX_FEATURES:
-        raise InvalidSpec(f"uniform_grid takes 1 to {MAX_FEATURES} features")
+    first, *_ = planned_rounds(params, len(features), expected_reports)
     if params.variant == "paper":
-        return (yield from grid_as_printed(params, features))
-    epsilon_nano = parse_epsilon(params.epsilon)
-    cells = params.cells or choose_cells(d, expected_reports, epsilon_nano)
-    encoding = GridEncoding((cells,) * d)
-    collected = yield RoundSpec(features, encoding, design("auto", encoding.n_symbols, epsilon_nano))
-    return fit(params, collected)
-
-
-def choose_cells(n_features: int, n_reports: int, epsilon_nano: int) -> int:
-    """Cells per feature of the finest grid whose dense cells can be told from noise.
-
-    If a share r of k cells holds everybody, a dense cell holds about 1/(r k), and it is told
-    from noise when that is z standard errors: k <= sqrt(N/v) / (z r), and a little less for
-    sampling (`reports_needed`). The paper spends half of its epsilon on r. Here r = 1/2
-    without a look at anybody: fewer than half of the cells exceed the mean density in all but
-    the flattest data. On nine sets of 15,000 and 150,000 points at epsilon .5 to 4 the mean
-    ARI was .43 for every r from 1/4 to 1/2, and .36 at r = 1.
-    """
-    most = min(MAX_CELLS, int(round(MAX_SYMBOLS ** (1 / n_features), 6)))
-
-    def is_detectable(cells: int) -> bool:
-        reading = decoder(design("auto", cells**n_features, epsilon_nano))
-        return reports_needed(cells**n_features, reading) <= n_reports
-
-    return _largest(is_detectable, 2, most)
-
-
-def reports_needed(n_symbols: int, reading: Decoder, dense_share: float = DENSE_SHARE) -> int:
-    """What it takes to tell the dense cells of a grid of k cells from noise, at least 1.
-
-    N = z² (v + f) / f² at a dense cell's f = 1/(r k): v by the mechanism, f by the devices
-    being a sample.
-    """
-    dense = min(1.0, 1 / (dense_share * n_symbols))
-    return min(max(1, ceil(Z**2 * (reading.zero_variance + dense) / dense**2)), MAX_JSON_INT)
-
-
-def _largest(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number in low..high for which a falling condition holds; `low` if for none."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+        return (yield from printed_plan(params.clusters, lambda: grid_as_printed(params, features)))
+    return fit(params, (yield first.spec(features)))
 
 
 def fit(params: UniformGrid, collected: Collected) -> ClusterModel:
@@ -119,8 +68,10 @@ def fit(params: UniformGrid, collected: Collected) -> ClusterModel:
     Returns
     -------
     ClusterModel
-        A label map over the grid, clusters by descending size. Diagnostics: n_reports;
-        cells per feature; dense_cells; dense_regions (however many are kept); threshold;
+        A label map over the grid, clusters by descending size. Diagnostics: n_reports; n_eff
+        (null where nothing was perturbed); expected_error (share of people whose label noise is
+        expected to have changed, see `clustering.expected_error.expected_error`); cells per
+        feature; dense_cells; dense_regions (however many are kept); threshold;
         reports_needed (for a grid this fine); low_confidence (fewer came, or no cell was dense
         and everybody is in one cluster).
 
@@ -132,41 +83,69 @@ def fit(params: UniformGrid, collected: Collected) -> ClusterModel:
         The round is not a plain grid over one to eight features, or tells nothing.
     """
     encoding, tally = collected.spec.encoding, collected.tally
-    if not isinstance(encoding, GridEncoding) or encoding.n_features > MAX_FEATURES:
-        raise UnfitRound(f"uniform_grid goes on from a plain grid over 1 to {MAX_FEATURES} features")
+    if not isinstance(encoding, GridEncoding) or encoding.n_features > MAX_GRID_FEATURES:
+        raise UnfitRound(f"uniform_grid goes on from a plain grid over 1 to {MAX_GRID_FEATURES} features")
     n_reports = tally.n_reports
     if n_reports == 0:
         raise TooFewReports(n_reports=0, n_needed=1)
     reading = decoder(collected.spec.mechanism)
+    estimates = reading.frequencies(tally)[0]
+    needed = reports_to_tell(encoding.n_symbols, reading.zero_variance)
+    cut = _cut(params.clusters, encoding, collected)
+    shares = project_to_shares(estimates)
+    density = shares.reshape(encoding.cells)
+    n_cells = np.bincount(cut.labels.ravel())
+
+    def relabel(answer: Answer) -> NDArray[np.int64]:
+        return _cut(params.clusters, encoding, answer(collected.spec, 0)).labels
+
+    return label_map_model(
+        collected.spec.features,
+        cut.labels,
+        density,
+        reading.standard_errors(n_cells * (1 - n_cells / density.size), region_totals(cut.labels, density), n_reports),
+        cell_centre_errors(
+            cut.labels.ravel(), np.arange(density.size).reshape(density.shape), estimates, shares, reading, n_reports
+        ),
+        {
+            "n_reports": n_reports,
+            "n_eff": finite(n_reports * reading.signal),
+            "expected_error": expected_error(relabel, density, (n_reports,)),
+            "cells": list(encoding.cells),
+            "dense_cells": cut.n_dense_cells,
+            "dense_regions": cut.n_dense,
+            "threshold": cut.threshold,
+            "reports_needed": needed,
+            "low_confidence": cut.n_dense == 0 or n_reports < needed,
+        },
+        _warnings(params.clusters, cut.n_dense, cut.n_found, n_reports, needed),
+    )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A grid cut into clusters: labels by descending size, and what was found."""
+
+    labels: NDArray[np.int64]
+    threshold: float
+    n_dense_cells: int
+    n_dense: int
+    n_found: int
+
+
+def _cut(clusters: int | None, encoding: GridEncoding, collected: Collected) -> _Cut:
+    reading, tally = decoder(collected.spec.mechanism), collected.tally
     estimates = reading.frequencies(tally).reshape(encoding.cells)
-    needed = reports_needed(encoding.n_symbols, reading)
-    threshold = max(1 / encoding.n_symbols, Z * sqrt(reading.variance(0.0, n_reports)))
+    threshold = max(1 / encoding.n_symbols, Z * sqrt(reading.variance(0.0, tally.n_reports)))
     dense = estimates > threshold
     components = dense_components(dense)
     n_dense = n_found = int(components.max(initial=-1)) + 1
-    density = project_to_shares(estimates)
-    if params.clusters is None:
+    if clusters is None:
         labels = fill_nearest(keep_largest(components, estimates, MAX_CLUSTERS))
     else:
-        labels, n_found = _greatest(estimates, params.clusters)
-    labels, _ = by_mass(labels, density)
-    n_cells = np.bincount(labels.ravel())
-    return label_map_model(
-        collected.spec.features,
-        labels,
-        density,
-        reading.standard_errors(n_cells * (1 - n_cells / labels.size), region_totals(labels, density), n_reports),
-        {
-            "n_reports": n_reports,
-            "cells": list(encoding.cells),
-            "dense_cells": int(dense.sum()),
-            "dense_regions": n_dense,
-            "threshold": threshold,
-            "reports_needed": needed,
-            "low_confidence": n_dense == 0 or n_reports < needed,
-        },
-        _warnings(params.clusters, n_dense, n_found, n_reports, needed),
-    )
+        labels, n_found = _greatest(estimates, clusters)
+    labels, _ = by_mass(labels, project_to_shares(estimates))
+    return _Cut(labels, threshold, int(dense.sum()), n_dense, n_found)
 
 
 def _greatest(estimates: NDArray[np.float64], clusters: int) -> tuple[NDArray[np.int64], int]:

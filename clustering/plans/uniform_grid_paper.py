@@ -5,7 +5,7 @@ which Theorem 1 takes the size of the grid, and the grid itself at the other hal
 what exceeds the mean density; dense cells that touch are a cluster; the rest is in none.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from math import ceil, expm1
 from typing import Any
@@ -15,24 +15,46 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from clustering.cell_places import cell_centre_errors
 from clustering.cell_regions import face_pairs
+from clustering.confidence import confidence
 from clustering.decoders import Decoder, decoder
 from clustering.errors import TooFewReports, UnfitRound
+from clustering.expected_error import Answer, expected_error, rerun
 from clustering.label_regions import by_mass, keep_largest, label_map_model, project_to_shares
 from clustering.plan import Collected, Plan
-from sfumato.accounting import EPSILON_MIN_NANO, NANO, parse_epsilon
-from sfumato.cluster_model import ClusterModel
+from sfumato.accounting import NANO
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import design
-from sfumato.specs import MAX_CLUSTERS, Draw, Encoding, Feature, GridEncoding, RoundSpec, UniformGrid
-
-MAX_FEATURES = 8
-MAX_CELLS = 1 << 16  # of any grid: Theorem 1 can ask for more cells than there are people
-COARSE_CELLS = 16  # per feature, where that is at most MAX_CELLS; the paper does not say
+from sfumato.sizing import MAX_PRINTED_CELLS, PlannedRound, most_printed_cells, planned_rounds
+from sfumato.specs import MAX_CLUSTERS, Feature, GridEncoding, RoundSpec, UniformGrid
 
 
-def grid_as_printed(params: UniformGrid, features: tuple[Feature, ...]) -> Plan:
-    """The plan: the coarse round, then the grid.
+@dataclass(frozen=True)
+class Printed:
+    """What the rounds of a printed plan end with.
+
+    Attributes
+    ----------
+    collected : Collected
+        The last round.
+    cell_map : ndarray of shape (boxes,) * n_features, int64
+        The cell of each finest box.
+    estimates : ndarray of shape (n_cells,), float64
+    diagnostics : mapping
+        Added to what is said of every printed plan.
+    """
+
+    collected: Collected
+    cell_map: NDArray[np.int64]
+    estimates: NDArray[np.float64]
+    diagnostics: Mapping[str, Any]
+
+
+PrintedRounds = Generator[RoundSpec, Collected, Printed]
+
+
+def grid_as_printed(params: UniformGrid, features: tuple[Feature, ...]) -> PrintedRounds:
+    """The rounds: the coarse one, then the grid.
 
     Parameters
     ----------
@@ -50,33 +72,19 @@ def grid_as_printed(params: UniformGrid, features: tuple[Feature, ...]) -> Plan:
     UnfitRound
         A published round is not a plain grid, or tells nothing.
     """
-    coarse_nano, grid_nano = spending(parse_epsilon(params.epsilon), 2)
-    share = yield from coarse_round(features, coarse_nano)
     d = len(features)
-    cells = params.cells or min(ceil(1 / granularity(share, coarse_nano, d)), most_cells(d))
-    if cells**d > MAX_CELLS:
-        raise InvalidSpec(f"a grid as printed has at most {MAX_CELLS} cells")
-    collected = yield full_round(features, GridEncoding((max(2, cells),) * d), grid_nano)
+    coarse, last = planned_rounds(params, d, 1)
+    share = yield from coarse_round(features, coarse)
+    cells = params.cells or min(ceil(1 / granularity(share, coarse.epsilon_nano, d)), most_printed_cells(d))
+    if cells**d > MAX_PRINTED_CELLS:
+        raise InvalidSpec(f"a grid as printed has at most {MAX_PRINTED_CELLS} cells")
+    collected = yield last.spec(features, GridEncoding((max(2, cells),) * d))
     encoding, reading = collected.spec.encoding, decoder(collected.spec.mechanism)
     if not isinstance(encoding, GridEncoding):
         raise UnfitRound("uniform_grid goes on from a plain grid")
     estimates = reading.frequencies(collected.tally)[0]
     cell_map = np.arange(encoding.n_symbols, dtype=np.int64).reshape(encoding.cells)
-    return printed_model(params.clusters, collected, cell_map, estimates, {"dense_share": share.dense})
-
-
-def spending(epsilon_nano: int, n_parts: int) -> list[int]:
-    """Nano-epsilon of equal parts, their sum at most the whole: every device pays for every part.
-
-    Raises
-    ------
-    InvalidSpec
-        A part would be less than any mechanism may cost.
-    """
-    part = epsilon_nano // n_parts
-    if part < EPSILON_MIN_NANO:
-        raise InvalidSpec(f"this epsilon is too small to be spent in {n_parts} parts")
-    return [part] * n_parts
+    return Printed(collected, cell_map, estimates, {"dense_share": share.dense})
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,9 @@ class Share:
     dense: float
 
 
-def coarse_round(features: tuple[Feature, ...], epsilon_nano: int) -> Generator[RoundSpec, Collected, Share]:
+def coarse_round(features: tuple[Feature, ...], coarse: PlannedRound) -> Generator[RoundSpec, Collected, Share]:
     """Algorithm 1, lines 1 to 12: a round over a coarse grid, and r, its share of dense cells."""
-    if not 1 <= len(features) <= MAX_FEATURES:
-        raise InvalidSpec(f"this algorithm takes 1 to {MAX_FEATURES} features")
-    d = len(features)
-    collected = yield full_round(features, GridEncoding((min(COARSE_CELLS, most_cells(d)),) * d), epsilon_nano)
+    collected = yield coarse.spec(features)
     if collected.tally.n_reports == 0:
         raise TooFewReports(n_reports=0, n_needed=1)
     if not isinstance(collected.spec.encoding, GridEncoding):
@@ -114,23 +119,7 @@ def granularity(share: Share, epsilon_nano: int, n_features: int) -> float:
     return float(weight ** (-1 / (n_features + 1)))
 
 
-def most_cells(n_features: int) -> int:
-    """Cells per feature of the finest grid of at most MAX_CELLS."""
-    return int(round(MAX_CELLS ** (1 / n_features), 6))
-
-
-def full_round(features: tuple[Feature, ...], encoding: Encoding, epsilon_nano: int) -> RoundSpec:
-    """A round for every draw, through randomised response, as the paper has all of its rounds."""
-    return RoundSpec(features, encoding, design("grr", encoding.n_symbols, epsilon_nano), Draw())
-
-
-def printed_model(
-    clusters: int | None,
-    collected: Collected,
-    cell_map: NDArray[np.int64],
-    estimates: NDArray[np.float64],
-    diagnostics: Mapping[str, Any],
-) -> ClusterModel:
+def printed_plan(clusters: int | None, rounds: Callable[[], PrintedRounds]) -> Plan:
     """Algorithm 4, lines 6 to 17, on the last round: dense cells that touch are a cluster.
 
     The paper neither knows K nor says what becomes of the others' people. Where K is given,
@@ -140,25 +129,60 @@ def printed_model(
     Parameters
     ----------
     clusters : int, optional
-    collected : Collected
-        The last round.
-    cell_map : ndarray of shape (boxes,) * n_features, int64
-        The cell of each finest box.
-    estimates : ndarray of shape (n_cells,), float64
-    diagnostics : mapping
-        Added to what is said here.
+    rounds : callable
+        The rounds from their beginning, for devices and for synthetic people.
 
     Raises
     ------
     TooFewReports
-        The round brought nothing.
+        The last round brought nothing.
     """
-    n_reports = collected.tally.n_reports
+    printed = yield from rounds()
+    n_reports = printed.collected.tally.n_reports
     if n_reports == 0:
         raise TooFewReports(n_reports=0, n_needed=1)
-    reading = decoder(collected.spec.mechanism)
-    boxes = np.bincount(cell_map.ravel())
-    dense = estimates > boxes / cell_map.size  # D_g > D, the mean density
+    reading = decoder(printed.collected.spec.mechanism)
+    cell_map, boxes = printed.cell_map, np.bincount(printed.cell_map.ravel())
+    shares = project_to_shares(printed.estimates)
+    density = (shares / boxes)[cell_map]
+    cut = _cut(clusters, printed)
+
+    def relabel(answer: Answer) -> NDArray[np.int64]:
+        other = rerun(rounds(), answer)
+        return _cut(clusters, other).labels[other.cell_map]
+
+    return label_map_model(
+        printed.collected.spec.features,
+        cut.labels[cell_map],
+        density,
+        _errors(reading, cut.labels, shares, n_reports),
+        cell_centre_errors(cut.labels, cell_map, printed.estimates, shares, reading, n_reports),
+        {
+            **confidence(n_reports, reading).diagnostics(),
+            "expected_error": expected_error(relabel, density, n_reports),
+            "n_cells": len(cut.labels),
+            "dense_cells": cut.n_dense,
+            "dense_regions": cut.n_found,
+            "unclustered": cut.unclustered,
+            **printed.diagnostics,
+        },
+        _warnings(clusters, cut.n_found, cut.unclustered),
+    )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Labels of cells, and what was found; `unclustered` is the label of the cells of no cluster."""
+
+    labels: NDArray[np.int64]
+    n_dense: int
+    n_found: int
+    unclustered: int | None
+
+
+def _cut(clusters: int | None, printed: Printed) -> _Cut:
+    cell_map, estimates = printed.cell_map, printed.estimates
+    dense = estimates > np.bincount(cell_map.ravel()) / cell_map.size  # D_g > D, the mean density
     labels = joined(dense, face_pairs(cell_map))
     n_found = int(labels.max(initial=-1)) + 1
     shares = project_to_shares(estimates)
@@ -167,21 +191,7 @@ def printed_model(
     n_kept = int(labels.max(initial=-1)) + 1
     unclustered = n_kept if (labels < 0).any() else None
     labels[labels < 0] = n_kept
-    return label_map_model(
-        collected.spec.features,
-        labels[cell_map],
-        (shares / boxes)[cell_map],
-        _errors(reading, labels, shares, n_reports),
-        {
-            "n_reports": n_reports,
-            "n_cells": len(labels),
-            "dense_cells": int(dense.sum()),
-            "dense_regions": n_found,
-            "unclustered": unclustered,
-            **diagnostics,
-        },
-        _warnings(clusters, n_found, unclustered),
-    )
+    return _Cut(labels, int(dense.sum()), n_found, unclustered)
 
 
 def joined(dense: NDArray[np.bool_], pairs: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from models import dataset as datasets
 from models import removal
-from models.dataset import Trust
+from models.dataset import OutOfBounds, Trust
 from models.tenant import Caller, Scope
 from service import problems, views
 from service.auth import require
@@ -26,7 +26,7 @@ from service.dependencies import (
 )
 from service.problems import PreconditionFailed, documented
 from service.resources import Dataset, DatasetChange, DatasetPage, NewDataset
-from service.schemas import feature_to_domain
+from service.spec_schemas import feature_to_domain
 from sfumato.accounting import parse_epsilon
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
@@ -53,8 +53,8 @@ _DENIED = (problems.Unauthenticated, problems.Forbidden)
 def create_dataset(body: NewDataset, posting: PostingHere) -> Response:
     """Declares features with public bounds, who sees raw values, and grants the first budget.
 
-    Features, bounds and trust never change: reports depend on them. Needs the scope `datasets` and a key
-    that is not bound to one dataset.
+    Features, bounds, trust and what is declared of users never change: reports and records depend on them. Needs
+    the scope `datasets` and a key that is not bound to one dataset.
     """
 
     def create(session: Session, now: int) -> Made:
@@ -69,6 +69,9 @@ def create_dataset(body: NewDataset, posting: PostingHere) -> Response:
             keep_reports=body.keep_reports,
             max_datasets=posting.services.settings.max_datasets,
             now=now,
+            user_feature=body.user_feature,
+            max_records_per_user=body.max_records_per_user,
+            out_of_bounds=OutOfBounds(body.out_of_bounds),
         )
         return Made(views.dataset(made), location=f"/v1/datasets/{made.id}")
 
@@ -153,7 +156,7 @@ def update_dataset(
     responses=documented(*_DENIED, problems.NotFound),
 )
 def delete_dataset(dataset_id: DatasetIdInPath, caller: KeeperHere, services: ServicesHere) -> Response:
-    """Cancels its jobs, closes its rounds and scrubs its reports; ledger and results stay readable.
+    """Cancels its jobs, closes its rounds, scrubs its reports and records; ledger and results stay readable.
 
     Needs the scope `datasets`.
     """

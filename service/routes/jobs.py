@@ -9,10 +9,9 @@ from sqlalchemy.orm import Session
 from models import dataset as datasets
 from models import job as jobs
 from models import round as rounds
-from models.dataset import Trust
-from models.round import Collect
 from models.tenant import Caller, Scope
-from service import events, problems, views
+from service import events, problems, submission, views
+from service.algorithm_schemas import algorithm_to_domain
 from service.auth import require
 from service.dependencies import (
     DatasetIdInQuery,
@@ -26,7 +25,6 @@ from service.dependencies import (
 )
 from service.job_resources import Job, JobPage, NewJob
 from service.problems import documented
-from service.schemas import algorithm_to_domain
 from sfumato.accounting import parse_epsilon
 from sfumato.specs import to_wire
 
@@ -49,13 +47,18 @@ _DENIED = (problems.Unauthenticated, problems.Forbidden)
     response_model=Job,
     responses=documented(
         *_DENIED, problems.BadRequest, problems.NotFound, problems.BudgetExhausted, problems.Conflict,
-        problems.ValidationFailed, problems.IdempotencyKeyReused, problems.PayloadTooLarge,
-        problems.UnsupportedMediaType,
+        problems.ValidationFailed, problems.InsufficientReports, problems.IdempotencyKeyReused,
+        problems.PayloadTooLarge, problems.UnsupportedMediaType,
     ),
 )  # fmt: skip
 def create_job(body: NewJob, posting: PostingHere) -> Response:
     """Asks for clusters. Without `round_ids` the algorithm's epsilon is reserved now and its rounds open as its
-    plan wants them; with `round_ids` it works on earlier rounds and costs nothing more.
+    plan wants them; with `round_ids` it works on earlier rounds and costs nothing more. On a central dataset it
+    works on the records: each of its questions is posted before its noise is drawn, and what it did not ask is
+    released at its end. A dataset without records is taken like any other, since their number is private.
+
+    Nothing is reserved where `target_reports` is so few that no result could mean anything, less than a tenth of what
+    the forecast says it needs: `insufficient_reports`, unless `allow_insufficient` is set.
 
     Send an `Idempotency-Key`, so that a retry does not make a second job. Needs the scope `jobs`.
     """
@@ -63,14 +66,14 @@ def create_job(body: NewJob, posting: PostingHere) -> Response:
 
     def submit(session: Session, now: int) -> Made:
         dataset = datasets.get(session, posting.caller, body.dataset_id)
-        datasets.require_trust(dataset, Trust.LOCAL)
+        collect = submission.fitting(dataset, algorithm, body)
         submitted = jobs.submit(
             session,
             posting.caller,
             dataset,
             algorithm=to_wire(algorithm),
             epsilon_nano=parse_epsilon(algorithm.epsilon),
-            collect=Collect(body.target_reports or 0, body.min_reports, body.collect_seconds),
+            collect=collect,
             round_ids=body.round_ids,
             max_active_jobs=posting.services.settings.max_active_jobs,
             now=now,

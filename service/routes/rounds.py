@@ -27,10 +27,10 @@ from service.dependencies import (
 )
 from service.problems import ValidationFailed, documented
 from service.resources import DeviceRounds, NewRound, Round, RoundPage
-from service.schemas import encoding_to_domain
+from service.spec_schemas import encoding_to_domain
 from sfumato import mechanisms
 from sfumato.accounting import parse_epsilon
-from sfumato.specs import Draw, Feature, RoundSpec
+from sfumato.specs import MAX_SAMPLE_VALUES, Draw, Feature, LatticeEncoding, RoundSpec
 
 router = APIRouter(prefix="/v1", tags=["rounds"])
 
@@ -86,8 +86,12 @@ def _spec(features: tuple[Feature, ...], body: NewRound) -> RoundSpec:
     if encoding.n_features != len(features):
         message = f"this dataset has {len(features)} features, the encoding is for another number"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
-    mechanism = mechanisms.design(body.mechanism, encoding.n_symbols, parse_epsilon(body.epsilon))
-    if encoding.n_slots * mechanisms.tally_width(mechanism) > MAX_COUNTERS:
+    mechanism = mechanisms.design_for(encoding, body.mechanism, parse_epsilon(body.epsilon))
+    if isinstance(encoding, LatticeEncoding):
+        if body.target_reports * encoding.n_features > MAX_SAMPLE_VALUES:
+            message = f"a lattice's reports are kept: target_reports times features may be at most {MAX_SAMPLE_VALUES}"
+            raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
+    elif encoding.n_slots * mechanisms.tally_width(mechanism) > MAX_COUNTERS:
         message = f"slots times symbols may be at most {MAX_COUNTERS}; under hr a symbol counts up to four times"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
     draw = Draw() if body.draw is None else Draw(int(body.draw.lo), int(body.draw.hi))

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from clustering.decoders import decoder, mass_noise, signal_of
+from clustering.decoders import decoder
 from clustering.errors import UnfitRound
 from clustering.kernels.walsh import walsh_hadamard
 from clustering.plan import Tally
 from clustering.tally import count
 from sfumato.accounting import DRAW_SPAN, exp_epsilon
 from sfumato.mechanisms import channel, design, support
+from sfumato.precision import mass_noise, signal_of
 from sfumato.specs import Feature, GridEncoding, GrrMechanism, RoundSpec
 from tests import naive
 

@@ -108,3 +108,38 @@ class TestStandardError:
         errors = [fitted(observed, precision).standard_error(weights) for precision in (1e5, 4e5, 16e5)]
         assert errors[0] / errors[1] == pytest.approx(2, rel=0.1)
         assert errors[1] / errors[2] == pytest.approx(2, rel=0.1)
+
+
+class TestEvidence:
+    @staticmethod
+    def rippled(waves):
+        """A field that is known well, of a density of so many waves."""
+        x = (np.arange(40) + 0.5) / 40
+        truth = np.exp(1.5 * np.cos(2 * np.pi * waves * x))
+        return blur(truth / truth.sum(), 2)
+
+    def evidence(self, observed, length_scale):
+        fit = deconvolve(observed, shifts=2, precision=1e5, length_scale=length_scale, amplitude=2.0, steps=300)
+        return fit.log_evidence
+
+    @pytest.mark.parametrize(("waves", "better", "worse"), [(1, 0.2, 0.02), (8, 0.02, 0.2)])
+    def test_is_for_the_prior_as_smooth_as_the_density(self, waves, better, worse):
+        observed = self.rippled(waves)
+        assert self.evidence(observed, better) > self.evidence(observed, worse) + 5
+
+    def test_is_laplaces_integral(self):
+        fit = deconvolve(self.rippled(2), shifts=2, precision=1e4, length_scale=0.1, amplitude=2.0, steps=300)
+        n = fit._model.deviations.size
+        hessian = np.stack([fit._times_hessian(row) for row in np.eye(n)])
+        exact = -fit.loss - 0.5 * np.linalg.slogdet(hessian)[1]
+        assert fit.log_evidence == pytest.approx(exact, abs=0.1 * np.linalg.slogdet(hessian)[1])
+
+
+class TestStart:
+    def test_at_a_fit_ends_there_again_in_fewer_steps(self):
+        observed = blur(np.random.default_rng(8).dirichlet(np.ones(144)).reshape(12, 12), 3)
+        how = {"shifts": 3, "precision": 1e3, "length_scale": 0.1, "amplitude": 2.0, "steps": 300}
+        cold = deconvolve(observed, **how)
+        warm = deconvolve(observed, **how, start=cold)
+        assert warm.steps < cold.steps / 4
+        assert warm.density == pytest.approx(cold.density, abs=1e-4)

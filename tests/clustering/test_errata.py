@@ -12,12 +12,12 @@ from clustering.decoders import decoder
 from clustering.plan import drive
 from clustering.plans.adaptive_grid_paper import adapt_as_printed
 from clustering.plans.adaptive_grid_tree import grow
-from clustering.plans.uniform_grid import DENSE_SHARE, Z, choose_cells
-from clustering.plans.uniform_grid_paper import MAX_CELLS, Share, granularity, most_cells
+from clustering.plans.uniform_grid_paper import Share, granularity
 from clustering.registry import start
 from clustering.simulate import SeededEntropy, collect, simulate
 from sfumato.accounting import cost
 from sfumato.mechanisms import design, epsilon_nano
+from sfumato.sizing import DENSE_SHARE, MAX_PRINTED_CELLS, Z, most_printed_cells, uniform_grid_cells
 from sfumato.specs import (
     AdaptiveGridIterative,
     AdaptiveGridTree,
@@ -94,12 +94,12 @@ class TestGridSize:
         assert 10 < 1 / m < 100
 
     def test_theorem_1_is_held_to_a_size_that_can_be(self):
-        assert most_cells(2) ** 2 == MAX_CELLS
-        assert 1 / granularity(Share(10**9, 1.0), 32 * 10**9, 2) > most_cells(2)
+        assert most_printed_cells(2) ** 2 == MAX_PRINTED_CELLS
+        assert 1 / granularity(Share(10**9, 1.0), 32 * 10**9, 2) > most_printed_cells(2)
 
     @pytest.mark.parametrize("n", [15_000, 150_000])
     def test_sound_grids_have_dense_cells_that_stand_out(self, n):
-        k = choose_cells(2, n, 10**9) ** 2
+        k = uniform_grid_cells(2, n, 10**9) ** 2
         v = decoder(design("auto", k, 10**9)).zero_variance
         assert k <= sqrt(n / v) / (Z * DENSE_SHARE)
 
@@ -208,7 +208,7 @@ class TestBudget:
 
 
 def test_every_test_the_page_names_is_here():
-    page = (Path(__file__).parents[2] / "docs" / "errata.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "errata.md").read_text().split("paper 000")[1].split("\n## ")[0]
     source = Path(__file__).read_text()
     named = [
         name.strip("`*, ").split("::")

@@ -86,13 +86,14 @@ class TestModel:
 
     def model(self, labels, density):
         errors = np.zeros(int(labels.max()) + 1)
-        return label_map_model(self.FEATURES, labels, density, errors, {}, ())
+        return label_map_model(self.FEATURES, labels, density, errors, np.array([[0.1, 0.2]] * len(errors)), {}, ())
 
     def test_has_sizes_and_centres_in_the_features_units(self):
         labels = np.array([[0, 0], [1, 1]])
         model = self.model(labels, np.array([[0.3, 0.3], [0.4, 0.0]]))
         assert model.sizes == pytest.approx([0.6, 0.4])
         assert model.centroids == pytest.approx(np.array([[2.5, 0.0], [7.5, -0.5]]))
+        assert model.centroid_errors == pytest.approx(np.array([[1.0, 0.4], [1.0, 0.4]]))
 
     def test_a_region_without_mass_has_its_middle_for_a_centre(self):
         model = self.model(np.array([[0, 0], [1, 1]]), np.array([[0.5, 0.5], [0.0, 0.0]]))

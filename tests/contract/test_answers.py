@@ -71,13 +71,16 @@ def test_every_operation_answers_as_documented(api: Api, database: Database) -> 
     api.get(f"/rounds/{opened[1]['id']}")
     api.made(f"/rounds/{opened[1]['id']}/close", None)
     api.post(reports, single())
+    api.made("/forecasts", {"algorithm": UNIFORM, "dataset_id": made["id"], "expected_reports": 1000})
+    api.made("/forecasts", {"algorithm": UNIFORM, "n_features": 2, "expected_reports": 9, "wanted": {"quality": 0.5}})
+    api.post("/forecasts", {"algorithm": UNIFORM, "dataset_id": unknown("ds"), "expected_reports": 1000})
     plain, waits = api.job(made["id"]), api.job(made["id"], algorithm=UNIFORM | {"clusters": 2})
     open_round(database, waits["id"])
     api.job(made["id"], round_ids=[opened[1]["id"]])
     api.get(f"/jobs/{waits['id']}")
     api.get(f"/jobs/{plain['id']}/result")
     finish(database, plain["id"], a_model())
-    for path in ("", "/events", "/result", "/labels", "/plot.svg"):
+    for path in ("", "/events", "/result", "/labels", "/labels?of=reports", "/plot.svg"):
         api.get(f"/jobs/{plain['id']}{path}")
     api.post(f"/jobs/{plain['id']}/assign", {"points": [[0.1, 0.2]]})
     api.post(f"/jobs/{waits['id']}/cancel")
@@ -90,6 +93,20 @@ def test_every_operation_answers_as_documented(api: Api, database: Database) -> 
     api.request("DELETE", f"/keys/{key['id']}")
     central = api.made("/datasets", {"name": "c", "trust": "central", "features": FEATURES, "epsilon": 1})
     api.post(f"/datasets/{central['id']}/rounds", {"encoding": GRID, "epsilon": 1, "target_reports": 1})
+    records = f"/datasets/{central['id']}/records"
+    api.made(records, {"columns": ["y", "x"], "rows": [[0.5, 0.5], [7, 0]]})
+    api.post(records, {"columns": ["y"], "rows": []})
+    api.post(records, content=b"x,y\n1", headers={"content-type": "text/csv"})
+    api.post(records, content=b"", headers={"content-type": "text/plain"})
+    api.post(f"{at}/records", {"columns": ["y", "x"], "rows": []})
+    api.get(records)
+    api.request("DELETE", records)
+    asked = {"algorithm": {"type": "gated_grid_kmeans", "epsilon": 1, "clusters": 2}}
+    over_records = api.made("/jobs", asked | {"dataset_id": central["id"]})
+    finish(database, over_records["id"], a_model(labels=False), odometer=[("counts", 9, 1_000_000_000)])
+    api.get(f"/jobs/{over_records['id']}/result")
+    api.post("/jobs", asked | {"dataset_id": central["id"], "target_reports": 9})
+    api.made("/forecasts", asked | {"dataset_id": central["id"], "expected_records": 1000})
     for path in ("/datasets", at, f"{at}/budget", f"{at}/ledger", f"{at}/rounds", "/jobs", "/keys"):
         api.get(path)
     api.request("DELETE", at)

@@ -148,7 +148,11 @@ class TestOperations:
             for method, _, operation in operations(document)
             if method == "post" and "Idempotency-Key" not in [p["name"] for p in operation.get("parameters", ())]
         }
-        assert without == {"sendReports", "assignPoints"}  # a report has its id; assigning stores nothing
+        assert without == {
+            "sendReports",
+            "assignPoints",
+            "createForecast",
+        }  # reports have ids, the others store nothing
 
     def test_of_reports_name_every_form(self, document: dict[str, Any]) -> None:
         body = document["paths"]["/v1/rounds/{round_id}/reports"]["post"]["requestBody"]
@@ -183,13 +187,13 @@ class TestSchemas:
 
     def test_of_unions_have_a_tag_without_a_default(self, document: dict[str, Any]) -> None:
         unions = [schema for _, schema in nodes(document["components"]["schemas"]) if "oneOf" in schema]
-        assert len(unions) == 3
-        for union in unions:
-            assert union["discriminator"]["propertyName"] == "type"
+        names = [union["discriminator"]["propertyName"] for union in unions]
+        assert sorted(names) == ["trust"] + ["type"] * 4  # forecasts; algorithms, encodings, mechanisms, memberships
+        for name, union in zip(names, unions, strict=True):
             for tag, reference in union["discriminator"]["mapping"].items():
                 member = resolve(document, reference)
-                assert member["properties"]["type"] == {"const": tag, "type": "string"}
-                assert "type" in member["required"]
+                assert member["properties"][name] == {"const": tag, "type": "string"}
+                assert name in member["required"]
 
     def test_of_numbers_say_their_format_and_stay_exact(self, document: dict[str, Any]) -> None:
         for at, schema in schemas(document["components"]["schemas"]):

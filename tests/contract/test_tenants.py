@@ -16,8 +16,11 @@ BODIES: dict[str, Any] = {
     "createGrant": {"epsilon": 1},
     "createRound": {"encoding": GRID, "epsilon": 1, "target_reports": 10},
     "sendReports": single(),
+    "uploadRecords": {"columns": ["x", "y"], "rows": [[0.5, 0.5]]},
     "assignPoints": {"points": [[0.1, 0.2]]},
 }
+
+OF_CENTRAL = ("uploadRecords", "countRecords", "deleteRecords")
 
 
 @pytest.fixture
@@ -38,6 +41,8 @@ def ids(api: Api, database: Database) -> dict[str, str]:
 def test_another_tenants_thing_is_not_found(
     api: Api, other: Api, ids: dict[str, str], method: str, path: str, operation: str
 ) -> None:
+    if operation in OF_CENTRAL:
+        ids = ids | {"dataset_id": api.dataset(trust="central")["id"]}
     before = state(api, ids)
     body = BODIES.get(operation)
     where = path.removeprefix("/v1").format(**ids)
@@ -61,6 +66,11 @@ def test_an_id_in_a_body_is_no_way_around(api: Api, other: Api, ids: dict[str, s
     job = {"dataset_id": ids["dataset_id"], "algorithm": UNIFORM, "target_reports": 10}
     refused(other.post("/jobs", job), 404, "not_found")
     refused(other.post("/jobs", {**job, "dataset_id": mine, "round_ids": [ids["round_id"]]}), 404, "not_found")
+    refused(
+        other.post("/forecasts", {"dataset_id": ids["dataset_id"], "algorithm": UNIFORM, "expected_reports": 10}),
+        404,
+        "not_found",
+    )
     refused(other.post("/keys", {"name": "k", "scopes": ["device"], "dataset_id": ids["dataset_id"]}), 404, "not_found")
 
 

@@ -111,7 +111,9 @@ class TestLandmarks:
         labels = np.zeros((36, 18), dtype=np.int64)
         labels[4, 4] = 1  # ten degrees of the southern Pacific
         model = hemispheres()
-        ocean = ClusterModel("label_map", model.features, model.sizes, model.size_errors, model.centroids, labels)
+        ocean = ClusterModel(
+            "label_map", model.features, model.sizes, model.size_errors, model.centroids, label_map=labels
+        )
         assert world.landmarks(cities, ocean)[1] == "no city"
 
     def test_lie_on_the_map(self, cities: world.Cities) -> None:

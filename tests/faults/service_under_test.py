@@ -1,5 +1,6 @@
 """The real service in processes of its own, killed and begun again at the same address."""
 
+import json
 import os
 import signal
 import socket
@@ -103,7 +104,14 @@ class ServiceUnderTest:
     def children(self) -> list[psutil.Process]:
         """The computing processes."""
         found = [child for worker in self.workers for child in psutil.Process(worker.pid).children()]
-        return [child for child in found if "spawn_main" in " ".join(child.cmdline())]
+        return [child for child in found if _computes(child)]
+
+    def ready_children(self) -> list[psutil.Process]:
+        """The computing processes, once every worker's is warm; none before."""
+        lines = [json.loads(line) for line in self._log.read_text().splitlines() if '"child_ready"' in line]
+        warm = {line["pid"] for line in lines}
+        children = [child for child in self.children() if child.pid in warm]
+        return children if len(children) == self._n_workers else []
 
     def stop(self) -> None:
         """End everything."""
@@ -131,6 +139,13 @@ class ServiceUnderTest:
         return response.json()
 
 
+def _computes(child: psutil.Process) -> bool:
+    """Whether a worker's child is its computing process, and not one that was just killed."""
+    with suppress(psutil.NoSuchProcess):  # a zombie, too
+        return "spawn_main" in " ".join(child.cmdline())
+    return False
+
+
 @contextmanager
 def service(database_url: str, scratch: Path, *, n_workers: int = 1) -> Iterator[ServiceUnderTest]:
     """A running service, ended with the test."""
@@ -148,5 +163,5 @@ def until(what: Any, timeout: float = PATIENCE_SECONDS) -> Any:
     while time.monotonic() < deadline:
         if said := what():
             return said
-        time.sleep(0.02)
+        time.sleep(0.05)
     raise AssertionError(f"not within {timeout} s")

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from models import fold as folds
 from models import job
 from models import round as rounds
 from models.errors import BudgetExhausted, Conflict, LimitExceeded, NotFound
@@ -301,7 +302,7 @@ class TestCancelling:
         cancel(world, queued.id)
 
         with world.database.transaction() as session:
-            round_id = rounds.claim_fold(session, now=NOW, lease_microseconds=LEASE)
+            round_id = folds.claim_fold(session, now=NOW, lease_microseconds=LEASE, max_attempts=5)
         assert round_id == opened.id
         with world.database.transaction() as session:
             rounds.store_tally(session, opened.id, b"tally", 2, now=NOW)

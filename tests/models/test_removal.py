@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from models import dataset as datasets
+from models import fold as folds
 from models import job, ledger, removal, result
 from models import round as rounds
 from models.errors import Conflict, LimitExceeded, NotFound, RoundClosed
@@ -123,7 +124,7 @@ class TestAfterwards:
         remove(world, within.id)
 
         with world.database.transaction() as session:
-            assert rounds.claim_fold(session, now=NOW, lease_microseconds=LEASE) is None
+            assert folds.claim_fold(session, now=NOW, lease_microseconds=LEASE, max_attempts=5) is None
         with pytest.raises(Conflict), world.database.transaction() as session:
             rounds.store_tally(session, opened.id, b"folded before", 1, now=NOW)
 

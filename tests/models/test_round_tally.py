@@ -5,6 +5,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, undefer
 
 from models import dataset as datasets
+from models import fold as folds
 from models import job, report
 from models import round as rounds
 from models.errors import Conflict, NotFound
@@ -22,7 +23,7 @@ def store(session: Session, opened: Round, tally: bytes = b"tally", n_reports: i
 class TestClaimingAFold:
     def claim(self, world: World) -> str | None:
         with world.database.transaction() as session:
-            return rounds.claim_fold(session, now=world.now, lease_microseconds=LEASE)
+            return folds.claim_fold(session, now=world.now, lease_microseconds=LEASE, max_attempts=5)
 
     def test_takes_closed_rounds_of_their_own_oldest_first_and_each_once(self, world: World) -> None:
         within = world.new_dataset(epsilon_nano=100 * NANO)
@@ -38,7 +39,7 @@ class TestClaimingAFold:
         world.close(opened.id)
         assert self.claim(world) == opened.id
         with world.database.transaction() as session:
-            rounds.keep_fold(session, opened.id, until=NOW + 3 * LEASE)
+            folds.keep_fold(session, opened.id, until=NOW + 3 * LEASE)
 
         taken = []
         for world.now in (NOW + LEASE, NOW + 3 * LEASE - 1, NOW + 3 * LEASE):

@@ -2,6 +2,7 @@
 
 import base64
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -151,8 +152,14 @@ def a_model(*, labels: bool = True) -> ClusterModel:
     )
 
 
-def finish(database: Database, job_id: str, model: ClusterModel, used: list[dict[str, Any]] | None = None) -> None:
-    """End a job as its worker would."""
+def finish(
+    database: Database,
+    job_id: str,
+    model: ClusterModel,
+    used: list[dict[str, Any]] | None = None,
+    odometer: Sequence[tuple[str, int, int]] = (),
+) -> None:
+    """End a job as its worker would; of a central one the odometer holds what was asked, of how many, and its cost."""
     with database.transaction() as session:
         job = session.get_one(Job, job_id)
         job.state, job.fence = JobState.RUNNING.value, 1
@@ -161,5 +168,6 @@ def finish(database: Database, job_id: str, model: ClusterModel, used: list[dict
             "algorithm": job.algorithm,
             "epsilon_nano": 1_000_000_000,
             "rounds": used or [],
+            "odometer": [dict(zip(("what", "n_values", "epsilon_nano"), asked, strict=True)) for asked in odometer],
         }
         jobs.succeed(session, Claim(job_id, 1), document, software_version="0.1.0", now=database.clock())

@@ -9,8 +9,10 @@ from pathlib import Path
 import httpx
 import psycopg
 import pytest
+from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 
+from models import sealing
 from models.db import Database, migrate
 from models.settings import Settings
 from service.app import create_app
@@ -59,7 +61,13 @@ def database(
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """As they come, but for limits a test can reach."""
-    return Settings(home=tmp_path_factory.mktemp("home"), max_body_bytes=4 << 20, max_batch_reports=50_000, max_page=20)
+    return Settings(
+        home=tmp_path_factory.mktemp("home"),
+        records_key=SecretStr(sealing.write_key(sealing.new_secret())),
+        max_body_bytes=4 << 20,
+        max_batch_reports=50_000,
+        max_page=20,
+    )
 
 
 @pytest.fixture(scope="session")

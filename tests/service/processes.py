@@ -1,5 +1,6 @@
 """Real servers of the tests' own: started, watched, always ended by whoever started them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -63,6 +64,10 @@ class Running:
     @property
     def log(self) -> str:
         return self._log.read_text()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The log's lines of JSON, those of its workers among them."""
+        return [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
 
     def url(self) -> str:
         """Its address, once it listens."""

@@ -75,6 +75,9 @@ DOORS = [
     ("GET", "/datasets/{ds}/budget", None, {"ledger"}),
     ("GET", "/datasets/{ds}/ledger", None, {"ledger"}),
     ("POST", "/datasets/{ds}/grants", {"epsilon": 1}, {"datasets"}),
+    ("POST", "/datasets/{cds}/records", {"columns": ["x", "y"], "rows": [[0.5, 0.5]]}, {"records"}),
+    ("GET", "/datasets/{cds}/records", None, {"records"}),
+    ("DELETE", "/datasets/{cds}/records", None, {"records"}),
     ("POST", "/datasets/{ds}/rounds", {"encoding": GRID, "epsilon": 0.1, "target_reports": 10}, {"datasets"}),
     ("GET", "/datasets/{ds}/rounds", None, {"datasets", "jobs"}),
     ("GET", "/datasets/{ds}/round", None, {"device", "datasets", "jobs"}),
@@ -90,6 +93,12 @@ DOORS = [
     ("GET", "/jobs/{job}/plot.svg", None, {"jobs"}),
     ("POST", "/jobs/{job}/assign", {"points": []}, {"jobs"}),
     ("POST", "/jobs/{job}/cancel", None, {"jobs"}),
+    (
+        "POST",
+        "/forecasts",
+        {"algorithm": UNIFORM | {"epsilon": 0.1}, "n_features": 2, "expected_reports": 10},
+        {"jobs"},
+    ),
     ("GET", "/keys", None, set()),
     ("POST", "/keys", {"name": "k", "scopes": ["device"]}, set()),
     ("DELETE", "/keys/{key}", None, set()),
@@ -104,7 +113,8 @@ class TestScopes:
         job = api.job(made["id"])
         finish(database, job["id"], a_model())
         key_id = api.made("/keys", {"name": "k", "scopes": ["device"]})["id"]
-        ids = {"ds": made["id"], "rnd": opened["id"], "job": job["id"], "key": key_id}
+        central = api.dataset(trust="central")
+        ids = {"ds": made["id"], "cds": central["id"], "rnd": opened["id"], "job": job["id"], "key": key_id}
         keys = {scope.value: api.key(scope) for scope in Scope}
         for method, path, body, scopes in DOORS:
             where = path.format(**ids)
@@ -126,7 +136,7 @@ class TestScopes:
             for method in methods
             if path.startswith("/v1")
         }
-        names = {"ds": "dataset_id", "rnd": "round_id", "job": "job_id", "key": "key_id"}
+        names = {"ds": "dataset_id", "cds": "dataset_id", "rnd": "round_id", "job": "job_id", "key": "key_id"}
         told = {(method, path.format(**{k: f"{{{v}}}" for k, v in names.items()})) for method, path, _, _ in DOORS}
         assert operations == told
 

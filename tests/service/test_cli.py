@@ -1,5 +1,6 @@
 """The command line: light to start, plain in what it says, honest in its exit status."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -81,7 +82,7 @@ class TestStarting:
 
     def test_says_what_there_is(self, run: Run) -> None:
         said = run("--help").output
-        for command in ("serve", "gateway", "worker", "migrate", "keys", "ledger", "report", "demo"):
+        for command in ("serve", "gateway", "worker", "migrate", "keys", "ledger", "report", "forecast", "demo"):
             assert command in said
 
     def test_passes_everything_on_to_the_demo(self) -> None:
@@ -212,7 +213,7 @@ class TestReport:
     )
     def test_of_a_file_that_does_not_fit_sends_nothing(self, tmp_path: Path, content: str, said: str) -> None:
         from service import reporting
-        from service.schemas import Feature, feature_to_domain
+        from service.spec_schemas import Feature, feature_to_domain
 
         path = tmp_path / "file.csv"
         path.write_text(content)
@@ -224,6 +225,55 @@ class TestReport:
         file = tmp_path / "people.csv"
         file.write_text("x,y\n1,1\n")
         assert "SFUMATO_URL" in run("report", "--from", str(file), "ds_x", status=1).output
+
+
+class TestForecast:
+    ASKED = ("forecast", "--epsilon", "1", "--features", "2", "--reports", "50000", "--clusters", "3")
+
+    def test_is_a_table_for_people(self, run: Run) -> None:
+        said = run(*self.ASKED, "--size-error", "0.01").stdout
+        for word in (
+            "shifted_grid",
+            "ε = 1",
+            "effective reports",
+            "confidence",
+            "reports on a cluster's size is known",
+        ):
+            assert word in said
+
+    def test_is_json_for_programs(self, run: Run) -> None:
+        from sfumato.forecast import forecast, forecast_to_wire
+        from sfumato.specs import UniformGrid
+
+        said = json.loads(run(*self.ASKED, "--algorithm", "uniform_grid", "--json").stdout)
+        assert said == forecast_to_wire(forecast(UniformGrid(1.0, 3), n_features=2, expected_reports=50_000))
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            (("--algorithm", "magic"), "unknown algorithm"),
+            (("--epsilon", "99"), "epsilon must lie"),
+            (("--quality", "0.5", "--size-error", "0.5"), "exactly one"),
+            (("--features", "65"), "1 to 64 features"),
+            (("--records", "1000"), "exactly one of --reports and --records"),
+        ],
+    )
+    def test_of_what_cannot_be_says_why(self, run: Run, more: tuple[str, ...], said: str) -> None:
+        assert said in run(*self.ASKED, *more, status=1).output
+
+    def test_over_records_is_a_table_and_json_as_well(self, run: Run) -> None:
+        from sfumato.forecast import forecast_records, records_forecast_to_wire
+        from sfumato.specs import GatedGridKmeans
+
+        asked = ("forecast", "--epsilon", "1", "--features", "2", "--records", "50000", "--clusters", "3")
+        said = run(*asked).stdout
+        for word in ("gated_grid_kmeans", "at most ε = 1 of the dataset's budget", "squared error"):
+            assert word in said
+        here = forecast_records(GatedGridKmeans(1.0, 3), n_features=2, expected_records=50_000)
+        found = json.loads(run(*asked, "--algorithm", "gated_grid_kmeans", "--json").stdout)
+        assert found == json.loads(json.dumps(records_forecast_to_wire(here)))
+        assert "over records" in run(*asked, "--quality", "0.5", status=1).output
+        assert "over records" in run(*asked, "--algorithm", "uniform_grid", status=1).output
 
 
 class TestTheFirstKey:

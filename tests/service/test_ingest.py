@@ -291,7 +291,8 @@ class TestABodyThatBreaksOff:
             await asyncio.sleep(30)
 
         async def run() -> None:
-            await BodyLimit(app, max_bytes=10)({"type": "http", "path": "/", "headers": []}, never, never)  # type: ignore[arg-type]
+            limit = BodyLimit(app, max_bytes=10, max_records_bytes=10)
+            await limit({"type": "http", "path": "/", "headers": []}, never, never)  # type: ignore[arg-type]
 
         with pytest.raises(Exception, match="did not arrive"):
             asyncio.run(run())

@@ -297,7 +297,11 @@ class TestResults:
         mapped, centred = api.job(made["id"]), api.job(made["id"])
         finish(database, mapped["id"], a_model())
         finish(database, centred["id"], a_model(labels=False))
-        assert api.get(f"/jobs/{mapped['id']}/labels").json() == {"grid_shape": [2, 2], "labels": [0, 0, 1, 1]}
+        assert api.get(f"/jobs/{mapped['id']}/labels").json() == {
+            "type": "cells",
+            "grid_shape": [2, 2],
+            "labels": [0, 0, 1, 1],
+        }
         refused(api.get(f"/jobs/{centred['id']}/labels"), 409, "conflict")
 
     def test_label_points_in_the_features_units(self, api: Api, database: Database) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from service import resources, schemas
+from service import algorithm_schemas, central_schemas, resources, spec_schemas
 from service.clock import from_timestamp, timestamp
 from sfumato import specs
 
@@ -23,7 +23,12 @@ KINDS = [specs.Feature, specs.Draw, specs.RoundSpec, *(kind for kinds in UNIONS.
 
 def on_the_wire(kind: Any) -> Any:
     """The schema of the same name."""
-    return getattr(schemas, kind.__name__)
+    return schema_of(kind.__name__)
+
+
+def schema_of(name: str) -> Any:
+    homes = (algorithm_schemas, central_schemas, spec_schemas)
+    return next(getattr(home, name) for home in homes if hasattr(home, name))
 
 
 class TestSchemas:
@@ -41,16 +46,21 @@ class TestSchemas:
 
     @pytest.mark.parametrize("union", UNIONS)
     def test_know_every_kind_the_domain_knows(self, union: str) -> None:
-        schema = TypeAdapter(getattr(schemas, union)).json_schema()
+        schema = TypeAdapter(schema_of(union)).json_schema()
         assert set(schema["discriminator"]["mapping"]) == set(UNIONS[union])
 
     @pytest.mark.parametrize(
         "algorithm",
-        [specs.ShiftedGrid(2.0, clusters=6), specs.ShiftedGrid(0.5, cells=8, shifts=2), specs.UniformGrid(1.25)],
+        [
+            specs.ShiftedGrid(2.0, clusters=6),
+            specs.ShiftedGrid(0.5, cells=8, shifts=2),
+            specs.UniformGrid(1.25),
+            specs.GatedGridKmeans(0.75, 3),
+        ],
     )
-    def test_bring_an_algorithm_there_and_back(self, algorithm: specs.Algorithm) -> None:
-        wire = TypeAdapter(schemas.Algorithm).validate_python(specs.to_wire(algorithm))
-        assert schemas.algorithm_to_domain(wire) == algorithm
+    def test_bring_an_algorithm_there_and_back(self, algorithm: specs.AnyAlgorithm) -> None:
+        wire = TypeAdapter(algorithm_schemas.Algorithm).validate_python(specs.to_wire(algorithm))
+        assert algorithm_schemas.algorithm_to_domain(wire) == algorithm
         assert None not in wire.model_dump().values()
 
     def test_know_the_ids_that_are_given_out(self) -> None:

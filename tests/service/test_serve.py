@@ -11,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from models import report as log
 from models.db import Database, migrate
 from service import cli
+from sfumato import Auto, Client, Feature
 from tests.service.api import Api, packed, refused, single, stranger
 from tests.service.conftest import own_database
 from tests.service.processes import Running, is_running, running, until
@@ -31,6 +33,8 @@ class TestServe:
             key_file = home / "admin.key"
             assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
             secret = key_file.read_text().strip()
+            records_key = (home / "records.key").read_text()
+            assert stat.S_IMODE((home / "records.key").stat().st_mode) == 0o600
             assert first.out.count(secret) == 1
             assert f"{url}/docs" in first.out
             assert "curl" in first.out
@@ -50,11 +54,33 @@ class TestServe:
             url = second.url()
             assert secret not in second.out
             assert key_file.read_text().strip() == secret
+            assert (home / "records.key").read_text() == records_key
             assert len(httpx.get(f"{url}/v1/keys", headers=headers).json()["items"]) == 1
             (worker,) = until(second.children)
             assert second.stop() == 0
             until(lambda: not is_running(worker))
             assert not (home / "url").exists()
+
+    def test_runs_a_job_over_records_with_the_key_it_made(self, tmp_path: Path) -> None:
+        features = [Feature("x", 0.0, 1.0), Feature("y", 0.0, 1.0)]
+        chance = np.random.default_rng(0)
+        records = chance.normal(np.where(chance.random(4000) < 0.5, 0.25, 0.75)[:, None], 0.05, size=(4000, 2))
+        with running(tmp_path / "home", "serve", "--port", "0") as served:
+            secret = (tmp_path / "home" / "admin.key").read_text().strip() if served.url() else ""
+            with Client(served.url(), secret) as client:
+                made = client.create_dataset("t", features, epsilon=3, trust="central")
+                client.upload_records(made.id, records)
+                job = client.wait_for_job(client.submit_job(made.id, Auto(2.0, 2)).id, timeout_seconds=120)
+                assert (job.state, job.error) == ("succeeded", None)
+                result = client.result(job.id)
+                assert result.model.assign([[0.25, 0.25]]) != result.model.assign([[0.75, 0.75]])
+                posted = {
+                    entry.reference: entry.epsilon_nano for entry in client.ledger(made.id) if entry.kind == "post"
+                }
+                assert posted == {asked.reference: asked.epsilon_nano for asked in result.odometer}
+                assert client.budget(made.id).balance == (3_000_000_000, 0, sum(posted.values()))
+                assert client.verify_ledger(made.id).ok
+            assert 4000 not in [value for line in served.lines() for key, value in line.items() if key != "pid"]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

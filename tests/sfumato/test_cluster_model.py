@@ -8,7 +8,7 @@ import pytest
 
 from sfumato.cluster_model import ClusterModel, model_from_wire
 from sfumato.errors import InvalidPoint, InvalidSpec
-from sfumato.specs import Feature
+from sfumato.specs import LATTICE, Feature, HalfspaceCodeEncoding, ShiftedGridEncoding, to_wire
 
 FEATURES = (Feature("x", 0, 10, "m"), Feature("y", -1, 1))
 LABELS = np.array([[0, 0, 1], [2, 2, 1]])
@@ -39,8 +39,21 @@ def centroids() -> ClusterModel:
     )
 
 
+def codes() -> ClusterModel:
+    """Two cuts through the middles: left; right below; right above."""
+    return ClusterModel(
+        type="codes",
+        features=FEATURES,
+        sizes=np.array([0.5, 0.3, 0.2]),
+        size_errors=np.array([0.01, 0.02, 0.03]),
+        encoding=HalfspaceCodeEncoding(((1, 0), (0, 1)), (LATTICE // 2, LATTICE // 2)),
+        label_map=np.array([0, 1, 0, 2]),
+        density=np.array([0.3, 0.3, 0.2, 0.2]),
+    )
+
+
 class TestTheWire:
-    @pytest.mark.parametrize("model", [label_map(), centroids()], ids=["label_map", "centroids"])
+    @pytest.mark.parametrize("model", [label_map(), centroids(), codes()], ids=["label_map", "centroids", "codes"])
     def test_a_model_comes_back_as_it_was_through_json(self, model: ClusterModel) -> None:
         wire = json.loads(json.dumps(model.to_wire(), allow_nan=False))
         back = model_from_wire(wire)
@@ -75,6 +88,43 @@ class TestTheWire:
         with pytest.raises(InvalidSpec):
             model_from_wire(wire)
 
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"encoding": None},
+            {"encoding": {"type": "halfspace_code"}},
+            {"encoding": to_wire(HalfspaceCodeEncoding(((1, 0),), (0,)))},  # of two symbols
+            {"encoding": to_wire(HalfspaceCodeEncoding(((1,), (1,)), (0, 1)))},  # of one feature
+            {"encoding": to_wire(ShiftedGridEncoding(2, 2, 2))},  # of nine symbols
+            {"encoding": 7},
+            {"labels": None},
+            {"labels": [0, 1, 0]},
+            {"labels": [0, 1, 0, 3]},
+            {"grid_shape": [2, 2]},
+            {"density": [0.5, 0.5]},
+            {"type": "label_map"},
+            {"type": "centroids"},
+            {"centroids": [[1.0, 2.0]]},
+            {"centroid_errors": [[1.0, 2.0]] * 3},
+        ],
+        ids=str,
+    )
+    def test_codes_whose_parts_do_not_fit_are_refused(self, changes: dict[str, Any]) -> None:
+        with pytest.raises(InvalidSpec):
+            model_from_wire({**codes().to_wire(), **changes})
+
+    def test_only_codes_have_an_encoding(self) -> None:
+        encoding = to_wire(HalfspaceCodeEncoding(((1, 0), (0, 1)), (0, 0)))
+        for model in (label_map(), centroids()):
+            with pytest.raises(InvalidSpec):
+                model_from_wire({**model.to_wire(), "encoding": encoding})
+
+    def test_centroid_errors_come_with_centroids_and_have_their_shape(self) -> None:
+        wire = {**centroids().to_wire(), "centroid_errors": [[0.1, 0.2], [0.3, 0.4]]}
+        assert model_from_wire(wire).to_wire() == wire
+        with pytest.raises(InvalidSpec):
+            model_from_wire({**wire, "centroid_errors": [[0.1, 0.2]]})
+
     def test_centroids_without_centroids_are_refused(self) -> None:
         with pytest.raises(InvalidSpec):
             model_from_wire({**centroids().to_wire(), "centroids": None})
@@ -88,6 +138,21 @@ class TestAssign:
     def test_a_point_goes_to_the_centroid_nearest_in_scaled_units(self) -> None:
         assert centroids().assign([[4.9, 1], [5.1, -1], [0, 0], [99, 9]]).tolist() == [0, 1, 0, 1]
 
+    def test_a_point_has_the_label_of_its_code(self) -> None:
+        points = [[4.99, 0.9], [0, -1], [5, -0.01], [5, 0], [10, 1], [99, -99]]
+        assert codes().assign(points).tolist() == [0, 0, 1, 2, 2, 1]
+
+    def test_codes_of_a_shifted_encoding_are_those_of_the_first_slot(self) -> None:
+        model = ClusterModel(
+            type="codes",
+            features=FEATURES[:1],
+            sizes=np.ones(3) / 3,
+            size_errors=np.zeros(3),
+            encoding=ShiftedGridEncoding(1, 2, 2),
+            label_map=np.array([0, 1, 2]),
+        )
+        assert model.assign([[0.0], [4.9], [5.0], [10.0]]).tolist() == [0, 0, 1, 1]
+
     def test_many_points_are_worked_on_in_parts(self) -> None:
         points = np.tile([[1.0, 0.0], [9.0, 0.0]], (40_000, 1))
         assert centroids().assign(points).tolist() == [0, 1] * 40_000
@@ -97,5 +162,6 @@ class TestAssign:
         with pytest.raises(InvalidPoint):
             label_map().assign(points)
 
-    def test_no_points_have_no_labels(self) -> None:
-        assert label_map().assign(np.zeros((0, 2))).shape == (0,)
+    @pytest.mark.parametrize("model", [label_map(), codes()], ids=["label_map", "codes"])
+    def test_no_points_have_no_labels(self, model: ClusterModel) -> None:
+        assert model.assign(np.zeros((0, 2))).shape == (0,)

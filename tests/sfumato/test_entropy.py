@@ -67,7 +67,7 @@ class TestBelow:
 
 class TestBelowMany:
     @settings(deadline=None)
-    @given(st.integers(1, 2**32), st.lists(st.integers(0, WORD_SPAN - 1), min_size=1, max_size=4))
+    @given(st.integers(1, 2**63), st.lists(st.integers(0, WORD_SPAN - 1), min_size=1, max_size=4))
     def test_one_draw_is_what_below_draws_from_the_same_words(self, bound: int, words: list[int]) -> None:
         scalar, vector = ReplayEntropy([*words, 0]), ReplayEntropy([*words, 0])
         assert below_many(vector, bound, 1).tolist() == [below(scalar, bound)]
@@ -84,7 +84,7 @@ class TestBelowMany:
         for bound in (1, 2, 3):
             assert below_many(words, bound, 0).shape == (0,)
 
-    @pytest.mark.parametrize("bound", [1, 2, 169, 2**32])
+    @pytest.mark.parametrize("bound", [1, 2, 169, 2**32, 2**63])
     def test_choices_lie_below_the_bound(self, bound: int) -> None:
         choices = below_many(GeneratorEntropy(1), bound, 10_000)
         assert choices.dtype == np.int64

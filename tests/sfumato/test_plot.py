@@ -14,7 +14,7 @@ from PIL import Image
 
 from sfumato import plot
 from sfumato.cluster_model import ClusterModel
-from sfumato.specs import Feature
+from sfumato.specs import Feature, HalfspaceCodeEncoding
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -208,6 +208,32 @@ class TestMap:
         bare = pixels(plot.png(label_map()))
         outlined = pixels(plot.png(label_map(), outlines=[[(-5.0, -5.0), (20.0, 25.0)]]))
         assert (bare != outlined).any()
+
+
+class TestCodes:
+    def codes(self, clusters: int = 4, n_features: int = 5) -> ClusterModel:
+        return ClusterModel(
+            "codes",
+            tuple(Feature(f"x{place}", 0.0, 1.0) for place in range(n_features)),
+            np.full(clusters, 1 / clusters),
+            np.full(clusters, np.nan) if clusters == 1 else np.full(clusters, 0.01),
+            encoding=HalfspaceCodeEncoding(((1,) * n_features,) * 8, tuple(range(8))),
+            label_map=np.arange(256) % clusters,
+            warnings=("this may be noise",),
+        )
+
+    @pytest.mark.parametrize("n_features", [1, 2, 5, 64])
+    @pytest.mark.parametrize("clusters", [1, 4, 256])
+    def test_are_drawn_as_bars_of_their_sizes(self, clusters: int, n_features: int) -> None:
+        model = self.codes(clusters, n_features)
+        (axes,) = plot.figure(model).axes
+        assert [round(bar.get_height(), 9) for bar in axes.patches] == [round(100 / clusters, 9)] * clusters
+        written = texts(plot.svg(model))
+        assert {"cluster", "share of people (%)", "this may be noise"} <= set(written)
+        assert f"0  {plot.share(model, 0)}" in written
+
+    def test_are_the_same_every_time(self) -> None:
+        assert plot.svg(self.codes(), title="t") == plot.svg(self.codes(), title="t")
 
 
 class TestDescribe:

@@ -14,12 +14,13 @@ from sfumato import mechanisms
 from sfumato.accounting import NANO
 from sfumato.bulk import perturb_records
 from sfumato.entropy import SystemEntropy
-from sfumato.specs import Feature, Mechanism, RoundSpec, ShiftedGridEncoding
+from sfumato.mechanisms import discrete_laplace
+from sfumato.specs import DiscreteLaplaceMechanism, Feature, Mechanism, RoundSpec, ShiftedGridEncoding
 
 N_REPORTS = 200_000
 P_LEAST = 1e-6
 EPSILON_NANO = NANO
-SIZES = {"grr": 10, "ss": 8, "oue": 5, "hr": 10}  # 10, 28, 32 and 32 different values
+SIZES = {"grr": 10, "ss": 8, "oue": 5, "hr": 10, "window": 16}  # 10, 28, 32, 32 and 16 different values
 OWN = 3
 
 
@@ -101,3 +102,50 @@ class TestSlots:
             assert stats.chisquare(seen).pvalue > P_LEAST
             skewed = np.concatenate([seen[:-1], [round(seen[-1] * 1.3)]])
             assert stats.chisquare(skewed).pvalue < P_LEAST
+
+
+class TestDiscreteLaplace:
+    """The noise of one feature, single and together, against its law up to where it is clamped."""
+
+    SCALE = 4  # lattice units: epsilon 1 over 4 steps of one feature
+    MARGIN = 12
+    OWN = 2
+
+    def _mechanism(self, factor: float = 1.0) -> DiscreteLaplaceMechanism:
+        return DiscreteLaplaceMechanism(1, 4, round(100 * self.SCALE * factor), 100, self.MARGIN)
+
+    def _p_value(self, sent: NDArray[np.int64]) -> float:
+        low, high = -self.MARGIN, 4 + self.MARGIN
+        decay = np.exp(-1 / self.SCALE)
+        law = (1 - decay) / (1 + decay) * decay ** np.abs(np.arange(low, high + 1) - self.OWN)
+        law[0], law[-1] = (decay ** abs(end - self.OWN) / (1 + decay) for end in (low, high))
+        assert law.sum() == pytest.approx(1, abs=1e-12)
+        seen = np.bincount(sent - low, minlength=len(law))
+        return float(stats.chisquare(seen, law * len(sent)).pvalue)
+
+    def _together(self, mechanism: DiscreteLaplaceMechanism) -> NDArray[np.int64]:
+        values = mechanisms.perturb_many(mechanism, np.full((N_REPORTS, 1), self.OWN), SystemEntropy())
+        return discrete_laplace.vectors_of(mechanism, values)[:, 0].astype(np.int64)
+
+    def test_an_array_of_devices_follows_it(self) -> None:
+        assert self._p_value(self._together(self._mechanism())) > P_LEAST
+
+    def test_single_devices_follow_it(self) -> None:
+        mechanism, entropy = self._mechanism(), SystemEntropy()
+        values = [mechanisms.perturb(mechanism, (self.OWN,), entropy) for _ in range(N_REPORTS // 4)]
+        sent = discrete_laplace.vectors_of(mechanism, np.frombuffer(b"".join(values), np.uint8)[:, None])
+        assert self._p_value(sent[:, 0].astype(np.int64)) > P_LEAST
+
+    @pytest.mark.parametrize("factor", [0.7, 1.3])
+    def test_another_scale_is_found_out(self, factor: float) -> None:
+        assert self._p_value(self._together(self._mechanism(factor))) < P_LEAST
+
+    def test_features_have_noise_of_their_own(self) -> None:
+        mechanism = discrete_laplace.design(3, 1000, EPSILON_NANO)
+        values = mechanisms.perturb_many(mechanism, np.full((N_REPORTS, 3), 500), SystemEntropy())
+        vectors = discrete_laplace.vectors_of(mechanism, values)
+        signs = np.sign(vectors - 500)
+        for first, second in ((0, 1), (0, 2), (1, 2)):
+            agree = int((signs[:, first] * signs[:, second] > 0).sum())
+            n_signed = int((signs[:, first] * signs[:, second] != 0).sum())
+            assert stats.binomtest(agree, n_signed, 0.5).pvalue > P_LEAST

@@ -40,14 +40,21 @@ def packed_reports(spec: RoundSpec, n: int, seed: int, *, ids: np.ndarray | None
 
 @dataclass
 class Collection:
-    """One dataset of one feature, with 32 epsilon granted."""
+    """One dataset, with 32 epsilon granted."""
 
     database: Database
     caller: Caller
     dataset_id: str
 
     @classmethod
-    def create(cls, database: Database, *, min_reports: int = 0, keep_reports: bool = False) -> "Collection":
+    def create(
+        cls,
+        database: Database,
+        *,
+        features: tuple[Feature, ...] = (Feature("x", 0.0, 10.0),),
+        min_reports: int = 0,
+        keep_reports: bool = False,
+    ) -> "Collection":
         """A fresh tenant and dataset."""
         now = database.clock()
         with database.transaction() as session:
@@ -59,7 +66,7 @@ class Collection:
                 caller,
                 name="test",
                 trust=Trust.LOCAL,
-                features=(Feature("x", 0.0, 10.0),),
+                features=features,
                 epsilon_nano=32 * NANO,
                 min_reports=min_reports,
                 keep_reports=keep_reports,
@@ -136,6 +143,10 @@ class Collection:
             with self.database.transaction() as session:
                 part = packed[begin:end]
                 rounds.receive(session, asked.id, len(part) // width, part, now=self.database.clock())
+
+    def fill(self, asked: Round, *, seed: int = 0) -> None:
+        """Just as many devices answer as the round waits for; it closes."""
+        self.answer(asked, asked.target_reports, seed=seed)
 
     def close(self, round_id: str, *, now: int | None = None) -> None:
         """Close a round by hand."""

@@ -34,12 +34,12 @@ def step(collection: Collection, *, start: object = TOY) -> Outcome:
     return run(collection.database, must_claim(collection.database), start=start)
 
 
-def work_to_the_end(collection: Collection, *, start: object = TOY, n: int = 200) -> Outcome:
+def work_to_the_end(collection: Collection, *, start: object = TOY) -> Outcome:
     """A worker and devices in turn, until the job is over."""
     while (outcome := step(collection, start=start)) is Outcome.COLLECTING:
         asked = collection.open_round()
         assert asked is not None
-        collection.answer(asked, n)
+        collection.fill(asked)
     return outcome
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from clustering.plan import Plan
+from models import fold as folds
 from models import job as jobs
 from models import report
-from models import round as rounds
 from models.db import Database
 from models.job import JobState
 from models.round import Round, RoundState
@@ -90,9 +90,11 @@ class TestEarlierRounds:
 
 
 class TestFoldsOfNoJob:
-    def claim_fold(self, database: Database, *, later: int = 0) -> str | None:
+    def claim_fold(self, database: Database, *, later: int = 0, max_attempts: int = 5) -> str | None:
         with database.transaction() as session:
-            return rounds.claim_fold(session, now=database.clock() + later, lease_microseconds=LEASE)
+            return folds.claim_fold(
+                session, now=database.clock() + later, lease_microseconds=LEASE, max_attempts=max_attempts
+            )
 
     def test_a_round_of_its_own_is_tallied_once(self, collection: Collection) -> None:
         database = collection.database
@@ -122,7 +124,7 @@ class TestFoldsOfNoJob:
         assert self.claim_fold(database) == round_id
         for until, expected in ((database.clock() + 3 * LEASE, None), (database.clock(), round_id)):
             with database.transaction() as session:
-                rounds.keep_fold(session, round_id, until=until)
+                folds.keep_fold(session, round_id, until=until)
             assert self.claim_fold(database, later=LEASE) == expected
 
     def test_what_a_cancelled_job_collected_is_tallied_and_scrubbed(self, collection: Collection) -> None:

@@ -34,11 +34,11 @@ class TestFence:
         step(collection)
         asked = collection.open_round()
         assert asked is not None
-        collection.answer(asked, 200)
+        collection.fill(asked)
         stale, _ = self.overtaken(collection)
         assert run(collection.database, stale, start=TOY) is Outcome.STALE
         assert [r.state for r in collection.rounds_of(job_id)] == [RoundState.CLOSED]
-        assert reports_in_log(collection.database, asked.id) == 200
+        assert reports_in_log(collection.database, asked.id) == asked.target_reports
 
     def test_a_stale_claim_publishes_no_result_and_fails_nothing(self, collection: Collection) -> None:
         job_id = collection.submit()
@@ -84,7 +84,7 @@ class TestFence:
             if outcomes[held] is Outcome.COLLECTING:
                 asked = collection.open_round()
                 assert asked is not None
-                collection.answer(asked, 200, seed=seed)
+                collection.fill(asked, seed=seed)
         own = [((r.spec.draw.lo, r.spec.draw.hi), r.epsilon_nano) for r in collection.rounds_of(job_id)]
         assert collection.job(job_id).state == JobState.SUCCEEDED
         assert len(own) == 3

@@ -22,6 +22,8 @@ from tests.workers.driving import LEASE, TOY, claim, grid_spec, must_claim, repo
 from tests.workers.toy import THREE_ROUNDS, Toy
 from workers.runner import Outcome, fold_alone, run
 
+EVERYBODY = Toy(draws=((0.0, 1.0), (0.0, 1.0)))  # two rounds that every device answers
+
 
 class Dying(Database):
     """The database of a process that dies at its n-th write, right before the commit or right after it."""
@@ -58,7 +60,8 @@ class TestAPlanToItsResult:
         assert [r.state for r in own] == [RoundState.TALLIED] * 3
         assert document["algorithm"] == ALGORITHM
         assert document["rounds"] == [
-            {"id": r.id, "index": i, "n_reports": 200, "epsilon_nano": r.epsilon_nano} for i, r in enumerate(own)
+            {"id": r.id, "index": i, "n_reports": r.target_reports, "epsilon_nano": r.epsilon_nano}
+            for i, r in enumerate(own)
         ]
         assert model_from_wire(document["model"]).n_clusters == 4
 
@@ -101,7 +104,8 @@ class TestAPlanToItsResult:
         collection = Collection.create(database, keep_reports=keep)
         job_id = collection.submit()
         work_to_the_end(collection)
-        assert [reports_in_log(database, r.id) for r in collection.rounds_of(job_id)] == [200, 200, 200]
+        own = collection.rounds_of(job_id)
+        assert [reports_in_log(database, r.id) for r in own] == [r.target_reports for r in own]
 
 
 class TestReplay:
@@ -119,7 +123,7 @@ class TestReplay:
                 if held is None:
                     asked = collection.open_round()
                     assert asked is not None
-                    collection.answer(asked, 200)
+                    collection.fill(asked)
                 else:
                     with suppress(OperationalError):
                         run(dying, held, start=TOY)
@@ -141,7 +145,7 @@ class TestReplay:
         step(collection, start=start)
         asked = collection.open_round()
         assert asked is not None
-        collection.answer(asked, 200)
+        collection.fill(asked)
         seen.append(grid_spec())
         step(collection, start=start)
         assert seen[1] == grid_spec(12)
@@ -158,10 +162,39 @@ class TestReplay:
         assert told == [321]
 
 
+class TestSharesOfTheCollection:
+    def test_a_round_waits_for_the_devices_its_draws_leave_it(self, collection: Collection) -> None:
+        job_id = collection.submit(target_reports=20_000)
+        assert work_to_the_end(collection) is Outcome.SUCCEEDED
+        own = collection.rounds_of(job_id)
+        half = 10_000 - 213  # three standard deviations of 70.7, and the cut to a whole number
+        assert [r.target_reports for r in own] == [half] * 3
+        assert [r["n_reports"] for r in collection.document(job_id)["rounds"]] == [half] * 3
+
+    @pytest.mark.parametrize(("n", "outcome"), [(34, Outcome.FAILED), (35, Outcome.COLLECTING)])
+    def test_it_needs_its_share_of_the_minimum(self, collection: Collection, n: int, outcome: Outcome) -> None:
+        collection.submit(min_reports=100)
+        step(collection)
+        asked = collection.open_round()
+        assert asked is not None
+        assert asked.min_reports == 35  # half of 100, less three standard deviations of 5
+        collection.answer(asked, n)
+        collection.close(asked.id)
+        assert step(collection) is outcome
+
+    def test_what_the_dataset_needs_is_not_shared_out(self, database: Database) -> None:
+        collection = Collection.create(database, min_reports=90)
+        collection.submit(target_reports=100, min_reports=100)
+        step(collection)
+        asked = collection.open_round()
+        assert asked is not None
+        assert (asked.target_reports, asked.min_reports) == (90, 90)
+
+
 class TestTooFewReports:
     def collect(self, collection: Collection, n: int, *, by_hand: bool) -> str:
         job_id = collection.submit(target_reports=200, min_reports=100, seconds=60)
-        step(collection)
+        step(collection, start=EVERYBODY)
         asked = collection.open_round()
         assert asked is not None
         collection.answer(asked, n)
@@ -177,7 +210,7 @@ class TestTooFewReports:
         self, collection: Collection, by_hand: bool, state: JobState
     ) -> None:
         job_id = self.collect(collection, 99, by_hand=by_hand)
-        assert step(collection) is Outcome.FAILED
+        assert step(collection, start=EVERYBODY) is Outcome.FAILED
         job, (asked,) = collection.job(job_id), collection.rounds_of(job_id)
         assert (job.state, job.error_code) == (state, "too_few_reports")
         assert job.error_detail == "99 reports arrived, at least 100 are needed"
@@ -187,22 +220,22 @@ class TestTooFewReports:
 
     def test_the_minimum_is_enough(self, collection: Collection) -> None:
         self.collect(collection, 100, by_hand=False)
-        assert step(collection) is Outcome.COLLECTING  # the second round
+        assert step(collection, start=EVERYBODY) is Outcome.COLLECTING  # the second round
 
     def test_repeats_do_not_count(self, collection: Collection) -> None:
         job_id = collection.submit(target_reports=120, min_reports=100)
-        step(collection)
+        step(collection, start=EVERYBODY)
         asked = collection.open_round()
         assert asked is not None
         collection.answer(asked, 60)
         collection.answer(asked, 60)  # the very same reports: the round is full, and holds 60
-        assert step(collection) is Outcome.FAILED
+        assert step(collection, start=EVERYBODY) is Outcome.FAILED
         assert collection.job(job_id).error_detail == "60 reports arrived, at least 100 are needed"
 
     def test_it_holds_for_a_tally_that_was_stored_before_a_crash(self, collection: Collection) -> None:
         job_id = self.collect(collection, 99, by_hand=True)
         fold_alone(collection.database, collection.rounds_of(job_id)[0].id)
-        assert step(collection) is Outcome.FAILED
+        assert step(collection, start=EVERYBODY) is Outcome.FAILED
         assert collection.job(job_id).error_code == "too_few_reports"
 
 
@@ -230,12 +263,12 @@ class TestWhatEndsAJob:
         self, collection: Collection, capsys: pytest.CaptureFixture[str]
     ) -> None:
         job_id = collection.submit()
-        start = self.failing(ValueError("the private value 4711"))
+        start = self.failing(ValueError("the private value Zw9-4711"))
         assert work_to_the_end(collection, start=start) is Outcome.FAILED
         job, logged = collection.job(job_id), "".join(capsys.readouterr())
         assert (job.state, job.error_code) == (JobState.FAILED, "internal_error")
         assert "ValueError" in logged
-        assert "4711" not in logged + str(job.error_detail)
+        assert "Zw9-4711" not in logged + str(job.error_detail)
 
     def test_a_plan_that_asks_for_more_than_was_declared_stops_there(self, collection: Collection) -> None:
         job_id = collection.submit(epsilon_nano=NANO // 4)

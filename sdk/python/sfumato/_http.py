@@ -6,6 +6,7 @@ before that. Everything sent here may be repeated: reports carry their id, other
 `Idempotency-Key`.
 """
 
+import hmac
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -86,6 +87,7 @@ class Http:
         import httpx
 
         self._url = url.rstrip("/")
+        self._key = key.encode()
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self._max_answer_bytes = max_answer_bytes
@@ -102,6 +104,10 @@ class Http:
         """Give the connections back."""
         if self._owns_transport:
             self._client.close()
+
+    def keyed_digest(self, what: bytes) -> str:
+        """HMAC-SHA256 under the bearer key: the same again for the same, and no way to test a guess without the key."""
+        return hmac.digest(self._key, what, "sha256").hex()
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The JSON object at a path."""

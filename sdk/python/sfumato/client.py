@@ -5,25 +5,24 @@ its retries, so a lost answer never makes a second job or a second grant.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfumato import resources
+from sfumato._calls import Calls
 from sfumato._http import Http
+from sfumato._records import RecordCalls
 from sfumato.bulk import Reports, pack
-from sfumato.errors import ApiProblem, InvalidPoint, InvalidSpec, JobTimeout, ReportMalformed
+from sfumato.errors import ApiProblem, InvalidPoint, JobTimeout, ReportMalformed
 from sfumato.ledger import Head, LedgerEntry, Verification, verify
-from sfumato.resources import Budget, Dataset, Job, Key, Result, Round
-from sfumato.specs import Algorithm, Draw, Encoding, Feature, to_wire
+from sfumato.resources import Budget, Dataset, Job, Result, Round
+from sfumato.specs import CENTRAL_ALGORITHMS, AnyAlgorithm, Draw, Encoding, Feature, to_wire
 
 if TYPE_CHECKING:
     import httpx
-
-T = TypeVar("T")
 
 BATCH_REPORTS = 50_000
 BATCH_BYTES = 8 << 20
@@ -33,7 +32,7 @@ LONG_POLL_SECONDS = 30.0
 PAUSE_SECONDS = 0.1  # between two questions about one job, should the service not wait
 
 
-class Client:
+class Client(Calls, RecordCalls):
     """A connection to one service, with one key.
 
     Every method raises ApiProblem where the service refuses, and Unreachable where it does
@@ -79,11 +78,6 @@ class Client:
         """Give the connections back."""
         self._http.close()
 
-    def _listed(
-        self, path: str, reader: Callable[[Mapping[str, Any]], T], params: Mapping[str, str] | None = None
-    ) -> Iterator[T]:
-        return (resources.read(reader, item) for item in self._http.items(path, params))
-
     # ---- datasets ----
 
     def create_dataset(
@@ -95,6 +89,9 @@ class Client:
         trust: Literal["local", "central"] = "local",
         min_reports: int = 100,
         keep_reports: bool = False,
+        user_feature: str | None = None,
+        max_records_per_user: int = 1,
+        out_of_bounds: Literal["clip", "refuse"] = "clip",
     ) -> Dataset:
         """Create a dataset.
 
@@ -106,8 +103,14 @@ class Client:
             The first grant, in [1e-6, 32], at most nine decimals.
         min_reports, keep_reports : int, bool
             No round is tallied with fewer; whether reports outlive their tally.
+        user_feature : str, optional
+            Central: the column of an upload that says whose record it is.
+        max_records_per_user : int
+            Central, public: so many records of a user are used at most.
+        out_of_bounds : str
+            Central: whether finite values outside of their bounds are clipped and counted, or refuse their upload.
         """
-        body = {
+        body: dict[str, Any] = {
             "name": name,
             "trust": trust,
             "features": [to_wire(feature) for feature in features],
@@ -115,6 +118,9 @@ class Client:
             "min_reports": min_reports,
             "keep_reports": keep_reports,
         }
+        if trust == "central":
+            declared = {"max_records_per_user": max_records_per_user, "out_of_bounds": out_of_bounds}
+            body |= declared if user_feature is None else declared | {"user_feature": user_feature}
         return resources.read(resources.dataset, self._http.post("datasets", body))
 
     def datasets(self) -> Iterator[Dataset]:
@@ -140,7 +146,7 @@ class Client:
         return resources.read(resources.dataset, answer.json())
 
     def delete_dataset(self, dataset_id: str) -> None:
-        """Cancel its jobs, close its rounds, scrub its reports; the ledger stays readable."""
+        """Cancel its jobs, close its rounds, scrub its reports and records; the ledger stays readable."""
         self._http.delete(f"datasets/{dataset_id}")
 
     # ---- budget and ledger ----
@@ -187,7 +193,7 @@ class Client:
         *,
         epsilon: float,
         target_reports: int,
-        mechanism: Literal["auto", "grr", "ss", "oue", "olh", "hr"] = "auto",
+        mechanism: Literal["auto", "grr", "ss", "oue", "olh", "hr", "window"] = "auto",
         min_reports: int = 0,
         collect_seconds: int = 604_800,
         draw: Draw | None = None,
@@ -269,23 +275,29 @@ class Client:
     def submit_job(
         self,
         dataset_id: str,
-        algorithm: Algorithm,
+        algorithm: AnyAlgorithm,
         *,
         target_reports: int | None = None,
         min_reports: int = 0,
         collect_seconds: int = 604_800,
         round_ids: Sequence[str] = (),
+        allow_insufficient: bool = False,
         idempotency_key: str | None = None,
     ) -> Job:
         """Ask for clusters.
 
         Parameters
         ----------
-        algorithm : ShiftedGrid or UniformGrid
+        algorithm : Algorithm or CentralAlgorithm
+            One for the dataset: over devices' reports, or over records; `Auto` is for both.
         target_reports : int, optional
-            Reports each round waits for; needed without `round_ids`.
+            Devices expected to take part; needed on a local dataset without `round_ids`, and left out with
+            all that follows on a central one. A round for a share of the draws
+            waits for its share of them.
         round_ids : sequence of str
             Earlier, closed rounds to work on: nothing more is asked, or reserved.
+        allow_insufficient : bool
+            Whether to ask even where a result of so few reports cannot mean anything.
         idempotency_key : str, optional
             Yours, where the same job is to be found again after a crash of your own; a
             fresh one by default.
@@ -293,8 +305,9 @@ class Client:
         body: dict[str, Any] = {"dataset_id": dataset_id, "algorithm": to_wire(algorithm)}
         if round_ids:
             body["round_ids"] = list(round_ids)
-        else:
+        elif target_reports is not None or algorithm.type not in CENTRAL_ALGORITHMS:
             body |= {"target_reports": target_reports, "min_reports": min_reports, "collect_seconds": collect_seconds}
+            body |= {"allow_insufficient": True} if allow_insufficient else {}
         return resources.read(resources.job, self._http.post("jobs", body, idempotency_key))
 
     def jobs(self, dataset_id: str | None = None) -> Iterator[Job]:
@@ -374,38 +387,3 @@ class Client:
             answer = self._http.request("POST", f"jobs/{job_id}/assign", json_body={"points": part.tolist()})
             labels[start : start + step] = resources.read(resources.point_labels, answer.json())
         return labels
-
-    # ---- keys ----
-
-    def create_key(
-        self,
-        name: str,
-        scopes: Sequence[str],
-        *,
-        dataset_id: str | None = None,
-        expires_at: datetime | None = None,
-    ) -> Key:
-        """Make a key; its secret is in the answer, and nowhere else ever again.
-
-        Where that one answer is lost, the key nobody can use is revoked, and another made.
-        """
-        if expires_at is not None and expires_at.tzinfo is None:
-            raise InvalidSpec("expires_at needs a time zone")
-        body: dict[str, Any] = {"name": name, "scopes": list(scopes)}
-        if dataset_id is not None:
-            body["dataset_id"] = dataset_id
-        if expires_at is not None:
-            body["expires_at"] = expires_at.isoformat()
-        while True:
-            made = resources.read(resources.key, self._http.post("keys", body))
-            if made.secret is not None:
-                return made
-            self.revoke_key(made.id)
-
-    def list_keys(self) -> Iterator[Key]:
-        """Every key of the tenant, without secrets."""
-        return self._listed("keys", resources.key)
-
-    def revoke_key(self, key_id: str) -> None:
-        """End a key at once."""
-        self._http.delete(f"keys/{key_id}")

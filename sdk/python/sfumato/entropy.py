@@ -50,7 +50,7 @@ def below(entropy: Entropy, bound: int) -> int:
 def below_many(entropy: Entropy, bound: int, n: int) -> NDArray[np.int64]:
     """Draw `n` times what `below` draws once: ndarray of shape (n,), int64.
 
-    `bound` lies in 1 .. 2**32. Rejected places are drawn again until none is left.
+    `bound` lies in 1 .. 2**63. Rejected places are drawn again until none is left.
     """
     if bound == 1:  # the one run is all of 2**64, which a uint64 cannot hold
         entropy.words(n)

@@ -83,7 +83,7 @@ def figure(
     One feature: the density as a line over coloured segments. Two: a map, longitude and
     latitude in their true proportion at the middle latitude. More: a map of each pair of
     features (the four the centres differ in most), each cell coloured by the cluster that
-    has most people there.
+    has most people there. Codes: their sizes as bars.
 
     Parameters
     ----------
@@ -129,7 +129,9 @@ def figure(
             x = left + column * (panel_width + gap)
             y = height - top - (row + 1) * panel_height - row * gap
             axes = drawn.add_axes((x / width, y / height, panel_width / width, panel_height / height))
-            if panel is None:
+            if model.encoding is not None:
+                _draw_sizes(axes, model)
+            elif panel is None:
                 _draw_line(axes, model)
             else:
                 _draw_map(axes, model, panel, outlines if len(model.features) == 2 else ())
@@ -260,7 +262,9 @@ def _write_legend(
 
 
 def _planes(model: ClusterModel) -> list[tuple[int, int]]:
-    """The pairs (across, up) of features to map; none for a single feature."""
+    """The pairs (across, up) of features to map; none for a single feature, nor for codes, which have no places."""
+    if model.encoding is not None:
+        return []
     names = [feature.name.lower() for feature in model.features]
     if len(names) == 2:
         swapped = names[0].startswith("lat") and names[1].startswith("lon")
@@ -372,5 +376,25 @@ def _draw_line(axes: "Axes", model: ClusterModel) -> None:
     axes.set_ylim(0, top * 1.18)
     axes.set_xlabel(_axis_label(feature))
     axes.set_ylabel("density (share of people per unit)" if model.label_map is not None else "")
+    axes.tick_params(length=3, width=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_sizes(axes: "Axes", model: ClusterModel) -> None:
+    """Shares of people as bars, where there is no map to draw."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.bar(
+        np.arange(model.n_clusters),
+        100 * model.sizes,
+        yerr=100 * np.nan_to_num(model.size_errors),
+        color=[colour(cluster)[1] for cluster in range(model.n_clusters)],
+        error_kw={"ecolor": _INK, "elinewidth": 0.9},
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(-0.6, model.n_clusters - 0.4)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("cluster")
+    axes.set_ylabel("share of people (%)")
     axes.tick_params(length=3, width=0.7)
     axes.spines[["top", "right"]].set_visible(False)

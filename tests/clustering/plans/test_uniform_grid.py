@@ -6,10 +6,11 @@ import pytest
 from clustering.decoders import decoder
 from clustering.metrics import adjusted_rand_index
 from clustering.plan import Collected, Tally
-from clustering.plans.uniform_grid import DENSE_SHARE, Z, choose_cells, fit, reports_needed, uniform_grid
+from clustering.plans.uniform_grid import fit, uniform_grid
 from clustering.simulate import simulate
 from sfumato.accounting import DRAW_SPAN
 from sfumato.mechanisms import design, epsilon_nano
+from sfumato.sizing import DENSE_SHARE, Z, reports_to_tell, uniform_grid_cells
 from sfumato.specs import Draw, Feature, GridEncoding, GrrMechanism, RoundSpec, UniformGrid
 
 XY = (Feature("x", 0, 1), Feature("y", 0, 1))
@@ -35,7 +36,7 @@ class TestRound:
     @pytest.mark.parametrize("epsilon", [0.5, 4])
     def test_grid_is_the_finest_whose_dense_cells_stand_out(self, n_features, n_reports, epsilon):
         nano = int(epsilon * 1e9)
-        cells = choose_cells(n_features, n_reports, nano)
+        cells = uniform_grid_cells(n_features, n_reports, nano)
 
         def dense_cell_in_errors(cells):
             k = cells**n_features
@@ -48,8 +49,10 @@ class TestRound:
             assert dense_cell_in_errors(cells + 1) < Z
 
     def test_reports_needed_are_those_the_grid_was_sized_by(self):
-        cells = choose_cells(2, 15_000, 10**9)
-        finer, as_is = (reports_needed(k, decoder(design("auto", k, 10**9))) for k in ((cells + 1) ** 2, cells**2))
+        cells = uniform_grid_cells(2, 15_000, 10**9)
+        finer, as_is = (
+            reports_to_tell(k, decoder(design("auto", k, 10**9)).zero_variance) for k in ((cells + 1) ** 2, cells**2)
+        )
         assert as_is <= 15_000 < finer
 
 

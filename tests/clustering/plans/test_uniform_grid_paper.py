@@ -6,11 +6,12 @@ import pytest
 from clustering.errors import TooFewReports, UnfitRound
 from clustering.plan import Collected, Tally, drive
 from clustering.plans.uniform_grid import uniform_grid
-from clustering.plans.uniform_grid_paper import MAX_CELLS, Share, granularity, joined, most_cells, spending
+from clustering.plans.uniform_grid_paper import Share, granularity, joined
 from clustering.simulate import simulate
 from sfumato.accounting import DRAW_SPAN, cost
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import epsilon_nano
+from sfumato.sizing import MAX_PRINTED_CELLS, most_printed_cells, spending
 from sfumato.specs import Draw, Feature, GridEncoding, GrrMechanism, RoundSpec, ShiftedGridEncoding, UniformGrid
 
 XY = (Feature("x", 0, 1), Feature("y", 0, 1))
@@ -82,8 +83,8 @@ class TestRounds:
         counts = np.zeros(first.encoding.n_symbols)
         counts[0] = 10**7
         second = plan.send(counted(first, counts))
-        assert 2 <= second.encoding.cells[0] <= most_cells(d)
-        assert second.encoding.n_symbols <= MAX_CELLS
+        assert 2 <= second.encoding.cells[0] <= most_printed_cells(d)
+        assert second.encoding.n_symbols <= MAX_PRINTED_CELLS
 
     def test_more_cells_than_may_be_are_refused(self):
         with pytest.raises(InvalidSpec, match="65536"):

@@ -1,0 +1,1 @@
+"""How well clusters are found: ``python -m benchmarks.quality local --data DIR --out DIR``."""

@@ -1,0 +1,1 @@
+"""Central algorithms: one function of a curator each, and what they share."""

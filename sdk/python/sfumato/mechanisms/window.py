@@ -1,0 +1,93 @@
+"""The cyclic window (`window`).
+
+The k symbols lie on a circle. With probability p = w e^eps / (w e^eps + k - w) a device sends
+one of the w symbols of a window around its own, uniformly; otherwise one of the other k - w,
+uniformly. The published threshold T = floor(p 2^64) decides, so the realised ratio
+p (k-w) / ((1-p) w) at p = T / 2^64 lies at or below e^eps. With own symbol a and offset o,
+drawn in 0 .. w-1 or in w .. k-1, what is sent is (a + o - floor(w/2)) mod k, as a
+little-endian integer of fixed width. (STATISTICS, section 4.2; its continuous form on the
+line is Li et al. 2020, "Estimating Numerical Distributions under Local Differential
+Privacy".)
+
+A report near a symbol tells of its neighbours too, so no two numbers p and q say what it
+supports: `offset_chances` is what estimates are made of.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.accounting import exp_epsilon
+from sfumato.entropy import WORD_SPAN, Entropy, below, below_many, word
+from sfumato.specs import WindowMechanism
+
+
+def design(n_symbols: int, epsilon_nano: int) -> WindowMechanism:
+    """The mechanism that costs at most `epsilon_nano`, its window w = max(1, round(k / (1 + e^(eps/2))))."""
+    size = max(1, round(n_symbols / (1 + exp_epsilon(epsilon_nano // 2))))
+    weight = size * exp_epsilon(epsilon_nano)
+    inside = weight / (weight + n_symbols - size)
+    return WindowMechanism(n_symbols, size, int(inside * WORD_SPAN))
+
+
+def value_bytes(mechanism: WindowMechanism) -> int:
+    """Width of a report's value: 1 or 2 bytes."""
+    return 1 if mechanism.n_symbols <= 256 else 2
+
+
+def perturb(mechanism: WindowMechanism, symbol: int, entropy: Entropy) -> bytes:
+    """One report's value. Words drawn: the decision, then the place inside the window or outside."""
+    k, w = mechanism.n_symbols, mechanism.window_size
+    inside = word(entropy) < mechanism.inside_threshold
+    offset = below(entropy, w) if inside else w + below(entropy, k - w)
+    return ((symbol + offset - w // 2) % k).to_bytes(value_bytes(mechanism), "little")
+
+
+def perturb_many(mechanism: WindowMechanism, symbols: NDArray[np.int64], entropy: Entropy) -> NDArray[np.uint8]:
+    """Values of n devices with the same integers: uint8 of shape (n, value_bytes)."""
+    k, w = mechanism.n_symbols, mechanism.window_size
+    inside = entropy.words(len(symbols)) < np.uint64(mechanism.inside_threshold)
+    offsets = np.empty(len(symbols), dtype=np.int64)
+    offsets[inside] = below_many(entropy, w, int(inside.sum()))
+    offsets[~inside] = w + below_many(entropy, k - w, int((~inside).sum()))
+    sent = (symbols + offsets - w // 2) % k
+    return np.ascontiguousarray(sent.astype("<u8").view(np.uint8).reshape(-1, 8)[:, : value_bytes(mechanism)])
+
+
+def is_value(mechanism: WindowMechanism, value: bytes) -> bool:
+    """Whether a device that follows the mechanism could have sent this value."""
+    return len(value) == value_bytes(mechanism) and int.from_bytes(value, "little") < mechanism.n_symbols
+
+
+def are_values(mechanism: WindowMechanism, values: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """What `is_value` says, for values of shape (n, value_bytes)."""
+    places = 256 ** np.arange(values.shape[1], dtype=np.int64)
+    return values.astype(np.int64) @ places < mechanism.n_symbols
+
+
+def _densities(mechanism: WindowMechanism) -> tuple[Fraction, Fraction]:
+    """The chance of one symbol inside the window, and of one outside."""
+    inside = Fraction(mechanism.inside_threshold, WORD_SPAN)
+    w = mechanism.window_size
+    return inside / w, (1 - inside) / (mechanism.n_symbols - w)
+
+
+def offset_chances(mechanism: WindowMechanism) -> tuple[Fraction, ...]:
+    """For each t = 0 .. k-1, the chance that (sent - own) mod k is t."""
+    near, far = _densities(mechanism)
+    k, w = mechanism.n_symbols, mechanism.window_size
+    return tuple(near if (t + w // 2) % k < w else far for t in range(k))
+
+
+def ratio(mechanism: WindowMechanism) -> Fraction:
+    """The largest probability ratio between two symbols."""
+    near, far = _densities(mechanism)
+    return max(near / far, far / near)
+
+
+def channel(mechanism: WindowMechanism) -> dict[bytes, tuple[Fraction, ...]]:
+    """The whole channel: for each value, its probability given each symbol."""
+    chances, k = offset_chances(mechanism), mechanism.n_symbols
+    width = value_bytes(mechanism)
+    return {sent.to_bytes(width, "little"): tuple(chances[(sent - own) % k] for own in range(k)) for sent in range(k)}

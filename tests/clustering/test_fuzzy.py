@@ -1,0 +1,140 @@
+"""Fuzzy c-means: the kernel against its definition, and an objective that never rises."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustering.fuzzy import _KINDS, ROUNDING, Rule, fuzzy_c_means
+from clustering.kernels.fuzzy import fuzzy_step
+from sfumato.specs import Distance
+from tests import naive
+
+DISTANCES = get_args(Distance)
+
+
+def drawn(shape, seed, scale=1.0):
+    return scale * np.random.default_rng(seed).standard_cauchy(shape)
+
+
+def stepped(points, centres, distance, m, sigma, rounding):
+    sums, masses, shares = np.empty_like(centres), np.empty_like(centres), np.empty(len(centres))
+    objective = fuzzy_step(points, centres, _KINDS[distance], m, sigma, rounding, sums, masses, shares)
+    return objective, sums / masses, shares
+
+
+class TestAStep:
+    @pytest.mark.parametrize("distance", DISTANCES)
+    @pytest.mark.parametrize(
+        ("n_features", "m", "sigma", "rounding"), [(1, 2.0, 0.5, 1e-6), (2, 1.3, 1.0, 0.05), (5, 4.0, 0.2, 1e-3)]
+    )
+    def test_is_that_of_the_definitions(self, distance, n_features, m, sigma, rounding):
+        points, centres = drawn((30, n_features), 1), drawn((3, n_features), 2, 0.3)
+        centres[0] = points[0] + 1e-3  # near one: inside the rounding, or just beyond it
+        objective, moved, shares = stepped(points, centres, distance, m, sigma, rounding)
+        expected = naive.fuzzy_step(points, centres, distance, m, sigma, rounding)
+        assert objective == pytest.approx(expected[0], rel=1e-7)
+        assert moved == pytest.approx(expected[1], rel=1e-9, abs=1e-12)
+        assert shares == pytest.approx(expected[2], rel=1e-6)
+
+    @pytest.mark.parametrize("distance", DISTANCES)
+    def test_a_point_on_a_centre_belongs_to_it(self, distance):
+        points = np.array([[0.25, 0.5], [0.75, 0.5]])
+        objective, moved, shares = stepped(points, points.copy(), distance, 2.0, 0.1, 1e-7)
+        assert objective < 1e-20
+        assert shares == pytest.approx([1, 1])
+        assert moved == pytest.approx(points, abs=1e-6)
+
+    @pytest.mark.parametrize("distance", ["laplace", "gaussian", "mixed"])
+    @pytest.mark.parametrize("n_features", [1, 2, 7])
+    def test_the_distance_is_the_negative_log_of_its_density_at_the_best_spread(self, distance, n_features):
+        """Among σ >= σ0; up to the constant that makes it 0 at the centre."""
+        sigma, d = 0.3, n_features
+        lengths = np.array([1e-3, 0.1, 0.29, 0.5, 1.0, 3.0, 20.0])
+        spreads = np.geomspace(sigma, 100, 400_001)
+        powers = {"laplace": (0, 1), "gaussian": (0.5, 0), "mixed": (0.5, 1)}[distance]
+        for length in lengths:
+            best = (d * np.log(spreads) + powers[0] * (length / spreads) ** 2 + powers[1] * length / spreads).min()
+            points, centres = np.zeros((1, d)), np.zeros((1, d))
+            points[0, 0] = length
+            objective, _, _ = stepped(points, centres, distance, 2.0, sigma, 1e-12)
+            assert objective == pytest.approx(best - d * np.log(sigma), abs=1e-6)
+
+
+class TestTheFit:
+    @settings(deadline=None, max_examples=150)
+    @given(
+        distance=st.sampled_from(DISTANCES),
+        m=st.sampled_from([1.05, 1.2, 1.5, 2.0, 2.5, 8.0]),
+        sigma=st.sampled_from([1e-4, 0.06, 1.0, 50.0]),
+        n_features=st.integers(1, 6),
+        clusters=st.integers(1, 5),
+        seed=st.integers(0, 10_000),
+        scale=st.sampled_from([1e-3, 1.0, 30.0]),
+        stretch=st.sampled_from([0.5, 1.0, 1.3, 1.95]),
+    )
+    def test_the_objective_never_rises(self, distance, m, sigma, n_features, clusters, seed, scale, stretch):
+        points = drawn((60, n_features), seed, scale)
+        points[:20] = points[0]  # coincident reports
+        start = np.random.default_rng(seed + 1).random((clusters, n_features))
+        start[-1] = points[0]
+        rule = Rule(distance, m, sigma)
+        fit = fuzzy_c_means(points, start, rule, max_iterations=60, tolerance=0.0, stretch=stretch)
+        js = np.array(fit.objectives)
+        assert np.isfinite(js).all()
+        assert np.isfinite(fit.centres).all()
+        assert (np.diff(js) <= 1e-9 * np.abs(js[:-1])).all()
+        assert fit.shares.sum() == pytest.approx(1)
+
+    def test_longer_steps_arrive_sooner_at_the_same_place(self):
+        centres = np.array([[0.3, 0.3], [0.7, 0.7]])
+        rng = np.random.default_rng(4)
+        points = centres[rng.integers(0, 2, 2000)] + rng.laplace(0, 0.25, (2000, 2))
+        short, long = (
+            fuzzy_c_means(points, centres, Rule("mixed", 2.0, 0.4), max_iterations=500, tolerance=1e-6, stretch=step)
+            for step in (1.0, 1.3)
+        )
+        assert short.converged
+        assert long.converged
+        assert len(long.objectives) < 0.9 * len(short.objectives)
+        assert long.centres == pytest.approx(short.centres, abs=1e-4)
+
+    def test_a_step_uphill_would_be_found_out(self):
+        """Twice the step of the Gaussian distance overshoots: the test above has power."""
+        points = drawn((60, 2), 5)
+        start = np.array([[0.1, 0.2], [0.8, 0.9]])
+        centres, js = start, []
+        for _ in range(30):
+            objective, moved, _ = stepped(points, centres, "euclidean", 2.0, 1.0, 1e-6)
+            js.append(objective)
+            centres = centres + 2.5 * (moved - centres)
+        assert (np.diff(js) > 0).any()
+
+    @pytest.mark.parametrize("distance", DISTANCES)
+    def test_clear_clusters_are_found(self, distance):
+        centres = np.array([[0.2, 0.2, 0.3], [0.8, 0.3, 0.7], [0.3, 0.9, 0.5]])
+        noise = np.random.default_rng(3).normal(0, 0.02, (600, 3))
+        points = centres[np.arange(600) % 3] + noise
+        start = centres + 0.1
+        fit = fuzzy_c_means(points, start, Rule(distance, 2.0, 0.02), max_iterations=200, tolerance=1e-7)
+        assert fit.converged
+        assert fit.centres == pytest.approx(centres, abs=0.02)
+        assert fit.shares == pytest.approx([1 / 3] * 3, abs=0.02)
+
+    def test_starts_are_not_changed_and_equal_starts_give_equal_fits(self):
+        points, start = drawn((50, 2), 1), np.random.default_rng(2).random((3, 2))
+        kept = start.copy()
+        fits = [fuzzy_c_means(points, start, Rule("mixed"), max_iterations=9, tolerance=0.0) for _ in range(2)]
+        assert start.tolist() == kept.tolist()
+        assert fits[0].centres.tolist() == fits[1].centres.tolist()
+        assert len(fits[0].objectives) == 9
+        assert not fits[0].converged
+
+    def test_the_rounding_is_far_below_the_spread(self):
+        points, start = drawn((50, 2), 1), np.random.default_rng(2).random((3, 2))
+        fit = fuzzy_c_means(points, start, Rule("laplace", 2.0, 0.5), max_iterations=1, tolerance=0.0)
+        objective, moved, _ = stepped(points, start, "laplace", 2.0, 0.5, ROUNDING * 0.5)
+        assert fit.objectives == (objective,)
+        assert fit.centres.tolist() == moved.tolist()

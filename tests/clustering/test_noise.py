@@ -1,0 +1,189 @@
+"""Exact noise: its structure word by word, its law against the closed form, with the power to tell another scale."""
+
+from collections import Counter
+from fractions import Fraction
+from math import exp, expm1, isqrt, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from clustering import noise
+from clustering.noise import MAX_SCALE, discrete_gaussian, discrete_laplace, laplace_variance, representable
+from sfumato import entropy
+from tests.sfumato.replay import Exhausted, GeneratorEntropy, ReplayEntropy
+
+N_DRAWS = 20_000
+SURE = 1e-6  # p-value below which the right law would be refused
+REFUSED = 1e-20  # below which one that is 30 % off is
+
+
+def played(draw, n_words, word_span):
+    """The exact chance of every outcome that at most so many words decide, and of none of them."""
+    decided, waiting = Counter(), [()]
+    while waiting:
+        prefix = waiting.pop()
+        try:
+            outcome = draw(ReplayEntropy(prefix))
+        except Exhausted:
+            if len(prefix) < n_words:
+                waiting += [(*prefix, word) for word in range(word_span)]
+            continue
+        decided[outcome] += Fraction(1, word_span ** len(prefix))
+    return decided, 1 - sum(decided.values())
+
+
+def fair(a, b, words):
+    """In place of the coin of exp(-a/b): certain for 0, else fair, and of one word each."""
+    return np.array([part == 0 or words.words(1)[0] % 2 == 1 for part in a.tolist()])
+
+
+def laplace_law(scale, sizes):
+    """P(|z| = size) of the discrete Laplace law, and of all larger ones together."""
+    decay = exp(-1 / scale)
+    at = [(1 - decay) / (1 + decay) * decay**size * (2 if size else 1) for size in range(sizes)]
+    return np.array([*at, 1 - sum(at)])
+
+
+def gaussian_law(sigma, sizes):
+    weights = np.array([exp(-z * z / (2 * sigma**2)) * (2 if z else 1) for z in range(int(sizes + 40 * sigma))])
+    weights /= weights.sum()
+    return np.append(weights[:sizes], weights[sizes:].sum())
+
+
+def p_value(drawn, law):
+    seen = np.bincount(np.minimum(np.abs(drawn), len(law) - 1), minlength=len(law))
+    return float(chisquare(seen, law * len(drawn)).pvalue)
+
+
+class TestLaplaceWordByWord:
+    @pytest.mark.parametrize(("t", "s"), [(1, 1), (2, 1), (4, 1), (2, 3), (4, 3)])
+    def test_its_law_follows_from_the_coins_it_tosses(self, t: int, s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With coins of known, rational chances every outcome's exact chance is played out."""
+        span, n_words = (2, 12) if t <= 2 else (4, 7)
+        monkeypatch.setattr(noise, "bernoulli_exp_many", fair)
+        monkeypatch.setattr(entropy, "WORD_SPAN", span)  # which the bounds of choices divide
+        found, undecided = played(lambda words: int(discrete_laplace(Fraction(t, s), 1, words)[0]), n_words, span)
+        weights = Counter()
+        for part in range(t):
+            for turns in range(60):  # of which each next is half as likely
+                size = (part + t * turns) // s
+                chance = Fraction(1, t) * (1 if part == 0 else Fraction(1, 2)) * Fraction(1, 2 ** (turns + 1))
+                weights[size] += chance / 2
+                weights[-size] += chance / 2 if size else 0  # minus zero is drawn again
+        total = sum(weights.values())
+        assert undecided < Fraction(1, 2)
+        assert len(found) > 3
+        for z, chance in found.items():
+            assert chance <= weights[z] / total + Fraction(1, 2**50)
+        for z in range(-3, 4):
+            assert weights[z] / total <= found[z] + undecided + Fraction(1, 2**50)
+
+    def test_signs_are_even(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(noise, "bernoulli_exp_many", fair)
+        monkeypatch.setattr(entropy, "WORD_SPAN", 2)
+        found, _ = played(lambda words: int(discrete_laplace(Fraction(2), 1, words)[0]), 9, 2)
+        assert all(found[z] == found[-z] for z in found)
+        assert found[1] > 0
+
+
+class TestLaplaceLaw:
+    @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(3, 2), Fraction(7), Fraction(10**9, 61_803_399)])
+    def test_draws_follow_it_and_not_one_that_is_30_percent_off(self, scale: Fraction) -> None:
+        drawn = discrete_laplace(scale, N_DRAWS, GeneratorEntropy(1))
+        sizes = max(3, int(4 * scale))
+        assert p_value(drawn, laplace_law(float(scale), sizes)) > SURE
+        assert p_value(drawn, laplace_law(float(scale) * 1.3, sizes)) < REFUSED
+        assert p_value(drawn, laplace_law(float(scale) / 1.3, sizes)) < REFUSED
+        assert abs((drawn > 0).sum() - (drawn < 0).sum()) < 5 * sqrt((drawn != 0).sum())
+
+    @pytest.mark.parametrize("scale", [Fraction(1, 50), Fraction(3, 2), Fraction(1000)])
+    def test_its_variance_is_the_laws(self, scale: Fraction) -> None:
+        decay = exp(-1 / scale)
+        direct = 2 * sum(z * z * decay**z for z in range(1, int(60 * scale) + 60)) * -expm1(-1 / scale) / (1 + decay)
+        assert laplace_variance(scale) == pytest.approx(direct, rel=1e-9)
+
+    def test_a_tiny_scale_adds_nothing_and_a_huge_one_hides_everything(self) -> None:
+        assert not discrete_laplace(Fraction(1, 10**9), 1000, GeneratorEntropy(2)).any()
+        drawn = discrete_laplace(Fraction(MAX_SCALE), 4000, GeneratorEntropy(3)).astype(np.float64)
+        assert np.abs(drawn).mean() == pytest.approx(float(MAX_SCALE), rel=0.1)
+        assert np.abs(drawn).max() < 2.0**62
+
+    @given(st.fractions(Fraction(1, 10**12), MAX_SCALE))
+    def test_the_scale_that_is_drawn_is_never_less_and_hardly_more(self, scale: Fraction) -> None:
+        t, s = representable(scale)
+        assert scale <= Fraction(t, s) <= scale + max(scale, Fraction(1)) / 2**38
+        assert 1 <= t <= 1 << 57
+
+    @pytest.mark.parametrize("scale", [Fraction(0), Fraction(-1), Fraction(MAX_SCALE) + 1])
+    def test_another_scale_is_refused(self, scale: Fraction) -> None:
+        with pytest.raises(ValueError, match="scale"):
+            discrete_laplace(scale, 1, GeneratorEntropy(0))
+
+    def test_nothing_is_drawn_for_nobody(self) -> None:
+        assert discrete_laplace(Fraction(1), 0, ReplayEntropy([])).shape == (0,)
+
+
+class TestGaussian:
+    @pytest.mark.parametrize("sigma", [0.4, 1.5, 6.0])
+    def test_draws_follow_it_and_not_one_that_is_30_percent_off(self, sigma: float) -> None:
+        variance = Fraction(sigma).limit_denominator(100) ** 2
+        drawn = discrete_gaussian(variance, 12_000, GeneratorEntropy(4))
+        sizes = max(2, int(2.5 * sigma))
+        assert p_value(drawn, gaussian_law(sigma, sizes)) > SURE
+        assert p_value(drawn, gaussian_law(sigma * 1.3, sizes)) < REFUSED
+        assert p_value(drawn, gaussian_law(sigma / 1.3, sizes)) < REFUSED
+
+    def test_a_huge_one_has_its_spread(self) -> None:
+        drawn = discrete_gaussian(Fraction(1 << 70), 3000, GeneratorEntropy(5)).astype(np.float64)
+        assert drawn.std() == pytest.approx(2.0**35, rel=0.08)
+
+    @pytest.mark.parametrize("variance", [Fraction(0), Fraction(-1), Fraction(1 << 80) + 1])
+    def test_another_variance_is_refused(self, variance: Fraction) -> None:
+        with pytest.raises(ValueError, match="variance"):
+            discrete_gaussian(variance, 1, GeneratorEntropy(0))
+
+    @given(st.integers(0, 50), st.fractions(Fraction(1, 10), 10**6))
+    def test_what_is_kept_has_the_chance_of_the_law(self, size: int, variance: Fraction) -> None:
+        """Laplace draws times the coins' chances make exp(-z^2/(2 variance)) up to one constant, in exact exponents."""
+        t = isqrt(variance.numerator // variance.denominator) + 1
+        tossed: list[Fraction] = []
+
+        def coin(a: int, b: int, _: object) -> bool:
+            assert 0 <= a <= b
+            tossed.append(Fraction(a, b))
+            return True
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(noise, "_coin", coin)
+            noise._is_kept(size, t, variance, ReplayEntropy([]))
+        # exp(-size/t) of the Laplace draw, times the coins
+        assert Fraction(size, t) + sum(tossed) == size**2 / (2 * variance) + variance / (2 * Fraction(t) ** 2)
+
+    @pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
+    def test_its_coin_says_whether_the_first_to_fail_is_odd(
+        self, fails_at: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[tuple[int, int]] = []
+
+        def below(a: int, b: int, _: object) -> bool:
+            asked.append((a, b))
+            return len(asked) < fails_at
+
+        monkeypatch.setattr(noise, "_is_below", below)
+        assert noise._coin(3, 7, ReplayEntropy([])) is (fails_at % 2 == 1)
+        assert asked == [(3, 7 * k) for k in range(1, fails_at + 1)]
+
+    @pytest.mark.parametrize(("a", "b"), [(1, 3), (2, 7), (5, 8), (10**30, 3 * 10**30 + 1)])
+    def test_words_are_compared_with_the_digits_of_a_fraction(self, a: int, b: int) -> None:
+        first, rest = divmod(a << 64, b)
+        second = (rest << 64) // b
+        assert noise._is_below(a, b, ReplayEntropy([max(first - 1, 0)]))
+        assert not noise._is_below(a, b, ReplayEntropy([first + 1]))
+        if rest == 0:
+            assert not noise._is_below(a, b, ReplayEntropy([first]))
+        else:
+            assert noise._is_below(a, b, ReplayEntropy([first, second - 1]))
+            assert not noise._is_below(a, b, ReplayEntropy([first, second + 1]))

@@ -1,0 +1,86 @@
+"""Weighted k-means: the step against its plain twin, seeds that are draws, and starts that are repeatable."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from clustering import weighted_kmeans as module
+from clustering.kernels.weighted_lloyd import weighted_lloyd_step
+from clustering.phase_search import PublicWords
+from clustering.weighted_kmeans import weighted_kmeans
+from tests import naive
+
+numbers = st.floats(0, 1, width=32)
+
+
+def step(points, weights, centres):
+    labels, sums, masses = np.empty(len(points), dtype=np.int64), np.empty_like(centres), np.empty(len(centres))
+    inertia = weighted_lloyd_step(points, weights, centres, labels, sums, masses)
+    return labels, sums, masses, inertia
+
+
+class TestStep:
+    @settings(deadline=None)
+    @given(st.data(), st.integers(1, 12), st.integers(1, 5), st.integers(1, 4))
+    def test_is_what_its_plain_twin_says(self, data, n, k, d):
+        points, centres = (data.draw(arrays(np.float64, (m, d), elements=numbers)) for m in (n, k))
+        weights = data.draw(arrays(np.float64, n, elements=numbers))
+        labels, sums, masses, inertia = step(points, weights, centres)
+        plain = naive.weighted_lloyd_step(points.tolist(), weights.tolist(), centres.tolist())
+        assert labels.tolist() == plain[0]
+        assert sums.tolist() == plain[1]
+        assert masses.tolist() == plain[2]
+        assert inertia == plain[3]
+
+
+class TestWeightedKmeans:
+    def test_finds_the_best_of_all_partitions_of_a_few_points(self):
+        rng = np.random.default_rng(1)
+        points, weights = np.repeat(rng.random((3, 2)), [2, 3, 3], axis=0) + 0.1 * rng.random((8, 2)), rng.random(8)
+        found = weighted_kmeans(points, weights, 3, PublicWords(0))
+        best = np.inf
+        for code in range(3**8):
+            labels = code // 3 ** np.arange(8) % 3
+            inertia = 0.0
+            for c in range(3):
+                own = labels == c
+                if own.any():
+                    centre = weights[own] @ points[own] / weights[own].sum()
+                    inertia += weights[own] @ ((points[own] - centre) ** 2).sum(axis=1)
+            best = min(best, inertia)
+        assert found.inertia == pytest.approx(best, rel=1e-9)
+        assert found.restarts == module.RESTARTS
+
+    def test_a_weight_counts_as_so_many_points(self):
+        rng = np.random.default_rng(2)
+        points, weights = rng.random((40, 2)), rng.integers(1, 5, 40)
+        weighed = weighted_kmeans(points, weights.astype(float), 4, PublicWords(3))
+        repeated = weighted_kmeans(np.repeat(points, weights, axis=0), np.ones(weights.sum()), 4, PublicWords(3))
+        assert weighed.inertia == pytest.approx(repeated.inertia, rel=1e-6)
+
+    def test_points_without_weight_change_nothing_and_are_never_seeds(self):
+        points = np.array([[0.1], [0.2], [0.8], [0.9], [0.5], [0.0], [1.0]])
+        weights = np.array([1, 1, 1, 1, 0, 0, 0.0])
+        found = weighted_kmeans(points, weights, 2, PublicWords(0))
+        assert np.sort(found.centres[:, 0]) == pytest.approx([0.15, 0.85])
+        assert found.masses.tolist() == [2, 2]
+
+    def test_fewer_distinct_points_than_clusters_make_fewer_centres(self):
+        found = weighted_kmeans(np.full((5, 3), 0.25), np.ones(5), 4, PublicWords(0))
+        assert found.centres.tolist() == [[0.25] * 3]
+        assert found.inertia == 0
+
+    def test_equal_seeds_give_equal_centres_and_others_other_starts(self):
+        rng = np.random.default_rng(4)
+        points, weights = rng.random((400, 2)), rng.random(400)
+        runs = [weighted_kmeans(points, weights, 20, PublicWords(seed)).centres for seed in (1, 1, 2)]
+        assert (runs[0] == runs[1]).all()
+        assert not np.array_equal(runs[0], runs[2])
+
+    def test_much_work_makes_for_fewer_starts(self, monkeypatch):
+        monkeypatch.setattr(module, "WORK", 3 * 100 * 2)
+        points = np.random.default_rng(5).random((100, 2))
+        assert weighted_kmeans(points, np.ones(100), 2, PublicWords(0)).restarts == 3
+        assert weighted_kmeans(points, np.ones(100), 50, PublicWords(0)).restarts == 1

@@ -1,0 +1,403 @@
+"""Records: kept sealed, whole and in order; bounded by user; gone when they are deleted."""
+
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sqlalchemy import select, update
+
+from models import dataset as datasets
+from models import record, record_key, removal, sealing
+from models.dataset import Dataset, Trust
+from models.db import Database
+from models.errors import Conflict, LimitExceeded, NotFound, RecordsKeyMissing, RecordsUnreadable
+from models.record import Counts, Records, RecordSegment, Upload, Users
+from models.record_key import RecordKey
+from models.sealing import Keyring
+from sfumato.specs import LATTICE
+from tests.models.world import NOW, Thread, World, rolled_back, together, wait_until_blocked
+
+POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+RING = Keyring((bytes(range(32)),))
+MANY = 10**9
+
+
+def central(world: World, **other: Any) -> Dataset:
+    """A central dataset of two features."""
+    return world.new_dataset(trust=Trust.CENTRAL, **other)
+
+
+def begin(world: World, within: Dataset, ring: Keyring = RING) -> Upload:
+    """An upload to be filled."""
+    with world.database.transaction() as session:
+        datasets.get(session, world.caller, within.id, lock=True)
+        return Upload(record_key.open_or_make(session, within.id, ring), len(within.features))
+
+
+def store(world: World, upload: Upload, max_records: int = MANY) -> None:
+    with world.database.transaction() as session:
+        datasets.get(session, world.caller, upload.key.dataset_id, lock=True)
+        record.append(session, upload, max_records=max_records)
+
+
+def upload(
+    world: World, within: Dataset, points: Any, users: Sequence[bytes] | None = None, n_clipped: int = 0
+) -> Upload:
+    """One upload, stored."""
+    made = begin(world, within)
+    made.add(np.asarray(points, dtype=np.int32).reshape(-1, 2), users, n_clipped)
+    store(world, made)
+    return made
+
+
+def load(world: World, within: Dataset, ring: Keyring = RING) -> Records:
+    with world.database.reading() as session:
+        return record.load(session, within.id, ring)
+
+
+def counts(world: World, within: Dataset) -> Counts:
+    with world.database.reading() as session:
+        return record.count(session, within.id)
+
+
+def some(n: int, seed: int = 0) -> NDArray[np.int32]:
+    """Points, both ends of the lattice among them."""
+    points = np.random.default_rng(seed).integers(0, LATTICE, (n, 2)).astype(np.int32)
+    points[0], points[-1] = 0, LATTICE - 1
+    return points
+
+
+class TestRecords:
+    def test_come_back_as_they_were_in_order_of_arrival(self, world: World) -> None:
+        within, parts = central(world), [some(n, seed=n) for n in (5, 1, 3000)]
+        for part in parts:
+            upload(world, within, part)
+
+        points, max_per_user = load(world, within)
+
+        assert points.dtype == np.int32
+        assert points.tolist() == np.concatenate(parts).tolist()
+        assert max_per_user == 1
+
+    def test_of_one_upload_take_several_segments(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(record, "SEGMENT_BYTES", 600)
+        within, points = central(world), some(1000)
+        made = begin(world, within)
+        for at in range(0, 1000, 70):
+            made.add(points[at : at + 70], None, int(at == 140))
+        store(world, made)
+
+        assert len(made.segments) == 8
+        assert load(world, within).points.tolist() == points.tolist()
+        assert counts(world, within) == Counts(1000, 1, 1)
+        assert made.n_bytes == 1000 * 6 + 8 * 28
+
+    def test_of_a_dataset_without_any_are_none(self, world: World) -> None:
+        for within in (central(world), central(world, user_feature="who")):
+            assert load(world, within).points.shape == (0, 2)
+            assert counts(world, within) == Counts(0, 0, 0)
+
+    def test_are_counted_by_dataset(self, world: World) -> None:
+        first, second = central(world), central(world)
+        upload(world, first, some(5), n_clipped=2)
+        upload(world, first, some(7), n_clipped=1)
+        upload(world, second, some(1))
+
+        assert counts(world, first) == Counts(12, 2, 3)
+        assert counts(world, second) == Counts(1, 1, 0)
+
+    def test_stay_within_the_limit_exactly(self, world: World) -> None:
+        within = central(world)
+        upload(world, within, some(5))
+        over, fitting = begin(world, within), begin(world, within)
+        over.add(some(6), None, 0)
+        fitting.add(some(5), None, 0)
+        with pytest.raises(LimitExceeded, match="takes 10 records"):
+            store(world, over, max_records=10)
+        store(world, fitting, max_records=10)
+
+        assert counts(world, within).n_records == 10
+
+    def test_of_an_upload_that_fails_are_not_there(self, world: World) -> None:
+        within = central(world)
+        made = begin(world, within)
+        made.add(some(5), None, 0)
+        with rolled_back(world.database) as session:
+            record.append(session, made, max_records=MANY)
+
+        assert counts(world, within) == Counts(0, 0, 0)
+
+    def test_need_the_master_key_that_sealed_them(self, world: World) -> None:
+        within = central(world)
+        upload(world, within, some(5))
+        with pytest.raises(RecordsKeyMissing, match=RING.newest_id):
+            load(world, within, Keyring((bytes(32),)))
+
+
+class TestSealedSegments:
+    @pytest.fixture
+    def within(self, world: World, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+        monkeypatch.setattr(record, "SEGMENT_BYTES", 60)
+        within = central(world)
+        for n in (20, 20):
+            made = begin(world, within)
+            for _ in range(2):
+                made.add(some(n // 2), None, 0)
+            store(world, made)
+        return within
+
+    def segments(self, world: World, within: Dataset) -> list[RecordSegment]:
+        with world.database.reading() as session:
+            query = select(RecordSegment).where(RecordSegment.dataset_id == within.id)
+            return list(session.scalars(query.order_by(RecordSegment.upload_id, RecordSegment.index)))
+
+    def put(self, world: World, target: RecordSegment, **values: Any) -> None:
+        place = (target.dataset_id, target.upload_id, target.index)
+        own = (RecordSegment.dataset_id, RecordSegment.upload_id, RecordSegment.index)
+        with world.database.transaction() as session:
+            session.execute(
+                update(RecordSegment).where(*(a == b for a, b in zip(own, place, strict=True))).values(**values)
+            )
+
+    @pytest.mark.parametrize(("taken", "target"), [(1, 0), (2, 0), (0, 3)])
+    def test_do_not_open_in_each_others_place(self, world: World, within: Dataset, taken: int, target: int) -> None:
+        found = self.segments(world, within)
+        assert len(found) == 4
+        self.put(world, found[target], sealed=found[taken].sealed)
+        with pytest.raises(RecordsUnreadable):
+            load(world, within)
+
+    def test_do_not_open_in_another_dataset_under_a_copied_key(self, world: World, within: Dataset) -> None:
+        other = central(world)
+        with world.database.transaction() as session:
+            key = session.get_one(RecordKey, within.id)
+            session.add(RecordKey(dataset_id=other.id, id=key.id, sealed_by=key.sealed_by, sealed=key.sealed))
+        with pytest.raises(RecordsUnreadable):
+            load(world, other)
+        with pytest.raises(RecordsUnreadable):
+            begin(world, other)
+
+    def test_do_not_open_where_a_bit_or_their_number_was_changed(self, world: World, within: Dataset) -> None:
+        first = self.segments(world, within)[0]
+        self.put(world, first, sealed=first.sealed[:-1] + bytes([first.sealed[-1] ^ 1]))
+        with pytest.raises(RecordsUnreadable):
+            load(world, within)
+        self.put(world, first, sealed=first.sealed, n_records=9)
+        with pytest.raises(RecordsUnreadable):
+            load(world, within)
+
+    def test_are_as_long_whatever_they_hold(self, world: World) -> None:
+        within = central(world)
+        alike, mixed = upload(world, within, np.zeros((50, 2))), upload(world, within, some(50))
+        lengths = {len(each.sealed) for each in self.segments(world, within)}
+        assert alike.n_bytes == mixed.n_bytes == lengths.pop()
+        assert lengths == set()
+
+
+class TestUsers:
+    def test_have_their_first_records_used_and_no_more(self, world: World) -> None:
+        within = central(world, user_feature="who", max_records_per_user=2)
+        upload(world, within, [[1, 1], [2, 2], [3, 3], [4, 4]], [b"a", b"b", b"a", b"a"])
+        upload(world, within, [[5, 5], [6, 6], [7, 7]], [b"b", b"c", b"b"])
+
+        points, max_per_user = load(world, within)
+
+        assert points[:, 0].tolist() == [1, 2, 3, 5, 6]
+        assert max_per_user == 2
+        with world.database.reading() as session:
+            assert record.count_users(session, session.get_one(Dataset, within.id), RING) == Users(3, 5)
+
+    @pytest.mark.parametrize("part_records", [50, 1])  # the latter means as many parts as there may be
+    def test_are_bounded_whatever_others_have(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, part_records: int
+    ) -> None:
+        """One user's records replaced: the others' points stay, and at most m change."""
+        monkeypatch.setattr(record, "_PART_RECORDS", part_records)
+        monkeypatch.setattr(record, "SEGMENT_BYTES", 500)
+        chance = np.random.default_rng(7)
+        users = chance.integers(0, 60, 700)
+        points = some(700)
+        found = []
+        for changed in (points, np.where((users == 17)[:, None], 5, points)):
+            within = central(world, user_feature="who", max_records_per_user=3)
+            upload(world, within, changed, [b"%d" % user for user in users])
+            found.append(load(world, within).points)
+        first, second = found
+        of_17 = [row for row, user in enumerate(users) if user == 17]
+
+        seen: dict[int, int] = {}
+        expected = []
+        for row, user in enumerate(users.tolist()):  # the plain way
+            seen[user] = seen.get(user, 0) + 1
+            if seen[user] <= 3:
+                expected.append(row)
+        assert first.tolist() == points[expected].tolist()
+        assert len(first) == len(second)
+        changed_rows = (first != second).any(axis=1)
+        assert changed_rows.sum() == 3 < len(of_17)
+
+    def test_are_kept_as_pseudonyms_of_their_dataset_alone(self, world: World) -> None:
+        names: list[NDArray[np.uint64]] = []
+        for within in (central(world, user_feature="who"), central(world, user_feature="who")):
+            upload(world, within, some(3), [b"anna", b"berta", b"anna"])
+            with world.database.reading() as session:
+                names.append(record._pseudonyms(session, session.get_one(Dataset, within.id), RING))
+        first, second = names
+        assert first[0].tolist() == first[2].tolist() != first[1].tolist()
+        assert not set(first.ravel().tolist()) & set(second.ravel().tolist())
+
+    def test_cost_memory_for_their_pseudonyms_before_the_points(self, world: World) -> None:
+        n = 300_000
+        within = central(world, user_feature="who", max_records_per_user=2)
+        upload(world, within, some(n), [b"%d" % (row // 3) for row in range(n)])
+        load(world, central(world))  # what is imported once
+        tracemalloc.start()
+        points, _ = load(world, within)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(points) == 200_000
+        assert peak < 3 * n * (2 * 8 + 16)  # records as they came: doubles, and a pseudonym
+
+
+class TestDeleting:
+    def drop(self, world: World, within: Dataset) -> None:
+        with world.database.transaction() as session:
+            removal.remove_records(session, world.caller, within.id)
+
+    def test_takes_records_and_key_and_leaves_the_dataset_and_its_ledger(self, world: World) -> None:
+        within, other = central(world), central(world)
+        for each in (within, other):
+            upload(world, each, some(5))
+        before = world.chain(within.id)
+
+        self.drop(world, within)
+        self.drop(world, within)  # again changes nothing
+
+        assert (counts(world, within), load(world, within).points.shape) == (Counts(0, 0, 0), (0, 2))
+        with world.database.reading() as session:
+            assert session.get(RecordKey, within.id) is None
+            assert session.get(RecordKey, other.id) is not None
+        assert world.chain(within.id) == before
+        assert len(load(world, other).points) == 5
+
+    def test_gives_later_records_another_key(self, world: World) -> None:
+        within = central(world)
+        first = upload(world, within, some(5))
+        self.drop(world, within)
+        second = upload(world, within, some(4))
+        assert (first.key.id, first.key.records) != (second.key.id, second.key.records)
+        assert first.key.pseudonyms != second.key.pseudonyms
+        assert len(load(world, within).points) == 4
+
+    def test_of_the_dataset_takes_them_along(self, world: World) -> None:
+        within = central(world)
+        upload(world, within, some(5))
+        with world.database.transaction() as session:
+            removal.remove(session, world.caller, within.id, now=NOW)
+        with world.database.reading() as session:
+            assert session.scalars(select(RecordSegment)).all() == []
+            assert session.scalars(select(RecordKey)).all() == []
+
+    def test_of_local_or_foreign_datasets_is_refused(self, world: World) -> None:
+        with pytest.raises(Conflict):
+            self.drop(world, world.new_dataset())
+        within = central(world)
+        with pytest.raises(NotFound), world.database.transaction() as session:
+            removal.remove_records(session, world.new_caller("stranger"), within.id)
+
+    def test_voids_an_upload_that_is_under_way(self, world: World) -> None:
+        within = central(world)
+        under_way = begin(world, within)
+        under_way.add(some(5), None, 0)
+        self.drop(world, within)
+        with pytest.raises(Conflict, match="send it again"):
+            store(world, under_way)
+        upload(world, within, some(1))  # under another key by now
+        with pytest.raises(Conflict):
+            store(world, under_way)
+        assert counts(world, within).n_records == 1
+
+    @POSTGRES
+    def test_waits_for_an_upload_that_is_being_stored(self, world: World) -> None:
+        within = central(world)
+        made = begin(world, within)
+        made.add(some(5), None, 0)
+        with world.database.transaction() as session:
+            datasets.get(session, world.caller, within.id, lock=True)
+            record.append(session, made, max_records=MANY)
+            dropping = Thread(lambda: self.drop(world, within))
+            wait_until_blocked(world.database)
+        dropping.outcome()
+        assert counts(world, within) == Counts(0, 0, 0)
+
+    @SQLITE
+    def test_leaves_no_byte_of_them_in_any_file(self, world: World) -> None:
+        within = central(world)
+        made = [upload(world, within, some(n, seed=n)) for n in (2, 3000)]
+        with world.database.reading() as session:
+            sealed_key = session.get_one(RecordKey, within.id).sealed
+        checkpoint = world.database.engine.raw_connection()
+        checkpoint.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        checkpoint.close()
+        made.append(upload(world, within, some(4)))
+        needles = [bytes(each.segments[0]["sealed"])[:24] for each in made] + [sealed_key[:24]]  # type: ignore[call-overload]
+        assert [bool(files_with(world.database, needle)) for needle in needles] == [True] * 4
+
+        self.drop(world, within)
+
+        assert [files_with(world.database, needle) for needle in needles] == [set()] * 4
+
+
+def files_with(database: Database, needle: bytes) -> set[str]:
+    """Which of the database's files hold these bytes."""
+    path = Path(str(database.engine.url.database))
+    return {found.name for found in path.parent.glob(f"{path.name}*") if needle in found.read_bytes()}
+
+
+class TestAtOnce:
+    def test_uploads_to_one_dataset_are_all_there(self, world: World) -> None:
+        within = central(world)
+        outcomes = together([lambda n=n: upload(world, within, some(n)) for n in range(1, 9)])
+        assert not [each for each in outcomes if isinstance(each, Exception)]
+        assert counts(world, within) == Counts(36, 8, 0)
+        assert len({each.key.records for each in outcomes}) == 1
+        assert len(load(world, within).points) == 36
+
+
+class TestRotation:
+    def test_seals_keys_anew_and_touches_no_record(self, world: World) -> None:
+        within, ring = central(world), Keyring((sealing.new_secret(), *RING.keys))
+        upload(world, within, some(5))
+        with world.database.transaction() as session:
+            assert record_key.outdated(session, ring, after="", limit=9) == [within.id]
+            record_key.reseal(session, within.id, ring)
+        with world.database.reading() as session:
+            assert record_key.outdated(session, ring, after="", limit=9) == []
+        alone = Keyring(ring.keys[:1])
+        assert load(world, within, alone).points.tolist() == some(5).tolist()
+        with pytest.raises(RecordsKeyMissing):
+            load(world, within, RING)
+
+    def test_of_what_is_gone_or_done_does_nothing(self, world: World) -> None:
+        within, bare = central(world), central(world)
+        upload(world, within, some(5))
+        with world.database.transaction() as session:
+            before = session.get_one(RecordKey, within.id).sealed
+            for each in (within, bare):
+                record_key.reseal(session, each.id, RING)
+            assert session.get_one(RecordKey, within.id).sealed == before
+            assert session.get(RecordKey, bare.id) is None
+
+    def test_voids_no_upload_that_is_under_way(self, world: World) -> None:
+        within, ring = central(world), Keyring((sealing.new_secret(), *RING.keys))
+        under_way = begin(world, within)
+        under_way.add(some(5), None, 0)
+        with world.database.transaction() as session:
+            record_key.reseal(session, within.id, ring)
+        store(world, under_way)
+        assert len(load(world, within, Keyring(ring.keys[:1])).points) == 5

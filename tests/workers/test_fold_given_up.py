@@ -1,0 +1,40 @@
+"""A round that no worker can count is given up after so many attempts, and does not stand in others' way."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from models.round import Round, RoundState
+from tests.workers.collection import Collection
+from tests.workers.driving import grid_spec, reports_in_log
+from tests.workers.processes import worker
+from tests.workers.toy import wait_for
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+class TestGivenUp:
+    def filled(self, collection: Collection) -> str:
+        round_id = collection.open_alone(grid_spec(), target_reports=50)
+        asked = collection.open_round()
+        assert asked is not None
+        collection.fill(asked)
+        return round_id
+
+    def state(self, collection: Collection, round_id: str) -> str:
+        with collection.database.reading() as session:
+            return session.get_one(Round, round_id).state
+
+    def test_after_its_attempts_and_in_the_log(self, collection: Collection, database_url: str, tmp_path: Path) -> None:
+        broken = self.filled(collection)
+        with collection.database.transaction() as session:
+            session.execute(text("UPDATE rounds SET spec = '{}'"))  # whoever folds it comes to grief
+        whole = self.filled(collection)
+        with worker(tmp_path / "log", database_url, SFUMATO_LEASE_SECONDS=0.3, SFUMATO_MAX_ATTEMPTS=2) as running:
+            wait_for(lambda: self.state(collection, broken) == RoundState.FAILED)
+            wait_for(lambda: self.state(collection, whole) == RoundState.TALLIED)
+            assert len(running.said("task_crashed")) == 2
+            (given_up,) = running.said("fold_given_up")
+            assert (given_up["round_id"], given_up["attempts"]) == (broken, 2)
+            assert running.process.poll() is None
+        assert reports_in_log(collection.database, broken) == 50

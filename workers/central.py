@@ -1,0 +1,116 @@
+"""Runs a central job: the dataset's records, a curator that charges before it answers, a model.
+
+Every question is posted to the ledger and committed before its noise is drawn, and every
+answer is stored before the algorithm sees it (`models.answer`). A job that lost its worker
+is run again from its beginning: what was answered before is answered the same, so it comes
+to the same model and pays for nothing twice. How many records there are shows nowhere: not
+in what is stored, not in the log.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustering.curator import Curator, Question, Records
+from models import answer
+from models import job as jobs
+from models import record as records
+from models.answer import Asked
+from models.db import Database
+from models.job import Claim, Job
+from models.sealing import Keyring
+from sfumato.cluster_model import ClusterModel
+from sfumato.entropy import SystemEntropy
+from sfumato.specs import Auto, CentralAlgorithm, Feature, central_algorithm_from_wire
+
+RunCentral = Callable[[CentralAlgorithm | Auto, tuple[Feature, ...], Curator], ClusterModel]
+
+_FAST = 1  # zlib's level: noisy numbers shrink by their leading zeros, and by little else
+
+
+class Canceled(Exception):
+    """The job was to be cancelled, and is: nothing more is spent on it."""
+
+
+class JobJournal:
+    """A job's charges and answers in the database, each a transaction that names the fence it holds.
+
+    Parameters
+    ----------
+    database : Database
+    held : Claim
+    """
+
+    def __init__(self, database: Database, held: Claim) -> None:
+        self._database, self._held = database, held
+
+    def charge(self, index: int, question: Question) -> NDArray[np.int64] | None:
+        """Post what a question costs, once; the answer it had, where it had one.
+
+        Raises
+        ------
+        Canceled
+            The job's cancelling was requested: it is over, this question was not charged.
+        StaleFence, BudgetExhausted, Conflict
+            As `models.answer.charge`.
+        """
+        asked = Asked(question.what, question.epsilon_nano, question.n_values, question.digest)
+        with self._database.transaction() as session:
+            now = self._database.clock()
+            is_canceled = jobs.held_job(session, self._held).cancel_requested
+            if is_canceled:
+                jobs.let_go(session, self._held, now=now)
+                packed = None
+            else:
+                packed = answer.charge(session, self._held, index, asked, now=now)
+        if is_canceled:
+            raise Canceled
+        return None if packed is None else unpack(packed)
+
+    def keep(self, index: int, noisy: NDArray[np.int64]) -> None:
+        """Store an answer. Raises StaleFence."""
+        with self._database.transaction() as session:
+            answer.keep(session, self._held, index, pack(noisy))
+
+
+def pack(noisy: NDArray[np.int64]) -> bytes:
+    """Integers as they are stored: little-endian 64-bit words, deflated."""
+    return zlib.compress(noisy.astype("<i8").tobytes(), _FAST)
+
+
+def unpack(packed: bytes) -> NDArray[np.int64]:
+    """What `pack` was given."""
+    return np.frombuffer(zlib.decompress(packed), dtype="<i8").astype(np.int64)
+
+
+def compute(
+    database: Database, held: Claim, job: Job, features: tuple[Feature, ...], keyring: Keyring, run: RunCentral
+) -> dict[str, Any]:
+    """Run a claimed job over its dataset's records; the document to publish.
+
+    Raises
+    ------
+    Canceled
+        Its cancelling was requested, and is done.
+    SfumatoError
+        What the algorithm cannot take, records that do not open, a claim that is void.
+    """
+    params = central_algorithm_from_wire(job.algorithm)
+    with database.reading() as session:
+        loaded = records.load(session, job.dataset_id, keyring)
+    journal = JobJournal(database, held)
+    curator = Curator(Records(loaded.points, loaded.max_per_user), job.epsilon_nano, journal, SystemEntropy())
+    model = run(params, features, curator)
+    return {
+        "model": model.to_wire(),
+        "algorithm": job.algorithm,
+        "epsilon_nano": curator.spent_nano,
+        "rounds": [],
+        "odometer": [
+            {"what": asked.what, "epsilon_nano": asked.epsilon_nano, "n_values": asked.n_values}
+            for asked in curator.odometer
+        ],
+    }
