@@ -17,6 +17,7 @@ COPY migrations migrations
 COPY clustering clustering
 COPY workers workers
 COPY service service
+COPY audit audit
 COPY demo demo
 RUN pip wheel --quiet --no-index --find-links /wheels --no-deps --wheel-dir /wheels ./sdk/python . \
     && python -m venv --without-pip /opt/sfumato \

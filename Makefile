@@ -10,7 +10,7 @@ READY := .venv/.ready
 SLOW := slow
 
 .DELETE_ON_ERROR:
-.PHONY: help demo serve test test-slow lint format openapi openapi-check bench lock clean
+.PHONY: help demo serve audit test test-slow lint format openapi openapi-check bench lock clean
 
 help: ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -20,6 +20,9 @@ demo: $(READY) ## 200,000 devices' blurred positions become clusters, through th
 
 serve: $(READY) ## The whole service on this machine: gateway, worker, SQLite under .sfumato
 	@$(BIN)/sfumato serve $(ARGS)
+
+audit: $(READY) ## Every claim of privacy looked at; ARGS="--quick", "--planted"
+	@$(BIN)/sfumato audit $(ARGS)
 
 test: $(READY) ## The fast tests, on SQLite and on PostgreSQL + Redis
 	$(BIN)/pytest -n auto $(ARGS)
@@ -32,7 +35,7 @@ lint: $(READY) ## Style, types, import contracts, dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/deptry models migrations clustering service workers demo
+	$(BIN)/deptry models migrations clustering service workers audit demo
 	$(BIN)/deptry --config sdk/python/pyproject.toml sdk/python/sfumato
 
 format: $(READY) ## Let ruff order imports and lay out the code

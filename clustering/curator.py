@@ -1,97 +1,61 @@
 """The curator: the only door to records. It charges first, then answers with exact noise.
 
 Neighbours differ by one record, present or absent; where a dataset names its users, by all
-records of one, of which at most `max_per_user` are held. Every answer is of integers, with
-discrete Laplace noise of the scale sensitivity * max_per_user / epsilon, so that it costs the
-epsilon it was charged under pure differential privacy, and answers add up.
+records of one, of which at most `max_per_user` are held. Every answer is of integers. Most have
+discrete Laplace noise of the scale sensitivity * max_per_user / epsilon, and cost the epsilon they
+were charged under pure differential privacy; those in a concentrated block have discrete Gaussian
+noise, and the block costs (epsilon, delta). Epsilons add up, and so do deltas.
 
 A question is asked in public terms: cells, centres and radii are made of parameters and of
 earlier answers. What an algorithm makes of answers costs nothing.
 """
 
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustering.central.cells import Cells
 from clustering.central.digest import digest_of
-from clustering.errors import BudgetOverdrawn
+from clustering.concentrated_block import ConcentratedBlock
+from clustering.errors import BudgetOverdrawn, DeltaOverdrawn
 from clustering.halving_tree import grown
 from clustering.kernels.residuals import add_residuals, add_squares
-from clustering.noise import MAX_SCALE, discrete_laplace, laplace_variance
+from clustering.noise import MAX_SCALE, LaplaceNoise, Noise, laplace_variance
+from clustering.questions import (
+    Exact,
+    Journal,
+    MemoryJournal,
+    Question,
+    Records,
+    Shares,
+    Sums,
+    check_centres,
+    exact_counts,
+    exact_sums,
+)
 from sfumato.accounting import NANO
+from sfumato.concentrated import rho_of
 from sfumato.entropy import Entropy
 from sfumato.errors import InvalidSpec
 from sfumato.specs import LATTICE
 
+__all__ = [
+    "LARGEST",
+    "SQUARE_BITS",
+    "Curator",
+    "Exact",
+    "Journal",
+    "MemoryJournal",
+    "Question",
+    "Records",
+    "Shares",
+    "Sums",
+]
+
 LARGEST = 1 << 60  # of an answer: what noise makes larger is clamped, after the noise
 SQUARE_BITS = 20  # dropped of a squared distance in lattice units, so that a sum of them fits a word
-
-
-class Records(NamedTuple):
-    """What a curator keeps. Nothing but a curator holds one.
-
-    `points` are lattice places, int32 of shape (n, d), in 0 .. 2^20-1, clipped to the public
-    bounds; no user has more than `max_per_user` of them.
-    """
-
-    points: NDArray[np.int32]
-    max_per_user: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One charged question.
-
-    Attributes
-    ----------
-    what : str
-        What was asked, for the odometer.
-    epsilon_nano : int
-        What it costs.
-    n_values : int
-        Numbers in the answer; a tree counts as one.
-    digest : str
-        Of all it was made of, which is public: cells, centres, radii. A job that is run again
-        after a crash is told an old answer to the same question alone.
-    """
-
-    what: str
-    epsilon_nano: int
-    n_values: int
-    digest: str
-
-
-class Journal(Protocol):
-    """Where charges and answers are written down, so that a job that was interrupted asks nothing twice."""
-
-    def charge(self, index: int, question: Question) -> NDArray[np.int64] | None:
-        """Pay for question number `index`, once however often it is asked; the answer it had, where it had one.
-
-        Raises where it cannot be paid for; then nothing is drawn.
-        """
-
-    def keep(self, index: int, answer: NDArray[np.int64]) -> None:
-        """Write an answer down before anybody acts on it."""
-
-
-class Sums(NamedTuple):
-    """Noisy sums over cells; see `Curator.sums`."""
-
-    residuals: NDArray[np.int64]  # (k, d), lattice units
-    counts: NDArray[np.int64]  # (k,)
-    sizes: NDArray[np.int64] | None  # (k,), lattice units: sum of the clipped residuals' L1 norms
-
-
-class Shares(NamedTuple):
-    """How the epsilon of `Curator.sums` is divided, in nano-epsilon; `sizes` 0 leaves them out."""
-
-    residuals: int
-    counts: int
-    sizes: int = 0
 
 
 class Curator:
@@ -105,11 +69,16 @@ class Curator:
     journal : Journal
     entropy : Entropy
         The system's; seeded in simulations alone.
+    delta_atto : int
+        What they may cost beside: of concentrated blocks alone.
     """
 
-    def __init__(self, records: Records, epsilon_nano: int, journal: Journal, entropy: Entropy) -> None:
+    def __init__(
+        self, records: Records, epsilon_nano: int, journal: Journal, entropy: Entropy, delta_atto: int = 0
+    ) -> None:
         self._records = records
         self._budget = epsilon_nano
+        self._delta_budget = delta_atto
         self._journal = journal
         self._entropy = entropy
         self._asked: list[Question] = []
@@ -136,9 +105,21 @@ class Curator:
     def left_nano(self) -> int:
         return self._budget - self.spent_nano
 
+    @property
+    def spent_delta_atto(self) -> int:
+        return sum(question.delta_atto for question in self._asked)
+
+    @property
+    def left_delta_atto(self) -> int:
+        return self._delta_budget - self.spent_delta_atto
+
     def variance(self, sensitivity: int, epsilon_nano: int) -> float:
         """Variance of the noise in an answer that one record changes by at most so much; public, and free."""
         return laplace_variance(self._scale(sensitivity, epsilon_nano))
+
+    def deviation(self, epsilon_nano: int) -> float:
+        """Standard deviation of noise on what one record changes by one, as if continuous; public, and free."""
+        return float(2**0.5 * self.max_per_user * NANO / epsilon_nano)
 
     def count(self, epsilon_nano: int) -> int:
         """The number of records, noisy; may be negative. One record changes it by 1."""
@@ -149,11 +130,7 @@ class Curator:
 
         One record is in one cell at most, so all counts together cost what one does.
         """
-
-        def exact() -> NDArray[np.int64]:
-            return _tallied(cells.index(self._records.points), cells.n_cells)
-
-        return self._answer("counts", epsilon_nano, cells.n_cells, (cells,), exact)
+        return self._answer("counts", epsilon_nano, cells.n_cells, (cells,), exact_counts(self._records, cells))
 
     def sums(self, cells: Cells, centres: NDArray[np.int64], radii: NDArray[np.int64], shares: Shares) -> Sums:
         """Noisy sums of records about a centre for each cell, their counts and their sizes.
@@ -172,25 +149,14 @@ class Curator:
         shares : Shares
             Each is charged before its part is drawn.
         """
-        k, d = self._about(cells, centres)
+        k, d = check_centres(cells, centres, self.n_features)
         radii = np.clip(radii, 1, d * LATTICE)
-        memo: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
-
-        def exact() -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-            if not memo:
-                labels = cells.index(self._records.points)
-                sums, sizes = np.zeros((k, d), dtype=np.int64), np.zeros(k, dtype=np.int64)
-                add_residuals(self._records.points, labels, centres, radii, sums, sizes)
-                memo.append((sums, _tallied(labels, k), sizes))
-            return memo[0]
-
+        exact = exact_sums(self._records, cells, centres, radii, add_residuals)
         about = (cells, centres, radii)
-        sums = self._answer("sums", shares.residuals, np.repeat(radii, d), about, lambda: exact()[0].ravel())
-        counts = self._answer("counts", shares.counts, k, (cells,), lambda: exact()[1])
-        sizes = None
-        if shares.sizes:
-            sizes = self._answer("sizes", shares.sizes, radii, about, lambda: exact()[2])
-        return Sums(sums.reshape(k, d), counts, sizes)
+        residuals = self._answer("sums", shares.residuals, np.repeat(radii, d), about, exact.residuals)
+        counts = self._answer("counts", shares.counts, k, (cells,), exact.counts)
+        sizes = self._answer("sizes", shares.sizes, radii, about, exact.sizes) if shares.sizes else None
+        return Sums(residuals.reshape(k, d), counts, sizes)
 
     def squares(self, cells: Cells, centres: NDArray[np.int64], epsilon_nano: int) -> NDArray[np.int64]:
         """Noisy sums of squared distances from each cell's centre, in units of 2^20 squared lattice units.
@@ -198,7 +164,7 @@ class Curator:
         That is, in units of 2^-20 of a feature's squared range; one record changes one of them by
         at most d 2^20. (Sensitivity 4d on [-1, 1]^d: STATISTICS 5.1.)
         """
-        k, d = self._about(cells, centres)
+        k, d = check_centres(cells, centres, self.n_features)
 
         def exact() -> NDArray[np.int64]:
             squares = np.zeros(k, dtype=np.int64)
@@ -220,21 +186,32 @@ class Curator:
             answer = self._kept(grown(self._records.points, scale, self._entropy))
         return answer
 
-    def _about(self, cells: Cells, centres: NDArray[np.int64]) -> tuple[int, int]:
-        """The centres' shape. Outside the box one record could weigh more than its sensitivity says."""
-        if centres.shape != (cells.n_cells, self.n_features):
-            raise ValueError("there is one centre for each cell")
-        if centres.size and not 0 <= centres.min() <= centres.max() < LATTICE:
-            raise ValueError("a centre is a lattice place")
-        return cells.n_cells, self.n_features
+    def concentrated(self, epsilon_nano: int, delta_atto: int) -> ConcentratedBlock:
+        """A block of questions answered with Gaussian noise, charged (epsilon, delta) as a whole, here and now.
+
+        Its rho is the largest that (epsilon, delta) pays for; `sfumato.concentrated` says why. What
+        is asked in it shows in the odometer at no further cost.
+
+        Raises
+        ------
+        InvalidSpec
+            Too little for any rho; nothing is charged.
+        """
+        rho_pico = rho_of(epsilon_nano, delta_atto)
+        if rho_pico == 0:
+            raise InvalidSpec("this epsilon and delta are too small for concentrated answers")
+        digest = digest_of("concentrated block", self.max_per_user, rho_pico)
+        if self._charged(Question("concentrated block", epsilon_nano, 0, digest, delta_atto)) is None:
+            self._kept(np.empty(0, dtype=np.int64))  # no numbers: questions in it have those
+        return ConcentratedBlock(rho_pico, self._records, self._release)
 
     def _answer(
         self,
         what: str,
         epsilon_nano: int,
-        sensitivities: "int | NDArray[np.int64]",
+        sensitivities: int | NDArray[np.int64],
         made_of: tuple[Any, ...],
-        exact: "Exact",
+        exact: Exact,
     ) -> NDArray[np.int64]:
         """Charge, then draw: the noisy answer, or the one that was drawn before for the same question.
 
@@ -242,12 +219,19 @@ class Curator:
         """
         if isinstance(sensitivities, int):
             sensitivities = np.ones(sensitivities, dtype=np.int64)
-        self._scale(int(sensitivities.max()), epsilon_nano)  # one that cannot be drawn is not charged
-        answer = self._charged(
-            Question(what, epsilon_nano, len(sensitivities), digest_of(what, self.max_per_user, *made_of))
-        )
+        self._scale(int(sensitivities.max(initial=1)), epsilon_nano)  # one that cannot be drawn is not charged
+        noise = LaplaceNoise(Fraction(self.max_per_user * NANO, epsilon_nano), sensitivities)
+        digest = digest_of(what, self.max_per_user, *made_of)
+        return self._release(Question(what, epsilon_nano, len(sensitivities), digest), exact, noise)
+
+    def _release(self, question: Question, exact: Exact, noise: Noise) -> NDArray[np.int64]:
+        """The one way for noisy numbers: charge, look, add noise, write down, answer.
+
+        Every answer but a tree's passes here, whether its noise is Laplace's or Gaussian.
+        """
+        answer = self._charged(question)
         if answer is None:
-            noisy = exact() + self._noise(sensitivities, epsilon_nano)
+            noisy = exact() + noise.draw(self._entropy)
             answer = self._kept(np.asarray(np.clip(noisy, -LARGEST, LARGEST), dtype=np.int64))
         return answer
 
@@ -264,6 +248,8 @@ class Curator:
         """Charge for the next question: its answer, where it was drawn before."""
         if question.epsilon_nano > self.left_nano:
             raise BudgetOverdrawn(asked_nano=question.epsilon_nano, left_nano=self.left_nano)
+        if question.delta_atto > self.left_delta_atto:
+            raise DeltaOverdrawn(asked_atto=question.delta_atto, left_atto=self.left_delta_atto)
         self._asked.append(question)
         return self._journal.charge(len(self._asked) - 1, question)
 
@@ -271,36 +257,3 @@ class Curator:
         """Write down the answer to the question asked last."""
         self._journal.keep(len(self._asked) - 1, answer)
         return answer
-
-    def _noise(self, sensitivities: NDArray[np.int64], epsilon_nano: int) -> NDArray[np.int64]:
-        """Laplace noise of scale sensitivity * max_per_user / epsilon, drawn for equal ones together."""
-        noise = np.empty(len(sensitivities), dtype=np.int64)
-        for sensitivity in np.unique(sensitivities):
-            scale = self._scale(int(sensitivity), epsilon_nano)
-            (alike,) = np.nonzero(sensitivities == sensitivity)
-            noise[alike] = discrete_laplace(scale, len(alike), self._entropy)
-        return noise
-
-
-class Exact(Protocol):
-    """Computes what an answer would be without noise; called after the charge alone."""
-
-    def __call__(self) -> NDArray[np.int64]: ...
-
-
-class MemoryJournal:
-    """A journal for one run that is not interrupted: simulations and tests."""
-
-    def __init__(self) -> None:
-        self.charges: dict[int, Question] = {}
-
-    def charge(self, index: int, question: Question) -> NDArray[np.int64] | None:
-        self.charges[index] = question
-        return None
-
-    def keep(self, index: int, answer: NDArray[np.int64]) -> None:
-        """Nothing: nobody asks again."""
-
-
-def _tallied(labels: NDArray[np.int64], n_cells: int) -> NDArray[np.int64]:
-    return np.bincount(labels[labels >= 0], minlength=n_cells).astype(np.int64)

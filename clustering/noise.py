@@ -6,6 +6,8 @@ asked for or, where that is not representable, the next above: what is charged i
 than what is spent.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, isqrt
 
@@ -16,8 +18,9 @@ from sfumato.entropy import Entropy
 from sfumato.exact_coins import bernoulli_exp_many, pick_many
 
 MAX_SCALE = 1 << 56  # of Laplace noise: beyond it a sum says nothing whatever is added
-MAX_SIGMA = 1 << 40  # of Gaussian noise
+MAX_SIGMA = 1 << 55  # of Gaussian noise, of which the same holds
 
+_MOST_COINS = 1 << 62  # of exp(-1), all of which must fall alike: nobody tosses so long
 _SCALE_BITS = 40  # of a scale that is no short fraction: rounded up by at most 2^-39 of itself, below 1 by 2^-40
 
 
@@ -86,13 +89,13 @@ def laplace_variance(scale: Fraction) -> float:
 def discrete_gaussian(variance: Fraction, n: int, entropy: Entropy) -> NDArray[np.int64]:
     """Draw n integers z with P(z) proportional to exp(-z^2/(2 variance)).
 
-    Laplace draws of the whole scale floor(sigma) + 1, each kept with probability
-    exp(-(|z| - variance/scale)^2/(2 variance)); those that are not are drawn again.
+    Laplace draws of the whole scale t = floor(sigma) + 1, each kept with probability
+    exp(-(|z| - variance/t)^2/(2 variance)); those that are not are drawn again.
 
     Parameters
     ----------
     variance : Fraction
-        The parameter, in (0, 2^80]; the variance itself is no larger.
+        The parameter, in (0, 2^110]; the variance itself is no larger.
     n : int
     entropy : Entropy
 
@@ -101,40 +104,149 @@ def discrete_gaussian(variance: Fraction, n: int, entropy: Entropy) -> NDArray[n
     ndarray of shape (n,), int64
     """
     if not 0 < variance <= MAX_SIGMA**2:
-        raise ValueError("a variance lies in (0, 2^80]")
+        raise ValueError("a variance lies in (0, 2^110]")
     t = isqrt(variance.numerator // variance.denominator) + 1
     drawn = np.zeros(n, dtype=np.int64)
     waiting = np.arange(n)
     while waiting.size:
         tried = discrete_laplace(Fraction(t), waiting.size, entropy)
-        kept = np.array([_is_kept(abs(z), t, variance, entropy) for z in tried.tolist()], dtype=np.bool_)
+        kept = _kept(tried, t, variance, entropy)
         drawn[waiting[kept]] = tried[kept]
         waiting = waiting[~kept]
     return drawn
 
 
-def _is_kept(size: int, t: int, variance: Fraction, entropy: Entropy) -> bool:
-    """A coin of probability exp(-(size - variance/t)^2/(2 variance)), in integers of any length."""
-    exponent = (size - variance / t) ** 2 / (2 * variance)
-    whole, rest = divmod(exponent.numerator, exponent.denominator)
-    return all(_coin(1, 1, entropy) for _ in range(whole)) and _coin(rest, exponent.denominator, entropy)
+def _kept(tried: NDArray[np.int64], t: int, variance: Fraction, entropy: Entropy) -> NDArray[np.bool_]:
+    """A coin of probability exp(-(|z| - variance/t)^2/(2 variance)) for each z, by integers of any length."""
+    p, q = variance.numerator, variance.denominator
+    denominator = 2 * p * q * t * t
+    exponents = [divmod((size * t * q - p) ** 2, denominator) for size in np.abs(tried).tolist()]
+    whole = np.array([min(turns, _MOST_COINS) for turns, _ in exponents], dtype=np.int64)
+    kept = np.ones(len(tried), dtype=np.bool_)
+    for turn in range(int(whole.max(initial=0))):
+        (tossing,) = np.nonzero(kept & (whole > turn))
+        if tossing.size == 0:
+            break
+        kept[tossing] = bernoulli_exp_many(np.ones(tossing.size, dtype=np.int64), 1, entropy)
+    (going,) = np.nonzero(kept)
+    kept[going] = _coins([exponents[i][1] for i in going.tolist()], denominator, entropy)
+    return kept
 
 
-def _coin(a: int, b: int, entropy: Entropy) -> bool:
-    """Probability exp(-a/b), 0 <= a <= b, for integers longer than a word too."""
+def _coins(parts: list[int], b: int, entropy: Entropy) -> NDArray[np.bool_]:
+    """What `bernoulli_exp_many` tosses, exp(-a/b) for each a < b, for integers longer than a word too.
+
+    A coin of a/b compares a word with the first 64 binary digits of a/b, and further ones where
+    the word equals them.
+    """
+    digits = np.array([(a << 64) // b for a in parts], dtype=np.uint64)
+    odd = np.zeros(len(parts), dtype=np.bool_)
+    going = np.arange(len(parts))
     k = 1
-    while _is_below(a, b * k, entropy):
+    while going.size:
+        words = entropy.words(going.size)
+        goes_on = words < digits[going]
+        for place in np.flatnonzero(words == digits[going]).tolist():
+            goes_on[place] = _is_below((parts[going[place]] << 64) % b, b, entropy)
+        goes_on[goes_on] = pick_many(entropy, k, int(goes_on.sum())) == 0
+        odd[going[~goes_on]] = k % 2 == 1
+        going = going[goes_on]
         k += 1
-    return k % 2 == 1
+    return odd
 
 
 def _is_below(a: int, b: int, entropy: Entropy) -> bool:
     """A coin of probability a/b: words are compared with the binary digits of a/b until they differ."""
     rest = a
-    while True:
+    while rest:
         digits, rest = divmod(rest << 64, b)
         word = int(entropy.words(1)[0])
         if word != digits:
             return word < digits
-        if rest == 0:
-            return False
+    return False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaplaceNoise:
+    """Laplace noise for an answer: of scale `unit` times the sensitivity of each value.
+
+    Parameters
+    ----------
+    unit : Fraction
+        Scale for a value that one record changes by one: `max_per_user` over epsilon.
+    sensitivities : ndarray of shape (n,), int64
+        At least 1. Changed values in units of their sensitivities are, for one record, at most
+        one in absolute sum.
+
+    Raises
+    ------
+    ValueError
+        A scale that is not drawn: see `MAX_SCALE`.
+    """
+
+    unit: Fraction
+    sensitivities: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        _check_sensitivities(self.sensitivities)
+        if not 0 < self.scale(int(self.sensitivities.max(initial=1))) <= MAX_SCALE:
+            raise ValueError("a scale lies in (0, 2^56]")
+
+    def scale(self, sensitivity: int) -> Fraction:
+        """Of the noise on a value of this sensitivity, exactly."""
+        return self.unit * sensitivity
+
+    def draw(self, entropy: Entropy) -> NDArray[np.int64]:
+        """Noise for each value: ndarray of shape (n,); equal scales are drawn together."""
+        return _drawn(self.sensitivities, lambda s, n: discrete_laplace(self.scale(s), n, entropy))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GaussianNoise:
+    """Gaussian noise for an answer: of variance `unit` times the square of each value's sensitivity.
+
+    Parameters
+    ----------
+    unit : Fraction
+        Variance for a value that one record changes by one: `max_per_user`^2 over 2 rho.
+    sensitivities : ndarray of shape (n,), int64
+        At least 1. Changed values in units of their sensitivities have, for one record, a
+        Euclidean norm of at most one.
+
+    Raises
+    ------
+    ValueError
+        A variance that is not drawn: see `MAX_SIGMA`.
+    """
+
+    unit: Fraction
+    sensitivities: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        _check_sensitivities(self.sensitivities)
+        if not 0 < self.variance(int(self.sensitivities.max(initial=1))) <= MAX_SIGMA**2:
+            raise ValueError("a variance lies in (0, 2^110]")
+
+    def variance(self, sensitivity: int) -> Fraction:
+        """The parameter of the noise on a value of this sensitivity, exactly."""
+        return self.unit * sensitivity**2
+
+    def draw(self, entropy: Entropy) -> NDArray[np.int64]:
+        """Noise for each value: ndarray of shape (n,); equal variances are drawn together."""
+        return _drawn(self.sensitivities, lambda s, n: discrete_gaussian(self.variance(s), n, entropy))
+
+
+Noise = LaplaceNoise | GaussianNoise
+
+
+def _check_sensitivities(sensitivities: NDArray[np.int64]) -> None:
+    if sensitivities.ndim != 1 or (sensitivities < 1).any():
+        raise ValueError("a sensitivity is at least 1")
+
+
+def _drawn(sensitivities: NDArray[np.int64], draw: Callable[[int, int], NDArray[np.int64]]) -> NDArray[np.int64]:
+    noise = np.empty(len(sensitivities), dtype=np.int64)
+    for sensitivity in np.unique(sensitivities):
+        (alike,) = np.nonzero(sensitivities == sensitivity)
+        noise[alike] = draw(int(sensitivity), len(alike))
+    return noise

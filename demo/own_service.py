@@ -1,4 +1,4 @@
-"""A Sfumato service of the demo's own: in a temporary home, on loopback, ended with the demo."""
+"""A Sfumato service of the demo's own: in a temporary home, on loopback, ended with the demo however that ends."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _KEY = re.compile(r"sfk_[A-Za-z0-9_-]+")
 
 
 class OwnService:
-    """`sfumato serve` as a child process, from entering to leaving.
+    """`sfumato serve` as a child process, from entering to leaving; entered by a thread that stays until then.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class OwnService:
 def _environment(home: Path) -> dict[str, str]:
     """The environment without anybody's settings: the demo must not touch a real service's database."""
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("SFUMATO_")}
-    return {**inherited, "SFUMATO_HOME": str(home)}
+    return {**inherited, "SFUMATO_HOME": str(home), "SFUMATO_DIE_WITH_PARENT": str(os.getpid())}
 
 
 def _admin_key(home: Path) -> str:

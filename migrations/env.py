@@ -8,6 +8,8 @@ import models.dataset
 import models.idempotency
 import models.job
 import models.ledger
+import models.record
+import models.record_key
 import models.report
 import models.result
 import models.round

@@ -37,6 +37,7 @@ class Answer(Base):
     epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="posted for it")
     charged_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     packed: Mapped[bytes | None] = mapped_column(LargeBinary, comment="the noisy numbers; none: not drawn, or not kept")
+    delta_atto: Mapped[int] = mapped_column(BigInteger, server_default="0", comment="posted for it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Asked:
     epsilon_nano: int
     n_values: int
     digest: str = ""  # of all it was made of
+    delta_atto: int = 0
 
 
 def reference(job_id: str, index: int) -> str:
@@ -56,6 +58,8 @@ def reference(job_id: str, index: int) -> str:
 
 def charge(session: Session, held: "Claim", index: int, question: Asked, *, now: int) -> bytes | None:
     """Post what a question costs, once however often it is asked; the answer it had, where it had one.
+
+    A question that another one paid for is posted like every other, with amounts of 0.
 
     Raises
     ------
@@ -71,19 +75,21 @@ def charge(session: Session, held: "Claim", index: int, question: Asked, *, now:
     job = held_job(session, held)
     before = session.get(Answer, (job.id, index), populate_existing=True)
     if before is not None:
-        if Asked(before.what, before.epsilon_nano, before.n_values, before.digest) != question:
+        if Asked(before.what, before.epsilon_nano, before.n_values, before.digest, before.delta_atto) != question:
             raise Conflict(f"question {index} of this job is not the one that was charged")
         return before.packed
     if index >= MAX_QUESTIONS:
         raise Conflict(f"a job asks {MAX_QUESTIONS} questions at most")
+    at = job.started_at or now  # for all of its questions: the time between two tells how many records there are
     ledger.post(
         session,
         job.dataset_id,
         question.epsilon_nano,
+        delta_atto=question.delta_atto,
         reference=reference(job.id, index),
         reservation=job.id,
         actor=job.created_by,
-        now=now,
+        now=at,
     )
     session.add(
         Answer(
@@ -93,8 +99,9 @@ def charge(session: Session, held: "Claim", index: int, question: Asked, *, now:
             n_values=question.n_values,
             digest=question.digest,
             epsilon_nano=question.epsilon_nano,
-            charged_at=now,
+            charged_at=at,
             packed=None,
+            delta_atto=question.delta_atto,
         )
     )
     session.flush()

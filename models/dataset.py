@@ -75,13 +75,15 @@ def create(
     user_feature: str | None = None,
     max_records_per_user: int = 1,
     out_of_bounds: OutOfBounds = OutOfBounds.CLIP,
+    delta_atto: int = 0,
 ) -> Dataset:
     """A new dataset with its first grant. Raises LimitExceeded, InvalidSpec.
 
-    The last three are of central datasets. What one person can change of a result is bounded
+    The last four are of central datasets. What one person can change of a result is bounded
     by `max_records_per_user`, so it is declared here, and never changes.
     """
     _check_records(trust, features, user_feature, max_records_per_user, out_of_bounds)
+    _check_delta(trust, delta_atto)
     tenant.lock(session, caller.tenant_id)
     held = session.scalar(
         select(func.count()).where(Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None))
@@ -104,7 +106,8 @@ def create(
     )
     session.add(dataset)
     ledger.open_ledger(session, dataset.id)
-    ledger.grant(session, dataset.id, epsilon_nano, reference=dataset.id, actor=caller.key_id, now=now)
+    actor = caller.key_id
+    ledger.grant(session, dataset.id, epsilon_nano, delta_atto=delta_atto, reference=dataset.id, actor=actor, now=now)
     return dataset
 
 
@@ -119,6 +122,34 @@ def _check_records(
         raise InvalidSpec("max_records_per_user needs a user_feature: without it each record is a person of its own")
     if not 1 <= max_records <= MAX_RECORDS_PER_USER:
         raise InvalidSpec(f"max_records_per_user lies in 1..{MAX_RECORDS_PER_USER}")
+
+
+def _check_delta(trust: Trust, delta_atto: int) -> None:
+    if trust is Trust.LOCAL and delta_atto:
+        raise InvalidSpec("delta is of central datasets: what devices send is private without one")
+
+
+def grant(
+    session: Session,
+    caller: Caller,
+    dataset_id: str,
+    *,
+    epsilon_nano: int,
+    delta_atto: int,
+    now: int,
+) -> ledger.LedgerEntry:
+    """Allow a dataset more. Raises NotFound, InvalidSpec (a local one has no delta), LimitExceeded."""
+    dataset = get(session, caller, dataset_id, lock=True)
+    _check_delta(Trust(dataset.trust), delta_atto)
+    return ledger.grant(
+        session,
+        dataset_id,
+        epsilon_nano,
+        delta_atto=delta_atto,
+        reference=new_id("grant"),
+        actor=caller.key_id,
+        now=now,
+    )
 
 
 def get(session: Session, caller: Caller, dataset_id: str, *, lock: bool = False, deleted: bool = False) -> Dataset:

@@ -47,9 +47,12 @@ def system_clock() -> int:
     return time.time_ns() // 1000
 
 
-def new_id(prefix: str) -> str:
-    """A fresh identifier: prefix, underscore, a lower-case ULID that sorts by time."""
-    value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+def new_id(prefix: str, *, at: int | None = None) -> str:
+    """A fresh identifier: prefix, underscore, a lower-case ULID that sorts by time.
+
+    It tells its millisecond: that of `at`, where the moment itself is not to be told.
+    """
+    value = ((system_clock() if at is None else at) // 1000) << 80 | secrets.randbits(80)
     return f"{prefix}_" + "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -5, -5))
 
 

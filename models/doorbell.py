@@ -2,6 +2,7 @@
 
 Redis keys:
     sfumato:doorbell    list; one element, a job id, for each ring; read by BLPOP
+    sfumato:limits:*    numbers; requests of the last two minutes, by `service.limits`
 
 A ring that is lost costs a worker's next look into the database, nothing else: nothing is
 in Redis that is not in SQL, and Redis being away never fails a request.
@@ -27,6 +28,10 @@ log = structlog.get_logger(__name__)
 class Doorbell(Protocol):
     """Rung after a commit that makes a job runnable; waited at by idle workers."""
 
+    @property
+    def is_away(self) -> bool:
+        """Whether rings are lost at the moment, as far as the last one told."""
+
     def ring(self, job_id: str) -> None:
         """Say that a job needs a worker. Never raises."""
 
@@ -36,6 +41,8 @@ class Doorbell(Protocol):
 
 class PollingDoorbell:
     """No Redis: nobody rings, workers look into the database at every interval."""
+
+    is_away = False
 
     def __init__(self, poll_seconds: float) -> None:
         self._poll_seconds = poll_seconds
@@ -56,7 +63,7 @@ class RedisDoorbell:
         self._ringer = _client(url, answer_seconds=_PATIENCE_SECONDS)
         self._listener = _client(url, answer_seconds=_ONE_WAIT_SECONDS + _PATIENCE_SECONDS)
         self._poll_seconds = poll_seconds
-        self._is_away = False
+        self.is_away = False
 
     def ring(self, job_id: str) -> None:
         """Push the job's id."""
@@ -65,7 +72,7 @@ class RedisDoorbell:
                 pipe.rpush(_KEY, job_id)
                 pipe.ltrim(_KEY, -_MAX_RINGS, -1)
                 pipe.execute()
-            self._is_away = False
+            self.is_away = False
         except RedisError:
             self._note_away()
 
@@ -76,15 +83,15 @@ class RedisDoorbell:
             while (left := deadline - time.monotonic()) > 0:
                 if self._listener.blpop([_KEY], timeout=max(0.01, min(left, _ONE_WAIT_SECONDS))):
                     break
-            self._is_away = False
+            self.is_away = False
         except RedisError:
             self._note_away()
             time.sleep(min(seconds, self._poll_seconds))
 
     def _note_away(self) -> None:
-        if not self._is_away:
+        if not self.is_away:
             log.warning("doorbell_away", consequence="workers poll the database until it is back")
-        self._is_away = True
+        self.is_away = True
 
 
 def _client(url: str, *, answer_seconds: float) -> Redis:

@@ -15,7 +15,9 @@ SfumatoError
     └── StaleFence            (never leaves a worker)
 """
 
-from sfumato.accounting import format_epsilon
+from typing import Literal
+
+from sfumato.accounting import format_delta, format_epsilon
 from sfumato.errors import SfumatoError
 
 
@@ -41,29 +43,30 @@ class Conflict(Refused):
 
 
 class BudgetExhausted(Refused):
-    """The dataset's budget cannot bear the charge."""
+    """The dataset's budget cannot bear the charge; the amounts are of what is short, nano-epsilon or atto-delta."""
 
     code = "budget_exhausted"
 
     def __init__(
         self,
+        short: Literal["epsilon", "delta"],
         *,
-        requested_nano: int,
-        granted_nano: int,
-        reserved_nano: int,
-        posted_nano: int,
+        requested: int,
+        granted: int,
+        reserved: int,
+        posted: int,
         entries: tuple[str, ...] = (),
     ) -> None:
-        free = granted_nano - reserved_nano - posted_nano
+        written = format_epsilon if short == "epsilon" else format_delta
         super().__init__(
-            f"this needs {format_epsilon(requested_nano)}, {format_epsilon(free)} is free: "
-            f"{format_epsilon(granted_nano)} granted, {format_epsilon(posted_nano)} posted, "
-            f"{format_epsilon(reserved_nano)} reserved"
+            f"this needs {short} {written(requested)}, {written(granted - reserved - posted)} is free: "
+            f"{written(granted)} granted, {written(posted)} posted, {written(reserved)} reserved"
         )
-        self.requested_nano = requested_nano
-        self.granted_nano = granted_nano
-        self.reserved_nano = reserved_nano
-        self.posted_nano = posted_nano
+        self.short = short
+        self.requested = requested
+        self.granted = granted
+        self.reserved = reserved
+        self.posted = posted
         self.entries = entries  # the newest ledger entries that hold or spent it
 
 

@@ -22,13 +22,14 @@ from models import answer, ledger, result, tenant
 from models import dataset as datasets
 from models import round as rounds
 from models.dataset import Dataset
-from models.db import Base, CanonicalJson, Id, new_id
+from models.db import SECOND, Base, CanonicalJson, Id, new_id
 from models.errors import Conflict, LimitExceeded, NotFound, StaleFence
 from models.round import Collect, Round, RoundState
 from models.tenant import Caller
 from sfumato.accounting import cost
 
 WORKER_LOST = "worker_lost"
+COARSE = 60 * SECOND  # what a job over records tells of its times
 
 
 class JobState(StrEnum):
@@ -71,10 +72,22 @@ class Job(Base):
     finished_at: Mapped[int | None] = mapped_column(BigInteger)
     error_code: Mapped[str | None] = mapped_column(String(40))
     error_detail: Mapped[str | None] = mapped_column(String(500), comment="for people; nothing private")
+    delta_atto: Mapped[int] = mapped_column(BigInteger, server_default="0", comment="reserved at submission")
 
     @property
     def is_final(self) -> bool:
         return self.state in FINAL
+
+    def told(self, now: int) -> int:
+        """The time to write down for `now`.
+
+        How long a job over records takes tells how many there are, so its times are told as
+        minutes after its submission, a power of two of them, rounded down: 0, 1, 2, 4, 8, ...
+        """
+        if self.round_ids or self.target_reports:
+            return now
+        minutes = max(0, now - self.created_at) // COARSE
+        return self.created_at + (1 << minutes.bit_length() >> 1) * COARSE
 
     @property
     def collect(self) -> Collect:
@@ -101,8 +114,9 @@ def submit(
     round_ids: Sequence[str] = (),
     max_active_jobs: int,
     now: int,
+    delta_atto: int = 0,
 ) -> Job:
-    """Queue a job. Reserves its declared epsilon; a job over earlier rounds reserves nothing.
+    """Queue a job. Reserves its declared epsilon and delta; a job over earlier rounds reserves nothing.
 
     Raises BudgetExhausted, LimitExceeded, NotFound or Conflict (a round that is still
     open or named twice, or rounds that cost more than the declared epsilon).
@@ -135,11 +149,14 @@ def submit(
         finished_at=None,
         error_code=None,
         error_detail=None,
+        delta_atto=0 if round_ids else delta_atto,
     )
     if round_ids:
         _check_rounds(session, dataset.id, round_ids, epsilon_nano)
     else:
-        ledger.reserve(session, dataset.id, epsilon_nano, job_id=job.id, actor=caller.key_id, now=now)
+        ledger.reserve(
+            session, dataset.id, epsilon_nano, delta_atto=delta_atto, job_id=job.id, actor=caller.key_id, now=now
+        )
     session.add(job)
     session.flush()
     return job
@@ -199,7 +216,7 @@ def claim(session: Session, *, now: int, lease_microseconds: int, max_attempts: 
     job.fence += 1
     job.attempts += 1
     job.lease_until = now + lease_microseconds
-    job.started_at = job.started_at or now
+    job.started_at = job.started_at or job.told(now)
     session.flush()
     return Claim(job.id, job.fence)
 
@@ -207,6 +224,15 @@ def claim(session: Session, *, now: int, lease_microseconds: int, max_attempts: 
 def is_any_waiting(session: Session, *, now: int) -> bool:
     """Whether `claim` would find something to do: a look that locks nothing, for idle workers."""
     return session.scalars(select(Job.id).where(_needs_worker(now)).limit(1)).first() is not None
+
+
+def queue_depth(session: Session, *, now: int) -> tuple[int, int]:
+    """How many jobs need a worker, and how many have one, over all tenants."""
+    has_worker = and_(Job.state == JobState.RUNNING, Job.lease_until > now)
+    counts = [
+        session.scalar(select(func.count()).select_from(Job).where(which)) for which in (_needs_worker(now), has_worker)
+    ]
+    return counts[0] or 0, counts[1] or 0
 
 
 def _needs_worker(now: int) -> ColumnElement[bool]:
@@ -249,7 +275,7 @@ def suspend(session: Session, held: Claim) -> None:
 def succeed(session: Session, held: Claim, document: dict[str, Any], *, software_version: str, now: int) -> None:
     """Publish the result, give back what was not spent, end the job: one transaction. Raises StaleFence."""
     job = held_job(session, held)
-    result.add(session, job.id, document, software_version=software_version, now=now)
+    result.add(session, job.id, document, software_version=software_version, now=job.told(now))
     _end(session, job, JobState.SUCCEEDED, now=now)
 
 
@@ -310,8 +336,8 @@ def cancel_all(session: Session, dataset_id: str, *, now: int) -> None:
 
 def _end(session: Session, job: Job, state: JobState, *, now: int, code: str | None = None, detail: str = "") -> None:
     rounds.close_all(session, now=now, job_id=job.id)
-    ledger.release(session, job.dataset_id, job_id=job.id, actor=job.created_by, now=now)
+    ledger.release(session, job.dataset_id, job_id=job.id, actor=job.created_by, now=job.told(now))
     answer.drop(session, job.id)
-    job.state, job.finished_at, job.lease_until = state.value, now, None
+    job.state, job.finished_at, job.lease_until = state.value, job.told(now), None
     job.error_code, job.error_detail = code, detail or None
     session.flush()

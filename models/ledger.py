@@ -5,22 +5,27 @@
                 └─────release───────┘          (a round of its own posts straight from free)
 
 Written only here, inside the caller's transaction, under the lock of the dataset's head
-row. Amounts are integers, nano-epsilon. Every entry carries the balance after it and the
-hash of the one before it. At every instant posted + reserved <= granted.
+row. Amounts are integers, nano-epsilon and atto-delta, and one entry moves both by the same
+rule. Every entry carries the balance after it and the hash of the one before it. At every
+instant posted + reserved <= granted, of both. Costs add up: epsilon to epsilon, delta to delta.
 """
 
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal, NamedTuple
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, UniqueConstraint, func, select
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, UniqueConstraint, case, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from models.db import Base, Id, canonical_json, new_id
-from models.errors import BudgetExhausted, Conflict, NotFound
+from models.errors import BudgetExhausted, Conflict, LimitExceeded, NotFound
+from sfumato.accounting import DELTA_MAX_ATTO, format_delta
 
 GENESIS_HASH = "0" * 64
+
+DELTA_COLUMNS = frozenset({"delta_atto", "granted_delta_atto", "reserved_delta_atto", "posted_delta_atto"})
 
 _ENTRIES_AT_ONCE = 1000  # in memory, on a walk along the chain
 
@@ -53,6 +58,10 @@ class LedgerEntry(Base):
         UniqueConstraint("dataset_id", "kind", "reference"),  # makes a retry harmless
         CheckConstraint("posted_nano + reserved_nano <= granted_nano", name="never_over"),
         CheckConstraint("epsilon_nano >= 0 AND posted_nano >= 0 AND reserved_nano >= 0", name="not_negative"),
+        CheckConstraint("posted_delta_atto + reserved_delta_atto <= granted_delta_atto", name="never_over_delta"),
+        CheckConstraint(
+            "delta_atto >= 0 AND posted_delta_atto >= 0 AND reserved_delta_atto >= 0", name="not_negative_delta"
+        ),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -69,19 +78,55 @@ class LedgerEntry(Base):
     posted_nano: Mapped[int] = mapped_column(BigInteger, comment="posted, after this entry")
     prev_hash: Mapped[str] = mapped_column(String(64), comment="hash of the entry before, zeros for the first")
     hash: Mapped[str] = mapped_column(String(64), comment="SHA-256 of this entry's canonical JSON without itself")
+    delta_atto: Mapped[int] = mapped_column(BigInteger, server_default="0", comment="the amount of delta")
+    granted_delta_atto: Mapped[int] = mapped_column(
+        BigInteger, server_default="0", comment="of delta, after this entry"
+    )
+    reserved_delta_atto: Mapped[int] = mapped_column(
+        BigInteger, server_default="0", comment="of delta, after this entry"
+    )
+    posted_delta_atto: Mapped[int] = mapped_column(BigInteger, server_default="0", comment="of delta, after this entry")
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """Nano-epsilon after some entry."""
+class Amounts(NamedTuple):
+    """What an entry moves."""
+
+    epsilon_nano: int
+    delta_atto: int = 0
+
+
+class Balance(NamedTuple):
+    """Nano-epsilon and atto-delta after some entry."""
 
     granted_nano: int = 0
     reserved_nano: int = 0
     posted_nano: int = 0
+    granted_delta_atto: int = 0
+    reserved_delta_atto: int = 0
+    posted_delta_atto: int = 0
 
     @property
     def free_nano(self) -> int:
         return self.granted_nano - self.reserved_nano - self.posted_nano
+
+    @property
+    def free_delta_atto(self) -> int:
+        return self.granted_delta_atto - self.reserved_delta_atto - self.posted_delta_atto
+
+    @property
+    def is_over(self) -> bool:
+        return self.free_nano < 0 or self.free_delta_atto < 0
+
+    def after(self, kind: Kind, amounts: Amounts, reservation: str | None) -> "Balance":
+        """The balance after an entry: epsilon and delta move alike."""
+        signs = {  # of granted, reserved, posted
+            Kind.GRANT: (1, 0, 0),
+            Kind.RESERVE: (0, 1, 0),
+            Kind.POST: (0, -1 if reservation else 0, 1),
+            Kind.RELEASE: (0, -1, 0),
+        }[kind]
+        moves = [sign * amount for amount in amounts for sign in signs]
+        return Balance(*(value + move for value, move in zip(self, moves, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +149,33 @@ def open_ledger(session: Session, dataset_id: str) -> None:
     session.flush()
 
 
-def grant(session: Session, dataset_id: str, epsilon_nano: int, *, reference: str, actor: str, now: int) -> LedgerEntry:
-    """Allow more. `reference` names the grant, so that a retry does not grant twice."""
-    return _append(session, dataset_id, Kind.GRANT, epsilon_nano, reference, None, actor, now)
+def grant(
+    session: Session,
+    dataset_id: str,
+    epsilon_nano: int,
+    *,
+    delta_atto: int = 0,
+    reference: str,
+    actor: str,
+    now: int,
+) -> LedgerEntry:
+    """Allow more. `reference` names the grant, so that a retry does not grant twice.
+
+    Raises LimitExceeded where the dataset's delta would come to more than 1e-3 in all: by then some
+    person in a thousand may be given away, and a count of atto-delta stays exact in every JSON reader.
+    """
+    entry = _append(session, dataset_id, Kind.GRANT, Amounts(epsilon_nano, delta_atto), reference, None, actor, now)
+    if delta_atto and entry.granted_delta_atto > DELTA_MAX_ATTO:
+        raise LimitExceeded(f"a dataset is granted a delta of {format_delta(DELTA_MAX_ATTO)} at most in all")
+    return entry
 
 
-def reserve(session: Session, dataset_id: str, epsilon_nano: int, *, job_id: str, actor: str, now: int) -> LedgerEntry:
+def reserve(
+    session: Session, dataset_id: str, epsilon_nano: int, *, delta_atto: int = 0, job_id: str, actor: str, now: int
+) -> LedgerEntry:
     """Hold what a job may spend; raises BudgetExhausted, and then nothing is held."""
-    return _append(session, dataset_id, Kind.RESERVE, epsilon_nano, job_id, job_id, actor, now)
+    amounts = Amounts(epsilon_nano, delta_atto)
+    return _append(session, dataset_id, Kind.RESERVE, amounts, job_id, job_id, actor, now)
 
 
 def post(
@@ -119,6 +183,7 @@ def post(
     dataset_id: str,
     epsilon_nano: int,
     *,
+    delta_atto: int = 0,
     reference: str,
     reservation: str | None,
     actor: str,
@@ -128,14 +193,15 @@ def post(
 
     Raises BudgetExhausted where the reservation, or what is free, is too small.
     """
-    return _append(session, dataset_id, Kind.POST, epsilon_nano, reference, reservation, actor, now)
+    amounts = Amounts(epsilon_nano, delta_atto)
+    return _append(session, dataset_id, Kind.POST, amounts, reference, reservation, actor, now)
 
 
 def release(session: Session, dataset_id: str, *, job_id: str, actor: str, now: int) -> LedgerEntry | None:
     """Give back what is left of a job's reservation; None where nothing is left."""
     _lock(session, dataset_id)
     left = reserved_for(session, dataset_id, job_id)
-    if left == 0:
+    if left == Amounts(0, 0):
         return None
     return _append(session, dataset_id, Kind.RELEASE, left, job_id, job_id, actor, now)
 
@@ -145,18 +211,23 @@ def balance(session: Session, dataset_id: str) -> Balance:
     entry = session.scalars(
         select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id).order_by(LedgerEntry.seq.desc()).limit(1)
     ).first()
-    return Balance() if entry is None else Balance(entry.granted_nano, entry.reserved_nano, entry.posted_nano)
+    return Balance() if entry is None else balance_after(entry)
 
 
-def reserved_for(session: Session, dataset_id: str, job_id: str) -> int:
+def balance_after(entry: LedgerEntry) -> Balance:
+    """The balance an entry carries."""
+    return Balance(*(getattr(entry, name) for name in Balance._fields))
+
+
+def reserved_for(session: Session, dataset_id: str, job_id: str) -> Amounts:
     """What a job still holds: reserved less posted and released under its reservation."""
-    rows = session.execute(
-        select(LedgerEntry.kind, func.sum(LedgerEntry.epsilon_nano))
-        .where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.reservation == job_id)
-        .group_by(LedgerEntry.kind)
-    )
-    total = {kind: int(amount) for kind, amount in rows}
-    return total.get(Kind.RESERVE, 0) - total.get(Kind.POST, 0) - total.get(Kind.RELEASE, 0)
+    sign = case((LedgerEntry.kind == Kind.RESERVE.value, 1), else_=-1)
+    row = session.execute(
+        select(func.sum(sign * LedgerEntry.epsilon_nano), func.sum(sign * LedgerEntry.delta_atto)).where(
+            LedgerEntry.dataset_id == dataset_id, LedgerEntry.reservation == job_id
+        )
+    ).one()
+    return Amounts(*(int(amount or 0) for amount in row))
 
 
 def head(session: Session, dataset_id: str) -> LedgerHead:
@@ -220,8 +291,8 @@ def _follow(entry: LedgerEntry, n_before: int, prev_hash: str, before: Balance) 
         return before, "an entry was changed"
     if entry.kind not in set(Kind):
         return before, "an entry is of no known kind"
-    after = _after(before, Kind(entry.kind), entry.epsilon_nano, entry.reservation)
-    if after != Balance(entry.granted_nano, entry.reserved_nano, entry.posted_nano) or after.free_nano < 0:
+    after = before.after(Kind(entry.kind), Amounts(entry.epsilon_nano, entry.delta_atto), entry.reservation)
+    if after != balance_after(entry) or after.is_over:
         return before, "a balance does not add up"
     return after, ""
 
@@ -253,22 +324,11 @@ def _lock(session: Session, dataset_id: str) -> LedgerHead:
     return end
 
 
-def _after(before: Balance, kind: Kind, amount: int, reservation: str | None) -> Balance:
-    granted, reserved, posted = before.granted_nano, before.reserved_nano, before.posted_nano
-    if kind is Kind.GRANT:
-        return Balance(granted + amount, reserved, posted)
-    if kind is Kind.RESERVE:
-        return Balance(granted, reserved + amount, posted)
-    if kind is Kind.RELEASE:
-        return Balance(granted, reserved - amount, posted)
-    return Balance(granted, reserved - amount if reservation else reserved, posted + amount)
-
-
 def _append(
     session: Session,
     dataset_id: str,
     kind: Kind,
-    epsilon_nano: int,
+    amounts: Amounts,
     reference: str,
     reservation: str | None,
     actor: str,
@@ -281,34 +341,28 @@ def _append(
         )
     ).first()
     if repeated is not None:
-        if (repeated.epsilon_nano, repeated.reservation) != (epsilon_nano, reservation):
+        if (repeated.epsilon_nano, repeated.delta_atto, repeated.reservation) != (*amounts, reservation):
             raise Conflict(f"the ledger already holds a {kind} for {reference} of another amount")
         return repeated
     before = balance(session, dataset_id)
-    after = _after(before, kind, epsilon_nano, reservation)
-    overdrawn = kind is Kind.POST and reservation and epsilon_nano > reserved_for(session, dataset_id, reservation)
-    if after.free_nano < 0 or overdrawn:
-        raise BudgetExhausted(
-            requested_nano=epsilon_nano,
-            granted_nano=before.granted_nano,
-            reserved_nano=before.reserved_nano,
-            posted_nano=before.posted_nano,
-            entries=_newest_charges(session, dataset_id),
-        )
+    after = before.after(kind, amounts, reservation)
+    held = reserved_for(session, dataset_id, reservation) if kind is Kind.POST and reservation else amounts
+    if after.free_nano < 0 or amounts.epsilon_nano > held.epsilon_nano:
+        raise _exhausted(session, dataset_id, "epsilon", amounts.epsilon_nano, before[:3])
+    if after.free_delta_atto < 0 or amounts.delta_atto > held.delta_atto:
+        raise _exhausted(session, dataset_id, "delta", amounts.delta_atto, before[3:])
     entry = LedgerEntry(
-        id=new_id("led"),
+        id=new_id("led", at=now),  # tells no finer time than `at` does
         dataset_id=dataset_id,
         seq=end.seq + 1,
         kind=kind.value,
-        epsilon_nano=epsilon_nano,
         reference=reference,
         reservation=reservation,
         actor=actor,
         at=now,
-        granted_nano=after.granted_nano,
-        reserved_nano=after.reserved_nano,
-        posted_nano=after.posted_nano,
         prev_hash=end.hash,
+        **amounts._asdict(),
+        **after._asdict(),
     )
     entry.hash = _hash(entry)
     end.seq, end.hash = entry.seq, entry.hash
@@ -317,13 +371,26 @@ def _append(
     return entry
 
 
-def _newest_charges(session: Session, dataset_id: str) -> tuple[str, ...]:
-    query = select(LedgerEntry.id).where(
-        LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind.in_([Kind.RESERVE.value, Kind.POST.value])
+def _exhausted(
+    session: Session, dataset_id: str, short: Literal["epsilon", "delta"], requested: int, before: tuple[int, ...]
+) -> BudgetExhausted:
+    """What is refused, with the newest charges that hold or spent what is short."""
+    granted, reserved, posted = before
+    amount = LedgerEntry.epsilon_nano if short == "epsilon" else LedgerEntry.delta_atto
+    charges = LedgerEntry.kind.in_([Kind.RESERVE.value, Kind.POST.value])
+    query = select(LedgerEntry.id).where(LedgerEntry.dataset_id == dataset_id, charges, amount > 0)
+    entries = tuple(session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(10)))
+    return BudgetExhausted(
+        short, requested=requested, granted=granted, reserved=reserved, posted=posted, entries=entries
     )
-    return tuple(session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(10)))
 
 
 def _hash(entry: LedgerEntry) -> str:
-    columns = [c.key for c in LedgerEntry.__table__.columns if c.key != "hash"]
-    return hashlib.sha256(canonical_json({key: getattr(entry, key) for key in columns}).encode()).hexdigest()
+    """SHA-256 of the entry's columns; those of delta count where any of them is not 0.
+
+    So entries of before there was a delta have the hash they were written with, and no two entries share one.
+    """
+    values = {c.key: getattr(entry, c.key) for c in LedgerEntry.__table__.columns if c.key != "hash"}
+    if not any(values[name] for name in DELTA_COLUMNS):
+        values = {name: value for name, value in values.items() if name not in DELTA_COLUMNS}
+    return hashlib.sha256(canonical_json(values).encode()).hexdigest()

@@ -83,6 +83,11 @@ def destroy(session: Session, dataset_id: str) -> None:
     session.info[SCRUBBED] = True
 
 
+def masters_in_use(session: Session) -> set[str]:
+    """What the master keys are called that seal data keys."""
+    return set(session.scalars(select(RecordKey.sealed_by).distinct()))
+
+
 def outdated(session: Session, keyring: Keyring, *, after: str, limit: int) -> list[str]:
     """Datasets whose key another than the newest master key seals, in order, from after an id."""
     query = select(RecordKey.dataset_id).where(RecordKey.sealed_by != keyring.newest_id, RecordKey.dataset_id > after)

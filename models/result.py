@@ -45,5 +45,5 @@ def get(session: Session, job_id: str) -> Result:
     """A job's result; raises JobNotFinished where there is none."""
     result = session.get(Result, job_id)
     if result is None:
-        raise JobNotFinished("this job has no result")
+        raise JobNotFinished("this job has no result yet")
     return result

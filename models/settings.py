@@ -1,6 +1,7 @@
 """Settings: environment variables `SFUMATO_*`, read once at the start of a process."""
 
 from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 from pydantic import Field, SecretStr, field_validator
@@ -30,11 +31,21 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address the gateway binds.")
     port: int = Field(8000, ge=0, le=65535, description="Port the gateway binds; 0 takes a free one.")
     public_url: str | None = Field(None, description="Address clients know the gateway by, where it is not host:port.")
+    trusted_proxies: str = Field(
+        "", description="Addresses or networks, with commas, whose X-Forwarded-For is believed; none by default."
+    )
+    drain_seconds: float = Field(
+        0.5, ge=0, le=300, description="How long a gateway told to end still takes requests while /readyz says no."
+    )
+    metrics_port: int | None = Field(
+        None, ge=0, le=65534, description="Port of the metrics, on the same host; none means that nobody sees any."
+    )
 
     lease_seconds: float = Field(20.0, gt=0.2, le=3600, description="How long a worker holds a job without renewing.")
     poll_seconds: float = Field(0.05, gt=0, le=60, description="How often an idle worker looks into the database.")
     job_seconds: float = Field(3600.0, gt=0, description="Longest time one attempt at a job may compute.")
     max_attempts: int = Field(5, ge=1, le=100, description="Attempts at a job that dies before it is given up.")
+    warm_kernels: bool = Field(True, description="Whether a worker compiles every algorithm before its first job.")
 
     max_body_bytes: int = Field(64 << 20, ge=1024, description="Largest request body; larger answers 413.")
     max_batch_reports: int = Field(1_000_000, ge=1, description="Most reports in one request.")
@@ -50,6 +61,19 @@ class Settings(BaseSettings):
     max_open_rounds: int = Field(16, ge=1, le=64, description="Most rounds a dataset asks at once.")
     max_active_jobs: int = Field(1_000, ge=1, description="Most unfinished jobs of a tenant.")
 
+    rate_per_key: int = Field(
+        12_000, ge=0, description="Requests a minute of one key, reports and devices apart; 0 is no limit."
+    )
+    rate_per_device_key: int = Field(
+        0,
+        ge=0,
+        description="The same for sending reports, and for keys that may do nothing else; many devices share one.",
+    )
+    rate_per_address: int = Field(0, ge=0, description="Requests a minute of one address, probes apart; 0 is no limit.")
+    rate_of_failures: int = Field(
+        1_000, ge=0, description="Requests a minute of one address without a live key; 0 is no limit."
+    )
+
     @field_validator("records_key")
     @classmethod
     def _are_keys(cls, value: SecretStr | None) -> SecretStr | None:
@@ -57,6 +81,17 @@ class Settings(BaseSettings):
             return None
         sealing.read_keys(value.get_secret_value())
         return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        _networks(value)
+        return value
+
+    @property
+    def proxy_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """The trusted proxies."""
+        return _networks(self.trusted_proxies)
 
     @property
     def resolved_database_url(self) -> str:
@@ -67,6 +102,13 @@ class Settings(BaseSettings):
     def embedded(self) -> bool:
         """Whether everything lives in one SQLite file on this machine."""
         return self.resolved_database_url.startswith("sqlite")
+
+
+def _networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    try:
+        return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError("each is an address or a network such as 10.0.0.0/8, with commas between them") from None
 
 
 @lru_cache

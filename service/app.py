@@ -12,6 +12,7 @@ import anyio.to_thread
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
+from sqlalchemy.pool import QueuePool
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -19,11 +20,15 @@ from starlette.responses import Response
 
 from models.db import Database
 from models.doorbell import open_doorbell
+from models.exposition import expose
 from models.settings import Settings
 from service import openapi
 from service.auth import Authentication, KeyCache, documented_key
 from service.ingest import ReportIngest
+from service.limits import RateLimits
+from service.metrics import GatewayMetrics
 from service.middleware import BodyLimit, RequestContext
+from service.readiness import Readiness
 from service.record_formats import JSON_WEIGHT, MAX_JSON_BYTES
 from service.routes import datasets, forecasts, health, jobs, keys, ledger, records, results, rounds
 from service.services import Services
@@ -47,18 +52,26 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
     doorbell = open_doorbell(redis_url, settings.poll_seconds)
     uploads = Uploads(UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES))
-    services = Services(settings, database, doorbell, KeyCache(database), ReportWriter(database, doorbell), uploads)
+    metrics = GatewayMetrics()
+    writer = ReportWriter(database, doorbell, metrics)
+    limits = RateLimits(settings, metrics)
+    readiness = Readiness(settings, database, writer)
+    services = Services(settings, database, doorbell, KeyCache(database), writer, uploads, metrics, limits, readiness)
+    _watch(services)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         # a request in a thread takes a connection: more threads than connections would only wait for each other
         anyio.to_thread.current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size - 1
         services.writer.start()
+        stop_exposing = expose(metrics.registry, settings.host, settings.metrics_port)
         try:
             yield
         finally:
             services.stopping.set()
             await run_in_threadpool(services.writer.stop)
+            await run_in_threadpool(stop_exposing)
+            await limits.close()
             if ours:
                 database.close()
 
@@ -73,8 +86,8 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         separate_input_output_schemas=False,
         exception_handlers={HTTPException: _hand_on, RequestValidationError: _hand_on},
         middleware=[
-            Middleware(RequestContext),
-            Middleware(Authentication, keys=services.keys),
+            Middleware(RequestContext, metrics=metrics, stopping=services.stopping),
+            Middleware(Authentication, keys=services.keys, limits=limits),
             Middleware(BodyLimit, max_bytes=settings.max_body_bytes, max_records_bytes=settings.max_records_bytes),
             Middleware(ReportIngest, services=services),
         ],
@@ -85,6 +98,20 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         app.include_router(noun.router, dependencies=[Security(documented_key)])
     _add_documentation(app)
     return app
+
+
+def _watch(services: Services) -> None:
+    """Expose what is asked for only at a scrape."""
+    metrics, pool = services.metrics, services.database.engine.pool
+
+    def redis_away() -> dict[str, float]:
+        return {"doorbell": services.doorbell.is_away, "limits": services.limits.is_redis_away}
+
+    metrics.watch_queue(services.database)
+    metrics.watch("sfumato_watchers", "Requests that wait for a job.", lambda: {"": services.watchers.n_waiting})
+    if isinstance(pool, QueuePool):
+        metrics.watch("sfumato_database_connections", "Connections in use.", lambda: {"": pool.checkedout()})
+    metrics.watch("sfumato_redis_away", "1 where Redis does not answer.", redis_away, "part")
 
 
 async def _hand_on(_request: Request, error: Exception) -> Response:

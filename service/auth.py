@@ -13,6 +13,7 @@ from starlette.types import Scope as AsgiScope
 from models import tenant
 from models.db import Database
 from models.tenant import Caller, Scope
+from service.limits import RateLimits
 from service.middleware import header
 from service.problems import Forbidden, Unauthenticated
 
@@ -36,10 +37,19 @@ class KeyCache:
         self._held: dict[bytes, tuple[Caller, float]] = {}
         self._asked: dict[bytes, asyncio.Task[Caller | None]] = {}
 
-    async def caller(self, authorization: bytes | None) -> Caller:
-        """Who a header's key belongs to; raises Unauthenticated."""
+    async def caller(self, authorization: bytes | None, *, known_only: bool = False) -> Caller:
+        """Who a header's key belongs to; raises Unauthenticated.
+
+        Parameters
+        ----------
+        authorization : bytes or None
+        known_only : bool
+            Whether a key that was not live here a moment ago is refused without being looked up.
+        """
         secret_hash = tenant.hash_secret(_secret(authorization))
         held = self._held.get(secret_hash)
+        if held is None and known_only:
+            raise Unauthenticated("this key is unknown, expired or revoked")
         found = held[0] if held and held[1] > time.monotonic() else await self._ask(secret_hash)
         if found is None or (found.expires_at is not None and found.expires_at <= self._database.clock()):
             raise Unauthenticated("this key is unknown, expired or revoked")
@@ -56,7 +66,10 @@ class KeyCache:
 
     def _answered(self, secret_hash: bytes, done: "asyncio.Task[Caller | None]") -> None:
         del self._asked[secret_hash]
-        if done.cancelled() or done.exception() is not None or (found := done.result()) is None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        if (found := done.result()) is None:
+            self._held.pop(secret_hash, None)
             return
         if len(self._held) >= _MAX_HELD:
             self._held.clear()
@@ -68,7 +81,7 @@ class KeyCache:
 
     def forget(self) -> None:
         """A key was revoked: look everything up anew."""
-        self._held.clear()
+        self._held = {secret_hash: (caller, 0.0) for secret_hash, (caller, _) in self._held.items()}
 
 
 def _secret(authorization: bytes | None) -> str:
@@ -81,16 +94,31 @@ def _secret(authorization: bytes | None) -> str:
 
 
 class Authentication:
-    """Pure ASGI: no request below `/v1` gets on without a live key, before its body is read."""
+    """Pure ASGI: no request below `/v1` gets on without a live key, or too often, before its body is read."""
 
-    def __init__(self, app: ASGIApp, *, keys: KeyCache) -> None:
+    def __init__(self, app: ASGIApp, *, keys: KeyCache, limits: RateLimits) -> None:
         self._app = app
         self._keys = keys
+        self._limits = limits
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """One request; its `state` gets the caller."""
-        if scope["type"] == "http" and scope["path"].startswith("/v1"):
-            scope["state"]["caller"] = await self._keys.caller(header(scope, b"authorization"))
+        if scope["type"] == "http":
+            limits = self._limits
+            if limits.per_address is not None:
+                await limits.of_address(scope)
+            if scope["path"].startswith("/v1"):
+                try:
+                    caller = await self._keys.caller(
+                        header(scope, b"authorization"), known_only=limits.is_shut_out(scope)
+                    )
+                except Unauthenticated:
+                    await limits.of_failure(scope)
+                    raise
+                scope["state"]["caller"] = caller
+                policy = limits.policy_of(scope, caller)
+                if policy is not None:
+                    await limits.of_key(scope, policy, caller)
         await self._app(scope, receive, send)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_serializer, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from service.schemas import Epsilon, Wire, check, example, integer
+from service.schemas import Delta, Epsilon, Wire, check, example, integer
 from sfumato import specs
 from sfumato.specs.central import MAX_HEIGHT, MAX_STEPS_OF_LLOYD
 
@@ -120,4 +120,9 @@ class GatedGridKmeans(AlgorithmParameters):
     type: Literal["gated_grid_kmeans"]
     epsilon: Epsilon = _epsilon()
     clusters: Clusters
+    delta: Delta = Field(
+        0.0,
+        description="What it may spend of the dataset's delta, 0 or 1e-15 to 1e-3: with one the guarantee is "
+        "approximate, and noise is Gaussian where that is less.",
+    )
     seed: Seed = Field(0, description="Of the places k-means starts from.")

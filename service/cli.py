@@ -98,9 +98,11 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
     from sqlalchemy.exc import SQLAlchemyError
 
     from models.db import Database, migrate
+    from models.process import end_with_starter
     from service import embedded, logs, server
     from service.app import create_app
 
+    end_with_starter()
     settings = _settings(host=host, port=port, home=home)
     bound, url = _bound(settings)
     settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -173,6 +175,12 @@ def worker(context: typer.Context) -> None:
 def demo(context: typer.Context) -> None:
     """The whole way from 200,000 devices to clusters on a map; `sfumato demo --help` has its options."""
     os.execv(sys.executable, [sys.executable, "-P", "-m", "demo", *context.args])  # noqa: S606 - our own program
+
+
+@app.command(context_settings=PASS_ON)
+def audit(context: typer.Context) -> None:
+    """Look at every claim of privacy, or plant every leak; `sfumato audit --help` has its options."""
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "audit", *context.args])  # noqa: S606 - our own program
 
 
 @app.command()
@@ -347,6 +355,7 @@ def forecast(
     reports: Annotated[int | None, typer.Option(min=1, help="Devices expected to take part.")] = None,
     records: Annotated[int | None, typer.Option(min=1, help="In place of --reports: records, by your guess.")] = None,
     clusters: Annotated[int | None, typer.Option(help="How many.", show_default="counted")] = None,
+    delta: Annotated[float, typer.Option(help="Over records: what the job may spend of it.")] = 0.0,
     algorithm: Annotated[str, typer.Option(help="Its type, with its default parameters.")] = "auto",
     quality: Annotated[float | None, typer.Option(help="Reports for such an adjusted Rand index?")] = None,
     size_error: Annotated[float | None, typer.Option(help="Reports for such an error of a size?")] = None,
@@ -364,7 +373,7 @@ def forecast(
     try:
         forecasting.tell(
             algorithm, epsilon, clusters, features,
-            n_reports=reports, n_records=records, as_json=as_json, console=console, **wish,
+            n_reports=reports, n_records=records, delta=delta, as_json=as_json, console=console, **wish,
         )  # fmt: skip
     except SfumatoError as error:
         raise _Failed(str(error)) from None

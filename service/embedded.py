@@ -11,6 +11,7 @@ import structlog
 
 from models import sealing, tenant
 from models.db import Database
+from models.process import PARENT_VARIABLE
 from models.settings import Settings
 from models.tenant import FIRST_TENANT, Scope
 
@@ -79,9 +80,11 @@ class WorkerProcess:
         # -P: a folder `workers` where the user happens to be is not taken for ours
         self._command = [sys.executable, "-P", "-m", "workers"]
         self._environment = os.environ | {
-            "SFUMATO_DIE_WITH_PARENT": str(os.getpid()),
+            PARENT_VARIABLE: str(os.getpid()),
             "SFUMATO_HOME": str(settings.home.resolve()),
         }
+        if settings.metrics_port:  # the gateway has it; its worker takes the next one
+            self._environment["SFUMATO_METRICS_PORT"] = str(settings.metrics_port + 1)
         self._stopping = threading.Event()
         self._changing = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None

@@ -9,7 +9,7 @@ from typing_extensions import TypeAliasType
 
 from models.dataset import MAX_RECORDS_PER_USER
 from service.algorithm_schemas import Algorithm
-from service.resources import Amount, Count, DatasetId, Nano
+from service.resources import Amount, Atto, Count, DatasetId, Nano
 from service.schemas import Double, Wire, example, integer
 from service.spec_schemas import Draw, Feature
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, MAX_FEATURES
@@ -171,6 +171,8 @@ class CentralForecast(Wire):
     max_records_per_user: Count
     epsilon: Amount = Field(description="The most it spends, and what its job reserves.")
     epsilon_nano: Nano
+    delta: Amount = Field(description="The same of delta; 0 for a pure guarantee.")
+    delta_atto: Atto
     clusters: Count = Field(description="How many it will look for: fewer than asked for where noise would hide them.")
     ratio: Amount | None = Field(
         description="Mean squared distance to the nearest centre, over that of k-means without noise; null where it "

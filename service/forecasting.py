@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sfumato.accounting import format_epsilon
+from sfumato.accounting import format_delta, format_epsilon
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import (
     Forecast,
@@ -20,7 +20,7 @@ from sfumato.forecast import (
     records_forecast_to_wire,
     reports_needed,
 )
-from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire
+from sfumato.specs import Auto, central_algorithm_from_wire, local_algorithm_from_wire
 
 
 def tell(
@@ -31,17 +31,23 @@ def tell(
     *,
     n_reports: int | None,
     n_records: int | None,
+    delta: float,
     as_json: bool,
     console: Console,
     **wish: Any,
 ) -> None:
     """Forecast over reports or over records, whichever is given, and print it; raises InvalidSpec as they do."""
     if n_reports is not None and n_records is None:
+        if delta:
+            raise InvalidSpec("delta is of algorithms over records: give --records")
         show(made(kind, epsilon, clusters, n_features, n_reports, **wish), as_json=as_json, console=console)
     elif n_records is not None and n_reports is None:
         if any(value is not None for value in wish.values()):
             raise InvalidSpec("a wish asks for reports: over records there is no such answer")
-        algorithm = central_algorithm_from_wire(_asked(kind, epsilon, clusters))
+        if delta and kind == Auto.type:
+            raise InvalidSpec("auto takes no delta: name what does, --algorithm gated_grid_kmeans")
+        asked = _asked(kind, epsilon, clusters) | ({"delta": delta} if delta else {})
+        algorithm = central_algorithm_from_wire(asked)
         found = forecast_records(algorithm, n_features=n_features, expected_records=n_records)
         show_over_records(found, as_json=as_json, console=console)
     else:
@@ -98,7 +104,8 @@ def show_over_records(found: RecordsForecast, *, as_json: bool, console: Console
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("algorithm", found.algorithm.type)
-    table.add_row("cost", f"at most ε = {format_epsilon(found.epsilon_nano)} of the dataset's budget")
+    delta = f" and δ = {format_delta(found.delta_atto)}" if found.delta_atto else ""
+    table.add_row("cost", f"at most ε = {format_epsilon(found.epsilon_nano)}{delta} of the dataset's budget")
     table.add_row("clusters looked for", str(found.expected.clusters))
     if found.expected.ratio is not None:
         band = f"{found.expected.lower:.3g} to {found.expected.upper:.3g}"

@@ -19,6 +19,7 @@ from models.tenant import Caller
 from models.tenant import Scope as KeyScope
 from service import reports
 from service.auth import check
+from service.metrics import REPORTS_ROUTE
 from service.middleware import header, send_body
 from service.problems import MethodNotAllowed, Unavailable, UnsupportedMediaType
 from service.reports import Packed, Shape
@@ -51,6 +52,11 @@ class ReportIngest:
         self._shapes: dict[str, Shape] = {}
         self._closed: dict[str, float] = {}  # rounds that took nothing, and until when that is not asked again
         self.pending_bytes = 0  # held by requests that are not answered yet
+        services.metrics.watch(
+            "sfumato_pending_bytes",
+            "Memory of reports that wait for their commit.",
+            lambda: {"": self.pending_bytes},
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -60,6 +66,7 @@ class ReportIngest:
             return
         if scope["method"] != "POST":
             raise MethodNotAllowed(headers=[("allow", "POST")])
+        scope["state"]["route"] = REPORTS_ROUTE
         caller: Caller = scope["state"]["caller"]
         check(caller, KeyScope.DEVICE, KeyScope.DATASETS)
         shape = await self._shape(caller, path[1])

@@ -137,4 +137,4 @@ def _id(user: str | int) -> bytes:
 
 def bad_record(index: int, why: str) -> ValidationFailed:
     """The refusal of an upload for one of its records."""
-    return ValidationFailed(f"record {index}: {why}; nothing of the upload was stored")
+    return ValidationFailed(f"record {index}: {why} (records are counted from 0); nothing of the upload was stored")

@@ -12,6 +12,7 @@ from service.resources import (
     MAX_COLLECT_SECONDS,
     WEEK_SECONDS,
     Amount,
+    Atto,
     Count,
     Cursor,
     DatasetId,
@@ -28,7 +29,7 @@ JobState = Literal["queued", "running", "collecting", "succeeded", "failed", "ca
 
 
 class NewJob(Wire):
-    """Clusters to be found. Without `round_ids` its epsilon is reserved.
+    """Clusters to be found. Without `round_ids` its epsilon is reserved, and its delta where it has one.
 
     On a local dataset its rounds open by themselves. On a central one it works on the records, and what is said here
     of reports, rounds and collecting is left out.
@@ -104,6 +105,7 @@ class Job(Wire):
     round_ids: list[RoundId]
     state: JobState
     epsilon: Amount = Field(description="Reserved at submission.")
+    delta: Amount = Field(description="Reserved at submission; 0 for a pure guarantee.")
     target_reports: Count | None = Field(
         description="Devices expected to take part; null over earlier rounds and over records."
     )
@@ -191,6 +193,11 @@ class Charge(Wire):
     n_values: Count = Field(description="Numbers in the answer.")
     epsilon: Amount
     epsilon_nano: Nano
+    delta: Amount
+    delta_atto: Atto
+    rho_pico: Annotated[int, integer()] = Field(
+        description="Of the concentrated block before it, which was charged for it: its share, in 1e-12; else 0."
+    )
     reference: str = Field(
         description="Of the ledger's posting: the job and the number of the question.",
         examples=[f"job_{EXAMPLE_ULID}#0"],
@@ -204,6 +211,7 @@ class Result(Wire):
     dataset_id: DatasetId
     algorithm: Algorithm
     epsilon: Amount = Field(description="What the collection cost a device; over records, the odometer's sum.")
+    delta: Amount = Field(description="Over records: the odometer's sum; 0 for a pure guarantee.")
     rounds: list[UsedRound]
     odometer: list[Charge] = Field(
         description="Over records: every question in order, and its cost; each has its posting in the ledger."

@@ -7,6 +7,8 @@ import traceback
 
 import structlog
 
+WHOLE_SECONDS = "%Y-%m-%dT%H:%M:%SZ"  # finer times would tell how long an upload or a job over records took
+
 
 def configure() -> None:
     """For people on a terminal, JSON elsewhere; of the server's own log only warnings."""
@@ -14,7 +16,7 @@ def configure() -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.TimeStamper(fmt=WHOLE_SECONDS, utc=True),
             lines,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

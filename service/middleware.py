@@ -1,14 +1,16 @@
 """What every request passes, as pure ASGI: an id, problems for errors, the access log, the body's limits."""
 
 import asyncio
-import itertools
+import re
 import secrets
 import time
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.limits import headers as limit_headers
 from service.logs import describe
+from service.metrics import GatewayMetrics, route_of
 from service.problems import (
     MEDIA_TYPE,
     BadRequest,
@@ -24,8 +26,11 @@ RECORDS_SECONDS = 900  # the same for records: a curator's upload may be large, 
 CONTROL_BODY_BYTES = 1 << 20  # largest body where no reports or points are sent
 POINTS_BODY_BYTES = 32 << 20
 
+_TELLING = re.compile("/v1/datasets/[^/]+(/records)?|/v1/jobs/[^/]+(/events)?")  # how long these take is private
+
 _NO_STORE = (b"cache-control", b"no-store")
 _NO_SNIFF = (b"x-content-type-options", b"nosniff")
+_CLOSE = (b"connection", b"close")
 
 log = structlog.get_logger(__name__)
 
@@ -52,13 +57,22 @@ class RequestContext:
     The log holds the method, the path without its query, the status and the time taken; not
     who asked, since that may be one person's device. Reports that were stored are not logged
     one by one: the report log keeps no times, and this one is not to tell them either. How many
-    records there are is private, so the time it took to take or count them is not logged.
+    records there are is private, so the time it took to take or count them, or to wait for a job
+    over them, is not logged. A request's id is random: one that counted would tell whoever asks
+    how many others did.
+
+    Parameters
+    ----------
+    metrics : GatewayMetrics
+        Counts what is answered, by route and status.
+    stopping : Event
+        Once it is set, answers ask clients to take their next request elsewhere.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: GatewayMetrics, stopping: asyncio.Event) -> None:
         self._app = app
-        self._process = secrets.token_hex(4)
-        self._numbers = itertools.count()
+        self._metrics = metrics
+        self._stopping = stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -66,7 +80,7 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        request_id = f"{self._process}{next(self._numbers):08x}"
+        request_id = secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
         status = 0
 
@@ -75,8 +89,15 @@ class RequestContext:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", ()), (b"x-request-id", request_id.encode()), _NO_SNIFF]
-                if not any(name == b"cache-control" for name, _ in headers):
+                for name, _ in headers:
+                    if name == b"cache-control":
+                        break
+                else:
                     headers.append(_NO_STORE)
+                if told := scope["state"].get("rate_limits"):
+                    headers += limit_headers(told)
+                if self._stopping.is_set():
+                    headers.append(_CLOSE)
                 message["headers"] = headers
             await send(message)
 
@@ -91,6 +112,7 @@ class RequestContext:
             if status == 0:  # else the answer breaks off, and the server closes the connection
                 await send_problem(send_named, problem, request_id)
         finally:
+            self._metrics.answered(scope["method"], route_of(scope), status, time.perf_counter() - began)
             if not (status == 202 and scope["path"].endswith("/reports")):
                 took = {"ms": round(1000 * (time.perf_counter() - began), 1)}
                 log.info(
@@ -98,7 +120,7 @@ class RequestContext:
                     method=scope["method"],
                     path=scope.get("raw_path", b"").decode("ascii", "replace").partition("?")[0][:200],
                     status=status,
-                    **({} if scope["path"].endswith("/records") else took),
+                    **({} if _TELLING.fullmatch(scope["path"]) else took),
                     request_id=request_id,
                 )
 

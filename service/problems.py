@@ -35,7 +35,7 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from starlette.exceptions import HTTPException
 
 from models import errors as refusals
-from sfumato.accounting import NANO
+from sfumato.accounting import ATTO, NANO
 from sfumato.errors import InvalidPoint, InvalidSpec, SfumatoError
 from sfumato.errors import ReportMalformed as MalformedReport
 
@@ -117,6 +117,7 @@ class BudgetExhausted(Problem):
 
     code, status, title = "budget_exhausted", 409, "The dataset's budget cannot bear this"
     example: ClassVar[dict[str, Any]] = {
+        "short": "epsilon",
         "requested": 2.0,
         "granted": 4.0,
         "reserved": 0.0,
@@ -204,8 +205,8 @@ class RateLimited(Problem):
 
     code, status, title = "rate_limited", 429, "Too many requests at once"
 
-    def __init__(self, detail: str = "") -> None:
-        super().__init__(detail, headers=[("retry-after", str(RETRY_SECONDS))])
+    def __init__(self, detail: str = "", *, retry_seconds: int = RETRY_SECONDS) -> None:
+        super().__init__(detail, headers=[("retry-after", str(retry_seconds))])
 
 
 class InternalError(Problem):
@@ -258,14 +259,9 @@ def _from_domain(error: SfumatoError) -> Problem:
     if isinstance(error, MalformedReport):
         return ReportMalformed(error.reason, index=error.index)
     if isinstance(error, refusals.BudgetExhausted):
-        return BudgetExhausted(
-            str(error),
-            requested=error.requested_nano / NANO,
-            granted=error.granted_nano / NANO,
-            reserved=error.reserved_nano / NANO,
-            posted=error.posted_nano / NANO,
-            entries=list(error.entries),
-        )
+        one = NANO if error.short == "epsilon" else ATTO
+        amounts = {name: getattr(error, name) / one for name in ("requested", "granted", "reserved", "posted")}
+        return BudgetExhausted(str(error), short=error.short, **amounts, entries=list(error.entries))
     if isinstance(error, refusals.Refused):
         return _BY_CODE.get(error.code, Conflict)(str(error))
     return InternalError()
@@ -323,10 +319,10 @@ def _pointer(path: Sequence[str | int], body: Any, *, keep_last: bool) -> str:
 # ---- in the OpenAPI document ----
 
 
-def documented(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:
+def documented(*problems: type[Problem], is_limited: bool = True) -> dict[int | str, dict[str, Any]]:
     """The `responses` of an operation that may answer these problems, and those that any may."""
     by_status: dict[int, list[type[Problem]]] = {}
-    kinds: list[type[Problem]] = [*problems, InternalError, Unavailable]
+    kinds: list[type[Problem]] = [*problems, *([RateLimited] if is_limited else []), InternalError, Unavailable]
     for problem in dict.fromkeys(kinds):
         by_status.setdefault(problem.status, []).append(problem)
     return {

@@ -219,6 +219,7 @@ class _Names(msgspec.Struct):
     columns: list[str]
 
 
+NO_USER = "neither text nor a whole number"
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _AT = re.compile(r"`\$\.rows\[(\d+)\](?:\[(\d+)\])?`$")
 
@@ -237,7 +238,7 @@ class JsonReader(_Whole):
         except msgspec.ValidationError as error:
             raise self._misfit(str(error)) from None
         except _NOT_JSON:
-            raise BadRequest("the body is not JSON") from None
+            raise BadRequest("the body is not JSON, which has no NaN and no Infinity") from None
         self._body = bytearray()
         places, width = self._intake.places(read.columns), len(read.columns)
         rows: Sequence[Sequence[Any]] = read.rows
@@ -253,7 +254,7 @@ class JsonReader(_Whole):
         *features, user = places
         for index, row in enumerate(rows):
             if isinstance(row[user], float):
-                raise bad_record(index, f"{self._intake.user_feature} is neither text nor a whole number")
+                raise bad_record(index, f"{self._intake.user_feature} is {NO_USER}")
             for place in features:
                 if isinstance(row[place], str):
                     raise bad_record(index, f"{self._intake.features[features.index(place)].name} is not a number")
@@ -274,7 +275,10 @@ class JsonReader(_Whole):
         except _NOT_JSON:
             return BadRequest("the body is not JSON")
         name = given[int(place)] if int(place) < len(given) else ""
-        return bad_record(int(index), f"{name if name in self._intake.columns else 'a value'} is not what it should be")
+        if name not in self._intake.columns:
+            return bad_record(int(index), "a value is not what it should be")
+        is_user = name == self._intake.user_feature
+        return bad_record(int(index), f"{name} is {NO_USER if is_user else 'not a finite number'}")
 
 
 class ArrowReader(_Whole):

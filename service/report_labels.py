@@ -34,6 +34,7 @@ GONE = (
     "this job's reports were removed once they were counted: let devices label themselves with the published model "
     "(assign), or set keep_reports on the dataset before the next collection"
 )
+OVER_RECORDS = "a job over records names no record's cluster: label points you hold with the published model (assign)"
 
 Place = tuple[int, int, int]  # which of the job's rounds, the log's row, the report in it
 
@@ -184,8 +185,10 @@ class Labellers:
         Raises
         ------
         Conflict
-            No report is kept, or the model cannot label them.
+            It was a job over records, no report is kept, or the model cannot label them.
         """
+        if not document["rounds"]:
+            raise Conflict(OVER_RECORDS)
         used = [session.get(Round, each["id"]) for each in document["rounds"]]
         rounds = [each for each in used if each is not None and report.is_any(session, each.id)]
         if not rounds:

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from models.dataset import MAX_RECORDS_PER_USER
 from service.clock import from_timestamp
-from service.schemas import EXAMPLE_ULID, Double, Epsilon, Name, Wire, example, integer
+from service.schemas import EXAMPLE_ULID, Delta, Double, Epsilon, GrantedEpsilon, Name, Wire, example, integer
 from service.spec_schemas import Draw, Encoding, Feature, RoundSpec
 from sfumato.specs import MAX_FEATURES
 
@@ -21,8 +21,9 @@ _BASE64 = {"contentEncoding": "base64"}
 _DATE_TIME = {"format": "date-time"}
 
 Time = Annotated[str, Field(json_schema_extra=_DATE_TIME)]  # RFC 3339, UTC, six decimals
-Amount = Annotated[Double, Field(ge=0)]  # an epsilon of the ledger: granted, or a sum
-Nano = Annotated[int, integer()]  # the same, exactly
+Amount = Annotated[Double, Field(ge=0)]  # an epsilon or a delta of the ledger: granted, or a sum
+Nano = Annotated[int, integer()]  # an epsilon, exactly
+Atto = Annotated[int, integer()]  # a delta, exactly
 Count = Annotated[int, integer()]
 Scope = Literal["admin", "datasets", "records", "jobs", "device", "ledger"]
 RoundState = Literal["open", "closed", "tallied", "failed"]
@@ -71,6 +72,10 @@ class NewDataset(Wire):
     )
     features: list[Feature] = Field(min_length=1, max_length=MAX_FEATURES, description="What a record holds, in order.")
     epsilon: Epsilon = Field(description="The first grant.")
+    delta: Delta = Field(
+        0.0,
+        description="Central: granted with it, 0 or 1e-15 to 1e-3. With none, jobs have pure guarantees alone.",
+    )
     min_reports: Annotated[int, integer(1, MAX_INT32)] = Field(100, description="No round is used with fewer.")
     keep_reports: bool = Field(False, description="Whether reports outlive their tally.")
     user_feature: UserFeature | SkipJsonSchema[None] = Field(
@@ -134,13 +139,23 @@ class DatasetPage(Wire):
 class NewGrant(Wire):
     """More budget for a dataset."""
 
-    model_config = example(epsilon=2.0)
+    model_config = example(epsilon=2.0, delta=1e-6)
 
-    epsilon: Epsilon = Field(description="How much more.")
+    epsilon: GrantedEpsilon = Field(description="How much more; 0 beside a delta alone.")
+    delta: Delta = Field(
+        0.0,
+        description="Central: how much more delta, 0 or 1e-15 to 1e-3; a dataset has 1e-3 at most in all.",
+    )
+
+    @model_validator(mode="after")
+    def _of_something(self) -> "NewGrant":
+        if self.epsilon == 0 and self.delta == 0:
+            raise PydanticCustomError("grant", "epsilon lies in [0.000001, 32]; it may be 0 beside a delta alone")
+        return self
 
 
 class Budget(Wire):
-    """What a dataset was granted, what is held, what is spent."""
+    """What a dataset was granted, what is held, what is spent: epsilon, and delta with names of its own."""
 
     dataset_id: DatasetId
     granted: Amount
@@ -151,6 +166,14 @@ class Budget(Wire):
     reserved_nano: Nano
     posted_nano: Nano
     remaining_nano: Nano
+    delta_granted: Amount
+    delta_reserved: Amount
+    delta_posted: Amount
+    delta_remaining: Amount
+    granted_delta_atto: Atto
+    reserved_delta_atto: Atto
+    posted_delta_atto: Atto
+    remaining_delta_atto: Atto
     ledger_seq: Count = Field(description="The last entry.")
     ledger_hash: str = Field(description="Its hash; keep it, and a ledger that was cut off or rewritten shows.")
 
@@ -159,7 +182,8 @@ class LedgerEntry(Wire):
     """One charge or grant; never changed, never removed.
 
     `hash` is the SHA-256 of the entry's canonical JSON (sorted keys, no spaces, UTF-8) of all members
-    but `epsilon` and `hash`, with `at` in integer microseconds since 1970.
+    but `epsilon`, `delta` and `hash`, with `at` in integer microseconds since 1970; without the four that
+    end in `delta_atto` where all of them are 0.
     """
 
     id: EntryId
@@ -168,6 +192,8 @@ class LedgerEntry(Wire):
     kind: Literal["grant", "reserve", "post", "release"]
     epsilon: Amount
     epsilon_nano: Nano
+    delta: Amount
+    delta_atto: Atto
     reference: str = Field(
         description="What it is for: a grant, job or round, or a question of a central job as `job_…#0`."
     )
@@ -177,6 +203,9 @@ class LedgerEntry(Wire):
     granted_nano: Nano = Field(description="After this entry.")
     reserved_nano: Nano = Field(description="After this entry.")
     posted_nano: Nano = Field(description="After this entry.")
+    granted_delta_atto: Atto = Field(description="After this entry.")
+    reserved_delta_atto: Atto = Field(description="After this entry.")
+    posted_delta_atto: Atto = Field(description="After this entry.")
     prev_hash: str = Field(description="Hash of the entry before; zeros for the first.")
     hash: str
 

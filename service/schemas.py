@@ -6,14 +6,14 @@ asked there, so that the problem points to the place.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.config import JsonDict
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from sfumato.accounting import parse_epsilon
+from sfumato.accounting import parse_delta, parse_epsilon
 from sfumato.errors import InvalidSpec
 
 MAX_INT = 2**53 - 1  # the largest integer every JSON reader keeps exactly
@@ -48,6 +48,21 @@ Epsilon = Annotated[
     Field(ge=1e-6, le=32, allow_inf_nan=False, json_schema_extra=_DOUBLE),
     AfterValidator(_check_epsilon),
 ]
+
+
+def _check_granted(epsilon: float) -> float:
+    return epsilon if epsilon == 0 else _check_epsilon(epsilon)
+
+
+GrantedEpsilon = Annotated[Double, Field(ge=0, le=32), AfterValidator(_check_granted)]  # 0: beside a delta
+
+
+def _check_delta(delta: float) -> float:
+    check(lambda: parse_delta(delta))
+    return delta
+
+
+Delta = Annotated[Double, Field(ge=0, le=1e-3), AfterValidator(_check_delta)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Word = Annotated[str, StringConstraints(pattern="^[0-9]{1,20}$")]  # 64 bits, decimal: JSON numbers stop at 2**53
 
@@ -99,10 +114,13 @@ class Problem(Wire):
     reports_needed: Annotated[int, integer(1)] | SkipJsonSchema[None] = Field(
         None, description="`insufficient_reports`: how many would do; left out where no number would."
     )
-    requested: Double | SkipJsonSchema[None] = Field(None, description="`budget_exhausted`: epsilon asked for.")
-    granted: Double | SkipJsonSchema[None] = Field(None, description="`budget_exhausted`: epsilon granted.")
-    reserved: Double | SkipJsonSchema[None] = Field(None, description="`budget_exhausted`: epsilon held by jobs.")
-    posted: Double | SkipJsonSchema[None] = Field(None, description="`budget_exhausted`: epsilon spent.")
+    short: Literal["epsilon", "delta"] | SkipJsonSchema[None] = Field(
+        None, description="`budget_exhausted`: which of the two is short; the amounts are of it."
+    )
+    requested: Double | SkipJsonSchema[None] = Field(None, description="`budget_exhausted`: asked for.")
+    granted: Double | SkipJsonSchema[None] = Field(None, description="`budget_exhausted`: granted.")
+    reserved: Double | SkipJsonSchema[None] = Field(None, description="`budget_exhausted`: held by jobs.")
+    posted: Double | SkipJsonSchema[None] = Field(None, description="`budget_exhausted`: spent.")
     entries: list[str] | SkipJsonSchema[None] = Field(
         None, description="`budget_exhausted`: the newest ledger entries that hold or spent it."
     )

@@ -1,6 +1,7 @@
 """The HTTP server around the gateway: sockets, limits on heads, an end in good order."""
 
 import asyncio
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -72,6 +73,7 @@ class Server(uvicorn.Server):
         self._services = services
         self._on_start = on_start
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_draining = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
@@ -81,10 +83,20 @@ class Server(uvicorn.Server):
             self._on_start()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal to end: whoever waits for a job is answered now."""
-        super().handle_exit(sig, frame)
+        """A signal to end: `/readyz` says no and whoever waits for a job is answered, from now on.
+
+        At SIGTERM requests are still taken for a while, so that whoever balances the load can
+        learn of it, and each answer asks its client to connect elsewhere; at SIGINT, and at a
+        second signal, no more.
+        """
+        seconds = self._services.settings.drain_seconds
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._services.stopping.set)
+        if sig == signal.SIGTERM and seconds and self._loop is not None and not self._is_draining:
+            self._is_draining = True
+            self._loop.call_soon_threadsafe(self._loop.call_later, seconds, super().handle_exit, sig, frame)
+        else:
+            super().handle_exit(sig, frame)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -123,6 +135,7 @@ def run(app: FastAPI, bound: socket.socket, on_start: Callable[[], None] = lambd
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash writes no memory to disk: keys and uploads are in it
     server = Server(config, app.state.services, on_start)
     before = {sig: signal.signal(sig, _ignore) for sig in (signal.SIGTERM, signal.SIGINT)}
     try:

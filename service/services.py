@@ -7,7 +7,10 @@ from models.db import Database
 from models.doorbell import Doorbell
 from models.settings import Settings
 from service.auth import KeyCache
+from service.limits import RateLimits
+from service.metrics import GatewayMetrics
 from service.problems import RateLimited
+from service.readiness import Readiness
 from service.report_labels import Labellers
 from service.uploads import Uploads
 from service.writer import ReportWriter
@@ -20,6 +23,11 @@ class Watchers:
 
     def __init__(self) -> None:
         self._n = 0
+
+    @property
+    def n_waiting(self) -> int:
+        """How many there are."""
+        return self._n
 
     def check(self) -> None:
         """Raise RateLimited where one more would be too many."""
@@ -43,6 +51,9 @@ class Services:
     keys: KeyCache
     writer: ReportWriter
     uploads: Uploads
+    metrics: GatewayMetrics
+    limits: RateLimits
+    readiness: Readiness
     watchers: Watchers = field(default_factory=Watchers)
     labellers: Labellers = field(default_factory=Labellers)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)  # set as the server begins to end

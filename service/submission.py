@@ -7,6 +7,7 @@ from models.errors import Conflict
 from models.round import Collect
 from service.job_resources import NewJob
 from service.problems import InsufficientReports, ValidationFailed
+from sfumato.accounting import parse_delta
 from sfumato.forecast import choose, choose_central, insufficient_of, is_far_from
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, AnyAlgorithm, Auto, CentralAlgorithm
 
@@ -44,6 +45,11 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob) -> Collect:
     if body.target_reports is not None and not body.round_ids and not body.allow_insufficient:
         _require_enough(algorithm, len(dataset.features), body.target_reports)
     return Collect(body.target_reports or 0, body.min_reports, body.collect_seconds)
+
+
+def delta_atto(algorithm: AnyAlgorithm) -> int:
+    """What a job reserves of its dataset's delta: over records what its algorithm declares, else nothing."""
+    return parse_delta(algorithm.delta) if isinstance(algorithm, CentralAlgorithm) else 0
 
 
 def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: int) -> None:

@@ -15,7 +15,7 @@ from models import round as rounds
 from models.db import canonical_json
 from service import resources
 from service.clock import optional_timestamp, timestamp
-from sfumato.accounting import NANO
+from sfumato.accounting import ATTO, NANO
 
 Json = dict[str, Any]
 
@@ -23,6 +23,11 @@ Json = dict[str, Any]
 def epsilon(nano: int) -> float:
     """Nano-epsilon as the number people read; exact for what a double holds."""
     return nano / NANO
+
+
+def delta(atto: int) -> float:
+    """Atto-delta as the number people read; exact for what a double holds."""
+    return atto / ATTO
 
 
 def dataset(row: datasets.Dataset) -> resources.Dataset:
@@ -53,17 +58,20 @@ def record_counts(counts: record.Counts, users: record.Users | None, *, by_user:
 
 def budget(last: ledger.LedgerEntry) -> resources.Budget:
     """A budget, by its ledger's last entry."""
-    remaining = last.granted_nano - last.reserved_nano - last.posted_nano
+    balance = ledger.balance_after(last)
     return resources.Budget(
         dataset_id=last.dataset_id,
-        granted=epsilon(last.granted_nano),
-        reserved=epsilon(last.reserved_nano),
-        posted=epsilon(last.posted_nano),
-        remaining=epsilon(remaining),
-        granted_nano=last.granted_nano,
-        reserved_nano=last.reserved_nano,
-        posted_nano=last.posted_nano,
-        remaining_nano=remaining,
+        granted=epsilon(balance.granted_nano),
+        reserved=epsilon(balance.reserved_nano),
+        posted=epsilon(balance.posted_nano),
+        remaining=epsilon(balance.free_nano),
+        remaining_nano=balance.free_nano,
+        delta_granted=delta(balance.granted_delta_atto),
+        delta_reserved=delta(balance.reserved_delta_atto),
+        delta_posted=delta(balance.posted_delta_atto),
+        delta_remaining=delta(balance.free_delta_atto),
+        remaining_delta_atto=balance.free_delta_atto,
+        **balance._asdict(),
         ledger_seq=last.seq,
         ledger_hash=last.hash,
     )
@@ -72,9 +80,8 @@ def budget(last: ledger.LedgerEntry) -> resources.Budget:
 def ledger_entry(row: ledger.LedgerEntry) -> resources.LedgerEntry:
     """A ledger entry."""
     columns = {column.key: getattr(row, column.key) for column in ledger.LedgerEntry.__table__.columns}
-    return resources.LedgerEntry.model_validate(
-        columns | {"epsilon": epsilon(row.epsilon_nano), "at": timestamp(row.at)}
-    )
+    told = {"epsilon": epsilon(row.epsilon_nano), "delta": delta(row.delta_atto), "at": timestamp(row.at)}
+    return resources.LedgerEntry.model_validate(columns | told)
 
 
 def round_(row: rounds.Round) -> Json:
@@ -129,6 +136,7 @@ def job(row: jobs.Job, own_rounds: Sequence[rounds.Round]) -> Json:
         "round_ids": row.round_ids,
         "state": row.state,
         "epsilon": epsilon(row.epsilon_nano),
+        "delta": delta(row.delta_atto),
         "target_reports": target_reports,
         "min_reports": row.min_reports,
         "collect_seconds": row.collect_seconds,
@@ -153,11 +161,13 @@ def _without_unset(algorithm: Json) -> Json:
 def result(row: results.Result, of: jobs.Job) -> Json:
     """A result, the schema `Result`; its model goes out as it was stored."""
     document = row.document
+    odometer = document.get("odometer", ())
     return {
         "job_id": of.id,
         "dataset_id": of.dataset_id,
         "algorithm": _without_unset(document["algorithm"]),
         "epsilon": epsilon(document["epsilon_nano"]),
+        "delta": delta(document.get("delta_atto", 0)),
         "rounds": [
             {
                 "id": used["id"],
@@ -167,15 +177,19 @@ def result(row: results.Result, of: jobs.Job) -> Json:
             }
             for used in document["rounds"]
         ],
-        "odometer": [
-            {**asked, "epsilon": epsilon(asked["epsilon_nano"]), "reference": answer.reference(of.id, index)}
-            for index, asked in enumerate(document.get("odometer", ()))
-        ],
+        "odometer": [_charge(asked, answer.reference(of.id, index)) for index, asked in enumerate(odometer)],
         # older results do not tell them
         "model": {"centroid_errors": None, "encoding": None, "memberships": None} | document["model"],
         "software_version": row.software_version,
         "created_at": timestamp(row.created_at),
     }
+
+
+def _charge(asked: Json, reference: str) -> Json:
+    """A line of the odometer; older results have no delta and no blocks."""
+    asked = {"delta_atto": 0, "rho_pico": 0} | asked
+    amounts = {"epsilon": epsilon(asked["epsilon_nano"]), "delta": delta(asked["delta_atto"])}
+    return asked | amounts | {"reference": reference}
 
 
 def key(row: tenant.Key) -> resources.Key:

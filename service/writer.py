@@ -7,6 +7,7 @@ report. A request is answered after its commit, and all of a request is in one c
 
 import asyncio
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from models.db import Database
 from models.doorbell import Doorbell
 from models.errors import RoundClosed
 from service.logs import describe
+from service.metrics import GatewayMetrics
 from service.problems import Unavailable
 from service.reports import Packed
 
@@ -41,15 +43,23 @@ class ReportWriter:
     database : Database
     doorbell : Doorbell
         Rung where a round became full, after the commit.
+    metrics : GatewayMetrics, optional
+        Counts what is stored.
     """
 
-    def __init__(self, database: Database, doorbell: Doorbell) -> None:
+    def __init__(self, database: Database, doorbell: Doorbell, metrics: GatewayMetrics | None = None) -> None:
         self._database = database
         self._doorbell = doorbell
+        self._metrics = metrics or GatewayMetrics()
         self._changed = threading.Condition()
         self._pending: deque[_Waiting] = deque()
         self._is_ending = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether reports that are handed over will be stored."""
+        return self._thread is not None and self._thread.is_alive() and not self._is_ending
 
     def start(self) -> None:
         """Begin to take reports."""
@@ -93,8 +103,12 @@ class ReportWriter:
                 group = self._take()
             if not group:
                 return
+            began = time.perf_counter()
             outcome, full = self._commit(group)
+            seconds = time.perf_counter() - began
             _tell(group, outcome)
+            n_reports = sum(each.packed.n_reports for each in group if each.round_id not in outcome)
+            self._metrics.committed(len(group), n_reports, seconds)
             for job_or_round_id in full:
                 self._doorbell.ring(job_or_round_id)
 

@@ -28,8 +28,11 @@ from tests.servers import PostgresServer, RedisServer
 
 REDIS_DATABASES = 16
 
-# An example that waits for the compiler, or for its turn on a busy machine, says nothing about the code.
-hypothesis.settings.register_profile("sfumato", deadline=None)
+# An example that waits for the compiler, or for its turn on a busy machine, says nothing about the code. Every run
+# looks at the same examples, so that one which fails fails everywhere: `--hypothesis-profile=explore` draws others.
+PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("sfumato", PATIENT, derandomize=True)
+hypothesis.settings.register_profile("explore", PATIENT)
 hypothesis.settings.load_profile("sfumato")
 
 

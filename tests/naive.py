@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from itertools import combinations, pairwise, product
+from math import isqrt
 
 import numpy as np
 
@@ -360,6 +361,16 @@ def clipped_residual(centre, radius, point):
     """What is added of a record: its residual, in proportion cut towards zero to an L1 norm of the radius at most."""
     residual = [int(x) - int(c) for x, c in zip(point, centre, strict=True)]
     norm = sum(abs(r) for r in residual)
+    if norm <= radius:
+        return residual, norm
+    return [int(Fraction(r * radius, norm)) for r in residual], radius
+
+
+def round_residual(centre, radius, point):
+    """The same in L2; what is divided by is the norm, rounded up, so that the radius is never passed."""
+    residual = [int(x) - int(c) for x, c in zip(point, centre, strict=True)]
+    square = sum(r * r for r in residual)
+    norm = 0 if square == 0 else isqrt(square - 1) + 1
     if norm <= radius:
         return residual, norm
     return [int(Fraction(r * radius, norm)) for r in residual], radius

@@ -27,8 +27,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-START_SECONDS = 30.0
-STOP_SECONDS = 10.0
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
 SCRATCH_PREFIX = "sfumato-test-"
 
 _PR_SET_PDEATHSIG = 1
@@ -175,7 +175,7 @@ class PostgresServer:
 
     def _answers(self) -> bool:
         try:
-            psycopg.connect(self.url().replace("+psycopg", ""), connect_timeout=2).close()
+            psycopg.connect(self.url().replace("+psycopg", ""), connect_timeout=10).close()
         except psycopg.OperationalError:
             return False
         return True

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -38,10 +39,13 @@ def listening(pid: int) -> set[str]:
     return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
-def wait_until_gone(pid: int, seconds: float = 10) -> bool:
+def wait_until_gone(pid: int, seconds: float = 120) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
             return True
         time.sleep(0.02)
     return False
@@ -84,7 +88,7 @@ class TestServers:
             with pytest.raises(psycopg.OperationalError, match="password"):
                 psycopg.connect(host="127.0.0.1", port=server.port, user="sfumato", dbname="postgres")
         else:
-            with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
                 connection.sendall(b"PING\r\n")
                 assert connection.recv(100).startswith(b"-NOAUTH")
         assert scratch is not None
@@ -101,7 +105,7 @@ class TestServers:
             "begun = [PostgresServer(), RedisServer()]\n"
             "for server in begun: server.start()\n"
             "print(json.dumps([server.process.pid for server in begun]), flush=True)\n"
-            "time.sleep(60)\n"
+            "time.sleep(600)\n"
         )
         root = Path(__file__).parents[1]
         with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=root) as parent:
@@ -123,7 +127,7 @@ class TestServers:
         first, second = RedisServer(), RedisServer()
         try:
             first.start()
-            ports = iter([first.port, free_port()])
+            ports = chain([first.port], iter(free_port, None))
             monkeypatch.setattr(servers, "free_port", lambda: next(ports))
             second.start()
             assert second.port != first.port

@@ -14,12 +14,13 @@ import structlog
 
 from models.db import Database
 from models.doorbell import open_doorbell
+from models.exposition import expose
+from models.process import end_with_starter
 from models.settings import Settings, settings
 from workers.child import RunCentral, StartPlan
-from workers.process import end_with_parent, log_to_stderr
+from workers.metrics import WorkerMetrics
+from workers.process import leave_no_core, log_to_stderr
 from workers.supervisor import Supervisor
-
-PARENT_VARIABLE = "SFUMATO_DIE_WITH_PARENT"
 
 
 def main(
@@ -36,17 +37,18 @@ def main(
     run_central : callable, optional
         Runs central algorithms.
     """
-    parent = int(os.environ.get(PARENT_VARIABLE) or 0)
-    if parent:
-        end_with_parent(parent if parent > 1 else os.getppid(), signal.SIGTERM)
+    is_bound = end_with_starter()
+    leave_no_core()
     log_to_stderr()
     chosen = chosen or settings()
     redis_url = chosen.redis_url.get_secret_value() if chosen.redis_url else None
     database = Database(chosen.resolved_database_url, pool_size=2)
     doorbell = open_doorbell(redis_url, chosen.poll_seconds)
+    metrics = WorkerMetrics(doorbell)
     supervisor = Supervisor(
-        chosen, database, doorbell, stop_with_parent=bool(parent), start=start, run_central=run_central
+        chosen, database, doorbell, stop_with_parent=is_bound, start=start, run_central=run_central, metrics=metrics
     )
+    stop_exposing = expose(metrics.registry, chosen.host, chosen.metrics_port)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         supervisor.stop()
@@ -56,6 +58,7 @@ def main(
     log = structlog.get_logger(__name__)
     log.info("worker_started", pid=os.getpid(), embedded=chosen.embedded, doorbell="redis" if redis_url else "polling")
     supervisor.run()
+    stop_exposing()
     database.close()
     log.info("worker_stopped", pid=os.getpid())
 

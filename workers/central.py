@@ -28,6 +28,8 @@ from sfumato.specs import Auto, CentralAlgorithm, Feature, central_algorithm_fro
 
 RunCentral = Callable[[CentralAlgorithm | Auto, tuple[Feature, ...], Curator], ClusterModel]
 
+TOLD = ("what", "n_values", "epsilon_nano", "delta_atto", "rho_pico")  # of a question, in the odometer
+
 _FAST = 1  # zlib's level: noisy numbers shrink by their leading zeros, and by little else
 
 
@@ -57,7 +59,9 @@ class JobJournal:
         StaleFence, BudgetExhausted, Conflict
             As `models.answer.charge`.
         """
-        asked = Asked(question.what, question.epsilon_nano, question.n_values, question.digest)
+        asked = Asked(
+            question.what, question.epsilon_nano, question.n_values, question.digest, delta_atto=question.delta_atto
+        )
         with self._database.transaction() as session:
             now = self._database.clock()
             is_canceled = jobs.held_job(session, self._held).cancel_requested
@@ -102,15 +106,14 @@ def compute(
     with database.reading() as session:
         loaded = records.load(session, job.dataset_id, keyring)
     journal = JobJournal(database, held)
-    curator = Curator(Records(loaded.points, loaded.max_per_user), job.epsilon_nano, journal, SystemEntropy())
+    kept = Records(loaded.points, loaded.max_per_user)
+    curator = Curator(kept, job.epsilon_nano, journal, SystemEntropy(), delta_atto=job.delta_atto)
     model = run(params, features, curator)
     return {
         "model": model.to_wire(),
         "algorithm": job.algorithm,
         "epsilon_nano": curator.spent_nano,
+        "delta_atto": curator.spent_delta_atto,
         "rounds": [],
-        "odometer": [
-            {"what": asked.what, "epsilon_nano": asked.epsilon_nano, "n_values": asked.n_values}
-            for asked in curator.odometer
-        ],
+        "odometer": [{name: getattr(asked, name) for name in TOLD} for asked in curator.odometer],
     }

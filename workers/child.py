@@ -20,7 +20,8 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from models.db import Database
 from models.job import Claim
-from workers.process import describe, end_with_parent, log_to_stderr
+from models.process import end_with_parent
+from workers.process import describe, log_to_stderr
 
 # Nothing at the head of this file imports clustering: the supervisor imports this file, and never loads numba.
 
@@ -52,7 +53,7 @@ Task = JobTask | FoldTask
 class Reply(StrEnum):
     """What the child says."""
 
-    READY = "ready"  # kernels are warm; once, at its start
+    READY = "ready"  # it waits for tasks; once, at its start
     DONE = "done"  # the task's claim has ended
     DATABASE_AWAY = "database_away"  # the task is as it was
     FAILED = "failed"  # a fold went wrong; it is logged
@@ -64,6 +65,7 @@ def main(
     parent: int,
     start: StartPlan | None = None,
     run_central: RunCentral | None = None,
+    warm: bool = True,
 ) -> None:
     """Work until the supervisor is gone.
 
@@ -78,6 +80,8 @@ def main(
         Which plan runs which algorithm; the registry's by default.
     run_central : callable, optional
         Runs central algorithms.
+    warm : bool
+        Whether to compile every algorithm before the first task.
     """
     end_with_parent(parent, signal.SIGKILL)
     for ignored in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the supervisor decides
@@ -85,7 +89,7 @@ def main(
     log_to_stderr()
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
-    _warm()
+    _warm(warm)
     database = Database(database_url, pool_size=2)
     pipe.send(Reply.READY)
     while True:
@@ -126,14 +130,15 @@ def _perform(database: Database, task: Task, start: StartPlan | None, run_centra
     return Reply.DONE
 
 
-def _warm() -> None:
-    """Load what jobs will run, and have it compiled."""
+def _warm(kernels: bool = True) -> None:
+    """Load what jobs will run, and have its kernels compiled, unless those are left to the jobs."""
     began = time.monotonic()
+    warmed: list[str] = []
     try:
-        from workers.warm import warm_up
+        from workers import runner, warm  # noqa: F401 - the runner, for the jobs
 
-        warmed = sorted(warm_up())
+        if kernels:
+            warmed = sorted(warm.warm_up())
     except Exception as error:  # a job that needs what is broken will say so under its own name
         log.error("warming_failed", **describe(error))
-        warmed = []
     log.info("child_ready", pid=os.getpid(), seconds=round(time.monotonic() - began, 2), warmed=warmed)

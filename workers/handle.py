@@ -31,11 +31,17 @@ class ChildHandle:
     """One child at a time; a dead or killed one is followed by another at the next `ensure`."""
 
     def __init__(
-        self, database_url: str, start: StartPlan | None = None, run_central: RunCentral | None = None
+        self,
+        database_url: str,
+        start: StartPlan | None = None,
+        run_central: RunCentral | None = None,
+        *,
+        warm: bool = True,
     ) -> None:
         self._database_url = database_url
         self._start = start
         self._run_central = run_central
+        self._warm = warm
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
         self._is_ready = False
@@ -111,7 +117,7 @@ class ChildHandle:
         ours, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(
             target=child.main,
-            args=(theirs, self._database_url, os.getpid(), self._start, self._run_central),
+            args=(theirs, self._database_url, os.getpid(), self._start, self._run_central, self._warm),
             name="sfumato-child",
             daemon=True,
         )

@@ -1,27 +1,19 @@
-"""What a worker's processes do before all else: end with their parent, and log to stderr."""
+"""What a worker's processes do before all else: leave no core, and log to stderr."""
 
-import ctypes
 import logging
 import os
-import signal
+import resource
 import sys
 import traceback
 
 import structlog
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+WHOLE_SECONDS = "%Y-%m-%dT%H:%M:%SZ"  # finer times would tell how long a job over records took
 
 
-def end_with_parent(parent: int, how: signal.Signals) -> None:
-    """Have the kernel send this process `how` as soon as its parent has ended.
-
-    `parent` is the process id it is to have now; where it ended before the kernel was
-    asked, this process ends here. Other systems than Linux know no such thing.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
+def leave_no_core() -> None:
+    """Have this process, and those it starts, write no memory to disk should they crash: records are in it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def log_to_stderr() -> None:
@@ -31,7 +23,7 @@ def log_to_stderr() -> None:
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.TimeStamper(fmt=WHOLE_SECONDS, utc=True),
             lines,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -25,6 +25,7 @@ from models.job import Claim, Job, JobState
 from models.settings import Settings
 from workers.child import FoldTask, JobTask, Reply, RunCentral, StartPlan
 from workers.handle import ChildDied, ChildHandle
+from workers.metrics import DIED, GOES_ON, UNDONE, WorkerMetrics
 from workers.process import describe
 
 WATCH_SECONDS = 0.1  # how often a job under way is looked at: a cancel is seen within it
@@ -85,6 +86,8 @@ class Supervisor:
         Which plan runs which algorithm; the registry's by default.
     run_central : callable, optional
         Runs central algorithms.
+    metrics : WorkerMetrics, optional
+        Counts what is done.
     """
 
     def __init__(
@@ -96,11 +99,14 @@ class Supervisor:
         stop_with_parent: bool = False,
         start: StartPlan | None = None,
         run_central: RunCentral | None = None,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or WorkerMetrics()
+        self._idle_since: int | None = None
         self._settings = settings
         self._database = database
         self._doorbell = doorbell
-        self._child = ChildHandle(settings.resolved_database_url, start, run_central)
+        self._child = ChildHandle(settings.resolved_database_url, start, run_central, warm=settings.warm_kernels)
         self._lease = int(settings.lease_seconds * SECOND)
         self._parent = os.getppid() if stop_with_parent else None
         self._stopping = False
@@ -123,6 +129,7 @@ class Supervisor:
                     back_off = 0.0
                 except ChildDied as died:
                     log.error("child_did_not_start", exit_status=died.exit_status)
+                    self._metrics.children.labels("did_not_start").inc()
                 except Exception as error:
                     log.error("turn_failed", **describe(error))
                     back_off = min(2 * back_off + 0.1, LONGEST_BACK_OFF_SECONDS)
@@ -139,7 +146,9 @@ class Supervisor:
             self._sweep()
             return True
         self._sweep()
-        return self._take_job() | self._take_fold()
+        is_busy = self._take_job() | self._take_fold()
+        self._idle_since = None if is_busy else self._idle_since or self._database.clock()
+        return is_busy
 
     # ---- jobs ----
 
@@ -154,24 +163,39 @@ class Supervisor:
             held = jobs.claim(
                 session, now=database.clock(), lease_microseconds=self._lease, max_attempts=settings.max_attempts
             )
-        if held is None:
+            job = session.get(Job, held.job_id) if held is not None else None
+        if held is None or job is None:
             return False
+        claimed = self._metrics.claimed(job, held, now=database.clock(), idle_since=self._idle_since)
         log.info("job_claimed", job_id=held.job_id, fence=held.fence)
         self._child.ask(JobTask(held))
         try:
             reply = self._watch(self._look_at_job(held))
         except ChildDied as died:
             log.warning("child_died", job_id=held.job_id, exit_status=died.exit_status)
+            claimed.child_ended(DIED)
             self._hand_back(held, is_attempt=True)
         except _Kill as kill:
             self._child.kill()
             log.info("child_killed", job_id=held.job_id, reason=kill.reason)
+            claimed.child_ended(kill.reason)
             self._settle(held, kill.reason)
         else:
             if reply != Reply.DONE:
+                claimed.ended(UNDONE)
                 self._hand_back(held, is_attempt=True)
                 raise _Undone(reply)
+            claimed.ended(self._outcome(held))
         return True
+
+    def _outcome(self, held: Claim) -> str:
+        """How a claim ended: the state the job ended in, or that it goes on."""
+        try:
+            with self._database.reading() as session:
+                job = session.get_one(Job, held.job_id)
+        except SQLAlchemyError:
+            return UNDONE  # nobody knows
+        return job.state if job.is_final else GOES_ON
 
     def _look_at_job(self, held: Claim) -> Callable[[], None]:
         """What to do every so often while the child works on a job; raises _Kill or StaleFence."""
@@ -233,7 +257,7 @@ class Supervisor:
             return False
         self._fold_is_due.at = 0.0  # there may be more
         self._child.ask(FoldTask(round_id))
-        renewal_is_due = self._renewal()
+        renewal_is_due, began = self._renewal(), time.monotonic()
 
         def look() -> None:
             if renewal_is_due():
@@ -244,15 +268,18 @@ class Supervisor:
             reply = self._watch(look)
         except ChildDied as died:  # the claim lapses by itself: a round that kills workers gets no haste
             log.warning("child_died", round_id=round_id, exit_status=died.exit_status)
+            self._metrics.children.labels(DIED).inc()
         except _Kill as kill:
             self._child.kill()
             log.info("child_killed", round_id=round_id, reason=kill.reason)
+            self._metrics.children.labels(kill.reason).inc()
             if kill.reason == STOP:
                 with self._database.transaction() as session:
                     folds.let_go_fold(session, round_id, now=self._database.clock())
         else:
             if reply == Reply.DATABASE_AWAY:
                 raise _Undone(reply)
+            self._metrics.fold_seconds.observe(time.monotonic() - began)
         return True
 
     def _claim_fold(self) -> str | None:

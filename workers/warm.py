@@ -40,7 +40,7 @@ WAYS: dict[str, tuple[dict[str, Any], ...]] = {
     "dp_bisecting_kmeans": ({"clusters": 3},),  # of two there is nothing to choose
     "gated_grid_kmeans": ({}, {"epsilon": 0.2}),  # noisy cells are weighed otherwise
 }
-ALSO_WIDE = frozenset({"gated_grid_kmeans"})
+WIDE_WAYS: dict[str, tuple[dict[str, Any], ...]] = {"gated_grid_kmeans": ({}, {"delta": 1e-6})}
 
 _N_POINTS = 300
 
@@ -83,8 +83,8 @@ def _run_algorithm(tag: str, points: NDArray[np.float64]) -> bool:
         try:
             for way in WAYS.get(tag, ({},)):
                 simulate(small(tag, **way), points[:, :n_features], seed=0)
-            if tag in ALSO_WIDE:
-                simulate(small(tag), points[:, :WIDE], seed=0)
+            for way in WIDE_WAYS.get(tag, ()):
+                simulate(small(tag, **way), points[:, :WIDE], seed=0)
             return True
         except SfumatoError as error:
             refused = error

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from benchmarks.quality.central_methods import OURS, PAPERS, PEER
+from benchmarks.quality.central_methods import OURS, PAPERS, PEER, WITH_DELTA
 from benchmarks.quality.central_rows import CentralSummary
 from benchmarks.quality.style import FAINT_INK, INK, LINE, heading, save, settings
 from sfumato.shading import PALETTE
@@ -37,7 +37,7 @@ def _figure(drawn: Sequence[CentralSummary], summaries: Sequence[CentralSummary]
     width, height = COLUMNS * PANEL_WIDTH + 0.4, TOP + lines * PANEL_HEIGHT + BOTTOM
     picture = Figure(figsize=(width, height), facecolor="white")
     epsilons = sorted({s.epsilon for s in drawn if s.epsilon is not None})
-    methods = [name for name in (OURS, *PAPERS, PEER) if any(s.method == name for s in drawn)]
+    methods = [name for name in (OURS, *PAPERS, PEER, WITH_DELTA) if any(s.method == name for s in drawn)]
     handles: dict[str, Line2D] = {}
     for place, name in enumerate(names):
         row, column = divmod(place, COLUMNS)
@@ -68,7 +68,7 @@ def _panel(
         points = sorted(
             (s.epsilon or 0.0, min(s.nicv_ratio, MOST)) for s in group if s.method == method and s.nicv_ratio
         )
-        ours = method == OURS
+        ours = method in (OURS, WITH_DELTA)
         (handles[method],) = axes.plot(
             [epsilon for epsilon, _ in points],
             [ratio for _, ratio in points],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_iris, load_wine
+from sklearn.datasets import load_digits, load_iris, load_wine
 
 from benchmarks.quality.data import CLUSTERS_UNLABELLED
 
@@ -71,8 +71,10 @@ SETS: Mapping[str, Blobs | Real] = {
     "blobs_4_100k": Blobs(100_000, 4, 8, 0.3),
     "blobs_8_100k": Blobs(100_000, 8, 8, 0.45),
     "blobs_16_100k": Blobs(100_000, 16, 8, 0.64),
+    "blobs_16_20k_k26": Blobs(20_000, 16, 26, 0.85),  # that overlap: as many classes as letters
     "iris": Real(load_iris, 3),
     "wine": Real(load_wine, 3),
+    "digits": Real(load_digits, 10),
     "s1": Real("sipu_s1", 15),
     "s3": Real("sipu_s3", 15),
     "a1": Real("sipu_a1", 20),
@@ -85,6 +87,7 @@ SETS: Mapping[str, Blobs | Real] = {
     "credit": Real("tab_credit_default", CLUSTERS_UNLABELLED, labelled=False),
     "statlog": Real("uci_statlog", 7),
     "mnist_pca8": Real("hd_mnist_t10k_first5000", 10, components=8),
+    "mnist_pca16": Real("hd_mnist_t10k_first5000", 10, components=16),
 }
 GROUPS: Mapping[str, Sequence[str]] = {
     "blobs": [name for name, kind in SETS.items() if isinstance(kind, Blobs)],

@@ -28,6 +28,7 @@ from sfumato.specs.central import (
 
 Points = NDArray[np.float64]
 
+DELTA = 1e-6  # of the one that takes one
 K_MEANS_POINTS = 20_000  # that starts are tried on
 PEER_SECONDS = 300.0
 
@@ -82,6 +83,7 @@ def _one_mean(points: Points, _: float, __: int, ___: int) -> Points:
 
 TABLE = (
     _ours("gated_grid_kmeans", "gated_grid_kmeans", GatedGridKmeans),
+    _ours("gated_grid with δ", "gated_grid_kmeans", lambda e, k: GatedGridKmeans(e, k, delta=DELTA)),
     _ours("dp_uniform_grid_kmeans", "dp_uniform_grid_kmeans", DpUniformGridKmeans),
     _ours("dp_quadtree_kmeans", "dp_quadtree_kmeans", DpQuadtreeKmeans),
     _ours("dp_kmeans", "dp_kmeans", DpKmeans),
@@ -96,7 +98,8 @@ TABLE = (
 )
 METHODS: Mapping[str, Method] = {method.name: method for method in TABLE}
 OURS, GRID, OPEN, PEER = "gated_grid_kmeans", "dp_uniform_grid_kmeans", "k-means", "diffprivlib"
-PAPERS = tuple(name for name, method in METHODS.items() if method.is_private and name != OURS)
+WITH_DELTA = "gated_grid with δ"  # another guarantee: shown beside the pure ones, and not judged against them
+PAPERS = tuple(name for name, method in METHODS.items() if method.is_private and name not in (OURS, WITH_DELTA))
 
 
 def with_peer(python: Path | None) -> dict[str, Method]:

@@ -1,6 +1,5 @@
 """`gated_grid_kmeans`: cells that stand out of noise, k-means on them, and steps on records where those pay."""
 
-from collections.abc import Sequence
 from fractions import Fraction
 from math import sqrt
 from typing import NamedTuple
@@ -12,26 +11,21 @@ from clustering.central.box_tree import BoxCells
 from clustering.central.budget import split
 from clustering.central.cell_clusters import WeighedCells, cell_clusters
 from clustering.central.gated_grid import Task, fit_grid
-from clustering.central.model import centroid_model
-from clustering.central.private_lloyd import Start, Stepped, private_lloyd
-from clustering.curator import Curator, Shares
+from clustering.central.model import centroid_model, hidden
+from clustering.central.private_lloyd import Asked, Start, private_lloyd
+from clustering.central.step_plan import Budget, step_plan
+from clustering.curator import Curator
 from clustering.halving_tree import tree_of
 from clustering.noise import laplace_variance
 from clustering.phase_search import PublicWords
 from clustering.weighted_kmeans import weighted_kmeans
-from sfumato.accounting import NANO, parse_epsilon
+from sfumato.accounting import NANO, parse_delta, parse_epsilon
 from sfumato.cluster_model import ClusterModel
 from sfumato.forecast.central import CentralForecast, forecast_central
-from sfumato.sizing.records import COUNTING, GRID_FEATURES, ONE_MEAN_BELOW, clusters_told, usable_epsilon
+from sfumato.sizing.records import COUNTING, GRID_FEATURES, clusters_told, usable_epsilon
 from sfumato.specs import Feature
 from sfumato.specs.central import GatedGridKmeans
 
-STEP = (17, 2, 1)  # of a step: for the sums, the counts and the sizes
-
-# Above four features; u is N epsilon / d.
-U_OF_A_STEP = 10.0  # u of each cluster that a step is worth
-MAX_STEPS = 8
-STEPS_SHARE = ((1, 65), (3, 75), (MAX_STEPS, 88))  # percent of epsilon that up to so many steps take
 TREE = (3, 2)  # for the tree's decisions, and for the counts of its leaves
 
 
@@ -47,11 +41,12 @@ class Found(NamedTuple):
 
 
 def gated_grid_kmeans(params: GatedGridKmeans, features: tuple[Feature, ...], curator: Curator) -> ClusterModel:
-    """k-means under pure epsilon-differential privacy: on a two-level grid up to four features, by noisy steps above.
+    """k-means under differential privacy: on a two-level grid up to four features, by noisy steps above.
 
     What is asked, of whom, and at what cost is sized by a noisy count of the records, which
-    costs 3 % of epsilon; so nothing but epsilon, k, d and that count decides the route. The
-    parts add up to epsilon exactly.
+    costs 3 % of epsilon; so nothing but epsilon, delta, k, d and that count decides the route. The
+    parts add up to epsilon exactly. Without a delta the guarantee is pure; with one the steps are
+    a concentrated block where that has less noise, and elsewhere delta is not spent.
 
     Parameters
     ----------
@@ -77,7 +72,10 @@ def gated_grid_kmeans(params: GatedGridKmeans, features: tuple[Feature, ...], cu
     told = clusters_told(n_records, epsilon, d, params.clusters)
     task = Task(n_records, told, epsilon)
     words = PublicWords(params.seed)
-    found = (_by_grid if d <= GRID_FEATURES else _by_steps)(curator, task, rest, words)
+    if d <= GRID_FEATURES:
+        found = _by_grid(curator, task, rest, words)
+    else:
+        found = _by_steps(curator, task, Budget(rest, parse_delta(params.delta)), words)
     forecast = forecast_central(params, d, n_records, curator.max_per_user)
     sampled = found.spreads**2 / d / np.maximum(found.counts, 1.0)
     errors = np.sqrt(found.centre_variances + sampled)
@@ -110,27 +108,28 @@ def _by_grid(curator: Curator, task: Task, epsilon_nano: int, words: PublicWords
     return Found(grid.centres, found.centre_variances, found.masses, found.mass_variances, found.spreads, "grid")
 
 
-def _by_steps(curator: Curator, task: Task, epsilon_nano: int, words: PublicWords) -> Found:
+def _by_steps(curator: Curator, task: Task, budget: Budget, words: PublicWords) -> Found:
     """Above four features."""
-    u = task.n_records * task.epsilon / curator.n_features
-    n_steps = min(max(round(u / task.n_clusters / U_OF_A_STEP), 1), MAX_STEPS)
-    if task.n_clusters == 1:
-        return _one_mean(curator, task, _step_parts(epsilon_nano, 1 if u < ONE_MEAN_BELOW else n_steps), words)
-    percent = next(share for most, share in STEPS_SHARE if n_steps <= most)
-    to_tree, to_steps = split(epsilon_nano, 100 - percent, percent)
-    cells = _tree_cells(curator, to_tree)
+    plan = step_plan(task, budget, curator)
+    start = _even(curator, task) if plan.to_tree == 0 else _seeded(curator, task, plan.to_tree, words)
+    asked: Asked = curator.concentrated(plan.to_steps, plan.delta_atto) if plan.delta_atto else curator
+    stepped = private_lloyd(asked, start, plan.parts, words)
+    variances = np.full(len(stepped.counts), stepped.count_variance)
+    return Found(stepped.centres, stepped.centre_variances, stepped.counts, variances, stepped.spreads, plan.route)
+
+
+def _even(curator: Curator, task: Task) -> Start:
+    """The middle of the box, from where steps find the mean of all records: nothing beats it at so little."""
+    d = curator.n_features
+    return Start(np.full((1, d), 0.5), np.array([sqrt(d / 12)]), np.array([task.n_records]))
+
+
+def _seeded(curator: Curator, task: Task, epsilon_nano: int, words: PublicWords) -> Start:
+    """Centres of a tree's leaves."""
+    cells = _tree_cells(curator, epsilon_nano)
     fit = weighted_kmeans(cells.middles, cells.weights, task.n_clusters, words)
     clusters = cell_clusters(cells, fit.centres)
-    start = Start(fit.centres, clusters.spreads, clusters.masses)
-    stepped = private_lloyd(curator, start, _step_parts(to_steps, n_steps), words)
-    return _of_steps(stepped, f"tree and {n_steps} step{'s' * (n_steps > 1)}")
-
-
-def _one_mean(curator: Curator, task: Task, parts: Sequence[Shares], words: PublicWords) -> Found:
-    """The noisy mean of all records, drawn to the middle of the box by its noise: nothing beats it at so little."""
-    d = curator.n_features
-    even = Start(np.full((1, d), 0.5), np.array([sqrt(d / 12)]), np.array([task.n_records]))
-    return _of_steps(private_lloyd(curator, even, parts, words), "one mean")
+    return Start(fit.centres, clusters.spreads, clusters.masses)
 
 
 def _tree_cells(curator: Curator, epsilon_nano: int) -> WeighedCells:
@@ -146,16 +145,6 @@ def _tree_cells(curator: Curator, epsilon_nano: int) -> WeighedCells:
     noise = np.full(int(kept.sum()), laplace_variance(scale))
     variances = (tree.sides(leaves[kept]) ** 2).sum(axis=1) / 12
     return WeighedCells(tree.middles(leaves[kept]), variances, counts[kept], noise)
-
-
-def _step_parts(epsilon_nano: int, n_steps: int) -> Sequence[Shares]:
-    parts = split(epsilon_nano, *STEP * n_steps)
-    return [Shares(*parts[3 * t : 3 * t + 3]) for t in range(n_steps)]
-
-
-def _of_steps(stepped: Stepped, route: str) -> Found:
-    variances = np.full(len(stepped.counts), stepped.count_variance)
-    return Found(stepped.centres, stepped.centre_variances, stepped.counts, variances, stepped.spreads, route)
 
 
 def _achieved_ratio(found: Found) -> float:
@@ -178,7 +167,7 @@ def _warnings(forecast: CentralForecast, found: Found, clusters: int, one_mean: 
     said = list(forecast.warnings)
     n_found = len(found.centres)
     if n_found < forecast.clusters:
-        said.append(f"Only {n_found} places stand out from noise, so there are {n_found} clusters.")
+        said.append(hidden(n_found))
     if n_found > 1 and forecast.ratio is not None and forecast.ratio > one_mean:
         said.append(f"One centre at the mean may be as good as these: {clusters} clusters are many for this epsilon.")
     return tuple(said)

@@ -127,5 +127,12 @@ def cautions(count: NoisyCount | float, epsilon_nano: int, clusters: int, n_foun
             f"centroids may be noise alone. About {needed} would make them clear."
         )
     if n_found < clusters:
-        said.append(f"Only {n_found} places stand out from noise, so there are {n_found} clusters.")
+        said.append(hidden(n_found))
     return tuple(said)
+
+
+def hidden(n_found: int) -> str:
+    """That there are fewer clusters than were asked for, in a sentence."""
+    if n_found == 1:
+        return "Only one place stands out from noise, so there is one cluster."
+    return f"Only {n_found} places stand out from noise, so there are {n_found} clusters."

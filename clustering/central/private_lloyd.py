@@ -1,8 +1,9 @@
 """Lloyd's steps on noisy sums of clipped residuals: few numbers a step, each clipped to what a cluster needs.
 
 What is released in a step, for each cluster: the sum of its records' residuals from its centre,
-clipped to a radius in L1; how many records there are; and the sum of those residuals' norms,
-which sets the next radius. Everything else is made of these.
+clipped to a radius; how many records there are; and the sum of those residuals' norms, which sets
+the next radius. Everything else is made of these. Norms are L1 where a curator adds Laplace
+noise, Euclidean in a concentrated block.
 """
 
 from collections.abc import Sequence
@@ -13,15 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.central.cells import NearestCells, from_places, to_places
+from clustering.concentrated_block import ConcentratedBlock
 from clustering.curator import Curator, Shares
 from clustering.phase_search import PublicWords
-from sfumato.accounting import NANO
 from sfumato.specs import LATTICE
 
-# The first radius is FIRST_RADIUS[0] sqrt(d) + FIRST_RADIUS[1] root mean square distances: of normal
-# residuals, L1 norms lie about .8 sqrt(d) of those, .6 apart.
-FIRST_RADIUS = (0.8, 1.2)
-NEXT_RADIUS = (0.8, 1.2)  # later: so many mean norms, plus so many over sqrt(d)
 RADIUS_GROWTH = 1.2  # at most, from step to step
 RADIUS_RANGE = (0.2, 3.0)  # of a cluster's mean norm, in those of all records
 RADIUS_PRIOR = 0.5  # how far mean norms of clusters are taken to differ, in the same
@@ -32,6 +29,28 @@ REVIVED_AT = 0.5  # of a root mean square distance to either side of the widest 
 DRAWN_TOGETHER = 0.8  # share of the noise left by which centres are drawn to their mean
 
 _TINY = 1e-12
+
+Asked = Curator | ConcentratedBlock  # of whom sums are asked; costs are nano-epsilon of the one, pico-rho of the other
+
+
+class Norm(NamedTuple):
+    """How long residuals are and may be, in some number of features."""
+
+    first: float  # the first radius, in root mean square distances
+    later: float  # later ones, in mean norms
+    mean: float  # mean norm of normal residuals, in root mean square distances
+    longest: float  # norm of any residual in the box
+
+
+def absolute(n_features: int) -> Norm:
+    """L1: norms of normal residuals lie about .8 sqrt(d) root mean squares, .6 apart."""
+    root = sqrt(n_features)
+    return Norm(0.8 * root + 1.2, 0.8 + 1.2 / root, root * sqrt(2 / pi), n_features)
+
+
+def euclidean(n_features: int) -> Norm:
+    """L2: norms lie about one root mean square."""
+    return Norm(1.4, 1.3, 1.0, sqrt(n_features))
 
 
 class Start(NamedTuple):
@@ -49,15 +68,15 @@ class Stepped(NamedTuple):
     centre_variances: NDArray[np.float64]  # (k,), of a coordinate's noise
     counts: NDArray[np.float64]  # (k,), noisy, as answered
     count_variance: float
-    spreads: NDArray[np.float64]  # (k,), root mean square distances, by mean L1 norms as if normal
+    spreads: NDArray[np.float64]  # (k,), root mean square distances, by mean norms as if normal
 
 
-def private_lloyd(curator: Curator, start: Start, parts: Sequence[Shares], words: PublicWords) -> Stepped:
+def private_lloyd(asked: Asked, start: Start, parts: Sequence[Shares], words: PublicWords) -> Stepped:
     """Step as often as there are parts.
 
     Parameters
     ----------
-    curator : Curator
+    asked : Curator or ConcentratedBlock
     start : Start
     parts : sequence of Shares
         What each step costs; at least one.
@@ -69,12 +88,13 @@ def private_lloyd(curator: Curator, start: Start, parts: Sequence[Shares], words
     Stepped
     """
     d = start.centres.shape[1]
-    first = FIRST_RADIUS[0] * sqrt(d) + FIRST_RADIUS[1]
-    state = _State(start.centres, np.minimum(first * start.spreads, d), np.maximum(start.masses, 1.0))
+    norm = euclidean(d) if isinstance(asked, ConcentratedBlock) else absolute(d)
+    radii = np.minimum(norm.first * start.spreads, norm.longest)
+    state = _State(start.centres, radii, np.maximum(start.masses, 1.0))
     for t, shares in enumerate(parts):
-        state, step = _step(curator, state, shares)
+        state, step = _step(asked, norm, state, shares)
         if t < len(parts) - 1:
-            state = _revived(state, sqrt(2) * _scale(curator, shares.counts), words)
+            state = _revived(state, asked.deviation(shares.counts), 1 / norm.first, words)
     centres = _drawn_together(state.centres, state.masses, d * step.centre_variances)
     return step._replace(centres=centres)
 
@@ -83,36 +103,30 @@ class _State(NamedTuple):
     """Between two steps."""
 
     centres: NDArray[np.float64]
-    radii: NDArray[np.float64]  # (k,), L1, in feature ranges
+    radii: NDArray[np.float64]  # (k,), in feature ranges
     masses: NDArray[np.float64]  # (k,), none negative
 
 
-def _scale(curator: Curator, epsilon_nano: int) -> float:
-    """Of the noise on what one record changes by one."""
-    return curator.max_per_user * NANO / epsilon_nano
-
-
-def _step(curator: Curator, state: _State, shares: Shares) -> tuple[_State, Stepped]:
+def _step(asked: Asked, norm: Norm, state: _State, shares: Shares) -> tuple[_State, Stepped]:
     """Ask once, and move."""
-    d = curator.n_features
     places = to_places(state.centres)
-    radii = np.clip(np.rint(state.radii * LATTICE).astype(np.int64), 1, d * LATTICE)
-    answer = curator.sums(NearestCells(places), places, radii, shares)
+    radii = np.clip(np.rint(state.radii * LATTICE).astype(np.int64), 1, int(norm.longest * LATTICE))
+    answer = asked.sums(NearestCells(places), places, radii, shares)
     limits = radii / LATTICE
     counts = answer.counts.astype(np.float64)
     held = np.maximum(counts, np.maximum(LEAST_OF_FORMER * state.masses, 1.0))
     moves = answer.residuals / LATTICE / held[:, None]
-    noise = sqrt(2) * _scale(curator, shares.residuals) * limits / held  # of a coordinate of a move
+    noise = asked.deviation(shares.residuals) * limits / held  # of a coordinate of a move
     trust = _trust(moves, noise, held)
     centres = np.clip(from_places(places) + moves * trust[:, None], 0.0, 1.0)
 
     norms = np.zeros(len(counts)) if answer.sizes is None else answer.sizes / LATTICE
-    norm_noise = sqrt(2) * _scale(curator, max(shares.sizes, 1)) * limits / held
+    norm_noise = asked.deviation(max(shares.sizes, 1)) * limits / held
     mean_norms = _steered(norms / held, norm_noise, max(float(norms.sum()), 0.0) / float(held.sum()))
-    grown = np.minimum(limits * RADIUS_GROWTH, mean_norms * (NEXT_RADIUS[0] + NEXT_RADIUS[1] / sqrt(d)))
+    grown = np.minimum(limits * RADIUS_GROWTH, mean_norms * norm.later)
     next_state = _State(centres, np.where(mean_norms > 0, grown, limits), np.maximum(counts, 0.0))
-    spreads = mean_norms * sqrt(pi / 2 / d)
-    return next_state, Stepped(centres, trust * noise**2, counts, 2 * _scale(curator, shares.counts) ** 2, spreads)
+    spreads = mean_norms / norm.mean
+    return next_state, Stepped(centres, trust * noise**2, counts, asked.deviation(shares.counts) ** 2, spreads)
 
 
 def _trust(moves: NDArray[np.float64], noise: NDArray[np.float64], held: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -132,7 +146,7 @@ def _steered(means: NDArray[np.float64], noise: NDArray[np.float64], overall: fl
     return np.clip(drawn, RADIUS_RANGE[0] * overall, RADIUS_RANGE[1] * overall)
 
 
-def _revived(state: _State, count_noise: float, words: PublicWords) -> _State:
+def _revived(state: _State, count_noise: float, to_spread: float, words: PublicWords) -> _State:
     """Send centres that hold next to nothing to where the noisy cost is largest: that cluster is split in two."""
     centres, radii, masses = (array.copy() for array in state)
     k, d = centres.shape
@@ -140,7 +154,6 @@ def _revived(state: _State, count_noise: float, words: PublicWords) -> _State:
     costs = masses * radii**2
     (dead,) = np.nonzero(masses < least)
     costs[dead] = -1.0
-    to_spread = 1 / (FIRST_RADIUS[0] * sqrt(d) + FIRST_RADIUS[1])
     for j in dead:
         widest = int(np.argmax(costs))
         if costs[widest] <= 0 or masses[widest] < 4 * least:

@@ -16,7 +16,7 @@ from clustering.central.dp_uniform_grid_kmeans import dp_uniform_grid_kmeans
 from clustering.central.gated_grid_kmeans import gated_grid_kmeans
 from clustering.curator import Curator, MemoryJournal, Records
 from clustering.seeded_entropy import SeededEntropy
-from sfumato.accounting import parse_epsilon
+from sfumato.accounting import parse_delta, parse_epsilon
 from sfumato.cluster_model import ClusterModel
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.forecast import choose_central
@@ -73,10 +73,11 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
         raise InvalidSpec("unknown central algorithm")
     model = _FUNCTIONS[type(params)](params, features, curator)
     odometer = [
-        {"what": asked.what, "epsilon_nano": asked.epsilon_nano, "n_values": asked.n_values}
+        {name: getattr(asked, name) for name in ("what", "epsilon_nano", "delta_atto", "rho_pico", "n_values")}
         for asked in curator.odometer
     ]
-    return replace(model, diagnostics={**model.diagnostics, "odometer": odometer, "spent_nano": curator.spent_nano})
+    spent = {"spent_nano": curator.spent_nano, "spent_delta_atto": curator.spent_delta_atto}
+    return replace(model, diagnostics={**model.diagnostics, "odometer": odometer, **spent})
 
 
 def simulate_central(
@@ -116,5 +117,6 @@ def simulate_central(
     if len(features) != held.shape[1]:
         raise InvalidPoint(f"points have shape (n, {len(features)})")
     records = Records(to_places(held).astype(np.int32), max_per_user)
-    curator = Curator(records, parse_epsilon(params.epsilon), MemoryJournal(), SeededEntropy(seed))
+    budget = parse_epsilon(params.epsilon), parse_delta(params.delta)
+    curator = Curator(records, budget[0], MemoryJournal(), SeededEntropy(seed), delta_atto=budget[1])
     return run(params, features, curator)

@@ -27,7 +27,7 @@ from service.dependencies import (
 from service.problems import PreconditionFailed, documented
 from service.resources import Dataset, DatasetChange, DatasetPage, NewDataset
 from service.spec_schemas import feature_to_domain
-from sfumato.accounting import parse_epsilon
+from sfumato.accounting import parse_delta, parse_epsilon
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 
@@ -53,8 +53,8 @@ _DENIED = (problems.Unauthenticated, problems.Forbidden)
 def create_dataset(body: NewDataset, posting: PostingHere) -> Response:
     """Declares features with public bounds, who sees raw values, and grants the first budget.
 
-    Features, bounds, trust and what is declared of users never change: reports and records depend on them. Needs
-    the scope `datasets` and a key that is not bound to one dataset.
+    Only a central dataset may be granted a `delta`. Features, bounds, trust and what is declared of users never
+    change: reports and records depend on them. Needs the scope `datasets` and a key that is not bound to one dataset.
     """
 
     def create(session: Session, now: int) -> Made:
@@ -72,6 +72,7 @@ def create_dataset(body: NewDataset, posting: PostingHere) -> Response:
             user_feature=body.user_feature,
             max_records_per_user=body.max_records_per_user,
             out_of_bounds=OutOfBounds(body.out_of_bounds),
+            delta_atto=parse_delta(body.delta),
         )
         return Made(views.dataset(made), location=f"/v1/datasets/{made.id}")
 

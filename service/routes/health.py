@@ -1,34 +1,34 @@
 """Whether the service is there, and whether it can work."""
 
 from fastapi import APIRouter
-from starlette.concurrency import run_in_threadpool
 
-from models.db import is_migrated
 from service.dependencies import ServicesHere
-from service.problems import Unavailable, documented, is_database_away
+from service.problems import Unavailable, documented
 from service.resources import Health
 
 router = APIRouter(tags=["health"])
 
 
-@router.get("/healthz", operation_id="getHealth", responses=documented(), summary="Is the process alive?")
+@router.get(
+    "/healthz", operation_id="getHealth", responses=documented(is_limited=False), summary="Is the process alive?"
+)
 async def get_health() -> Health:
     """Answers as long as the process does; asks nobody else. Needs no key."""
     return Health(status="ok")
 
 
-@router.get("/readyz", operation_id="getReadiness", responses=documented(), summary="Can it take requests?")
+@router.get(
+    "/readyz", operation_id="getReadiness", responses=documented(is_limited=False), summary="Can it take requests?"
+)
 async def get_readiness(services: ServicesHere) -> Health:
-    """Answers where the database can be reached and has the newest schema, and `unavailable` elsewhere.
+    """Answers where the gateway can do all it is asked, and `unavailable` elsewhere, saying what is missing.
 
-    Needs no key.
+    That is: the database can be reached and has the newest schema, reports can be stored, a key is there for the
+    records, if there are any, and the gateway is not about to end. Needs no key.
     """
-    try:
-        ready = await run_in_threadpool(is_migrated, services.database)
-    except Exception as error:
-        if is_database_away(error):
-            raise Unavailable("the database cannot be reached") from error
-        raise
-    if not ready or services.stopping.is_set():
-        raise Unavailable("the database has another schema" if not ready else "the service is ending")
+    if services.stopping.is_set():
+        raise Unavailable("the service is ending")
+    missing = await services.readiness.lacks()
+    if missing is not None:
+        raise Unavailable(missing)
     return Health(status="ok")

@@ -54,8 +54,9 @@ _DENIED = (problems.Unauthenticated, problems.Forbidden)
 def create_job(body: NewJob, posting: PostingHere) -> Response:
     """Asks for clusters. Without `round_ids` the algorithm's epsilon is reserved now and its rounds open as its
     plan wants them; with `round_ids` it works on earlier rounds and costs nothing more. On a central dataset it
-    works on the records: each of its questions is posted before its noise is drawn, and what it did not ask is
-    released at its end. A dataset without records is taken like any other, since their number is private.
+    works on the records; its delta, where it has one, is reserved as well. Each of its questions is posted before its
+    noise is drawn, and what it did not ask is released at its end. A dataset without records is taken like any other,
+    since their number is private.
 
     Nothing is reserved where `target_reports` is so few that no result could mean anything, less than a tenth of what
     the forecast says it needs: `insufficient_reports`, unless `allow_insufficient` is set.
@@ -73,6 +74,7 @@ def create_job(body: NewJob, posting: PostingHere) -> Response:
             dataset,
             algorithm=to_wire(algorithm),
             epsilon_nano=parse_epsilon(algorithm.epsilon),
+            delta_atto=submission.delta_atto(algorithm),
             collect=collect,
             round_ids=body.round_ids,
             max_active_jobs=posting.services.settings.max_active_jobs,

@@ -7,14 +7,13 @@ from sqlalchemy.orm import Session
 
 from models import dataset as datasets
 from models import ledger
-from models.db import new_id
 from models.tenant import Caller, Scope
 from service import problems, views
 from service.auth import require
 from service.dependencies import DatasetIdInPath, Made, PageHere, Posting, ServicesHere, once, respond
 from service.problems import documented
 from service.resources import Budget, LedgerEntry, LedgerPage, NewGrant
-from sfumato.accounting import parse_epsilon
+from sfumato.accounting import parse_delta, parse_epsilon
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["ledger"])
 
@@ -32,7 +31,8 @@ _DENIED = (problems.Unauthenticated, problems.Forbidden, problems.NotFound)
     responses=documented(*_DENIED),
 )
 def get_budget(dataset_id: DatasetIdInPath, caller: AuditorHere, services: ServicesHere) -> Response:
-    """Granted, reserved, posted and remaining, by the ledger's last entry; of a deleted dataset too.
+    """Granted, reserved, posted and remaining, of epsilon and of delta, by the ledger's last entry; of a deleted
+    dataset too.
 
     Needs the scope `ledger`.
     """
@@ -76,19 +76,19 @@ def list_ledger_entries(
     ),
 )  # fmt: skip
 def create_grant(dataset_id: DatasetIdInPath, body: NewGrant, posting: PostingHere) -> Response:
-    """Adds to what the dataset may spend. Send an `Idempotency-Key`: without one a retry grants twice.
+    """Adds to what the dataset may spend; a `delta` is for central datasets alone. Send an `Idempotency-Key`: without
+    one a retry grants twice.
 
     Needs the scope `datasets`.
     """
 
     def grant(session: Session, now: int) -> Made:
-        datasets.get(session, posting.caller, dataset_id, lock=True)
-        entry = ledger.grant(
+        entry = datasets.grant(
             session,
+            posting.caller,
             dataset_id,
-            parse_epsilon(body.epsilon),
-            reference=new_id("grant"),
-            actor=posting.caller.key_id,
+            epsilon_nano=parse_epsilon(body.epsilon) if body.epsilon else 0,
+            delta_atto=parse_delta(body.delta),
             now=now,
         )
         return Made(views.ledger_entry(entry))

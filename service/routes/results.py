@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from models import job as jobs
 from models import result as results
-from models.errors import Conflict
-from models.job import Job
+from models.errors import Conflict, JobNotFinished
+from models.job import Job, JobState
 from models.tenant import Caller, Scope
 from service import problems, views
 from service.auth import require
@@ -125,6 +125,8 @@ def assign_points(job_id: JobIdInPath, body: Points, caller: AnalystHere, servic
 
 def _result(session: Session, caller: Caller, job_id: str) -> tuple[Job, results.Result]:
     job = jobs.get(session, caller, job_id)
+    if job.is_final and job.state != JobState.SUCCEEDED:
+        raise JobNotFinished(f"this job is over ({job.state}) and will have no result")
     return job, results.get(session, job_id)
 
 

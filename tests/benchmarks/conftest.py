@@ -13,11 +13,10 @@ def write_set(path: Path, points, labels, kind: str) -> None:
     np.savez(path, X=points, y=labels.astype(np.int16), meta=json.dumps(meta))
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """`pair` (two blobs and noise points), `city` (no labels) and `deep` (a kind that is left out)."""
-    folder = tmp_path / "data"
-    folder.mkdir()
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`pair` (two blobs and noise points), `city` (no labels) and `deep` (a kind that is left out); only read."""
+    folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(1)
     labels = np.repeat([1, 2, 0], [60, 60, 10])
     centres = np.array([[50.0, 50.0], [10.0, -3.0], [40.0, 2.0]])

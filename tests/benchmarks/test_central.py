@@ -11,23 +11,28 @@ from benchmarks.quality import central, central_data, central_tables
 from benchmarks.quality.__main__ import main
 from benchmarks.quality.central import Task, measure, scores, tasks
 from benchmarks.quality.central_data import SETS, Blobs, Real, load, wanted
-from benchmarks.quality.central_methods import GRID, METHODS, OURS, PEER, Method, with_peer
+from benchmarks.quality.central_methods import GRID, METHODS, OURS, PEER, WITH_DELTA, Method, with_peer
 from benchmarks.quality.central_rows import CentralRow, CentralRun, newest, read, summarise
 from benchmarks.quality.centroid_scores import nearest, nicv
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """Three sets of few points instead of the published ones."""
+@pytest.fixture(autouse=True, scope="module")
+def small():
+    """Three sets of few points instead of the published ones; what is read and scored of them is kept."""
     sets = {
         "tiny": Blobs(400, 2, 3, 0.02),
         "wide": Blobs(400, 2, 3, 0.02, box=4.0),
         "iris": SETS["iris"],
         "filed": Real("filed", 2, labelled=False),
     }
-    monkeypatch.setattr(central_data, "SETS", sets)
-    monkeypatch.setattr(central_data, "GROUPS", {"quick": ["tiny"], "all": list(sets)})
-    for cache in (load, central._open, central._grid_nicv):
+    caches = (load, central._open, central._grid_nicv)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(central_data, "SETS", sets)
+        patched.setattr(central_data, "GROUPS", {"quick": ["tiny"], "all": list(sets)})
+        for cache in caches:
+            cache.cache_clear()
+        yield
+    for cache in caches:
         cache.cache_clear()
 
 
@@ -157,6 +162,14 @@ class TestTables:
     def test_little_data_is_not_judged(self):
         rows = [summary(OURS, 0.1, 9.0), summary(GRID, 0.1, 1.0)]  # q = 20
         assert central_tables.judged(rows) == ""
+
+    def test_another_guarantee_is_shown_beside_the_others_and_not_judged(self):
+        rows = [summary(OURS, 1.0, 1.2), summary(GRID, 1.0, 1.19), summary(WITH_DELTA, 1.0, 1.01)]
+        heads, *_, line = central_tables.nicv_tables(rows).splitlines()[2:]
+        assert heads.split(" | ")[4:6] == [OURS, WITH_DELTA]
+        assert "| 1.200 | 1.010 | 1.190 |" in line
+        assert "1.010" not in central_tables.judged(rows)
+        assert f"`{WITH_DELTA}`, whose δ is 1e-06" in central_tables.LEGEND
 
     def test_gains_over_the_grid_are_percent(self):
         assert "| s1 | 25 % |" in central_tables.rcp_table([summary(OURS, 0.1, 1.0, rcp=0.253)])

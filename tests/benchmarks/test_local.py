@@ -13,20 +13,34 @@ from benchmarks.quality.rows import Row
 FEW = ["--seeds", "2", "--epsilons", "1,4", "--sizes", "600", "--methods", "uniform_grid,LDPKmeans,k-means"]
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    monkeypatch.setattr("benchmarks.quality.data.RESAMPLED_SIZE", 800)
+@pytest.fixture(autouse=True, scope="module")
+def small():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("benchmarks.quality.data.RESAMPLED_SIZE", 800)
+        yield
+
+
+@pytest.fixture(scope="module")
+def out(folder, tmp_path_factory):
+    """A folder of results over two sets, made once."""
+    made = tmp_path_factory.mktemp("out")
+    run(folder, made, "--sets", "moons,pair")
+    return made
 
 
 def run(folder, out, *more: str) -> list[dict[str, str]]:
     assert main(["local", "--data", str(folder), "--out", str(out), "--no-maps", *FEW, *more]) == 0
-    with (out / "results.csv").open() as file:
+    return _lines(out / "results.csv")
+
+
+def _lines(path) -> list[dict[str, str]]:
+    with path.open() as file:
         return list(csv.DictReader(file))
 
 
 class TestResults:
-    def test_there_is_one_row_a_run(self, folder, tmp_path):
-        made = run(folder, tmp_path / "out", "--sets", "moons,pair")
+    def test_there_is_one_row_a_run(self, out):
+        made = _lines(out / "results.csv")
         # Two sets, two seeds: (2 ways + 1 way) at two epsilons, and the tuned one.
         assert len(made) == 2 * 2 * (2 * 2 + 2 + 1)
         assert {(row["set"], row["n"], row["mark"]) for row in made} == {("moons", "600", ""), ("pair", "800", "*")}
@@ -42,10 +56,8 @@ class TestResults:
         assert {row["n_clusters"] for row in told} <= {"1", "2"}
         assert all(float(row["ari"]) > 0.95 for row in made if row["method"] == "k-means" and row["set"] == "pair")
 
-    def test_a_summary_has_means_and_deviations(self, folder, tmp_path):
-        made = run(folder, tmp_path / "out", "--sets", "pair")
-        with (tmp_path / "out" / "summary.csv").open() as file:
-            summaries = list(csv.DictReader(file))
+    def test_a_summary_has_means_and_deviations(self, out):
+        made, summaries = _lines(out / "results.csv"), _lines(out / "summary.csv")
         assert len(summaries) == len(made) / 2
         for line in summaries:
             of = [
@@ -57,9 +69,8 @@ class TestResults:
             assert float(line["ari"]) == pytest.approx(sum(of) / 2, abs=1e-4)
             assert float(line["ari_sd"]) == pytest.approx(abs(of[0] - of[1]) / 2, abs=1e-4)
 
-    def test_the_document_holds_every_method_set_and_epsilon(self, folder, tmp_path):
-        run(folder, tmp_path / "out", "--sets", "moons,pair")
-        text = (tmp_path / "out" / "results.md").read_text()
+    def test_the_document_holds_every_method_set_and_epsilon(self, out):
+        text = (out / "results.md").read_text()
         assert "## moons, 600 reports" in text
         assert "## pair*, 800 reports" in text
         assert "| method | K | ε=1 | ε=4 |" in text
@@ -68,14 +79,13 @@ class TestResults:
         assert all(line.count("|") in (5, 11) for line in tables)
 
     @pytest.mark.parametrize("name", ["ari-given", "ari-auto"])
-    def test_the_pictures_are_whole(self, folder, tmp_path, name):
-        run(folder, tmp_path / "out", "--sets", "moons,pair")
-        root = ET.parse(tmp_path / "out" / f"{name}.svg").getroot()  # noqa: S314  # our own
+    def test_the_pictures_are_whole(self, out, name):
+        root = ET.parse(out / f"{name}.svg").getroot()  # noqa: S314  # our own
         words = " ".join("".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text"))
         assert "uniform_grid" in words
         assert ("LDPKmeans" in words) == (name == "ari-given")
         assert "pair* · 800" in words
-        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n")
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n")
 
     def test_sets_without_labels_are_scored_against_exact_counts(self, folder, tmp_path, monkeypatch):
         made = run(folder, tmp_path / "out", "--sets", "city", "--epsilons", "1,32")

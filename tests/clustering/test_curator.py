@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from clustering import curator as module
+from clustering import noise
 from clustering.central.cells import GridCells, NearestCells
 from clustering.curator import LARGEST, SQUARE_BITS, Shares
 from clustering.errors import BudgetOverdrawn
 from clustering.kernels.residuals import add_residuals, add_squares
+from clustering.noise import LaplaceNoise
 from sfumato.accounting import NANO
 from sfumato.errors import InvalidSpec
 from sfumato.specs import LATTICE
@@ -32,11 +33,11 @@ def noiseless(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """Answers without noise, and what each of them says one record changes it by."""
     asked: list[np.ndarray] = []
 
-    def none(self, sensitivities, epsilon_nano):
-        asked.append(sensitivities)
-        return np.zeros(len(sensitivities), dtype=np.int64)
+    def none(self, entropy):
+        asked.append(self.sensitivities)
+        return np.zeros(len(self.sensitivities), dtype=np.int64)
 
-    monkeypatch.setattr(module.Curator, "_noise", none)
+    monkeypatch.setattr(LaplaceNoise, "draw", none)
     return asked
 
 
@@ -160,11 +161,11 @@ class TestSensitivity:
         with pytest.MonkeyPatch.context() as patch:
             sensitivities = []
 
-            def none(self, given_sensitivities, epsilon_nano):
-                sensitivities.append(given_sensitivities)
-                return np.zeros(len(given_sensitivities), dtype=np.int64)
+            def none(self, entropy):
+                sensitivities.append(self.sensitivities)
+                return np.zeros(len(self.sensitivities), dtype=np.int64)
 
-            patch.setattr(module.Curator, "_noise", none)
+            patch.setattr(LaplaceNoise, "draw", none)
             answers = []
             for records in (points, np.concatenate([points, more])):
                 journal = KeepingJournal()
@@ -197,7 +198,7 @@ class TestSensitivity:
             scales.append(scale)
             return np.zeros(n, dtype=np.int64)
 
-        monkeypatch.setattr(module, "discrete_laplace", drawn)
+        monkeypatch.setattr(noise, "discrete_laplace", drawn)
         curator = curator_of(some_records(), max_per_user=max_per_user)
         curator.count(1000)
         centres = np.zeros((2, 2), dtype=np.int64)
@@ -211,7 +212,7 @@ class TestSensitivity:
         assert curator_of(np.zeros((0, 1))).variance(1, NANO // 4) == pytest.approx(told.astype(float).var(), rel=0.1)
 
     def test_an_answer_is_clamped_after_the_noise(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "discrete_laplace", lambda scale, n, entropy: np.full(n, -(2**62)))
+        monkeypatch.setattr(noise, "discrete_laplace", lambda scale, n, entropy: np.full(n, -(2**62)))
         assert curator_of(some_records()).count(1) == -LARGEST
 
 

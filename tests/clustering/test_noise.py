@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from clustering import noise
-from clustering.noise import MAX_SCALE, discrete_gaussian, discrete_laplace, laplace_variance, representable
+from clustering.noise import (
+    MAX_SCALE,
+    MAX_SIGMA,
+    GaussianNoise,
+    LaplaceNoise,
+    discrete_gaussian,
+    discrete_laplace,
+    laplace_variance,
+    representable,
+)
 from sfumato import entropy
 from tests.sfumato.replay import Exhausted, GeneratorEntropy, ReplayEntropy
 
@@ -137,44 +146,106 @@ class TestGaussian:
         assert p_value(drawn, gaussian_law(sigma / 1.3, sizes)) < REFUSED
 
     def test_a_huge_one_has_its_spread(self) -> None:
-        drawn = discrete_gaussian(Fraction(1 << 70), 3000, GeneratorEntropy(5)).astype(np.float64)
-        assert drawn.std() == pytest.approx(2.0**35, rel=0.08)
+        drawn = discrete_gaussian(Fraction(1 << 100), 3000, GeneratorEntropy(5)).astype(np.float64)
+        assert drawn.std() == pytest.approx(2.0**50, rel=0.08)
+        tails = np.mean(np.abs(drawn) > 2.0**50), np.mean(np.abs(drawn) > 2.0**51)
+        assert tails == pytest.approx((0.3173, 0.0455), abs=0.035)
 
-    @pytest.mark.parametrize("variance", [Fraction(0), Fraction(-1), Fraction(1 << 80) + 1])
+    def test_a_tiny_one_adds_nothing(self) -> None:
+        assert not discrete_gaussian(Fraction(1, 10**9), 1000, GeneratorEntropy(2)).any()
+
+    def test_signs_are_even(self) -> None:
+        drawn = discrete_gaussian(Fraction(25), N_DRAWS, GeneratorEntropy(6))
+        assert abs((drawn > 0).sum() - (drawn < 0).sum()) < 5 * sqrt((drawn != 0).sum())
+
+    @pytest.mark.parametrize("variance", [Fraction(0), Fraction(-1), Fraction(MAX_SIGMA**2) + 1])
     def test_another_variance_is_refused(self, variance: Fraction) -> None:
         with pytest.raises(ValueError, match="variance"):
             discrete_gaussian(variance, 1, GeneratorEntropy(0))
 
-    @given(st.integers(0, 50), st.fractions(Fraction(1, 10), 10**6))
-    def test_what_is_kept_has_the_chance_of_the_law(self, size: int, variance: Fraction) -> None:
+    @given(st.lists(st.integers(-60, 60), min_size=1, max_size=9), st.fractions(Fraction(1, 10), 10**12))
+    def test_what_is_kept_has_the_chance_of_the_law(self, tried: list[int], variance: Fraction) -> None:
         """Laplace draws times the coins' chances make exp(-z^2/(2 variance)) up to one constant, in exact exponents."""
         t = isqrt(variance.numerator // variance.denominator) + 1
-        tossed: list[Fraction] = []
+        tossed = [Fraction(0)] * len(tried)
 
-        def coin(a: int, b: int, _: object) -> bool:
-            assert 0 <= a <= b
-            tossed.append(Fraction(a, b))
-            return True
+        def whole(a: np.ndarray, b: int, _: object) -> np.ndarray:
+            turn = next(turns)
+            for i, z in enumerate(tried):
+                tossed[i] += Fraction(1) if exponent(z) >= turn else 0
+            assert len(a) == sum(exponent(z) >= turn for z in tried)
+            assert (a == b).all()
+            return np.ones(len(a), dtype=np.bool_)
 
+        def rest(parts: list[int], b: int, _: object) -> np.ndarray:
+            for i, a in enumerate(parts):
+                assert 0 <= a < b
+                tossed[i] += Fraction(a, b)
+            return np.ones(len(parts), dtype=np.bool_)
+
+        def exponent(z: int) -> int:
+            return int((abs(z) - variance / t) ** 2 / (2 * variance))
+
+        turns = iter(range(1, 1 << 20))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(noise, "_coin", coin)
-            noise._is_kept(size, t, variance, ReplayEntropy([]))
-        # exp(-size/t) of the Laplace draw, times the coins
-        assert Fraction(size, t) + sum(tossed) == size**2 / (2 * variance) + variance / (2 * Fraction(t) ** 2)
+            patch.setattr(noise, "bernoulli_exp_many", whole)
+            patch.setattr(noise, "_coins", rest)
+            assert noise._kept(np.array(tried), t, variance, ReplayEntropy([])).all()
+        for z, coins in zip(tried, tossed, strict=True):
+            # exp(-|z|/t) of the Laplace draw, times the coins
+            assert Fraction(abs(z), t) + coins == Fraction(z) ** 2 / (2 * variance) + variance / (2 * Fraction(t) ** 2)
+
+    def test_one_that_lost_a_whole_coin_is_not_tossed_for_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tossed: list[int] = []
+
+        def none(a: np.ndarray, b: int, _: object) -> np.ndarray:
+            tossed.append(len(a))
+            return np.zeros(len(a), dtype=np.bool_)
+
+        monkeypatch.setattr(noise, "bernoulli_exp_many", none)
+        monkeypatch.setattr(noise, "_coins", lambda parts, b, _: np.ones(len(parts), dtype=np.bool_))
+        kept = noise._kept(np.array([0, 40, -40, 1]), 3, Fraction(4), ReplayEntropy([]))
+        assert kept.tolist() == [True, False, False, True]
+        assert tossed == [2]
 
     @pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
     def test_its_coin_says_whether_the_first_to_fail_is_odd(
         self, fails_at: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        asked: list[tuple[int, int]] = []
+        a, b = 3 * 10**30, 7 * 10**30 + 1
+        digits = (a << 64) // b
+        picked: list[int] = []
 
-        def below(a: int, b: int, _: object) -> bool:
-            asked.append((a, b))
-            return len(asked) < fails_at
+        def pick(_: object, k: int, n: int) -> np.ndarray:
+            picked.append(k)
+            return np.zeros(n, dtype=np.int64)
 
-        monkeypatch.setattr(noise, "_is_below", below)
-        assert noise._coin(3, 7, ReplayEntropy([])) is (fails_at % 2 == 1)
-        assert asked == [(3, 7 * k) for k in range(1, fails_at + 1)]
+        monkeypatch.setattr(noise, "pick_many", pick)
+        words = [digits - 1] * (fails_at - 1) + [digits + 1]
+        assert noise._coins([a], b, ReplayEntropy(words)).tolist() == [fails_at % 2 == 1]
+        assert picked == list(range(1, fails_at + 1))
+
+    def test_its_coins_have_their_chances(self) -> None:
+        """Of exp(-a/b), for many a at once and b longer than a word."""
+        b = 10**40 + 7
+        for part in (Fraction(0), Fraction(1, 10), Fraction(1, 2), Fraction(99, 100)):
+            tossed = noise._coins([int(part * b)] * N_DRAWS, b, GeneratorEntropy(7)).mean()
+            assert tossed == pytest.approx(exp(-part), abs=6 * sqrt(0.25 / N_DRAWS))
+        assert abs(exp(-0.1) - exp(-0.13)) > 6 * sqrt(0.25 / N_DRAWS)  # so that 30 % more would be seen
+
+    @pytest.mark.parametrize(("word", "below"), [(-1, True), (0, None), (1, False)])
+    def test_a_word_equal_to_the_first_digits_leaves_it_to_further_ones(self, word: int, below: bool | None) -> None:
+        a, b = 2, 7
+        first, rest = divmod(a << 64, b)
+        second = (rest << 64) // b
+        if below is None:
+            assert noise._coins([a], b, ReplayEntropy([first, second + 1])).tolist() == [True]
+            # the first coin falls, so another is tossed, which fails
+            twice = ReplayEntropy([first, second - 1, first + 1])
+            assert noise._coins([a], b, twice).tolist() == [False]
+        else:
+            words = [first + word] + [first + 1] * below
+            assert noise._coins([a], b, ReplayEntropy(words)).tolist() == [not below]
 
     @pytest.mark.parametrize(("a", "b"), [(1, 3), (2, 7), (5, 8), (10**30, 3 * 10**30 + 1)])
     def test_words_are_compared_with_the_digits_of_a_fraction(self, a: int, b: int) -> None:
@@ -187,3 +258,37 @@ class TestGaussian:
         else:
             assert noise._is_below(a, b, ReplayEntropy([first, second - 1]))
             assert not noise._is_below(a, b, ReplayEntropy([first, second + 1]))
+
+    def test_nothing_is_drawn_for_nobody(self) -> None:
+        assert discrete_gaussian(Fraction(1), 0, ReplayEntropy([])).shape == (0,)
+
+
+class TestNoiseOfAnAnswer:
+    @pytest.mark.parametrize("sensitivity", [1, 40])
+    def test_each_value_has_the_scale_of_its_sensitivity(self, sensitivity: int) -> None:
+        sensitivities = np.array([3, sensitivity] * (N_DRAWS // 2))
+        loud = np.arange(N_DRAWS) % 2 == 1
+        laplace = LaplaceNoise(Fraction(1, 2), sensitivities)
+        gaussian = GaussianNoise(Fraction(1, 4), sensitivities)
+        assert laplace.scale(sensitivity) == Fraction(sensitivity, 2)
+        assert gaussian.variance(sensitivity) == Fraction(sensitivity**2, 4)
+        sizes = 3 + sensitivity
+        for noise_of, law in ((laplace, laplace_law), (gaussian, gaussian_law)):
+            drawn = noise_of.draw(GeneratorEntropy(9))[loud]
+            assert p_value(drawn, law(sensitivity / 2, sizes)) > SURE
+            assert p_value(drawn, law(sensitivity / 2 * 1.3, sizes)) < REFUSED
+            assert p_value(drawn, law(sensitivity / 2 / 1.3, sizes)) < REFUSED
+
+    @pytest.mark.parametrize("kind", [LaplaceNoise, GaussianNoise])
+    def test_no_value_without_noise(self, kind: type[LaplaceNoise | GaussianNoise]) -> None:
+        with pytest.raises(ValueError, match="sensitivity"):
+            kind(Fraction(1), np.array([1, 0]))
+        with pytest.raises(ValueError, match=r"lies in \(0"):
+            kind(Fraction(0), np.array([1]))
+
+    def test_no_noise_that_cannot_be_drawn(self) -> None:
+        with pytest.raises(ValueError, match="scale"):
+            LaplaceNoise(Fraction(MAX_SCALE), np.array([1, 2]))
+        with pytest.raises(ValueError, match="variance"):
+            GaussianNoise(Fraction(MAX_SIGMA), np.array([1, MAX_SIGMA]))
+        assert GaussianNoise(Fraction(1), np.array([MAX_SIGMA])).variance(MAX_SIGMA) == MAX_SIGMA**2

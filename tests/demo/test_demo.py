@@ -15,7 +15,7 @@ import pytest
 
 from sfumato.cluster_model import model_from_wire
 
-SECONDS = 240
+SECONDS = 800
 
 
 @pytest.fixture
@@ -47,11 +47,15 @@ def services(temporary: Path) -> Iterator[psutil.Process]:
             continue
 
 
-def assert_nothing_left(temporary: Path) -> None:
-    deadline = time.monotonic() + 10  # the worker's child ends with its parent, a moment after it
+def assert_ended(temporary: Path) -> None:
+    deadline = time.monotonic() + 120  # the worker's child ends with its parent, a moment after it
     while list(services(temporary)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert list(services(temporary)) == []
+
+
+def assert_nothing_left(temporary: Path) -> None:
+    assert_ended(temporary)
     assert list(temporary.glob("sfumato-demo-*")) == []
 
 
@@ -117,10 +121,31 @@ class TestInterruption:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(order)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=SECONDS)
         assert process.returncode == status
         assert "Traceback" not in stderr
         assert_nothing_left(temporary)
+
+
+class TestKilled:
+    def test_takes_its_service_along(self, temporary: Path) -> None:
+        script = (
+            "import time\n"
+            "from demo.own_service import OwnService\n"
+            "with OwnService():\n"
+            "    print('ready', flush=True)\n"
+            "    time.sleep(3600)\n"
+        )
+        environment = os.environ | {"TMPDIR": str(temporary)}
+        with subprocess.Popen(
+            [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            before = list(services(temporary))
+            process.kill()
+        assert len(before) >= 2  # the service and its worker at least
+        assert_ended(temporary)
 
 
 class TestBadInput:
@@ -135,7 +160,7 @@ class TestBadInput:
     )
     def test_is_answered_by_a_sentence(self, temporary: Path, arguments: tuple[str, ...], sentence: str) -> None:
         process = demo(*arguments, "--json", temporary=temporary)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=SECONDS)
         assert process.returncode == 1
         assert stdout == ""
         assert sentence in stderr
@@ -144,7 +169,7 @@ class TestBadInput:
     def test_too_few_records_are_refused_before_anything_starts(self, tmp_path: Path, temporary: Path) -> None:
         (tmp_path / "few.csv").write_text("a,b\n" + "1,2\n" * 99)
         process = demo("--data", str(tmp_path / "few.csv"), "--bounds", "0:9,0:9", temporary=temporary)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=SECONDS)
         assert process.returncode == 1
         assert "99 records" in stderr
         assert list(temporary.iterdir()) == []

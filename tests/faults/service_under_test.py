@@ -21,22 +21,24 @@ from models.db import Database
 from models.tenant import Scope
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 
 
 class ServiceUnderTest:
     """One gateway and some workers over a migrated database, with an admin key."""
 
     def __init__(self, database_url: str, scratch: Path, *, n_workers: int) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self._held = socket.socket()  # bound and never listening: nobody is given the port while the gateway is down
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", 0))
+        self.port: int = self._held.getsockname()[1]
         self._log = scratch / "service.log"
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("SFUMATO_")}
         self._environment |= {
             "SFUMATO_DATABASE_URL": database_url,
             "SFUMATO_HOME": str(scratch),
             "SFUMATO_LEASE_SECONDS": "1",
+            "SFUMATO_WARM_KERNELS": "false",
             "SFUMATO_DIE_WITH_PARENT": str(os.getpid()),
         }
         self.database = Database(database_url, pool_size=2)
@@ -53,7 +55,7 @@ class ServiceUnderTest:
     def client(self, secret: str) -> httpx.Client:
         """An HTTP client of it."""
         headers = {"Authorization": f"Bearer {secret}"}
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=20)
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=60)
 
     def start(self) -> None:
         """Begin what does not run."""
@@ -94,10 +96,9 @@ class ServiceUnderTest:
             worker.wait()
         self.workers = []
 
-    def kill_supervisor_of(self, child: psutil.Process) -> None:
+    def kill_supervisor(self) -> None:
         """SIGKILL to one supervisor; the kernel ends its child."""
-        (worker,) = (worker for worker in self.workers if worker.pid == child.ppid())
-        self.workers.remove(worker)
+        worker = self.workers.pop()
         worker.kill()
         worker.wait()
 
@@ -122,6 +123,7 @@ class ServiceUnderTest:
             if process is not None:
                 process.wait()
         self._http.close()
+        self._held.close()
         self.database.close()
 
     def call(self, method: str, path: str, **body: Any) -> Any:

@@ -14,7 +14,7 @@ from models.ledger import Balance
 from tests.workers.archive import GRANTED, RECORDS_KEY, Archive
 from tests.workers.processes import WorkerProcess, worker
 from tests.workers.toy import wait_for
-from tests.workers.toy_central import PRICES
+from tests.workers.toy_central import BLOCK_PRICES, DELTA_ATTO, PRICES
 from workers.central import unpack
 
 on_sqlite = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
@@ -24,7 +24,7 @@ LEASE_SECONDS = 1.0
 @pytest.fixture
 def archive(database_url: str) -> Iterator[Archive]:
     with closing(Database(database_url, pool_size=2)) as database:
-        yield Archive.create(database)
+        yield Archive.create(database, delta_atto=5 * DELTA_ATTO)
 
 
 class Gate:
@@ -40,13 +40,15 @@ class Gate:
     def open(self) -> None:
         self.path.touch()
 
-    def worker(self, archive: Archive, moment: tuple[str, int], log: Path) -> AbstractContextManager[WorkerProcess]:
+    def worker(
+        self, archive: Archive, moment: tuple[str, int], log: Path, *, has_block: bool
+    ) -> AbstractContextManager[WorkerProcess]:
         """A real worker that stops there while the gate is shut."""
         return worker(
             log,
             archive.database.engine.url.render_as_string(hide_password=False),
             module="tests.workers.toy_central_worker",
-            TOY=json.dumps({"at": list(moment), "gate": str(self.path)}),
+            TOY=json.dumps({"at": list(moment), "gate": str(self.path), "has_block": has_block}),
             SFUMATO_RECORDS_KEY=RECORDS_KEY,
             SFUMATO_LEASE_SECONDS=LEASE_SECONDS,
         )
@@ -62,30 +64,37 @@ def kill(running: WorkerProcess, *, whole: bool) -> None:
 
 
 class TestAKilledWorker:
-    def run_through(self, archive: Archive, tmp_path: Path, moment: tuple[str, int], *, whole: bool) -> None:
+    def run_through(
+        self, archive: Archive, tmp_path: Path, moment: tuple[str, int], *, whole: bool, has_block: bool = False
+    ) -> None:
         gate = Gate(tmp_path)
-        n_charged = {"before": moment[1], "during": moment[1] + 1, "after": len(PRICES)}[moment[0]]
+        prices = BLOCK_PRICES if has_block else tuple((price, 0) for price in PRICES)
+        n_charged = {"before": moment[1], "during": moment[1] + 1, "after": len(prices)}[moment[0]]
         n_kept = n_charged - (moment[0] == "during")
-        job_id = archive.submit()
-        with gate.worker(archive, moment, tmp_path / "first") as first:
+        job_id = archive.submit(delta_atto=2 * DELTA_ATTO if has_block else 0)
+        with gate.worker(archive, moment, tmp_path / "first", has_block=has_block) as first:
             wait_for(lambda: gate.n_reached() == 1)
             stored = archive.answers(job_id)
-            assert [each.epsilon_nano for each in stored] == list(PRICES[:n_charged])
+            assert tuple((each.epsilon_nano, each.delta_atto) for each in stored) == prices[:n_charged]
             kept = [unpack(each.packed).tolist() for each in stored if each.packed is not None]
             assert len(kept) == n_kept
             gate.open()
             kill(first, whole=whole)
             if whole:
-                with gate.worker(archive, moment, tmp_path / "second"):
+                with gate.worker(archive, moment, tmp_path / "second", has_block=has_block):
                     wait_for(lambda: archive.job(job_id).is_final)
             else:
                 wait_for(lambda: archive.job(job_id).is_final)
         assert archive.job(job_id).state == JobState.SUCCEEDED
+        assert archive.job(job_id).attempts == 2
         answers = archive.document(job_id)["model"]["diagnostics"]["answers"]
         assert answers[:n_kept] == kept
-        assert [len(answer) for answer in answers] == [a["n_values"] for a in archive.document(job_id)["odometer"]]
+        odometer = archive.document(job_id)["odometer"]
+        assert [len(answer) for answer in answers] == [a["n_values"] for a in odometer]
+        assert tuple((a["epsilon_nano"], a["delta_atto"]) for a in odometer) == prices
         archive.check(job_id)
-        assert archive.balance() == Balance(GRANTED, 0, sum(PRICES))
+        posted = [sum(amounts) for amounts in zip(*prices, strict=True)]
+        assert archive.balance() == Balance(GRANTED, 0, posted[0], 5 * DELTA_ATTO, 0, posted[1])
 
     @on_sqlite
     def test_between_a_charge_and_its_answer_pays_once(self, archive: Archive, tmp_path: Path) -> None:
@@ -112,16 +121,31 @@ class TestAKilledWorker:
     ) -> None:
         self.run_through(archive, tmp_path, moment, whole=whole)
 
+    @pytest.mark.slow
+    @pytest.mark.parametrize("whole", [False, True], ids=["child", "supervisor"])
+    @pytest.mark.parametrize(
+        "moment",
+        [
+            *(("during", 0), ("before", 1), ("before", 2), ("before", 3), ("during", 3), ("after", 0)),
+            pytest.param(("during", 2), marks=pytest.mark.ci),
+        ],
+        ids=str,
+    )
+    def test_anywhere_about_a_concentrated_block_pays_for_it_once(
+        self, archive: Archive, tmp_path: Path, moment: tuple[str, int], whole: bool
+    ) -> None:
+        self.run_through(archive, tmp_path, moment, whole=whole, has_block=True)
+
 
 class TestCancelling:
     @on_sqlite
     def test_a_job_in_the_middle_ends_it_and_keeps_what_was_posted(self, archive: Archive, tmp_path: Path) -> None:
         gate = Gate(tmp_path)
         job_id = archive.submit()
-        with gate.worker(archive, ("before", 1), tmp_path / "log"):
+        with gate.worker(archive, ("before", 1), tmp_path / "log", has_block=False):
             wait_for(lambda: gate.n_reached() == 1)
             archive.cancel(job_id)
             wait_for(lambda: archive.job(job_id).is_final)
         assert archive.job(job_id).state == JobState.CANCELED
-        assert archive.balance() == Balance(GRANTED, 0, PRICES[0])
+        assert archive.balance() == Balance(GRANTED, 0, PRICES[0], 5 * DELTA_ATTO)
         assert archive.answers(job_id) == []

@@ -48,7 +48,9 @@ class Reference:
             self.held[job_id] = self.held.get(job_id, 0) + (amount if kind == "reserve" else -amount)
 
 
-AMOUNTS = st.integers(0, 60)
+Both = tuple[int, int]  # of epsilon, of delta
+
+AMOUNTS = st.tuples(st.integers(0, 60), st.one_of(st.just(0), st.integers(0, 60)))
 INDEX = st.integers(0, 1_000)
 
 
@@ -61,82 +63,97 @@ class LedgerMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.dataset_id = f"ds_{id(self)}_{self.world.now}"
         self.world.now += 1
-        self.reference = Reference()
-        self.done: list[tuple[str, int, str, str | None]] = []
+        self.references = Reference(), Reference()
+        self.done: list[tuple[str, Both, str, str | None]] = []
         with self.world.database.transaction() as session:
             ledger.open_ledger(session, self.dataset_id)
 
-    def try_to(self, kind: str, amount: int, reference: str, job_id: str | None) -> None:
-        accepted = self.reference.accepts(kind, amount, job_id)
+    def refused(self, kind: str, amounts: Both, job_id: str | None) -> list[str]:
+        """Of which there is too little."""
+        names = zip(("epsilon", "delta"), self.references, amounts, strict=True)
+        return [name for name, each, amount in names if not each.accepts(kind, amount, job_id)]
+
+    def apply(self, kind: str, amounts: Both, reference: str, job_id: str | None) -> None:
+        for each, amount in zip(self.references, amounts, strict=True):
+            each.apply(kind, amount, job_id)
+        self.done.append((kind, amounts, reference, job_id))
+
+    def try_to(self, kind: str, amounts: Both, reference: str, job_id: str | None) -> None:
+        refused = self.refused(kind, amounts, job_id)
+        short = None
         try:
             with self.world.database.transaction() as session:
-                charge(session, self.dataset_id, kind, amount, reference, job_id)
-        except BudgetExhausted:
-            assert not accepted
-            return
-        assert accepted
-        self.reference.apply(kind, amount, job_id)
-        self.done.append((kind, amount, reference, job_id))
+                charge(session, self.dataset_id, kind, amounts[0], reference, job_id, amounts[1])
+        except BudgetExhausted as error:
+            short = error.short
+        assert short == next(iter(refused), None)
+        if short is None:
+            self.apply(kind, amounts, reference, job_id)
+
+    @property
+    def held(self) -> dict[str, Both]:
+        epsilon, delta = (each.held for each in self.references)
+        return {job_id: (epsilon[job_id], delta[job_id]) for job_id in epsilon}
 
     def new_reference(self) -> str:
         return f"ref_{len(self.done)}"
 
     @rule(amount=AMOUNTS)
-    def grant(self, amount: int) -> None:
+    def grant(self, amount: Both) -> None:
         self.try_to("grant", amount, self.new_reference(), None)
 
     @rule(amount=AMOUNTS)
-    def reserve(self, amount: int) -> None:
+    def reserve(self, amount: Both) -> None:
         reference = self.new_reference()
         self.try_to("reserve", amount, reference, reference)
 
     @rule(amount=AMOUNTS)
-    def post_from_what_is_free(self, amount: int) -> None:
+    def post_from_what_is_free(self, amount: Both) -> None:
         self.try_to("post", amount, self.new_reference(), None)
 
     @rule(amount=AMOUNTS, index=INDEX)
-    def post_from_a_reservation(self, amount: int, index: int) -> None:
-        job_ids = [*self.reference.held, "job_without_reservation"]
+    def post_from_a_reservation(self, amount: Both, index: int) -> None:
+        job_ids = [*self.held, "job_without_reservation"]
         self.try_to("post", amount, self.new_reference(), job_ids[index % len(job_ids)])
 
     @rule(index=INDEX)
     def release(self, index: int) -> None:
-        if self.reference.held:
-            job_id = list(self.reference.held)[index % len(self.reference.held)]
-            left = self.reference.held[job_id]
+        if self.held:
+            job_id = list(self.held)[index % len(self.held)]
+            left = self.held[job_id]
             with self.world.database.transaction() as session:
                 entry = charge(session, self.dataset_id, "release", 0, job_id, job_id)
-            assert (entry.epsilon_nano if entry else 0) == left
-            if left:
-                self.reference.apply("release", left, job_id)
-                self.done.append(("release", left, job_id, job_id))
+            assert ((entry.epsilon_nano, entry.delta_atto) if entry else (0, 0)) == left
+            if any(left):
+                self.apply("release", left, job_id, job_id)
 
     @rule(index=INDEX)
     def repeat(self, index: int) -> None:
         if self.done:
-            kind, amount, reference, job_id = self.done[index % len(self.done)]
+            kind, amounts, reference, job_id = self.done[index % len(self.done)]
             with self.world.database.transaction() as session:
-                entry = charge(session, self.dataset_id, kind, amount, reference, job_id)
+                entry = charge(session, self.dataset_id, kind, amounts[0], reference, job_id, amounts[1])
                 assert (entry is None) == (kind == "release")  # nothing is left to be released again
-                assert entry is None or (entry.kind, entry.epsilon_nano, entry.reference) == (kind, amount, reference)
+                assert entry is None or told(entry) == (kind, amounts, reference, job_id)
 
-    @rule(index=INDEX, more=st.integers(1, 5))
-    def repeat_with_another_amount(self, index: int, more: int) -> None:
+    @rule(index=INDEX, more=st.sampled_from([(1, 0), (0, 1), (5, 5)]))
+    def repeat_with_another_amount(self, index: int, more: Both) -> None:
         others = [each for each in self.done if each[0] != "release"]
         if others:
-            kind, amount, reference, job_id = others[index % len(others)]
+            kind, (epsilon, delta), reference, job_id = others[index % len(others)]
             with pytest.raises(Conflict), self.world.database.transaction() as session:
-                charge(session, self.dataset_id, kind, amount + more, reference, job_id)
+                charge(session, self.dataset_id, kind, epsilon + more[0], reference, job_id, delta + more[1])
 
-    @rule(kind=st.sampled_from(["grant", "reserve", "post"]), amount=st.integers(0, 10))
-    def fail_after_the_charge(self, kind: str, amount: int) -> None:
+    @rule(kind=st.sampled_from(["grant", "reserve", "post"]), amount=AMOUNTS)
+    def fail_after_the_charge(self, kind: str, amount: Both) -> None:
+        short = None
         with rolled_back(self.world.database) as session:
             try:
-                charge(
-                    session, self.dataset_id, kind, amount, "ref_undone", "ref_undone" if kind == "reserve" else None
-                )
-            except BudgetExhausted:
-                assert not self.reference.accepts(kind, amount, None)
+                job_id = "ref_undone" if kind == "reserve" else None
+                charge(session, self.dataset_id, kind, amount[0], "ref_undone", job_id, amount[1])
+            except BudgetExhausted as error:
+                short = error.short
+        assert short == next(iter(self.refused(kind, amount, None)), None)
 
     @invariant()
     def agrees_with_the_reference(self) -> None:
@@ -144,21 +161,29 @@ class LedgerMachine(RuleBasedStateMachine):
             balance = ledger.balance(session, self.dataset_id)
             entries = ledger.page(session, self.dataset_id, after_seq=0, limit=1000)
             checked = ledger.verify(session, self.dataset_id)
-            held = {job_id: ledger.reserved_for(session, self.dataset_id, job_id) for job_id in self.reference.held}
+            held = {job_id: ledger.reserved_for(session, self.dataset_id, job_id) for job_id in self.held}
         assert balance.posted_nano + balance.reserved_nano <= balance.granted_nano
-        assert held == self.reference.held
-        assert balance == Balance(self.reference.granted, sum(held.values()), self.reference.posted)
-        assert balance == sum_of(entries)
-        assert [(e.kind, e.epsilon_nano, e.reference, e.reservation) for e in entries] == self.done
+        assert balance.posted_delta_atto + balance.reserved_delta_atto <= balance.granted_delta_atto
+        assert held == self.held
+        known = [(each.granted, sum(each.held.values()), each.posted) for each in self.references]
+        assert balance == Balance(*known[0], *known[1])
+        assert balance == Balance(*sum_of(entries, "epsilon_nano"), *sum_of(entries, "delta_atto"))
+        assert [told(entry) for entry in entries] == self.done
         assert (checked.ok, checked.n_entries) == (True, len(self.done))
 
 
-def sum_of(entries: list[LedgerEntry]) -> Balance:
+def told(entry: LedgerEntry) -> tuple[str, Both, str, str | None]:
+    return entry.kind, (entry.epsilon_nano, entry.delta_atto), entry.reference, entry.reservation
+
+
+def sum_of(entries: list[LedgerEntry], amount: str) -> tuple[int, int, int]:
     def total(kind: str, *, reserved: bool = False) -> int:
-        return sum(e.epsilon_nano for e in entries if e.kind == kind and (e.reservation is not None or not reserved))
+        return sum(
+            getattr(e, amount) for e in entries if e.kind == kind and (e.reservation is not None or not reserved)
+        )
 
     held = total("reserve") - total("release") - total("post", reserved=True)
-    return Balance(total("grant"), held, total("post"))
+    return total("grant"), held, total("post")
 
 
 class TestAgainstAReference:
@@ -237,8 +262,8 @@ class TestTheBudget:
             world.submit(dataset, epsilon_nano=NANO + 1)
 
         error = refused.value
-        amounts = (error.requested_nano, error.granted_nano, error.reserved_nano, error.posted_nano)
-        assert amounts == (NANO + 1, 3 * NANO, 2 * NANO, 0)
+        amounts = (error.requested, error.granted, error.reserved, error.posted)
+        assert (error.short, amounts) == ("epsilon", (NANO + 1, 3 * NANO, 2 * NANO, 0))
         with world.database.reading() as session:
             (_, reserve) = ledger.page(session, dataset.id, after_seq=0, limit=10)
         assert error.entries == (reserve.id,)

@@ -8,6 +8,7 @@ from sqlalchemy import Executable, delete, text, update
 from sqlalchemy.exc import DBAPIError
 
 from models import ledger
+from models.dataset import Trust
 from models.ledger import GENESIS_HASH, Balance, LedgerEntry, LedgerHead
 from tests.models.world import NOW, World, charge, rolled_back, together
 
@@ -18,10 +19,10 @@ COLUMNS = [column.key for column in LedgerEntry.__table__.columns]
 @pytest.fixture
 def chained(world: World) -> str:
     """A dataset with six entries of every kind."""
-    dataset = world.new_dataset(epsilon_nano=100)
+    dataset = world.new_dataset(epsilon_nano=100, trust=Trust.CENTRAL, delta_atto=50)
     with world.database.transaction() as session:
-        charge(session, dataset.id, "reserve", 40, "job_a", None)
-        charge(session, dataset.id, "post", 10, "rnd_a", "job_a")
+        charge(session, dataset.id, "reserve", 40, "job_a", None, delta=20)
+        charge(session, dataset.id, "post", 10, "rnd_a", "job_a", delta=5)
         charge(session, dataset.id, "release", 0, "job_a", None)
         charge(session, dataset.id, "post", 20, "rnd_b", None)
         charge(session, dataset.id, "grant", 5, "grant_b", None)
@@ -96,6 +97,10 @@ class TestVerify:
             "posted_nano": 9,
             "prev_hash": "f" * 64,
             "hash": "f" * 64,
+            "delta_atto": 4,
+            "granted_delta_atto": 51,
+            "reserved_delta_atto": 14,
+            "posted_delta_atto": 6,
         }
         assert set(edits) == set(COLUMNS) - {"dataset_id", "seq"}
 
@@ -113,6 +118,8 @@ class TestVerify:
             return [edit(6, **values, hash=forged), update(LedgerHead).values(hash=forged)]
 
         assert after(*forge(epsilon_nano=1_000)) == (6, "a balance does not add up")
+        assert after(*forge(delta_atto=1_000)) == (6, "a balance does not add up")
+        assert after(*forge(posted_delta_atto=0)) == (6, "a balance does not add up")
         assert after(*forge(kind="refund")) == (6, "an entry is of no known kind")
 
     def test_finds_a_removed_entry(self, after: Any) -> None:

@@ -75,7 +75,7 @@ class TestMigrating:
         other.stdin.write("\n")
         other.stdin.flush()
         migrate(empty_database_url)
-        _, said = other.communicate(timeout=60)
+        _, said = other.communicate()
 
         assert (ready, other.returncode, said) == ("ready\n", 0, "")
         database = Database(empty_database_url)
@@ -91,7 +91,7 @@ class TestMigrating:
             migrating.start()
             time.sleep(5.5)  # LOCK_TIMEOUT is 5 s
             assert migrating.is_alive()
-        migrating.join(30)
+        migrating.join()
 
         assert is_migrated(database)
         database.close()

@@ -1,8 +1,6 @@
-"""Records: kept sealed, whole and in order; bounded by user; gone when they are deleted."""
+"""Records: kept sealed, whole and in order; bounded by user."""
 
 import tracemalloc
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,66 +8,14 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select, update
 
-from models import dataset as datasets
-from models import record, record_key, removal, sealing
-from models.dataset import Dataset, Trust
-from models.db import Database
-from models.errors import Conflict, LimitExceeded, NotFound, RecordsKeyMissing, RecordsUnreadable
-from models.record import Counts, Records, RecordSegment, Upload, Users
+from models import record
+from models.dataset import Dataset
+from models.errors import LimitExceeded, RecordsKeyMissing, RecordsUnreadable
+from models.record import Counts, RecordSegment, Users
 from models.record_key import RecordKey
 from models.sealing import Keyring
-from sfumato.specs import LATTICE
-from tests.models.world import NOW, Thread, World, rolled_back, together, wait_until_blocked
-
-POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
-SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-RING = Keyring((bytes(range(32)),))
-MANY = 10**9
-
-
-def central(world: World, **other: Any) -> Dataset:
-    """A central dataset of two features."""
-    return world.new_dataset(trust=Trust.CENTRAL, **other)
-
-
-def begin(world: World, within: Dataset, ring: Keyring = RING) -> Upload:
-    """An upload to be filled."""
-    with world.database.transaction() as session:
-        datasets.get(session, world.caller, within.id, lock=True)
-        return Upload(record_key.open_or_make(session, within.id, ring), len(within.features))
-
-
-def store(world: World, upload: Upload, max_records: int = MANY) -> None:
-    with world.database.transaction() as session:
-        datasets.get(session, world.caller, upload.key.dataset_id, lock=True)
-        record.append(session, upload, max_records=max_records)
-
-
-def upload(
-    world: World, within: Dataset, points: Any, users: Sequence[bytes] | None = None, n_clipped: int = 0
-) -> Upload:
-    """One upload, stored."""
-    made = begin(world, within)
-    made.add(np.asarray(points, dtype=np.int32).reshape(-1, 2), users, n_clipped)
-    store(world, made)
-    return made
-
-
-def load(world: World, within: Dataset, ring: Keyring = RING) -> Records:
-    with world.database.reading() as session:
-        return record.load(session, within.id, ring)
-
-
-def counts(world: World, within: Dataset) -> Counts:
-    with world.database.reading() as session:
-        return record.count(session, within.id)
-
-
-def some(n: int, seed: int = 0) -> NDArray[np.int32]:
-    """Points, both ends of the lattice among them."""
-    points = np.random.default_rng(seed).integers(0, LATTICE, (n, 2)).astype(np.int32)
-    points[0], points[-1] = 0, LATTICE - 1
-    return points
+from tests.models.records import MANY, RING, begin, central, counts, load, some, store, upload
+from tests.models.world import World, rolled_back, together
 
 
 class TestRecords:
@@ -264,101 +210,6 @@ class TestUsers:
         assert peak < 3 * n * (2 * 8 + 16)  # records as they came: doubles, and a pseudonym
 
 
-class TestDeleting:
-    def drop(self, world: World, within: Dataset) -> None:
-        with world.database.transaction() as session:
-            removal.remove_records(session, world.caller, within.id)
-
-    def test_takes_records_and_key_and_leaves_the_dataset_and_its_ledger(self, world: World) -> None:
-        within, other = central(world), central(world)
-        for each in (within, other):
-            upload(world, each, some(5))
-        before = world.chain(within.id)
-
-        self.drop(world, within)
-        self.drop(world, within)  # again changes nothing
-
-        assert (counts(world, within), load(world, within).points.shape) == (Counts(0, 0, 0), (0, 2))
-        with world.database.reading() as session:
-            assert session.get(RecordKey, within.id) is None
-            assert session.get(RecordKey, other.id) is not None
-        assert world.chain(within.id) == before
-        assert len(load(world, other).points) == 5
-
-    def test_gives_later_records_another_key(self, world: World) -> None:
-        within = central(world)
-        first = upload(world, within, some(5))
-        self.drop(world, within)
-        second = upload(world, within, some(4))
-        assert (first.key.id, first.key.records) != (second.key.id, second.key.records)
-        assert first.key.pseudonyms != second.key.pseudonyms
-        assert len(load(world, within).points) == 4
-
-    def test_of_the_dataset_takes_them_along(self, world: World) -> None:
-        within = central(world)
-        upload(world, within, some(5))
-        with world.database.transaction() as session:
-            removal.remove(session, world.caller, within.id, now=NOW)
-        with world.database.reading() as session:
-            assert session.scalars(select(RecordSegment)).all() == []
-            assert session.scalars(select(RecordKey)).all() == []
-
-    def test_of_local_or_foreign_datasets_is_refused(self, world: World) -> None:
-        with pytest.raises(Conflict):
-            self.drop(world, world.new_dataset())
-        within = central(world)
-        with pytest.raises(NotFound), world.database.transaction() as session:
-            removal.remove_records(session, world.new_caller("stranger"), within.id)
-
-    def test_voids_an_upload_that_is_under_way(self, world: World) -> None:
-        within = central(world)
-        under_way = begin(world, within)
-        under_way.add(some(5), None, 0)
-        self.drop(world, within)
-        with pytest.raises(Conflict, match="send it again"):
-            store(world, under_way)
-        upload(world, within, some(1))  # under another key by now
-        with pytest.raises(Conflict):
-            store(world, under_way)
-        assert counts(world, within).n_records == 1
-
-    @POSTGRES
-    def test_waits_for_an_upload_that_is_being_stored(self, world: World) -> None:
-        within = central(world)
-        made = begin(world, within)
-        made.add(some(5), None, 0)
-        with world.database.transaction() as session:
-            datasets.get(session, world.caller, within.id, lock=True)
-            record.append(session, made, max_records=MANY)
-            dropping = Thread(lambda: self.drop(world, within))
-            wait_until_blocked(world.database)
-        dropping.outcome()
-        assert counts(world, within) == Counts(0, 0, 0)
-
-    @SQLITE
-    def test_leaves_no_byte_of_them_in_any_file(self, world: World) -> None:
-        within = central(world)
-        made = [upload(world, within, some(n, seed=n)) for n in (2, 3000)]
-        with world.database.reading() as session:
-            sealed_key = session.get_one(RecordKey, within.id).sealed
-        checkpoint = world.database.engine.raw_connection()
-        checkpoint.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        checkpoint.close()
-        made.append(upload(world, within, some(4)))
-        needles = [bytes(each.segments[0]["sealed"])[:24] for each in made] + [sealed_key[:24]]  # type: ignore[call-overload]
-        assert [bool(files_with(world.database, needle)) for needle in needles] == [True] * 4
-
-        self.drop(world, within)
-
-        assert [files_with(world.database, needle) for needle in needles] == [set()] * 4
-
-
-def files_with(database: Database, needle: bytes) -> set[str]:
-    """Which of the database's files hold these bytes."""
-    path = Path(str(database.engine.url.database))
-    return {found.name for found in path.parent.glob(f"{path.name}*") if needle in found.read_bytes()}
-
-
 class TestAtOnce:
     def test_uploads_to_one_dataset_are_all_there(self, world: World) -> None:
         within = central(world)
@@ -367,37 +218,3 @@ class TestAtOnce:
         assert counts(world, within) == Counts(36, 8, 0)
         assert len({each.key.records for each in outcomes}) == 1
         assert len(load(world, within).points) == 36
-
-
-class TestRotation:
-    def test_seals_keys_anew_and_touches_no_record(self, world: World) -> None:
-        within, ring = central(world), Keyring((sealing.new_secret(), *RING.keys))
-        upload(world, within, some(5))
-        with world.database.transaction() as session:
-            assert record_key.outdated(session, ring, after="", limit=9) == [within.id]
-            record_key.reseal(session, within.id, ring)
-        with world.database.reading() as session:
-            assert record_key.outdated(session, ring, after="", limit=9) == []
-        alone = Keyring(ring.keys[:1])
-        assert load(world, within, alone).points.tolist() == some(5).tolist()
-        with pytest.raises(RecordsKeyMissing):
-            load(world, within, RING)
-
-    def test_of_what_is_gone_or_done_does_nothing(self, world: World) -> None:
-        within, bare = central(world), central(world)
-        upload(world, within, some(5))
-        with world.database.transaction() as session:
-            before = session.get_one(RecordKey, within.id).sealed
-            for each in (within, bare):
-                record_key.reseal(session, each.id, RING)
-            assert session.get_one(RecordKey, within.id).sealed == before
-            assert session.get(RecordKey, bare.id) is None
-
-    def test_voids_no_upload_that_is_under_way(self, world: World) -> None:
-        within, ring = central(world), Keyring((sealing.new_secret(), *RING.keys))
-        under_way = begin(world, within)
-        under_way.add(some(5), None, 0)
-        with world.database.transaction() as session:
-            record_key.reseal(session, within.id, ring)
-        store(world, under_way)
-        assert len(load(world, within, Keyring(ring.keys[:1])).points) == 5

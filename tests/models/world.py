@@ -190,16 +190,19 @@ def document_of(world: World, job_id: str) -> dict[str, Any]:
         return result.get(session, job_id).document
 
 
-def charge(session: Session, dataset_id: str, kind: str, amount: int, reference: str, job_id: str | None) -> Any:
+def charge(
+    session: Session, dataset_id: str, kind: str, amount: int, reference: str, job_id: str | None, delta: int = 0
+) -> Any:
     """An entry of this kind, None for a release of nothing."""
     given: dict[str, Any] = {"actor": "key_test", "now": NOW}
+    if kind == "release":
+        return ledger.release(session, dataset_id, job_id=reference, **given)
+    given["delta_atto"] = delta
     if kind == "grant":
         return ledger.grant(session, dataset_id, amount, reference=reference, **given)
     if kind == "reserve":
         return ledger.reserve(session, dataset_id, amount, job_id=reference, **given)
-    if kind == "post":
-        return ledger.post(session, dataset_id, amount, reference=reference, reservation=job_id, **given)
-    return ledger.release(session, dataset_id, job_id=reference, **given)
+    return ledger.post(session, dataset_id, amount, reference=reference, reservation=job_id, **given)
 
 
 def spend_all(database: Database, dataset_id: str, who: str) -> int:
@@ -232,7 +235,7 @@ class Thread(threading.Thread):
         except BaseException as error:
             self._error = error
 
-    def outcome(self, seconds: float = 60) -> Any:
+    def outcome(self, seconds: float = 180) -> Any:
         """What the call returned; raises what it raised."""
         self.join(seconds)
         assert not self.is_alive(), "still waiting for somebody"
@@ -256,7 +259,7 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
     return [thread.outcome() for thread in threads]
 
 
-def wait_until_blocked(database: Database, n_waiting: int = 1, seconds: float = 10) -> None:
+def wait_until_blocked(database: Database, n_waiting: int = 1, seconds: float = 120) -> None:
     """Return as soon as this many PostgreSQL transactions wait for somebody's lock."""
     query = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -8,6 +8,8 @@ from typing import Self
 import httpx
 from fastapi import FastAPI
 
+PATIENCE_SECONDS = 200  # for an answer, on a machine however busy
+
 
 class _Transport(httpx.BaseTransport):
     """Hands requests to the application, in its loop."""
@@ -17,7 +19,7 @@ class _Transport(httpx.BaseTransport):
         self._loop = loop
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop).result(PATIENCE_SECONDS)
 
     async def _answer(self, request: httpx.Request) -> httpx.Response:
         sent = httpx.Request(request.method, request.url, headers=request.headers.raw, content=request.read())
@@ -38,7 +40,7 @@ class InProcess:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._lifespan.__aenter__(), self.loop).result(60)
+        asyncio.run_coroutine_threadsafe(self._lifespan.__aenter__(), self.loop).result(PATIENCE_SECONDS)
         self.client = httpx.Client(transport=_Transport(self.app, self.loop), base_url="http://gateway")
         return self
 
@@ -46,8 +48,8 @@ class InProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.client.close()
-        asyncio.run_coroutine_threadsafe(self._lifespan.__aexit__(None, None, None), self.loop).result(60)
-        asyncio.run_coroutine_threadsafe(self.loop.shutdown_default_executor(), self.loop).result(60)
+        asyncio.run_coroutine_threadsafe(self._lifespan.__aexit__(None, None, None), self.loop).result(PATIENCE_SECONDS)
+        asyncio.run_coroutine_threadsafe(self.loop.shutdown_default_executor(), self.loop).result(PATIENCE_SECONDS)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()

@@ -275,6 +275,14 @@ class TestForecast:
         assert "over records" in run(*asked, "--quality", "0.5", status=1).output
         assert "over records" in run(*asked, "--algorithm", "uniform_grid", status=1).output
 
+    def test_over_records_tells_delta_as_well(self, run: Run) -> None:
+        asked = ("forecast", "--epsilon", "1", "--features", "2", "--records", "50000", "--clusters", "3")
+        said = run(*asked, "--algorithm", "gated_grid_kmeans", "--delta", "1e-6").stdout
+        assert "at most ε = 1 and δ = 1e-6 of the dataset's budget" in said
+        assert "delta" in run(*asked, "--algorithm", "gated_grid_kmeans", "--delta", "0.1", status=1).output
+        assert "--records" in run(*self.ASKED, "--delta", "1e-6", status=1).output
+        assert "--algorithm gated_grid_kmeans" in run(*asked, "--delta", "1e-6", status=1).output
+
 
 class TestTheFirstKey:
     def test_is_made_once_and_kept_for_its_owner_alone(self, tmp_path: Path) -> None:

@@ -208,31 +208,32 @@ class TestRotating:
     def test_goes_on_while_records_come_in(self, world: World) -> None:
         both, swapped = Keyring((self.NEW, self.OLD)), Keyring((self.OLD, self.NEW))
         made = self.filled(world, both, 4)
-        enough = threading.Event()
+        begun, enough = threading.Event(), threading.Event()
         failed: list[BaseException] = []
+        n_uploads = 0
 
         def keep_uploading() -> None:
+            nonlocal n_uploads
             try:
-                for _ in range(10):
+                while not enough.is_set():
                     for each in made:
                         self.upload(world, each, both)
+                    n_uploads += 1
+                    begun.set()
             except BaseException as error:
                 failed.append(error)
-            finally:
-                enough.set()
 
         uploading = threading.Thread(target=keep_uploading)
         uploading.start()
-        n_rounds = 0
-        while not enough.is_set():
-            record_commands.rotate(world.database, (swapped, both)[n_rounds % 2], lambda done: None)
-            n_rounds += 1
+        assert begun.wait(180)
+        for turn in range(5):
+            record_commands.rotate(world.database, (swapped, both)[turn % 2], lambda done: None)
+        enough.set()
         uploading.join()
         record_commands.rotate(world.database, both, lambda done: None)
 
         assert failed == []
-        assert n_rounds > 0
-        assert [self.readable(world, each, Keyring((self.NEW,))) for each in made] == [22] * 4
+        assert [self.readable(world, each, Keyring((self.NEW,))) for each in made] == [2 + 2 * n_uploads] * 4
 
     def test_by_the_command_says_what_it_did_and_what_it_could_not(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sqlalchemy import insert
 
+from clustering.simulate import SeededEntropy
 from models.db import Database
 from models.report import ReportBatch
 from models.round import Round
@@ -244,18 +245,19 @@ class TestExpectedAccuracy:
 
     def test_is_reached_by_people_who_are_as_the_model_says(self, api: Api, database: Database) -> None:
         collected = Collected(api, database)
-        opened = api.round(collected.dataset["id"], mechanism="grr", epsilon=1.0, target_reports=20_000)
+        n = 2000
+        opened = api.round(collected.dataset["id"], mechanism="grr", epsilon=1.0, target_reports=n)
         random = np.random.default_rng(1)
-        own = (random.random(20_000) < 0.75).astype(np.int64)  # cluster 1 is the right half
-        points = np.stack([(own + random.random(20_000)) / 2, random.random(20_000) * 2 - 1], axis=1)
-        sent = perturb_records(round_spec_from_wire(opened["spec"]), points)
+        own = (random.random(n) < 0.75).astype(np.int64)  # cluster 1 is the right half
+        points = np.stack([(own + random.random(n)) / 2, random.random(n) * 2 - 1], axis=1)
+        sent = perturb_records(round_spec_from_wire(opened["spec"]), points, SeededEntropy(1))
         send(api, opened["id"], pack(sent).tobytes())
         fold_alone(database, opened["id"])
         collected.rounds.append(api.get(f"/rounds/{opened['id']}").json())
         assert collected.rounds[0]["state"] == "tallied"
         job_id = collected.job()
         truth = {bytes(one).hex(): int(label) for one, label in zip(sent.report_ids, own, strict=True)}
-        found = {item["report_id"]: item["cluster"] for page in pages(api, job_id, 20)[:100] for item in page}
+        found = {item["report_id"]: item["cluster"] for page in pages(api, job_id, 20) for item in page}
         said = api.get(f"/jobs/{job_id}/labels", params={"of": "reports"}).json()["expected_accuracy"]
         right = np.mean([truth[report_id] == label for report_id, label in found.items()])
-        assert abs(right - said) < 5 * 0.5 / np.sqrt(len(found))
+        assert abs(right - said) < 3 * 0.5 / np.sqrt(len(found))  # seeded; of another model it is far off

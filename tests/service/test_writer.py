@@ -28,7 +28,7 @@ class _Slow:
     def transaction(self) -> Any:
         self.n_transactions += 1
         self.began.release()
-        assert self.let_go.wait(10)
+        assert self.let_go.wait(120)
         return self._database.transaction()
 
 
@@ -63,9 +63,10 @@ class TestTheWriter:
 
         async def send() -> None:
             tasks = [asyncio.create_task(writer.store(opened["id"], Packed(1, packed(1)))) for _ in range(9)]
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(slow.began.acquire)
             ending = asyncio.create_task(asyncio.to_thread(writer.stop))
-            await asyncio.sleep(0.05)
+            while not writer._is_ending:
+                await asyncio.sleep(0.01)
             with pytest.raises(Unavailable):
                 await writer.store(opened["id"], Packed(1, packed(1)))
             slow.let_go.set()

@@ -8,19 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audit.exact_exponential import exp_bounds
 from sfumato.accounting import (
+    ATTO,
+    DELTA_MAX_ATTO,
+    DELTA_MIN_ATTO,
     DRAW_SPAN,
     EPSILON_MAX_NANO,
     EPSILON_MIN_NANO,
     NANO,
     cost,
     exp_epsilon,
+    format_delta,
     format_epsilon,
+    parse_delta,
     parse_epsilon,
     realised_epsilon,
 )
-from sfumato.errors import InvalidEpsilon
-from tests.sfumato.exact import exp_bounds
+from sfumato.errors import InvalidDelta, InvalidEpsilon
 
 nanos = st.integers(EPSILON_MIN_NANO, EPSILON_MAX_NANO)
 
@@ -91,6 +96,86 @@ class TestParseEpsilon:
     )
     def test_writes_plain_decimals(self, nano: int, text: str) -> None:
         assert format_epsilon(nano) == text
+
+
+class TestParseDelta:
+    @settings(deadline=None)
+    @given(st.one_of(st.just(0), st.integers(DELTA_MIN_ATTO, DELTA_MAX_ATTO)))
+    def test_text_decimals_and_floats_read_back_as_they_were_written(self, atto: int) -> None:
+        text = format_delta(atto)
+        assert parse_delta(text) == atto
+        assert parse_delta(Decimal(text)) == atto
+        assert parse_delta(atto / ATTO) == atto  # as the service writes it: a JSON number
+        assert parse_delta(np.float64(atto / ATTO)) == atto
+
+    @pytest.mark.parametrize(
+        ("value", "atto"),
+        [
+            (0, 0),
+            (0.0, 0),
+            (-0.0, 0),
+            ("0.000", 0),
+            (1e-6, 10**12),
+            ("0.000001", 10**12),
+            ("1e-6", 10**12),
+            (1e-15, 1000),
+            (1e-3, 10**15),
+            ("0.000000000000001001", 1001),
+            ("1.50e-9", 1_500_000_000),
+        ],
+    )
+    def test_reads_what_a_person_would_type(self, value: float | str, atto: int) -> None:
+        assert parse_delta(value) == atto
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            True,
+            False,
+            None,
+            [0],
+            "",
+            "none",
+            "nan",
+            float("nan"),
+            float("inf"),
+            Decimal("sNaN"),
+            -1e-6,
+            "-0.5",
+            1e-16,
+            "0.000000000000000999",
+            0.0010000000000000002,
+            "0.001000000000000001",
+            1,
+            0.1,
+            "1e-99999999",
+            "0.0000010000000000001",
+            1e-6 / 3,
+            Decimal("0.000001" + "0" * 34 + "1"),
+            "0." + "0" * 63,
+        ],
+    )
+    def test_refuses_what_is_no_delta(self, value: object) -> None:
+        with pytest.raises(InvalidDelta):
+            parse_delta(value)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("atto", "text"),
+        [
+            (0, "0"),
+            (1, "1e-18"),
+            (10**12, "1e-6"),
+            (1_500_000_000_000, "1.5e-6"),
+            (-200_000_000_000, "-2e-7"),
+            (999_999_999_999_999, "9.99999999999999e-4"),
+            (10**15 + 1000, "1.000000000001e-3"),
+            (ATTO, "1"),
+            (12 * ATTO, "1.2e1"),
+        ],
+    )
+    def test_writes_powers_of_ten(self, atto: int, text: str) -> None:
+        assert format_delta(atto) == text
+        assert Decimal(text) * ATTO == atto
 
 
 class TestExpEpsilon:

@@ -107,15 +107,32 @@ class TestDatasets:
         assert raised.value.code == "budget_exhausted"
         assert raised.value.problem["entries"] == ["led_1"]
 
+    def test_a_problem_of_several_places_names_them(self) -> None:
+        errors = [
+            {"pointer": "", "message": "column y is missing"},
+            {"pointer": "/epsilon", "message": "is too small"},
+            {"pointer": "", "message": "it is wrong"},  # what the detail says already
+            "no place",
+        ]
+        problem = {"code": "validation_failed", "detail": "it is wrong", "errors": errors}
+        _, client = serving({"GET datasets/ds_1": httpx.Response(422, json=problem)})
+        with pytest.raises(ApiProblem) as raised:
+            client.get_dataset("ds_1")
+        assert str(raised.value) == "422 validation_failed: it is wrong; column y is missing; /epsilon: is too small"
+
+    @pytest.mark.parametrize("errors", [None, "text", 5, [[]], [{}], [{"message": None}]])
+    def test_a_problem_whose_errors_are_no_list_of_places_is_raised_all_the_same(self, errors: Any) -> None:
+        problem = {"code": "validation_failed", "detail": "it is wrong", "errors": errors}
+        _, client = serving({"GET datasets/ds_1": httpx.Response(422, json=problem)})
+        with pytest.raises(ApiProblem, match="it is wrong"):
+            client.get_dataset("ds_1")
+
 
 def ledger_service(entries: list[Any], head: Head, balance: Balance, **changes: Any) -> Client:
-    granted, reserved, posted = balance
     budget = {
         "dataset_id": "ds_1",
-        "granted_nano": granted,
-        "reserved_nano": reserved,
-        "posted_nano": posted,
-        "remaining_nano": granted - reserved - posted,
+        **balance._asdict(),
+        "remaining_nano": balance.granted_nano - balance.reserved_nano - balance.posted_nano,
         "ledger_seq": head.seq,
         "ledger_hash": head.hash,
     } | changes
@@ -159,8 +176,29 @@ class TestLedger:
         client = ledger_service(CHAIN, HEAD, Balance(8 * 10**9 + 1, 0, 10**9))
         assert client.verify_ledger("ds_1").reason == "the budget is not the ledger's balance"
 
+    def test_a_service_of_before_there_was_a_delta_is_understood(self) -> None:
+        wire = [{name: value for name, value in entry_wire(e).items() if not name.endswith("_atto")} for e in CHAIN]
+        budget = {"dataset_id": "ds_1", "ledger_seq": HEAD.seq, "ledger_hash": HEAD.hash, "remaining_nano": 5}
+        budget |= dict(zip(("granted_nano", "reserved_nano", "posted_nano"), BALANCE, strict=False))
+        _, client = serving({"GET datasets/ds_1/budget": ok(budget), "GET datasets/ds_1/ledger": pages(wire)})
+        assert client.verify_ledger("ds_1").ok
+
+    def test_delta_is_read_to_the_atto(self) -> None:
+        told = {name: 5 * 10**12 + 1 for name in Balance._fields if name.endswith("_atto")}
+        client = ledger_service(CHAIN, HEAD, BALANCE._replace(**told), remaining_delta_atto=7)
+        assert client.budget("ds_1").balance == BALANCE._replace(**told)
+        assert client.budget("ds_1").remaining_delta_atto == 7
+        assert client.verify_ledger("ds_1").reason == "the budget is not the ledger's balance"
+
+    def test_a_grant_of_delta_says_so_and_one_without_says_nothing_of_it(self) -> None:
+        service, client = serving({"POST datasets/ds_1/grants": ok(entry_wire(CHAIN[0]), 201)})
+        client.grant("ds_1", 0, delta=1e-6)
+        client.grant("ds_1", 2)
+        assert service.bodies() == [{"epsilon": 0, "delta": 1e-6}, {"epsilon": 2}]
+
     @pytest.mark.parametrize(
-        "change", [{"epsilon_nano": 1.5}, {"seq": "1"}, {"at": "yesterday"}, {"granted_nano": None}]
+        "change",
+        [{"epsilon_nano": 1.5}, {"seq": "1"}, {"at": "yesterday"}, {"granted_nano": None}, {"delta_atto": 0.5}],
     )
     def test_an_entry_of_wrong_types_is_refused(self, change: dict[str, Any]) -> None:
         _, client = serving({"GET datasets/ds_1/ledger": pages([entry_wire(CHAIN[0]) | change])})

@@ -32,6 +32,12 @@ class TestResults:
         asked = {"what": "counts", "n_values": 9, "epsilon": 0.25, "epsilon_nano": 250_000_000, "reference": "job_1#0"}
         service, client = serving({"GET jobs/job_1/result": ok(RESULT | {"rounds": [], "odometer": [asked]})})
         assert client.result("job_1").odometer == (Charge("counts", 9, 250_000_000, "job_1#0"),)
+        assert client.result("job_1").delta == 0
+        approximate = asked | {"delta": 1e-6, "delta_atto": 10**12, "rho_pico": 5}
+        service.routes["GET jobs/job_1/result"] = [ok(RESULT | {"delta": 1e-6, "odometer": [approximate]})]
+        told = client.result("job_1")
+        assert told.odometer == (Charge("counts", 9, 250_000_000, "job_1#0", delta_atto=10**12, rho_pico=5),)
+        assert told.delta == 1e-6
         service.routes["GET jobs/job_1/result"] = [ok(RESULT | {"odometer": [asked | {"epsilon_nano": 0.25}]})]
         with pytest.raises(InvalidSpec):
             client.result("job_1")

@@ -226,7 +226,7 @@ class TestKilled:
         self, tmp_path: Path
     ) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
-        listener.settimeout(60)
+        listener.settimeout(180)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         process = subprocess.Popen([sys.executable, "-c", KILLED, url, str(tmp_path / "device.json")])
         try:
@@ -250,7 +250,7 @@ class TestKilled:
 
 def _receive(connection: socket.socket) -> bytes:
     """One request's body."""
-    connection.settimeout(60)
+    connection.settimeout(180)
     seen = b""
     while b"\r\n\r\n" not in seen:
         seen += connection.recv(65536)
@@ -269,9 +269,10 @@ class TestTheChannelOfAWholeDevice:
         spec = round_spec(1.0, cells=2)
         rows = mechanisms.channel(spec.mechanism)
         values = []
+        entropy = GeneratorEntropy(1)
         for _ in range(200):
             service = ScriptedService(open_round(spec=spec))
-            service.device(retry_seconds=0).report([1.0, 7.0])
+            service.device(retry_seconds=0, entropy=entropy).report([1.0, 7.0])
             values.append(base64.b64decode(service.stored["rnd_1"][0]["value"]))
         seen = [values.count(value) for value in rows]
         assert stats.chisquare(seen, [200 * float(row[1]) for row in rows.values()]).pvalue > 1e-6

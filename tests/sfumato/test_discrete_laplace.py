@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audit.exact_exponential import exp_bounds
 from sfumato import entropy, exact_coins, mechanisms
 from sfumato.accounting import EPSILON_MIN_NANO, NANO
 from sfumato.bulk import perturb_records
@@ -29,7 +30,6 @@ from sfumato.specs import (
     round_spec_from_wire,
     to_wire,
 )
-from tests.sfumato.exact import exp_bounds
 from tests.sfumato.replay import Exhausted, GeneratorEntropy, ReplayEntropy
 from tests.sfumato.scripted import FEATURES, RECORD, ScriptedService, open_round
 
@@ -328,7 +328,8 @@ class TestLattice:
 
     def test_records_become_reports_in_bulk(self) -> None:
         spec = spec_of(discrete_laplace.design(2, 1000, 32 * NANO))
-        reports = perturb_records(replace(spec, draw=Draw(0, 2**63)), np.tile([0.25, 0.75], (4000, 1)))
+        half = replace(spec, draw=Draw(0, 2**63))
+        reports = perturb_records(half, np.tile([0.25, 0.75], (4000, 1)), GeneratorEntropy(1))
         assert 1800 < len(reports.slots) < 2200
         assert not reports.slots.any()
         vectors = discrete_laplace.vectors_of(spec.mechanism, reports.values)  # type: ignore[arg-type]

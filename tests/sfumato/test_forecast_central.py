@@ -38,7 +38,15 @@ class TestRatio:
         other = forecast_central(DpKmeans(1, 5), 2, 10**4)
         assert other.ratio is None
         assert other.clusters == 5
+        assert len(other.warnings) == 1
         assert "was not fitted" in other.warnings[0]
+
+    def test_of_other_methods_it_is_told_all_the_same_that_records_are_few(self) -> None:
+        _, said = forecast_central(DpKmeans(0.1, 5), 8, 1499).warnings
+        assert "About 1499 records are few for 5 clusters" in said
+        assert "about 1500 would do" in said
+        assert len(forecast_central(DpKmeans(0.1, 5), 8, 1500).warnings) == 1
+        assert len(forecast_central(DpKmeans(1, 5), 8, 1499, max_per_user=10).warnings) == 2
 
 
 class TestWarnings:

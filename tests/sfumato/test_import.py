@@ -13,9 +13,9 @@ import sfumato
 
 MEASURE = """
 import json, sys, time
-began = time.perf_counter()
+began = time.process_time()  # which does not run while others have the core
 import sfumato
-seconds = time.perf_counter() - began
+seconds = time.process_time() - began
 print(json.dumps({"seconds": seconds, "modules": sorted(sys.modules)}))
 """
 
@@ -38,7 +38,7 @@ def run(script: str) -> str:
 class TestImport:
     def test_takes_no_time_and_loads_nothing_big(self) -> None:
         runs = [json.loads(run(MEASURE)) for _ in range(3)]
-        assert min(each["seconds"] for each in runs) <= 0.15
+        assert min(each["seconds"] for each in runs) <= 0.15  # the first may have to compile its modules
         assert not {"numpy", "httpx", "stamina", "numba", "scipy", "matplotlib"} & set(runs[0]["modules"])
 
     def test_the_device_side_needs_no_http_until_it_sends(self) -> None:

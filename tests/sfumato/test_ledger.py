@@ -13,6 +13,7 @@ from models.db import Database, migrate
 from sfumato.ledger import GENESIS, GENESIS_HASH, Balance, Head, LedgerEntry, verify
 
 NANO = 10**9
+MICRO = 10**12  # of delta, in atto-delta
 STEPS = [  # kind, amount, reference, reservation
     ("grant", 8 * NANO, "ds_1", None),
     ("reserve", 3 * NANO, "job_1", "job_1"),
@@ -52,6 +53,27 @@ def chain(steps: list[tuple[str, int, str, str | None]]) -> list[LedgerEntry]:
     return entries
 
 
+Both = tuple[int, int]
+
+
+def chain_with_delta(steps: list[tuple[str, Both, str, str | None]]) -> list[LedgerEntry]:
+    """The same with amounts of epsilon and of delta: of each its own balances."""
+    epsilon = chain([(kind, amounts[0], *names) for kind, amounts, *names in steps])
+    delta = chain([(kind, amounts[1], *names) for kind, amounts, *names in steps])
+    return rehashed(
+        [
+            replace(
+                entry,
+                delta_atto=other.epsilon_nano,
+                granted_delta_atto=other.granted_nano,
+                reserved_delta_atto=other.reserved_nano,
+                posted_delta_atto=other.posted_nano,
+            )
+            for entry, other in zip(epsilon, delta, strict=True)
+        ]
+    )
+
+
 def rehashed(entries: list[LedgerEntry]) -> list[LedgerEntry]:
     """The chain a forger would show: numbered and hashed anew from end to end."""
     done: list[LedgerEntry] = []
@@ -89,6 +111,61 @@ class TestASoundChain:
             '"reference":"ds_1","reservation":null,"reserved_nano":0,"seq":1}'
         )
         assert entry.hash == hashlib.sha256(text.encode()).hexdigest()
+
+
+DELTA_STEPS: list[tuple[str, Both, str, str | None]] = [
+    ("grant", (8 * NANO, 0), "ds_1", None),
+    ("grant", (0, 5 * MICRO), "grant_1", None),
+    ("reserve", (2 * NANO, 3 * MICRO), "job_1", "job_1"),
+    ("post", (NANO, MICRO), "job_1#0", "job_1"),
+    ("post", (0, 0), "job_1#1", "job_1"),
+    ("release", (NANO, 2 * MICRO), "job_1", "job_1"),
+]
+
+
+class TestAChainWithDelta:
+    def test_holds_with_the_balance_of_both(self) -> None:
+        entries = chain_with_delta(DELTA_STEPS)
+        balance = Balance(8 * NANO, 0, NANO, 5 * MICRO, 0, MICRO)
+        head = Head(6, entries[-1].hash)
+        assert verify(entries, "ds_1", [head], balance).ok
+        wrong = balance._replace(posted_delta_atto=0)
+        assert verify(entries, "ds_1", [head], wrong).reason == "the budget is not the ledger's balance"
+
+    def test_hashes_delta_where_any_of_it_is_not_0(self) -> None:
+        first, second, *_ = chain_with_delta(DELTA_STEPS)
+        assert first == chain([STEPS[0]])[0]
+        text = (
+            '{"actor":"key_Ä","at":1767225600000002,"dataset_id":"ds_1","delta_atto":5000000000000,"epsilon_nano":0,'
+            '"granted_delta_atto":5000000000000,"granted_nano":8000000000,"id":"led_2","kind":"grant",'
+            '"posted_delta_atto":0,"posted_nano":0,"prev_hash":"' + first.hash + '",'
+            '"reference":"grant_1","reservation":null,"reserved_delta_atto":0,"reserved_nano":0,"seq":2}'
+        )
+        assert second.hash == hashlib.sha256(text.encode()).hexdigest()
+
+    @pytest.mark.parametrize("place", range(6))
+    @pytest.mark.parametrize("name", ["delta_atto", "granted_delta_atto", "reserved_delta_atto", "posted_delta_atto"])
+    def test_an_edit_of_any_of_it_shows_there(self, place: int, name: str) -> None:
+        entries = chain_with_delta(DELTA_STEPS)
+        head = Head(6, entries[-1].hash)
+        entries[place] = replace(entries[place], **{name: getattr(entries[place], name) + 1})
+        assert verify(entries, "ds_1", [head]).broken_at == place + 1
+        assert verify(rehashed(entries), "ds_1", []).broken_at == place + 1
+
+    @pytest.mark.parametrize(
+        ("step", "reason"),
+        [
+            (("post", (0, 2 * MICRO + 1), "job_1#2", "job_1"), "a job spent more than it had reserved"),
+            (("release", (0, 2 * MICRO + 1), "job_1", "job_1"), "a job spent more than it had reserved"),
+            (("post", (0, 2 * MICRO + 1), "rnd_1", None), "more was spent than granted"),
+            (("reserve", (0, 2 * MICRO + 1), "job_2", "job_2"), "more was spent than granted"),
+            (("grant", (0, -1), "grant_2", None), "an entry is of no known kind, or negative"),
+        ],
+        ids=["post", "release", "free", "reserve", "negative"],
+    )
+    def test_well_hashed_and_over_by_one_atto_shows(self, step: tuple[str, Both, str, str | None], reason: str) -> None:
+        found = verify(chain_with_delta([*DELTA_STEPS[:5], step]), "ds_1", [])
+        assert (found.broken_at, found.reason) == (6, reason)
 
 
 class TestADamagedChain:
@@ -207,6 +284,11 @@ class TestTheServicesOwnChain:
                     now=1_767_225_600_000_003,
                 )
             service_ledger.release(session, "ds_1", job_id="job_1", actor="key_1", now=1_767_225_600_999_999)
+            later = {"actor": "key_1", "now": 1_767_225_601_000_000}
+            service_ledger.grant(session, "ds_1", 0, delta_atto=5 * MICRO, reference="grant_1", **later)
+            service_ledger.reserve(session, "ds_1", NANO, delta_atto=2 * MICRO, job_id="job_2", **later)
+            asked = {"reference": "job_2#0", "reservation": "job_2"}
+            service_ledger.post(session, "ds_1", 0, delta_atto=MICRO, **asked, **later)
         with database.reading() as session:
             rows = service_ledger.page(session, "ds_1", after_seq=0, limit=10)
             end = service_ledger.head(session, "ds_1")
@@ -218,5 +300,6 @@ class TestTheServicesOwnChain:
                 for row in rows
             ]
         database.close()
-        assert verify(entries, "ds_1", [Head(end.seq, end.hash)], Balance(8 * NANO, 0, 2 * NANO)).ok
-        assert len(entries) == 5
+        balance = Balance(8 * NANO, NANO, 2 * NANO, 5 * MICRO, MICRO, MICRO)
+        assert verify(entries, "ds_1", [Head(end.seq, end.hash)], balance).ok
+        assert len(entries) == 8

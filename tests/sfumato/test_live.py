@@ -26,8 +26,8 @@ from sfumato.specs import Draw, Feature, GridEncoding, ShiftedGrid, UniformGrid
 from sfumato.store import FileStore, MemoryStore
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 60
-STOP_SECONDS = 30
+START_SECONDS = 180
+STOP_SECONDS = 120
 FEATURES = (Feature("x", 0, 8, "km"), Feature("y", -4, 4))
 RECORD = [1.5, 3.5]
 
@@ -54,7 +54,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "service.cli", "serve", "--port", "0"],
             cwd=home,
-            env=inherited | {"SFUMATO_HOME": str(home), "PYTHONPATH": str(ROOT)},
+            env=inherited | {"SFUMATO_HOME": str(home), "SFUMATO_WARM_KERNELS": "false", "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -229,7 +229,7 @@ class TestAnAnalyst:
         assert spec.features == FEATURES
         assert client.send_reports(round_id, *perturb_records(spec, records)) == len(records)
         seen: list[str] = []
-        done = client.wait_for_job(job.id, timeout_seconds=120, on_progress=lambda job: seen.append(job.state))
+        done = client.wait_for_job(job.id, timeout_seconds=240, on_progress=lambda job: seen.append(job.state))
         assert (done.state, done.error, seen[-1]) == ("succeeded", None, "succeeded")
 
         result = client.result(job.id)
@@ -257,7 +257,7 @@ class TestAnAnalyst:
         client.send_reports(opened.id, *perturb_records(opened.spec, records))
         before = client.budget(dataset.id).balance
         job = client.submit_job(dataset.id, UniformGrid(epsilon=2, cells=4), round_ids=[opened.id])
-        done = client.wait_for_job(job.id, timeout_seconds=120)
+        done = client.wait_for_job(job.id, timeout_seconds=240)
         assert (done.state, done.error) == ("succeeded", None)
         assert client.budget(dataset.id).balance == before
         assert job.id in [each.id for each in client.jobs(dataset.id)]
@@ -292,5 +292,5 @@ class TestAnAnalyst:
     def test_a_job_can_be_cancelled_and_gives_back_what_it_held(self, client: Client, dataset: Dataset) -> None:
         job = client.submit_job(dataset.id, ShiftedGrid(epsilon=3), target_reports=1000)
         client.cancel_job(job.id)
-        assert client.wait_for_job(job.id, timeout_seconds=60).state == "canceled"
+        assert client.wait_for_job(job.id, timeout_seconds=240).state == "canceled"
         assert client.budget(dataset.id).balance.reserved_nano == 0

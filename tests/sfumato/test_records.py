@@ -40,6 +40,12 @@ class TestADataset:
         assert (body["user_feature"], body["max_records_per_user"], body["out_of_bounds"]) == ("who", 3, "refuse")
         assert (made.user_feature, made.max_records_per_user, made.out_of_bounds) == ("who", 3, "refuse")
 
+    def test_is_granted_a_delta_where_one_is_asked_for(self) -> None:
+        service, client = serving({"POST datasets": ok(CENTRAL, 201)})
+        client.create_dataset("c", (), epsilon=1, trust="central", delta=1e-6)
+        client.create_dataset("c", (), epsilon=1, trust="central")
+        assert [body.get("delta") for body in service.bodies()] == [1e-6, None]
+
     def test_of_an_older_service_has_what_it_always_had(self) -> None:
         _, client = serving({"GET datasets/ds_1": ok(DATASET)})
         found = client.get_dataset("ds_1")

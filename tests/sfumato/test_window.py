@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audit.exact_exponential import exp_bounds
 from sfumato import entropy, mechanisms
 from sfumato.accounting import NANO
 from sfumato.entropy import WORD_SPAN
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import window
 from sfumato.specs import GrrMechanism, OueMechanism, WindowMechanism
-from tests.sfumato.exact import exp_bounds
 from tests.sfumato.replay import GeneratorEntropy, ReplayEntropy, distribution
 
 EPSILONS_NANO = [1000, 1_000_000, 500_000_000, NANO, 2 * NANO, 4 * NANO + 7, 11 * NANO, 32 * NANO]

@@ -37,7 +37,9 @@ class Archive:
     dataset_id: str
 
     @classmethod
-    def create(cls, database: Database, *, n_records: int = N_RECORDS, max_per_user: int = 1) -> "Archive":
+    def create(
+        cls, database: Database, *, n_records: int = N_RECORDS, max_per_user: int = 1, delta_atto: int = 0
+    ) -> "Archive":
         """A fresh tenant and dataset; of several records a user all are one user's."""
         now = database.clock()
         features = (Feature("x", 0.0, 10.0), Feature("y", -1.0, 1.0))
@@ -57,6 +59,7 @@ class Archive:
                 max_datasets=10,
                 user_feature=None if max_per_user == 1 else "user",
                 max_records_per_user=max_per_user,
+                delta_atto=delta_atto,
                 now=now,
             )
         archive = cls(database, caller, made.id)
@@ -72,7 +75,7 @@ class Archive:
             upload.add(points.astype(np.int32), users, 0)
             records.append(session, upload, max_records=10**9)
 
-    def submit(self, *, epsilon_nano: int = NANO, algorithm: dict = ALGORITHM) -> str:
+    def submit(self, *, epsilon_nano: int = NANO, delta_atto: int = 0, algorithm: dict = ALGORITHM) -> str:
         """Queue a job; its id."""
         with self.database.transaction() as session:
             return jobs.submit(
@@ -81,6 +84,7 @@ class Archive:
                 datasets.get(session, self.caller, self.dataset_id),
                 algorithm=algorithm,
                 epsilon_nano=epsilon_nano,
+                delta_atto=delta_atto,
                 collect=Collect(0, 0, 0),
                 max_active_jobs=1000,
                 now=self.database.clock(),
@@ -114,19 +118,27 @@ class Archive:
 
     def posts(self, job_id: str) -> list[tuple[str, int]]:
         """What was posted for a job: reference and nano-epsilon, in order."""
+        return [(entry.reference, entry.epsilon_nano) for entry in self._posts(job_id)]
+
+    def posted_deltas(self, job_id: str) -> list[int]:
+        """The same in atto-delta."""
+        return [entry.delta_atto for entry in self._posts(job_id)]
+
+    def _posts(self, job_id: str) -> list[ledger.LedgerEntry]:
         with self.database.reading() as session:
             entries = ledger.page(session, self.dataset_id, after_seq=0, limit=10_000)
-        return [
-            (e.reference, e.epsilon_nano) for e in entries if e.kind == ledger.Kind.POST and e.reservation == job_id
-        ]
+        return [entry for entry in entries if entry.kind == ledger.Kind.POST and entry.reservation == job_id]
 
     def check(self, job_id: str) -> None:
-        """One result; the ledger's postings are its odometer to the nano-epsilon; nothing is left behind."""
+        """One result; the ledger's postings are its odometer to the nano and the atto; nothing is left behind."""
         document = self.document(job_id)
         prices = [asked["epsilon_nano"] for asked in document["odometer"]]
         assert self.posts(job_id) == [(f"{job_id}#{index}", price) for index, price in enumerate(prices)]
         assert document["epsilon_nano"] == sum(prices) <= self.job(job_id).epsilon_nano
+        deltas = [asked["delta_atto"] for asked in document["odometer"]]
+        assert self.posted_deltas(job_id) == deltas
+        assert document["delta_atto"] == sum(deltas) <= self.job(job_id).delta_atto
         with self.database.reading() as session:
-            assert ledger.reserved_for(session, self.dataset_id, job_id) == 0
+            assert ledger.reserved_for(session, self.dataset_id, job_id) == (0, 0)
         assert self.answers(job_id) == []
-        assert self.balance().free_nano >= 0
+        assert not self.balance().is_over

@@ -13,7 +13,7 @@ from tests.workers.collection import Collection
 from tests.workers.toy import Toy
 from workers.runner import Outcome, run
 
-LEASE = 20 * SECOND
+LEASE = 60 * SECOND
 TOY = Toy()
 
 

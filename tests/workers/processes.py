@@ -3,16 +3,17 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
-from tests.workers.toy import wait_for
+from tests.workers.toy import PATIENCE_SECONDS, wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +47,18 @@ class WorkerProcess:
     def send(self, order: signal.Signals) -> None:
         self.process.send_signal(order)
 
+    def freeze(self, path: str) -> None:
+        """Stop it while it does not hold this SQLite file's one write lock, which it would keep from everybody."""
+        while True:
+            self.send(signal.SIGSTOP)
+            wait_for(lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+            with closing(sqlite3.connect(path, timeout=0.1, isolation_level=None)) as other, suppress(sqlite3.Error):
+                other.execute("BEGIN IMMEDIATE")
+                other.execute("ROLLBACK")
+                return
+            self.send(signal.SIGCONT)
+            time.sleep(0.05)
+
 
 def _parsed(line: str) -> dict:
     with suppress(ValueError):
@@ -57,9 +70,13 @@ def _parsed(line: str) -> dict:
 def worker(
     log: Path, database_url: str, *, module: str = "tests.workers.toy_worker", **more: object
 ) -> Iterator[WorkerProcess]:
-    """A worker on this database; upper-case `more` are environment variables."""
+    """A worker on this database; upper-case `more` are environment variables.
+
+    It warms no kernel: the toys call few, and a test pays for those alone.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SFUMATO_")}
-    environment |= {"SFUMATO_DATABASE_URL": database_url, **{name: str(value) for name, value in more.items()}}
+    environment |= {"SFUMATO_DATABASE_URL": database_url, "SFUMATO_WARM_KERNELS": "false"}
+    environment |= {name: str(value) for name, value in more.items()}
     with log.open("wb") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", module], cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT
@@ -73,7 +90,7 @@ def worker(
             family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
-        psutil.wait_procs(family, timeout=5)
+        psutil.wait_procs(family, timeout=30)
         for left in family:
             if left.is_running():
                 left.kill()
@@ -87,7 +104,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def seconds_until(what, timeout: float = 120.0) -> float:
+def seconds_until(what, timeout: float = PATIENCE_SECONDS) -> float:
     """How long it takes until `what()` is true."""
     began = time.monotonic()
     wait_for(what, timeout=timeout, every=0.005)

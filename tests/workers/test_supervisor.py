@@ -28,7 +28,7 @@ from sfumato.specs import Feature, GridEncoding, RoundSpec
 from tests.servers import PostgresServer
 from tests.workers.collection import Collection
 from tests.workers.processes import ROOT, is_gone, seconds_until, worker
-from tests.workers.toy import Toy, wait_for
+from tests.workers.toy import PATIENCE_SECONDS, Toy, wait_for
 from workers import supervisor as supervisors
 from workers.supervisor import Supervisor
 
@@ -45,7 +45,7 @@ def gate(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def toy(gate: Path) -> str:
-    """A plan of one round that computes without end after it while the gate is shut."""
+    """A plan of one round that goes on without end after it while the gate is shut."""
     return json.dumps({"draws": ONE_ROUND, "gate": str(gate)})
 
 
@@ -101,7 +101,7 @@ class TestKilled:
     def test_a_supervisor_killed_takes_its_child_along_and_another_resumes_when_the_lease_lapses(
         self, collection: Collection, database_url: str, tmp_path: Path, gate: Path, toy: str
     ) -> None:
-        lease = 1.0
+        lease = 4.0  # a holder that has to wait for its turn keeps it
         with (
             worker(tmp_path / "first", database_url, TOY=toy, SFUMATO_LEASE_SECONDS=lease) as first,
             worker(tmp_path / "second", database_url, TOY=toy, SFUMATO_LEASE_SECONDS=lease) as second,
@@ -114,8 +114,8 @@ class TestKilled:
             holder = first if first.child().pid == child else second
             gate.touch()
             holder.send(signal.SIGKILL)
-            assert seconds_until(lambda: is_gone(child), timeout=5) < 1
-            assert seconds_until(is_final(collection, job_id)) < lease + 4
+            wait_for(lambda: is_gone(child))  # it would sleep for an hour
+            wait_for(is_final(collection, job_id))
             assert n_reached(gate) == 2
             assert_right(collection, job_id)
 
@@ -158,14 +158,14 @@ class TestStopped:
             wait_for(lambda: n_reached(gate) == 1)
             child = first.child().pid
             first.send(signal.SIGTERM)
-            assert first.process.wait(timeout=5) == 0
+            assert first.process.wait(PATIENCE_SECONDS) == 0
             assert is_gone(child)
             assert (collection.job(job_id).state, collection.job(job_id).attempts) == (JobState.RUNNING, 0)
         gate.touch()
         with worker(tmp_path / "second", database_url, TOY=toy, SFUMATO_LEASE_SECONDS=300) as second:
             wait_for(is_final(collection, job_id))  # long before the lease of 300 s
             second.send(signal.SIGINT)
-            assert second.process.wait(timeout=5) == 0
+            assert second.process.wait(PATIENCE_SECONDS) == 0
         assert_right(collection, job_id)
 
     @on_sqlite
@@ -181,6 +181,7 @@ class TestStopped:
             "time.sleep(600)\n"
         )
         environment = os.environ | {"SFUMATO_DATABASE_URL": database_url, "SFUMATO_DIE_WITH_PARENT": "1"}
+        environment["SFUMATO_WARM_KERNELS"] = "false"
         with subprocess.Popen(
             [sys.executable, "-c", starter, str(log)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
         ) as parent:
@@ -189,30 +190,33 @@ class TestStopped:
             wait_for(lambda: "child_ready" in log.read_text())
             family = [pid, *(p.pid for p in psutil.Process(pid).children())]
             parent.kill()
-        wait_for(lambda: all(is_gone(member) for member in family), timeout=5)
+        wait_for(lambda: all(is_gone(member) for member in family))
         assert "worker_stopped" in log.read_text()
 
     def test_a_worker_whose_parent_is_gone_already_does_not_begin(self, tmp_path: Path) -> None:
         nobody = subprocess.Popen(["true"])
         nobody.wait()
         environment = os.environ | {"SFUMATO_HOME": str(tmp_path), "SFUMATO_DIE_WITH_PARENT": str(nobody.pid)}
-        done = subprocess.run([sys.executable, "-m", "workers"], cwd=ROOT, env=environment, timeout=60, check=False)
+        done = subprocess.run([sys.executable, "-m", "workers"], cwd=ROOT, env=environment, check=False)
         assert done.returncode == 1
         assert list(tmp_path.iterdir()) == []
 
 
 class TestLetGo:
-    def test_a_cancelled_job_stops_computing_within_half_a_second(
-        self, collection: Collection, database_url: str, tmp_path: Path, gate: Path, toy: str
+    def test_a_cancelled_job_stops_computing_at_the_next_look(
+        self, collection: Collection, database_url: str, tmp_path: Path, gate: Path
     ) -> None:
-        with worker(tmp_path / "log", database_url, TOY=toy) as running:
+        """Not at the next renewal, which is half a minute away; how long a look takes is the machine's affair."""
+        assert supervisors.WATCH_SECONDS <= 0.25
+        toy = json.dumps({"draws": ONE_ROUND, "gate": str(gate), "spins": True})
+        with worker(tmp_path / "log", database_url, TOY=toy, SFUMATO_LEASE_SECONDS=120) as running:
             job_id = collect_one_round(collection)
             wait_for(lambda: n_reached(gate) == 1)
             child = running.child()
             with collection.database.transaction() as session:
                 jobs.cancel(session, collection.caller, job_id, now=collection.database.clock())
-            assert seconds_until(lambda: is_gone(child.pid), timeout=5) <= 0.5
-            wait_for(is_final(collection, job_id), timeout=1)
+            assert seconds_until(lambda: is_gone(child.pid)) < 15
+            wait_for(is_final(collection, job_id))
             assert collection.job(job_id).state == JobState.CANCELED
             balance = collection.balance()
             assert (balance.reserved_nano, balance.posted_nano) == (0, collection.rounds_of(job_id)[0].epsilon_nano)
@@ -223,12 +227,12 @@ class TestLetGo:
     def test_a_job_past_its_deadline_fails_and_the_next_one_runs(
         self, collection: Collection, database_url: str, tmp_path: Path, gate: Path, toy: str
     ) -> None:
-        with worker(tmp_path / "log", database_url, TOY=toy, SFUMATO_JOB_SECONDS=1.5):
+        with worker(tmp_path / "log", database_url, TOY=toy, SFUMATO_JOB_SECONDS=10):
             job_id = collect_one_round(collection)
             wait_for(is_final(collection, job_id))
             job = collection.job(job_id)
             assert (job.state, job.error_code) == (JobState.FAILED, "deadline_exceeded")
-            assert job.error_detail == "computed for longer than 1.5 s"
+            assert job.error_detail == "computed for longer than 10 s"
             gate.touch()
             after = collect_one_round(collection)
             wait_for(is_final(collection, after))
@@ -242,13 +246,13 @@ class TestLetGo:
             job_id = collect_one_round(collection)
             wait_for(lambda: n_reached(gate) == 1)
             child = first.child()
-            first.send(signal.SIGSTOP)
+            first.freeze(str(collection.database.engine.url.database))
             gate.touch()
             with worker(tmp_path / "second", database_url, TOY=toy, SFUMATO_LEASE_SECONDS=1):
                 wait_for(is_final(collection, job_id))
             assert child.is_running()
             first.send(signal.SIGCONT)
-            (killed,) = wait_for(lambda: first.said("child_killed"), timeout=10)
+            (killed,) = wait_for(lambda: first.said("child_killed"))
             assert killed["reason"] == "lost"
             assert is_gone(child.pid)
         assert_right(collection, job_id)
@@ -279,7 +283,7 @@ class TestSweep:
 class TestDoorbell:
     def run_here(self, collection: Collection, url: str, doorbell: object, work: Callable[[Supervisor], None]) -> None:
         """A supervisor in a thread of this process, with a real child, while `work` runs."""
-        settings = Settings(database_url=url)
+        settings = Settings(database_url=url, warm_kernels=False)
         here = Supervisor(settings, collection.database, doorbell, start=Toy(draws=()))  # type: ignore[arg-type]
         thread = threading.Thread(target=here.run)
         thread.start()
@@ -288,25 +292,25 @@ class TestDoorbell:
         finally:
             here.stop()
             doorbell.ring("stop")  # type: ignore[attr-defined]
-            thread.join(60)
+            thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
     @on_sqlite
     def test_a_ring_wakes_an_idle_worker(
         self, collection: Collection, database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(supervisors, "SWEEP_SECONDS", 25.0)  # so that nothing else wakes it
-        ringer = RedisDoorbell(redis_url, 25.0)
+        monkeypatch.setattr(supervisors, "SWEEP_SECONDS", 100.0)  # so that nothing else wakes it
+        ringer = RedisDoorbell(redis_url, 100.0)
         waits: list[float] = []
 
         def work(_: Supervisor) -> None:
-            for _ in range(6):
+            for _ in range(3):
                 job_id = collection.submit()
                 ringer.ring(job_id)
-                waits.append(seconds_until(is_final(collection, job_id), timeout=60))
+                waits.append(seconds_until(is_final(collection, job_id)))
 
-        self.run_here(collection, database_url, RedisDoorbell(redis_url, 25.0), work)
-        assert statistics.median(waits) < 0.5
+        self.run_here(collection, database_url, RedisDoorbell(redis_url, 100.0), work)
+        assert statistics.median(waits) < 50  # the first one has its child to wait for
 
     @on_sqlite
     def test_with_redis_away_a_worker_polls(self, collection: Collection, database_url: str, tmp_path: Path) -> None:
@@ -317,8 +321,9 @@ class TestDoorbell:
             SFUMATO_REDIS_URL="redis://127.0.0.1:1/0",
         ) as running:
             running.wait_until_ready()
+            assert [ready["warmed"] for ready in running.said("child_ready")] == [[]]  # as its settings wish
             for _ in range(2):
-                assert seconds_until(is_final(collection, collection.submit())) < 5
+                wait_for(is_final(collection, collection.submit()))  # for ever, where nothing looks
             assert len(running.said("doorbell_away")) == 1
 
 
@@ -335,20 +340,21 @@ class TestDatabaseAway:
             n_refused += 1
             raise SQLAlchemyError("away")
 
-        settings, lonely = Settings(database_url=database_url), Database(database_url)
+        settings, lonely = Settings(database_url=database_url, warm_kernels=False), Database(database_url)
         here = Supervisor(settings, lonely, PollingDoorbell(0.01), start=Toy(draws=()))
         monkeypatch.setattr(lonely, "transaction", lambda: away(lonely))
         thread = threading.Thread(target=here.run)
         thread.start()
         try:
+            wait_for(lambda: n_refused)
             time.sleep(2.0)
-            assert 1 <= n_refused <= 8  # .1, .3, .7, 1.5 s apart
+            assert n_refused <= 8  # .1, .3, .7, 1.5 s apart
             monkeypatch.setattr(lonely, "transaction", lambda: transaction(lonely))
             job_id = collection.submit()
             wait_for(is_final(collection, job_id))
         finally:
             here.stop()
-            thread.join(60)
+            thread.join(PATIENCE_SECONDS)
             lonely.close()
         assert collection.job(job_id).state == JobState.SUCCEEDED
 

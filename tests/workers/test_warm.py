@@ -134,3 +134,16 @@ class TestWhatCannotBeWarmed:
         monkeypatch.setattr(warm, "warm_up", broken)
         child._warm()
         assert "child_ready" in "".join(capsys.readouterr())
+
+
+class TestLeftToTheJobs:
+    def test_nothing_runs_and_the_child_is_ready(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        ran: list[str] = []
+        monkeypatch.setattr(warm, "warm_up", lambda: ran.append("all") or set())
+        child._warm(kernels=False)
+        logged = "".join(capsys.readouterr())
+        assert "child_ready" in logged
+        assert "warming_failed" not in logged
+        assert ran == []

@@ -3,9 +3,9 @@
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import numba
 import numpy as np
 
 from clustering.plan import Plan
@@ -14,6 +14,7 @@ from sfumato.cluster_model import ClusterModel
 from sfumato.mechanisms import design
 from sfumato.specs import Algorithm, Draw, Feature, GridEncoding, RoundSpec
 
+PATIENCE_SECONDS = 240.0  # for what must come; a machine may be busy, or compile for the first time
 THREE_ROUNDS = ((0.0, 0.5), (0.5, 1.0), (0.25, 0.75))  # the first two in parallel, the third across both
 
 
@@ -21,14 +22,16 @@ THREE_ROUNDS = ((0.0, 0.5), (0.5, 1.0), (0.25, 0.75))  # the first two in parall
 class Toy:
     """Starts the plan in place of `clustering.registry.start`; can be sent to a spawned child.
 
-    `gate` names a file: while it is not there, the plan computes without end after its
-    last round, and says so in a file of the same name with `.reached`.
+    `gate` names a file: while it is not there, the plan goes on without end after its
+    last round, and says so in a file of the same name with `.reached`. It sleeps, or where
+    it `spins` computes.
     """
 
     draws: tuple[tuple[float, float], ...] = THREE_ROUNDS
     epsilon_nano: int = NANO // 4
     mechanism: str = "ss"
     gate: str = ""
+    spins: bool = False
 
     def __call__(self, params: Algorithm, features: tuple[Feature, ...], expected_reports: int) -> Plan:
         """The plan."""
@@ -49,26 +52,20 @@ class Toy:
         )
 
     def _wait_at_gate(self) -> None:
-        reached = Path(self.gate + ".reached")
-        spin(0)
-        with reached.open("a") as marks:
+        go_on = partial(time.sleep, 3600)
+        if self.spins:
+            from tests.workers.spin import spin
+
+            spin(0)  # compiled, before anybody is told
+            go_on = partial(spin, 1 << 62)
+        is_shut = not Path(self.gate).exists()  # as it was before anybody is told, who may open it then
+        with Path(self.gate + ".reached").open("a") as marks:
             marks.write(f"{os.getpid()}\n")
-        if not Path(self.gate).exists():
-            spin(1 << 62)
+        if is_shut:
+            go_on()
 
 
-@numba.njit(nogil=True, cache=True)
-def spin(n: int) -> int:
-    """Compute for a hundred years."""
-    x = 1
-    for _ in range(n):
-        x ^= x << 13
-        x ^= x >> 7
-        x ^= x << 17
-    return x
-
-
-def wait_for(what, timeout: float = 120.0, every: float = 0.01):
+def wait_for(what, timeout: float = PATIENCE_SECONDS, every: float = 0.01):
     """What `what()` says as soon as that is true."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:

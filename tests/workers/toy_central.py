@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.central.cells import GridCells
+from clustering.concentrated_block import ConcentratedBlock
 from clustering.curator import Curator
 from sfumato.accounting import NANO
 from sfumato.cluster_model import ClusterModel
 from sfumato.specs import Auto, CentralAlgorithm, Feature
 
 PRICES = (NANO // 2, NANO // 4 + 1, NANO // 8)  # of its questions
+DELTA_ATTO = 10**12  # of its block, where it asks for one
+BLOCK_PRICES = ((NANO // 2, 0), (NANO // 4 + 1, DELTA_ATTO), (0, 0), (0, 0))  # then: a count, a block, two within it
 
 
 class Crash(BaseException):
@@ -46,9 +49,13 @@ class ToyCentral:
     ("during", i) when question i is charged and not answered; ("after", 0) at its end. With a
     `gate` it marks a file of that name with `.reached` and waits without end while the gate
     is not there; without one it crashes, unless `stop` does something else.
+
+    With `has_block` its questions are those of `BLOCK_PRICES`; a block draws nothing, so it is
+    never stopped while it is asked for.
     """
 
     prices: tuple[int, ...] = PRICES
+    has_block: bool = False
     at: tuple[str, int] | None = None
     gate: str = ""
     stop: Callable[[], None] | None = field(default=None, compare=False)
@@ -58,12 +65,17 @@ class ToyCentral:
     ) -> ClusterModel:
         """The model, which holds every answer."""
         cells, answers = 3, []
-        for i, price in enumerate(self.prices):
+        block: ConcentratedBlock | None = None
+        for i, price in enumerate([epsilon for epsilon, _ in BLOCK_PRICES] if self.has_block else self.prices):
             self._stop_at("before", i)
             asked = StoppingCells(
                 GridCells((cells,) + (1,) * (len(features) - 1)), lambda i=i: self._stop_at("during", i)
             )
-            answer = curator.counts(asked, price)
+            if self.has_block and i == 1:
+                block = curator.concentrated(price, DELTA_ATTO)
+                answers.append([])
+                continue
+            answer = curator.counts(asked, price) if block is None else block.counts(asked, block.left_pico // 2)
             answers.append(answer.tolist())
             cells = 3 + int(answer.argmax())  # the next question depends on what came of this one
         self._stop_at("after", 0)

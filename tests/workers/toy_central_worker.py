@@ -4,11 +4,7 @@ import json
 import os
 
 from tests.workers.toy_central import ToyCentral
-from workers import child
 from workers.__main__ import main
-
-# Its computing process imports this file as well. The toy calls no kernel that takes long to load.
-child._warm = lambda: None
 
 if __name__ == "__main__":
     fields = json.loads(os.environ.get("TOY", "{}"))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sfumato.errors import (
         ApiProblem,
         CapExceeded,
+        InvalidDelta,
         InvalidEpsilon,
         InvalidPoint,
         InvalidSpec,
@@ -72,6 +73,7 @@ _HOMES = {
     "errors": (
         "ApiProblem",
         "CapExceeded",
+        "InvalidDelta",
         "InvalidEpsilon",
         "InvalidPoint",
         "InvalidSpec",
@@ -141,6 +143,7 @@ __all__ = [
     "GridEncoding",
     "GridKmeans",
     "HalfspaceCodeEncoding",
+    "InvalidDelta",
     "InvalidEpsilon",
     "InvalidPoint",
     "InvalidSpec",

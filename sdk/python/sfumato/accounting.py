@@ -1,25 +1,30 @@
-"""What rounds cost: pure rules over integers (nano-epsilon), no state.
+"""What is spent: pure rules over integers (nano-epsilon, atto-delta), no state.
 
-An epsilon is an integer number of nano-epsilon wherever it is stored, added or compared;
-a decimal number only where a person types or reads it.
+An epsilon is an integer number of nano-epsilon, a delta one of atto-delta, wherever it is
+stored, added or compared; a decimal number only where a person types or reads it.
 """
 
 from collections.abc import Iterable
 from decimal import ROUND_FLOOR, Context, Decimal, InvalidOperation, localcontext
 from fractions import Fraction
 
-from sfumato.errors import InvalidEpsilon
+from sfumato.errors import InvalidDelta, InvalidEpsilon, InvalidSpec
 
 NANO = 1_000_000_000
 EPSILON_MIN_NANO = 1_000  # 1e-6
 EPSILON_MAX_NANO = 32 * NANO  # beyond this a report says next to everything
+ATTO = 10**18
+DELTA_MIN_ATTO = 1_000  # 1e-15: below the chance that a machine errs unseen, a promise says nothing more
+DELTA_MAX_ATTO = ATTO // 1_000  # 1e-3: beyond this some person in a thousand is given away
 DRAW_SPAN = 1 << 64  # a draw is one word of 64 bits
 
 _EPSILON_MIN = Decimal("0.000001")
 _EPSILON_MAX = Decimal(32)
+_DELTA_MIN = Decimal("1e-15")
+_DELTA_MAX = Decimal("0.001")
 
 _DIGITS = 80  # working precision; 64-bit thresholds need 20, the rest is slack
-_MAX_TYPED = 64  # characters of an epsilon that comes as text
+_MAX_TYPED = 64  # characters of a number that comes as text
 
 
 def parse_epsilon(value: int | float | str | Decimal) -> int:
@@ -41,16 +46,7 @@ def parse_epsilon(value: int | float | str | Decimal) -> int:
     InvalidEpsilon
         Not a number, out of range, or too many decimals.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-        raise InvalidEpsilon("epsilon must be a number")
-    if isinstance(value, str) and len(value) > _MAX_TYPED:
-        raise InvalidEpsilon("epsilon may have at most nine decimals")
-    try:
-        exact = Decimal(repr(float(value)) if isinstance(value, float) else value)
-    except (InvalidOperation, ValueError):
-        raise InvalidEpsilon("epsilon must be a number") from None
-    if not exact.is_finite():
-        raise InvalidEpsilon("epsilon must be finite")
+    exact = _read(value, "epsilon may have at most nine decimals", "epsilon", InvalidEpsilon)
     if not _EPSILON_MIN <= exact <= _EPSILON_MAX:
         raise InvalidEpsilon("epsilon must lie in [0.000001, 32]")
     nano = Fraction(exact) * NANO  # decimal arithmetic would round a 29th digit away unseen
@@ -59,11 +55,67 @@ def parse_epsilon(value: int | float | str | Decimal) -> int:
     return nano.numerator
 
 
+def parse_delta(value: int | float | str | Decimal) -> int:
+    """Read a delta as atto-delta.
+
+    Parameters
+    ----------
+    value : int, float, str or Decimal
+        0 (pure differential privacy), or in [1e-15, 1e-3], at most 18 decimals. A float
+        is read as it prints (1e-6 is one millionth); a str has at most 64 characters.
+
+    Returns
+    -------
+    int
+        Atto-delta, exactly `value` times 1e18.
+
+    Raises
+    ------
+    InvalidDelta
+        Not a number, out of range, or too many decimals.
+    """
+    exact = _read(value, "delta may have at most 18 decimals", "delta", InvalidDelta)
+    if exact == 0:
+        return 0
+    if not _DELTA_MIN <= exact <= _DELTA_MAX:
+        raise InvalidDelta("delta must be 0 or lie in [1e-15, 1e-3]")
+    atto = Fraction(exact) * ATTO
+    if atto.denominator != 1:
+        raise InvalidDelta("delta may have at most 18 decimals")
+    return atto.numerator
+
+
+def _read(value: int | float | str | Decimal, too_long: str, name: str, error: type[InvalidSpec]) -> Decimal:
+    """A finite number as it was typed or prints."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        raise error(f"{name} must be a number")
+    if isinstance(value, str) and len(value) > _MAX_TYPED:
+        raise error(too_long)
+    try:
+        exact = Decimal(repr(float(value)) if isinstance(value, float) else value)
+    except (InvalidOperation, ValueError):
+        raise error(f"{name} must be a number") from None
+    if not exact.is_finite():
+        raise error(f"{name} must be finite")
+    return exact
+
+
 def format_epsilon(nano: int) -> str:
     """Write nano-epsilon as a plain decimal: 1_500_000_000 -> '1.5'."""
     sign = "-" if nano < 0 else ""
     whole, rest = divmod(abs(nano), NANO)
     return f"{sign}{whole}" + (f".{rest:09d}".rstrip("0") if rest else "")
+
+
+def format_delta(atto: int) -> str:
+    """Write atto-delta as people do: 0 -> '0', 1_500_000_000_000 -> '1.5e-6'; `parse_delta` reads it back."""
+    if atto == 0:
+        return "0"
+    digits = str(abs(atto))
+    fraction = digits[1:].rstrip("0")
+    mantissa = digits[0] + (f".{fraction}" if fraction else "")
+    exponent = len(digits) - 19  # of 10, with one digit before the point
+    return ("-" if atto < 0 else "") + mantissa + (f"e{exponent}" if exponent else "")
 
 
 def exp_epsilon(epsilon_nano: int) -> Fraction:

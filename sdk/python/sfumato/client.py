@@ -92,6 +92,7 @@ class Client(Calls, RecordCalls):
         user_feature: str | None = None,
         max_records_per_user: int = 1,
         out_of_bounds: Literal["clip", "refuse"] = "clip",
+        delta: float = 0.0,
     ) -> Dataset:
         """Create a dataset.
 
@@ -109,6 +110,8 @@ class Client(Calls, RecordCalls):
             Central, public: so many records of a user are used at most.
         out_of_bounds : str
             Central: whether finite values outside of their bounds are clipped and counted, or refuse their upload.
+        delta : float
+            Central: granted with epsilon, 0 or in [1e-15, 1e-3], at most 18 decimals.
         """
         body: dict[str, Any] = {
             "name": name,
@@ -121,6 +124,7 @@ class Client(Calls, RecordCalls):
         if trust == "central":
             declared = {"max_records_per_user": max_records_per_user, "out_of_bounds": out_of_bounds}
             body |= declared if user_feature is None else declared | {"user_feature": user_feature}
+        body |= {"delta": delta} if delta else {}
         return resources.read(resources.dataset, self._http.post("datasets", body))
 
     def datasets(self) -> Iterator[Dataset]:
@@ -152,14 +156,13 @@ class Client(Calls, RecordCalls):
     # ---- budget and ledger ----
 
     def budget(self, dataset_id: str) -> Budget:
-        """Granted, reserved, posted and remaining epsilon."""
+        """Granted, reserved, posted and remaining epsilon and delta."""
         return resources.read(resources.budget, self._http.get(f"datasets/{dataset_id}/budget"))
 
-    def grant(self, dataset_id: str, epsilon: float) -> LedgerEntry:
-        """Allow `epsilon` more."""
-        return resources.read(
-            resources.ledger_entry, self._http.post(f"datasets/{dataset_id}/grants", {"epsilon": epsilon})
-        )
+    def grant(self, dataset_id: str, epsilon: float, *, delta: float = 0.0) -> LedgerEntry:
+        """Allow `epsilon` more, and on a central dataset `delta`; beside a delta epsilon may be 0."""
+        body = {"epsilon": epsilon} | ({"delta": delta} if delta else {})
+        return resources.read(resources.ledger_entry, self._http.post(f"datasets/{dataset_id}/grants", body))
 
     def ledger(self, dataset_id: str) -> Iterator[LedgerEntry]:
         """Every entry, in order."""

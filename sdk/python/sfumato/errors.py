@@ -3,6 +3,7 @@
 SfumatoError
 ├── InvalidSpec        a round, mechanism, encoding or parameter that cannot be
 ├── InvalidEpsilon     an epsilon out of range or with too many decimals
+├── InvalidDelta       a delta out of range or with too many decimals
 ├── InvalidPoint       a record that does not fit the declared features
 ├── ReportMalformed    a report whose bytes the mechanism could not have produced
 ├── CapExceeded        a round that would cost more than the user allows
@@ -15,6 +16,8 @@ SfumatoError
 
 from collections.abc import Mapping
 from typing import Any
+
+MAX_NAMED = 5  # places a problem is told of
 
 
 class SfumatoError(Exception):
@@ -31,6 +34,10 @@ class InvalidSpec(SfumatoError):
 
 class InvalidEpsilon(InvalidSpec):
     """An epsilon outside [1e-6, 32] or with more than nine decimals."""
+
+
+class InvalidDelta(InvalidSpec):
+    """A delta that is neither 0 nor in [1e-15, 1e-3], or with more than 18 decimals."""
 
 
 class InvalidPoint(SfumatoError):
@@ -91,7 +98,20 @@ class ApiProblem(SfumatoError):
         self.status = status
         self.problem = dict(problem)
         self.code = str(problem.get("code", "internal_error"))
-        super().__init__(f"{status} {self.code}: {problem.get('detail') or problem.get('title')}")
+        super().__init__(f"{status} {self.code}: {_said(self.problem)}")
+
+
+def _said(problem: Mapping[str, Any]) -> str:
+    """The detail, and what its `errors` add: a request that is wrong in several places has the rest there alone."""
+    said = str(problem.get("detail") or problem.get("title"))
+    errors = problem.get("errors")
+    places = [each for each in errors if isinstance(each, Mapping)] if isinstance(errors, list) else []
+    for each in places[:MAX_NAMED]:
+        message = str(each.get("message", ""))
+        if message not in said:
+            where = str(each.get("parameter") or each.get("pointer") or "")
+            said += f"; {where}: {message}" if where else f"; {message}"
+    return said
 
 
 class JobTimeout(SfumatoError, TimeoutError):

@@ -2,7 +2,8 @@
 
 What a walk proves: the entries shown are one unbroken chain that ends in the published
 head, each balance follows from the one before, no job spent more than it had reserved,
-nothing was charged twice under one name, and posted + reserved never went over granted.
+nothing was charged twice under one name, and posted + reserved never went over granted; all
+this of epsilon and of delta.
 Compared with a head noted earlier it also proves that nothing before it was rewritten. It
 does not prove that everything the service did was entered: that is the service's own duty.
 """
@@ -15,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple, get_args
 
 GENESIS_HASH = "0" * 64
+DELTA_MEMBERS = frozenset({"delta_atto", "granted_delta_atto", "reserved_delta_atto", "posted_delta_atto"})
 
 Kind = Literal["grant", "reserve", "post", "release"]
 
@@ -24,7 +26,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One charge or grant, and the balance after it; amounts in nano-epsilon."""
+    """One charge or grant, and the balance after it; amounts in nano-epsilon and atto-delta."""
 
     id: str
     dataset_id: str
@@ -40,10 +42,18 @@ class LedgerEntry:
     posted_nano: int
     prev_hash: str
     hash: str
+    delta_atto: int = 0
+    granted_delta_atto: int = 0
+    reserved_delta_atto: int = 0
+    posted_delta_atto: int = 0
 
     def computed_hash(self) -> str:
-        """SHA-256 of the canonical JSON of everything but `hash`; the time in microseconds."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name != "hash"}
+        """SHA-256 of the canonical JSON of everything but `hash`; the time in microseconds.
+
+        What is said of delta counts where any of it is not 0: older entries say nothing of it.
+        """
+        left_out = {"hash"} if any(getattr(self, name) for name in DELTA_MEMBERS) else {"hash", *DELTA_MEMBERS}
+        values = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
         values["at"] = (self.at - _EPOCH) // _MICROSECOND
         text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -60,11 +70,14 @@ GENESIS = Head(0, GENESIS_HASH)
 
 
 class Balance(NamedTuple):
-    """Nano-epsilon after some entry."""
+    """Nano-epsilon and atto-delta after some entry."""
 
     granted_nano: int = 0
     reserved_nano: int = 0
     posted_nano: int = 0
+    granted_delta_atto: int = 0
+    reserved_delta_atto: int = 0
+    posted_delta_atto: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +104,46 @@ class Verification:
 
 
 @dataclass(slots=True)
+class _Pot:
+    """What runs along of epsilon, or of delta."""
+
+    granted: int = 0
+    reserved: int = 0
+    posted: int = 0
+    held: dict[str, int] = field(default_factory=dict)  # by job
+
+    def apply(self, entry: LedgerEntry, amount: int) -> bool:
+        """Move the amount; False where a reservation does not bear it, or none is named."""
+        if entry.kind == "grant":
+            self.granted += amount
+            return True
+        if entry.kind == "post":
+            self.posted += amount
+            if entry.reservation is None:  # a round of its own: straight from what is free
+                return True
+        if entry.reservation is None:
+            return False
+        change = amount if entry.kind == "reserve" else -amount
+        held = self.held.get(entry.reservation, 0) + change
+        self.held[entry.reservation] = held
+        self.reserved += change
+        return held >= 0
+
+
+@dataclass(slots=True)
 class _Running:
     head: Head = GENESIS
-    granted_nano: int = 0
-    reserved_nano: int = 0
-    posted_nano: int = 0
-    held_nano: dict[str, int] = field(default_factory=dict)  # by job
+    epsilon: _Pot = field(default_factory=_Pot)
+    delta: _Pot = field(default_factory=_Pot)
     charged: set[tuple[str, str]] = field(default_factory=set)  # kind and reference
 
     @property
     def balance(self) -> Balance:
-        return Balance(self.granted_nano, self.reserved_nano, self.posted_nano)
+        return Balance(*(amount for pot in self.pots for amount in (pot.granted, pot.reserved, pot.posted)))
+
+    @property
+    def pots(self) -> tuple[_Pot, _Pot]:
+        return self.epsilon, self.delta
 
 
 def verify(
@@ -157,34 +199,16 @@ def _fault(entry: LedgerEntry, dataset_id: str, running: _Running) -> str:
         return "an entry is of another dataset"
     if entry.prev_hash != running.head.hash or entry.computed_hash() != entry.hash:
         return "an entry was changed"
-    if entry.kind not in get_args(Kind) or entry.epsilon_nano < 0:
+    if entry.kind not in get_args(Kind) or entry.epsilon_nano < 0 or entry.delta_atto < 0:
         return "an entry is of no known kind, or negative"
     if (entry.kind, entry.reference) in running.charged:
         return "something was charged twice"
     running.charged.add((entry.kind, entry.reference))
-    if not _apply(entry, running):
+    borne = running.epsilon.apply(entry, entry.epsilon_nano), running.delta.apply(entry, entry.delta_atto)
+    if not all(borne):
         return "a job spent more than it had reserved"
-    if running.balance != (entry.granted_nano, entry.reserved_nano, entry.posted_nano):
+    if running.balance != tuple(getattr(entry, name) for name in Balance._fields):
         return "a balance does not add up"
-    if running.posted_nano + running.reserved_nano > running.granted_nano:
+    if any(pot.posted + pot.reserved > pot.granted for pot in running.pots):
         return "more was spent than granted"
     return ""
-
-
-def _apply(entry: LedgerEntry, running: _Running) -> bool:
-    """Move the amount; False where a reservation does not bear it, or none is named."""
-    amount = entry.epsilon_nano
-    if entry.kind == "grant":
-        running.granted_nano += amount
-        return True
-    if entry.kind == "post":
-        running.posted_nano += amount
-        if entry.reservation is None:  # a round of its own: straight from what is free
-            return True
-    if entry.reservation is None:
-        return False
-    change = amount if entry.kind == "reserve" else -amount
-    held = running.held_nano.get(entry.reservation, 0) + change
-    running.held_nano[entry.reservation] = held
-    running.reserved_nano += change
-    return held >= 0

@@ -59,12 +59,13 @@ class RecordCounts:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A dataset's balance in nano-epsilon, and the ledger's head it stands at."""
+    """A dataset's balance in nano-epsilon and atto-delta, and the ledger's head it stands at."""
 
     dataset_id: str
     balance: Balance
     remaining_nano: int  # granted less reserved and posted
     head: Head
+    remaining_delta_atto: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class Job:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    delta: float = 0.0  # reserved at submission
 
     @property
     def is_final(self) -> bool:
@@ -151,6 +153,8 @@ class Charge:
     n_values: int  # numbers in the answer
     epsilon_nano: int
     reference: str  # of the ledger's posting
+    delta_atto: int = 0
+    rho_pico: int = 0  # its share of the concentrated block that was charged for it, in 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,7 @@ class Result:
     software_version: str
     created_at: datetime
     odometer: tuple[Charge, ...] = ()  # over records: every question in order
+    delta: float = 0.0  # over records, the odometer's sum; 0 for a pure guarantee
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +200,9 @@ def read(reader: Callable[[Wire], T], wire: object) -> T:
     raise InvalidSpec(f"the service's answer is no {reader.__name__.replace('_', ' ')}")
 
 
+_DECLARED = ("user_feature", "max_records_per_user", "out_of_bounds")
+
+
 def dataset(wire: Wire) -> Dataset:
     """A dataset."""
     return Dataset(
@@ -205,7 +213,7 @@ def dataset(wire: Wire) -> Dataset:
         min_reports=wire["min_reports"],
         keep_reports=wire["keep_reports"],
         created_at=_time(wire["created_at"]),
-        **{name: wire[name] for name in ("user_feature", "max_records_per_user", "out_of_bounds") if name in wire},
+        **{name: wire[name] for name in _DECLARED if name in wire},
     )
 
 
@@ -223,18 +231,28 @@ def budget(wire: Wire) -> Budget:
     """A budget."""
     return Budget(
         dataset_id=wire["dataset_id"],
-        balance=Balance(wire["granted_nano"], wire["reserved_nano"], wire["posted_nano"]),
+        balance=Balance(*(_amount(wire, name) for name in Balance._fields)),
         remaining_nano=wire["remaining_nano"],
         head=Head(wire["ledger_seq"], wire["ledger_hash"]),
+        remaining_delta_atto=_amount(wire, "remaining_delta_atto"),
     )
 
 
 def ledger_entry(wire: Wire) -> LedgerEntry:
     """A ledger entry."""
-    values = {name: wire[name] for name in LedgerEntry.__slots__ if name != "at"}
-    if not all(type(values[name]) is int for name in values if name == "seq" or name.endswith("_nano")):
+    numbers = {name for name in LedgerEntry.__slots__ if name == "seq" or name.endswith(("_nano", "_atto"))}
+    values: dict[str, Any] = {
+        name: _amount(wire, name) if name in numbers else wire[name] for name in LedgerEntry.__slots__
+    }
+    return LedgerEntry(**values | {"at": _time(wire["at"])})
+
+
+def _amount(wire: Wire, name: str) -> int:
+    """An integer; of delta 0 where a service of before there was one says nothing of it."""
+    value = wire.get(name, 0) if name.endswith("_atto") else wire[name]
+    if type(value) is not int:
         raise ValueError("an amount is an integer")
-    return LedgerEntry(at=_time(wire["at"]), **values)
+    return value
 
 
 def collection_round(wire: Wire) -> Round:
@@ -260,6 +278,7 @@ def job(wire: Wire) -> Job:
         round_ids=tuple(wire["round_ids"]),
         progress=Progress(**{name: progress[name] for name in Progress.__slots__}),
         attempts=wire["attempts"],
+        delta=wire.get("delta", 0.0),
         error=None if error is None else JobError(error["code"], error.get("detail")),
         created_at=_time(wire["created_at"]),
         started_at=_time_or_none(wire["started_at"]),
@@ -279,13 +298,19 @@ def result(wire: Wire) -> Result:
         software_version=wire["software_version"],
         created_at=_time(wire["created_at"]),
         odometer=tuple(_charge(asked) for asked in wire.get("odometer", ())),
+        delta=wire.get("delta", 0.0),
     )
 
 
 def _charge(wire: Wire) -> Charge:
-    if type(wire["epsilon_nano"]) is not int:
-        raise ValueError("an amount is an integer")
-    return Charge(wire["what"], wire["n_values"], wire["epsilon_nano"], wire["reference"])
+    return Charge(
+        wire["what"],
+        wire["n_values"],
+        _amount(wire, "epsilon_nano"),
+        wire["reference"],
+        _amount(wire, "delta_atto"),
+        wire.get("rho_pico", 0),
+    )
 
 
 def forecast(wire: Wire) -> Forecast:

@@ -33,7 +33,7 @@ class NoEntropy:
         raise AssertionError("noise was drawn")
 
 
-def curator_of(points, epsilon_nano=NANO, *, journal=None, seed=0, max_per_user=1, entropy=None):
+def curator_of(points, epsilon_nano=NANO, *, journal=None, seed=0, max_per_user=1, entropy=None, delta_atto=0):
     """A curator of lattice places."""
     records = Records(np.asarray(points, dtype=np.int32), max_per_user)
-    return Curator(records, epsilon_nano, journal or KeepingJournal(), entropy or SeededEntropy(seed))
+    return Curator(records, epsilon_nano, journal or KeepingJournal(), entropy or SeededEntropy(seed), delta_atto)

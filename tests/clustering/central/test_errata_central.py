@@ -9,7 +9,7 @@ import pytest
 from clustering.central.budget import halving
 from clustering.central.noisy_tree import height_for
 from clustering.central.run import run
-from clustering.curator import Curator
+from clustering.noise import LaplaceNoise
 from sfumato.accounting import NANO, parse_epsilon
 from sfumato.specs import Feature
 from sfumato.specs.central import (
@@ -183,7 +183,7 @@ class TestPaper003:
 
     def test_subsets_are_not_by_the_order_of_records(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A record more at the head moves nobody to another subset: one subset's exact sum changes, no other's."""
-        monkeypatch.setattr(Curator, "_noise", lambda self, sensitivities, _: np.zeros(len(sensitivities), np.int64))
+        monkeypatch.setattr(LaplaceNoise, "draw", lambda self, _: np.zeros(len(self.sensitivities), np.int64))
         points = blobs()
         more = np.concatenate([[[5, 5]], points]).astype(np.int32)
         sums = [

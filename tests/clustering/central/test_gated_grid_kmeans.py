@@ -12,8 +12,9 @@ from clustering.curator import Curator, MemoryJournal, Question, Records
 from clustering.phase_search import PublicWords
 from clustering.seeded_entropy import SeededEntropy
 from clustering.weighted_kmeans import weighted_kmeans
-from sfumato.accounting import parse_epsilon
+from sfumato.accounting import parse_delta, parse_epsilon
 from sfumato.cluster_model import ClusterModel
+from sfumato.concentrated import rho_of
 from sfumato.forecast.central import forecast_central
 from sfumato.specs import LATTICE, Feature, GatedGridKmeans
 
@@ -56,7 +57,11 @@ def run(
 ) -> tuple[ClusterModel, Curator]:
     features = tuple(Feature(f"x{i}", 0.0, 1.0) for i in range(points.shape[1]))
     curator = Curator(
-        Records(points, max_per_user), parse_epsilon(params.epsilon), journal or MemoryJournal(), SeededEntropy(seed)
+        Records(points, max_per_user),
+        parse_epsilon(params.epsilon),
+        journal or MemoryJournal(),
+        SeededEntropy(seed),
+        parse_delta(params.delta),
     )
     return gated_grid_kmeans(params, features, curator), curator
 
@@ -71,6 +76,7 @@ def distance(points: np.ndarray, centres: np.ndarray) -> float:
 
 
 ROUTES = [(2, 5, 1.0), (4, 3, 1.0), (4, 3, 0.01), (6, 4, 1.0), (6, 4, 0.005), (12, 8, 0.3), (12, 1, 1.0)]
+WITH_DELTA = [(2, 5, 1.0), (6, 4, 1.0), (12, 8, 0.3), (30, 1, 1.0), (30, 4, 0.1)]
 
 
 class TestCost:
@@ -78,6 +84,17 @@ class TestCost:
     def test_questions_cost_epsilon_to_the_nano(self, d: int, k: int, epsilon: float) -> None:
         _, curator = run(blobs(3000, d, k), GatedGridKmeans(epsilon, k))
         assert sum(question.epsilon_nano for question in curator.odometer) == parse_epsilon(epsilon)
+        assert {question.delta_atto for question in curator.odometer} == {0}
+
+    @pytest.mark.parametrize(("d", "k", "epsilon"), WITH_DELTA)
+    def test_with_a_delta_they_cost_that_too_or_none_of_it(self, d: int, k: int, epsilon: float) -> None:
+        model, curator = run(blobs(3000, d, k), GatedGridKmeans(epsilon, k, delta=1e-6))
+        blocks = [asked for asked in curator.odometer if asked.delta_atto]
+        assert sum(asked.epsilon_nano for asked in curator.odometer) == parse_epsilon(epsilon)
+        assert [asked.delta_atto for asked in blocks] == [parse_delta(1e-6)] * (d > 4)
+        taken = sum(asked.rho_pico for asked in curator.odometer)
+        assert taken == sum(rho_of(asked.epsilon_nano, asked.delta_atto) for asked in blocks)
+        assert ("concentrated" in model.diagnostics["route"]) == (d > 4)
 
     @pytest.mark.parametrize("epsilon", [1e-6, 0.123456789, 31.999999999, 32])
     @pytest.mark.parametrize("d", [1, 4, 5])
@@ -100,6 +117,15 @@ class TestReplay:
     def test_answers_alone_make_the_same_model_bit_for_bit(self, d: int, k: int, epsilon: float) -> None:
         journal = Recorded()
         params = GatedGridKmeans(epsilon, k, seed=7)
+        first, asked = run(blobs(3000, d, k), params, journal=journal)
+        again, replayed = run(np.zeros((0, d), dtype=np.int32), params, seed=99, journal=Recorded(journal))
+        assert first.to_wire() == again.to_wire()
+        assert asked.odometer == replayed.odometer
+
+    @pytest.mark.parametrize(("d", "k", "epsilon"), WITH_DELTA)
+    def test_of_concentrated_answers_too(self, d: int, k: int, epsilon: float) -> None:
+        journal = Recorded()
+        params = GatedGridKmeans(epsilon, k, seed=7, delta=1e-6)
         first, asked = run(blobs(3000, d, k), params, journal=journal)
         again, replayed = run(np.zeros((0, d), dtype=np.int32), params, seed=99, journal=Recorded(journal))
         assert first.to_wire() == again.to_wire()
@@ -149,6 +175,15 @@ class TestWhereNoiseIsAllThereIs:
         assert "one centre at their mean is better" in model.warnings[0]
         assert model.diagnostics["route"] == "one mean"
 
+    @pytest.mark.parametrize("delta", [1e-15, 1e-6, 1e-3])
+    @pytest.mark.parametrize("epsilon", [1e-6, 0.01, 32.0])
+    @pytest.mark.parametrize("n", [0, 500])
+    def test_any_delta(self, n: int, epsilon: float, delta: float) -> None:
+        model, curator = run(blobs(n, 12, 3), GatedGridKmeans(epsilon, 3, delta=delta))
+        assert self.is_sound(model)
+        assert curator.left_nano == 0
+        assert curator.left_delta_atto in (0, parse_delta(delta))
+
     def test_a_clear_result_is_not_flagged(self) -> None:
         for d in (2, 8):
             model, _ = run(blobs(20_000, d, 4), GatedGridKmeans(1, 4))
@@ -169,6 +204,12 @@ class TestWhereNoiseIsAllThereIs:
 
 
 class TestUsers:
+    def test_concentrated_noise_goes_by_them_too(self) -> None:
+        points = blobs(30_000, 12, 4)
+        alone, users = (run(points, GatedGridKmeans(1, 4, delta=1e-6), max_per_user=m)[0] for m in (1, 10))
+        assert "8 concentrated" in alone.diagnostics["route"] == users.diagnostics["route"]
+        assert users.size_errors.mean() == pytest.approx(10 * alone.size_errors.mean(), rel=0.05)
+
     def test_noise_and_sizes_go_by_the_epsilon_of_one_record(self) -> None:
         points = blobs(30_000, 2, 4)
         model, _ = run(points, GatedGridKmeans(1, 4), max_per_user=10)
@@ -202,9 +243,19 @@ class TestQuality:
         assert np.abs(model.sizes - shares).max() < 5 * model.size_errors.max() + 0.01
         assert np.mean(model.diagnostics["spreads"]) == pytest.approx(sqrt(best), rel=0.15)
 
-    def test_centre_errors_are_those_that_repeated_noise_has(self) -> None:
+    def test_with_a_delta_it_comes_nearer_in_many_features(self) -> None:
+        points = blobs(4000, 16, 4, spread=0.1)
+        best = weighted_kmeans((points + 0.5) / LATTICE, np.ones(len(points)), 4, PublicWords(0)).inertia / len(points)
+        excess = [
+            np.mean([distance(points, run(points, params, seed=s)[0].centroids) for s in range(4)]) / best - 1  # type: ignore[arg-type]
+            for params in (GatedGridKmeans(0.2, 4), GatedGridKmeans(0.2, 4, delta=1e-6))
+        ]
+        assert excess[1] < 0.7 * excess[0]
+
+    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    def test_centre_errors_are_those_that_repeated_noise_has(self, delta: float) -> None:
         points = blobs(5000, 6, 3)
-        runs = [run(points, GatedGridKmeans(1, 3), seed=seed)[0] for seed in range(12)]
+        runs = [run(points, GatedGridKmeans(1, 3, delta=delta), seed=seed)[0] for seed in range(12)]
         order = [np.argsort(model.centroids[:, 0]) for model in runs]  # type: ignore[index]
         seen = np.std([model.centroids[o] for model, o in zip(runs, order, strict=True)], axis=0)  # type: ignore[index]
         said = np.mean([model.centroid_errors for model in runs])

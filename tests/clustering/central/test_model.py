@@ -71,3 +71,4 @@ class TestCautions:
     def test_fewer_clusters_than_asked_for_are_told(self) -> None:
         (said,) = cautions(1e6, NANO, 4, 3)
         assert "Only 3 places" in said
+        assert cautions(1e6, NANO, 4, 1) == ("Only one place stands out from noise, so there is one cluster.",)

@@ -10,7 +10,7 @@ from clustering.central.private_lloyd import Start, private_lloyd
 from clustering.curator import Curator, MemoryJournal, Records, Shares
 from clustering.phase_search import PublicWords
 from clustering.seeded_entropy import SeededEntropy
-from sfumato.accounting import NANO
+from sfumato.accounting import ATTO, NANO
 from sfumato.specs import LATTICE
 
 LOUD, QUIET = NANO // 4, 10_000 * NANO  # nano-epsilon of a step
@@ -83,6 +83,39 @@ class TestSteps:
             found, _ = stepped(Records(np.zeros((0, 6), dtype=np.int32)), start_of(TRUE, 0), 3, LOUD, seed)
             assert ((found.centres >= 0) & (found.centres <= 1)).all()
             assert np.isfinite(found.spreads).all()
+
+
+class TestConcentratedSteps:
+    """The same in a concentrated block, by Euclidean norms."""
+
+    def stepped(self, records: Records, start: Start, n_steps: int, epsilon_nano: int, seed: int = 1):
+        curator = Curator(records, epsilon_nano, MemoryJournal(), SeededEntropy(seed), ATTO // 1000)
+        block = curator.concentrated(epsilon_nano, ATTO // 1000)
+        parts = [shares_of(block.left_pico // n_steps)] * n_steps
+        return private_lloyd(block, start, parts, PublicWords(0)), curator
+
+    def test_with_little_noise_centres_go_to_the_means(self) -> None:
+        records = records_of(TRUE, 30_000)
+        found, _ = self.stepped(records, start_of(TRUE + 0.03, 30_000), 4, 32 * NANO)
+        means = [(records.points[c::3] + 0.5).mean(axis=0) / LATTICE for c in range(3)]
+        assert found.centres == pytest.approx(np.array(means), abs=1e-3)
+        assert found.counts == pytest.approx(np.full(3, 10_000), abs=20)
+        assert found.spreads == pytest.approx(np.full(3, 0.02 * sqrt(6)), rel=0.1)
+
+    def test_said_noise_is_what_centres_scatter_by(self) -> None:
+        records = records_of(TRUE, 30_000)
+        runs = [self.stepped(records, start_of(TRUE, 30_000), 2, NANO // 10, seed)[0] for seed in range(30)]
+        seen = np.std([run.centres for run in runs], axis=0).mean()
+        said = sqrt(np.mean([run.centre_variances for run in runs]))
+        assert 0.5 * said < seen < 1.5 * said
+        assert np.std([run.counts for run in runs]) == pytest.approx(sqrt(runs[0].count_variance), rel=0.3)
+
+    def test_every_step_takes_its_share_of_the_block(self) -> None:
+        _, curator = self.stepped(records_of(TRUE, 300), start_of(TRUE, 300), 3, NANO)
+        asked = curator.odometer
+        assert [question.what for question in asked] == ["concentrated block", *["sums", "counts", "sizes"] * 3]
+        assert [question.epsilon_nano for question in asked] == [NANO] + [0] * 9
+        assert len({question.rho_pico for question in asked[1::3]}) == 1
 
 
 class TestCellClusters:

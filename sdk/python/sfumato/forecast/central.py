@@ -7,7 +7,7 @@ is said follows from the parameters and a guess that the caller makes.
 from dataclasses import dataclass
 from math import ceil
 
-from sfumato.accounting import parse_epsilon
+from sfumato.accounting import NANO, parse_epsilon
 from sfumato.errors import InvalidSpec
 from sfumato.sizing.records import CLUSTERS_BY_U, GRID_FEATURES, ONE_MEAN_BELOW, clusters_told, usable_epsilon
 from sfumato.specs import MAX_FEATURES, Auto, CentralAlgorithm, GatedGridKmeans
@@ -30,7 +30,7 @@ class CentralForecast:
     ----------
     ratio : float or None
         Mean squared distance to the nearest centre over that of k-means without noise, at least 1. None for other
-        methods, which were not fitted.
+        methods, which were not fitted. With a delta it is what pure epsilon would give: Gaussian noise comes nearer.
     lower, upper : float or None
         Four of five reference runs lay between.
     clusters : int
@@ -74,7 +74,8 @@ def forecast_central(
         raise InvalidSpec("over records the number of clusters is needed: no method there counts them")
     if not isinstance(params, GatedGridKmeans | Auto):
         said = "How near this method comes to k-means without noise was not fitted; gated_grid_kmeans comes nearer."
-        return CentralForecast(None, None, None, params.clusters, (said,))
+        few = _few(n_records, parse_epsilon(params.epsilon) / NANO / max_per_user, params.clusters)
+        return CentralForecast(None, None, None, params.clusters, (said, *few))
     epsilon = usable_epsilon(parse_epsilon(params.epsilon), max_per_user)
     clusters = clusters_told(n_records, epsilon, n_features, params.clusters)
     excess, (low, high) = _excess(n_records * epsilon, n_features, params.clusters)
@@ -97,21 +98,23 @@ def _power(fit: tuple[float, float], x: float) -> float:
     return float(fit[0] * x ** -fit[1])
 
 
+def _few(n_records: float, epsilon: float, clusters: int) -> tuple[str, ...]:
+    if n_records * epsilon >= CLEAR * clusters:
+        return ()
+    return (
+        f"About {round(n_records)} records are few for {clusters} clusters at this epsilon: centres may be noise "
+        f"alone; about {ceil(CLEAR * clusters / epsilon)} would do.",
+    )
+
+
 def _warnings(n_records: float, epsilon: float, n_features: int, clusters: int, told: int) -> tuple[str, ...]:
-    many = f"About {round(n_records)} records"
     if n_features <= GRID_FEATURES:
-        if n_records * epsilon >= CLEAR * clusters:
-            return ()
-        enough = ceil(CLEAR * clusters / epsilon)
-        return (
-            f"{many} are few for {clusters} clusters at this epsilon: centres may be noise alone; "
-            f"about {enough} would do.",
-        )
+        return _few(n_records, epsilon, clusters)
     if told == clusters:
         return ()
     enough = ceil(max(ONE_MEAN_BELOW, (clusters - 0.5) / CLUSTERS_BY_U) * n_features / epsilon)
     most = "one centre at their mean is better than more" if told == 1 else f"at most {told} clusters can be told apart"
     return (
-        f"{many} are few for {clusters} clusters in {n_features} features at this epsilon: {most}; "
-        f"about {enough} would do for {clusters}.",
+        f"About {round(n_records)} records are few for {clusters} clusters in {n_features} features at this epsilon: "
+        f"{most}; about {enough} would do for {clusters}.",
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sfumato.accounting import NANO, parse_epsilon
+from sfumato.accounting import ATTO, NANO, parse_delta, parse_epsilon
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.central import CentralForecast, forecast_central
 from sfumato.forecast.choosing import choose_central
@@ -29,6 +29,8 @@ class RecordsForecast:
         What was asked about; the number of records is the caller's guess, and nobody counted them.
     epsilon_nano : int
         The most the job spends: what it reserves. What it did not ask is released.
+    delta_atto : int
+        The same of delta; 0 for a pure guarantee.
     expected : CentralForecast
         How near it will come, and what to beware of.
     """
@@ -39,6 +41,7 @@ class RecordsForecast:
     expected_records: int
     max_records_per_user: int
     epsilon_nano: int
+    delta_atto: int
     expected: CentralForecast
 
 
@@ -74,6 +77,7 @@ def forecast_records(
         expected_records=expected_records,
         max_records_per_user=max_records_per_user,
         epsilon_nano=parse_epsilon(algorithm.epsilon),
+        delta_atto=parse_delta(algorithm.delta),
         expected=forecast_central(algorithm, n_features, expected_records, max_records_per_user),
     )
 
@@ -84,6 +88,8 @@ def records_forecast_to_wire(made: RecordsForecast) -> dict[str, Any]:
         "trust": "central",
         "algorithm": {name: value for name, value in to_wire(made.algorithm).items() if value is not None},
         "epsilon": made.epsilon_nano / NANO,
+        "delta": made.delta_atto / ATTO,
+        "delta_atto": made.delta_atto,
         **{name: getattr(made, name) for name in _PLAIN},
         **asdict(made.expected),
         "warnings": list(made.expected.warnings),
@@ -97,8 +103,10 @@ def records_forecast_from_wire(wire: Mapping[str, Any]) -> RecordsForecast:
         expected = {name: wire[name] for name in CentralForecast.__slots__ if name != "warnings"}
         made = {name: wire[name] for name in _PLAIN}
         warnings = tuple(wire["warnings"])
+        delta_atto = wire.get("delta_atto", 0)  # an older service does not say
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidSpec("this is not a forecast") from error
     if isinstance(algorithm, Auto):
         raise InvalidSpec("this is not a forecast")
-    return RecordsForecast(algorithm=algorithm, **made, expected=CentralForecast(**expected, warnings=warnings))
+    told = CentralForecast(**expected, warnings=warnings)
+    return RecordsForecast(algorithm=algorithm, **made, delta_atto=delta_atto, expected=told)

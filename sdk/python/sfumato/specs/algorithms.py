@@ -293,6 +293,7 @@ class Auto:
     """
 
     type: ClassVar[str] = "auto"
+    delta: ClassVar[float] = 0.0  # over records too: who wants Gaussian noise names the algorithm
     epsilon: float
     clusters: int | None = None
 

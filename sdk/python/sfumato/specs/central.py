@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from sfumato.accounting import parse_epsilon
+from sfumato.accounting import parse_delta, parse_epsilon
 from sfumato.specs.algorithms import MAX_CLUSTERS
 from sfumato.specs.checks import is_int, is_number, require
 
@@ -37,6 +37,7 @@ class DpKmeans:
     """
 
     type: ClassVar[str] = "dp_kmeans"
+    delta: ClassVar[float] = 0.0
     epsilon: float
     clusters: int
     init: Init = "random"
@@ -76,6 +77,7 @@ class DpBisectingKmeans:
     """
 
     type: ClassVar[str] = "dp_bisecting_kmeans"
+    delta: ClassVar[float] = 0.0
     epsilon: float
     clusters: int
     split: Split = "largest_sse"
@@ -110,6 +112,7 @@ class DpUniformGridKmeans:
     """
 
     type: ClassVar[str] = "dp_uniform_grid_kmeans"
+    delta: ClassVar[float] = 0.0
     epsilon: float
     clusters: int
     cells: int | None = None
@@ -137,6 +140,7 @@ class DpQuadtreeKmeans:
     """
 
     type: ClassVar[str] = "dp_quadtree_kmeans"
+    delta: ClassVar[float] = 0.0
     epsilon: float
     clusters: int
     height: int | None = None
@@ -165,6 +169,7 @@ class DpDensityPeaks:
     """
 
     type: ClassVar[str] = "dp_density_peaks"
+    delta: ClassVar[float] = 0.0
     epsilon: float
     clusters: int
     cells: int | None = None
@@ -186,15 +191,22 @@ class GatedGridKmeans:
         How many clusters, 1..256.
     seed : int
         Of the places k-means starts from; 0..2**32-1.
+    delta : float
+        What the job may spend of the dataset's delta: 0, or in [1e-15, 1e-3], at most 18 decimals.
+        With it the guarantee is approximate, and steps on records, which there are above four
+        features, have Gaussian noise where that is less. Elsewhere it is not spent.
     """
 
     type: ClassVar[str] = "gated_grid_kmeans"
     epsilon: float
     clusters: int
     seed: int = 0
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
         _check(self.epsilon, self.clusters, self.seed)
+        require(is_number(self.delta), "delta must be a number")
+        parse_delta(self.delta)
 
 
 def _check(epsilon: float, clusters: int, seed: int) -> None:

@@ -1,0 +1,125 @@
+"""A gateway that is told to end: it says so first, and no request it took fails."""
+
+import signal
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from models import report as log
+from models.db import Database, migrate
+from tests.service.api import Api, packed, single, stranger
+from tests.service.processes import Running, running, until
+
+CLIENTS = 6
+
+
+def is_listening(gateway: Running) -> bool:
+    url = httpx.URL(gateway.url())
+    try:
+        socket.create_connection((url.host, url.port or 80), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    url = f"sqlite:///{tmp_path / 'sfumato.db'}"
+    migrate(url)
+    return Database(url)
+
+
+class TestDraining:
+    def test_no_request_fails_where_clients_go_elsewhere_when_asked(self, tmp_path: Path, database: Database) -> None:
+        settings = {"SFUMATO_DATABASE_URL": str(database.engine.url), "SFUMATO_DRAIN_SECONDS": "300"}
+        with (
+            running(tmp_path / "a", "gateway", "--port", "0", **settings) as first,
+            running(tmp_path / "b", "gateway", "--port", "0", **settings) as second,
+            httpx.Client(base_url=second.url(), timeout=60) as steady,
+        ):
+            api = stranger(steady, database)
+            round_id = api.round(api.dataset()["id"], target_reports=10**6)["id"]
+            job_id = api.job(api.dataset()["id"])["id"]
+            sent: list[str] = []
+            moved: list[int] = []
+            ended = threading.Event()
+
+            def ask(number: int) -> None:
+                """Over one connection, until asked to leave; then over one to the other gateway."""
+                with (
+                    httpx.Client(base_url=first.url(), timeout=60) as here,
+                    httpx.Client(base_url=second.url(), timeout=60) as there,
+                ):
+                    client = here
+                    while not ended.is_set():
+                        one = single()
+                        answer = Api(client, database, api.secret).post(f"/rounds/{round_id}/reports", one)
+                        assert answer.status_code == 202, answer.text
+                        sent.append(one["report_id"])
+                        if client is here and answer.headers.get("connection") == "close":
+                            client = there
+                            moved.append(number)
+
+            with ThreadPoolExecutor(CLIENTS + 1) as pool:
+                asking = [pool.submit(ask, number) for number in range(CLIENTS)]
+                watching = pool.submit(httpx.get, f"{first.url()}/v1/jobs/{job_id}", params={"wait": 60}, timeout=90,
+                                       headers={"Authorization": f"Bearer {api.secret}"})  # fmt: skip
+                until(lambda: len(sent) > 10 * CLIENTS)
+                assert moved == []
+                first.process.send_signal(signal.SIGTERM)
+                until(lambda: httpx.get(f"{first.url()}/readyz").status_code == 503)
+                assert watching.result(60).json()["state"] == "queued"
+                until(lambda: len(moved) == CLIENTS)
+                answer = httpx.get(f"{first.url()}/v1/jobs", headers={"Authorization": f"Bearer {api.secret}"})
+                assert answer.status_code == 200  # who comes all the same is served
+                assert is_listening(first)
+                first.process.send_signal(signal.SIGTERM)  # everybody has left: no need to wait
+                assert first.process.wait(60) == 0
+                n_sent = len(sent)
+                until(lambda: len(sent) > n_sent + CLIENTS)
+                ended.set()
+                for each in asking:
+                    each.result(60)
+            assert sorted(moved) == list(range(CLIENTS))
+            with database.reading() as session:
+                held = b"".join(data for _, data in log.batches(session, round_id))
+            assert len(held) == 21 * len(sent)
+            assert httpx.get(f"{second.url()}/readyz").status_code == 200
+        database.close()
+
+    @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+    def test_a_request_under_way_is_answered_after_the_port_is_closed(
+        self, tmp_path: Path, database: Database, how: signal.Signals
+    ) -> None:
+        settings = {"SFUMATO_DATABASE_URL": str(database.engine.url), "SFUMATO_DRAIN_SECONDS": "0.1"}
+        with (
+            running(tmp_path / "a", "gateway", "--port", "0", **settings) as gateway,
+            httpx.Client(base_url=gateway.url(), timeout=60) as http,
+        ):
+            api = stranger(http, database)
+            round_id = api.round(api.dataset()["id"], target_reports=10**6)["id"]
+            body = packed(100)
+            head = (
+                f"POST /v1/rounds/{round_id}/reports HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.secret}\r\n"
+                f"Content-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n"
+            )
+            url = httpx.URL(gateway.url())
+            with socket.create_connection((url.host, url.port or 80), timeout=60) as wire:
+                wire.sendall(head.encode() + body[:500])
+                assert http.get("/healthz").status_code == 200  # what came before is read by now
+                gateway.process.send_signal(how)
+                until(lambda: not is_listening(gateway))
+                wire.sendall(body[500:])
+                heard = b""
+                while part := wire.recv(65536):
+                    heard += part
+            assert b" 202 " in heard
+            assert b"connection: close" in heard.lower()
+            assert gateway.process.wait(60) == 0
+            with database.reading() as session:
+                assert len(b"".join(data for _, data in log.batches(session, round_id))) == len(body)
+        database.close()

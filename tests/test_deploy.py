@@ -1,0 +1,186 @@
+"""The Kubernetes manifests: valid by Kubernetes' own schemas, true to each other and to the software."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from models.settings import Settings
+from service import server
+from service.app import create_app
+from service.metrics import GatewayMetrics
+
+FOLDER = Path(__file__).parents[1] / "deploy" / "kubernetes"
+VERSIONS = ("1.29", "1.37")  # the oldest and the newest the schemas come for
+KEDA = "keda.sh/v1alpha1"  # its schema is not among them
+WORKLOADS = {"gateway", "worker", "migrate"}
+
+Resource = dict[str, Any]
+
+
+def resources() -> list[Resource]:
+    """Every resource that is applied, in order."""
+    (kustomization,) = list(yaml.safe_load_all((FOLDER / "kustomization.yaml").read_text()))
+    return [
+        resource for name in kustomization["resources"] for resource in yaml.safe_load_all((FOLDER / name).read_text())
+    ]
+
+
+def of_kind(kind: str) -> list[Resource]:
+    return [resource for resource in resources() if resource["kind"] == kind]
+
+
+def templates() -> dict[str, Resource]:
+    """Pod templates by component."""
+    found = [*of_kind("Deployment"), *of_kind("Job")]
+    return {r["metadata"]["labels"]["app.kubernetes.io/component"]: r["spec"]["template"] for r in found}
+
+
+def container(component: str) -> Resource:
+    (only,) = templates()[component]["spec"]["containers"]
+    return only
+
+
+def environment(component: str) -> dict[str, Any]:
+    """What a pod's process is told, by name."""
+    told = {item["name"]: item for item in container(component).get("env", ())}
+    maps = {r["metadata"]["name"]: r["data"] for r in of_kind("ConfigMap")}
+    for source in container(component).get("envFrom", ()):
+        told |= maps[source["configMapRef"]["name"]]
+    return told
+
+
+def selectors(value: Any) -> Iterator[dict[str, str]]:
+    """Every selector of pods."""
+    if isinstance(value, dict):
+        if value.get("kind") == "Service":
+            yield value["spec"]["selector"]
+        for name in ("podSelector", "selector", "labelSelector"):
+            if isinstance(value.get(name), dict) and "matchLabels" in value[name]:
+                yield value[name]["matchLabels"]
+        for item in value.values():
+            yield from selectors(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from selectors(item)
+
+
+class TestTheManifests:
+    def test_are_all_applied(self) -> None:
+        (kustomization,) = list(yaml.safe_load_all((FOLDER / "kustomization.yaml").read_text()))
+        assert {*kustomization["resources"], "kustomization.yaml"} == {path.name for path in FOLDER.glob("*.yaml")}
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_are_valid(self, version: str) -> None:
+        known = [resource for resource in resources() if resource["apiVersion"] != KEDA]
+        assert len(known) >= 10
+        for resource in known:
+            kubernetes_validate.validate(resource, version, strict=True)
+
+    def test_that_are_wrong_would_be_refused(self) -> None:
+        (deployment, *_) = of_kind("Deployment")
+        deployment["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(deployment, VERSIONS[0], strict=True)
+
+    def test_select_pods_that_are_there(self) -> None:
+        labels = [template["metadata"]["labels"] for template in templates().values()]
+        found = list(selectors(resources()))
+        assert len(found) >= 7
+        for selector in found:
+            assert any(selector.items() <= each.items() for each in labels), selector
+        for deployment in of_kind("Deployment"):
+            mine = deployment["spec"]["template"]["metadata"]["labels"]
+            assert deployment["spec"]["selector"]["matchLabels"] == mine
+
+    def test_scale_what_is_there(self) -> None:
+        names = {deployment["metadata"]["name"] for deployment in of_kind("Deployment")}
+        scalers = [*of_kind("HorizontalPodAutoscaler"), *of_kind("ScaledObject")]
+        assert {scaler["spec"]["scaleTargetRef"]["name"] for scaler in scalers} == names
+        assert all("replicas" not in deployment["spec"] for deployment in of_kind("Deployment"))
+
+    def test_scale_workers_by_a_metric_gateways_have(self) -> None:
+        (scaler,) = of_kind("ScaledObject")
+        (trigger,) = scaler["spec"]["triggers"]
+        metrics = GatewayMetrics()
+        metrics.watch("sfumato_jobs", "x", lambda: {"waiting": 1}, "state")
+        assert "max by (state) (sfumato_jobs{" in trigger["metadata"]["query"]
+        assert "sfumato_jobs" in {family.name for family in metrics.registry.collect()}
+        assert scaler["spec"]["minReplicaCount"] >= 1
+
+    def test_hold_no_secret(self) -> None:
+        assert of_kind("Secret") == []
+        secret = {"database_url", "redis_url", "records_key"}
+        for component in WORKLOADS:
+            for name, item in environment(component).items():
+                if name.removeprefix("SFUMATO_").lower() in secret:
+                    assert set(item["valueFrom"]) == {"secretKeyRef"}
+
+
+class TestThePods:
+    def test_are_those_of_the_image(self) -> None:
+        assert set(templates()) == WORKLOADS
+        assert {component: container(component)["args"] for component in WORKLOADS} == {
+            component: [component] for component in WORKLOADS
+        }
+
+    @pytest.mark.parametrize("component", sorted(WORKLOADS))
+    def test_are_told_settings_that_exist_and_are_right(self, component: str) -> None:
+        told = environment(component)
+        assert {name.removeprefix("SFUMATO_").lower() for name in told} <= set(Settings.model_fields)
+        plain = {name.removeprefix("SFUMATO_").lower(): value for name, value in told.items() if isinstance(value, str)}
+        assert Settings.model_validate(plain)
+
+    @pytest.mark.parametrize("component", sorted(WORKLOADS))
+    def test_may_do_nothing_but_their_work(self, component: str) -> None:
+        pod = templates()[component]["spec"]
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] == 10001
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container(component)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"cpu", "memory"} <= set(container(component)["resources"]["requests"])
+        assert "memory" in container(component)["resources"]["limits"]
+
+    @pytest.mark.parametrize("component", sorted(WORKLOADS))
+    def test_write_where_they_may(self, component: str) -> None:
+        volumes = {volume["name"]: volume for volume in templates()[component]["spec"]["volumes"]}
+        mounts = container(component)["volumeMounts"]
+        assert {mount["mountPath"] for mount in mounts} == {"/tmp"}  # noqa: S108 - where the image keeps its caches
+        assert all("emptyDir" in volumes[mount["name"]] for mount in mounts)
+
+    def test_are_asked_on_routes_that_exist(self, tmp_path: Path) -> None:
+        document = create_app(Settings(home=tmp_path)).openapi()
+        probes = {name: value for name, value in container("gateway").items() if name.endswith("Probe")}
+        assert set(probes) == {"startupProbe", "livenessProbe", "readinessProbe"}
+        for name, probe in probes.items():
+            assert "get" in document["paths"][probe["httpGet"]["path"]]
+            assert (probe["httpGet"]["path"] == "/readyz") == (name == "readinessProbe")
+
+    def test_listen_where_they_are_asked(self) -> None:
+        image = (FOLDER.parents[1] / "Dockerfile").read_text()
+        ports = {port["name"]: port["containerPort"] for port in container("gateway")["ports"]}
+        assert f"SFUMATO_PORT={ports['http']}" in image
+        for component in ("gateway", "worker"):
+            told = {port["name"]: port["containerPort"] for port in container(component)["ports"]}
+            assert str(told["metrics"]) == environment(component)["SFUMATO_METRICS_PORT"]
+            annotations = templates()[component]["metadata"]["annotations"]
+            assert annotations["prometheus.io/port"] == str(told["metrics"])
+        (service,) = of_kind("Service")
+        assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http"]  # and not the metrics
+        named = {port["port"] for policy in of_kind("NetworkPolicy") for rule in policy["spec"].get("ingress", ())
+                 for port in rule["ports"]}  # fmt: skip
+        assert named == set(ports)
+
+    def test_have_time_to_drain(self) -> None:
+        drain = float(environment("gateway")["SFUMATO_DRAIN_SECONDS"])
+        probe = container("gateway")["readinessProbe"]
+        assert drain > 2 * probe["periodSeconds"] * probe["failureThreshold"]
+        assert templates()["gateway"]["spec"]["terminationGracePeriodSeconds"] > drain + server.STOP_SECONDS
