@@ -1,4 +1,4 @@
-"""Alembic's entry: runs migrations over the engine it is handed, one transaction a revision."""
+"""Alembic's entry: runs migrations over the engine it is handed, all that are asked for in one transaction."""
 
 from alembic import context
 from sqlalchemy import Connection, Engine, text
@@ -16,7 +16,9 @@ import models.round
 import models.tenant  # noqa: F401 - every table must be known to the metadata
 from models.db import Base, Database
 
-LOCK_TIMEOUT = "5s"  # a migration that cannot have its lock gives up instead of stopping the service
+# A migration that waits for its lock has all who come after it wait behind it: so it gives up, `models.db.migrate`
+# says so, and whoever runs it tries again.
+LOCK_TIMEOUT = "5s"
 
 
 def run(engine: Engine) -> None:

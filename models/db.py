@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Dialect, Engine, MetaData, String, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import Text, TypeDecorator
+
+from sfumato.errors import SfumatoError
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -39,7 +42,14 @@ _SQLITE_BUSY_MILLISECONDS = 15_000
 _SQLITE_READING = {"reading": True}  # for the engine's own "begin" below
 _WAL_PATIENCE_SECONDS = 0.2  # writers wait while the log is emptied, so this long at most
 _WAL_RETRY_SECONDS = 1.0
+_POSTGRES_NO_LOCK = "55P03"  # lock_not_available
 _POSTGRES_READING = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+
+class SchemaInUse(SfumatoError):
+    """A migration could not have its lock in time; the database is as it was."""
+
+    code = "unavailable"
 
 
 def system_clock() -> int:
@@ -214,7 +224,13 @@ def _alembic(url: str) -> "Config":
 
 
 def migrate(url: str) -> None:
-    """Bring the schema to the newest revision; creates it in an empty database."""
+    """Bring the schema to the newest revision; creates it in an empty database.
+
+    Raises
+    ------
+    SchemaInUse
+        A long transaction holds what a migration needs; nothing was changed.
+    """
     from alembic import command
 
     database = Database(url, pool_size=2)
@@ -222,8 +238,21 @@ def migrate(url: str) -> None:
     config.attributes["engine"] = database.engine
     try:
         command.upgrade(config, "head")
+    except OperationalError as error:
+        if not _is_lock_refused(error):
+            raise
+        raise SchemaInUse(
+            "a transaction under way holds what a migration needs; nothing was changed, try again"
+        ) from error
     finally:
         database.close()
+
+
+def _is_lock_refused(error: OperationalError) -> bool:
+    if isinstance(error.orig, sqlite3.Error):
+        code: int = getattr(error.orig, "sqlite_errorcode", 0)
+        return code & 0xFF == sqlite3.SQLITE_BUSY  # the low byte says it, the others why
+    return getattr(error.orig, "sqlstate", None) == _POSTGRES_NO_LOCK
 
 
 def is_migrated(database: Database) -> bool:

@@ -60,7 +60,8 @@ class BudgetExhausted(Refused):
         written = format_epsilon if short == "epsilon" else format_delta
         super().__init__(
             f"this needs {short} {written(requested)}, {written(granted - reserved - posted)} is free: "
-            f"{written(granted)} granted, {written(posted)} posted, {written(reserved)} reserved"
+            f"{written(granted)} granted, {written(posted)} posted, {written(reserved)} reserved; "
+            "grant more, or ask for less"
         )
         self.short = short
         self.requested = requested

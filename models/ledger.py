@@ -257,16 +257,18 @@ def page(session: Session, dataset_id: str, *, after_seq: int, limit: int) -> li
 
 
 def verify(session: Session, dataset_id: str) -> Verification:
-    """Walk a dataset's chain: order, hashes, balances, and that it ends where its head says. Raises NotFound.
+    """Walk a dataset's chain: order, hashes, balances, reservations, and that it ends where its head says.
 
+    Raises NotFound. In memory is only what open reservations still hold, however long the chain is.
     Entries may be added meanwhile (outside of `Database.reading`, which sees one state), so
     the head is read before and after the walk.
     """
     first_end = _end(session, dataset_id)
     hashes, running = {0: GENESIS_HASH}, Balance()
+    held: dict[str, Amounts] = {}
     n_entries, end_hash = 0, GENESIS_HASH
     for entry in _entries(session, dataset_id):
-        running, reason = _follow(entry, n_entries, end_hash, running)
+        running, reason = _follow(entry, n_entries, end_hash, running, held)
         if reason:
             return Verification(n_entries, end_hash, n_entries + 1, reason)
         n_entries, end_hash = entry.seq, entry.hash
@@ -283,7 +285,9 @@ def verify(session: Session, dataset_id: str) -> Verification:
     return Verification(n_entries, end_hash, None)
 
 
-def _follow(entry: LedgerEntry, n_before: int, prev_hash: str, before: Balance) -> tuple[Balance, str]:
+def _follow(
+    entry: LedgerEntry, n_before: int, prev_hash: str, before: Balance, held: dict[str, Amounts]
+) -> tuple[Balance, str]:
     """The balance after the entry that ought to come next, and what is wrong with it, if anything is."""
     if entry.seq != n_before + 1:
         return before, "an entry is missing"
@@ -291,10 +295,28 @@ def _follow(entry: LedgerEntry, n_before: int, prev_hash: str, before: Balance) 
         return before, "an entry was changed"
     if entry.kind not in set(Kind):
         return before, "an entry is of no known kind"
-    after = before.after(Kind(entry.kind), Amounts(entry.epsilon_nano, entry.delta_atto), entry.reservation)
+    amounts = Amounts(entry.epsilon_nano, entry.delta_atto)
+    if min(amounts) < 0:
+        return before, "an amount is negative"
+    if not _is_borne(Kind(entry.kind), amounts, entry.reservation, held):
+        return before, "a job spent or gave back more than it had reserved"
+    after = before.after(Kind(entry.kind), amounts, entry.reservation)
     if after != balance_after(entry) or after.is_over:
         return before, "a balance does not add up"
     return after, ""
+
+
+def _is_borne(kind: Kind, amounts: Amounts, reservation: str | None, held: dict[str, Amounts]) -> bool:
+    """Move what jobs hold; False where none is named, or it does not hold as much. Who holds nothing is forgotten."""
+    if kind is Kind.GRANT or (kind is Kind.POST and reservation is None):
+        return True
+    if reservation is None:
+        return False
+    sign = 1 if kind is Kind.RESERVE else -1
+    left = Amounts(*(has + sign * amount for has, amount in zip(held.pop(reservation, (0, 0)), amounts, strict=True)))
+    if any(left):
+        held[reservation] = left
+    return min(left) >= 0
 
 
 def _end(session: Session, dataset_id: str) -> tuple[int, str]:

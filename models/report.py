@@ -6,9 +6,9 @@ and nothing else. Rows are never changed; the retention rule removes a tallied r
 """
 
 from collections.abc import Iterator
-from typing import cast
+from typing import NamedTuple, cast
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, Select, Table, delete, func, insert, select
+from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, Select, Table, case, delete, func, insert, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from models.db import SCRUBBED, Base
@@ -62,6 +62,33 @@ def batches(session: Session, round_id: str, *, after: int = 0) -> Iterator[tupl
         after = page[-1].id
         mean_bytes = sum(len(row.packed) for row in page) / len(page)
         n_rows = max(1, min(4 * n_rows, int(_PAGE_BYTES / max(1.0, mean_bytes))))
+
+
+class Mark(NamedTuple):
+    """A place between two rows of a round's log."""
+
+    row: int  # number of the row before it
+    n_before: int  # reports of the round up to there
+
+
+START = Mark(0, 0)
+
+
+def marks(session: Session, round_id: str, width: int, *, every: int) -> list[Mark]:
+    """Places of a round's log, ascending: one behind each row that reaches another `every` reports.
+
+    Reports are told by their `width` in bytes; a row of another length holds none. No row is read
+    for it, its length alone.
+    """
+    n_bytes = func.length(ReportBatch.packed, type_=Integer)
+    held = case((n_bytes % width == 0, n_bytes // width), else_=0)
+    rows = (
+        select(ReportBatch.id, held.label("held"), func.sum(held).over(order_by=ReportBatch.id).label("n"))
+        .where(ReportBatch.round_id == round_id)
+        .subquery()
+    )
+    reached = rows.c.n // every > (rows.c.n - rows.c.held) // every
+    return [Mark(row, n) for row, n in session.execute(select(rows.c.id, rows.c.n).where(reached).order_by(rows.c.id))]
 
 
 def count(session: Session, round_id: str) -> int:

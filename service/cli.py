@@ -97,7 +97,7 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
     """Everything on this machine: migrations, gateway, one worker, a first admin key."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from models.db import Database, migrate
+    from models.db import Database, SchemaInUse, migrate
     from models.process import end_with_starter
     from service import embedded, logs, server
     from service.app import create_app
@@ -111,6 +111,8 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
     logs.configure()
     try:
         migrate(settings.resolved_database_url)
+    except SchemaInUse as error:
+        raise _Failed(str(error)) from None
     except SQLAlchemyError as error:
         raise _Failed(f"the database cannot be used ({type(error).__name__})", 2) from None
     database = Database(settings.resolved_database_url, pool_size=settings.database_pool_size)
@@ -190,7 +192,7 @@ def migrate(
     """Bring the database to the newest schema."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from models.db import Database, is_migrated
+    from models.db import Database, SchemaInUse, is_migrated
     from models.db import migrate as bring_up
 
     settings = _settings()
@@ -202,6 +204,8 @@ def migrate(
         database = Database(settings.resolved_database_url, pool_size=2)
         newest = is_migrated(database)
         database.close()
+    except SchemaInUse as error:
+        raise _Failed(str(error)) from None
     except SQLAlchemyError as error:
         raise _Failed(f"the database cannot be used ({type(error).__name__})", 2) from None
     if not newest:

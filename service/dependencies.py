@@ -89,12 +89,12 @@ class PageQuery:
         return int(self.after or 0)
 
     @property
-    def after_place(self) -> tuple[int, int, int] | None:
-        """The place of a page that goes by rounds, their log's rows and places in a row; none for the first page."""
-        parts = self.after.split("-") if self.after else []
-        if parts and (len(parts) != 3 or not all(part.isdigit() and len(part) < 16 for part in parts)):
+    def after_place(self) -> tuple[int, int] | None:
+        """The place of a page that goes by rounds and the reports of each; none for the first page."""
+        parts = self.after.split(".") if self.after else []
+        if parts and (len(parts) != 2 or not all(part.isdigit() and len(part) < 16 for part in parts)):
             raise _bad_cursor()
-        return (int(parts[0]), int(parts[1]), int(parts[2])) if parts else None
+        return (int(parts[0]), int(parts[1])) if parts else None
 
     def cut(self, rows: list[Row], place: Callable[[Row], str]) -> tuple[list[Row], str | None]:
         """A page out of rows that were asked for with one more than the limit, and the next page's cursor."""
@@ -129,7 +129,7 @@ async def _page(
             after = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
         except ValueError:
             raise _bad_cursor() from None
-        if not re.fullmatch(rf"[a-z]+_{ULID}|\d+(-\d+-\d+)?", after):
+        if not re.fullmatch(rf"[a-z]+_{ULID}|\d+(\.\d+)?", after):
             raise _bad_cursor()
     return PageQuery(after, min(limit, services.settings.max_page))
 

@@ -5,6 +5,7 @@ results and logs alone: neither changes any more. A report id counts once, as in
 the first well-formed report in log order.
 """
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from sfumato.specs import RoundSpec
 
 MAX_HELD = 4  # jobs whose readers are held
 IDS_AT_ONCE = 1 << 22  # halves of ids in memory at once, 32 MB
-PLACE_BITS = 24  # of a report's place in its row
+REPORTS_A_MARK = 1000  # of a log, passed over at most to find a page's first row
 SUMMED_REPORTS = 10_000  # of each round, the first, that stand for all in the expected accuracy
 
 GONE = (
@@ -36,7 +37,7 @@ GONE = (
 )
 OVER_RECORDS = "a job over records names no record's cluster: label points you hold with the published model (assign)"
 
-Place = tuple[int, int, int]  # which of the job's rounds, the log's row, the report in it
+Place = tuple[int, int]  # which of the job's rounds, and how many reports of its log come before: no row of the log
 
 
 def caution(expected_accuracy: float, baseline: float) -> str:
@@ -54,7 +55,7 @@ class _Reports:
 
     of: Round
     spec: RoundSpec
-    places: list[tuple[int, int]]  # row and place in it
+    places: NDArray[np.int64]  # how many reports of the log come before each
     records: NDArray[np.uint8]  # (n, 20 + value_bytes)
 
     @property
@@ -70,8 +71,7 @@ class _Reports:
         return np.ascontiguousarray(self.records[:, report.HEADER_BYTES :])
 
     def where(self, mask: NDArray[np.bool_]) -> "_Reports":
-        kept = [place for place, is_kept in zip(self.places, mask.tolist(), strict=True) if is_kept]
-        return _Reports(self.of, self.spec, kept, self.records[mask])
+        return _Reports(self.of, self.spec, self.places[mask], self.records[mask])
 
 
 class Labeller:
@@ -87,6 +87,7 @@ class Labeller:
         self._model = model
         self._readers: dict[str, Reader] = {}
         self._repeats: dict[str, NDArray[np.int64]] = {}
+        self._marks: dict[str, list[report.Mark]] = {}
         self._expected: float | None = None
 
     @property
@@ -99,21 +100,16 @@ class Labeller:
     ) -> tuple[list[dict[str, Any]], Place | None]:
         """Labels of the next reports of the log, at most so many, and where to go on; None at its end."""
         items: list[dict[str, Any]] = []
-        n_read, index = 0, 0 if after is None else after[0]
-        start = (0, -1) if after is None else after[1:]
-        last: Place | None = None
+        n_left = limit
+        index, first = (0, 0) if after is None else after
         while index < len(rounds):
-            taken = _take(session, rounds[index], start, limit - n_read + 1)
-            if n_read + len(taken.places) > limit:  # there is more
-                mask = np.arange(len(taken.places)) < limit - n_read
-                cut = taken.where(mask)
-                last = (index, *cut.places[-1]) if cut.places else last
-                return items + self._labels(session, cut), last
-            if taken.places:
-                last = (index, *taken.places[-1])
+            taken = self._take(session, rounds[index], first, n_left + 1)
+            if len(taken.places) > n_left:  # there is more
+                cut = taken.where(np.arange(len(taken.places)) < n_left)
+                return items + self._labels(session, cut), (index, first + n_left)
             items += self._labels(session, taken)
-            n_read += len(taken.places)
-            index, start = index + 1, (0, -1)
+            n_left -= len(taken.places)
+            index, first = index + 1, 0
         return items, None
 
     def expected_accuracy(self, session: Session, rounds: Sequence[Round]) -> float:
@@ -121,13 +117,37 @@ class Labeller:
         if self._expected is None:
             total, n_all = 0.0, 0
             for each in rounds:
-                some = self._counted(session, _take(session, each, (0, -1), SUMMED_REPORTS))
-                if some.places:
+                some = self._counted(session, self._take(session, each, 0, SUMMED_REPORTS))
+                if len(some.places):
                     weight = each.n_reports or 0
                     total += weight * float(self._posterior(some).max(axis=1).mean())
                     n_all += weight
             self._expected = total / n_all if n_all else self.baseline
         return self._expected
+
+    def _take(self, session: Session, of: Round, first: int, n: int) -> _Reports:
+        """The next `n` reports of a round's log after its first ones, so many; well-formed or not."""
+        spec = of.spec
+        width = report.HEADER_BYTES + mechanisms.value_bytes(spec.mechanism)
+        parts = [np.zeros((0, width), dtype=np.uint8)]
+        n_taken = 0
+        for n_before, records in _rows(session, of, width, after=self._mark(session, of, width, first)):
+            part = records[max(0, first - n_before) :][: n - n_taken]
+            parts.append(part)
+            n_taken += len(part)
+            if n_taken == n:
+                break
+        return _Reports(of, spec, np.arange(first, first + n_taken), np.concatenate(parts))
+
+    def _mark(self, session: Session, of: Round, width: int, first: int) -> report.Mark:
+        """From where on to read a log for what follows its first reports: close before it, however long it is."""
+        if first < REPORTS_A_MARK:
+            return report.START
+        marks = self._marks.get(of.id)
+        if marks is None:
+            marks = self._marks[of.id] = report.marks(session, of.id, width, every=REPORTS_A_MARK)
+        at = bisect_right(marks, first, key=lambda mark: mark.n_before)
+        return marks[at - 1] if at else report.START
 
     def _labels(self, session: Session, taken: _Reports) -> list[dict[str, Any]]:
         reports = self._counted(session, taken)
@@ -142,13 +162,12 @@ class Labeller:
 
     def _counted(self, session: Session, taken: _Reports) -> _Reports:
         """Those that the fold counted: well-formed, and the first with their id."""
-        if not taken.places:
+        if not len(taken.places):
             return taken
         repeats = self._repeats.get(taken.of.id)
         if repeats is None:
             repeats = self._repeats[taken.of.id] = _repeats(session, taken.of)
-        keys = np.array([_key(row, place) for row, place in taken.places], dtype=np.int64)
-        return taken.where(_well_formed(taken.spec, taken.records) & ~np.isin(keys, repeats))
+        return taken.where(_well_formed(taken.spec, taken.records) & ~np.isin(taken.places, repeats))
 
     def _posterior(self, reports: _Reports) -> NDArray[np.float64]:
         reader = self._readers.get(reports.of.id)
@@ -208,27 +227,19 @@ class Labellers:
         }, last
 
 
-def _take(session: Session, of: Round, after: tuple[int, int], n: int) -> _Reports:
-    """The next `n` reports of a round's log, from after a row and a place in it; well-formed or not."""
-    spec = of.spec
-    width = report.HEADER_BYTES + mechanisms.value_bytes(spec.mechanism)
-    places: list[tuple[int, int]] = []
-    parts = [np.zeros((0, width), dtype=np.uint8)]
-    for row, records in _rows(session, of, width, from_row=after[0]):
-        first = after[1] + 1 if row == after[0] else 0
-        part = records[first : first + n - len(places)]
-        parts.append(part)
-        places += [(row, first + i) for i in range(len(part))]
-        if len(places) == n:
-            break
-    return _Reports(of, spec, places, np.concatenate(parts))
+def _rows(
+    session: Session, of: Round, width: int, *, after: report.Mark = report.START
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Rows of the log, and how many reports come before each.
 
-
-def _rows(session: Session, of: Round, width: int, *, from_row: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Rows of the log; one that was cut short is left out: no report in it can be told from its neighbour."""
-    for row, packed in report.batches(session, of.id, after=from_row - 1):
+    One that was cut short is left out, and counts for none: no report in it can be told from its neighbour.
+    """
+    n_before = after.n_before
+    for _, packed in report.batches(session, of.id, after=after.row):
         if len(packed) % width == 0:
-            yield row, np.frombuffer(packed, dtype=np.uint8).reshape(-1, width)
+            records = np.frombuffer(packed, dtype=np.uint8).reshape(-1, width)
+            yield n_before, records
+            n_before += len(records)
 
 
 def _slots(records: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -242,7 +253,7 @@ def _well_formed(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.bool
 
 
 def _repeats(session: Session, of: Round, *, at_once: int = IDS_AT_ONCE) -> NDArray[np.int64]:
-    """Where well-formed reports lie whose id came before, as keys, ascending: by two looks at the log.
+    """Places in the log of well-formed reports whose id came before, ascending: by two looks at it.
 
     The first finds which halves of ids come more than once, in parts of the log's ids where they are
     many; the second looks at the reports that have one of those.
@@ -254,26 +265,21 @@ def _repeats(session: Session, of: Round, *, at_once: int = IDS_AT_ONCE) -> NDAr
     n_parts = max(1, ceil(of.n_received / at_once))
     suspects = [np.zeros(0, dtype=np.uint64)]
     for part in range(n_parts):
-        rows = (_heads(records) for _, records in _rows(session, of, width, from_row=1))
+        rows = (_heads(records) for _, records in _rows(session, of, width))
         here = [heads[heads % np.uint64(n_parts) == part] for heads in rows]
         heads, counts = np.unique(np.concatenate(here or suspects), return_counts=True)
         suspects.append(heads[counts > 1])
     twice = np.concatenate(suspects)
     seen: set[bytes] = set()
     repeated: list[int] = []
-    for row, records in _rows(session, of, width, from_row=1):
+    for n_before, records in _rows(session, of, width):
         (hits,) = np.nonzero(np.isin(_heads(records), twice))
         for place in hits[_well_formed(spec, records[hits])].tolist():
             report_id = records[place, : report.ID_BYTES].tobytes()
             if report_id in seen:
-                repeated.append(_key(row, place))
+                repeated.append(n_before + place)
             seen.add(report_id)
     return np.array(repeated, dtype=np.int64)
-
-
-def _key(row: int, place: int) -> int:
-    """A report's place as one number, ascending in log order."""
-    return row << PLACE_BITS | place
 
 
 def _heads(records: NDArray[np.uint8]) -> NDArray[np.uint64]:

@@ -72,7 +72,7 @@ def get_labels(
                 raise Conflict("this result has centroids and no label map")
             return respond({"type": "cells", "grid_shape": model["grid_shape"], "labels": model["labels"]})
         labels, last = services.labellers.page(session, job_id, document, page.after_place, page.limit)
-        next_cursor = None if last is None else cursor_of("-".join(map(str, last)))
+        next_cursor = None if last is None else cursor_of(".".join(map(str, last)))
         return respond(labels | {"next_cursor": next_cursor})
 
 

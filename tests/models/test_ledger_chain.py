@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Executable, delete, text, update
+from sqlalchemy import Executable, delete, insert, text, update
 from sqlalchemy.exc import DBAPIError
 
 from models import ledger
 from models.dataset import Trust
-from models.ledger import GENESIS_HASH, Balance, LedgerEntry, LedgerHead
+from models.ledger import GENESIS_HASH, Amounts, Balance, Kind, LedgerEntry, LedgerHead
 from tests.models.world import NOW, World, charge, rolled_back, together
 
 POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
@@ -121,6 +121,77 @@ class TestVerify:
         assert after(*forge(delta_atto=1_000)) == (6, "a balance does not add up")
         assert after(*forge(posted_delta_atto=0)) == (6, "a balance does not add up")
         assert after(*forge(kind="refund")) == (6, "an entry is of no known kind")
+
+    @pytest.fixture
+    def forged(self, world: World, chained: str) -> Callable[..., list[Executable]]:
+        """Entries behind the last one, each kind, epsilon, delta and reservation, that fit but for what they say."""
+        with world.database.reading() as session:
+            (last,) = ledger.page(session, chained, after_seq=5, limit=1)
+
+        def made(*steps: tuple[str, int, int, str | None]) -> list[Executable]:
+            before, statements = last, []
+            for kind, epsilon, delta, reservation in steps:
+                amounts, seq = Amounts(epsilon, delta), before.seq + 1
+                after = ledger.balance_after(before).after(Kind(kind), amounts, reservation)
+                columns = {column: getattr(last, column) for column in COLUMNS} | amounts._asdict() | after._asdict()
+                columns |= {"id": f"led_{seq}", "seq": seq, "kind": kind, "reference": f"of_{seq}"}
+                columns |= {"reservation": reservation, "prev_hash": before.hash}
+                before = LedgerEntry(**columns)
+                before.hash = ledger._hash(before)
+                statements.append(insert(LedgerEntry).values(**columns | {"hash": before.hash}))
+            return [*statements, update(LedgerHead).values(seq=before.seq, hash=before.hash)]
+
+        return made
+
+    @pytest.mark.parametrize(
+        "steps",
+        [
+            [("post", 11, 0, "job_b")],
+            [("post", 0, 5, "job_b")],
+            [("post", 6, 4, "job_b"), ("post", 5, 0, "job_b")],
+            [("release", 11, 4, "job_b")],
+            [("release", 10, 5, "job_b")],
+            [("post", 10, 4, "job_b"), ("release", 1, 0, "job_b")],
+            [("release", 10, 4, "job_b"), ("post", 1, 0, "job_b")],
+            [("post", 1, 0, "job_a")],  # which released what it had
+            [("post", 1, 0, "job_unknown")],
+            [("release", 1, 0, None)],
+            [("reserve", 1, 0, None)],
+        ],
+    )
+    def test_finds_a_job_that_spent_or_gave_back_what_another_holds(self, after: Any, forged: Any, steps: Any) -> None:
+        """No balance tells: what two jobs hold together bears it."""
+        held = [("reserve", 10, 4, "job_b"), ("reserve", 10, 4, "job_c")]
+        within = [("post", 4, 4, "job_b"), ("post", 10, 0, "job_c"), ("release", 6, 0, "job_b"), ("post", 9, 9, None)]
+
+        assert after(*forged(*held, *within)) == (None, "")
+        found = after(*forged(*held, *steps))
+
+        assert found == (8 + len(steps), "a job spent or gave back more than it had reserved")
+
+    @pytest.mark.parametrize("step", [("post", -5, 0, None), ("post", 0, -5, None), ("grant", -5, 0, None)])
+    def test_finds_a_negative_amount(self, world: World, after: Any, forged: Any, step: Any) -> None:
+        """Made by somebody who lifts the database's own check too."""
+        if world.database.is_sqlite:
+            lift, restore = ([text(f"PRAGMA ignore_check_constraints = {value}")] for value in ("ON", "OFF"))
+        else:
+            checks = [check.name for check in LedgerEntry.__table__.constraints if "not_negative" in str(check.name)]
+            lift = [text(f'ALTER TABLE ledger_entries DROP CONSTRAINT "{name}"') for name in checks]
+            restore = []
+            assert len(lift) == 2
+
+        assert after(*lift, *forged(step), *restore) == (7, "an amount is negative")
+
+    def test_holds_no_more_than_jobs_still_do(self) -> None:
+        held: dict[str, Amounts] = {}
+        for kind, amounts, job in [
+            (Kind.RESERVE, Amounts(5, 2), "job_a"), (Kind.RESERVE, Amounts(4), "job_b"),
+            (Kind.POST, Amounts(3, 2), "job_a"), (Kind.POST, Amounts(4), "job_b"),
+        ]:  # fmt: skip
+            assert ledger._is_borne(kind, amounts, job, held)
+        assert held == {"job_a": Amounts(2, 0)}
+        assert ledger._is_borne(Kind.RELEASE, Amounts(2), "job_a", held)
+        assert held == {}
 
     def test_finds_a_removed_entry(self, after: Any) -> None:
         found = {seq: after(remove(LedgerEntry.seq == seq)) for seq in (1, 3, 5)}

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
+from typer.testing import CliRunner
 
-from models.db import Base, Database, is_migrated, migrate
+from models.db import Base, Database, SchemaInUse, _alembic, is_migrated, migrate
+from service.cli import app
 
 POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 REPOSITORY = Path(__file__).parents[2]
@@ -95,6 +98,57 @@ class TestMigrating:
 
         assert is_migrated(database)
         database.close()
+
+
+class TestMigratingUnderWork:
+    @POSTGRES
+    def test_gives_up_on_a_table_somebody_holds_and_succeeds_afterwards(self, empty_database_url: str) -> None:
+        database = Database(empty_database_url)
+        config = _alembic(empty_database_url)
+        config.attributes["engine"] = database.engine
+        command.upgrade(config, "0002")
+        before = columns(database)
+        with database.reading() as long_query:
+            long_query.execute(
+                text("SET LOCAL idle_in_transaction_session_timeout = '120s'")
+            )  # no migration waits for ever
+            long_query.execute(text("SELECT count(*) FROM jobs"))
+
+            with pytest.raises(SchemaInUse, match="nothing was changed, try again"):
+                migrate(empty_database_url)
+
+            assert columns(database) == before
+            assert not is_migrated(database)
+            with database.transaction() as session:  # and nobody waits behind it
+                session.execute(text("SET LOCAL lock_timeout = '1s'"))
+                session.execute(text("LOCK TABLE jobs IN ROW EXCLUSIVE MODE"))
+
+        migrate(empty_database_url)
+        assert is_migrated(database)
+        database.close()
+
+    @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+    def test_that_gave_up_is_said_in_a_sentence(self, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("models.db._SQLITE_BUSY_MILLISECONDS", 50)
+        monkeypatch.setenv("SFUMATO_DATABASE_URL", empty_database_url)
+        database = Database(empty_database_url)
+        config = _alembic(empty_database_url)
+        config.attributes["engine"] = database.engine
+        command.upgrade(config, "0002")
+        with database.transaction() as session:
+            session.execute(text("UPDATE jobs SET state = 'queued'"))
+            refused = CliRunner().invoke(app, ["migrate"])
+        accepted = CliRunner().invoke(app, ["migrate"])
+
+        assert (refused.exit_code, accepted.exit_code) == (1, 0)
+        assert "nothing was changed, try again" in refused.output
+        database.close()
+
+
+def columns(database: Database) -> dict[str, list[str]]:
+    """By table."""
+    found = inspect(database.engine)
+    return {table: [column["name"] for column in found.get_columns(table)] for table in found.get_table_names()}
 
 
 class TestTheTables:

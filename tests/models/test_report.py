@@ -56,6 +56,26 @@ class TestBatches:
         assert world.n_logged(opened) == 0
 
 
+class TestMarks:
+    def test_stand_behind_each_row_that_reaches_another_so_many_reports(self, world: World) -> None:
+        within = world.new_dataset(epsilon_nano=100 * NANO)
+        mine, other = (world.open_standalone(within, collect=Collect(10_000, 1, 3600)).id for _ in range(2))
+        lengths = [3, 6, 3, 7, 0, 3, 24, 3, 6, 2, 9, 3]  # of reports of 3 bytes; 7 and 2 were cut short
+        with world.database.transaction() as session:
+            for length in lengths:
+                rounds.receive(session, other, 1, b"o" * 30, now=NOW)
+                rounds.receive(session, mine, 1, b"r" * length, now=NOW)
+
+        with world.database.reading() as session:
+            rows = [row for row, _ in report.batches(session, mine)]
+            found = {every: report.marks(session, mine, 3, every=every) for every in (1, 4, 5, 100)}
+        behind = dict(zip(rows, [1, 3, 4, 4, 4, 5, 13, 14, 16, 16, 19, 20], strict=True))
+        assert found[4] == [(rows[i], behind[rows[i]]) for i in (2, 6, 8, 11)]
+        assert found[5] == [(rows[i], behind[rows[i]]) for i in (5, 6, 8, 11)]
+        assert found[1] == [(rows[i], behind[rows[i]]) for i in (0, 1, 2, 5, 6, 7, 8, 10, 11)]
+        assert found[100] == []
+
+
 def files_with_secret(database: Database) -> set[str]:
     """Which of the database's files hold the payload."""
     path = Path(str(database.engine.url.database))

@@ -79,6 +79,10 @@ def pages(api: Api, job_id: str, limit: int) -> list[list[dict[str, Any]]]:
             return found
 
 
+def as_cursor(place: str) -> str:
+    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+
+
 class TestLabelsOfReports:
     def test_are_the_posteriors_of_the_published_model(self, api: Api, database: Database) -> None:
         collected = Collected(api, database).round(reported(5, 0), reported(6, 2), reported(7, 3))
@@ -121,6 +125,44 @@ class TestLabelsOfReports:
             bytes([seed, i]) for seed, n in ((1, 3), (2, 1), (3, 4), (4, 5)) for i in range(n)
         ]
         assert [item["round_id"] for item in items] == [collected.rounds[0]["id"]] * 8 + [collected.rounds[1]["id"]] * 5
+
+    @pytest.mark.parametrize("every", [1, 2, 3, 5, 7, 100])
+    def test_go_on_at_the_same_place_wherever_the_log_is_entered(
+        self, api: Api, database: Database, monkeypatch: pytest.MonkeyPatch, every: int
+    ) -> None:
+        monkeypatch.setattr(report_labels, "REPORTS_A_MARK", every)
+        bodies = [reported(n, 0, seed) for seed, n in enumerate((1, 1, 6, 2, 1, 3))]
+        collected = Collected(api, database).round(*bodies, bodies[2], reported(3, 1, 9))
+        found = pages(api, collected.job(), 2)
+        assert len(found) == 12  # of 23 reports, six of which came again
+        assert [bytes.fromhex(item["report_id"])[:2] for page in found for item in page] == [
+            bytes([seed, i]) for seed, n in ((0, 1), (1, 1), (2, 6), (3, 2), (4, 1), (5, 3), (9, 3)) for i in range(n)
+        ]
+
+    def test_go_on_by_a_cursor_that_tells_nothing_of_what_others_send(
+        self, api: Api, other: Api, database: Database
+    ) -> None:
+        """It counts reports of the round itself: not the log's rows, which all share, nor how they were grouped."""
+        theirs = other.round(other.dataset()["id"])["id"]
+
+        def cursors(sent: list[int]) -> list[str]:
+            collected = Collected(api, database)
+            opened = api.round(collected.dataset["id"])["id"]
+            for n in sent:
+                for _ in range(n):
+                    send(other, theirs, packed(1))
+                send(api, opened, reported(n, 1))
+            api.made(f"/rounds/{opened}/close", None)
+            fold_alone(database, opened)
+            collected.rounds.append(api.get(f"/rounds/{opened}").json())
+            found, job_id = [], collected.job()
+            for after in ("0.0", "0.1", "0.3"):
+                params = {"of": "reports", "limit": 2, "cursor": as_cursor(after)}
+                found.append(api.get(f"/jobs/{job_id}/labels", params=params).json()["next_cursor"])
+            return found
+
+        expected = [as_cursor("0.2"), as_cursor("0.3"), as_cursor("0.5")]
+        assert cursors([6]) == cursors([1, 4, 1]) == expected
 
     @pytest.mark.parametrize("limit", [2, 20])
     def test_count_a_report_that_was_sent_again_once_where_it_came_first(
@@ -198,11 +240,10 @@ class TestLabelsOfReports:
         refused(api.key("device").get(f"/jobs/{job_id}/labels"), 403, "forbidden")
         refused(api.get(f"/jobs/{unknown('job')}/labels"), 404, "not_found")
 
-    @pytest.mark.parametrize("place", ["5", "ds_01jd0b1v3tq5c9m8x2h7r4k6ez", "1-2", "0-1-2-3", "0-9999999999999999-1"])
+    @pytest.mark.parametrize("place", ["5", "ds_01jd0b1v3tq5c9m8x2h7r4k6ez", "0-1-0", "0.1.2", "0.9999999999999999"])
     def test_refuse_a_cursor_of_another_list(self, api: Api, database: Database, place: str) -> None:
         job_id = Collected(api, database).round(packed(2)).job()
-        cursor = base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
-        answer = api.get(f"/jobs/{job_id}/labels", params={"of": "reports", "cursor": cursor})
+        answer = api.get(f"/jobs/{job_id}/labels", params={"of": "reports", "cursor": as_cursor(place)})
         refused(answer, 422, "validation_failed")
 
     def test_are_refused_where_the_model_cannot_read_the_round(self, api: Api, database: Database) -> None:
