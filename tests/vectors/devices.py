@@ -1,0 +1,208 @@
+"""Vectors of whole devices: what one asks, decides, remembers and sends, call by call; and what it refuses."""
+
+import copy
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from sfumato import mechanisms
+from sfumato.accounting import DRAW_SPAN, NANO
+from sfumato.device import Answered
+from sfumato.errors import SfumatoError
+from sfumato.specs import Draw, Feature, GridEncoding, LatticeEncoding, RoundSpec, to_wire
+from sfumato.store import MemoryStore
+from tests.sfumato.scripted import ScriptedService
+from tests.vectors.specs import FEATURES
+from tests.vectors.words import PlannedEntropy
+
+Json = dict[str, Any]
+RECORD = [12.5, 48.2]
+HALF = DRAW_SPAN // 2
+
+
+def asked(
+    round_id: str = "rnd_1", kind: str = "ss", epsilon_nano: int = NANO, draw: Draw | None = None, **changes: Any
+) -> Json:
+    """An open round, as a service lists it."""
+    encoding = GridEncoding((4, 4))
+    spec = RoundSpec(FEATURES[:2], encoding, mechanisms.design(kind, 16, epsilon_nano), draw or Draw())
+    declared = mechanisms.epsilon_nano(spec.mechanism) / NANO
+    listed = {"id": round_id, "collection_id": round_id, "index": 0, "epsilon": declared, "spec": to_wire(spec)}
+    return listed | changes
+
+
+def device_vectors() -> list[Json]:
+    """Devices that answer: each a list of calls."""
+    inside, outside = (HALF - 1,), (HALF,)
+    low, high = asked("rnd_low", draw=Draw(0, HALF)), asked("rnd_high", draw=Draw(HALF, DRAW_SPAN))
+    together = [each | {"collection_id": "rnd_low"} for each in (low, high)]
+    by_name = {"lat": RECORD[1], "lon": RECORD[0]}
+    return [
+        _played("a round is answered", 2, [([asked()], RECORD, ())]),
+        _played("a record by names", 2, [([asked()], by_name, ())]),
+        _played("nothing is asked", 2, [([], RECORD, ())]),
+        _played("a round is answered once", 2, [([asked()], RECORD, ()), ([asked()], [-100.0, 3.0], ())]),
+        _played("the draw lies inside", 2, [([low], RECORD, inside)]),
+        _played("the draw lies outside", 2, [([low], RECORD, outside)]),
+        _played("one draw for a collection", 2, [(together, RECORD, inside)]),
+        _played("a draw for each collection", 4, [([low, high], RECORD, inside)]),
+        _played("the draw is kept", 2, [([together[0]], RECORD, outside), ([together[1]], RECORD, ())]),
+        _played("two rounds add up", 2, [([asked("rnd_1"), asked("rnd_2", kind="hr")], RECORD, ())]),
+        _played("the cap holds over calls", 1.5, [([asked("rnd_1")], RECORD, ()), ([asked("rnd_2")], RECORD, ())]),
+        _played(
+            "one is answered, one is over the cap", 1, [([asked("rnd_1"), asked("rnd_2", "hr", NANO)], RECORD, ())]
+        ),
+        _played("a round may declare more than it costs", 2, [([asked(epsilon=1.25)], RECORD, ())]),
+        _played("a value outside the bounds is clipped", 2, [([asked()], [1e308, -1e308], ())]),
+        _played("a round that changed is refused", 4, [([asked()], RECORD, ()), ([asked(kind="grr")], RECORD, ())]),
+    ]
+
+
+def refusal_vectors() -> list[Json]:
+    """Devices that refuse: one call each, which sends nothing and raises."""
+    cases = [_played(name, cap, [(rounds, record, ())]) for name, cap, rounds, record in _refused()]
+    for case in cases:
+        (call,) = case["calls"]
+        assert call["error"], case["name"]
+        assert not call["sent"], case["name"]
+    return cases
+
+
+def _refused() -> list[tuple[str, float, list[Any], Any]]:
+    rounds = [(name, 2.0, [_changed(change)], RECORD) for name, change in _CHANGES.items()]
+    caps: list[tuple[str, float, list[Any], Any]] = [
+        ("over the cap", 0.999999999, [asked()], RECORD),
+        ("far over the cap", 0.000001, [asked(epsilon_nano=32 * NANO, kind="grr")], RECORD),
+    ]
+    records = [
+        ("too few features", [1.0]), ("too many features", [1.0, 2.0, 3.0]), ("no features", []),
+        ("a feature is missing", {"lon": 1.0}), ("another feature", {"lon": 1.0, "lat": 2.0, "age": 3.0}),
+    ]  # fmt: skip
+    return rounds + caps + [(name, 2.0, [asked()], record) for name, record in records]
+
+
+def _changed(change: Callable[[Json], None]) -> Json:
+    listed = copy.deepcopy(asked())
+    change(listed)
+    return listed
+
+
+def _set(*path: Any) -> Callable[[Json], None]:
+    *places, key, value = path
+
+    def change(listed: Json) -> None:
+        part: Any = listed
+        for place in places:
+            part = part[place]
+        part[key] = value
+
+    return change
+
+
+def _without(*path: Any) -> Callable[[Json], None]:
+    *places, key = path
+
+    def change(listed: Json) -> None:
+        part: Any = listed
+        for place in places:
+            part = part[place]
+        del part[key]
+
+    return change
+
+
+_LATTICE = to_wire(LatticeEncoding(2, 3))
+_CHANGES: dict[str, Callable[[Json], None]] = {
+    "another version": _set("spec", "version", 2),
+    "no version": _without("spec", "version"),
+    "a version in words": _set("spec", "version", "1"),
+    "no mechanism": _without("spec", "mechanism"),
+    "a part nobody knows": _set("spec", "rounds", 3),
+    "a mechanism nobody knows": _set("spec", "mechanism", "type", "rappor"),
+    "an encoding nobody knows": _set("spec", "encoding", "type", "hexagons"),
+    "a field nobody knows": _set("spec", "mechanism", "seed", 7),
+    "a threshold of 0": _set("spec", "mechanism", "hold_threshold", "0"),
+    "a threshold of 2^64": _set("spec", "mechanism", "hold_threshold", str(DRAW_SPAN)),
+    "a threshold above 2^64": _set("spec", "mechanism", "hold_threshold", str(DRAW_SPAN + 1)),
+    "a threshold as a number": _set("spec", "mechanism", "hold_threshold", 9_007_199_254_740_991),
+    "a negative threshold": _set("spec", "mechanism", "hold_threshold", "-5"),
+    "a threshold in hex": _set("spec", "mechanism", "hold_threshold", "0x10"),
+    "a threshold of 21 digits": _set("spec", "mechanism", "hold_threshold", "1" * 21),
+    "a subset of all": _set("spec", "mechanism", "subset_size", 16),
+    "a subset of none": _set("spec", "mechanism", "subset_size", 0),
+    "a subset size of a half": _set("spec", "mechanism", "subset_size", 1.5),
+    "true for a number": _set("spec", "mechanism", "subset_size", True),
+    "another number of symbols": _set("spec", "mechanism", "n_symbols", 17),
+    "no cells": _set("spec", "encoding", "cells", []),
+    "cells of 0": _set("spec", "encoding", "cells", [0, 4]),
+    "too many cells": _set("spec", "encoding", "cells", [4096, 4096]),
+    "another number of features": _set("spec", "encoding", "cells", [16]),
+    "a lattice without its noise": _set("spec", "encoding", _LATTICE),
+    "a tree that tiles nothing": _set("spec", "encoding", {"type": "tree_grid", "n_features": 2, "levels": [1, 1, 1]}),
+    "an empty draw": _set("spec", "draw", {"lo": "7", "hi": "7"}),
+    "a draw past 2^64": _set("spec", "draw", {"lo": "0", "hi": str(DRAW_SPAN + 1)}),
+    "a draw of numbers": _set("spec", "draw", {"lo": 0, "hi": 10}),
+    "bounds the wrong way": _set("spec", "features", 0, "lower", 500.0),
+    "equal bounds": _set("spec", "features", 0, "lower", 180.0),
+    "a bound in words": _set("spec", "features", 0, "lower", "-180"),
+    "two features of one name": _set("spec", "features", 1, "name", "lon"),
+    "a feature without a name": _set("spec", "features", 0, "name", ""),
+    "no features": _set("spec", "features", []),
+    "it says less than it costs": _set("epsilon", 0.999999999),
+    "an epsilon in words": _set("epsilon", "1"),
+    "an epsilon of 0": _set("epsilon", 0),
+    "an epsilon above 32": _set("epsilon", 33),
+    "ten decimals": _set("epsilon", 1.0000000001),
+    "no epsilon": _without("epsilon"),
+    "no id": _without("id"),
+    "an id with a slash": _set("id", "rnd/../../keys"),
+    "an id of 65 characters": _set("id", "r" * 65),
+    "no spec": _without("spec"),
+    "a channel that hides nothing": _set(
+        "spec", "mechanism", {"type": "grr", "n_symbols": 16, "keep_threshold": str(DRAW_SPAN)}
+    ),
+    "noise of nothing": _set(
+        "spec",
+        to_wire(
+            RoundSpec(
+                (Feature("lon", -180, 180), Feature("lat", -59.7, 83.1)),
+                LatticeEncoding(2, 8),
+                mechanisms.discrete_laplace.design(2, 8, NANO),
+            )
+        )
+        | {
+            "mechanism": {
+                "type": "discrete_laplace", "n_features": 2, "steps": 8,
+                "scale_numerator": 0, "scale_denominator": 1, "margin": 4,
+            }
+        },
+    ),
+}  # fmt: skip
+
+
+def _played(name: str, cap: float, calls: list[tuple[list[Any], Any, tuple[int, ...]]]) -> Json:
+    """What the Python device does."""
+    store, service, played = MemoryStore(), ScriptedService(), []
+    for number, (rounds, record, first) in enumerate(calls):
+        entropy = PlannedEntropy(f"sfumato device {name} {number}", first)
+        service.rounds = copy.deepcopy(rounds)
+        service.sent.clear()
+        device = service.device(cap=cap, store=store, entropy=entropy)
+        call: Json = {"open": {"rounds": rounds}, "record": record, "outcome": None, "rounds": [], "error": None}
+        try:
+            receipt = device.report(record)
+        except SfumatoError as error:
+            call["error"] = error.code
+        else:
+            call |= {"outcome": str(receipt.outcome), "rounds": [_told(answered) for answered in receipt.rounds]}
+        played.append(call | {"entropy": entropy.hex, "sent": [_sent(*each) for each in service.sent]})
+    return {"name": name, "cap": str(Decimal(repr(cap))), "calls": played}
+
+
+def _told(answered: Answered) -> Json:
+    error = None if answered.error is None else answered.error.code
+    return {"id": answered.round_id, "outcome": str(answered.outcome), "error": error}
+
+
+def _sent(round_id: str, body: bytes) -> Json:
+    return {"id": round_id, "body": body.decode()}

@@ -1,0 +1,72 @@
+"""Vectors of reports: what a device sends, for a spec, a record and the words it draws."""
+
+from typing import Any
+
+from sfumato import mechanisms
+from sfumato.accounting import DRAW_SPAN, parse_epsilon
+from sfumato.encodings import scale, symbol
+from sfumato.entropy import below
+from sfumato.specs import Feature, RoundSpec, to_wire
+from tests.vectors.specs import round_specs
+from tests.vectors.words import PlannedEntropy
+
+LAST_WORD = DRAW_SPAN - 1
+
+
+def report_vectors() -> list[dict[str, Any]]:
+    """For each spec its cost and some reports."""
+    return [
+        {
+            "name": name,
+            "epsilon_nano": str(mechanisms.epsilon_nano(spec.mechanism)),
+            "value_bytes": mechanisms.value_bytes(spec.mechanism),
+            "spec": to_wire(spec),
+            "reports": [_report(name, spec, *plan) for plan in _plans(name, spec)],
+        }
+        for name, spec in round_specs()
+    ]
+
+
+def _report(name: str, spec: RoundSpec, number: int, record: list[float], first: tuple[int, ...]) -> dict[str, Any]:
+    entropy = PlannedEntropy(f"sfumato {name} {number}", first)
+    slot = below(entropy, spec.encoding.n_slots)
+    own = symbol(spec.encoding, scale(spec.features, record), slot)
+    value = mechanisms.perturb(spec.mechanism, own, entropy)
+    return {
+        "record": record,
+        "entropy": entropy.hex,
+        "slot": slot,
+        "symbol": list(own) if isinstance(own, tuple) else own,
+        "value": value.hex(),
+    }
+
+
+def _plans(name: str, spec: RoundSpec) -> list[tuple[int, list[float], tuple[int, ...]]]:
+    """Records at borders and inside, and words at thresholds, below them, and such as are drawn again."""
+    lower = [feature.lower for feature in spec.features]
+    upper = [feature.upper for feature in spec.features]
+    records = [
+        [_between(feature, 0.37 + 0.11 * place) for place, feature in enumerate(spec.features)],
+        lower,
+        upper,
+        [_between(feature, 0.5) for feature in spec.features],
+        [bound - 1e9 for bound in lower],
+        [_between(feature, 0.2 * (place + 1)) for place, feature in enumerate(spec.features)],
+    ]
+    threshold = next(
+        (value for key, value in to_wire(spec.mechanism).items() if key.endswith("threshold")), str(DRAW_SPAN // 2)
+    )
+    near = min(int(threshold), LAST_WORD)
+    firsts: list[tuple[int, ...]] = [(), (0, near), (0, near - 1), (LAST_WORD, 0), (LAST_WORD,) * 3, (0,)]
+    few = 2 if " cells" in name and "two" not in name else len(records)  # wide ones take many words
+    return [(number, records[number], firsts[number]) for number in range(few)]
+
+
+def _between(feature: Feature, share: float) -> float:
+    return feature.lower + share * (feature.upper - feature.lower)
+
+
+def cap_vectors() -> list[dict[str, str]]:
+    """Epsilons as people and JSON write them, and the integers they are."""
+    given = ["1", "0.1", "0.000001", "32", "2.718281828", "1e-6", "1E0", "00.5", "1.500000000", "31.999999999"]
+    return [{"epsilon": text, "epsilon_nano": str(parse_epsilon(text))} for text in given]

@@ -1,0 +1,85 @@
+"""The round specs that the vectors are made of: every mechanism over every encoding it goes with."""
+
+from collections.abc import Iterator
+
+from sfumato import mechanisms
+from sfumato.accounting import NANO
+from sfumato.mechanisms import discrete_laplace
+from sfumato.specs import (
+    LATTICE,
+    MAX_WEIGHT,
+    CentroidSignEncoding,
+    Draw,
+    Encoding,
+    Feature,
+    GridEncoding,
+    HalfspaceCodeEncoding,
+    LatticeEncoding,
+    NearestCentroidEncoding,
+    PhaseEncoding,
+    ProjectedGridEncoding,
+    RoundSpec,
+    ShiftedGridEncoding,
+    TreeGridEncoding,
+)
+
+# Bounds whose differences and quotients round, as people's do.
+FEATURES = (
+    Feature("lon", -180.0, 180.0, "degree"),
+    Feature("lat", -59.7, 83.1, "degree"),
+    Feature("age", 0.1, 0.7),
+)
+SCALAR_MECHANISMS = ("grr", "ss", "oue", "olh", "hr", "window")
+EPSILONS = (NANO // 10, NANO, 2_718_281_828, 6 * NANO)  # in turn
+
+ENCODINGS: dict[str, Encoding] = {
+    "grid": GridEncoding((5, 3)),
+    "shifted_grid": ShiftedGridEncoding(n_features=2, cells=6, shifts=3),
+    "tree_grid": TreeGridEncoding(2, (1, 2, 2, 2, 3, 3, 3, 3, 1, 1)),
+    "projected_grid": ProjectedGridEncoding(
+        weights=((MAX_WEIGHT, -3, 7), (-11, 5, 1)),
+        lowers=(-3 * LATTICE, -9 * LATTICE),
+        spans=(16_390 * LATTICE, 999_983),
+        cells=12,
+        shifts=4,
+    ),
+    "halfspace_code": HalfspaceCodeEncoding(
+        weights=((1, 0, 0), (3, -4, 5), (-MAX_WEIGHT, 1, MAX_WEIGHT)), thresholds=(LATTICE // 2, 12_345, 0)
+    ),
+    "phase": PhaseEncoding(weights=((1_024, 0, 0), (511, -733, 1_200), (-3, -5, -7)), phases=32),
+    "nearest_centroid": NearestCentroidEncoding(((0, 0, LATTICE - 1), (524_288, 524_288, 524_288), (1_000_000, 7, 1))),
+    "centroid_sign": CentroidSignEncoding(((0, 0, 9), (524_288, 524_287, 524_288), (LATTICE - 1, 7, 1), (5, 6, 7))),
+}
+LATTICES = {
+    "lattice": LatticeEncoding(n_features=3, steps=100),
+    "lattice of one step": LatticeEncoding(n_features=1, steps=1),
+    "fine lattice": LatticeEncoding(n_features=2, steps=1 << 16),
+}
+
+
+def round_specs() -> Iterator[tuple[str, RoundSpec]]:
+    """A name and a spec: one for each mechanism over each encoding, and the widest and narrowest there are."""
+    turn = 0
+    for kind in SCALAR_MECHANISMS:
+        for name, encoding in ENCODINGS.items():
+            mechanism = mechanisms.design(kind, encoding.n_symbols, EPSILONS[turn % len(EPSILONS)])
+            yield f"{kind} over {name}", _spec(encoding, mechanism)
+            turn += 1
+    for name, lattice in LATTICES.items():
+        mechanism = discrete_laplace.design(lattice.n_features, lattice.steps, EPSILONS[1 + turn % 3])
+        yield f"discrete_laplace over {name}", _spec(lattice, mechanism)
+        turn += 1
+    wide = GridEncoding((1024, 1024))
+    many = GridEncoding((4_096,))
+    for kind, encoding in (("grr", wide), ("hr", wide), ("olh", many), ("ss", many), ("oue", many), ("window", many)):
+        yield (
+            f"{kind} over {encoding.n_symbols} cells",
+            _spec(encoding, mechanisms.design(kind, encoding.n_symbols, NANO)),
+        )
+    for kind in SCALAR_MECHANISMS:
+        two = GridEncoding((2,))
+        yield f"{kind} over two cells", _spec(two, mechanisms.design(kind, 2, 32 * NANO if kind == "grr" else NANO))
+
+
+def _spec(encoding: Encoding, mechanism: mechanisms.Mechanism) -> RoundSpec:
+    return RoundSpec(FEATURES[: encoding.n_features], encoding, mechanism, Draw())

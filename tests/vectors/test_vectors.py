@@ -1,0 +1,105 @@
+"""The committed vectors are what the Python device does, and they cover every mechanism and encoding."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from sfumato import mechanisms
+from sfumato.accounting import parse_epsilon
+from sfumato.encodings import scale, symbol
+from sfumato.entropy import below
+from sfumato.errors import SfumatoError
+from sfumato.specs import round_spec_from_wire
+from sfumato.specs.wire import ENCODINGS, MECHANISMS
+from sfumato.store import MemoryStore
+from tests.sfumato.replay import ReplayEntropy
+from tests.sfumato.scripted import ScriptedService
+from tests.vectors.files import DIRECTORY, rendered
+from tests.vectors.words import words_of
+
+
+def committed(name: str) -> list[dict[str, Any]]:
+    cases: list[dict[str, Any]] = json.loads((DIRECTORY / f"{name}.json").read_text())[name]
+    return cases
+
+
+def named(name: str) -> list[Any]:
+    return [pytest.param(case, id=case["name"]) for case in committed(name)]
+
+
+def test_the_files_are_what_the_code_makes() -> None:
+    """If this fails and the change is meant: `python -m tests.vectors`, and raise the spec's version."""
+    on_disk = {path.name: path.read_text() for path in DIRECTORY.glob("*.json")}
+    assert on_disk == rendered()
+
+
+class TestCoverage:
+    def test_there_are_enough(self) -> None:
+        assert sum(len(case["reports"]) for case in committed("reports")) >= 200
+        assert len(committed("refusals")) >= 30
+
+    def test_every_mechanism_goes_over_every_encoding_it_can(self) -> None:
+        seen = {(c["spec"]["mechanism"]["type"], c["spec"]["encoding"]["type"]) for c in committed("reports")}
+        wanted = {(m, e) for m in MECHANISMS for e in ENCODINGS if (m == "discrete_laplace") == (e == "lattice")}
+        assert seen == wanted
+
+    def test_every_error_a_device_decides_on_is_refused_for(self) -> None:
+        errors = {case["calls"][0]["error"] for case in committed("refusals")}
+        assert errors == {"validation_failed", "point_invalid", "cap_exceeded", "round_refused"}
+
+    def test_words_are_drawn_again_somewhere(self) -> None:
+        """A device that takes the remainder of a rejected word would pass without such cases."""
+        turned_down = 0
+        for case in committed("reports"):
+            n_slots = round_spec_from_wire(case["spec"]).encoding.n_slots
+            run = 2**64 // n_slots
+            turned_down += sum(words_of(each["entropy"])[0] // run >= n_slots for each in case["reports"])
+        assert turned_down >= 10
+
+
+@pytest.mark.parametrize("case", named("reports"))
+def test_reports(case: dict[str, Any]) -> None:
+    spec = round_spec_from_wire(case["spec"])
+    assert str(mechanisms.epsilon_nano(spec.mechanism)) == case["epsilon_nano"]
+    assert mechanisms.value_bytes(spec.mechanism) == case["value_bytes"]
+    for each in case["reports"]:
+        words = words_of(each["entropy"])
+        entropy = ReplayEntropy(words)
+        slot = below(entropy, spec.encoding.n_slots)
+        own = symbol(spec.encoding, scale(spec.features, each["record"]), slot)
+        assert (slot, list(own) if isinstance(own, tuple) else own) == (each["slot"], each["symbol"])
+        value = mechanisms.perturb(spec.mechanism, own, entropy)
+        assert value.hex() == each["value"]
+        assert entropy.n_drawn == len(words)
+        assert mechanisms.is_value(spec.mechanism, value)
+
+
+def test_caps() -> None:
+    for case in committed("caps"):
+        assert str(parse_epsilon(case["epsilon"])) == case["epsilon_nano"]
+
+
+@pytest.mark.parametrize("case", [*named("devices"), *named("refusals")])
+def test_devices(case: dict[str, Any]) -> None:
+    store, service = MemoryStore(), ScriptedService()
+    for call in case["calls"]:
+        service.rounds = copy.deepcopy(call["open"]["rounds"])
+        service.sent.clear()
+        words = words_of(call["entropy"])
+        entropy = ReplayEntropy(words)
+        device = service.device(cap=case["cap"], store=store, entropy=entropy)
+        if call["error"]:
+            with pytest.raises(SfumatoError) as caught:
+                device.report(call["record"])
+            assert caught.value.code == call["error"]
+        else:
+            receipt = device.report(call["record"])
+            assert receipt.outcome == call["outcome"]
+            told = [(each.round_id, str(each.outcome), each.error and each.error.code) for each in receipt.rounds]
+            assert told == [(each["id"], each["outcome"], each["error"]) for each in call["rounds"]]
+        assert [(each, json.loads(body)) for each, body in service.sent] == [
+            (each["id"], json.loads(each["body"])) for each in call["sent"]
+        ]
+        assert entropy.n_drawn == len(words)
