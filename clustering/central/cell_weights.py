@@ -15,6 +15,7 @@ LIKELY_SHARE = 0.6  # of likely weights, below
 ALONE = 5.0  # scales of noise more that a coarse cell must stand out by, where no neighbour does
 STANDS_OUT = 1.5  # a cell counts above so many standard deviations of its noise
 LEAST_CELLS = 2  # for each cluster: with fewer the gate is lifted
+NOTHING = 1e-290  # a sum that underflowed: to divide by it gives no number
 
 
 def weights_of(cells: CellCounts, n_records: float, n_clusters: int, q: float) -> NDArray[np.float64]:
@@ -36,7 +37,8 @@ def weights_of(cells: CellCounts, n_records: float, n_clusters: int, q: float) -
     hard = _scaled(hard_weights(cells, n_clusters), n_records)
     if q >= HARD_FROM:
         return hard
-    return (1 - LIKELY_SHARE) * hard + LIKELY_SHARE * _scaled(likely_weights(cells, n_records), n_records)
+    likely = _scaled(likely_weights(cells, n_records), n_records)
+    return (1 - LIKELY_SHARE) * hard + LIKELY_SHARE * likely if hard.any() else likely
 
 
 def hard_weights(cells: CellCounts, n_clusters: int) -> NDArray[np.float64]:
@@ -98,9 +100,9 @@ def _fitted(
 ) -> NDArray[np.float64]:
     """Weights scaled so that those of a coarse cell add up to its total."""
     sums = np.bincount(parents, weights, len(totals))
-    return weights * np.divide(totals, sums, out=np.zeros_like(sums), where=sums > 0)[parents]
+    return weights * np.divide(totals, sums, out=np.zeros_like(sums), where=sums > NOTHING)[parents]
 
 
 def _scaled(weights: NDArray[np.float64], total: float) -> NDArray[np.float64]:
     summed = float(weights.sum())
-    return weights * (total / summed) if summed > 0 else weights
+    return weights * (total / summed) if summed > NOTHING else np.zeros_like(weights)

@@ -116,6 +116,16 @@ class TestWeights:
         assert (weights >= 0).all()
         assert weights.sum() == pytest.approx(summed.sum())
 
+    def test_where_nothing_was_counted_and_noise_is_next_to_none_nothing_weighs(self) -> None:
+        """What is likely underflows there; divided by its sum it would be no number."""
+        grid = TwoLevelGrid(2, 2, np.ones(4, dtype=np.int64))
+        for epsilon in (1.0, 8.0, 16.0, 32.0):
+            variance = 0.5 / np.sinh(epsilon / 2) ** 2
+            coarse, fine = np.array([0, -1, 0, 0]), np.zeros(4, dtype=np.int64)
+            weights = weights_of(consistent(grid, coarse, variance, fine, variance), 7.0, 2, q=54.0)
+            assert np.isfinite(weights).all()
+            assert weights.sum() == pytest.approx(7.0) or not weights.any()
+
     def test_below_the_limit_weights_are_of_what_stands_out_and_of_what_is_likely(self) -> None:
         cells, _, summed = cells_of()
         n = float(summed.sum())
