@@ -1,0 +1,1 @@
+"""The packages as their users have them: built, installed alone, talking to a running service."""

@@ -1,0 +1,122 @@
+"""The TypeScript package: strict, without dependencies, held to the vectors, and able to use a running service."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.sdks import packages
+from tests.sdks.conftest import Live
+from tests.sdks.packages import TYPESCRIPT, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
+MANIFEST = json.loads((TYPESCRIPT / "package.json").read_text())
+
+
+def passed(said: str) -> int:
+    """How many of node's tests passed, where none did anything else."""
+    counts = {
+        name: int(count) for name, count in re.findall(r"^# (pass|fail|cancelled|skipped|todo) (\d+)$", said, re.M)
+    }
+    assert {counts.pop(name) for name in ("fail", "cancelled", "skipped", "todo")} == {0}, said
+    return counts["pass"]
+
+
+class TestThePackage:
+    def test_needs_no_other_at_run_time(self) -> None:
+        assert not {"dependencies", "peerDependencies", "optionalDependencies"} & MANIFEST.keys()
+
+    def test_is_locked_without_the_address_of_a_registry(self) -> None:
+        for folder in (TYPESCRIPT, packages.ROOT / "openapi" / "generators" / "typescript"):
+            lock = json.loads((folder / "package-lock.json").read_text())
+            assert len(lock["packages"]) > 1
+            for name, entry in lock["packages"].items():
+                assert "resolved" not in entry
+                assert name == "" or entry["integrity"].startswith("sha512-")
+
+    def test_loads_nothing_but_itself_and_node(self, typescript: Path) -> None:
+        modules = list((typescript / "dist").rglob("*.js"))
+        assert len(modules) >= 12
+        foreign = {
+            name
+            for module in modules
+            for name in re.findall(r"""(?:from|import\()\s*["']([^"']+)["']""", module.read_text())
+            if not name.startswith(("./", "node:"))
+        }
+        assert foreign == set()
+
+    def test_only_the_part_for_node_needs_node(self, typescript: Path) -> None:
+        modules = {module.name: module.read_text() for module in (typescript / "dist").rglob("*.js")}
+        assert [name for name, text in modules.items() if re.search(r"""["']node:""", text)] == ["node.js"]
+
+    def test_holds_what_is_exported_its_licence_and_nothing_else(self, typescript_tarball: Path) -> None:
+        names = set(packages.names_in(typescript_tarball))
+        exported = {"package/" + path[2:] for entry in MANIFEST["exports"].values() for path in entry.values()}
+        assert exported | {"package/README.md", "package/LICENSE", "package/package.json"} <= names
+        assert {name.split("/")[1] for name in names} == {"dist", "README.md", "LICENSE", "package.json"}
+
+    def test_goes_with_the_licence_of_the_house(self) -> None:
+        assert (TYPESCRIPT / "LICENSE").read_text() == (packages.ROOT / "LICENSE").read_text()
+
+    def test_compiles_strictly_for_who_uses_it(
+        self, typescript: Path, typescript_tarball: Path, tmp_path: Path
+    ) -> None:
+        """What an application's own compiler, at its strictest, says of the published types and of a mistake."""
+        installed(typescript_tarball, tmp_path)
+        tsc = typescript / "node_modules" / ".bin" / "tsc"
+        options = {"strict": True, "exactOptionalPropertyTypes": True, "noUncheckedIndexedAccess": True, "noEmit": True}
+        options |= {
+            "module": "NodeNext",
+            "target": "ES2022",
+            "lib": ["ES2022", "DOM"],
+            "types": [],
+            "skipLibCheck": False,
+        }
+        (tmp_path / "tsconfig.json").write_text(json.dumps({"compilerOptions": options, "files": ["app.ts"]}))
+        app = tmp_path / "app.ts"
+        app.write_text(APP)
+        run(tsc, "--project", ".", cwd=tmp_path)
+        app.write_text(APP.replace("shifted_grid", "telepathy"))
+        with pytest.raises(AssertionError, match="telepathy"):
+            run(tsc, "--project", ".", cwd=tmp_path)
+
+
+APP = """\
+import { Device, IndexedDbStore, type Receipt } from "sfumato";
+import { ApiProblem, Client, type Job } from "sfumato/client";
+
+export async function work(client: Client, device: Device): Promise<Job["state"]> {
+  const receipt: Receipt = await device.report([1, 2]);
+  console.log(receipt.outcome, new IndexedDbStore());
+  const algorithm = { type: "shifted_grid", epsilon: 1, clusters: 3 } as const;
+  const job = await client.createJob({ dataset_id: "ds_1", algorithm, target_reports: 1000 });
+  for await (const entry of client.listLedgerEntries(job.dataset_id)) console.log(entry.epsilon_nano);
+  return (await job.wait()).state;
+}
+export const isSpent = (error: unknown): boolean => error instanceof ApiProblem && error.problem.granted !== undefined;
+"""
+
+
+def installed(tarball: Path, project: Path) -> None:
+    """The package alone in an empty project; no registry is asked for anything."""
+    (project / "package.json").write_text('{"name": "app", "private": true, "type": "module"}')
+    run("npm", "install", "--offline", "--no-audit", "--no-fund", tarball, cwd=project)
+    assert [path.name for path in (project / "node_modules").iterdir() if path.name[0] != "."] == ["sfumato"]
+
+
+class TestOnNode:
+    def test_its_tests_pass(self, typescript: Path) -> None:
+        assert passed(run("node", "--test", "--test-reporter", "tap", "test/", cwd=typescript)) >= 200
+
+    def test_it_uses_a_running_service(self, typescript: Path, live: Live) -> None:
+        said = run("node", "--test", "--test-reporter", "tap", "live/", cwd=typescript, **live.environment)
+        assert passed(said) >= 6
+
+    def test_a_first_report_takes_ten_lines(self, typescript_tarball: Path, live: Live, tmp_path: Path) -> None:
+        program = packages.block_after(TYPESCRIPT / "README.md", "A first report", "js")
+        assert len(program.splitlines()) <= 10
+        installed(typescript_tarball, tmp_path)
+        (tmp_path / "first.mjs").write_text(program)
+        assert run("node", "first.mjs", cwd=tmp_path, **live.environment) == "sent\n"
