@@ -19,6 +19,8 @@ COPY workers workers
 COPY service service
 COPY audit audit
 COPY demo demo
+# The version of what is installed is that of these sources, and everything else comes from /wheels alone.
+# hadolint ignore=DL3013
 RUN pip wheel --quiet --no-index --find-links /wheels --no-deps --wheel-dir /wheels ./sdk/python . \
     && python -m venv --without-pip /opt/sfumato \
     && pip --python /opt/sfumato/bin/python install --quiet --no-index --find-links /wheels sfumato-server

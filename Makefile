@@ -10,13 +10,16 @@ READY := .venv/.ready
 SLOW := slow
 
 .DELETE_ON_ERROR:
-.PHONY: help demo serve audit test test-slow lint format openapi openapi-check bench lock clean
+.PHONY: help demo demo-production serve audit test test-slow browser lint format openapi openapi-check openapi-breaking openapi-lint sdks sdk-typescript bench load faults lock clean
 
 help: ## List what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY) ## 200,000 devices' blurred positions become clusters, through the real service
 	@$(BIN)/sfumato demo $(ARGS)
+
+demo-production: $(READY) ## The same on PostgreSQL and Redis, with one of two gateways and one of two workers killed
+	@$(BIN)/sfumato demo --production $(ARGS)
 
 serve: $(READY) ## The whole service on this machine: gateway, worker, SQLite under .sfumato
 	@$(BIN)/sfumato serve $(ARGS)
@@ -29,6 +32,9 @@ test: $(READY) ## The fast tests, on SQLite and on PostgreSQL + Redis
 
 test-slow: $(READY) ## The heavy tests: statistics and faults
 	$(BIN)/pytest -n auto -m "$(SLOW)" $(ARGS)
+
+browser: $(READY) ## The console in Chromium: the one on the path, or SFUMATO_TEST_CHROMIUM
+	$(BIN)/pytest tests/browser -m slow $(ARGS)
 
 lint: $(READY) ## Style, types, import contracts, dependencies
 	$(BIN)/ruff check .
@@ -51,16 +57,46 @@ openapi-check: $(READY) ## Fail if openapi/openapi.json is not what the code say
 	$(BIN)/python -m service.openapi | diff -u openapi/openapi.json - \
 		|| { echo "openapi/openapi.json is out of date: run 'make openapi' and commit it"; exit 1; }
 
+openapi-breaking: $(READY) ## What of openapi.json breaks clients of the last release
+	@$(BIN)/python tools/breaking.py
+
+openapi-lint: ## Spectral's rules over openapi.json; needs npx
+	@command -v npx >/dev/null || { echo "npx is needed: it comes with Node.js"; exit 1; }
+	npx --yes --package @stoplight/spectral-cli spectral lint openapi/openapi.json --ruleset openapi/.spectral.yaml
+
+sdk-typescript: ## The TypeScript package, with types made from the description, tested and packed into build/sdks (needs node 20)
+	npm ci --prefix sdk/typescript
+	npm test --prefix sdk/typescript
+	@mkdir -p build/sdks
+	cd sdk/typescript && npm pack --ignore-scripts --pack-destination ../../build/sdks
+
+sdks: build/sdks/.ready ## The Kotlin and Swift clients, generated into build/sdks and checked (needs Java 11 and node 20)
+	npm ci --prefix openapi/generators/kotlin
+	build/sdks/.venv/bin/python tools/sdks.py $(ARGS)
+
+build/sdks/.ready: openapi/generators/requirements.lock $(READY)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/sdks/.venv
+	$(BIN)/uv pip install --quiet --python build/sdks/.venv/bin/python --require-hashes --only-binary :all: \
+		-r openapi/generators/requirements.lock
+	@touch $@
+
 bench: $(READY) ## Quality of clustering, beside other methods; ARGS="--quick", "--data DIR --out DIR"
 	@$(BIN)/python -m benchmarks.quality local --out build/benchmarks $(ARGS)
+
+load: $(READY) ## Many clients against several gateways and workers; ARGS="--clients 100 --seconds 60"
+	@$(BIN)/python -m benchmarks.load $(ARGS)
+
+faults: $(READY) ## Faults against a service of its own; ARGS="--faults 500 --backend postgresql"
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 lock: $(READY) ## Pin requirements.lock again; ARGS=--upgrade takes the newest versions
 	$(BIN)/uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --only-binary :all: \
 		--generate-hashes --no-emit-index-url --no-emit-package sfumato --custom-compile-command "make lock" \
-		--extra demo --extra dev --output-file requirements.lock $(ARGS) pyproject.toml
+		--extra demo --extra dev --extra otel --output-file requirements.lock $(ARGS) pyproject.toml
 
 clean: ## Remove the environment and everything that was built
 	rm -rf .venv build dist demo-out *.egg-info sdk/python/*.egg-info sdk/python/build
+	rm -rf sdk/typescript/dist sdk/typescript/node_modules sdk/typescript/src/generated openapi/generators/*/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -193,7 +193,7 @@ class JobWalk:
                 actor=job.created_by,
                 now=self.database.clock(),
             )
-            jobs.suspend(session, _of(watched))
+            jobs.suspend(session, _of(watched), now=self.database.clock())
         watched.opened.append(((spec.draw.lo, spec.draw.hi), opened.epsilon_nano))
         watched.held = None
 

@@ -1,6 +1,7 @@
 """`python -m demo`: blurred reports of many devices become clusters, through a service of its own."""
 
 import json
+import logging
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ from types import FrameType
 from typing import Annotated
 
 import numpy as np
+import structlog
 import typer
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
@@ -19,6 +21,8 @@ from rich.markup import escape
 from demo import data, show, world
 from demo.errors import DemoError
 from demo.later import Later
+from demo.own_service import OwnService
+from demo.production import Production, prove
 from demo.story import Ending, Scene, play
 from sfumato.errors import SfumatoError
 from sfumato.specs import ShiftedGrid
@@ -49,6 +53,7 @@ class Options:
     bounds: str | None
     epsilon: float
     clusters: str
+    production: bool = False
 
 
 def run(options: Options, console: Console) -> dict[str, object]:
@@ -69,18 +74,28 @@ def run(options: Options, console: Console) -> dict[str, object]:
     exact = Later(lambda: _exact(scene, options.seed))
     bars = show.Bars(console)
     with bars.progress:
-        ending = play(scene, bars)
+        production = Production(max(1, scene.singles // 2)) if options.production else None
+        ending = play(scene, bars, production or OwnService())
     from demo import verdict
+
+    proof = None
+    if production is not None:
+        with console.status("The same job by an embedded twin"):
+            proof = prove(scene, ending, production)
 
     with console.status("Comparing with exact counts"):
         agreed = verdict.agreement(scene, ending, exact.result(), labels)
     names, outlines = _geography(scene, ending)
     paths = verdict.draw(options.out, scene, ending, names, outlines)
     told = verdict.summary(scene, ending, agreed, names, time.perf_counter() - began) | paths
-    told["result"] = verdict.store(options.out, ending, told)
+    told["result"] = verdict.store(options.out, ending, told, proof)
     show.clusters(console, ending, names)
     show.ledger(console, ending)
+    if proof is not None:
+        show.accidents(console, proof)
     show.last_word(console, told)
+    if proof is not None and proof.complaints:
+        raise DemoError("; ".join(proof.complaints))
     return told
 
 
@@ -162,6 +177,9 @@ def main(
     bounds: Annotated[str | None, typer.Option(help="Public bounds of each feature: lo:hi,lo:hi.")] = None,
     epsilon: Annotated[float, typer.Option(help="What a report may cost its person.")] = 2.0,
     clusters: Annotated[str, typer.Option(help="How many, or auto; 6 for the world, auto for a file.")] = "",
+    production: Annotated[
+        bool, typer.Option(help="PostgreSQL, Redis, two gateways, two workers; one of each of these is killed.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object as the last line; all else goes to stderr.")
     ] = False,
@@ -171,8 +189,10 @@ def main(
     Without options: 200,000 devices at the world's cities, epsilon 2, six clusters.
     """
     signal.signal(signal.SIGTERM, _terminated)
+    # A request that is sent again is a warning elsewhere; here it is what is shown, in figures.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     console = Console(stderr=as_json, highlight=False)
-    options = Options(reports, singles, seed, out, data_file, features, bounds, epsilon, clusters)
+    options = Options(reports, singles, seed, out, data_file, features, bounds, epsilon, clusters, production)
     try:
         told = run(options, console)
     except (DemoError, SfumatoError, OSError) as error:

@@ -22,7 +22,7 @@ _KEY = re.compile(r"sfk_[A-Za-z0-9_-]+")
 
 
 class OwnService:
-    """`sfumato serve` as a child process, from entering to leaving; entered by a thread that stays until then.
+    """A `Stage`: `sfumato serve` as a child process, from entering to leaving.
 
     Attributes
     ----------
@@ -71,6 +71,19 @@ class OwnService:
         """Raise ServiceFailed if the service has ended."""
         if self._process.poll() is not None:
             raise ServiceFailed(f"the service ended with status {self._process.returncode}.{self._last_lines()}")
+
+    def network(self) -> httpx.BaseTransport:
+        """See `Stage`."""
+        return httpx.HTTPTransport()
+
+    def reported(self, n_reports: int) -> None:
+        """See `Stage`: nothing happens on the way."""
+
+    def submitted(self, job_id: str) -> None:
+        """See `Stage`."""
+
+    def ended(self, job_id: str) -> None:
+        """See `Stage`."""
 
     def _wait_until_ready(self, address_file: Path) -> None:
         deadline = time.monotonic() + START_SECONDS

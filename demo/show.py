@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from demo.production import Proof
 from demo.story import Ending, Step
 from sfumato import plot
 from sfumato.accounting import NANO
@@ -94,6 +95,24 @@ def ledger(console: Console, ending: Ending) -> None:
         balance = [epsilon(nano) for nano in amounts]
         table.add_row(entry.kind, epsilon(entry.epsilon_nano), escape(entry.reference), *balance)
     console.print(table)
+
+
+def accidents(console: Console, proof: Proof) -> None:
+    """What was killed, and that nobody missed it."""
+    table = Table(title="Killed by SIGKILL", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("what")
+    table.add_column("when", justify="right")
+    table.add_column("where")
+    for accident in proof.accidents:
+        table.add_row(accident.what, f"{accident.at_seconds:.1f} s", escape(accident.where))
+    console.print(table)
+    same = {True: "the same", False: "[red]not the same[/]"}
+    console.print(
+        f"{proof.n_broken} requests broke off and were sent again; the job was claimed {proof.n_claims} times. "
+        f"{proof.n_devices:,} devices reported, {proof.n_reports:,} reports count.\n"
+        "Beside an embedded twin, in SQLite and without accidents, over the tally that was stored: "
+        f"{same[proof.same_clusters]} clusters to the last bit, {same[proof.same_ledger]} entries in the ledger."
+    )
 
 
 def epsilon(nano: int) -> str:

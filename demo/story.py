@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-import httpx
 import numpy as np
 from numpy.typing import NDArray
 
 from demo.errors import DemoError
-from demo.own_service import OwnService
+from demo.stage import Stage
 from sfumato.bulk import perturb_records
 from sfumato.client import Client
 from sfumato.cluster_model import ClusterModel
@@ -83,8 +82,8 @@ class Ending:
         return sum(asked.n_reports for asked in self.result.rounds)
 
 
-def play(scene: Scene, watcher: Watcher) -> Ending:
-    """Start a service, let every device report to it, and read what it released.
+def play(scene: Scene, watcher: Watcher, stage: Stage) -> Ending:
+    """Start the stage's service, let every device report to it, and read what it released.
 
     Raises
     ------
@@ -97,27 +96,29 @@ def play(scene: Scene, watcher: Watcher) -> Ending:
     """
     with ExitStack() as opened:
         with _step(watcher, Step.START, None):
-            service = opened.enter_context(OwnService())
-        client = opened.enter_context(Client(service.url, service.key))
+            opened.enter_context(stage)
+        network = opened.enter_context(stage.network())
+        client = opened.enter_context(Client(stage.url, stage.key, transport=network))
         try:
-            return _play(scene, watcher, service, client)
+            return _play(scene, watcher, stage, client)
         except Exception:
-            service.check()  # its own last words explain more than a broken connection
+            stage.check()  # its own last words explain more than a broken connection
             raise
 
 
-def _play(scene: Scene, watcher: Watcher, service: OwnService, client: Client) -> Ending:
+def _play(scene: Scene, watcher: Watcher, stage: Stage, client: Client) -> Ending:
     with _step(watcher, Step.OPEN, None):
         dataset = client.create_dataset(scene.name, scene.features, epsilon=scene.algorithm.epsilon)
         key = client.create_key("the demo's devices", ["device"], dataset_id=dataset.id)
         submitted = client.submit_job(dataset.id, scene.algorithm, target_reports=len(scene.records))
-        round_id = _open_round(client, service, submitted.id)
+        round_id = _open_round(client, stage, submitted.id)
+        stage.submitted(submitted.id)
     if key.secret is None:
         raise DemoError("the service made a key without a secret")
     with _step(watcher, Step.SINGLES, scene.singles):
-        _send_singles(scene, watcher, service.url, key.secret, dataset.id)
+        _send_singles(scene, watcher, stage, key.secret, dataset.id)
     with _step(watcher, Step.BATCHES, len(scene.records) - scene.singles):
-        _send_batches(scene, watcher, client, round_id)
+        _send_batches(scene, watcher, stage, client, round_id)
     with _step(watcher, Step.COMPUTE, None):
         if client.get_round(round_id).state == "open":
             client.close_round(round_id)
@@ -126,6 +127,7 @@ def _play(scene: Scene, watcher: Watcher, service: OwnService, client: Client) -
             raise DemoError(_why(job))
         result = client.result(job.id)
     with _step(watcher, Step.VERIFY, None):
+        stage.ended(job.id)
         return Ending(
             result=result,
             ledger=tuple(client.ledger(dataset.id)),
@@ -141,10 +143,10 @@ def _step(watcher: Watcher, step: Step, total: int | None) -> Iterator[None]:
     watcher.end(step)
 
 
-def _open_round(client: Client, service: OwnService, job_id: str) -> str:
+def _open_round(client: Client, stage: Stage, job_id: str) -> str:
     deadline = time.monotonic() + ROUND_SECONDS
     while time.monotonic() < deadline:
-        service.check()
+        stage.check()
         job = client.get_job(job_id)
         if job.progress.open_round_id is not None:
             return job.progress.open_round_id
@@ -159,13 +161,13 @@ def _why(job: Job) -> str:
     return f"the job {job.state}{reason}"
 
 
-def _send_singles(scene: Scene, watcher: Watcher, url: str, key: str, dataset_id: str) -> None:
+def _send_singles(scene: Scene, watcher: Watcher, stage: Stage, key: str, dataset_id: str) -> None:
     """The first devices, each on its own: fetches the round, decides, perturbs, remembers, sends."""
-    with httpx.HTTPTransport() as network:  # one for all: a laptop has no 500 network cards
+    with stage.network() as network:  # one for all: a laptop has no 500 network cards
 
         def report(record: list[float]) -> Outcome:
             with Device(
-                url,
+                stage.url,
                 key,
                 dataset_id,
                 cap=scene.algorithm.epsilon,
@@ -177,20 +179,21 @@ def _send_singles(scene: Scene, watcher: Watcher, url: str, key: str, dataset_id
 
         pool = ThreadPoolExecutor(DEVICE_THREADS, thread_name_prefix="device")
         try:
-            for answer in as_completed(
-                [pool.submit(report, record) for record in scene.records[: scene.singles].tolist()]
-            ):
+            sent = [pool.submit(report, record) for record in scene.records[: scene.singles].tolist()]
+            for n_reports, answer in enumerate(as_completed(sent), start=1):
                 if (outcome := answer.result()) is not Outcome.SENT:
                     raise DemoError(f"a device was to report once, and its report was {outcome.value}")
                 watcher.advance(Step.SINGLES, 1)
+                stage.reported(n_reports)
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _send_batches(scene: Scene, watcher: Watcher, client: Client, round_id: str) -> None:
+def _send_batches(scene: Scene, watcher: Watcher, stage: Stage, client: Client, round_id: str) -> None:
     """All other devices: perturbed here by the same integers and the system's entropy, sent together."""
     spec = client.get_round(round_id).spec
     for begin in range(scene.singles, len(scene.records), BATCH_RECORDS):
         records = scene.records[begin : begin + BATCH_RECORDS]
         client.send_reports(round_id, *perturb_records(spec, records))
         watcher.advance(Step.BATCHES, len(records))
+        stage.reported(begin + len(records))

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import simulate
+from demo.production import Proof
 from demo.story import Ending, Scene
 from sfumato import plot
 from sfumato.accounting import NANO
@@ -92,8 +93,8 @@ def draw(
     return {"svg": str(out / "map.svg"), "png": str(out / "map.png")}
 
 
-def store(out: Path, ending: Ending, told: dict[str, Any]) -> str:
-    """Write result.json: the summary, the released model, the ledger; returns where it is."""
+def store(out: Path, ending: Ending, told: dict[str, Any], proof: Proof | None = None) -> str:
+    """Write result.json: the summary, the released model, the ledger, the accidents; returns where it is."""
     document = {
         "summary": told,
         "algorithm": dict(ending.result.algorithm),
@@ -105,6 +106,8 @@ def store(out: Path, ending: Ending, told: dict[str, Any]) -> str:
             for entry in ending.ledger
         ],
     }
+    if proof is not None:
+        document["production"] = proof.to_wire()
     path = out / "result.json"
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return str(path)

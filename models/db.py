@@ -1,30 +1,36 @@
 """The database: engine, transactions, identifiers, clock, and the way to the newest schema.
 
 Nobody but `Database.transaction` commits. Times are integers, microseconds since the epoch
-in UTC, so that both databases keep them alike.
+in UTC, so that both databases keep them alike. PostgreSQL's own clock is everybody's there.
 
 Rows are locked in one order, so that no two transactions wait for each other: idempotency
-key, dataset, tenant, jobs by id, rounds by id, ledger head. A transaction that follows more
-than one round (a group commit) takes them by id as well.
+key, dataset, tenant, key, jobs by id, rounds by id, ledger head, a tenant's quota, the audit trail's
+head. A claim, once it holds a tenant's quota, takes a job that nobody holds and waits for none. A
+transaction that follows more than one round (a group commit) takes them by id as well. Webhooks are
+held shared by whoever has something to tell them, anywhere in this order; who holds one alone
+waits for nothing but its deliveries and the audit trail's head.
 """
 
 import json
 import secrets
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Connection, Dialect, Engine, MetaData, String, create_engine, event
+import structlog
+from sqlalchemy import URL, Connection, Dialect, Engine, MetaData, String, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import Text, TypeDecorator
 
+from models.server_clock import ServerClock
 from sfumato.errors import SfumatoError
 
 if TYPE_CHECKING:
@@ -37,13 +43,38 @@ Clock = Callable[[], int]
 
 SCRUBBED = "scrubbed"  # set in `Session.info` by whoever removes what must not be found again
 
+log = structlog.get_logger(__name__)
+
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32
 _SQLITE_BUSY_MILLISECONDS = 15_000
 _SQLITE_READING = {"reading": True}  # for the engine's own "begin" below
+_POOL_SECONDS = 30.0  # the longest wait for a connection of whoever is not in a hurry
 _WAL_PATIENCE_SECONDS = 0.2  # writers wait while the log is emptied, so this long at most
 _WAL_RETRY_SECONDS = 1.0
 _POSTGRES_NO_LOCK = "55P03"  # lock_not_available
+# What the database ends a transaction for that can simply be done again: nothing of it was kept. A connection that is
+# lost is not among them: the commit may have been, and nobody knows.
+_POSTGRES_RETRIED = {"40001": "serialization", "40P01": "deadlock"}
+RETRY_REASONS = frozenset({*_POSTGRES_RETRIED.values(), "busy"})
+MAX_TRIES = 5
+_RETRY_SECONDS = 0.02  # the longest pause before the second try; doubled before each later one
+
+# Backstops, so that no session that is stuck keeps others out for ever; an operator's own `options` in the URL win.
+IDLE_SECONDS = 60  # within a transaction, between two statements
+STATEMENT_SECONDS = 300
+# Nobody says so where a server, or the network to it, is gone: without these a process waits for an answer for a
+# quarter of an hour, or for two hours. They break no connection whose server is there, however long it computes.
+_POSTGRES_GONE = {
+    "connect_timeout": "10",  # seconds
+    "tcp_user_timeout": "20000",  # milliseconds that what was sent may stay unacknowledged
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+}
 _POSTGRES_READING = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+
+T = TypeVar("T")
 
 
 class SchemaInUse(SfumatoError):
@@ -116,14 +147,21 @@ class Database:
         SQLAlchemy URL, SQLite or PostgreSQL (psycopg 3).
     pool_size : int
         Connections kept; as many again may be opened under load.
-    clock : callable
-        Microseconds since the epoch.
+    clock : callable, optional
+        Microseconds since the epoch; by default the machine's, with PostgreSQL the server's.
+    wait_seconds : float, optional
+        Longest wait for a connection, and on PostgreSQL for a row that somebody else holds; what is
+        stuck there is ended. None is for whoever waits as it sees fit: migrations, the command line.
     """
 
-    def __init__(self, url: str, *, pool_size: int = 10, clock: Clock = system_clock) -> None:
-        self.clock = clock
+    def __init__(
+        self, url: str, *, pool_size: int = 10, clock: Clock | None = None, wait_seconds: float | None = None
+    ) -> None:
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
-        self.engine = _sqlite_engine(url, pool_size) if self.is_sqlite else _postgres_engine(url, pool_size)
+        self.clock: Clock = clock or (system_clock if self.is_sqlite else ServerClock(system_clock))
+        open_engine = _sqlite_engine if self.is_sqlite else _postgres_engine
+        self.engine = open_engine(url, pool_size, wait_seconds)
+        self.retries: Counter[tuple[str, str]] = Counter()  # by transaction and reason
         self._wal_tried_at: float | None = None  # when emptying the log was tried last, in vain
         self._reader = self.engine.execution_options(**(_SQLITE_READING if self.is_sqlite else _POSTGRES_READING))
 
@@ -135,9 +173,33 @@ class Database:
         are locked as they are read for change.
         """
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            self._follow_clock(session)
             yield session
         if self.is_sqlite and (self._wal_tried_at is not None or SCRUBBED in session.info):
             self._empty_wal(at_once=SCRUBBED in session.info)
+
+    def run(self, name: str, work: Callable[[Session], T]) -> T:
+        """What `work` makes of a transaction; the whole of it again where the database ended it for others' sake.
+
+        Parameters
+        ----------
+        name : str
+            The transaction's, as metrics and the log have it; never made of anything that was sent.
+        work : callable
+            Changes nothing but the database: it may be called again, with a session of its own.
+        """
+        for tries in range(1, MAX_TRIES + 1):
+            try:
+                with self.transaction() as session:
+                    return work(session)
+            except DBAPIError as error:
+                reason = _retry_reason(error)
+                if reason is None or tries == MAX_TRIES:
+                    raise
+                self.retries[name, reason] += 1
+                log.warning("transaction_retried", transaction=name, reason=reason, tries=tries)
+                time.sleep(_RETRY_SECONDS * 2**tries * secrets.randbelow(1000) / 1000)  # two that met part
+        raise AssertionError("not reached")
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -146,7 +208,12 @@ class Database:
         It holds up no writer; what it tries to write is refused.
         """
         with Session(self._reader, expire_on_commit=False) as session, session.begin():
+            self._follow_clock(session)
             yield session
+
+    def _follow_clock(self, session: Session) -> None:
+        if isinstance(self.clock, ServerClock):
+            self.clock.follow(session)
 
     def close(self) -> None:
         """Give all connections back."""
@@ -171,7 +238,7 @@ class Database:
         return sqlite3.connect(self.engine.url.database or "", timeout=_WAL_PATIENCE_SECONDS, isolation_level=None)
 
 
-def _sqlite_engine(url: str, pool_size: int) -> Engine:
+def _sqlite_engine(url: str, pool_size: int, wait_seconds: float | None) -> Engine:
     path = make_url(url).database
     if path and path != ":memory:":
         Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -180,6 +247,7 @@ def _sqlite_engine(url: str, pool_size: int) -> Engine:
         hide_parameters=True,  # an error's message goes to the log; what was written does not
         pool_size=pool_size,
         max_overflow=pool_size,
+        pool_timeout=_POOL_SECONDS if wait_seconds is None else wait_seconds,
         connect_args={"isolation_level": None, "check_same_thread": False, "timeout": _SQLITE_BUSY_MILLISECONDS / 1000},
     )
 
@@ -203,15 +271,39 @@ def _sqlite_engine(url: str, pool_size: int) -> Engine:
     return engine
 
 
-def _postgres_engine(url: str, pool_size: int) -> Engine:
+def _postgres_engine(url: str, pool_size: int, wait_seconds: float | None) -> Engine:
+    given = make_url(url)
+    noticing = given.update_query_dict(
+        {name: value for name, value in _POSTGRES_GONE.items() if name not in given.query}
+    )
     return create_engine(
-        url,
+        noticing if wait_seconds is None else _bounded(noticing, wait_seconds),
         hide_parameters=True,
         pool_size=pool_size,
         max_overflow=pool_size,
+        pool_timeout=_POOL_SECONDS if wait_seconds is None else wait_seconds,
         pool_pre_ping=True,
         isolation_level="READ COMMITTED",  # what is read under a lock is what its last holder left
     )
+
+
+def _bounded(url: URL, wait_seconds: float) -> URL:
+    """The URL of connections that wait, idle and compute so long at most; what it says itself comes last, and wins."""
+    milliseconds = {
+        "lock_timeout": wait_seconds * 1000,
+        "idle_in_transaction_session_timeout": IDLE_SECONDS * 1000,
+        "statement_timeout": STATEMENT_SECONDS * 1000,
+    }
+    options = [f"-c {name}={max(1, round(value))}" for name, value in milliseconds.items()]
+    if given := url.query.get("options"):
+        options += [given] if isinstance(given, str) else given
+    return url.update_query_dict({"options": " ".join(options)})
+
+
+def _retry_reason(error: DBAPIError) -> str | None:
+    if isinstance(error.orig, sqlite3.Error):
+        return "busy" if _is_lock_refused(error) else None
+    return None if error.connection_invalidated else _POSTGRES_RETRIED.get(getattr(error.orig, "sqlstate", None) or "")
 
 
 def _alembic(url: str) -> "Config":
@@ -248,7 +340,7 @@ def migrate(url: str) -> None:
         database.close()
 
 
-def _is_lock_refused(error: OperationalError) -> bool:
+def _is_lock_refused(error: DBAPIError) -> bool:
     if isinstance(error.orig, sqlite3.Error):
         code: int = getattr(error.orig, "sqlite_errorcode", 0)
         return code & 0xFF == sqlite3.SQLITE_BUSY  # the low byte says it, the others why

@@ -3,6 +3,8 @@
 Redis keys:
     sfumato:doorbell    list; one element, a job id, for each ring; read by BLPOP
     sfumato:limits:*    numbers; requests of the last two minutes, by `service.limits`
+Redis channel, which keeps nothing:
+    sfumato:bulletin    ids of jobs and datasets that changed; see `models.bulletin`
 
 A ring that is lost costs a worker's next look into the database, nothing else: nothing is
 in Redis that is not in SQL, and Redis being away never fails a request.
@@ -12,17 +14,13 @@ import threading
 import time
 from typing import Protocol
 
-import structlog
-from redis import Redis, RedisError
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from redis import Redis
+
+from models.redis_link import RedisLink
 
 _KEY = "sfumato:doorbell"
-_PATIENCE_SECONDS = 0.5  # a Redis that does not answer within this is away
-_ONE_WAIT_SECONDS = 2.0  # a longer wait is several, so that a Redis that went silent is noticed
+_ONE_WAIT_SECONDS = 1.0  # a longer wait is several, so that a Redis that went silent is noticed
 _MAX_RINGS = 10_000  # rings nobody hears are not kept for ever
-
-log = structlog.get_logger(__name__)
 
 
 class Doorbell(Protocol):
@@ -60,44 +58,43 @@ class RedisDoorbell:
     """Rings over Redis; while Redis is away it behaves like polling."""
 
     def __init__(self, url: str, poll_seconds: float) -> None:
-        self._ringer = _client(url, answer_seconds=_PATIENCE_SECONDS)
-        self._listener = _client(url, answer_seconds=_ONE_WAIT_SECONDS + _PATIENCE_SECONDS)
+        self._link = RedisLink(
+            url,
+            event="doorbell_away",
+            consequence="workers poll the database until it is back",
+            wait_seconds=_ONE_WAIT_SECONDS,
+        )
         self._poll_seconds = poll_seconds
-        self.is_away = False
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the last ring or wait was in vain."""
+        return self._link.is_away
 
     def ring(self, job_id: str) -> None:
         """Push the job's id."""
-        try:
-            with self._ringer.pipeline(transaction=False) as pipe:
+
+        def push(redis: Redis) -> None:
+            with redis.pipeline(transaction=False) as pipe:
                 pipe.rpush(_KEY, job_id)
                 pipe.ltrim(_KEY, -_MAX_RINGS, -1)
                 pipe.execute()
-            self.is_away = False
-        except RedisError:
-            self._note_away()
+
+        self._link.run(push)
 
     def wait(self, seconds: float) -> None:
         """Block until a ring."""
         deadline = time.monotonic() + seconds
-        try:
+
+        def hear(redis: Redis) -> None:
             while (left := deadline - time.monotonic()) > 0:
-                if self._listener.blpop([_KEY], timeout=max(0.01, min(left, _ONE_WAIT_SECONDS))):
-                    break
-            self.is_away = False
-        except RedisError:
-            self._note_away()
-            time.sleep(min(seconds, self._poll_seconds))
+                if redis.blpop([_KEY], timeout=max(0.01, min(left, _ONE_WAIT_SECONDS))):
+                    return
 
-    def _note_away(self) -> None:
-        if not self.is_away:
-            log.warning("doorbell_away", consequence="workers poll the database until it is back")
-        self.is_away = True
-
-
-def _client(url: str, *, answer_seconds: float) -> Redis:
-    """A client that tries once: what follows a failure here is a look into the database, at once."""
-    retry = Retry(NoBackoff(), 0)
-    return Redis.from_url(url, socket_connect_timeout=_PATIENCE_SECONDS, socket_timeout=answer_seconds, retry=retry)
+        # one that was away is greeted first: a silent one would hold the worker up for a whole wait each time
+        is_there = not self._link.is_away or self._link.run(Redis.ping)
+        if not (is_there and self._link.run(hear, waits=True)):
+            time.sleep(max(0.0, min(deadline - time.monotonic(), self._poll_seconds)))
 
 
 def open_doorbell(redis_url: str | None, poll_seconds: float) -> Doorbell:

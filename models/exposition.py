@@ -7,13 +7,17 @@ the service.
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from models.db import Database
 
 PATIENCE_SECONDS = 10  # for a client that says nothing
 
@@ -35,6 +39,26 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _Server6(_Server):
     address_family = socket.AF_INET6
+
+
+class RetriedTransactions(Collector):
+    """How often this process did a transaction again, by its name and by what the database said."""
+
+    def __init__(self, database: Database | None) -> None:
+        self._database = database
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily(
+            "sfumato_transaction_retries",
+            "Transactions done again, since the database ended them for others' sake.",
+            labels=["transaction", "reason"],
+        )
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        (family,) = self.describe()
+        for labels, n in sorted(self._database.retries.copy().items() if self._database else []):
+            family.add_metric(labels, n)
+        yield family
 
 
 def expose(registry: CollectorRegistry, host: str, port: int | None) -> Callable[[], None]:

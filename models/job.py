@@ -15,17 +15,34 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, ColumnElement, ForeignKey, Integer, String, and_, exists, func, or_, select
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    and_,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+)
+from sqlalchemy.orm import Mapped, Session, aliased, mapped_column
 
-from models import answer, ledger, result, tenant
+from models import answer, audit, ledger, quota, result, tenant
 from models import dataset as datasets
+from models import delivery as deliveries
 from models import round as rounds
+from models.audit import Act
 from models.dataset import Dataset
 from models.db import SECOND, Base, CanonicalJson, Id, new_id
 from models.errors import Conflict, LimitExceeded, NotFound, StaleFence
 from models.round import Collect, Round, RoundState
 from models.tenant import Caller
+from models.webhook import EventType
 from sfumato.accounting import cost
 
 WORKER_LOST = "worker_lost"
@@ -45,6 +62,7 @@ class JobState(StrEnum):
 
 
 FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
+UNFINISHED = sorted(set(JobState) - FINAL)
 
 
 class Job(Base):
@@ -123,11 +141,11 @@ def submit(
     """
     datasets.lock_live(session, dataset.id)
     tenant.lock(session, caller.tenant_id)
-    active = session.scalar(
-        select(func.count()).where(Job.tenant_id == caller.tenant_id, Job.state.not_in(sorted(FINAL)))
-    )
-    if active is not None and active >= max_active_jobs:
-        raise LimitExceeded(f"a tenant may have {max_active_jobs} unfinished jobs")
+    if n_active(session, caller.tenant_id) >= max_active_jobs:
+        raise LimitExceeded(
+            f"this tenant may have {max_active_jobs} unfinished jobs (max_active_jobs): wait for one to end, "
+            "cancel one, or ask the operator for more"
+        )
     job = Job(
         id=new_id("job"),
         tenant_id=caller.tenant_id,
@@ -159,6 +177,8 @@ def submit(
         )
     session.add(job)
     session.flush()
+    quota.ensure(session, caller.tenant_id)
+    audit.record(session, caller, Act.JOB_SUBMITTED, job.id, dataset_id=dataset.id, now=now)
     return job
 
 
@@ -180,9 +200,16 @@ def _check_rounds(session: Session, dataset_id: str, round_ids: Sequence[str], e
 def get(session: Session, caller: Caller, job_id: str) -> Job:
     """A job the caller may see; raises NotFound for every other. Results outlive their dataset."""
     job = session.get(Job, job_id)
-    if job is None or job.tenant_id != caller.tenant_id or not caller.sees(job.dataset_id):
+    if job is None:
         raise NotFound("job")
+    check_seen(job, caller)
     return job
+
+
+def check_seen(job: Job, caller: Caller) -> None:
+    """Raise NotFound unless the caller may see the job."""
+    if job.tenant_id != caller.tenant_id or not caller.sees(job.dataset_id):
+        raise NotFound("job")
 
 
 def page(session: Session, caller: Caller, *, dataset_id: str | None, after: str, limit: int) -> list[Job]:
@@ -194,24 +221,50 @@ def page(session: Session, caller: Caller, *, dataset_id: str | None, after: str
     return list(session.scalars(query.order_by(Job.id).limit(limit)))
 
 
-def claim(session: Session, *, now: int, lease_microseconds: int, max_attempts: int) -> Claim | None:
-    """Take the oldest job that needs a worker; None where there is none.
+def _is_unfinished(job: type[Job] = Job) -> ColumnElement[bool]:
+    """As the index of unfinished jobs has it: a database takes that only where it reads the states themselves."""
+    return job.state.in_(bindparam("unfinished", UNFINISHED, expanding=True, literal_execute=True, unique=True))
 
-    Needs a worker: a queued job, one whose rounds are all closed, one whose worker let
-    its lease lapse. Before it takes one, it ends one that lost `max_attempts` workers or
-    whose cancelling nobody carried out; one only, since ending waits for other rows.
+
+# Claims look at unfinished jobs alone, however many there were.
+Index("ix_jobs_unfinished", Job.tenant_id, Job.id, postgresql_where=_is_unfinished(), sqlite_where=_is_unfinished())
+
+
+def n_active(session: Session, tenant_id: str) -> int:
+    """How many unfinished jobs a tenant has."""
+    return session.scalar(select(func.count()).where(Job.tenant_id == tenant_id, _is_unfinished())) or 0
+
+
+def claim(session: Session, *, now: int, lease_microseconds: int, max_attempts: int) -> Claim | None:
+    """Take the oldest job of the tenant whose turn it is; None where nobody needs a worker.
+
+    It is the turn of the tenant with the fewest running jobs and room for one more; of
+    several, of the one that was served longest ago. Needs a worker: a queued job, one whose
+    rounds are all closed, one whose worker let its lease lapse. Before it takes one, it ends
+    one that lost `max_attempts` workers or whose cancelling nobody carried out; one only,
+    since ending waits for other rows.
     """
     is_over, needs_worker = or_(Job.cancel_requested, Job.attempts >= max_attempts), _needs_worker(now)
-    lost = _oldest(session, needs_worker, is_over)
+    had_worker = Job.state.in_((JobState.COLLECTING, JobState.RUNNING))  # of many jobs most are queued: an index tells
+    lost = _oldest(session, had_worker, needs_worker, is_over)
     if lost is not None and lost.cancel_requested:
         _end(session, lost, JobState.CANCELED, now=now)
     elif lost is not None:
         detail = f"{max_attempts} workers died on this job"
         _end(session, lost, JobState.FAILED, now=now, code=WORKER_LOST, detail=detail)
-    job = _oldest(session, needs_worker, ~is_over)
-    # The look at its rounds may be older than the lock on the job: another worker may have taken it a round on.
-    if job is None or (job.state == JobState.COLLECTING and rounds.is_any_open(session, job.id)):
-        return None
+    takes, runs, passed = and_(needs_worker, ~is_over), _has_worker(now), list[str]()
+    while (own := quota.next_tenant(session, takes, runs, passed)) is not None:
+        job = _oldest(session, takes, Job.tenant_id == own.tenant_id) if quota.has_room(session, own, runs) else None
+        # The look at its rounds may be older than the lock on the job: its lapsed holder may have opened one more.
+        if job is not None and not (job.state == JobState.COLLECTING and rounds.is_any_open(session, job.id)):
+            quota.serve(session, own)
+            return _take(session, job, now=now, lease_microseconds=lease_microseconds)
+        passed.append(own.tenant_id)  # another claim came first
+    quota.ensure_all(session, needs_worker)
+    return None
+
+
+def _take(session: Session, job: Job, *, now: int, lease_microseconds: int) -> Claim:
     job.state = JobState.RUNNING.value
     job.fence += 1
     job.attempts += 1
@@ -223,24 +276,41 @@ def claim(session: Session, *, now: int, lease_microseconds: int, max_attempts: 
 
 def is_any_waiting(session: Session, *, now: int) -> bool:
     """Whether `claim` would find something to do: a look that locks nothing, for idle workers."""
-    return session.scalars(select(Job.id).where(_needs_worker(now)).limit(1)).first() is not None
+    own, other = quota.TenantQuota, aliased(Job)
+    n_running = select(func.count()).where(other.tenant_id == Job.tenant_id, _has_worker(now, other)).scalar_subquery()
+    query = (
+        select(Job.id)
+        .outerjoin(own, own.tenant_id == Job.tenant_id)
+        .where(
+            _needs_worker(now),
+            or_(own.max_running_jobs.is_(None), n_running < own.max_running_jobs, Job.cancel_requested),
+        )
+    )
+    return session.scalars(query.limit(1)).first() is not None
 
 
 def queue_depth(session: Session, *, now: int) -> tuple[int, int]:
     """How many jobs need a worker, and how many have one, over all tenants."""
-    has_worker = and_(Job.state == JobState.RUNNING, Job.lease_until > now)
     counts = [
-        session.scalar(select(func.count()).select_from(Job).where(which)) for which in (_needs_worker(now), has_worker)
+        session.scalar(select(func.count()).select_from(Job).where(which))
+        for which in (_needs_worker(now), _has_worker(now))
     ]
     return counts[0] or 0, counts[1] or 0
 
 
+def _has_worker(now: int, job: type[Job] = Job) -> ColumnElement[bool]:
+    return and_(_is_unfinished(job), job.state == JobState.RUNNING, job.lease_until > now)
+
+
 def _needs_worker(now: int) -> ColumnElement[bool]:
     waiting = exists().where(Round.job_id == Job.id, Round.state == RoundState.OPEN)
-    return or_(
-        Job.state == JobState.QUEUED,
-        and_(Job.state == JobState.COLLECTING, or_(Job.cancel_requested, ~waiting)),
-        and_(Job.state == JobState.RUNNING, Job.lease_until <= now),
+    return and_(
+        _is_unfinished(),
+        or_(
+            Job.state == JobState.QUEUED,
+            and_(Job.state == JobState.COLLECTING, or_(Job.cancel_requested, ~waiting)),
+            and_(Job.state == JobState.RUNNING, Job.lease_until <= now),
+        ),
     )
 
 
@@ -265,11 +335,11 @@ def held_job(session: Session, held: Claim) -> Job:
     return job
 
 
-def suspend(session: Session, held: Claim) -> None:
+def suspend(session: Session, held: Claim, *, now: int) -> None:
     """Let a held job wait for its devices; it got on, so its attempts start anew. Raises StaleFence."""
     job = held_job(session, held)
     job.state, job.lease_until, job.attempts = JobState.COLLECTING.value, None, 0
-    session.flush()
+    _announce(session, job, now)
 
 
 def succeed(session: Session, held: Claim, document: dict[str, Any], *, software_version: str, now: int) -> None:
@@ -312,14 +382,16 @@ def cancel(session: Session, caller: Caller, job_id: str, *, now: int) -> Job:
     job = session.get_one(Job, job_id, with_for_update=True, populate_existing=True)
     if job.is_final:
         return job
-    job.cancel_requested = True
+    is_first, job.cancel_requested = not job.cancel_requested, True
     if job.state != JobState.RUNNING:
         _end(session, job, JobState.CANCELED, now=now)
+    if is_first:
+        audit.record(session, caller, Act.JOB_CANCELED, job_id, dataset_id=job.dataset_id, now=now)
     return job
 
 
-def cancel_all(session: Session, dataset_id: str, *, now: int) -> None:
-    """Cancel every unfinished job of a dataset, and close all its rounds."""
+def cancel_all(session: Session, dataset_id: str, *, now: int) -> list[str]:
+    """Cancel every unfinished job of a dataset, and close all its rounds; which jobs these were."""
     unfinished = session.scalars(
         select(Job)
         .where(Job.dataset_id == dataset_id, Job.state.not_in(sorted(FINAL)))
@@ -332,6 +404,7 @@ def cancel_all(session: Session, dataset_id: str, *, now: int) -> None:
         job.cancel_requested = True
         if job.state != JobState.RUNNING:
             _end(session, job, JobState.CANCELED, now=now)
+    return [job.id for job in unfinished]
 
 
 def _end(session: Session, job: Job, state: JobState, *, now: int, code: str | None = None, detail: str = "") -> None:
@@ -340,4 +413,10 @@ def _end(session: Session, job: Job, state: JobState, *, now: int, code: str | N
     answer.drop(session, job.id)
     job.state, job.finished_at, job.lease_until = state.value, job.told(now), None
     job.error_code, job.error_detail = code, detail or None
-    session.flush()
+    _announce(session, job, now)
+
+
+def _announce(session: Session, job: Job, now: int) -> None:
+    """Tell the webhooks that want to know where it stands."""
+    data = {"id": job.id, "state": job.state, "error_code": job.error_code}
+    deliveries.announce(session, job.dataset_id, EventType(f"job.{job.state}"), data, told=job.told(now), now=now)

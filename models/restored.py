@@ -16,9 +16,12 @@ from sqlalchemy.orm import Session
 
 from models import (
     answer,  # noqa: F401 - jobs drop their answers as they end
+    audit,
     ledger,
+    tenant,
 )
 from models import job as jobs
+from models.audit import OPERATOR, Act
 from models.dataset import Dataset
 from models.db import Database, is_migrated, new_id
 from models.errors import NotFound
@@ -26,8 +29,6 @@ from models.job import Job, JobState
 from models.ledger import Amounts
 from models.settings import Settings
 from sfumato.accounting import format_delta, format_epsilon
-
-ACTOR = "operator"  # no key asked for it
 
 
 def close_budget(session: Session, dataset_id: str, *, now: int) -> Amounts:
@@ -48,7 +49,7 @@ def close_budget(session: Session, dataset_id: str, *, now: int) -> Amounts:
         No such ledger.
     """
     ledger.head(session, dataset_id)
-    session.get(Dataset, dataset_id, with_for_update=True)
+    dataset = session.get(Dataset, dataset_id, with_for_update=True)
     jobs.cancel_all(session, dataset_id, now=now)
     posted = []
     held = session.scalars(select(Job.id).where(Job.dataset_id == dataset_id, Job.state == JobState.RUNNING.value))
@@ -58,7 +59,11 @@ def close_budget(session: Session, dataset_id: str, *, now: int) -> Amounts:
     left = ledger.balance(session, dataset_id)
     amounts = Amounts(left.free_nano, left.free_delta_atto)
     posted.append(_post(session, dataset_id, amounts, new_id("restore", at=now), reservation=None, now=now))
-    return Amounts(*map(sum, zip(*posted, strict=True)))
+    total = Amounts(*map(sum, zip(*posted, strict=True)))
+    if any(total) and dataset is not None:
+        operator = tenant.operator(dataset.tenant_id)
+        audit.record(session, operator, Act.BUDGET_CLOSED, dataset_id, dataset_id=dataset_id, now=now)
+    return total
 
 
 def _post(
@@ -72,7 +77,7 @@ def _post(
             delta_atto=amounts.delta_atto,
             reference=reference,
             reservation=reservation,
-            actor=ACTOR,
+            actor=OPERATOR,
             now=now,
         )
     return amounts

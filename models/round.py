@@ -29,12 +29,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, Session, deferred, mapped_column
 
+from models import audit, ledger, report
 from models import dataset as datasets
-from models import ledger, report
+from models import delivery as deliveries
+from models.audit import Act
 from models.dataset import Dataset
 from models.db import Base, CanonicalJson, Id, new_id
 from models.errors import Conflict, LimitExceeded, NotFound, RoundClosed
 from models.tenant import Caller
+from models.webhook import EventType
 from sfumato import mechanisms
 from sfumato.accounting import DRAW_SPAN, cost
 from sfumato.specs import Draw, RoundSpec, round_spec_from_wire, to_wire
@@ -140,11 +143,16 @@ def open_standalone(
     datasets.lock_live(session, dataset.id)
     n_open = session.scalar(select(func.count()).where(Round.dataset_id == dataset.id, Round.state == RoundState.OPEN))
     if n_open is not None and n_open >= max_open_rounds:
-        raise LimitExceeded(f"a dataset may ask {max_open_rounds} rounds at once")
+        raise LimitExceeded(
+            f"a dataset of this tenant may ask {max_open_rounds} rounds at once (max_open_rounds): close one, "
+            "or ask the operator for more"
+        )
     round_id = new_id("rnd")
     epsilon_nano = mechanisms.epsilon_nano(spec.mechanism)
     ledger.post(session, dataset.id, epsilon_nano, reference=round_id, reservation=None, actor=caller.key_id, now=now)
-    return _add(session, dataset, spec, collect, round_id=round_id, job_id=None, index=0, now=now)
+    opened = _add(session, dataset, spec, collect, round_id=round_id, job_id=None, index=0, now=now)
+    audit.record(session, caller, Act.ROUND_CREATED, round_id, dataset_id=dataset.id, now=now)
+    return opened
 
 
 def open_for_job(
@@ -201,6 +209,7 @@ def _add(
     )
     session.add(opened)
     session.flush()
+    _announce(session, [opened], EventType.ROUND_OPENED, now)
     return opened
 
 
@@ -264,6 +273,7 @@ class Received:
 
     is_full: bool
     job_id: str | None
+    dataset_id: str
 
 
 _rounds = cast(Table, Round.__table__)  # statements on the table itself: every group commit runs this one
@@ -275,7 +285,7 @@ _RECEIVE = (
         _rounds.c.closes_at > bindparam("now"),
     )
     .values(n_received=_rounds.c.n_received + bindparam("more"))
-    .returning(_rounds.c.n_received, _rounds.c.target_reports, _rounds.c.job_id)
+    .returning(_rounds.c.n_received, _rounds.c.target_reports, _rounds.c.job_id, _rounds.c.dataset_id)
 )
 
 
@@ -291,14 +301,15 @@ def receive(session: Session, round_id: str, n_reports: int, packed: bytes, *, n
     report.append(session, round_id, n_reports, packed)
     is_full = row.n_received >= row.target_reports
     if is_full:
-        _close(session, [round_id], now)
-    return Received(is_full, row.job_id)
+        _close(session, Round.id == round_id, now)
+    return Received(is_full, row.job_id, row.dataset_id)
 
 
 def close(session: Session, caller: Caller, round_id: str, *, now: int) -> Round:
     """Close by hand; closing again changes nothing. Raises NotFound."""
     found = get(session, caller, round_id)
-    _close(session, [found.id], now)
+    if _close(session, Round.id == found.id, now):
+        audit.record(session, caller, Act.ROUND_CLOSED, round_id, dataset_id=found.dataset_id, now=now)
     session.refresh(found)
     return found
 
@@ -314,7 +325,7 @@ def close_due(session: Session, *, now: int) -> list[str | None]:
         )
     )
     if due:
-        _close(session, [row.id for row in due], now)
+        _close(session, Round.id.in_([row.id for row in due]), now)
     return [row.job_id for row in due]
 
 
@@ -326,12 +337,7 @@ def close_all(session: Session, *, now: int, job_id: str | None = None, dataset_
     """
     of = Round.job_id == job_id if job_id is not None else Round.dataset_id == dataset_id
     _lock(session, of)
-    session.execute(
-        update(Round)
-        .where(of, Round.state == RoundState.OPEN)
-        .values(state=RoundState.CLOSED.value, closed_at=now)
-        .execution_options(synchronize_session=False)
-    )
+    _close(session, of, now)
     if job_id is not None:
         session.execute(
             update(Round)
@@ -346,13 +352,25 @@ def _lock(session: Session, which: ColumnElement[bool]) -> None:
     session.execute(select(Round.id).where(which).order_by(Round.id).with_for_update(key_share=True)).all()
 
 
-def _close(session: Session, round_ids: list[str], now: int) -> None:
-    session.execute(
+def _close(session: Session, which: ColumnElement[bool], now: int) -> bool:
+    """Close those of them that are open; whether any was."""
+    closed = session.execute(
         update(Round)
-        .where(Round.id.in_(round_ids), Round.state == RoundState.OPEN)
+        .where(which, Round.state == RoundState.OPEN)
         .values(state=RoundState.CLOSED.value, closed_at=now)
+        .returning(Round.id, Round.dataset_id, Round.job_id, Round.index)
         .execution_options(synchronize_session=False)
-    )
+    ).all()
+    _announce(session, closed, EventType.ROUND_CLOSED, now)
+    return bool(closed)
+
+
+def _announce(session: Session, these: Sequence[Any], event_type: EventType, now: int) -> None:
+    """Tell the webhooks that want to know; of each round what devices see of it anyway, and whose it is."""
+    state = (RoundState.OPEN if event_type == EventType.ROUND_OPENED else RoundState.CLOSED).value
+    for each in these:
+        data = {"id": each.id, "state": state, "job_id": each.job_id, "index": each.index}
+        deliveries.announce(session, each.dataset_id, event_type, data, told=now, now=now)
 
 
 def store_tally(session: Session, round_id: str, tally: bytes, n_reports: int, *, now: int) -> Round:

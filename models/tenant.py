@@ -1,15 +1,24 @@
-"""Tenants and their keys. A key sees its tenant's data only, within its scopes."""
+"""Tenants and their keys. A key sees its tenant's data only, within its scopes.
+
+    live ──(revoked)──► dead            live ──(rotated: another is made)──► live until its overlap ends ──► dead
+
+A key is replaced once. When it was used last is not kept: a key of one device would tell on
+which days that person takes part.
+"""
 
 import hashlib
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from models.db import Base, CanonicalJson, Id, insert_unless_there, new_id
-from models.errors import NotFound
+from models import audit
+from models.audit import OPERATOR, Act
+from models.db import SECOND, Base, CanonicalJson, Id, insert_unless_there, new_id
+from models.errors import Conflict, NotFound
 
 SECRET_PREFIX = "sfk_"  # noqa: S105 - makes a leaked key recognisable, is no secret itself
 FIRST_TENANT = "default"
@@ -50,6 +59,8 @@ class Key(Base):
     created_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     expires_at: Mapped[int | None] = mapped_column(BigInteger, comment="no use from then on")
     revoked_at: Mapped[int | None] = mapped_column(BigInteger, comment="no use since then")
+    replaces: Mapped[str | None] = mapped_column(Id, comment="the key it was made in place of")
+    replaced_by: Mapped[str | None] = mapped_column(Id, comment="the key that was made in its place")
 
     def is_live(self, now: int) -> bool:
         """Whether it opens anything."""
@@ -65,6 +76,7 @@ class Caller:
     scopes: frozenset[str]
     dataset_id: str | None
     expires_at: int | None
+    request_id: str | None = None  # of the request it asks by, for the audit trail
 
     def may(self, scope: Scope) -> bool:
         """Whether the key has the scope; `admin` has them all."""
@@ -73,6 +85,11 @@ class Caller:
     def sees(self, dataset_id: str) -> bool:
         """Whether a dataset of its tenant is within the key's binding."""
         return self.dataset_id is None or self.dataset_id == dataset_id
+
+
+def operator(tenant_id: str) -> Caller:
+    """Whoever has the database in hand, by the command line; no key asks."""
+    return Caller(OPERATOR, tenant_id, frozenset({Scope.ADMIN}), None, None)
 
 
 def hash_secret(secret: str) -> bytes:
@@ -86,9 +103,25 @@ def get_or_create_tenant(session: Session, name: str, *, now: int) -> Tenant:
     return session.scalars(select(Tenant).where(Tenant.name == name)).one()
 
 
+def create_tenant(session: Session, name: str, *, now: int) -> Tenant:
+    """A new tenant, made by the operator. Raises Conflict where there is one of this name."""
+    made_id = new_id("ten")
+    session.execute(insert_unless_there(session, Tenant).values(id=made_id, name=name, created_at=now))
+    made = session.get(Tenant, made_id)
+    if made is None:
+        raise Conflict("there is such a tenant; `sfumato keys create --tenant` makes another key of it")
+    audit.record(session, operator(made_id), Act.TENANT_CREATED, made_id, now=now)
+    return made
+
+
 def find_tenant(session: Session, name: str) -> Tenant | None:
     """The tenant of this name, if there is one."""
     return session.scalars(select(Tenant).where(Tenant.name == name)).first()
+
+
+def list_tenants(session: Session) -> list[Tenant]:
+    """Every tenant, the oldest first."""
+    return list(session.scalars(select(Tenant).order_by(Tenant.id)))
 
 
 def lock(session: Session, tenant_id: str) -> None:
@@ -104,9 +137,31 @@ def create_key(
     scopes: list[Scope],
     dataset_id: str | None = None,
     expires_at: int | None = None,
+    by: Caller | None = None,
     now: int,
 ) -> tuple[Key, str]:
-    """A new key and its secret, which is shown this once and not kept."""
+    """A new key and its secret, which is shown this once and not kept. Without `by`, the operator makes it."""
+    key, secret = _add_key(
+        session, tenant_id, name=name, scopes=scopes, dataset_id=dataset_id, expires_at=expires_at, now=now
+    )
+    details = {"scopes": key.scopes}
+    audit.record(
+        session, by or operator(tenant_id), Act.KEY_CREATED, key.id, dataset_id=dataset_id, details=details, now=now
+    )
+    return key, secret
+
+
+def _add_key(
+    session: Session,
+    tenant_id: str,
+    *,
+    name: str,
+    scopes: Sequence[str],
+    dataset_id: str | None,
+    expires_at: int | None,
+    replaces: str | None = None,
+    now: int,
+) -> tuple[Key, str]:
     secret = SECRET_PREFIX + secrets.token_hex(32)
     key = Key(
         id=new_id("key"),
@@ -118,6 +173,8 @@ def create_key(
         created_at=now,
         expires_at=expires_at,
         revoked_at=None,
+        replaces=replaces,
+        replaced_by=None,
     )
     session.add(key)
     session.flush()
@@ -138,13 +195,63 @@ def list_keys(session: Session, tenant_id: str, *, after: str = "", limit: int =
     return list(session.scalars(query))
 
 
-def revoke_key(session: Session, tenant_id: str, key_id: str, *, now: int) -> Key:
-    """End a key; revoking again changes nothing. Raises NotFound."""
+def rotate_key(
+    session: Session,
+    caller: Caller,
+    key_id: str,
+    *,
+    overlap_microseconds: int,
+    expires_at: int | None = None,
+    now: int,
+) -> tuple[Key, str]:
+    """A key in place of another, of the same name, scopes and dataset, and its secret.
+
+    The old one works until the overlap is over, or until it would have ended anyway; the new
+    one until `expires_at`, or without it as long as the old one would have.
+
+    Raises
+    ------
+    NotFound
+    Conflict
+        The old one is revoked, has expired, or was replaced already.
+    """
+    old = _locked_key(session, caller.tenant_id, key_id)
+    if old.replaced_by is not None:
+        raise Conflict("this key was replaced already: rotate the one that replaced it")
+    if not old.is_live(now):
+        raise Conflict("this key is revoked or has expired: make a new one")
+    lasts_until = old.expires_at if expires_at is None else expires_at
+    new, secret = _add_key(
+        session,
+        caller.tenant_id,
+        name=old.name,
+        scopes=old.scopes,
+        dataset_id=old.dataset_id,
+        expires_at=lasts_until,
+        replaces=old.id,
+        now=now,
+    )
+    ends_at = now + overlap_microseconds
+    old.replaced_by = new.id
+    old.expires_at = ends_at if old.expires_at is None else min(old.expires_at, ends_at)
+    details = {"overlap_seconds": overlap_microseconds // SECOND, "replaced_by": new.id}
+    audit.record(session, caller, Act.KEY_ROTATED, old.id, dataset_id=old.dataset_id, details=details, now=now)
+    return new, secret
+
+
+def revoke_key(session: Session, tenant_id: str, key_id: str, *, by: Caller | None = None, now: int) -> Key:
+    """End a key; revoking again changes nothing. Without `by`, the operator does it. Raises NotFound."""
+    key = _locked_key(session, tenant_id, key_id)
+    if key.revoked_at is None:
+        key.revoked_at = now
+        audit.record(session, by or operator(tenant_id), Act.KEY_REVOKED, key.id, dataset_id=key.dataset_id, now=now)
+    return key
+
+
+def _locked_key(session: Session, tenant_id: str, key_id: str) -> Key:
     key = session.get(Key, key_id, with_for_update=True, populate_existing=True)
     if key is None or key.tenant_id != tenant_id:
         raise NotFound("key")
-    if key.revoked_at is None:
-        key.revoked_at = now
     return key
 
 

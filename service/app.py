@@ -1,8 +1,9 @@
 """The gateway: what it is made of, and in which order a request passes it.
 
-RequestContext (id, problems, log) → Authentication → BodyLimit → ReportIngest → the routes.
+RequestContext (id, problems, log) → Authentication → BodyLimit → ReportIngest → DeviceDesk → the routes.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -17,22 +18,32 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from models.db import Database
 from models.doorbell import open_doorbell
-from models.exposition import expose
+from models.exposition import RetriedTransactions, expose
 from models.settings import Settings
+from models.tracing import Tracer, open_tracer
 from service import openapi
 from service.auth import Authentication, KeyCache, documented_key
+from service.console import PATH as CONSOLE_PATH
+from service.console import Console
+from service.cors import DeviceCors
+from service.device_rounds import DeviceDesk, DeviceRounds
 from service.ingest import ReportIngest
 from service.limits import RateLimits
 from service.metrics import GatewayMetrics
 from service.middleware import BodyLimit, RequestContext
+from service.notices import Notices
 from service.readiness import Readiness
 from service.record_formats import JSON_WEIGHT, MAX_JSON_BYTES
-from service.routes import datasets, forecasts, health, jobs, keys, ledger, records, results, rounds
+from service.routes import audit, datasets, forecasts, health, jobs, keys, ledger, records, results, rounds, webhooks
+from service.routes import limits as tenant_limits
 from service.services import Services
 from service.uploads import Uploads
+from service.watches import Watches
+from service.webhooks import WebhookSender
 from service.writer import ReportWriter
 
 UPLOADS_AT_ONCE = 2  # of the largest size: what all uploads under way may hold together
@@ -48,29 +59,55 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         By default the one the settings name, closed as the gateway ends.
     """
     ours = database is None
-    database = database or Database(settings.resolved_database_url, pool_size=settings.database_pool_size)
+    database = database or Database(
+        settings.resolved_database_url,
+        pool_size=settings.database_pool_size,
+        wait_seconds=settings.database_wait_seconds,
+    )
     redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
     doorbell = open_doorbell(redis_url, settings.poll_seconds)
     uploads = Uploads(UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES))
-    metrics = GatewayMetrics()
-    writer = ReportWriter(database, doorbell, metrics)
+    metrics, tracer = GatewayMetrics(), open_tracer(settings, "sfumato-gateway")
+    notices, stopping = Notices(redis_url), asyncio.Event()
+    writer = ReportWriter(database, doorbell, metrics, notices)
     limits = RateLimits(settings, metrics)
     readiness = Readiness(settings, database, writer)
-    services = Services(settings, database, doorbell, KeyCache(database), writer, uploads, metrics, limits, readiness)
+    services = Services(
+        settings,
+        database,
+        doorbell,
+        KeyCache(database),
+        writer,
+        uploads,
+        metrics,
+        limits,
+        readiness,
+        notices,
+        Watches(database, notices, stopping),
+        DeviceRounds(database, notices),
+        stopping,
+    )
     _watch(services)
+    sender = WebhookSender(settings, database, metrics)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         # a request in a thread takes a connection: more threads than connections would only wait for each other
         anyio.to_thread.current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size - 1
+        services.notices.start()
         services.writer.start()
+        sender.start()
         stop_exposing = expose(metrics.registry, settings.host, settings.metrics_port)
         try:
             yield
         finally:
             services.stopping.set()
             await run_in_threadpool(services.writer.stop)
+            await run_in_threadpool(sender.stop)
+            await services.notices.stop()
             await run_in_threadpool(stop_exposing)
+            if tracer is not None:
+                await run_in_threadpool(tracer.close)
             await limits.close()
             if ours:
                 database.close()
@@ -86,18 +123,40 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         separate_input_output_schemas=False,
         exception_handlers={HTTPException: _hand_on, RequestValidationError: _hand_on},
         middleware=[
+            *_traced(tracer),
+            *_cors(settings),
             Middleware(RequestContext, metrics=metrics, stopping=services.stopping),
             Middleware(Authentication, keys=services.keys, limits=limits),
-            Middleware(BodyLimit, max_bytes=settings.max_body_bytes, max_records_bytes=settings.max_records_bytes),
+            Middleware(
+                BodyLimit,
+                max_bytes=settings.max_body_bytes,
+                max_records_bytes=settings.max_records_bytes,
+                slow_seconds=settings.slow_seconds,
+            ),
             Middleware(ReportIngest, services=services),
+            Middleware(DeviceDesk, device_rounds=services.device_rounds),
         ],
     )
     app.state.services = services
     app.include_router(health.router)
-    for noun in (datasets, ledger, records, rounds, forecasts, jobs, results, keys):
+    for noun in (datasets, ledger, records, rounds, forecasts, jobs, results, keys, audit, webhooks, tenant_limits):
         app.include_router(noun.router, dependencies=[Security(documented_key)])
     _add_documentation(app)
+    _add_console(app)
     return app
+
+
+def _traced(tracer: Tracer | None) -> list[Middleware]:
+    if tracer is None:
+        return []
+    from service.tracing import Tracing  # what it needs may not be installed
+
+    return [Middleware(Tracing, tracer=tracer)]
+
+
+def _cors(settings: Settings) -> list[Middleware]:
+    origins = settings.allowed_origins
+    return [Middleware(DeviceCors, origins=origins)] if origins else []
 
 
 def _watch(services: Services) -> None:
@@ -105,16 +164,28 @@ def _watch(services: Services) -> None:
     metrics, pool = services.metrics, services.database.engine.pool
 
     def redis_away() -> dict[str, float]:
-        return {"doorbell": services.doorbell.is_away, "limits": services.limits.is_redis_away}
+        return {
+            "doorbell": services.doorbell.is_away,
+            "limits": services.limits.is_redis_away,
+            "bulletin": services.notices.is_away,
+        }
 
     metrics.watch_queue(services.database)
+    metrics.registry.register(RetriedTransactions(services.database))
+    metrics.watch_deliveries(services.database)
     metrics.watch("sfumato_watchers", "Requests that wait for a job.", lambda: {"": services.watchers.n_waiting})
     if isinstance(pool, QueuePool):
         metrics.watch("sfumato_database_connections", "Connections in use.", lambda: {"": pool.checkedout()})
     metrics.watch("sfumato_redis_away", "1 where Redis does not answer.", redis_away, "part")
 
 
-async def _hand_on(_request: Request, error: Exception) -> Response:
+async def _hand_on(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        # the router names the methods of the first route of the path alone
+        same = [
+            one for one in request.app.routes if isinstance(one, Route) and one.matches(request.scope)[0] != Match.NONE
+        ]
+        error.headers = {"Allow": ", ".join(sorted({method for one in same for method in one.methods or ()}))}
     raise error  # RequestContext answers it, like every other
 
 
@@ -137,3 +208,11 @@ def _add_documentation(app: FastAPI) -> None:
         return HTMLResponse(reference.page(made()), headers=reference.HEADERS)
 
     app.openapi = made  # type: ignore[method-assign]
+
+
+def _add_console(app: FastAPI) -> None:
+    async def go_there(_request: Request) -> Response:
+        return Response(status_code=308, headers={"location": f"{CONSOLE_PATH}/"})
+
+    app.add_route(CONSOLE_PATH, go_there, include_in_schema=False)
+    app.mount(CONSOLE_PATH, Console(app))

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from fastapi import Request
 from fastapi.security import HTTPBearer
@@ -17,7 +18,7 @@ from service.limits import RateLimits
 from service.middleware import header
 from service.problems import Forbidden, Unauthenticated
 
-HOLD_SECONDS = 1.0  # so long a revoked key may still be taken
+HOLD_SECONDS = 1.0  # so long a revoked key may still be taken, from when it was looked up
 _MAX_HELD = 10_000
 _MAX_HEADER_BYTES = 200
 
@@ -59,12 +60,13 @@ class KeyCache:
         """One look-up, however many requests wait for it."""
         task = self._asked.get(secret_hash)
         if task is None:
+            until = time.monotonic() + HOLD_SECONDS  # however long the look-up takes
             task = asyncio.create_task(run_in_threadpool(self._look_up, secret_hash))
             self._asked[secret_hash] = task
-            task.add_done_callback(lambda done: self._answered(secret_hash, done))
+            task.add_done_callback(lambda done: self._answered(secret_hash, done, until))
         return await asyncio.shield(task)
 
-    def _answered(self, secret_hash: bytes, done: "asyncio.Task[Caller | None]") -> None:
+    def _answered(self, secret_hash: bytes, done: "asyncio.Task[Caller | None]", until: float) -> None:
         del self._asked[secret_hash]
         if done.cancelled() or done.exception() is not None:
             return
@@ -73,7 +75,7 @@ class KeyCache:
             return
         if len(self._held) >= _MAX_HELD:
             self._held.clear()
-        self._held[secret_hash] = (found, time.monotonic() + HOLD_SECONDS)
+        self._held[secret_hash] = (found, until)
 
     def _look_up(self, secret_hash: bytes) -> Caller | None:
         with self._database.reading() as session:
@@ -135,7 +137,7 @@ def require(*scopes: Scope, whole_tenant: bool = False) -> Callable[[Request], A
     """
 
     async def caller(request: Request) -> Caller:
-        asks: Caller = request.state.caller
+        asks: Caller = replace(request.state.caller, request_id=request.state.request_id)
         check(asks, *scopes)
         if whole_tenant and asks.dataset_id is not None:
             raise Forbidden("this needs a key that is not bound to one dataset")

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.audit_commands import audit_app
+from service.tenant_commands import tenant_app
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,6 +26,8 @@ records_app = typer.Typer(help="Records of central datasets, and the keys that e
 app.add_typer(keys_app, name="keys")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(records_app, name="records")
+app.add_typer(audit_app, name="audit-trail")
+app.add_typer(tenant_app, name="tenant")
 
 Host = Annotated[str | None, typer.Option(help="Address to bind.", show_default="127.0.0.1, or SFUMATO_HOST")]
 Port = Annotated[
@@ -115,7 +120,11 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
         raise _Failed(str(error)) from None
     except SQLAlchemyError as error:
         raise _Failed(f"the database cannot be used ({type(error).__name__})", 2) from None
-    database = Database(settings.resolved_database_url, pool_size=settings.database_pool_size)
+    database = Database(
+        settings.resolved_database_url,
+        pool_size=settings.database_pool_size,
+        wait_seconds=settings.database_wait_seconds,
+    )
     secret = embedded.first_key(database, settings.home)
     embedded.records_key(settings)
     worker = embedded.WorkerProcess(settings)
@@ -345,7 +354,7 @@ def rotate_records_keys() -> None:
         n_done, left = record_commands.rotate(database, keyring, lambda done: typer.echo(f"{done} datasets", err=True))
     for line in left:
         typer.echo(line, err=True)
-    typer.echo(f"{n_done} datasets have the newest key now, {keyring.newest_id}")
+    typer.echo(f"{n_done} datasets and webhook secrets have the newest key now, {keyring.newest_id}")
     raise typer.Exit(1 if left else 0)
 
 

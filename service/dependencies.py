@@ -3,13 +3,13 @@
 import hashlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.openapi.models import Example
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, StringConstraints
 from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
 
@@ -62,9 +62,11 @@ DatasetIdInPath = Annotated[str, *_path("ds", "dataset")]
 RoundIdInPath = Annotated[str, *_path("rnd", "round")]
 JobIdInPath = Annotated[str, *_path("job", "job")]
 KeyIdInPath = Annotated[str, *_path("key", "key")]
+WebhookIdInPath = Annotated[str, *_path("whk", "webhook")]
+DeliveryIdInPath = Annotated[str, *_path("msg", "delivery")]
 DatasetIdInQuery = Annotated[
-    str | SkipJsonSchema[None],
-    Query(description="Only of this dataset.", json_schema_extra={"pattern": f"^ds_{ULID}$"}),
+    Annotated[str, StringConstraints(pattern=f"^ds_{ULID}$")] | SkipJsonSchema[None],
+    Query(description="Only of this dataset."),
 ]
 
 
@@ -150,17 +152,6 @@ def respond(body: BaseModel | dict[str, Any]) -> Response:
     return Response(to_json(body), media_type="application/json")
 
 
-def etag(body: bytes) -> str:
-    """A strong validator of an answer's bytes."""
-    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-
-
-def is_named(tag: str, header: str) -> bool:
-    """Whether `If-Match` or `If-None-Match` names the tag (RFC 9110; weak ones as if they were strong)."""
-    named = [one.strip().removeprefix("W/") for one in header.split(",")]
-    return tag in named or "*" in named
-
-
 # ---- a POST that happens once ----
 
 
@@ -170,7 +161,7 @@ IdempotencyKey = Annotated[
         alias="Idempotency-Key",
         min_length=1,
         max_length=255,
-        pattern=r"^[\x21-\x7e]+$",
+        pattern="^[!-~]+$",
         description="Makes a retry harmless: repeated within a day, it is answered what it was the first time.",
     ),
 ]
@@ -190,12 +181,15 @@ class Made:
         What a repeated request is answered, where that is less (a secret is shown once).
     ring : str, optional
         The job or round a worker is wanted for.
+    tell : sequence of str
+        Jobs that changed, and datasets whose open rounds did: whoever waits for them is told.
     """
 
     body: BaseModel | dict[str, Any]
     location: str | None = None
     kept: BaseModel | None = None
     ring: str | None = None
+    tell: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +200,7 @@ class Posting:
     caller: Caller
     key: str | None
     fingerprint: bytes
+    name: str  # of its transaction
 
     def answer(self, status: int, effect: Callable[[Session, int], Made]) -> Response:
         """Do it and keep the answer, in one transaction; or answer what was answered before.
@@ -215,7 +210,8 @@ class Posting:
         status : int
             Of the answer.
         effect : callable
-            Takes the session and the time.
+            Takes the session and the time. It changes nothing but the database: where that ends the
+            transaction for others' sake, it is called again.
 
         Raises
         ------
@@ -223,19 +219,26 @@ class Posting:
             The key was used for another request.
         """
         database, tenant_id = self.services.database, self.caller.tenant_id
-        with database.transaction() as session:
+
+        def do(session: Session) -> tuple[Answer, Made | None]:
             now = database.clock()
             if self.key is not None:
                 earlier = idempotency.begin(session, tenant_id, self.key, self.fingerprint, now=now)
                 if earlier is not None:
-                    return _response(earlier, {"idempotent-replayed": "true"})
+                    return earlier, None
             made = effect(session, now)
             answer = Answer(status, made.location, to_json(made.body))
             if self.key is not None:
                 body = answer.body if made.kept is None else to_json(made.kept)
                 idempotency.finish(session, tenant_id, self.key, Answer(status, made.location, body))
+            return answer, made
+
+        answer, made = database.run(self.name, do)
+        if made is None:
+            return _response(answer, {"idempotent-replayed": "true"})
         if made.ring is not None:
             self.services.doorbell.ring(made.ring)
+        self.services.notices.tell(*made.tell)
         return _response(answer, {})
 
 
@@ -258,6 +261,6 @@ def once(*scopes: Scope, whole_tenant: bool = False) -> Callable[..., Awaitable[
         # a key bound to one dataset is not answered what another key was
         what = [request.method, request.url.path, caller.dataset_id or ""]
         digest = hashlib.sha256("\n".join(what).encode() + b"\n" + await request.body())
-        return Posting(services, caller, idempotency_key, digest.digest())
+        return Posting(services, caller, idempotency_key, digest.digest(), request.scope["route"].name)
 
     return posting

@@ -1,114 +1,88 @@
 """Waiting for a job: long polls and server-sent events.
 
-The database is asked at a modest interval, from a thread for the moment of the question
-only; in between nothing is held but the connection.
+Nothing is held meanwhile but the connection: `service.watches` looks into the database, once
+for all who wait for the same job.
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from starlette.concurrency import run_in_threadpool
-
-from models import job as jobs
-from models import round as rounds
-from models import tenant
 from models.tenant import Caller
-from service import views
-from service.dependencies import to_json
-from service.problems import is_database_away
+from service.problems import Unauthenticated
 from service.services import Services
-from service.views import Json
+from service.watches import Seen
 
-FIRST_SECONDS = 0.05  # until the second look
-LONGEST_SECONDS = 1.0  # between two looks at a job where nothing happens
+GONE_SECONDS = 1.0  # a client that left is noticed within this
 HEARTBEAT_SECONDS = 15.0
-_SLOWER = 1.5
-
-
-async def look(services: Services, caller: Caller, job_id: str) -> Json:
-    """The job as it stands; raises NotFound."""
-    return await run_in_threadpool(_look, services, caller, job_id)
-
-
-def _look(services: Services, caller: Caller, job_id: str) -> Json:
-    with services.database.reading() as session:
-        return views.job(jobs.get(session, caller, job_id), rounds.of_job(session, job_id))
-
-
-def is_final(job: Json) -> bool:
-    """Whether nothing more will happen to it."""
-    return job["state"] in jobs.FINAL
+RETRY_MILLISECONDS = 2000  # until a client whose stream broke off asks again
+_MAX_EVENT_ID = 64
 
 
 async def wait(
     services: Services, caller: Caller, job_id: str, seconds: float, is_gone: Callable[[], Awaitable[bool]]
-) -> Json:
+) -> Seen:
     """The job when it is over, or after `seconds`, or when the client or the server leaves.
 
-    Raises NotFound, RateLimited.
+    Raises NotFound, RateLimited; Unauthenticated where the key ends meanwhile.
     """
-    job = await look(services, caller, job_id)
-    if seconds <= 0 or is_final(job):
-        return job
+    seen = await services.watches.look(caller, job_id)
+    if seconds <= 0 or seen.is_final:
+        return seen
     services.watchers.check()
-    deadline = asyncio.get_running_loop().time() + seconds
-    pause = FIRST_SECONDS
-    with services.watchers:
-        while True:
-            left = deadline - asyncio.get_running_loop().time()
-            if is_final(job) or left <= 0 or services.stopping.is_set() or await is_gone():
-                return job
-            await _pause(services, min(pause, left))
-            pause = min(pause * _SLOWER, LONGEST_SECONDS)
-            job = await look(services, caller, job_id)
-
-
-async def stream(services: Services, caller: Caller, job_id: str, first: Json) -> AsyncIterator[bytes]:
-    """Server-sent events: the job at every change until it is over; ends with the server or the key too."""
-    with services.watchers:
-        async for event in _events(services, caller, job_id, first):
-            yield event
-
-
-async def _events(services: Services, caller: Caller, job_id: str, first: Json) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
-    job, sent = first, b""
-    pause, quiet_since = FIRST_SECONDS, loop.time()
-    while True:
-        document = to_json(job)
-        if document != sent:
-            yield b"event: job\ndata: " + document + b"\n\n"
-            sent, pause, quiet_since = document, FIRST_SECONDS, loop.time()
-        elif loop.time() > quiet_since + HEARTBEAT_SECONDS:
-            if not await _is_live(services, caller):
+    deadline = loop.time() + seconds
+    with services.watchers, services.watches.watching(caller, job_id) as watch:
+        while not (seen.is_final or services.stopping.is_set() or loop.time() >= deadline or await is_gone()):
+            await watch.change(min(deadline - loop.time(), GONE_SECONDS))
+            if watch.is_key_dead:
+                raise Unauthenticated("this key is unknown, expired or revoked")
+            seen = watch.seen or seen
+    return seen
+
+
+def event_id(document: bytes) -> str:
+    """What an event is called: the same for the same state of a job."""
+    return hashlib.sha256(document).hexdigest()[:16]
+
+
+def is_over_for(seen: Seen, last_event_id: str | None) -> bool:
+    """Whether a client that comes back has seen the job's end already."""
+    return seen.is_final and last_event_id == event_id(seen.document)
+
+
+async def stream(
+    services: Services, caller: Caller, job_id: str, first: Seen, last_event_id: str | None = None
+) -> AsyncIterator[bytes]:
+    """Server-sent events: the job at every change until it is over; ends with the server or the key too.
+
+    A client that reads slowly is sent what is newest when it is ready, and nothing is kept for it.
+
+    Parameters
+    ----------
+    services : Services
+    caller : Caller
+    job_id : str
+    first : Seen
+        A look that found the job, and that the caller may see it.
+    last_event_id : str, optional
+        The event a client saw last: it is not sent again.
+    """
+    loop = asyncio.get_running_loop()
+    with services.watchers, services.watches.watching(caller, job_id) as watch:
+        yield b"retry: %d\n\n" % RETRY_MILLISECONDS
+        seen, sent, quiet_since = first, (last_event_id or "")[:_MAX_EVENT_ID], loop.time()
+        while True:
+            named = event_id(seen.document)
+            if named != sent:
+                yield b"id: %s\nevent: job\ndata: %s\n\n" % (named.encode(), seen.document)
+                sent, quiet_since = named, loop.time()
+            elif loop.time() >= quiet_since + HEARTBEAT_SECONDS:
+                yield b": still there\n\n"
+                quiet_since = loop.time()
+            if seen.is_final or services.stopping.is_set():
                 return
-            yield b": still there\n\n"
-            quiet_since = loop.time()
-        if is_final(job) or services.stopping.is_set():
-            return
-        await _pause(services, pause)
-        pause = min(pause * _SLOWER, LONGEST_SECONDS)
-        try:
-            job = await look(services, caller, job_id)
-        except Exception as error:
-            if not is_database_away(error):
-                raise
-
-
-async def _is_live(services: Services, caller: Caller) -> bool:
-    """Whether the key that asked still opens anything."""
-
-    def look() -> bool:
-        with services.database.reading() as session:
-            key = session.get(tenant.Key, caller.key_id)
-            return key is not None and key.is_live(services.database.clock())
-
-    return await run_in_threadpool(look)
-
-
-async def _pause(services: Services, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await services.stopping.wait()
-    except TimeoutError:
-        return
+            await watch.change(quiet_since + HEARTBEAT_SECONDS - loop.time())
+            if watch.is_key_dead:
+                return
+            seen = watch.seen or seen

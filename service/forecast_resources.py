@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 from models.dataset import MAX_RECORDS_PER_USER
 from service.algorithm_schemas import Algorithm
 from service.resources import Amount, Atto, Count, DatasetId, Nano
-from service.schemas import Double, Wire, example, integer
+from service.schemas import EXAMPLE_ULID, Double, Wire, example, examples, integer
 from service.spec_schemas import Draw, Feature
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, MAX_FEATURES
 
@@ -42,11 +42,18 @@ class NewForecast(Wire):
     """What is to be forecast. Of `n_features`, `features` and `dataset_id` exactly one is needed, and one of
     `expected_reports` and `expected_records`."""
 
-    model_config = example(
-        algorithm={"type": "auto", "epsilon": 1.0, "clusters": 3},
-        n_features=2,
-        expected_reports=100_000,
-        wanted={"quality": 0.9},
+    model_config = examples(
+        {
+            "algorithm": {"type": "auto", "epsilon": 1.0, "clusters": 3},
+            "n_features": 2,
+            "expected_reports": 100_000,
+            "wanted": {"quality": 0.9},
+        },
+        {
+            "algorithm": {"type": "uniform_grid", "epsilon": 2.0},
+            "dataset_id": f"ds_{EXAMPLE_ULID}",
+            "expected_reports": 100_000,
+        },
     )
 
     algorithm: Algorithm

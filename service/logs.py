@@ -4,8 +4,11 @@ import logging
 import os
 import sys
 import traceback
+from typing import TextIO, cast
 
 import structlog
+
+from models.log_stream import LogStream
 
 WHOLE_SECONDS = "%Y-%m-%dT%H:%M:%SZ"  # finer times would tell how long an upload or a job over records took
 
@@ -20,7 +23,7 @@ def configure() -> None:
             lines,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, LogStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")

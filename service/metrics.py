@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import Scope
 
+from models import delivery as deliveries
 from models import job as jobs
 from models.db import Database
 
@@ -71,6 +72,10 @@ class GatewayMetrics:
             "sfumato_rate_limited", "Requests refused by a rate limit.", ["policy"], registry=self.registry
         )
 
+        self.webhook_deliveries = Counter(
+            "sfumato_webhook_deliveries", "Attempts to deliver to webhooks.", ["outcome"], registry=self.registry
+        )
+
     def watch(self, name: str, text: str, read: Callable[[], dict[str, float]], label: str = "") -> None:
         """Expose numbers that are asked for at each scrape, one for each value of the label."""
         self.registry.register(_Watched(name, text, read, label))
@@ -78,6 +83,10 @@ class GatewayMetrics:
     def watch_queue(self, database: Database) -> None:
         """Expose how many jobs wait for a worker and how many have one."""
         self.watch("sfumato_jobs", "Unfinished jobs that need a worker, or have one.", _Queue(database).read, "state")
+
+    def watch_deliveries(self, database: Database) -> None:
+        """Expose how many deliveries to webhooks are not over."""
+        self.watch("sfumato_webhook_pending", "Deliveries to webhooks that are not over.", _Pending(database).read)
 
 
 class _Buckets:
@@ -206,3 +215,11 @@ class _Queue:
         with self._database.reading() as session:
             n_waiting, n_running = jobs.queue_depth(session, now=self._database.clock())
         return {"waiting": n_waiting, "running": n_running}
+
+
+class _Pending(_Queue):
+    """The same of deliveries to webhooks."""
+
+    def _look(self) -> dict[str, float]:
+        with self._database.reading() as session:
+            return {"": deliveries.n_pending(session)}

@@ -13,20 +13,22 @@ from service.logs import describe
 from service.metrics import GatewayMetrics, route_of
 from service.problems import (
     MEDIA_TYPE,
-    BadRequest,
     InternalError,
     PayloadTooLarge,
     Problem,
+    RequestTimeout,
     from_exception,
     is_database_away,
 )
 
 BODY_SECONDS = 60  # a body that takes longer to arrive is given up
+PACE_BYTES = 20 << 10  # in `slow_seconds` a client sends so much of a body, or reads so much of its answer
 RECORDS_SECONDS = 900  # the same for records: a curator's upload may be large, and its line slow
 CONTROL_BODY_BYTES = 1 << 20  # largest body where no reports or points are sent
 POINTS_BODY_BYTES = 32 << 20
 
-_TELLING = re.compile("/v1/datasets/[^/]+(/records)?|/v1/jobs/[^/]+(/events)?")  # how long these take is private
+# how long these take is private
+TELLING = re.compile("/v1/datasets/[^/]+(/records)?|/v1/jobs/[^/]+(/events)?|/console/.*")
 
 _NO_STORE = (b"cache-control", b"no-store")
 _NO_SNIFF = (b"x-content-type-options", b"nosniff")
@@ -96,7 +98,7 @@ class RequestContext:
                     headers.append(_NO_STORE)
                 if told := scope["state"].get("rate_limits"):
                     headers += limit_headers(told)
-                if self._stopping.is_set():
+                if self._stopping.is_set() or status == RequestTimeout.status:
                     headers.append(_CLOSE)
                 message["headers"] = headers
             await send(message)
@@ -120,7 +122,7 @@ class RequestContext:
                     method=scope["method"],
                     path=scope.get("raw_path", b"").decode("ascii", "replace").partition("?")[0][:200],
                     status=status,
-                    **({} if _TELLING.fullmatch(scope["path"]) else took),
+                    **({} if TELLING.fullmatch(scope["path"]) else took),
                     request_id=request_id,
                 )
 
@@ -140,12 +142,15 @@ class BodyLimit:
         For reports; other bodies are smaller.
     max_records_bytes : int
         For records.
+    slow_seconds : float
+        How long PACE_BYTES of a body may be waited for, or what is left of it where that is less.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, max_records_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int, max_records_bytes: int, slow_seconds: float) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._max_records_bytes = max_records_bytes
+        self._slow_seconds = slow_seconds
 
     def _limit(self, path: str) -> int:
         if path.endswith("/records"):
@@ -164,21 +169,28 @@ class BodyLimit:
         if declared is not None and (not declared.isdigit() or int(declared) > limit):
             raise PayloadTooLarge(f"this path takes {limit} bytes")
         seconds = RECORDS_SECONDS if scope["path"].endswith("/records") else BODY_SECONDS
-        deadline = asyncio.get_running_loop().time() + seconds
-        received = 0
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        patience = self._slow_seconds  # for the client alone: while the service works, nobody waits
+        received = paced = 0
         is_over = False
 
         async def receive_limited() -> Message:
-            nonlocal received, is_over
+            nonlocal received, paced, patience, is_over
             if is_over:  # what comes now is the disconnect, whenever that is
                 return await receive()
+            began = clock()
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(min(deadline, began + patience)):
                     message = await receive()
             except TimeoutError:
-                raise BadRequest(f"the body did not arrive within {seconds} seconds") from None
+                pace = f"less than {PACE_BYTES} bytes of it in {self._slow_seconds:g}"
+                raise RequestTimeout(f"the body did not arrive within {seconds} seconds, or {pace}") from None
             is_over = not message.get("more_body", False)
-            received += len(message.get("body", b""))
+            n_bytes = len(message.get("body", b""))
+            received, paced, patience = received + n_bytes, paced + n_bytes, patience - (clock() - began)
+            if paced >= PACE_BYTES:
+                paced, patience = 0, self._slow_seconds
             if received > limit:
                 raise PayloadTooLarge(f"this path takes {limit} bytes")
             return message

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from service import problems
+from service import links, problems, wording
 from service.resources import Receipt, RecordRows, Report, ReportColumns
 from service.schemas import EXAMPLE_ULID, Problem, Wire
 
@@ -28,6 +28,7 @@ and a ledger shows what every answer may cost a person.
 - `epsilon` is a decimal number with at most nine decimals; the ledger keeps it as an integer, nano-epsilon.
 - Lists come in pages: `?limit=` and `?cursor=`, with `next_cursor` null on the last.
 - A POST with an `Idempotency-Key` happens once, however often it is sent within a day.
+- A member of a request that may be left out may as well be null.
 """
 
 TAGS = {
@@ -40,6 +41,9 @@ TAGS = {
     "jobs": "Requests for clusters.",
     "results": "What jobs released.",
     "keys": "Who may do what.",
+    "limits": "What a tenant may have at once.",
+    "webhooks": "Who is told what happens.",
+    "audit": "Who did which act of administration, when.",
     "health": "Whether the service is there.",
 }
 
@@ -67,6 +71,8 @@ def document(app: FastAPI) -> dict[str, Any]:
     for unused in ("HTTPValidationError", "ValidationError"):  # the framework's own, in place of our problems
         schemas.pop(unused, None)
     tidied: dict[str, Any] = _tidy(made)
+    wording.add(tidied)
+    links.add(tidied)
     return tidied
 
 

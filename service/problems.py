@@ -6,6 +6,7 @@ Problem
 ├── Forbidden              403 forbidden
 ├── NotFound               404 not_found
 ├── MethodNotAllowed       405 method_not_allowed
+├── RequestTimeout         408 request_timeout
 ├── BudgetExhausted        409 budget_exhausted
 ├── RoundClosed            409 round_closed
 ├── TooFewReports          409 too_few_reports
@@ -110,6 +111,12 @@ class MethodNotAllowed(Problem):
     """The path does not know the method."""
 
     code, status, title = "method_not_allowed", 405, "This path does not know the method"
+
+
+class RequestTimeout(Problem):
+    """A body that arrives too slowly."""
+
+    code, status, title = "request_timeout", 408, "The body did not arrive in time"
 
 
 class BudgetExhausted(Problem):
@@ -322,7 +329,10 @@ def _pointer(path: Sequence[str | int], body: Any, *, keep_last: bool) -> str:
 def documented(*problems: type[Problem], is_limited: bool = True) -> dict[int | str, dict[str, Any]]:
     """The `responses` of an operation that may answer these problems, and those that any may."""
     by_status: dict[int, list[type[Problem]]] = {}
-    kinds: list[type[Problem]] = [*problems, *([RateLimited] if is_limited else []), InternalError, Unavailable]
+    of_any = [PayloadTooLarge, *([RateLimited] if is_limited else []), InternalError, Unavailable]
+    kinds: list[type[Problem]] = [*problems, *of_any]
+    if PayloadTooLarge in kinds:  # whoever takes a body waits for it
+        kinds.append(RequestTimeout)
     for problem in dict.fromkeys(kinds):
         by_status.setdefault(problem.status, []).append(problem)
     return {

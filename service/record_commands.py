@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 from sqlalchemy.orm import Session
 
-from models import record_key
+from models import record_key, webhook
 from models.db import Database
 from models.errors import Refused
 from models.sealing import Keyring
@@ -31,7 +32,7 @@ def upload(dataset_id: str, source: Path, url: str, key: str) -> RecordUpload:
 
 
 def rotate(database: Database, keyring: Keyring, on_progress: Callable[[int], None]) -> tuple[int, list[str]]:
-    """Seal every dataset's key with the newest master key, some in a transaction.
+    """Seal every dataset's key and every webhook's secret with the newest master key, some in a transaction.
 
     What was done stays done, so it can be stopped and begun again; uploads go on meanwhile, and
     what they make with an older key is done too.
@@ -45,14 +46,21 @@ def rotate(database: Database, keyring: Keyring, on_progress: Callable[[int], No
     -------
     n_done : int
     left : list of str
-        Datasets whose key could not be opened, and why.
+        Datasets and secrets that could not be opened, and why.
     """
+    of_each = [_rotate(database, keyring, on_progress, of) for of in (record_key, webhook)]
+    return sum(n_done for n_done, _ in of_each), [reason for _, left in of_each for reason in left]
+
+
+def _rotate(
+    database: Database, keyring: Keyring, on_progress: Callable[[int], None], of: ModuleType
+) -> tuple[int, list[str]]:
     n_done = 0
     while True:
         n_before, left, after = n_done, list[str](), ""
-        while found := _outdated(database, keyring, after):
+        while found := _outdated(database, keyring, after, of):
             with database.transaction() as session:
-                refused = [reason for each in found if (reason := _reseal(session, each, keyring))]
+                refused = [reason for each in found if (reason := _reseal(session, each, keyring, of))]
             n_done += len(found) - len(refused)
             left += refused
             on_progress(n_done)
@@ -61,15 +69,16 @@ def rotate(database: Database, keyring: Keyring, on_progress: Callable[[int], No
             return n_done, left
 
 
-def _reseal(session: Session, dataset_id: str, keyring: Keyring) -> str:
+def _reseal(session: Session, id_: str, keyring: Keyring, of: ModuleType) -> str:
     """Seal one key anew; says why, where that cannot be."""
     try:
-        record_key.reseal(session, dataset_id, keyring)
+        of.reseal(session, id_, keyring)
     except Refused as error:  # before anything was changed
-        return f"{dataset_id}: {error}"
+        return f"{id_}: {error}"
     return ""
 
 
-def _outdated(database: Database, keyring: Keyring, after: str) -> list[str]:
+def _outdated(database: Database, keyring: Keyring, after: str, of: ModuleType) -> list[str]:
     with database.reading() as session:
-        return record_key.outdated(session, keyring, after=after, limit=KEYS_AT_ONCE)
+        found: list[str] = of.outdated(session, keyring, after=after, limit=KEYS_AT_ONCE)
+        return found

@@ -87,7 +87,7 @@ def from_json(shape: Shape, body: bytes, max_reports: int) -> Packed:
         read = _read_json(body)
     except msgspec.ValidationError as error:
         raise _misfit(str(error)) from None
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadRequest("the body is not JSON") from None
     single = (read.report_id, read.slot, read.value)
     columns = (read.report_ids, read.slots, read.values)

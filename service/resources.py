@@ -2,13 +2,24 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from models.dataset import MAX_RECORDS_PER_USER
 from service.clock import from_timestamp
-from service.schemas import EXAMPLE_ULID, Delta, Double, Epsilon, GrantedEpsilon, Name, Wire, example, integer
+from service.schemas import (
+    EXAMPLE_ULID,
+    Delta,
+    Double,
+    Epsilon,
+    GrantedEpsilon,
+    Name,
+    Wire,
+    example,
+    examples,
+    integer,
+)
 from service.spec_schemas import Draw, Encoding, Feature, RoundSpec
 from sfumato.specs import MAX_FEATURES
 
@@ -31,18 +42,18 @@ UserFeature = Annotated[Name, Field(max_length=64)]
 Cursor = Annotated[str | None, Field(description="Where the next page begins; null on the last one.")]
 
 
-def _id(prefix: str) -> Any:
+def id_field(prefix: str) -> Any:
     return Field(pattern=f"^{prefix}_{ULID}$", examples=[f"{prefix}_{EXAMPLE_ULID}"])
 
 
-DatasetId = Annotated[str, _id("ds")]
-RoundId = Annotated[str, _id("rnd")]
-JobId = Annotated[str, _id("job")]
-KeyId = Annotated[str, _id("key")]
-EntryId = Annotated[str, _id("led")]
+DatasetId = Annotated[str, id_field("ds")]
+RoundId = Annotated[str, id_field("rnd")]
+JobId = Annotated[str, id_field("job")]
+KeyId = Annotated[str, id_field("key")]
+EntryId = Annotated[str, id_field("led")]
 
 
-def _check_time(value: str) -> str:
+def check_time(value: str) -> str:
     try:
         from_timestamp(value)
     except ValueError:
@@ -139,7 +150,7 @@ class DatasetPage(Wire):
 class NewGrant(Wire):
     """More budget for a dataset."""
 
-    model_config = example(epsilon=2.0, delta=1e-6)
+    model_config = examples({"epsilon": 2.0}, {"epsilon": 2.0, "delta": 1e-6})
 
     epsilon: GrantedEpsilon = Field(description="How much more; 0 beside a delta alone.")
     delta: Delta = Field(
@@ -331,7 +342,7 @@ class RecordRows(Wire):
 class RecordUpload(Wire):
     """Records that are stored, all of an upload."""
 
-    id: Annotated[str, _id("upl")]
+    id: Annotated[str, id_field("upl")]
     n_records: Count
     n_clipped: Count = Field(description="Records with a value moved to a bound.")
 
@@ -344,49 +355,6 @@ class RecordCounts(Wire):
     n_clipped: Count = Field(description="Records with a value moved to a bound.")
     n_users: Count | None = Field(description="Null where the dataset has no `user_feature`.")
     n_used: Count = Field(description="Records a job may use: of each user the first `max_records_per_user`.")
-
-
-# ---- keys ----
-
-
-class NewKey(Wire):
-    """A key to be made."""
-
-    model_config = example(name="app 4.2", scopes=["device"], dataset_id=f"ds_{EXAMPLE_ULID}")
-
-    name: Annotated[Name, Field(max_length=100)] = Field(description="For people.")
-    scopes: list[Scope] = Field(min_length=1, max_length=6, description="What it may do.")
-    dataset_id: DatasetId | SkipJsonSchema[None] = Field(None, description="The only dataset it sees; left out, all.")
-    expires_at: Annotated[Time, AfterValidator(_check_time)] | SkipJsonSchema[None] = Field(
-        None, description="No use from then on."
-    )
-
-
-class Key(Wire):
-    """A bearer key; its secret is shown once and not kept."""
-
-    id: KeyId
-    name: Name
-    scopes: list[Scope]
-    dataset_id: DatasetId | None
-    created_at: Time
-    expires_at: Time | None
-    revoked_at: Time | None
-
-
-class NewKeySecret(Key):
-    """A key as it was made."""
-
-    secret: str | None = Field(
-        description="`sfk_...`; shown this once. Null where a repeated request is answered again."
-    )
-
-
-class KeyPage(Wire):
-    """Keys, oldest first."""
-
-    items: list[Key]
-    next_cursor: Cursor
 
 
 # ---- health ----

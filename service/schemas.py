@@ -84,7 +84,12 @@ class Wire(BaseModel):
 
 def example(**members: Any) -> ConfigDict:
     """A schema's example, as pydantic's configuration takes it."""
-    return ConfigDict(json_schema_extra={"examples": [members]})
+    return examples(members)
+
+
+def examples(*each: JsonDict) -> ConfigDict:
+    """The same of several."""
+    return ConfigDict(json_schema_extra={"examples": [*each]})
 
 
 # ---- problems ----

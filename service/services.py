@@ -7,19 +7,22 @@ from models.db import Database
 from models.doorbell import Doorbell
 from models.settings import Settings
 from service.auth import KeyCache
+from service.device_rounds import DeviceRounds
 from service.limits import RateLimits
 from service.metrics import GatewayMetrics
+from service.notices import Notices
 from service.problems import RateLimited
 from service.readiness import Readiness
 from service.report_labels import Labellers
 from service.uploads import Uploads
+from service.watches import Watches
 from service.writer import ReportWriter
 
-MAX_WATCHERS = 1000
+MAX_WATCHERS = 1000  # a connection each; looks are shared, and paced
 
 
 class Watchers:
-    """Who waits for jobs at once: each costs a look into the database a second."""
+    """How many wait for jobs at once."""
 
     def __init__(self) -> None:
         self._n = 0
@@ -54,6 +57,9 @@ class Services:
     metrics: GatewayMetrics
     limits: RateLimits
     readiness: Readiness
+    notices: Notices
+    watches: Watches
+    device_rounds: DeviceRounds
+    stopping: asyncio.Event  # set as the server begins to end
     watchers: Watchers = field(default_factory=Watchers)
     labellers: Labellers = field(default_factory=Labellers)
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)  # set as the server begins to end

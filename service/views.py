@@ -7,13 +7,13 @@ this one may have stored a kind this one does not know.
 from collections.abc import Sequence
 from typing import Any
 
-from models import answer, ledger, record, tenant
+from models import answer, audit, ledger, record, tenant
 from models import dataset as datasets
 from models import job as jobs
 from models import result as results
 from models import round as rounds
 from models.db import canonical_json
-from service import resources
+from service import key_resources, resources
 from service.clock import optional_timestamp, timestamp
 from sfumato.accounting import ATTO, NANO
 
@@ -192,14 +192,14 @@ def _charge(asked: Json, reference: str) -> Json:
     return asked | amounts | {"reference": reference}
 
 
-def key(row: tenant.Key) -> resources.Key:
+def key(row: tenant.Key) -> key_resources.Key:
     """A key, without its secret."""
-    return resources.Key.model_validate(_key_members(row))
+    return key_resources.Key.model_validate(_key_members(row))
 
 
-def new_key(row: tenant.Key, secret: str | None) -> resources.NewKeySecret:
+def new_key(row: tenant.Key, secret: str | None) -> key_resources.NewKeySecret:
     """A key as it was made; without the secret where a repeated request is answered."""
-    return resources.NewKeySecret.model_validate(_key_members(row) | {"secret": secret})
+    return key_resources.NewKeySecret.model_validate(_key_members(row) | {"secret": secret})
 
 
 def _key_members(row: tenant.Key) -> dict[str, Any]:
@@ -212,4 +212,12 @@ def _key_members(row: tenant.Key) -> dict[str, Any]:
         "created_at": timestamp(row.created_at),
         "expires_at": optional_timestamp(row.expires_at),
         "revoked_at": optional_timestamp(row.revoked_at),
+        "replaces": row.replaces,
+        "replaced_by": row.replaced_by,
     }
+
+
+def audit_event(row: audit.AuditEvent) -> key_resources.AuditEvent:
+    """An act of administration."""
+    columns = {column.key: getattr(row, column.key) for column in audit.AuditEvent.__table__.columns}
+    return key_resources.AuditEvent.model_validate(columns | {"at": timestamp(row.at)})

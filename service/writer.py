@@ -12,13 +12,16 @@ from collections import deque
 from dataclasses import dataclass
 
 import structlog
+from sqlalchemy.orm import Session
 
 from models import round as rounds
 from models.db import Database
 from models.doorbell import Doorbell
 from models.errors import RoundClosed
+from models.round import Received
 from service.logs import describe
 from service.metrics import GatewayMetrics
+from service.notices import Notices
 from service.problems import Unavailable
 from service.reports import Packed
 
@@ -45,12 +48,21 @@ class ReportWriter:
         Rung where a round became full, after the commit.
     metrics : GatewayMetrics, optional
         Counts what is stored.
+    notices : Notices, optional
+        Told of jobs and datasets that changed by it.
     """
 
-    def __init__(self, database: Database, doorbell: Doorbell, metrics: GatewayMetrics | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        doorbell: Doorbell,
+        metrics: GatewayMetrics | None = None,
+        notices: Notices | None = None,
+    ) -> None:
         self._database = database
         self._doorbell = doorbell
         self._metrics = metrics or GatewayMetrics()
+        self._notices = notices or Notices(None)
         self._changed = threading.Condition()
         self._pending: deque[_Waiting] = deque()
         self._is_ending = False
@@ -104,13 +116,21 @@ class ReportWriter:
             if not group:
                 return
             began = time.perf_counter()
-            outcome, full = self._commit(group)
+            outcome, received = self._commit(group)
             seconds = time.perf_counter() - began
             _tell(group, outcome)
             n_reports = sum(each.packed.n_reports for each in group if each.round_id not in outcome)
             self._metrics.committed(len(group), n_reports, seconds)
-            for job_or_round_id in full:
-                self._doorbell.ring(job_or_round_id)
+            self._announce(received)
+
+    def _announce(self, received: dict[str, Received]) -> None:
+        """Ring for rounds that are full; say whose progress changed, of a round that is open within a second."""
+        for round_id, each in received.items():
+            if each.is_full:
+                self._notices.tell(each.dataset_id, *([] if each.job_id is None else [each.job_id]))
+                self._doorbell.ring(each.job_id or round_id)
+            elif each.job_id is not None:
+                self._notices.tell_soon(each.job_id)
 
     def _take(self) -> list[_Waiting]:
         group: list[_Waiting] = []
@@ -120,31 +140,31 @@ class ReportWriter:
             n_bytes += len(group[-1].packed.data)
         return group
 
-    def _commit(self, group: list[_Waiting]) -> tuple[dict[str, Exception], list[str]]:
-        """One transaction; the rounds that took nothing with the reason why, and what is runnable now."""
+    def _commit(self, group: list[_Waiting]) -> tuple[dict[str, Exception], dict[str, Received]]:
+        """One transaction; the rounds that took nothing with the reason why, and what it did to the others."""
         of_round: dict[str, list[Packed]] = {}
         for waiting in group:
             of_round.setdefault(waiting.round_id, []).append(waiting.packed)
-        refused: dict[str, Exception] = {}
-        full: list[str] = []
+
+        def receive(session: Session) -> tuple[dict[str, Exception], dict[str, Received]]:
+            refused: dict[str, Exception] = {}
+            received: dict[str, Received] = {}
+            now = self._database.clock()
+            for round_id in sorted(of_round):  # every gateway locks rounds in this order
+                reports = of_round[round_id]
+                n_reports = sum(packed.n_reports for packed in reports)
+                data = b"".join(packed.data for packed in reports)
+                try:
+                    received[round_id] = rounds.receive(session, round_id, n_reports, data, now=now)
+                except RoundClosed as closed:  # raised before anything was written
+                    refused[round_id] = closed
+            return refused, received
+
         try:
-            with self._database.transaction() as session:
-                now = self._database.clock()
-                for round_id in sorted(of_round):  # every gateway locks rounds in this order
-                    reports = of_round[round_id]
-                    n_reports = sum(packed.n_reports for packed in reports)
-                    data = b"".join(packed.data for packed in reports)
-                    try:
-                        received = rounds.receive(session, round_id, n_reports, data, now=now)
-                    except RoundClosed as closed:  # raised before anything was written
-                        refused[round_id] = closed
-                    else:
-                        if received.is_full:
-                            full.append(received.job_id or round_id)
+            return self._database.run("receive_reports", receive)
         except Exception as error:  # a commit that fails must not end the thread
             log.error("commit_failed", n_requests=len(group), **describe(error))
-            return dict.fromkeys(of_round, Unavailable("the reports could not be stored; send them again")), []
-        return refused, full
+            return dict.fromkeys(of_round, Unavailable("the reports could not be stored; send them again")), {}
 
 
 def _tell(group: list[_Waiting], refused: dict[str, Exception]) -> None:

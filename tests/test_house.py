@@ -253,8 +253,8 @@ class TestDemoCheck:
         "seconds": 30.0,
     }
 
-    def check(self, summary: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, ROOT / "tools" / "check_demo.py"]
+    def check(self, summary: dict[str, Any], *options: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, ROOT / "tools" / "check_demo.py", *options]
         return subprocess.run(command, input=json.dumps(summary), capture_output=True, text=True, check=False)
 
     def test_it_lets_a_good_demo_pass(self) -> None:
@@ -275,6 +275,27 @@ class TestDemoCheck:
         checked = self.check(self.GOOD | {name: value})
         assert checked.returncode == 1
         assert "falls short" in checked.stderr
+
+    @pytest.mark.parametrize(
+        ("told", "status"),
+        [
+            ({}, 0),
+            ({"killed": [{"what": "gateway-1"}]}, 1),
+            ({"same_clusters": False}, 1),
+            ({"same_ledger": False}, 1),
+            ({"complaints": ["lost"]}, 1),
+            (None, 1),
+        ],
+        ids=["good", "no worker killed", "clusters", "ledger", "complaint", "none at all"],
+    )
+    def test_it_looks_at_the_accidents_of_one_as_in_production(
+        self, tmp_path: Path, told: dict[str, Any] | None, status: int
+    ) -> None:
+        killed = [{"what": "worker-2"}, {"what": "gateway-1"}]
+        good = {"killed": killed, "same_clusters": True, "same_ledger": True, "complaints": []}
+        (tmp_path / "result.json").write_text(json.dumps({} if told is None else {"production": good | told}))
+        summary = self.GOOD | {"result": str(tmp_path / "result.json")}
+        assert self.check(summary, "--production").returncode == status
 
 
 class TestDevice:

@@ -97,8 +97,8 @@ class TestTheSearch:
 
     def test_an_exception_holds_for_one_file_and_one_form(self) -> None:
         texts = sources()
-        both = texts["models/db.py"] + "\nimport random\n"
-        assert faults(texts | {"models/db.py": both}) == ["models/db.py: random beside the seams"]
+        both = texts["models/tenant.py"] + "\nimport random\n"
+        assert faults(texts | {"models/tenant.py": both}) == ["models/tenant.py: random beside the seams"]
         moved = {"models/db.py": "", "models/dbs.py": texts["models/db.py"]}
         assert faults(texts | moved) == [
             "models/dbs.py: secrets beside the seams",

@@ -19,8 +19,8 @@ import pytest
 import redis
 from sqlalchemy import create_engine, inspect, text
 
-from tests import servers
-from tests.servers import (
+from demo import servers
+from demo.servers import (
     SCRATCH_PREFIX,
     PostgresServer,
     RedisServer,
@@ -77,8 +77,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 class TestServers:
     def test_both_can_be_had(self) -> None:
-        assert postgres_installations(), "no PostgreSQL: see the message of ServerMissing in tests/servers.py"
-        assert redis_installations(), "no Redis: see the message of ServerMissing in tests/servers.py"
+        assert postgres_installations(), "no PostgreSQL: see the message of ServerMissing in demo/servers.py"
+        assert redis_installations(), "no Redis: see the message of ServerMissing in demo/servers.py"
 
     def test_they_listen_on_loopback_alone_ask_for_a_password_and_end(self, server: Server) -> None:
         assert server.process is not None
@@ -101,7 +101,7 @@ class TestServers:
     def test_they_end_when_their_parent_is_killed(self) -> None:
         script = (
             "import json, time\n"
-            "from tests.servers import PostgresServer, RedisServer\n"
+            "from demo.servers import PostgresServer, RedisServer\n"
             "begun = [PostgresServer(), RedisServer()]\n"
             "for server in begun: server.start()\n"
             "print(json.dumps([server.process.pid for server in begun]), flush=True)\n"

@@ -12,11 +12,13 @@ from types import FrameType
 
 import structlog
 
+from models.bulletin import open_bulletin
 from models.db import Database
 from models.doorbell import open_doorbell
 from models.exposition import expose
 from models.process import end_with_starter
 from models.settings import Settings, settings
+from models.tracing import open_tracer
 from workers.child import RunCentral, StartPlan
 from workers.metrics import WorkerMetrics
 from workers.process import leave_no_core, log_to_stderr
@@ -42,11 +44,20 @@ def main(
     log_to_stderr()
     chosen = chosen or settings()
     redis_url = chosen.redis_url.get_secret_value() if chosen.redis_url else None
-    database = Database(chosen.resolved_database_url, pool_size=2)
+    database = Database(chosen.resolved_database_url, pool_size=2, wait_seconds=chosen.database_wait_seconds)
     doorbell = open_doorbell(redis_url, chosen.poll_seconds)
-    metrics = WorkerMetrics(doorbell)
+    bulletin = open_bulletin(redis_url)
+    tracer = open_tracer(chosen, "sfumato-worker")
+    metrics = WorkerMetrics(doorbell, bulletin, tracer, database=database)
     supervisor = Supervisor(
-        chosen, database, doorbell, stop_with_parent=is_bound, start=start, run_central=run_central, metrics=metrics
+        chosen,
+        database,
+        doorbell,
+        stop_with_parent=is_bound,
+        start=start,
+        run_central=run_central,
+        metrics=metrics,
+        bulletin=bulletin,
     )
     stop_exposing = expose(metrics.registry, chosen.host, chosen.metrics_port)
 
@@ -59,6 +70,8 @@ def main(
     log.info("worker_started", pid=os.getpid(), embedded=chosen.embedded, doorbell="redis" if redis_url else "polling")
     supervisor.run()
     stop_exposing()
+    if tracer is not None:
+        tracer.close()
     database.close()
     log.info("worker_stopped", pid=os.getpid())
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy.orm import Session
 
 from clustering.curator import Curator, Question, Records
 from models import answer
@@ -62,22 +63,23 @@ class JobJournal:
         asked = Asked(
             question.what, question.epsilon_nano, question.n_values, question.digest, delta_atto=question.delta_atto
         )
-        with self._database.transaction() as session:
+
+        def charge(session: Session) -> tuple[bool, bytes | None]:
             now = self._database.clock()
-            is_canceled = jobs.held_job(session, self._held).cancel_requested
-            if is_canceled:
+            if jobs.held_job(session, self._held).cancel_requested:
                 jobs.let_go(session, self._held, now=now)
-                packed = None
-            else:
-                packed = answer.charge(session, self._held, index, asked, now=now)
+                return True, None
+            return False, answer.charge(session, self._held, index, asked, now=now)
+
+        is_canceled, packed = self._database.run("charge_question", charge)
         if is_canceled:
             raise Canceled
         return None if packed is None else unpack(packed)
 
     def keep(self, index: int, noisy: NDArray[np.int64]) -> None:
         """Store an answer. Raises StaleFence."""
-        with self._database.transaction() as session:
-            answer.keep(session, self._held, index, pack(noisy))
+        packed = pack(noisy)
+        self._database.run("keep_answer", lambda session: answer.keep(session, self._held, index, packed))
 
 
 def pack(noisy: NDArray[np.int64]) -> bytes:

@@ -5,8 +5,11 @@ import os
 import resource
 import sys
 import traceback
+from typing import TextIO, cast
 
 import structlog
+
+from models.log_stream import LogStream
 
 WHOLE_SECONDS = "%Y-%m-%dT%H:%M:%SZ"  # finer times would tell how long a job over records took
 
@@ -27,7 +30,7 @@ def log_to_stderr() -> None:
             lines,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, LogStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 

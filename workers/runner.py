@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.orm import undefer
+from sqlalchemy.orm import Session, undefer
 
 from clustering import registry
 from clustering.central import run as central_run
@@ -130,8 +130,9 @@ def fold_alone(database: Database, round_id: str) -> None:
     if closed is None or closed.state != RoundState.CLOSED:
         return
     tally, n_reports = _fold(database, closed)
-    with database.transaction() as session:
-        rounds.store_tally(session, round_id, tally, n_reports, now=database.clock())
+    database.run(
+        "store_tally", lambda session: rounds.store_tally(session, round_id, tally, n_reports, now=database.clock())
+    )
 
 
 def _collect(database: Database, held: Claim, job: Job, features: tuple[Feature, ...], start: StartPlan) -> Outcome:
@@ -155,8 +156,10 @@ def _collect(database: Database, held: Claim, job: Job, features: tuple[Feature,
 
 
 def _publish(database: Database, held: Claim, document: dict[str, Any]) -> Outcome:
-    with database.transaction() as session:
+    def publish(session: Session) -> None:
         jobs.succeed(session, held, document, software_version=version("sfumato-server"), now=database.clock())
+
+    database.run("publish_result", publish)
     return Outcome.SUCCEEDED
 
 
@@ -203,16 +206,22 @@ class _OwnRounds:
     def _open(self, wanted: RoundSpec) -> Outcome:
         """Post the round's cost, publish it, let the job wait: one transaction."""
         database, held = self._database, self._held
-        with database.transaction() as session:
+
+        def open_round(session: Session) -> Round | None:
             job = jobs.held_job(session, held)
             if job.cancel_requested:  # nothing more is spent on it
                 jobs.let_go(session, held, now=database.clock())
-                return Outcome.CANCELED
+                return None
             dataset = session.get_one(Dataset, job.dataset_id)
             opened = rounds.open_for_job(
                 session, dataset, wanted, job.collect, job_id=job.id, actor=job.created_by, now=database.clock()
             )
-            jobs.suspend(session, held)
+            jobs.suspend(session, held, now=database.clock())
+            return opened
+
+        opened = database.run("open_round", open_round)
+        if opened is None:
+            return Outcome.CANCELED
         log.info("round_opened", job_id=held.job_id, round_id=opened.id, index=opened.index)
         return Outcome.COLLECTING
 
@@ -269,10 +278,14 @@ def _tallied(database: Database, held: Claim, round_id: str) -> Round:
         found = session.get_one(Round, round_id, options=[undefer(Round.tally)])
     if found.state != RoundState.TALLIED:
         tally, n_reports = _fold(database, found)
-        with database.transaction() as session:
+
+        def store(session: Session) -> Round:
             jobs.held_job(session, held)
-            found = rounds.store_tally(session, round_id, tally, n_reports, now=database.clock())
-            session.refresh(found, ["tally"])  # the stored one: another worker may have come first
+            stored = rounds.store_tally(session, round_id, tally, n_reports, now=database.clock())
+            session.refresh(stored, ["tally"])  # the stored one: another worker may have come first
+            return stored
+
+        found = database.run("store_tally", store)
     n_reports = found.n_reports or 0
     if n_reports < found.min_reports:
         out_of_time = found.job_id == held.job_id and (found.closed_at or 0) >= found.closes_at
@@ -295,8 +308,10 @@ def _fold(database: Database, closed: Round) -> tuple[bytes, int]:
 
 def _fail(database: Database, held: Claim, state: JobState, code: str, detail: str) -> Outcome:
     try:
-        with database.transaction() as session:
-            jobs.fail(session, held, state, code=code, detail=detail, now=database.clock())
+        database.run(
+            "fail_job",
+            lambda session: jobs.fail(session, held, state, code=code, detail=detail, now=database.clock()),
+        )
     except StaleFence:
         return Outcome.STALE
     log.info("job_failed", job_id=held.job_id, state=state.value, code=code)

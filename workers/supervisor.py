@@ -2,7 +2,8 @@
 
 It loads no numba and computes nothing, so it is never too busy to renew a lease or to
 kill a child: on cancel, on the deadline, when the job is somebody else's by now. Between
-and during jobs it sweeps: closes rounds past their time, folds rounds no job will fold.
+and during jobs it sweeps: closes rounds past their time, folds rounds no job will fold, and
+sees to it that no dead worker's lease outlasts a clock that was set back.
 A database that is away is waited for; what this worker holds meanwhile lapses by itself.
 """
 
@@ -13,11 +14,14 @@ from dataclasses import dataclass
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from models import fold as folds
 from models import idempotency
 from models import job as jobs
+from models import lease as leases
 from models import round as rounds
+from models.bulletin import Bulletin, SilentBulletin
 from models.db import SECOND, Database
 from models.doorbell import Doorbell
 from models.errors import StaleFence
@@ -29,7 +33,8 @@ from workers.metrics import DIED, GOES_ON, UNDONE, WorkerMetrics
 from workers.process import describe
 
 WATCH_SECONDS = 0.1  # how often a job under way is looked at: a cancel is seen within it
-SWEEP_SECONDS = 1.0  # how often rounds to close or fold are looked for; a lost ring costs at most this
+SWEEP_SECONDS = 1.0  # how often rounds to close or fold are looked for
+LOOK_SECONDS = 0.5  # how often an idle worker looks for jobs without a ring: a lost one, or a lapsed lease, costs that
 FORGET_SECONDS = 600.0  # how often old idempotency keys are dropped
 LAST_WORD_SECONDS = 1.0  # a child that just ended its claim may still be about to say so
 AWAY_SECONDS = 1.0  # between looks at a job under way while the database is away
@@ -88,6 +93,8 @@ class Supervisor:
         Runs central algorithms.
     metrics : WorkerMetrics, optional
         Counts what is done.
+    bulletin : Bulletin, optional
+        Told of jobs that changed, and of datasets whose open rounds may have.
     """
 
     def __init__(
@@ -100,12 +107,14 @@ class Supervisor:
         start: StartPlan | None = None,
         run_central: RunCentral | None = None,
         metrics: WorkerMetrics | None = None,
+        bulletin: Bulletin | None = None,
     ) -> None:
         self._metrics = metrics or WorkerMetrics()
         self._idle_since: int | None = None
         self._settings = settings
         self._database = database
         self._doorbell = doorbell
+        self._bulletin = bulletin or SilentBulletin()
         self._child = ChildHandle(settings.resolved_database_url, start, run_central, warm=settings.warm_kernels)
         self._lease = int(settings.lease_seconds * SECOND)
         self._parent = os.getppid() if stop_with_parent else None
@@ -125,7 +134,7 @@ class Supervisor:
             while not self._is_stopping():
                 try:
                     if not self._turn():
-                        self._doorbell.wait(SWEEP_SECONDS)
+                        self._doorbell.wait(LOOK_SECONDS)
                     back_off = 0.0
                 except ChildDied as died:
                     log.error("child_did_not_start", exit_status=died.exit_status)
@@ -159,16 +168,20 @@ class Supervisor:
         with database.reading() as session:
             if not jobs.is_any_waiting(session, now=database.clock()):
                 return False
-        with database.transaction() as session:
+
+        def claim(session: Session) -> tuple[Claim | None, Job | None]:
             held = jobs.claim(
                 session, now=database.clock(), lease_microseconds=self._lease, max_attempts=settings.max_attempts
             )
-            job = session.get(Job, held.job_id) if held is not None else None
+            return held, session.get(Job, held.job_id) if held is not None else None
+
+        held, job = database.run("claim_job", claim)
         if held is None or job is None:
             return False
         claimed = self._metrics.claimed(job, held, now=database.clock(), idle_since=self._idle_since)
         log.info("job_claimed", job_id=held.job_id, fence=held.fence)
         self._child.ask(JobTask(held))
+        self._bulletin.tell(held.job_id)
         try:
             reply = self._watch(self._look_at_job(held))
         except ChildDied as died:
@@ -186,6 +199,8 @@ class Supervisor:
                 self._hand_back(held, is_attempt=True)
                 raise _Undone(reply)
             claimed.ended(self._outcome(held))
+        finally:
+            self._bulletin.tell(held.job_id, job.dataset_id)
         return True
 
     def _outcome(self, held: Claim) -> str:
@@ -201,10 +216,12 @@ class Supervisor:
         """What to do every so often while the child works on a job; raises _Kill or StaleFence."""
         renewal_is_due = self._renewal()
 
+        def renew(session: Session) -> Job:
+            return jobs.renew(session, held, now=self._database.clock(), lease_microseconds=self._lease)
+
         def look() -> None:
             if renewal_is_due():
-                with self._database.transaction() as session:
-                    job = jobs.renew(session, held, now=self._database.clock(), lease_microseconds=self._lease)
+                job = self._database.run("renew_lease", renew)
             else:
                 with self._database.reading() as session:
                     job = session.get_one(Job, held.job_id)
@@ -224,22 +241,27 @@ class Supervisor:
         if reason == STOP:
             self._hand_back(held, is_attempt=False)
             return
+
+        def settle(session: Session) -> None:
+            now = self._database.clock()
+            if reason == CANCEL:
+                jobs.let_go(session, held, now=now)
+            elif reason == DEADLINE_EXCEEDED:
+                detail = f"computed for longer than {self._settings.job_seconds:g} s"
+                jobs.fail(session, held, JobState.FAILED, code=DEADLINE_EXCEEDED, detail=detail, now=now)
+
         try:
-            with self._database.transaction() as session:
-                now = self._database.clock()
-                if reason == CANCEL:
-                    jobs.let_go(session, held, now=now)
-                elif reason == DEADLINE_EXCEEDED:
-                    detail = f"computed for longer than {self._settings.job_seconds:g} s"
-                    jobs.fail(session, held, JobState.FAILED, code=DEADLINE_EXCEEDED, detail=detail, now=now)
+            self._database.run("settle_claim", settle)
         except StaleFence:
             log.info("claim_over", job_id=held.job_id)
 
     def _hand_back(self, held: Claim, *, is_attempt: bool) -> None:
         """Let another worker have the job at once; where the database is away, when the lease lapses."""
         try:
-            with self._database.transaction() as session:
-                jobs.hand_back(session, held, is_attempt=is_attempt, now=self._database.clock())
+            self._database.run(
+                "hand_back",
+                lambda session: jobs.hand_back(session, held, is_attempt=is_attempt, now=self._database.clock()),
+            )
         except StaleFence:
             return
         except SQLAlchemyError as error:
@@ -324,14 +346,19 @@ class Supervisor:
                 pause = AWAY_SECONDS
 
     def _sweep(self) -> None:
-        """Close rounds past their time and ring for their jobs; drop old idempotency keys."""
+        """Close rounds past their time and ring for their jobs; shorten leases no clock of now wrote; drop old keys."""
         if not self._sweep_is_due():
             return
-        with self._database.transaction() as session:
-            waiting = rounds.close_due(session, now=self._database.clock())
-        for job_id in waiting:
+
+        def close(session: Session) -> list[str | None]:
+            now = self._database.clock()
+            leases.shorten(session, now=now, lease_microseconds=self._lease)
+            return rounds.close_due(session, now=now)
+
+        for job_id in self._database.run("close_rounds", close):
             if job_id is not None:
                 self._doorbell.ring(job_id)
+                self._bulletin.tell(job_id)
         if self._forget_is_due():
             with self._database.transaction() as session:
                 idempotency.forget(session, now=self._database.clock())

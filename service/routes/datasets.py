@@ -7,7 +7,7 @@ from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
 
 from models import dataset as datasets
-from models import removal
+from models import quota, removal
 from models.dataset import OutOfBounds, Trust
 from models.tenant import Caller, Scope
 from service import problems, views
@@ -18,8 +18,6 @@ from service.dependencies import (
     PageHere,
     Posting,
     ServicesHere,
-    etag,
-    is_named,
     once,
     respond,
     to_json,
@@ -27,6 +25,7 @@ from service.dependencies import (
 from service.problems import PreconditionFailed, documented
 from service.resources import Dataset, DatasetChange, DatasetPage, NewDataset
 from service.spec_schemas import feature_to_domain
+from service.validators import etag, is_named
 from sfumato.accounting import parse_delta, parse_epsilon
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
@@ -67,7 +66,7 @@ def create_dataset(body: NewDataset, posting: PostingHere) -> Response:
             epsilon_nano=parse_epsilon(body.epsilon),
             min_reports=body.min_reports,
             keep_reports=body.keep_reports,
-            max_datasets=posting.services.settings.max_datasets,
+            max_datasets=quota.limits(session, posting.caller.tenant_id, posting.services.settings).max_datasets,
             now=now,
             user_feature=body.user_feature,
             max_records_per_user=body.max_records_per_user,
@@ -145,6 +144,7 @@ def update_dataset(
             name=body.name,
             min_reports=body.min_reports,
             keep_reports=body.keep_reports,
+            now=services.database.clock(),
         )
         return _tagged(views.dataset(changed))
 
@@ -161,8 +161,10 @@ def delete_dataset(dataset_id: DatasetIdInPath, caller: KeeperHere, services: Se
 
     Needs the scope `datasets`.
     """
-    with services.database.transaction() as session:
-        removal.remove(session, caller, dataset_id, now=services.database.clock())
+    canceled = services.database.run(
+        "delete_dataset", lambda session: removal.remove(session, caller, dataset_id, now=services.database.clock())
+    )
+    services.notices.tell(dataset_id, *canceled)
     return Response(status_code=204)
 
 

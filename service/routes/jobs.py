@@ -2,12 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
 
 from models import dataset as datasets
 from models import job as jobs
+from models import quota
 from models import round as rounds
 from models.tenant import Caller, Scope
 from service import events, problems, submission, views
@@ -77,7 +79,7 @@ def create_job(body: NewJob, posting: PostingHere) -> Response:
             delta_atto=submission.delta_atto(algorithm),
             collect=collect,
             round_ids=body.round_ids,
-            max_active_jobs=posting.services.settings.max_active_jobs,
+            max_active_jobs=quota.limits(session, posting.caller.tenant_id, posting.services.settings).max_active_jobs,
             now=now,
         )
         return Made(views.job(submitted, []), location=f"/v1/jobs/{submitted.id}", ring=submitted.id)
@@ -92,13 +94,15 @@ def create_job(body: NewJob, posting: PostingHere) -> Response:
     operation_id="listJobs",
     summary="List jobs",
     response_model=JobPage,
-    responses=documented(*_DENIED, problems.ValidationFailed),
+    responses=documented(*_DENIED, problems.NotFound, problems.ValidationFailed),
 )
 def list_jobs(
     caller: AnalystHere, page: PageHere, services: ServicesHere, dataset_id: DatasetIdInQuery = None
 ) -> Response:
     """Every job the key sees, oldest first. Needs the scope `jobs`."""
     with services.database.reading() as session:
+        if dataset_id is not None:
+            datasets.get(session, caller, dataset_id, deleted=True)
         rows = jobs.page(session, caller, dataset_id=dataset_id, after=page.after, limit=page.limit + 1)
         rows, next_cursor = page.cut(rows, lambda row: row.id)
         own_rounds = rounds.of_jobs(session, [row.id for row in rows])
@@ -131,7 +135,8 @@ async def get_job(
 ) -> Response:
     """One job, at once or when it is over. Needs the scope `jobs`."""
     seconds = min(wait, services.settings.max_wait_seconds)
-    return respond(await events.wait(services, caller, job_id, seconds, request.is_disconnected))
+    seen = await events.wait(services, caller, job_id, seconds, request.is_disconnected)
+    return Response(seen.document, media_type="application/json")
 
 
 @router.post(
@@ -150,7 +155,7 @@ def cancel_job(job_id: JobIdInPath, posting: PostingHere) -> Response:
 
     def cancel(session: Session, now: int) -> Made:
         canceled = jobs.cancel(session, posting.caller, job_id, now=now)
-        return Made(views.job(canceled, rounds.of_job(session, job_id)))
+        return Made(views.job(canceled, rounds.of_job(session, job_id)), tell=[job_id, canceled.dataset_id])
 
     return posting.answer(200, cancel)
 
@@ -165,19 +170,31 @@ def cancel_job(job_id: JobIdInPath, posting: PostingHere) -> Response:
         200: {
             "description": "Server-sent events: `event: job`, `data:` a Job, at every change until it is over.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        }
+        },
+        204: {"description": "The job is over, and the client has seen its end: it is not to ask again."},
     },
 )
-async def stream_job_events(job_id: JobIdInPath, caller: AnalystHere, services: ServicesHere) -> Response:
-    """The job now and at every change, as server-sent events; ends when the job is over. A line that begins
-    with a colon only keeps the connection open.
+async def stream_job_events(
+    job_id: JobIdInPath,
+    caller: AnalystHere,
+    services: ServicesHere,
+    last_event_id: Annotated[
+        str | SkipJsonSchema[None], Header(alias="Last-Event-ID", description="The `id` of the event seen last.")
+    ] = None,
+) -> Response:
+    """The job now and at every change, as server-sent events; ends when the job is over, or with the key. A line that
+    begins with a colon only keeps the connection open. Each event tells the whole job, so a client that comes back
+    with `Last-Event-ID` has missed nothing but states in between; what it saw last is not sent again.
 
     Needs the scope `jobs`.
     """
     services.watchers.check()
-    first = await events.look(services, caller, job_id)  # a problem, where there is one, comes before the stream
+    # a problem, where there is one, comes before the stream
+    first = await services.watches.look(caller, job_id)
+    if events.is_over_for(first, last_event_id):
+        return Response(status_code=204)
     return StreamingResponse(
-        events.stream(services, caller, job_id, first),
+        events.stream(services, caller, job_id, first, last_event_id),
         media_type="text/event-stream",
         headers={"x-accel-buffering": "no"},
     )

@@ -1,4 +1,4 @@
-"""Keys: made, listed, revoked."""
+"""Keys: made, replaced, listed, revoked."""
 
 from typing import Annotated
 
@@ -7,13 +7,14 @@ from sqlalchemy.orm import Session
 
 from models import dataset as datasets
 from models import tenant
+from models.db import SECOND
 from models.tenant import Caller, Scope
 from service import problems, views
 from service.auth import require
 from service.clock import from_timestamp
 from service.dependencies import KeyIdInPath, Made, PageHere, Posting, ServicesHere, once, respond
+from service.key_resources import KeyPage, KeyRotation, NewKey, NewKeySecret
 from service.problems import ValidationFailed, documented
-from service.resources import KeyPage, NewKey, NewKeySecret
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 
@@ -44,9 +45,7 @@ def create_key(body: NewKey, posting: PostingHere) -> Response:
     expires_at = None if body.expires_at is None else from_timestamp(body.expires_at)
 
     def create(session: Session, now: int) -> Made:
-        if expires_at is not None and not now < expires_at < now + MAX_LIFE_MICROSECONDS:
-            message = "a time to come is needed, at most a hundred years from now"
-            raise ValidationFailed(errors=[{"pointer": "/expires_at", "message": message}])
+        _check_end(expires_at, now)
         if body.dataset_id is not None:
             datasets.get(session, posting.caller, body.dataset_id)
         made, secret = tenant.create_key(
@@ -56,13 +55,62 @@ def create_key(body: NewKey, posting: PostingHere) -> Response:
             scopes=[Scope(scope) for scope in body.scopes],
             dataset_id=body.dataset_id,
             expires_at=expires_at,
+            by=posting.caller,
             now=now,
         )
-        return Made(
-            views.new_key(made, secret), location=f"/v1/keys/{made.id}", kept=views.new_key(made, None)
-        )  # the secret is nowhere in the database, not in a kept answer either
+        return _made(made, secret)
 
     return posting.answer(201, create)
+
+
+def _check_end(expires_at: int | None, now: int) -> None:
+    if expires_at is not None and not now < expires_at < now + MAX_LIFE_MICROSECONDS:
+        message = "a time to come is needed, at most a hundred years from now"
+        raise ValidationFailed(errors=[{"pointer": "/expires_at", "message": message}])
+
+
+def _made(key: tenant.Key, secret: str) -> Made:
+    """The answer; what is kept of it for a repeated request is without the secret, which is nowhere in the database."""
+    return Made(views.new_key(key, secret), location=f"/v1/keys/{key.id}", kept=views.new_key(key, None))
+
+
+@router.post(
+    "/{key_id}/rotate",
+    operation_id="rotateKey",
+    summary="Replace a key",
+    status_code=201,
+    response_model=NewKeySecret,
+    responses=documented(
+        *_DENIED, problems.BadRequest, problems.NotFound, problems.Conflict, problems.ValidationFailed,
+        problems.IdempotencyKeyReused, problems.PayloadTooLarge, problems.UnsupportedMediaType,
+    ),
+)  # fmt: skip
+def rotate_key(key_id: KeyIdInPath, body: KeyRotation, posting: PostingHere) -> Response:
+    """Makes a key of the same name, scopes and dataset, with a secret of its own. The old one works beside it for
+    `overlap_seconds`, or until it would have expired anyway, so that whoever uses it can change over meanwhile; with 0
+    it ends as a revoked one does.
+
+    A key is replaced once, and one that is revoked or has expired not at all: `conflict`. A key may replace itself.
+    Needs the scope `admin` and a key that is not bound to one dataset: a key of less that could replace itself would
+    let whoever finds it lock out whoever lost it.
+    """
+    expires_at = None if body.expires_at is None else from_timestamp(body.expires_at)
+
+    def rotate(session: Session, now: int) -> Made:
+        _check_end(expires_at, now)
+        made, secret = tenant.rotate_key(
+            session,
+            posting.caller,
+            key_id,
+            overlap_microseconds=body.overlap_seconds * SECOND,
+            expires_at=expires_at,
+            now=now,
+        )
+        return _made(made, secret)
+
+    response = posting.answer(201, rotate)
+    posting.services.keys.forget()
+    return response
 
 
 @router.get(
@@ -95,7 +143,9 @@ def revoke_key(key_id: KeyIdInPath, caller: AdminHere, services: ServicesHere) -
 
     Needs the scope `admin` and a key that is not bound to one dataset.
     """
-    with services.database.transaction() as session:
-        tenant.revoke_key(session, caller.tenant_id, key_id, now=services.database.clock())
+    now = services.database.clock()
+    services.database.run(
+        "revoke_key", lambda session: tenant.revoke_key(session, caller.tenant_id, key_id, by=caller, now=now)
+    )
     services.keys.forget()
     return Response(status_code=204)

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from models import audit, quota, record, record_key, removal, sealing
 from models import dataset as datasets
-from models import record, record_key, removal, sealing
+from models.audit import Act
 from models.dataset import Dataset, Trust
 from models.record import Upload
 from models.tenant import Caller, Scope
@@ -21,6 +22,8 @@ from service.record_formats import READERS
 from service.resources import RecordCounts, RecordUpload
 from service.services import Services
 from service.uploads import read
+
+UPLOAD = "create_records"  # the transaction that stores one
 
 router = APIRouter(prefix="/v1/datasets", tags=["records"])
 
@@ -86,7 +89,7 @@ async def upload_records(
         upload = Upload(key, len(dataset.features))
         intake = Intake(dataset, upload, services.settings.max_upload_records, held.take)
         await read(request.stream(), reader_of(intake), digest)
-        posting = Posting(services, caller, _kept_key(key, idempotency_key), digest.digest())
+        posting = Posting(services, caller, _kept_key(key, idempotency_key), digest.digest(), UPLOAD)
         return await run_in_threadpool(_store, posting, intake.finish())
 
 
@@ -100,9 +103,12 @@ def _check(services: Services, caller: Caller, dataset_id: str) -> Dataset:
 def _opened(services: Services, caller: Caller, dataset_id: str) -> tuple[Dataset, record_key.DataKey]:
     """The dataset and the key that seals its records; before anything of the body is read."""
     keyring = sealing.keyring_of(services.settings)
-    with services.database.transaction() as session:
+
+    def open_(session: Session) -> tuple[Dataset, record_key.DataKey]:
         found = datasets.get(session, caller, dataset_id, lock=True)
         return found, record_key.open_or_make(session, dataset_id, keyring)
+
+    return services.database.run("open_records_key", open_)
 
 
 def _kept_key(key: record_key.DataKey, given: str | None) -> str | None:
@@ -113,9 +119,11 @@ def _kept_key(key: record_key.DataKey, given: str | None) -> str | None:
 def _store(posting: Posting, upload: Upload) -> Response:
     dataset_id = upload.key.dataset_id
 
-    def store(session: Session, now: int) -> Made:  # noqa: ARG001 - as every effect is called
+    def store(session: Session, now: int) -> Made:
         datasets.get(session, posting.caller, dataset_id, lock=True)
-        record.append(session, upload, max_records=posting.services.settings.max_dataset_records)
+        limits = quota.limits(session, posting.caller.tenant_id, posting.services.settings)
+        record.append(session, upload, max_records=limits.max_dataset_records)
+        audit.record_day(session, posting.caller, Act.RECORDS_UPLOADED, dataset_id, now=now)
         body = RecordUpload(id=upload.id, n_records=upload.n_records, n_clipped=upload.n_clipped)
         return Made(body, location=f"/v1/datasets/{dataset_id}/records")
 
@@ -152,6 +160,8 @@ def delete_records(dataset_id: DatasetIdInPath, caller: RecordKeeperHere, servic
 
     A job that has read them already goes on with what it read. Needs the scope `records`.
     """
-    with services.database.transaction() as session:
-        removal.remove_records(session, caller, dataset_id)
+    services.database.run(
+        "delete_records",
+        lambda session: removal.remove_records(session, caller, dataset_id, now=services.database.clock()),
+    )
     return Response(status_code=204)

@@ -7,6 +7,7 @@ from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
 
 from models import dataset as datasets
+from models import quota
 from models import round as rounds
 from models.dataset import Trust
 from models.round import Collect
@@ -20,11 +21,10 @@ from service.dependencies import (
     Posting,
     RoundIdInPath,
     ServicesHere,
-    etag,
-    is_named,
     once,
     respond,
 )
+from service.device_rounds import SCOPES
 from service.problems import ValidationFailed, documented
 from service.resources import DeviceRounds, NewRound, Round, RoundPage
 from service.spec_schemas import encoding_to_domain
@@ -35,10 +35,8 @@ from sfumato.specs import MAX_SAMPLE_VALUES, Draw, Feature, LatticeEncoding, Rou
 router = APIRouter(prefix="/v1", tags=["rounds"])
 
 MAX_COUNTERS = 1 << 24  # slots times symbols: what a tally can count
-ASK_AGAIN_SECONDS = 30  # devices that found no open round
-FRESH_SECONDS = 5  # how long a cache may hand out what devices ask
 
-DeviceHere = Annotated[Caller, Depends(require(Scope.DEVICE, Scope.DATASETS, Scope.JOBS))]
+DeviceHere = Annotated[Caller, Depends(require(*SCOPES))]
 AnalystHere = Annotated[Caller, Depends(require(Scope.DATASETS, Scope.JOBS))]
 KeeperPosting = Annotated[Posting, Depends(once(Scope.DATASETS))]
 AnalystPosting = Annotated[Posting, Depends(once(Scope.DATASETS, Scope.JOBS))]
@@ -72,10 +70,10 @@ def create_round(dataset_id: DatasetIdInPath, body: NewRound, posting: KeeperPos
             dataset,
             _spec(dataset.features, body),
             Collect(body.target_reports, body.min_reports, body.collect_seconds),
-            max_open_rounds=posting.services.settings.max_open_rounds,
+            max_open_rounds=quota.limits(session, posting.caller.tenant_id, posting.services.settings).max_open_rounds,
             now=now,
         )
-        return Made(views.round_(opened), location=f"/v1/rounds/{opened.id}")
+        return Made(views.round_(opened), location=f"/v1/rounds/{opened.id}", tell=[dataset_id])
 
     return posting.answer(201, open_round)
 
@@ -133,7 +131,7 @@ def list_rounds(dataset_id: DatasetIdInPath, caller: AnalystHere, page: PageHere
         }
     },
 )
-def get_device_rounds(
+async def get_device_rounds(
     dataset_id: DatasetIdInPath,
     caller: DeviceHere,
     services: ServicesHere,
@@ -145,16 +143,8 @@ def get_device_rounds(
 
     Needs one of the scopes `device`, `datasets`, `jobs`.
     """
-    with services.database.reading() as session:
-        datasets.get(session, caller, dataset_id)
-        still_open = rounds.open_rounds(session, dataset_id, now=services.database.clock())
-        body = views.device_rounds(still_open)
-    headers = {"etag": etag(body), "cache-control": f"public, max-age={FRESH_SECONDS}"}
-    if not still_open:
-        headers["retry-after"] = str(ASK_AGAIN_SECONDS)
-    if if_none_match is not None and is_named(headers["etag"], if_none_match):
-        return Response(status_code=304, headers=headers)
-    return Response(body, headers=headers, media_type="application/json")
+    answer = await services.device_rounds.answer(caller, dataset_id)
+    return answer.response(if_none_match)
 
 
 @router.get(
@@ -185,6 +175,7 @@ def close_round(round_id: RoundIdInPath, posting: AnalystPosting) -> Response:
 
     def close(session: Session, now: int) -> Made:
         closed = rounds.close(session, posting.caller, round_id, now=now)
-        return Made(views.round_(closed), ring=closed.job_id or closed.id)
+        told = [closed.dataset_id, *([closed.job_id] if closed.job_id is not None else [])]
+        return Made(views.round_(closed), ring=closed.job_id or closed.id, tell=told)
 
     return posting.answer(200, close)

@@ -16,7 +16,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _KNOWN = {
     "$ref", "additionalProperties", "anyOf", "const", "contentEncoding", "default", "description", "discriminator",
     "enum", "examples", "format", "items", "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum",
-    "oneOf", "pattern", "properties", "required", "title", "type",
+    "oneOf", "pattern", "properties", "required", "title", "type", "x-extensible-enum",
 }  # fmt: skip
 
 

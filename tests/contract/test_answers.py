@@ -90,7 +90,21 @@ def test_every_operation_answers_as_documented(api: Api, database: Database) -> 
     api.post("/datasets", content=b"{", headers={"content-type": "application/json"})
     api.post("/datasets", content=b"", headers={"Idempotency-Key": "x" * 300})
     key = api.made("/keys", {"name": "k", "scopes": ["device"], "expires_at": "2100-01-01T00:00:00Z"})
+    api.made(f"/keys/{key['id']}/rotate", {"overlap_seconds": 60})
+    api.post(f"/keys/{key['id']}/rotate", {})
     api.request("DELETE", f"/keys/{key['id']}")
+    api.get("/audit")
+    hook = {"url": "https://hooks.example.invalid/", "event_types": ["job.failed"]}
+    webhook = f"/webhooks/{api.made('/webhooks', hook)['id']}"
+    api.post("/webhooks", hook | {"url": "https://127.0.0.1/"})
+    api.made(f"{webhook}/rotate", {})
+    delivery = f"{webhook}/deliveries/{api.made(f'{webhook}/test', None)['id']}"
+    api.made(f"{delivery}/redeliver", None)
+    for path in ("/webhooks", webhook, f"{webhook}/deliveries", f"{webhook}/deliveries?state=failed", delivery):
+        api.get(path)
+    api.request("PATCH", webhook, json={"enabled": False})
+    api.post(f"{webhook}/test")
+    api.request("DELETE", webhook)
     central = api.made("/datasets", {"name": "c", "trust": "central", "features": FEATURES, "epsilon": 1})
     api.post(f"/datasets/{central['id']}/rounds", {"encoding": GRID, "epsilon": 1, "target_reports": 1})
     records = f"/datasets/{central['id']}/records"
@@ -107,7 +121,7 @@ def test_every_operation_answers_as_documented(api: Api, database: Database) -> 
     api.get(f"/jobs/{over_records['id']}/result")
     api.post("/jobs", asked | {"dataset_id": central["id"], "target_reports": 9})
     api.made("/forecasts", asked | {"dataset_id": central["id"], "expected_records": 1000})
-    for path in ("/datasets", at, f"{at}/budget", f"{at}/ledger", f"{at}/rounds", "/jobs", "/keys"):
+    for path in ("/datasets", at, f"{at}/budget", f"{at}/ledger", f"{at}/rounds", "/jobs", "/keys", "/limits"):
         api.get(path)
     api.request("DELETE", at)
     succeeded = {name for name, status in api.seen if int(status) < 300}

@@ -154,6 +154,19 @@ class TestOperations:
             "createForecast",
         }  # reports have ids, the others store nothing
 
+    def test_that_make_something_are_linked_to_all_that_is_about_it(self, document: dict[str, Any]) -> None:
+        linked = {
+            operation["operationId"]: set(response["links"])
+            for _, _, operation in operations(document)
+            for response in operation["responses"].values()
+            if "links" in response
+        }
+        assert {"getDataset", "createRound", "listRounds", "uploadRecords", "deleteDataset"} <= linked["createDataset"]
+        assert {"getRound", "closeRound", "sendReports"} <= linked["createRound"] & linked["listRounds"]
+        assert {"getJob", "cancelJob", "getResult", "assignPoints"} <= linked["createJob"]
+        reached = set().union(*linked.values())
+        assert {o["operationId"] for _, path, o in operations(document) if "{" in path} == reached
+
     def test_of_reports_name_every_form(self, document: dict[str, Any]) -> None:
         body = document["paths"]["/v1/rounds/{round_id}/reports"]["post"]["requestBody"]
         assert set(body["content"]) == {kind.decode() for kind in READERS}
@@ -165,6 +178,25 @@ class TestSchemas:
             assert schema["description"], name
             if schema.get("type") == "object":
                 assert schema["additionalProperties"] is False, name
+
+    def test_have_no_member_without_words(self, document: dict[str, Any]) -> None:
+        for name, schema in document["components"]["schemas"].items():
+            for member, inner in schema.get("properties", {}).items():
+                assert inner.get("description") or "const" in inner, f"{name}.{member}"
+
+    def test_of_answers_have_examples_that_fit(self, document: dict[str, Any]) -> None:
+        shown = 0
+        for _, path, operation in operations(document):
+            for status, response in operation["responses"].items():
+                content = response.get("content", {}).get("application/json")
+                if content is None:
+                    continue
+                examples = [each["value"] for each in content.get("examples", {}).values()]
+                examples = examples or resolve(document, content["schema"]["$ref"])["examples"]
+                for example in examples:
+                    shown += 1
+                    assert not list(misfits(document, content["schema"], example)), (path, status)
+        assert shown >= 28
 
     def test_of_requests_have_examples_that_fit(self, document: dict[str, Any]) -> None:
         shown = 0

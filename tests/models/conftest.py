@@ -24,9 +24,11 @@ def _shared_postgres_url(postgres_url: str, _postgres_template: str) -> Iterator
 def _empty(url: str) -> None:
     tables = ", ".join(Base.metadata.tables)
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        connection.execute("ALTER TABLE ledger_entries DISABLE TRIGGER USER")
-        connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
-        connection.execute("ALTER TABLE ledger_entries ENABLE TRIGGER USER")
+        for change in ("DISABLE", "ENABLE"):
+            for append_only in ("ledger_entries", "audit_events"):
+                connection.execute(f"ALTER TABLE {append_only} {change} TRIGGER USER")
+            if change == "DISABLE":
+                connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
 
 
 @pytest.fixture

@@ -75,9 +75,9 @@ class TestChanging:
         made = world.new_dataset(name="before", min_reports=7)
 
         with world.database.transaction() as session:
-            datasets.change(session, world.caller, made.id, name="after", min_reports=None, keep_reports=None)
+            datasets.change(session, world.caller, made.id, name="after", min_reports=None, keep_reports=None, now=NOW)
         with world.database.transaction() as session:
-            datasets.change(session, world.caller, made.id, name=None, min_reports=9, keep_reports=True)
+            datasets.change(session, world.caller, made.id, name=None, min_reports=9, keep_reports=True, now=NOW)
 
         with world.database.reading() as session:
             found = datasets.get(session, world.caller, made.id)
@@ -88,7 +88,7 @@ class TestChanging:
         stranger = world.new_caller("stranger")
 
         with pytest.raises(NotFound), world.database.transaction() as session:
-            datasets.change(session, stranger, made.id, name="theirs", min_reports=None, keep_reports=None)
+            datasets.change(session, stranger, made.id, name="theirs", min_reports=None, keep_reports=None, now=NOW)
 
     def test_of_trust_is_refused_to_what_needs_the_other(self, world: World) -> None:
         central = world.new_dataset(trust=Trust.CENTRAL)

@@ -10,7 +10,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from models import doorbell
+from models import doorbell, redis_link
 from models.doorbell import PollingDoorbell, RedisDoorbell, open_doorbell
 from tests.models.world import Thread
 
@@ -19,6 +19,10 @@ def seconds(call: Callable[[], Any]) -> float:
     begun = time.monotonic()
     call()
     return time.monotonic() - begun
+
+
+def fail() -> None:
+    raise redis.ConnectionError
 
 
 @pytest.fixture
@@ -79,7 +83,7 @@ class TestRedisAway:
     def test_a_ring_is_given_up_soon_and_raises_nothing(self, how: str, request: pytest.FixtureRequest) -> None:
         bell = RedisDoorbell(request.getfixturevalue(how), 0.05)
 
-        assert doorbell._PATIENCE_SECONDS <= 1
+        assert redis_link.PATIENCE_SECONDS <= 0.25
         assert seconds(lambda: bell.ring("job_1")) < 50  # the silent one would keep it waiting for ever
 
     def test_a_wait_is_one_polling_interval(self, refusing_url: str) -> None:
@@ -103,14 +107,37 @@ class TestRedisAway:
         assert [each["event"] for each in said] == ["doorbell_away"]
         assert "hunter2" not in repr(said) + repr(bell)
 
-    def test_and_back_rings_again(self, redis_url: str, refusing_url: str) -> None:
+    @pytest.mark.parametrize("how", ["refusing_url", "silent_url"])
+    def test_one_ring_a_second_waits_for_it_and_no_more(
+        self, how: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bell = RedisDoorbell(request.getfixturevalue(how), 0.01)
+        tried: list[str] = []
+        monkeypatch.setattr(redis.Redis, "pipeline", lambda *_, **__: (tried.append("ring"), fail())[1])
+        monkeypatch.setattr(redis.Redis, "ping", lambda _: (tried.append("ping"), fail())[1])
+        now = 1000.0
+        monkeypatch.setattr(redis_link.time, "monotonic", lambda: now)
+        monkeypatch.setattr(redis_link.time, "sleep", lambda _: None)
+        for _ in range(3):
+            for _ in range(20):
+                bell.ring("job_1")
+                bell.wait(5)
+            now += redis_link.AWAY_SECONDS
+
+        assert bell.is_away
+        assert tried == ["ring"] * 3
+
+    def test_and_back_rings_again(self, redis_url: str, refusing_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(redis_link, "AWAY_SECONDS", 0.0)
         bell, back = RedisDoorbell(refusing_url, 0.01), RedisDoorbell(redis_url, 0.01)
         with capture_logs() as said:
             bell.ring("job_1")
-            bell._ringer, bell._listener = back._ringer, back._listener
+            assert bell.is_away
+            bell._link._client, bell._link._waiting_client = back._link._client, back._link._waiting_client
             bell.ring("job_2")
+            assert not bell.is_away
             bell.wait(5)
-            bell._note_away()
+            bell._link._note_away()
 
         assert [each["event"] for each in said] == ["doorbell_away"] * 2
 

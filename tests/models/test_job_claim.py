@@ -196,6 +196,8 @@ class TestClaiming:
         """A statement sees the rounds as they were at its start, but the job's row as it is once it is locked."""
         queued = world.submit(world.new_dataset(), epsilon_nano=2 * NANO)
         world.close(world.open_for(world.claimed(), lo=0, hi=0.5).id)
+        lapsed = world.claimed()
+        world.now += LEASE
         oldest, calls = job._oldest, []
 
         def slow(session: Session, *conditions: Any) -> Job | None:
@@ -209,7 +211,7 @@ class TestClaiming:
             session.execute(text("SELECT pg_advisory_xact_lock(1)"))
             claiming = Thread(world.claim)
             wait_until_blocked(world.database)
-            opened = world.open_for(world.claimed(), lo=0.5, hi=1)
+            opened = world.open_for(lapsed, lo=0.5, hi=1)  # nobody has claimed the job from it yet
 
         assert claiming.outcome() is None
         found = world.job(queued.id)
@@ -237,7 +239,7 @@ class TestLocks:
             ending = Thread(end)
             wait_until_blocked(world.database)
             rounds.open_for_job(session, within, spec(), held.collect, job_id=held.id, actor=held.created_by, now=NOW)
-            job.suspend(session, second)
+            job.suspend(session, second, now=NOW)
         ending.outcome()
 
         assert [world.job(held.job_id).state for held in (first, second)] == [JobState.CANCELED] * 2

@@ -31,7 +31,7 @@ class TestTheFence:
         [
             lambda s, held: job.renew(s, held, now=NOW, lease_microseconds=LEASE),
             lambda s, held: job.held_job(s, held),
-            lambda s, held: job.suspend(s, held),
+            lambda s, held: job.suspend(s, held, now=NOW),
             lambda s, held: succeed(s, held),
             lambda s, held: job.fail(s, held, JobState.FAILED, code="c", detail="d", now=NOW),
             lambda s, held: job.let_go(s, held, now=NOW),

@@ -20,7 +20,7 @@ from service.cli import app
 
 POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 REPOSITORY = Path(__file__).parents[2]
-OBVIOUS = {"id", "name", "tenant_id", "dataset_id", "round_id", "job_id", "n_reports", "state"}
+OBVIOUS = {"id", "name", "tenant_id", "dataset_id", "round_id", "job_id", "webhook_id", "n_reports", "state"}
 OBVIOUS |= {"closed_at", "tallied_at", "finished_at", "error_code", "location"}
 
 

@@ -22,7 +22,7 @@ SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 class TestDeleting:
     def drop(self, world: World, within: Dataset) -> None:
         with world.database.transaction() as session:
-            removal.remove_records(session, world.caller, within.id)
+            removal.remove_records(session, world.caller, within.id, now=NOW)
 
     def test_takes_records_and_key_and_leaves_the_dataset_and_its_ledger(self, world: World) -> None:
         within, other = central(world), central(world)
@@ -63,7 +63,7 @@ class TestDeleting:
             self.drop(world, world.new_dataset())
         within = central(world)
         with pytest.raises(NotFound), world.database.transaction() as session:
-            removal.remove_records(session, world.new_caller("stranger"), within.id)
+            removal.remove_records(session, world.new_caller("stranger"), within.id, now=NOW)
 
     def test_voids_an_upload_that_is_under_way(self, world: World) -> None:
         within = central(world)

@@ -152,7 +152,7 @@ class TestReceiving:
 
         received = [world.receive(opened.id, n, packed) for n, packed in ((2, b"first"), (3, b"second"))]
 
-        assert received == [rounds.Received(False, None)] * 2
+        assert received == [rounds.Received(False, None, opened.dataset_id)] * 2
         assert world.log(opened.id) == [b"first", b"second"]
         assert world.round(opened.id).n_received == 5
 
@@ -162,7 +162,7 @@ class TestReceiving:
 
         received = [world.receive(opened.id, n) for n in (4, 3)]
 
-        assert received == [rounds.Received(False, queued.id), rounds.Received(True, queued.id)]
+        assert received == [rounds.Received(is_full, queued.id, opened.dataset_id) for is_full in (False, True)]
         found = world.round(opened.id)
         assert (found.state, found.n_received, found.closed_at) == (RoundState.CLOSED, 7, NOW)
 

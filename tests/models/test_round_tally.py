@@ -154,7 +154,7 @@ class TestTheTally:
         before = world.log(kept.id)
 
         with world.database.transaction() as session:
-            datasets.change(session, world.caller, within.id, name=None, min_reports=None, keep_reports=False)
+            datasets.change(session, world.caller, within.id, name=None, min_reports=None, keep_reports=False, now=NOW)
 
         assert (before, world.log(kept.id), world.log(uncounted.id)) == ([b"kept"], [], [b"kept"])
 
@@ -176,7 +176,9 @@ class TestTheTally:
 
         def keep_no_longer() -> None:
             with world.database.transaction() as session:
-                datasets.change(session, world.caller, within.id, name=None, min_reports=None, keep_reports=False)
+                datasets.change(
+                    session, world.caller, within.id, name=None, min_reports=None, keep_reports=False, now=NOW
+                )
 
         with world.database.transaction() as session:
             store(session, opened)

@@ -1,7 +1,7 @@
 """Tenants and keys: a secret is shown once, a key ends when it says, tenants do not meet."""
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from models import tenant
 from models.db import Database
@@ -144,3 +144,28 @@ class TestATenant:
         World(database)
         with database.reading() as session:
             assert (before, tenant.has_any_key(session)) == (False, True)
+
+
+class TestALookUp:
+    def test_asks_one_thing_by_the_hash_alone_whatever_comes_of_it(self, world: World) -> None:
+        """So its time tells nothing of a secret: nobody can choose one whose hash begins like another's."""
+        _, live = create(world)
+        _, expired = create(world, expires_at=NOW)
+        key, revoked = create(world)
+        with world.database.transaction() as session:
+            tenant.revoke_key(session, world.caller.tenant_id, key.id, now=NOW)
+        asked: list[tuple[str, str]] = []
+
+        def hear(_c: object, _cursor: object, statement: str, given: object, _context: object, _many: bool) -> None:
+            asked.append((statement, repr(given)))
+
+        event.listen(world.database.engine, "before_cursor_execute", hear)
+        secrets = [live, expired, revoked, "sfk_" + "0" * 64]
+        found = [authenticate(world, secret) is not None for secret in secrets]
+        event.remove(world.database.engine, "before_cursor_execute", hear)
+
+        selects = [each for each in asked if "FROM keys" in each[0]]
+        assert found == [True, False, False, False]
+        assert len(selects) == len(secrets)
+        assert len({statement for statement, _ in selects}) == 1
+        assert not any(secret in given for secret in secrets for _, given in asked)

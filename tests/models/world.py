@@ -95,7 +95,7 @@ class World:
                 now=self.now,
             )
             if suspend:
-                job.suspend(session, held)
+                job.suspend(session, held, now=self.now)
         return opened
 
     def open_standalone(self, within: Dataset, **other: Any) -> Round:

@@ -67,6 +67,7 @@ class TestWithoutALiveKey:
 
 # What each scope opens beside `admin`, which opens everything: (method, path, body) -> scopes.
 DATASET = {"name": "d", "trust": "local", "features": [{"name": "x", "lower": 0, "upper": 1}], "epsilon": 1}
+WEBHOOK = {"url": "https://hooks.example.invalid/", "event_types": ["job.failed"]}
 DOORS = [
     ("GET", "/datasets", None, {"datasets", "records", "jobs", "ledger"}),
     ("POST", "/datasets", DATASET, {"datasets"}),
@@ -101,7 +102,20 @@ DOORS = [
     ),
     ("GET", "/keys", None, set()),
     ("POST", "/keys", {"name": "k", "scopes": ["device"]}, set()),
+    ("POST", "/keys/{key}/rotate", {}, set()),
     ("DELETE", "/keys/{key}", None, set()),
+    ("GET", "/audit", None, set()),
+    ("GET", "/webhooks", None, set()),
+    ("POST", "/webhooks", WEBHOOK, set()),
+    ("GET", "/webhooks/{whk}", None, set()),
+    ("PATCH", "/webhooks/{whk}", {}, set()),
+    ("POST", "/webhooks/{whk}/rotate", {}, set()),
+    ("POST", "/webhooks/{whk}/test", None, set()),
+    ("GET", "/webhooks/{whk}/deliveries", None, set()),
+    ("GET", "/webhooks/{whk}/deliveries/{msg}", None, set()),
+    ("POST", "/webhooks/{whk}/deliveries/{msg}/redeliver", None, set()),
+    ("DELETE", "/webhooks/{whk}", None, set()),
+    ("GET", "/limits", None, {"datasets", "jobs"}),
     ("DELETE", "/datasets/{ds}", None, {"datasets"}),
 ]
 
@@ -114,7 +128,10 @@ class TestScopes:
         finish(database, job["id"], a_model())
         key_id = api.made("/keys", {"name": "k", "scopes": ["device"]})["id"]
         central = api.dataset(trust="central")
+        webhook = api.made("/webhooks", WEBHOOK)["id"]
+        message = api.made(f"/webhooks/{webhook}/test", None)["id"]
         ids = {"ds": made["id"], "cds": central["id"], "rnd": opened["id"], "job": job["id"], "key": key_id}
+        ids |= {"whk": webhook, "msg": message}
         keys = {scope.value: api.key(scope) for scope in Scope}
         for method, path, body, scopes in DOORS:
             where = path.format(**ids)
@@ -137,6 +154,7 @@ class TestScopes:
             if path.startswith("/v1")
         }
         names = {"ds": "dataset_id", "cds": "dataset_id", "rnd": "round_id", "job": "job_id", "key": "key_id"}
+        names |= {"whk": "webhook_id", "msg": "delivery_id"}
         told = {(method, path.format(**{k: f"{{{v}}}" for k, v in names.items()})) for method, path, _, _ in DOORS}
         assert operations == told
 
@@ -167,6 +185,8 @@ class TestAKeyOfOneDataset:
         refused(bound.post("/keys", {"name": "k", "scopes": ["admin"]}), 403, "forbidden")
         refused(bound.get("/keys"), 403, "forbidden")
         refused(bound.request("DELETE", f"/keys/{unknown('key')}"), 403, "forbidden")
+        refused(bound.post(f"/keys/{unknown('key')}/rotate", {}), 403, "forbidden")
+        refused(bound.get("/audit"), 403, "forbidden")
 
     def test_is_not_answered_what_another_key_was(self, api: Api) -> None:
         mine, hidden = api.dataset(), api.dataset()

@@ -3,6 +3,7 @@
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import httpx
 import pytest
 
 from models import report as log
-from models.db import Database, migrate
+from models.db import Database
 from tests.service.api import Api, packed, single, stranger
 from tests.service.processes import Running, running, until
 
@@ -27,15 +28,26 @@ def is_listening(gateway: Running) -> bool:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    url = f"sqlite:///{tmp_path / 'sfumato.db'}"
-    migrate(url)
-    return Database(url)
+def database(database_url: str) -> Iterator[Database]:
+    opened = Database(database_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def settings(database_url: str, database_kind: str, request: pytest.FixtureRequest) -> dict[str, str]:
+    """Of every gateway: the database, and Redis where production has it."""
+    own = {"SFUMATO_DATABASE_URL": database_url}
+    if database_kind == "postgresql":
+        own["SFUMATO_REDIS_URL"] = request.getfixturevalue("redis_url")
+    return own
 
 
 class TestDraining:
-    def test_no_request_fails_where_clients_go_elsewhere_when_asked(self, tmp_path: Path, database: Database) -> None:
-        settings = {"SFUMATO_DATABASE_URL": str(database.engine.url), "SFUMATO_DRAIN_SECONDS": "300"}
+    def test_no_request_fails_where_clients_go_elsewhere_when_asked(
+        self, tmp_path: Path, database: Database, settings: dict[str, str]
+    ) -> None:
+        settings["SFUMATO_DRAIN_SECONDS"] = "300"
         with (
             running(tmp_path / "a", "gateway", "--port", "0", **settings) as first,
             running(tmp_path / "b", "gateway", "--port", "0", **settings) as second,
@@ -89,13 +101,12 @@ class TestDraining:
                 held = b"".join(data for _, data in log.batches(session, round_id))
             assert len(held) == 21 * len(sent)
             assert httpx.get(f"{second.url()}/readyz").status_code == 200
-        database.close()
 
     @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
     def test_a_request_under_way_is_answered_after_the_port_is_closed(
-        self, tmp_path: Path, database: Database, how: signal.Signals
+        self, tmp_path: Path, database: Database, settings: dict[str, str], how: signal.Signals
     ) -> None:
-        settings = {"SFUMATO_DATABASE_URL": str(database.engine.url), "SFUMATO_DRAIN_SECONDS": "0.1"}
+        settings["SFUMATO_DRAIN_SECONDS"] = "0.1"
         with (
             running(tmp_path / "a", "gateway", "--port", "0", **settings) as gateway,
             httpx.Client(base_url=gateway.url(), timeout=60) as http,
@@ -122,4 +133,3 @@ class TestDraining:
             assert gateway.process.wait(60) == 0
             with database.reading() as session:
                 assert len(b"".join(data for _, data in log.batches(session, round_id))) == len(body)
-        database.close()

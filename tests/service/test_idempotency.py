@@ -13,7 +13,14 @@ DATASET = {"name": "d", "trust": "local", "features": FEATURES, "epsilon": 8, "m
 def paths(api: Api) -> dict[str, tuple[str, Any]]:
     made = api.dataset()
     opened, job = api.round(made["id"]), api.job(made["id"])
+    webhook = {"url": "https://hooks.example.invalid/", "event_types": ["job.failed"]}
+    at = f"/webhooks/{api.made('/webhooks', webhook)['id']}"
+    ping = api.made(f"{at}/test", None)["id"]
     return {
+        "webhook": ("/webhooks", webhook),
+        "rotation": (f"{at}/rotate", {"overlap_seconds": 60}),
+        "ping": (f"{at}/test", None),
+        "redelivery": (f"{at}/deliveries/{ping}/redeliver", None),
         "dataset": ("/datasets", DATASET),
         "grant": (f"/datasets/{made['id']}/grants", {"epsilon": 1}),
         "round": (f"/datasets/{made['id']}/rounds", {"encoding": GRID, "epsilon": 1, "target_reports": 10}),
@@ -25,7 +32,10 @@ def paths(api: Api) -> dict[str, tuple[str, Any]]:
 
 
 class TestARepeatedKey:
-    @pytest.mark.parametrize("what", ["dataset", "grant", "round", "close", "job", "cancel", "key"])
+    @pytest.mark.parametrize(
+        "what",
+        ["dataset", "grant", "round", "close", "job", "cancel", "key", "webhook", "rotation", "ping", "redelivery"],
+    )
     def test_is_answered_what_it_was_the_first_time(self, api: Api, what: str) -> None:
         path, body = paths(api)[what]
         headers = {"Idempotency-Key": f"{what}-1"}
@@ -35,7 +45,7 @@ class TestARepeatedKey:
         assert first.headers.get("retry-after") == second.headers.get("retry-after")
         assert "idempotent-replayed" not in first.headers
         assert second.headers["idempotent-replayed"] == "true"
-        if what != "key":  # whose secret is shown once
+        if what not in ("key", "webhook", "rotation"):  # whose secrets are shown once
             assert first.content == second.content
 
     def test_does_nothing_a_second_time(self, api: Api) -> None:

@@ -14,7 +14,8 @@ from models import report as log
 from models.db import Database
 from models.doorbell import PollingDoorbell
 from models.report import ReportBatch
-from service.middleware import BodyLimit
+from service.middleware import PACE_BYTES, BodyLimit
+from service.problems import RequestTimeout
 from service.services import Services
 from tests.service.api import Api, packed, refused, single, unknown
 from tests.service.test_reports import arrow
@@ -281,21 +282,60 @@ class TestABodyThatBreaksOff:
         answered = self._send(http, api, f"/v1/rounds/{opened['id']}/reports", [part] * 50)
         assert answered[0]["status"] == 413
 
-    def test_that_does_not_come_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("service.middleware.BODY_SECONDS", 0.05)
-
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            await receive()
+    @pytest.mark.parametrize("slow_seconds", [0.05, 3600.0])
+    def test_that_does_not_come_is_given_up(self, monkeypatch: pytest.MonkeyPatch, slow_seconds: float) -> None:
+        monkeypatch.setattr("service.middleware.BODY_SECONDS", 0.05 if slow_seconds > 1 else 3600)
 
         async def never() -> Any:
-            await asyncio.sleep(30)
+            await asyncio.sleep(3600)
 
-        async def run() -> None:
-            limit = BodyLimit(app, max_bytes=10, max_records_bytes=10)
-            await limit({"type": "http", "path": "/", "headers": []}, never, never)  # type: ignore[arg-type]
+        with pytest.raises(RequestTimeout, match="did not arrive"):
+            limited(never, slow_seconds)
 
-        with pytest.raises(Exception, match="did not arrive"):
-            asyncio.run(run())
+    def test_that_trickles_is_given_up_though_it_always_goes_on(self) -> None:
+        async def trickle() -> Any:
+            await asyncio.sleep(0.01)
+            return {"type": "http.request", "body": b"x", "more_body": True}
+
+        with pytest.raises(RequestTimeout, match="less than 20480 bytes of it"):
+            limited(trickle, 0.3)
+
+    def test_that_keeps_the_pace_may_take_longer(self) -> None:
+        parts = iter([True] * 8 + [False])
+
+        async def steady() -> Any:
+            await asyncio.sleep(0.3)
+            return {"type": "http.request", "body": b"x" * PACE_BYTES, "more_body": next(parts)}
+
+        assert limited(steady, 2.0) == 9 * PACE_BYTES  # in 2.7 s
+
+    def test_is_not_held_against_the_client_while_the_service_works(self) -> None:
+        parts = iter([True] * 4 + [False])
+
+        async def quick() -> Any:
+            return {"type": "http.request", "body": b"x", "more_body": next(parts)}
+
+        assert limited(quick, 0.5, working_seconds=0.3) == 5
+
+
+def limited(receive: Any, slow_seconds: float, working_seconds: float = 0.0) -> int:
+    """How many bytes of a body get through to an application that works a while on each part."""
+    n_bytes = 0
+
+    async def app(_scope: Any, receive: Any, _send: Any) -> None:
+        nonlocal n_bytes
+        more = True
+        while more:
+            message = await receive()
+            n_bytes, more = n_bytes + len(message["body"]), message["more_body"]
+            await asyncio.sleep(working_seconds)
+
+    async def run() -> None:
+        limit = BodyLimit(app, max_bytes=1 << 20, max_records_bytes=1 << 20, slow_seconds=slow_seconds)
+        await limit({"type": "http", "path": "/v1/rounds/x/reports", "headers": []}, receive, receive)
+
+    asyncio.run(run())
+    return n_bytes
 
 
 def test_one_row_holds_a_group(api: Api, database: Database) -> None:

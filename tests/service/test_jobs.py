@@ -1,25 +1,31 @@
 """Jobs and results over HTTP, without a worker: the tests do what it would."""
 
 import json
+import re
 import threading
 import time
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import redis
-from starlette.concurrency import run_in_threadpool
+from sqlalchemy.exc import OperationalError
 
 from models import job as jobs
 from models import round as rounds
+from models import tenant
 from models.dataset import Dataset
 from models.db import Database
 from models.doorbell import PollingDoorbell
 from models.job import Claim, Job, JobState
 from models.round import Collect
+from models.tenant import Scope
 from service import events
+from service.events import HEARTBEAT_SECONDS
 from service.job_resources import Job as JobSchema
 from service.services import MAX_WATCHERS
+from service.watches import Seen, Watches
 from sfumato import mechanisms
 from sfumato.cluster_model import model_from_wire
 from sfumato.specs import GridEncoding, RoundSpec
@@ -45,7 +51,7 @@ def open_round(database: Database, job_id: str) -> str:
         opened = rounds.open_for_job(
             session, dataset, spec, Collect(1000, 1, 60), job_id=job_id, actor=job.created_by, now=database.clock()
         )
-        jobs.suspend(session, held)
+        jobs.suspend(session, held, now=database.clock())
     return opened.id
 
 
@@ -201,10 +207,13 @@ class TestWaiting:
 
 
 def events_of(stream: str) -> list[dict[str, Any]]:
-    """The jobs of an event stream."""
-    blocks = [block for block in stream.split("\n\n") if block and not block.startswith(":")]
-    assert all(block.startswith("event: job\ndata: ") for block in blocks)
-    return [json.loads(block.removeprefix("event: job\ndata: ")) for block in blocks]
+    """The jobs of an event stream, which begins with when to come back."""
+    first, *blocks = [block for block in stream.split("\n\n") if block and not block.startswith(":")]
+    assert re.fullmatch(r"retry: \d+", first)
+    found = [re.fullmatch(r"id: ([0-9a-f]{16})\nevent: job\ndata: (.*)", block) for block in blocks]
+    assert all(found)
+    assert len({each[1] for each in found if each}) == len(blocks)
+    return [json.loads(each[2]) for each in found if each]
 
 
 class TestEvents:
@@ -213,14 +222,14 @@ class TestEvents:
     ) -> None:
         job = api.job(api.dataset()["id"])
         acts = {3: lambda: open_round(database, job["id"]), 6: lambda: finish(database, job["id"], a_model())}
-        real, looks = events._look, []
+        real, looks = Watches._read, []
 
-        def look(*asked: Any) -> dict[str, Any]:
-            looks.append(asked)
+        def read(self: Watches, job_id: str) -> Seen | None:
+            looks.append(job_id)
             acts.get(len(looks), lambda: None)()
-            return real(*asked)
+            return real(self, job_id)
 
-        monkeypatch.setattr(events, "_look", look)
+        monkeypatch.setattr(Watches, "_read", read)
         answer = api.get(f"/jobs/{job['id']}/events")
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
@@ -235,44 +244,75 @@ class TestEvents:
         finish(database, job["id"], a_model())
         assert [each["state"] for each in events_of(api.get(f"/jobs/{job['id']}/events").text)] == ["succeeded"]
 
-    def test_end_with_the_key_that_asked(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0.1)
+    def test_are_not_sent_again_to_who_saw_them_and_the_last_one_ends_it(self, api: Api, database: Database) -> None:
+        job = api.job(api.dataset()["id"])
+        path = f"/jobs/{job['id']}/events"
+        threading.Timer(0.5, lambda: finish(database, job["id"], a_model())).start()
+        text = api.get(path).text
+        first, last = re.findall("^id: (.*)$", text, re.M)
+        for seen in ("", first, "x" * 1000):
+            again = api.get(path, headers={"Last-Event-ID": seen})
+            assert [each["state"] for each in events_of(again.text)] == ["succeeded"]
+        over = api.get(path, headers={"Last-Event-ID": last})
+        assert (over.status_code, over.content) == (204, b"")
+        refused(api.get(f"/jobs/{unknown('job')}/events", headers={"Last-Event-ID": last}), 404, "not_found")
+
+    def test_end_with_the_key_that_asked(self, api: Api) -> None:
         job = api.job(api.dataset()["id"])
         made = api.made("/keys", {"name": "k", "scopes": ["jobs"]})
         watcher = Api(api.http, api.database, made["secret"])
-        real, n_live = events._is_live, 0
-
-        async def is_live(*asked: Any) -> bool:
-            nonlocal n_live
-            if not await real(*asked):
-                return False
-            n_live += 1
-            if n_live == 2:
-                await run_in_threadpool(api.request, "DELETE", f"/keys/{made['id']}")
-            return True
-
-        monkeypatch.setattr(events, "_is_live", is_live)
+        threading.Timer(0.5, lambda: api.request("DELETE", f"/keys/{made['id']}")).start()
+        began = time.monotonic()
         stream = watcher.get(f"/jobs/{job['id']}/events").text
         assert events_of(stream) == [job]
-        assert stream.count(": still there\n\n") == n_live == 2
+        assert time.monotonic() - began < HEARTBEAT_SECONDS - 1  # a stream says so far less often that it is there
+
+    def test_end_with_the_life_of_the_key_that_asked_and_long_polls_too(self, api: Api, database: Database) -> None:
+        job = api.job(api.dataset()["id"])
+        secrets = []
+        for _ in range(2):
+            ends = database.clock() + 2_000_000
+            with database.transaction() as session:
+                caller = tenant.authenticate(session, tenant.hash_secret(api.secret), now=database.clock())
+                assert caller is not None
+                _, secret = tenant.create_key(
+                    session, caller.tenant_id, name="k", scopes=[Scope.JOBS], expires_at=ends, now=database.clock()
+                )
+            secrets.append(secret)
+        polling = threading.Thread(
+            target=lambda: answers.append(
+                Api(api.http, database, secrets[0]).get(f"/jobs/{job['id']}", params={"wait": 50})
+            )
+        )
+        answers: list[httpx.Response] = []
+        polling.start()
+        assert events_of(Api(api.http, database, secrets[1]).get(f"/jobs/{job['id']}/events").text) == [job]
+        polling.join(100)
+        refused(answers[0], 401, "unauthenticated")
+
+    def test_say_now_and_then_that_they_are_there(
+        self, api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0.1)
+        job = api.job(api.dataset()["id"])
+        threading.Timer(1.0, lambda: finish(database, job["id"], a_model())).start()
+        assert api.get(f"/jobs/{job['id']}/events").text.count(": still there\n\n") >= 2
 
     def test_outlast_a_database_that_is_away_for_a_moment(
         self, api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from sqlalchemy.exc import OperationalError
-
         looks = []
-        real = events._look
+        real = Watches._read
 
-        def look(*asked: Any) -> dict[str, Any]:
+        def read(self: Watches, job_id: str) -> Seen | None:
             looks.append(time.monotonic())
             if 2 <= len(looks) <= 3:
                 raise OperationalError("s", {}, Exception())
             if len(looks) == 5:
-                finish(database, asked[2], a_model())
-            return real(*asked)
+                finish(database, job_id, a_model())
+            return real(self, job_id)
 
-        monkeypatch.setattr(events, "_look", look)
+        monkeypatch.setattr(Watches, "_read", read)
         job = api.job(api.dataset()["id"])
         assert events_of(api.get(f"/jobs/{job['id']}/events").text)[-1]["state"] == "succeeded"
         assert len(looks) >= 5

@@ -226,7 +226,10 @@ class TestTheDoor:
 
 class TestAWorker:
     def job(self, *, created_at: int, target_reports: int) -> jobs.Job:
-        return jobs.Job(id="job_x", created_at=created_at, target_reports=target_reports, round_ids=[])
+        algorithm = {"type": "uniform_grid"}
+        return jobs.Job(
+            id="job_x", algorithm=algorithm, created_at=created_at, target_reports=target_reports, round_ids=[]
+        )
 
     def value(self, counted: WorkerMetrics, name: str, **labels: str) -> float | None:
         return counted.registry.get_sample_value(f"sfumato_{name}", labels)

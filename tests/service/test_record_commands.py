@@ -248,7 +248,7 @@ class TestRotating:
         said = run("rotate-keys", status=1).output
         assert f"{made.id}: SFUMATO_RECORDS_KEY lacks the key {sealing.key_id(self.OLD)}" in said
         monkeypatch.setenv("SFUMATO_RECORDS_KEY", f"{sealing.write_key(self.NEW)},{sealing.write_key(self.OLD)}")
-        assert "1 datasets have the newest key now" in run("rotate-keys").output
-        assert "0 datasets have the newest key now" in run("rotate-keys").output
+        assert "1 datasets and webhook secrets have the newest key now" in run("rotate-keys").output
+        assert "0 datasets and webhook secrets have the newest key now" in run("rotate-keys").output
         assert self.readable(world, made, Keyring((self.NEW,))) == 2
         opened.close()

@@ -208,7 +208,9 @@ class TestJson:
         assert isinstance(problem, ValidationFailed)
         assert problem.more["errors"]
 
-    @pytest.mark.parametrize("body", [b"", b"{", b'{"report_id":', b"\xff", b"nonsense", b"NaN"])
+    @pytest.mark.parametrize(
+        "body", [b"", b"{", b'{"report_id":', b"\xff", b"nonsense", b"NaN", b'{"report_id": "\xbf"}']
+    )
     def test_no_json_cannot_be_read(self, body: bytes) -> None:
         assert isinstance(refusal(reports.from_json, GRR, body), BadRequest)
 

@@ -18,16 +18,15 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.fixture
-def talk(tmp_path: Path, no_settings: None, monkeypatch: pytest.MonkeyPatch) -> Talking:
+def talk(tmp_path: Path, no_settings: None) -> Talking:
     """Runs a server in this thread while a client talks to it; a head may take so long."""
 
     def run(client: Talk, head_seconds: float = 0.3) -> None:
-        monkeypatch.setattr(server, "HEAD_SECONDS", head_seconds)
         app = create_app(Settings(home=tmp_path))
         bound = server.bind("127.0.0.1", 0)
 
         async def both() -> None:
-            config = uvicorn.Config(app, http=server.Protocol, log_config=None, lifespan="on", ws="none")
+            config = uvicorn.Config(app, http=server.patient(head_seconds), log_config=None, lifespan="on", ws="none")
             begun = asyncio.Event()
             running = server.Server(config, app.state.services, begun.set)
             serving = asyncio.create_task(running.serve(sockets=[bound]))

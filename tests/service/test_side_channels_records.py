@@ -153,7 +153,9 @@ def seen_over(
             assert run(database, held, keyring=lambda: KEYRING) is Outcome.SUCCEEDED
             clock.step = 0
             clock.now = SUBMITTED + 50 * SECOND  # somebody looks later
-            ids = {"dataset_id": dataset_id, "job_id": job_id, "round_id": unknown("rnd"), "key_id": unknown("key")}
+            ids = {"dataset_id": dataset_id, "job_id": job_id}
+            others = {"round_id": "rnd", "key_id": "key", "webhook_id": "whk", "delivery_id": "msg"}
+            ids |= {name: unknown(prefix) for name, prefix in others.items()}
             look(analyst, ids, seen)
         seen.lines = [
             {name: value for name, value in line.items() if name not in ("request_id", "ms")} for line in lines

@@ -429,6 +429,21 @@ class TestKeys:
         assert first.headers["Idempotency-Key"] == again.headers["Idempotency-Key"]
         assert second.headers["Idempotency-Key"] != first.headers["Idempotency-Key"]
 
+    def test_one_is_replaced_by_another(self) -> None:
+        service, client = serving({"POST keys/key_1/rotate": ok(KEY | {"id": "key_2", "secret": "sfk_2"}, 201)})
+        assert client.rotate_key("key_1", overlap_seconds=60).secret == "sfk_2"
+        assert service.bodies() == [{"overlap_seconds": 60}]
+
+    def test_one_whose_new_secret_was_lost_is_replaced_once_more(self) -> None:
+        service, client = serving(
+            {
+                "POST keys/key_1/rotate": [lost, ok(KEY | {"id": "key_2", "secret": None}, 201)],
+                "POST keys/key_2/rotate": ok(KEY | {"id": "key_3", "secret": "sfk_3"}, 201),
+            }
+        )
+        assert client.rotate_key("key_1").id == "key_3"
+        assert service.bodies()[-1] == {"overlap_seconds": 0}
+
     def test_they_are_listed_and_revoked(self) -> None:
         _, client = serving({"GET keys": pages([KEY]), "DELETE keys/key_1": httpx.Response(204)})
         (key,) = client.list_keys()

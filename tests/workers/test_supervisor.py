@@ -299,7 +299,7 @@ class TestDoorbell:
     def test_a_ring_wakes_an_idle_worker(
         self, collection: Collection, database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(supervisors, "SWEEP_SECONDS", 100.0)  # so that nothing else wakes it
+        monkeypatch.setattr(supervisors, "LOOK_SECONDS", 100.0)  # so that nothing else wakes it
         ringer = RedisDoorbell(redis_url, 100.0)
         waits: list[float] = []
 
@@ -367,7 +367,7 @@ class TestDatabaseAway:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         url = durable_postgres.url()
-        monkeypatch.setattr("tests.servers.free_port", lambda port=durable_postgres.port: port)  # it comes back there
+        monkeypatch.setattr("demo.servers.free_port", lambda port=durable_postgres.port: port)  # it comes back there
         migrate(url)
         with closing(Database(url)) as database:
             collection = Collection.create(database)

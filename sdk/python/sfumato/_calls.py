@@ -128,6 +128,18 @@ class Calls:
                 return made
             self.revoke_key(made.id)
 
+    def rotate_key(self, key_id: str, *, overlap_seconds: int = 86_400) -> Key:
+        """Make a key in place of another, of the same name, scopes and dataset; the old one works until then.
+
+        Where the answer with its secret is lost, the key nobody can use is replaced in turn, at once.
+        """
+        made = resources.read(
+            resources.key, self._http.post(f"keys/{key_id}/rotate", {"overlap_seconds": overlap_seconds})
+        )
+        while made.secret is None:
+            made = resources.read(resources.key, self._http.post(f"keys/{made.id}/rotate", {"overlap_seconds": 0}))
+        return made
+
     def list_keys(self) -> Iterator[Key]:
         """Every key of the tenant, without secrets."""
         return self._listed("keys", resources.key)

@@ -1,0 +1,77 @@
+"""The bulletin: tells gateways which jobs and datasets changed, so that they look into the database at once.
+
+Redis channel:
+    sfumato:bulletin    messages `<origin> <id> <id> ...`: who tells, and ids of jobs and datasets
+
+A message says that something changed and never what: whoever hears it reads SQL, which
+checks who may see it. It is told after the commit and kept nowhere; one that is lost costs
+whoever waits for it a slower look.
+"""
+
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+
+from models.redis_link import RedisLink
+
+CHANNEL = "sfumato:bulletin"
+MAX_IDS = 200  # in one message
+
+
+def origin() -> str:
+    """A name for whoever tells, so that it knows its own messages."""
+    return secrets.token_hex(4)
+
+
+def messages(origin: str, ids: Sequence[str]) -> list[str]:
+    """What goes over the channel."""
+    return [" ".join((origin, *ids[start : start + MAX_IDS])) for start in range(0, len(ids), MAX_IDS)]
+
+
+def read(message: bytes) -> tuple[str, list[str]]:
+    """(origin, ids) of a message; ids that are none are nobody's and wake nobody."""
+    origin, *ids = message.decode("ascii", "replace").split(" ")
+    return origin, ids
+
+
+class Bulletin(Protocol):
+    """Told after a commit that changed a job, or the open rounds of a dataset."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody can be told at the moment, as far as the last message told."""
+
+    def tell(self, *ids: str) -> None:
+        """Say that these jobs and datasets changed. Never raises."""
+
+
+class SilentBulletin:
+    """No Redis: gateways look into the database at intervals."""
+
+    is_away = False
+
+    def tell(self, *ids: str) -> None:
+        """Nothing to do."""
+
+
+class RedisBulletin:
+    """Tells over Redis; while it is away, nobody."""
+
+    def __init__(self, url: str) -> None:
+        self._link = RedisLink(url, event="bulletin_away", consequence="gateways poll the database until it is back")
+        self._origin = origin()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the last message was in vain."""
+        return self._link.is_away
+
+    def tell(self, *ids: str) -> None:
+        """Publish the ids."""
+        for message in messages(self._origin, ids):
+            self._link.run(lambda redis, message=message: redis.publish(CHANNEL, message))  # type: ignore[misc]
+
+
+def open_bulletin(redis_url: str | None) -> Bulletin:
+    """The bulletin the settings ask for."""
+    return RedisBulletin(redis_url) if redis_url else SilentBulletin()

@@ -1,0 +1,343 @@
+"""The console as people meet it: every page and form in Chromium, with a job from its form to its picture.
+
+With `SFUMATO_TEST_SCREENSHOTS` naming a directory, pictures of the pages are left there.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from sfumato import Feature
+from sfumato.bulk import perturb_records
+from tests.browser.conftest import PATIENCE_MILLISECONDS, Served, Watched
+
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
+MAX_WEIGHT_BYTES = 250_000
+PAINT_MILLISECONDS = 5_000  # ten times what is promised: the machine of a test may be busy
+N_DEVICES = 3000
+PHONE = {"width": 360, "height": 740}
+FEATURES = [Feature("longitude", -10.0, 30.0, "degrees"), Feature("latitude", 35.0, 60.0, "degrees")]
+
+expect.set_options(timeout=PATIENCE_MILLISECONDS)
+
+Open = Callable[..., Watched]
+
+
+def sign_in(page: Page, secret: str) -> None:
+    page.goto("/console/")
+    page.get_by_label("Key").fill(secret)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def check_accessible(page: Page, axe: str) -> None:
+    """No violation of any of axe's rules."""
+    page.evaluate(axe)  # through the debugger: the page's own policy lets no foreign script in
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    told = [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found["violations"]]
+    assert told == [], page.url
+
+
+def check_width(page: Page) -> None:
+    """Nothing but what scrolls by itself is wider than the screen."""
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0, page.url
+
+
+def people(n: int) -> Any:
+    """Made-up places about two towns."""
+    chance = np.random.default_rng(1)
+    towns = np.array([[2.0, 48.0], [21.0, 52.0]])[chance.integers(0, 2, n)]
+    return towns + chance.normal(0, 1.5, (n, 2))
+
+
+def answer(served: Served, round_id: str, n: int = N_DEVICES) -> None:
+    served.client.send_reports(round_id, *perturb_records(served.client.get_round(round_id).spec, people(n)))
+
+
+def new_job(page: Page, dataset_id: str, tag: str, fields: dict[str, str]) -> str:
+    """Through chooser, form, live forecast and confirmation; the job's id."""
+    page.goto(f"/console/datasets/{dataset_id}")
+    page.get_by_role("link", name="New job").click()
+    page.get_by_role("link", name=tag, exact=True).click()
+    for label, value in fields.items():
+        page.get_by_label(label).fill(value)
+    expect(page.locator("#forecast")).to_contain_text("Would run")  # by itself
+    page.get_by_role("button", name="Review").click()
+    expect(page.get_by_text("This spends at most").first).to_be_visible()
+    page.get_by_role("button", name="Submit").click()
+    page.wait_for_url(re.compile("/console/jobs/job_"))
+    return page.url.rpartition("/")[2]
+
+
+@pytest.fixture(scope="module")
+def dataset_id(served: Served) -> str:
+    """A local dataset with much budget."""
+    return served.client.create_dataset("commuters of two towns", FEATURES, epsilon=24, min_reports=100).id
+
+
+@pytest.fixture(scope="module")
+def finished(served: Served, dataset_id: str) -> str:
+    """A job that has a result."""
+    from sfumato.specs import UniformGrid
+
+    job = served.client.submit_job(dataset_id, UniformGrid(2.0, clusters=2, cells=16), target_reports=N_DEVICES)
+    while (open_round := served.client.get_job(job.id).progress.open_round_id) is None:
+        pass
+    answer(served, open_round)
+    ended = served.client.wait_for_job(job.id, timeout_seconds=240)
+    assert (ended.state, ended.error) == ("succeeded", None)
+    return str(job.id)
+
+
+class TestAWalk:
+    def test_opens_with_a_key_alone(self, served: Served, opened: Open, axe: str) -> None:
+        watched = opened()
+        page = watched.page
+        page.goto("/console")
+        check_accessible(page, axe)
+        page.get_by_label("Key").fill("sfk_wrong")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_be_visible()
+        assert len(watched.errors) == 1, watched.errors  # the browser's own word on the 401
+        assert "401" in watched.errors.pop()
+        check_accessible(page, axe)
+        page.get_by_label("Key").fill(served.secret)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        (cookie,) = page.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/console")
+        assert served.secret not in page.content()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        page.goto("/console/jobs")
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+    def test_goes_from_a_dataset_to_a_picture(self, served: Served, opened: Open, axe: str, dataset_id: str) -> None:
+        page = opened().page
+        sign_in(page, served.secret)
+        page.get_by_role("link", name="commuters of two towns").click()
+        expect(page.locator(".chart canvas")).to_be_visible()
+        check_accessible(page, axe)
+        job_id = new_job(page, dataset_id, "uniform_grid", {"ε": "1", "Devices expected": str(N_DEVICES)})
+        expect(page.locator("#live")).to_contain_text("collecting")  # live
+        check_accessible(page, axe)
+        page.get_by_role("link", name="Round 0").click()
+        expect(page.locator("#live")).to_contain_text("0 of 3,000 reports")
+        check_accessible(page, axe)
+        answer(served, page.url.rpartition("/")[2])
+        expect(page.locator("#live")).to_contain_text("tallied")  # live
+        page.goto(f"/console/jobs/{job_id}")
+        page.get_by_role("link", name="See the result").click()
+        picture = page.locator("img.plot")
+        expect(picture).to_be_visible()
+        assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
+        check_accessible(page, axe)
+        for link, suffix in (("SVG", ".svg"), ("JSON", ".json"), ("CSV of the clusters", ".csv")):
+            with page.expect_download() as kept:
+                page.get_by_role("link", name=link, exact=True).click()
+            assert kept.value.suggested_filename.endswith(suffix)
+            assert Path(kept.value.path()).stat().st_size > 50
+
+    def test_grants_verifies_and_exports(self, served: Served, opened: Open, axe: str) -> None:
+        made = served.client.create_dataset("small", FEATURES, epsilon=1)
+        page = opened().page
+        sign_in(page, served.secret)
+        expect(page.get_by_role("heading", name="small")).to_be_visible()
+        page.goto(f"/console/datasets/{made.id}")
+        page.get_by_text("Grant more").click()
+        page.get_by_label("ε", exact=True).fill("1.5")
+        page.get_by_role("button", name="Grant", exact=True).click()
+        expect(page.get_by_text("ε 2.5").first).to_be_visible()
+        page.get_by_role("button", name="Verify").click()
+        expect(page.get_by_role("status")).to_contain_text("Verified: 2 entries")
+        check_accessible(page, axe)
+        with page.expect_download() as kept:
+            page.get_by_role("link", name="All entries as CSV").click()
+        assert len(Path(kept.value.path()).read_text().splitlines()) == 3
+
+    def test_says_what_is_wrong_beside_the_field(self, served: Served, opened: Open, axe: str, dataset_id: str) -> None:
+        watched = opened()
+        page = watched.page
+        sign_in(page, served.secret)
+        page.goto(f"/console/datasets/{dataset_id}/jobs/new?type=shifted_grid")
+        page.get_by_label("ε").fill("0.5")
+        page.get_by_label("Devices expected").fill("10000")
+        page.get_by_label("clusters").fill("0")
+        expect(page.locator("#forecast .wrong")).to_be_visible()  # live
+        page.get_by_role("button", name="Review").click()
+        expect(page.locator("#f-clusters-wrong")).to_contain_text("greater than or equal to 1")
+        check_accessible(page, axe)
+        assert len(watched.errors) == 1, watched.errors
+        assert "422" in watched.errors.pop()
+
+    def test_runs_a_job_over_records(self, served: Served, opened: Open, axe: str) -> None:
+        made = served.client.create_dataset("curated", FEATURES, epsilon=4, trust="central")
+        served.client.upload_records(made.id, people(2000))
+        page = opened().page
+        sign_in(page, served.secret)
+        fields = {"ε": "1", "clusters": "2", "Records, by your own guess": "2000"}
+        new_job(page, made.id, "gated_grid_kmeans", fields)
+        page.get_by_role("link", name="See the result").click()  # live
+        expect(page.get_by_role("heading", name="Draws")).to_be_visible()
+        assert "2,000" not in page.content()
+        check_accessible(page, axe)
+
+    def test_cancels_a_job_and_closes_a_round(self, served: Served, opened: Open, dataset_id: str) -> None:
+        page = opened().page
+        sign_in(page, served.secret)
+        new_job(page, dataset_id, "uniform_grid", {"ε": "1", "Devices expected": "5000"})
+        page.get_by_role("link", name="Round 0").click()
+        page.get_by_role("button", name="Close it now").click()
+        expect(page.locator("#live")).not_to_contain_text("Close it now")
+        new_job(page, dataset_id, "uniform_grid", {"ε": "1", "Devices expected": "5000"})
+        page.get_by_role("button", name="Cancel it").click()
+        expect(page.locator("#live")).to_contain_text("canceled")
+
+    def test_makes_and_ends_keys_and_webhooks(self, served: Served, opened: Open, axe: str) -> None:
+        page = opened().page
+        sign_in(page, served.secret)
+        page.get_by_role("link", name="Keys").click()
+        page.get_by_label("Name").fill("tablet")
+        page.get_by_label("device").check()
+        page.get_by_role("button", name="Make the key").click()
+        expect(page.locator(".secret")).to_contain_text("sfk_")
+        check_accessible(page, axe)
+        page.get_by_role("button", name="Replace tablet").click()
+        expect(page.locator(".secret")).to_contain_text("sfk_")
+        page.get_by_role("button", name="Revoke tablet").first.click()
+        expect(page.get_by_text("revoked").first).to_be_visible()
+        page.get_by_role("link", name="Webhooks").click()
+        page.get_by_label("Where to").fill("https://hooks.example.com/sfumato")
+        page.get_by_label("job.failed").check()
+        page.get_by_role("button", name="Make the webhook").click()
+        expect(page.locator(".secret")).to_contain_text("whsec_")
+        check_accessible(page, axe)
+        page.get_by_role("link", name="https://hooks.example.com/sfumato").click()
+        page.get_by_role("button", name="Disable").click()
+        page.get_by_role("button", name="Enable").click()
+        expect(page.get_by_role("button", name="Disable")).to_be_visible()
+        check_accessible(page, axe)
+        page.get_by_role("button", name="Delete").click()
+        expect(page.get_by_text("None yet.")).to_be_visible()
+        page.get_by_role("link", name="Audit trail").click()
+        expect(page.get_by_text("key.rotated").first).to_be_visible()
+        check_accessible(page, axe)
+
+
+class TestWithLess:
+    def test_the_stream_cut_a_page_asks_again_and_again(self, served: Served, opened: Open, dataset_id: str) -> None:
+        watched = opened()
+        page = watched.page
+        page.route("**/events", lambda route: route.abort())
+        sign_in(page, served.secret)
+        new_job(page, dataset_id, "uniform_grid", {"ε": "1", "Devices expected": str(N_DEVICES)})
+        expect(page.locator("#live")).to_contain_text("collecting")
+        href = page.get_by_role("link", name="Round 0").get_attribute("href")
+        answer(served, str(href).rpartition("/")[2])
+        expect(page.get_by_role("link", name="See the result")).to_be_visible()
+        page.goto("/console/jobs")  # which ends the asking
+        watched.errors[:] = [error for error in watched.errors if "ERR_FAILED" not in error]  # what was cut
+
+    def test_without_scripts_a_job_is_still_submitted(self, served: Served, opened: Open, dataset_id: str) -> None:
+        page = opened(java_script_enabled=False).page
+        sign_in(page, served.secret)
+        page.goto(f"/console/datasets/{dataset_id}/jobs/new?type=uniform_grid")
+        page.get_by_label("ε").fill("0.5")
+        page.get_by_label("Devices expected").fill("5000")
+        page.get_by_role("button", name="Forecast").click()
+        expect(page.get_by_text("Would run")).to_be_visible()
+        page.get_by_role("button", name="Review").click()
+        page.get_by_role("button", name="Submit").click()
+        expect(page.get_by_role("heading", name="Job")).to_be_visible()
+        page.get_by_role("button", name="Cancel it").click()
+
+    def test_a_key_revoked_meanwhile_leads_to_the_sign_in_page(
+        self, served: Served, opened: Open, dataset_id: str
+    ) -> None:
+        made = served.client.create_key("short", ["admin"])
+        watched = opened()
+        page = watched.page
+        sign_in(page, str(made.secret))
+        job_id = new_job(page, dataset_id, "uniform_grid", {"ε": "0.5", "Devices expected": "5000"})
+        served.client.revoke_key(made.id)
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()  # by itself
+        served.client.cancel_job(job_id)
+        watched.errors[:] = [error for error in watched.errors if "401" not in error]
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_a_phone_shows_every_page(
+        self, served: Served, opened: Open, axe: str, dataset_id: str, finished: str, scheme: str
+    ) -> None:
+        page = opened(viewport=PHONE, color_scheme=scheme, is_mobile=True).page
+        sign_in(page, served.secret)
+        (used,) = served.client.result(finished).rounds
+        for path in (
+            "/", f"/datasets/{dataset_id}", f"/datasets/{dataset_id}/jobs/new", "/jobs", f"/jobs/{finished}",
+            f"/datasets/{dataset_id}/jobs/new?type=shifted_grid", f"/jobs/{finished}/result", f"/rounds/{used.id}",
+            "/keys", "/webhooks", "/audit",
+        ):  # fmt: skip
+            page.goto(f"/console{path}")
+            check_width(page)
+            check_accessible(page, axe)
+
+    def test_the_keyboard_alone_reaches_the_content_and_signs_out(self, served: Served, opened: Open) -> None:
+        page = opened().page
+        sign_in(page, served.secret)
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        page.get_by_role("button", name="Sign out").focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+class TestFigures:
+    def test_a_page_is_light_and_soon_there(
+        self, served: Served, opened: Open, dataset_id: str, finished: str, record_property: Callable[..., None]
+    ) -> None:
+        for path in ("/", f"/datasets/{dataset_id}", f"/jobs/{finished}", f"/jobs/{finished}/result"):
+            page = opened().page  # nothing kept from before
+            sign_in(page, served.secret)
+            sizes: list[int] = []
+            fresh = page.context.browser.new_context(  # type: ignore[union-attr]
+                base_url=served.url, storage_state=page.context.storage_state()
+            )
+            looked = fresh.new_page()
+            looked.on("requestfinished", lambda asked: sizes.append(asked.sizes()["responseBodySize"]))  # noqa: B023
+            looked.goto(f"/console{path}", wait_until="networkidle")
+            paint = looked.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+            fresh.close()
+            print(f"{path[:12]} {sum(sizes)} bytes, first contentful paint {paint:.0f} ms")
+            record_property(path, (sum(sizes), paint))
+            assert 0 < sum(sizes) <= MAX_WEIGHT_BYTES
+            assert paint <= PAINT_MILLISECONDS
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_pictures_of_the_pages_are_taken(
+        self, served: Served, opened: Open, dataset_id: str, finished: str, tmp_path: Path, scheme: str
+    ) -> None:
+        kept = Path(os.environ.get("SFUMATO_TEST_SCREENSHOTS") or tmp_path)
+        page = opened(viewport={"width": 1000, "height": 800}, color_scheme=scheme).page
+        sign_in(page, served.secret)
+        for name, path in (
+            ("overview", "/"),
+            ("dataset", f"/datasets/{dataset_id}"),
+            ("forecast", f"/datasets/{dataset_id}/jobs/new?type=shifted_grid"),
+            ("result", f"/jobs/{finished}/result"),
+        ):
+            page.goto(f"/console{path}", wait_until="networkidle")
+            if name == "forecast":
+                page.get_by_label("ε").fill("1")
+                page.get_by_label("Devices expected").fill("100000")
+                expect(page.locator("#forecast")).to_contain_text("Would run")
+            page.screenshot(path=kept / f"console-{name}-{scheme}.png", animations="disabled")
+            assert (kept / f"console-{name}-{scheme}.png").stat().st_size > 5_000

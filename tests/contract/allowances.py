@@ -1,0 +1,128 @@
+"""What Schemathesis may find in the gateway, each with its reason; loaded by it as hooks, and by nothing else.
+
+Every check is on. A failure is dropped where one of these says why it is none; a new operation has no allowance. The
+ids of the document's examples are put in place of by those of things that are there (`SFUMATO_TEST_THINGS`), so that
+examples reach what they speak of.
+"""
+
+import itertools
+import json
+import os
+import re
+from typing import Any
+
+import schemathesis
+from schemathesis.core.failures import AcceptedNegativeData, Failure
+from schemathesis.core.transport import Response
+from schemathesis.generation.case import Case
+from schemathesis.hooks import HookContext
+from schemathesis.openapi.checks import RejectedPositiveData
+
+from tests.contract.schema import misfits
+
+THINGS: dict[str, Any] = json.loads(os.environ["SFUMATO_TEST_THINGS"])  # own_key, example, by_prefix
+
+# Operations whose schema cannot say all they ask for, and what it is. They refuse with these codes, and no other.
+MORE_THAN_A_SCHEMA_SAYS = {
+    "createDataset": "epsilons with nine decimals at most, bounds in their order, names that differ, delta by trust",
+    "updateDataset": "a name of white space",
+    "createGrant": "delta by the dataset's trust; a grant of something",
+    "createRound": "an encoding, a mechanism and a draw that fit together and the dataset",
+    "createForecast": "exactly one of several members; an algorithm that fits the dataset and its own parameters",
+    "createJob": "an algorithm that fits the dataset and its own parameters, with reports enough",
+    "createKey": "a time that is to come",
+    "sendReports": "a value of the round's own width and range",
+    "uploadRecords": "columns that are the dataset's, values within them, files that are of their format",
+    "assignPoints": "as many coordinates as the result has features",
+    "rotateKey": "a time that is to come",
+    "createWebhook": "an address that is public",
+    "updateWebhook": "an address that is public",
+}
+REFUSALS = {"validation_failed", "report_malformed", "insufficient_reports"}
+OF_THE_STATE = {"idempotency_key_reused", "precondition_failed"}  # headers of the right form, about something else
+ENDING = re.compile("delete|revoke|close|cancel|rotate")  # their examples stay about nothing: links bring them things
+
+_turn = itertools.count()
+
+
+@schemathesis.hook
+def filter_case(context: HookContext, case: Case[Any]) -> bool:
+    """The campaign's own key is not ended or changed: nothing after that would be tested."""
+    return case.method == "GET" or THINGS["own_key"] not in (case.path_parameters or {}).values()
+
+
+@schemathesis.hook
+def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
+    """Put ids of things that are there in the place of the examples' ids."""
+    if ENDING.match(_operation_id(case)):
+        return
+    turn = next(_turn)
+    for part in ("path_parameters", "query", "body"):
+        value = getattr(case, part)
+        if isinstance(value, dict) and THINGS["example"] in json.dumps(value, default=str):
+            setattr(case, part, _with_things(value, turn))
+
+
+def _with_things(value: Any, turn: int) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_things(item, turn) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_things(item, turn) for item in value]
+    if isinstance(value, str) and value.endswith(f"_{THINGS['example']}"):
+        there = THINGS["by_prefix"].get(value.partition("_")[0])
+        return there[turn % len(there)] if there else value
+    return value
+
+
+@schemathesis.hook
+def filter_failure(context: HookContext, failure: Failure, case: Case[Any], response: Response) -> bool:
+    """Whether a failure is one."""
+    if isinstance(failure, RejectedPositiveData):
+        return not _is_refused_with_reason(case, response)
+    if isinstance(failure, AcceptedNegativeData):
+        return not _is_null_for_left_out(case)
+    if "text/event-stream" in response.headers.get("content-type", [""])[0]:
+        return not _are_jobs(
+            case, response
+        )  # OpenAPI 3.1 knows a stream as a string; what its events hold is read here
+    return True
+
+
+def _are_jobs(case: Case[Any], response: Response) -> bool:
+    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
+    document: dict[str, Any] = case.operation.schema.raw_schema
+    schema = {"$ref": "#/components/schemas/Job"}
+    return bool(lines) and not any(list(misfits(document, schema, json.loads(line))) for line in lines)
+
+
+def _operation_id(case: Case[Any]) -> str:
+    return str(case.operation.definition.raw["operationId"])
+
+
+def _is_refused_with_reason(case: Case[Any], response: Response) -> bool:
+    told = response.json()
+    if told.get("code") in OF_THE_STATE:
+        return True
+    if told.get("code") not in REFUSALS:
+        return False
+    if [error.get("parameter") for error in told.get("errors", ())] == ["cursor"]:
+        return True  # a cursor is opaque: that it has the right form does not make it one
+    return _operation_id(case) in MORE_THAN_A_SCHEMA_SAYS
+
+
+def _is_null_for_left_out(case: Case[Any]) -> bool:
+    """Whether only nulls in place of optional members are wrong: the document's description takes them as left out."""
+    schema = case.operation.definition.raw.get("requestBody", {}).get("content", {}).get("application/json")
+    if schema is None or not isinstance(case.body, dict):
+        return False
+    document: dict[str, Any] = case.operation.schema.raw_schema
+    wrong = list(misfits(document, schema["schema"], case.body))
+    return bool(wrong) and not list(misfits(document, schema["schema"], _without_nulls(case.body)))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value

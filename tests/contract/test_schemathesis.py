@@ -1,0 +1,114 @@
+"""Schemathesis against a real gateway with a worker: thousands of cases, none unforeseen by the document."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from models.db import Database
+from service.schemas import EXAMPLE_ULID
+from tests.contract import test_openapi
+from tests.service.api import Api, a_model, finish
+from tests.service.processes import ROOT, Running, environment, running
+
+MIN_CASES = 3_000
+MIN_SHARE_OF_SUCCESSES = 0.1  # of all answers: a campaign that only knocks at closed doors proves little
+SETTINGS = {
+    "SFUMATO_PORT": "0",
+    "SFUMATO_RATE_PER_KEY": "0",
+    "SFUMATO_RATE_OF_FAILURES": "0",
+    "SFUMATO_MAX_WAIT_SECONDS": "0.1",
+}
+CONFIGURATION = """\
+hooks = "tests.contract.allowances"
+max-stream-events = 1
+request-timeout = 60.0
+[phases.stateful]
+max-steps = 8
+[phases.stateful.generation]
+max-examples = 60
+"""
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Running]:
+    secret = base64.b64encode(b"\x01" * 32).decode()
+    with running(tmp_path / "home", "serve", **SETTINGS, SFUMATO_RECORDS_KEY=secret) as started:
+        yield started
+
+
+def things(gateway: Running, api: Api) -> dict[str, Any]:
+    """One of everything, for examples to be about; made over HTTP, but for results."""
+    local, central = api.dataset(), api.dataset(trust="central", epsilon=32)
+    api.made(f"/datasets/{central['id']}/records", {"columns": ["x", "y"], "rows": [[0.5, 0.5]] * 50})
+    finished = api.job(local["id"])
+    finish(api.database, finished["id"], a_model())
+    key = api.made("/keys", {"name": "k", "scopes": ["device"]})
+    by_prefix = {
+        "ds": [local["id"], central["id"]],
+        "rnd": [api.round(local["id"], target_reports=2**31 - 1)["id"]],
+        "job": [finished["id"]],
+        "key": [key["id"]],
+    }
+    (own, *_) = api.get("/keys").json()["items"]
+    return {"own_key": own["id"], "example": EXAMPLE_ULID, "by_prefix": by_prefix}
+
+
+def campaign(gateway: Running, directory: Path, *, seed: int, n_examples: int) -> dict[str, Any]:
+    """Let Schemathesis loose; its report."""
+    url = gateway.url()
+    secret = (gateway.home / "admin.key").read_text().strip()
+    database = Database(f"sqlite:///{gateway.home / 'sfumato.db'}")
+    with httpx.Client(base_url=url, timeout=60) as client:
+        there = things(gateway, Api(client, database, secret))
+    database.close()
+    (directory / "schemathesis.toml").write_text(CONFIGURATION)
+    report, answers = directory / "report.json", directory / "answers.har"
+    command = [
+        *(sys.executable, "-m", "schemathesis.cli", "--config-file", directory / "schemathesis.toml"),
+        *("run", test_openapi.COMMITTED, "--url", url, "--header", f"Authorization: Bearer {secret}"),
+        *("--phases", "examples,coverage,fuzzing,stateful", "--checks", "all", "--continue-on-failure"),
+        *("--seed", str(seed), "--max-examples", str(n_examples), "--generation-database", "none", "--no-color"),
+        *("--report", "json,har", "--report-json-path", report, "--report-har-path", answers),
+    ]
+    env = environment(gateway.home) | {"SFUMATO_TEST_THINGS": json.dumps(there), "PYTHONPATH": str(ROOT)}
+    out = directory / "schemathesis.out"
+    with out.open("wb") as written:
+        ended = subprocess.run(command, cwd=directory, env=env, stdout=written, stderr=subprocess.STDOUT, check=False)
+    assert report.exists(), out.read_text()
+    found: dict[str, Any] = json.loads(report.read_text())
+    found["text"] = out.read_text()
+    assert ended.returncode == 0, found["text"]
+    found["statuses"] = [entry["response"]["status"] for entry in json.loads(answers.read_text())["log"]["entries"]]
+    with httpx.Client(base_url=url, timeout=60) as client:
+        still = client.get("/v1/keys", headers={"Authorization": f"Bearer {secret}"})
+        assert still.status_code == 200  # else what came after its end was tested against a closed door
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_finds_nothing_in_thousands_of_cases(gateway: Running, tmp_path: Path) -> None:
+    seed = int(os.environ.get("SFUMATO_TEST_SCHEMATHESIS_SEED", "7"))
+    found = campaign(gateway, tmp_path, seed=seed, n_examples=15)
+    text = found["text"]
+    assert found["failures"] == [], text
+    assert found["errors"] == [], text
+    assert found["complete"], text
+    assert found["test_cases"]["generated"] >= MIN_CASES, text
+    n_operations = len(list(test_openapi.operations(json.loads(test_openapi.COMMITTED.read_text()))))
+    assert found["operations"]["tested"] == found["operations"]["total"] == n_operations, text
+    assert {phase["status"] for phase in found["phases"].values()} == {"success"}, text
+    assert len(found["statuses"]) >= MIN_CASES
+    assert not [status for status in found["statuses"] if status >= 500]
+    n_fine = sum(status < 400 for status in found["statuses"])
+    assert n_fine >= MIN_SHARE_OF_SUCCESSES * len(found["statuses"]), (n_fine, len(found["statuses"]))
+    assert not [line for line in gateway.lines() if line.get("event") in ("request_failed", "database_away")]
+    print(f"{found['test_cases']['generated']} cases, {n_fine} of {len(found['statuses'])} answers below 400")

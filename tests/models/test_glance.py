@@ -1,0 +1,68 @@
+"""What somebody sees first: the newest, the moving, and a ledger's course, of what the caller may see."""
+
+import pytest
+
+from models import audit, dataset, glance, job, ledger
+from models.errors import NotFound
+from tests.models.world import NOW, World
+
+
+class TestJobs:
+    def test_come_newest_first_from_before_an_id(self, world: World) -> None:
+        made = world.new_dataset()
+        ids = sorted((world.submit(made, epsilon_nano=1).id for _ in range(5)), reverse=True)
+        with world.database.reading() as session:
+            seen = [row.id for row in glance.newest_jobs(session, world.caller, limit=3)]
+            assert seen == ids[:3]
+            assert [row.id for row in glance.newest_jobs(session, world.caller, limit=9, before=ids[2])] == ids[3:]
+
+    def test_that_are_over_do_not_move(self, world: World) -> None:
+        made = world.new_dataset()
+        first, second = (world.submit(made, epsilon_nano=1).id for _ in range(2))
+        with world.database.transaction() as session:
+            job.cancel(session, world.caller, first, now=NOW)
+        with world.database.reading() as session:
+            assert [row.id for row in glance.newest_jobs(session, world.caller, limit=9, unfinished=True)] == [second]
+
+    def test_of_others_are_not_there(self, world: World) -> None:
+        mine, theirs = world.new_dataset(), world.new_dataset()
+        world.submit(mine, epsilon_nano=1)
+        stranger, bound = world.new_caller("stranger"), world.new_caller("tenant", dataset_id=theirs.id)
+        with world.database.reading() as session:
+            assert glance.newest_jobs(session, stranger, limit=9) == []
+            assert glance.newest_jobs(session, bound, limit=9) == []
+            assert len(glance.newest_jobs(session, world.caller, limit=9, dataset_id=mine.id)) == 1
+
+
+class TestRoundsAndLedgers:
+    def test_of_others_are_not_there(self, world: World) -> None:
+        made, stranger = world.new_dataset(), world.new_caller("stranger")
+        with world.database.reading() as session:
+            assert glance.newest_rounds(session, world.caller, made.id, limit=9) == []
+            with pytest.raises(NotFound):
+                glance.newest_rounds(session, stranger, made.id, limit=9)
+            with pytest.raises(NotFound):
+                glance.ledger_course(session, stranger, made.id, limit=9)
+
+    @pytest.mark.parametrize("n_more", [0, 1, 8, 9, 10, 37])
+    def test_a_course_has_both_ends_and_no_more_than_was_asked_for(self, world: World, n_more: int) -> None:
+        made = world.new_dataset()
+        with world.database.transaction() as session:
+            for _ in range(n_more):
+                dataset.grant(session, world.caller, made.id, epsilon_nano=1, delta_atto=0, now=NOW)
+        with world.database.reading() as session:
+            course = glance.ledger_course(session, world.caller, made.id, limit=10)
+            whole = ledger.page(session, made.id, after_seq=0, limit=100)
+        seqs = [entry.seq for entry in course]
+        assert (seqs[0], seqs[-1]) == (1, n_more + 1)
+        assert len(seqs) == len(set(seqs)) <= 12
+        assert seqs == sorted(seqs)
+        if n_more < 10:
+            assert seqs == [entry.seq for entry in whole]
+
+    def test_an_audit_trail_ends_where_it_ends(self, world: World) -> None:
+        world.new_dataset()
+        with world.database.reading() as session:
+            events = audit.page(session, world.caller.tenant_id, limit=100)
+            assert glance.audit_end(session, world.caller.tenant_id) == events[-1].seq
+            assert glance.audit_end(session, "ten_nobody") == 0

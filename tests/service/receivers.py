@@ -1,0 +1,123 @@
+"""Receivers of webhooks on 127.0.0.1, as they are and as they should not be."""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+PATIENCE_SECONDS = 120.0
+
+Answer = Callable[[socket.socket, int], None]  # the connection, and which request it is: 1, 2, ...
+
+
+@dataclass
+class Request:
+    """What a receiver was sent."""
+
+    line: str
+    headers: dict[str, str]
+    body: bytes
+    at: float
+
+
+@dataclass
+class Receiver:
+    """A plain server that remembers what came; a thread for each connection."""
+
+    answer: Answer
+    trust: ssl.SSLContext | None = None
+    requests: list[Request] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition()
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.port: int = self._socket.getsockname()[1]
+        self.ending = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook?x=1"
+
+    def ids(self) -> list[str]:
+        """The `webhook-id` of each request, in the order they came."""
+        with self._changed:
+            return [each.headers["webhook-id"] for each in self.requests]
+
+    def wait_for(self, n_requests: int) -> list[Request]:
+        """Return once so many came; what they were."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.requests) >= n_requests, PATIENCE_SECONDS), self.requests
+            return list(self.requests)
+
+    def stop(self) -> None:
+        self.ending.set()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._accepting.join()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=[connection], daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError), connection:
+            connection.settimeout(PATIENCE_SECONDS)
+            if self.trust is None:
+                self._talk(connection)
+            else:
+                with self.trust.wrap_socket(connection, server_side=True) as wrapped:
+                    self._talk(wrapped)
+
+    def _talk(self, connection: socket.socket) -> None:
+        received = b""
+        while b"\r\n\r\n" not in received:
+            part = connection.recv(65536)
+            if not part:
+                return
+            received += part
+        head, _, body = received.partition(b"\r\n\r\n")
+        line, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in lines)}
+        while len(body) < int(headers["content-length"]):
+            body += connection.recv(65536)
+        with self._changed:
+            self.requests.append(Request(line, headers, body, time.time()))
+            place = len(self.requests)
+            self._changed.notify_all()
+        self.answer(connection, place)
+
+
+def says(*statuses: str, more: str = "", body: bytes = b"") -> Answer:
+    """Answers with these statuses in turn, and the last one from then on: `says("500 Error", "200 OK")`."""
+
+    def answer(connection: socket.socket, place: int) -> None:
+        status = statuses[min(place, len(statuses)) - 1]
+        head = f"HTTP/1.1 {status}\r\n{more}content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        connection.sendall(head.encode() + body)
+
+    return answer
+
+
+@contextmanager
+def receiving(answer: Answer, trust: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+    """A receiver that is there as long as this lasts."""
+    receiver = Receiver(answer, trust)
+    try:
+        yield receiver
+    finally:
+        receiver.stop()

@@ -1,0 +1,293 @@
+"""What of an OpenAPI document breaks its users: `python tools/breaking.py OLD NEW` names every such change.
+
+Direction decides. What clients send may only be asked less of: nothing new required, nothing narrower. What they
+are answered may only be promised more of: nothing gone, nothing wider. A new value of an enum that is answered is
+wider, and so is a new member of a union: generated clients refuse what they do not know. A new member of an answered
+object, a new optional member, parameter, operation or refusal (4xx, 5xx: a problem like the others) is an addition.
+
+    0  nothing breaks
+    1  something does; a line for each
+"""
+
+import json
+import math
+import operator
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+COMMITTED = "openapi/openapi.json"
+METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+EXACT = ("pattern", "format", "contentEncoding", "uniqueItems", "multipleOf")
+
+Json = dict[str, Any]
+
+
+class Comparison:
+    """Two documents."""
+
+    def __init__(self, old: Json, new: Json) -> None:
+        self.old, self.new = old, new
+        self._under_way: set[tuple[int, int, bool]] = set()
+
+    def changes(self) -> Iterator[str]:
+        """Each change that breaks somebody, and where."""
+        for path, methods in self.old["paths"].items():
+            for method in METHODS:
+                if method not in methods:
+                    continue
+                before, after = methods[method], self.new["paths"].get(path, {}).get(method)
+                at = f"{method.upper()} {path}"
+                if after is None:
+                    yield f"{at}: the operation is gone"
+                else:
+                    yield from self._operation(before, after, at)
+
+    def _operation(self, old: Json, new: Json, at: str) -> Iterator[str]:
+        if old.get("operationId") != new.get("operationId"):
+            yield f"{at}: its operationId was {old.get('operationId')} and is {new.get('operationId')}"
+        if old.get("tags") != new.get("tags"):
+            yield f"{at}: its tag, by which clients group it, changed"
+        yield from self._security(old, new, at)
+        yield from self._parameters(old, new, at)
+        yield from self._body(old.get("requestBody"), new.get("requestBody"), at)
+        for status, response in old.get("responses", {}).items():
+            after = new.get("responses", {}).get(status)
+            if after is None:
+                yield f"{at}: the answer {status} is gone"
+            else:
+                yield from self._response(self._of(self.old, response), self._of(self.new, after), f"{at} {status}")
+        for status in new.get("responses", {}).keys() - old.get("responses", {}).keys():
+            if not status.startswith(("4", "5")):
+                yield f"{at}: may now answer {status}"
+
+    def _security(self, old: Json, new: Json, at: str) -> Iterator[str]:
+        """Whoever was let in still is: each alternative of old has one of new that asks for no more."""
+        before = old.get("security", self.old.get("security")) or [{}]
+        after = new.get("security", self.new.get("security")) or [{}]
+        for way in before:
+            if not any(_asks_no_more(need, way) for need in after):
+                yield f"{at}: needs more than {' and '.join(way) or 'nothing'}"
+        schemes = [document.get("components", {}).get("securitySchemes", {}) for document in (self.old, self.new)]
+        for name in {name for way in before for name in way}:
+            kinds = [{k: v for k, v in scheme.get(name, {}).items() if k != "description"} for scheme in schemes]
+            if kinds[0] != kinds[1]:
+                yield f"{at}: the security scheme {name} changed"
+
+    def _parameters(self, old: Json, new: Json, at: str) -> Iterator[str]:
+        before, after = (
+            {(one["in"], one["name"]): one for one in (self._of(document, each) for each in side.get("parameters", ()))}
+            for document, side in ((self.old, old), (self.new, new))
+        )
+        for place, parameter in before.items():
+            where = f"{at}: the {place[0]} parameter {place[1]}"
+            if place not in after:
+                yield f"{where} is gone"
+                continue
+            if after[place].get("required", False) and not parameter.get("required", False):
+                yield f"{where} is now required"
+            yield from self._schema(parameter.get("schema", {}), after[place].get("schema", {}), where, sent=True)
+        for place in after.keys() - before.keys():
+            if after[place].get("required", False):
+                yield f"{at}: the {place[0]} parameter {place[1]} is new and required"
+
+    def _body(self, old: Json | None, new: Json | None, at: str) -> Iterator[str]:
+        old, new = self._of(self.old, old or {}), self._of(self.new, new or {})
+        if new.get("required", False) and not old.get("required", False):
+            yield f"{at}: a body is now required"
+        for kind, content in old.get("content", {}).items():
+            if kind not in new.get("content", {}):
+                yield f"{at}: a body of {kind} is no longer taken"
+            else:
+                after = new["content"][kind]
+                yield from self._schema(content.get("schema", {}), after.get("schema", {}), f"{at} body", sent=True)
+
+    def _response(self, old: Json, new: Json, at: str) -> Iterator[str]:
+        for kind, content in old.get("content", {}).items():
+            if kind not in new.get("content", {}):
+                yield f"{at}: {kind} is no longer answered"
+            else:
+                after = new["content"][kind]
+                yield from self._schema(content.get("schema", {}), after.get("schema", {}), at, sent=False)
+        for kind in new.get("content", {}).keys() - old.get("content", {}).keys():
+            yield f"{at}: may now be {kind}"
+        for name in old.get("headers", {}).keys() - new.get("headers", {}).keys():
+            yield f"{at}: the header {name} is gone"
+
+    # ---- schemas ----
+
+    def _schema(self, old: Json, new: Json, at: str, *, sent: bool) -> Iterator[str]:
+        """Sent: what fitted old must fit new. Answered: what fits new must have fitted old."""
+        old, new = self._of(self.old, old), self._of(self.new, new)
+        pair = (id(old), id(new), sent)
+        if pair in self._under_way:  # a schema within itself
+            return
+        self._under_way.add(pair)
+        try:
+            yield from self._branches(old, new, at, sent=sent)
+        finally:
+            self._under_way.discard(pair)
+
+    def _branches(self, old: Json, new: Json, at: str, *, sent: bool) -> Iterator[str]:
+        before, after = self._union(self.old, old), self._union(self.new, new)
+        if len(before) == 1 and len(after) == 1:
+            yield from self._alike(before[0], after[0], at, sent=sent)
+            return
+        tag = self._tag(self.old, old)
+        if tag != self._tag(self.new, new):
+            yield f"{at}: the member that tells the kinds apart changed"
+        # whoever is to be understood needs one on the other side that understands it
+        spoken, heard = (before, after) if sent else (after, before)
+        for branch in spoken:
+            tries = []
+            for candidate in heard:
+                pair = (branch, candidate) if sent else (candidate, branch)
+                tries.append(list(self._schema(*pair, at, sent=sent)))
+            if not any(not found for found in tries):
+                closest = min(tries, key=len, default=[])
+                name = _name(branch, tag)
+                if len(heard) == 1 or any(_name(one, tag) == name for one in heard):
+                    same = [found for one, found in zip(heard, tries, strict=True) if _name(one, tag) == name]
+                    yield from (same[0] if same else closest)
+                else:
+                    yield f"{at}: the kind {name} is {'gone' if sent else 'new'}"
+
+    def _union(self, document: Json, schema: Json) -> list[Json]:
+        """A union's kinds; null beside a type is one as well."""
+        for word in ("oneOf", "anyOf"):
+            if word in schema:
+                return [kind for branch in schema[word] for kind in self._union(document, self._of(document, branch))]
+        if isinstance(schema.get("type"), list):
+            return [schema | {"type": kind} for kind in schema["type"]]
+        return [schema]
+
+    def _tag(self, document: Json, schema: Json) -> str | None:
+        """The member that tells a union's kinds apart, also of a union within it."""
+        if told := schema.get("discriminator"):
+            return str(told["propertyName"])
+        branches = [self._of(document, one) for word in ("oneOf", "anyOf") for one in schema.get(word, ())]
+        return next((tag for one in branches if (tag := self._tag(document, one))), None)
+
+    def _alike(self, old: Json, new: Json, at: str, *, sent: bool) -> Iterator[str]:
+        spoken, heard = (old, new) if sent else (new, old)  # whatever is spoken must be heard
+        if not _is_type_within(spoken.get("type"), heard.get("type")):
+            yield f"{at}: the type was {old.get('type')} and is {new.get('type')}"
+            return
+        values, allowed = _values(spoken), _values(heard)
+        if allowed is not None and (values is None or any(value not in allowed for value in values)):
+            odd = "anything" if values is None else ", ".join(json.dumps(one) for one in values if one not in allowed)
+            yield f"{at}: {odd} {'is no longer taken' if sent else 'may now be answered'}"
+        is_listed = values is not None  # then bounds say nothing that the list does not
+        said = "narrower than it was" if sent else "wider than it was"
+        for words, is_beyond, unbounded in ((LOWER, operator.lt, -math.inf), (UPPER, operator.gt, math.inf)):
+            for word in words:
+                if word in heard and not is_listed and is_beyond(spoken.get(word, unbounded), heard[word]):
+                    yield f"{at}: {word} is {said}"
+        for word in EXACT:
+            if word in heard and not is_listed and spoken.get(word) != heard[word]:
+                yield f"{at}: {word} was {old.get(word)!r} and is {new.get(word)!r}"
+        if "items" in heard:
+            yield from self._schema(old.get("items", {}), new.get("items", {}), f"{at}[]", sent=sent)
+        yield from self._members(old, new, at, sent=sent)
+
+    def _members(self, old: Json, new: Json, at: str, *, sent: bool) -> Iterator[str]:
+        before, after = old.get("properties", {}), new.get("properties", {})
+        for name in before.keys() | after.keys():
+            where = f"{at}.{name}"
+            if name in before and name in after:
+                yield from self._schema(before[name], after[name], where, sent=sent)
+            elif name in before:
+                yield f"{where}: is gone"
+            elif sent and name in new.get("required", ()):
+                yield f"{where}: is new and required"
+        required, was_required = set(new.get("required", ())), set(old.get("required", ()))
+        if sent:
+            yield from (f"{at}.{name}: is now required" for name in sorted((required - was_required) & before.keys()))
+        else:
+            yield from (f"{at}.{name}: may now be missing" for name in sorted((was_required - required) & after.keys()))
+        more, was_more = new.get("additionalProperties", True), old.get("additionalProperties", True)
+        if isinstance(more, dict) and isinstance(was_more, dict):
+            yield from self._schema(was_more, more, f"{at}.*", sent=sent)
+        elif sent and more is not True and more != was_more:
+            yield f"{at}: takes fewer unknown members than it did"
+        elif not sent and isinstance(was_more, dict) and more is not False:
+            yield f"{at}.*: its members are no longer described"
+
+    @staticmethod
+    def _of(document: Json, part: Json) -> Json:
+        """A part, its reference followed."""
+        while "$ref" in part:
+            found: Any = document
+            for step in part["$ref"][2:].split("/"):
+                found = found[step.replace("~1", "/").replace("~0", "~")]
+            part = found
+        return part
+
+
+def _asks_no_more(need: Json, way: Json) -> bool:
+    """Whether who came this way has all that is needed now."""
+    return all(name in way and set(scopes) <= set(way[name]) for name, scopes in need.items())
+
+
+def _values(schema: Json) -> list[Any] | None:
+    """What an enum or a constant allows; none where there is no end to it."""
+    if "const" in schema:
+        return [schema["const"]]
+    values: list[Any] | None = schema.get("enum")
+    return values
+
+
+def _is_type_within(kind: str | None, other: str | None) -> bool:
+    return other is None or kind == other or (kind == "integer" and other == "number")
+
+
+def _name(schema: Json, tag: str | None) -> str:
+    """What to call a kind of a union."""
+    told = schema.get("properties", {}).get(tag, {}) if tag else {}
+    return str(told.get("const", schema.get("type", "unnamed")))
+
+
+def last_release(root: Path) -> str | None:
+    """The newest tag `v*` that this commit comes after; none before the first release."""
+    asked = ["git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]
+    found = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Compare two files; without arguments, the committed document with the last release's."""
+    if len(arguments) == 2:
+        texts = [Path(argument).read_text() for argument in arguments]
+        what = " and ".join(arguments)
+    elif not arguments:
+        root = Path(__file__).parents[1]
+        release = last_release(root)
+        if release is None:
+            _say("there is no release (no tag v*) to compare with: nothing was checked")
+            return 0
+        shown = ["git", "show", f"{release}:{COMMITTED}"]
+        texts = [
+            subprocess.run(shown, cwd=root, capture_output=True, text=True, check=True).stdout,
+            (root / COMMITTED).read_text(),
+        ]
+        what = f"{release} and this tree"
+    else:
+        sys.stderr.write("usage: breaking.py [OLD NEW]\n")
+        return 2
+    found = list(dict.fromkeys(Comparison(*map(json.loads, texts)).changes()))
+    for change in found:
+        _say(change)
+    _say(f"{what}: {len(found) or 'no'} breaking change{'' if len(found) == 1 else 's'}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
