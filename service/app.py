@@ -46,6 +46,7 @@ from service.watches import Watches
 from service.webhooks import WebhookSender
 from service.writer import ReportWriter
 
+NOUNS = (datasets, ledger, records, rounds, forecasts, jobs, results, keys, audit, webhooks, tenant_limits)
 UPLOADS_AT_ONCE = 2  # of the largest size: what all uploads under way may hold together
 
 
@@ -139,7 +140,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     )
     app.state.services = services
     app.include_router(health.router)
-    for noun in (datasets, ledger, records, rounds, forecasts, jobs, results, keys, audit, webhooks, tenant_limits):
+    for noun in NOUNS:
         app.include_router(noun.router, dependencies=[Security(documented_key)])
     _add_documentation(app)
     _add_console(app)
@@ -182,9 +183,8 @@ def _watch(services: Services) -> None:
 async def _hand_on(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
         # the router names the methods of the first route of the path alone
-        same = [
-            one for one in request.app.routes if isinstance(one, Route) and one.matches(request.scope)[0] != Match.NONE
-        ]
+        known = [one for part in (request.app, health, *NOUNS) for one in part.router.routes]
+        same = [one for one in known if isinstance(one, Route) and one.matches(request.scope)[0] != Match.NONE]
         error.headers = {"Allow": ", ".join(sorted({method for one in same for method in one.methods or ()}))}
     raise error  # RequestContext answers it, like every other
 

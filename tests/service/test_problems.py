@@ -74,7 +74,8 @@ class TestTheRouter:
     def test_an_unknown_method_says_which_are_known(self, api: Api, path: str) -> None:
         answer = api.request("PUT", path, json={})
         refused(answer, 405, "method_not_allowed")
-        assert "POST" in answer.headers["allow"]
+        known = {"/datasets": "GET, POST"}.get(path, "POST")
+        assert answer.headers["allow"] == known
 
 
 def bodies() -> list[tuple[str, str, Any, str]]:
