@@ -38,6 +38,7 @@ def world(database_url: str) -> Iterator[World]:
     """A database of the test's own: a sender takes whatever is due in it."""
     opened = Database(database_url)
     made = World(opened)
+    made.now = opened.clock()  # the sender goes by it
     yield made
     opened.close()
 
