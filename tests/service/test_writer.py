@@ -31,6 +31,10 @@ class _Slow:
         assert self.let_go.wait(120)
         return self._database.transaction()
 
+    def run(self, name: str, work: Any) -> Any:
+        with self.transaction() as session:
+            return work(session)
+
 
 class TestTheWriter:
     @pytest.fixture
