@@ -94,7 +94,6 @@ def campaign(gateway: Running, directory: Path, *, seed: int, n_examples: int) -
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_finds_nothing_in_thousands_of_cases(gateway: Running, tmp_path: Path) -> None:
     seed = int(os.environ.get("SFUMATO_TEST_SCHEMATHESIS_SEED", "7"))
     found = campaign(gateway, tmp_path, seed=seed, n_examples=15)

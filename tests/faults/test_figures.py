@@ -189,7 +189,8 @@ class TestACancelledKernel:
 
 
 class TestABudgetForTen:
-    @share_and_whole(3, 50)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("n_times", [3, 50])
     def test_is_reserved_by_ten_of_two_hundred_who_submit_at_once(
         self, database: Database, settings: dict[str, str], tmp_path: Path, n_times: int
     ) -> None:
