@@ -38,9 +38,9 @@ class Watched:
     outside: list[str] = field(default_factory=list)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
-    """One Chromium for all tests."""
+    """A Chromium of the test's own: while one is driven, an event loop runs, and no other test of the process could."""
     path = os.environ.get("SFUMATO_TEST_CHROMIUM") or shutil.which("chromium")
     assert path is not None, "no browser: install chromium, or name one in SFUMATO_TEST_CHROMIUM"
     with sync_playwright() as playwright:

@@ -94,7 +94,7 @@ def place(origin: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pla
         database.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser() -> Iterator[Chromium]:
     with opened_browser() as opened:
         yield opened
