@@ -156,12 +156,9 @@ def respond(body: BaseModel | dict[str, Any]) -> Response:
 
 
 IdempotencyKey = Annotated[
-    str | SkipJsonSchema[None],
+    Annotated[str, StringConstraints(min_length=1, max_length=255, pattern="^[!-~]+$")] | SkipJsonSchema[None],
     Header(
         alias="Idempotency-Key",
-        min_length=1,
-        max_length=255,
-        pattern="^[!-~]+$",
         description="Makes a retry harmless: repeated within a day, it is answered what it was the first time.",
     ),
 ]

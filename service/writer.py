@@ -118,17 +118,19 @@ class ReportWriter:
             began = time.perf_counter()
             outcome, received = self._commit(group)
             seconds = time.perf_counter() - began
+            self._announce(received)
             _tell(group, outcome)
             n_reports = sum(each.packed.n_reports for each in group if each.round_id not in outcome)
             self._metrics.committed(len(group), n_reports, seconds)
-            self._announce(received)
+            for round_id, each in received.items():
+                if each.is_full:
+                    self._doorbell.ring(each.job_id or round_id)
 
     def _announce(self, received: dict[str, Received]) -> None:
-        """Ring for rounds that are full; say whose progress changed, of a round that is open within a second."""
-        for round_id, each in received.items():
+        """Say which rounds are full, before anybody is answered, and whose progress changed, within a second."""
+        for each in received.values():
             if each.is_full:
                 self._notices.tell(each.dataset_id, *([] if each.job_id is None else [each.job_id]))
-                self._doorbell.ring(each.job_id or round_id)
             elif each.job_id is not None:
                 self._notices.tell_soon(each.job_id)
 

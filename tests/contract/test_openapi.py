@@ -153,6 +153,14 @@ class TestOperations:
             "assignPoints",
             "createForecast",
         }  # reports have ids, the others store nothing
+        keys = [
+            parameter["schema"]
+            for _, _, operation in operations(document)
+            for parameter in operation.get("parameters", ())
+            if parameter["name"] == "Idempotency-Key"
+        ]
+        told = {(key["minLength"], key["maxLength"], key["pattern"]) for key in keys}
+        assert told == {(1, 255, "^[!-~]+$")}
 
     def test_that_make_something_are_linked_to_all_that_is_about_it(self, document: dict[str, Any]) -> None:
         linked = {
