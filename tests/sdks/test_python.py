@@ -24,6 +24,34 @@ import sfumato
 seconds = time.process_time() - began
 print(json.dumps({"seconds": seconds, "modules": sorted(sys.modules)}))
 """
+# The examples that need pandas, and frames of what a service released.
+FRAMES = """
+import doctest, os, sys
+import numpy as np
+from sfumato import Client, Feature, GridEncoding, UniformGrid, frames, perturb_records
+from sfumato import cells_frame, clusters_frame, labels_frame, ledger_frame
+ran = doctest.testmod(frames)
+assert ran.failed == 0 and ran.attempted >= 8, ran
+people = np.repeat([[2.2], [7.7]], 2000, axis=0)
+with Client(os.environ["SFUMATO_URL"], os.environ["SFUMATO_KEY"]) as client:
+    dataset = client.create_dataset("Lunch", [Feature("east", 0, 10)], epsilon=4)
+    opened = client.open_round(dataset.id, GridEncoding((8,)), epsilon=4, target_reports=4000)
+    client.send_reports(opened.id, *perturb_records(opened.spec, people))
+    job = client.submit_job(dataset.id, UniformGrid(epsilon=4, clusters=2, cells=8), round_ids=[opened.id])
+    done = job.wait(timeout_seconds=600)
+    assert done.state == "succeeded", done
+    model = done.result().model
+    ledger = ledger_frame(client.ledger(dataset.id))
+clusters = clusters_frame(model)
+assert abs(clusters["size"].sum() - 1) < 1e-9, clusters
+assert sorted(clusters["east"].round()) == [2, 8], clusters
+cells = cells_frame(model)
+assert len(cells) == 8 and cells["east_upper"].max() == 10, cells
+assert labels_frame(model, people).groupby("cluster").size().tolist() == [2000, 2000]
+assert list(ledger["kind"]) == ["grant", "post"] and str(ledger["at"].dt.tz) == "UTC", ledger
+assert ledger.index.tolist() == [1, 2] and ledger["epsilon_nano"].dtype == "int64"
+print("fine", file=sys.stdout)
+"""
 MISSING = """
 import importlib.util, sys
 print([name for name in sys.argv[1:] if importlib.util.find_spec(name)])
@@ -59,6 +87,11 @@ class TestTheWheel:
         runs = [json.loads(run(environment, "-c", MEASURE, cwd=tmp_path)) for _ in range(5)]
         assert min(each["seconds"] for each in runs) <= 0.15  # the first compiles its modules
         assert not (OF_THE_SERVER | {"numpy", "httpx"}) & set(runs[0]["modules"])
+
+    def test_gives_frames_where_pandas_is(self, environment: Path, wheel: Path, live: Live, tmp_path: Path) -> None:
+        assert run(environment, "-c", MISSING, "pandas", cwd=tmp_path) == "[]\n"  # it is asked for, and not before
+        run(UV, "pip", "install", "--quiet", "--python", environment, f"{wheel}[client,pandas]", cwd=tmp_path)
+        assert run(environment, "-c", FRAMES, cwd=tmp_path, **live.environment) == "fine\n"
 
     def test_a_first_report_takes_ten_lines(self, environment: Path, live: Live, tmp_path: Path) -> None:
         program = packages.block_after(PYTHON / "README.md", "A first report", "python")

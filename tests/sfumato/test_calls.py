@@ -7,7 +7,7 @@ import pytest
 
 from sfumato.errors import ApiProblem, InvalidSpec
 from sfumato.forecast import forecast, forecast_to_wire
-from sfumato.specs import Auto, ShiftedGrid, to_wire
+from sfumato.specs import Auto, ShiftedGrid
 from tests.sfumato.answers import ok, serving
 from tests.sfumato.scripted import refusal
 
@@ -28,7 +28,9 @@ class TestForecasts:
     def test_one_is_asked_for_as_told_and_read(self, given: dict[str, Any], asked: dict[str, Any]) -> None:
         service, client = serving({"POST forecasts": ok(WIRE)})
         assert client.forecast(Auto(1.0, 3), expected_reports=50_000, **given) == MADE
-        assert service.bodies() == [{"algorithm": to_wire(Auto(1.0, 3)), "expected_reports": 50_000} | asked]
+        assert service.bodies() == [
+            {"algorithm": {"type": "auto", "epsilon": 1.0, "clusters": 3}, "expected_reports": 50_000} | asked
+        ]
 
     def test_one_that_is_refused_is_a_problem(self) -> None:
         _, client = serving({"POST forecasts": refusal(422, "validation_failed")})

@@ -8,7 +8,8 @@ import httpx
 import numpy as np
 import pytest
 
-from sfumato.client import BATCH_REPORTS, Client
+from sfumato._datasets import BATCH_REPORTS
+from sfumato.client import Client
 from sfumato.errors import ApiProblem, InvalidPoint, InvalidSpec, JobTimeout, ReportMalformed
 from sfumato.ledger import GENESIS, Balance, Head
 from sfumato.specs import Draw, GridEncoding, ShiftedGrid, UniformGrid
@@ -383,8 +384,13 @@ class TestResults:
         assert client.plot_svg("job_1") == "<svg>é</svg>"
         assert service.requests[0].headers["Accept"] == "image/svg+xml"
 
+    def test_the_picture_is_bytes(self) -> None:
+        service, client = serving({"GET jobs/job_1/plot.png": httpx.Response(200, content=b"\x89PNG\r\n\xff")})
+        assert client.plot_png("job_1") == b"\x89PNG\r\n\xff"
+        assert service.requests[0].headers["Accept"] == "image/png"
+
     def test_points_are_labelled_by_the_service_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("sfumato.client.ASSIGN_NUMBERS", 4)
+        monkeypatch.setattr("sfumato._jobs.ASSIGN_NUMBERS", 4)
 
         def label(request: httpx.Request) -> httpx.Response:
             return ok({"labels": [int(point[0]) for point in json.loads(request.content)["points"]]})

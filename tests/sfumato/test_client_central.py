@@ -8,7 +8,7 @@ import pytest
 from sfumato.errors import ApiProblem, InvalidSpec
 from sfumato.forecast import forecast_records, records_forecast_to_wire
 from sfumato.resources import Charge
-from sfumato.specs import Auto, GatedGridKmeans, UniformGrid, to_wire
+from sfumato.specs import Auto, GatedGridKmeans, UniformGrid
 from tests.sfumato.answers import JOB, RESULT, ok, serving
 from tests.sfumato.scripted import refusal
 
@@ -54,7 +54,9 @@ class TestForecasts:
     def test_one_is_asked_for_as_told_and_read(self, of: dict[str, Any]) -> None:
         service, client = serving({"POST forecasts": ok(WIRE | {"new": 1})})
         assert client.forecast_records(Auto(1.0, 3), expected_records=50_000, **of) == MADE
-        assert service.bodies() == [{"algorithm": to_wire(Auto(1.0, 3)), "expected_records": 50_000} | of]
+        assert service.bodies() == [
+            {"algorithm": {"type": "auto", "epsilon": 1.0, "clusters": 3}, "expected_records": 50_000} | of
+        ]
 
     @pytest.mark.parametrize(
         "answer", [{}, WIRE | {"warnings": 5}, WIRE | {"algorithm": {"type": "auto", "epsilon": 1}}]

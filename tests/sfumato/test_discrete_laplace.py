@@ -124,7 +124,11 @@ class TestCost:
 class TestCoins:
     """The coin of exp(-a/b), by playing every sequence of words in a space of few."""
 
-    @pytest.mark.parametrize(("a", "b"), [(0, 3), (1, 3), (2, 3), (3, 4), (1, 1)])
+    LONG = (pytest.mark.slow, pytest.mark.ci)
+
+    @pytest.mark.parametrize(
+        ("a", "b"), [(0, 3), (1, 3), pytest.param(2, 3, marks=LONG), pytest.param(3, 4, marks=LONG), (1, 1)]
+    )
     def test_it_falls_by_the_series_of_the_exponential(self, a: int, b: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(entropy, "WORD_SPAN", 12)  # which 1 to 4 divide: nothing is drawn again
         share = Fraction(a, b)

@@ -2,14 +2,14 @@
 
 import hashlib
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from models import ledger as service_ledger
-from models.db import Database, migrate
+from models.db import Database
 from sfumato.ledger import GENESIS, GENESIS_HASH, Balance, Head, LedgerEntry, verify
 
 NANO = 10**9
@@ -261,10 +261,10 @@ class TestAChainThatIsWellHashedAndWrong:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    migrate(url)
-    return Database(url)
+def database(database_url: str) -> Iterator[Database]:
+    opened = Database(database_url)
+    yield opened
+    opened.close()
 
 
 class TestTheServicesOwnChain:

@@ -1,5 +1,6 @@
 """Device and client against the real service: its own process, its own database."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from models.db import Database
 from sfumato import mechanisms
 from sfumato.accounting import NANO
 from sfumato.bulk import perturb_records
-from sfumato.client import Client
+from sfumato.client import AsyncClient, Client
 from sfumato.device import Device, Outcome
 from sfumato.errors import ApiProblem, CapExceeded, ReportMalformed
 from sfumato.ledger import Head
@@ -240,6 +241,7 @@ class TestAnAnalyst:
         assert labels[0] != labels[-1]
         assert client.assign(job.id, records[:50]).tolist() == labels[:50].tolist()
         assert client.plot_svg(job.id).lstrip().startswith("<")
+        assert client.plot_png(job.id).startswith(b"\x89PNG")
 
         budget = client.budget(dataset.id)
         verified = client.verify_ledger(dataset.id)
@@ -294,3 +296,56 @@ class TestAnAnalyst:
         client.cancel_job(job.id)
         assert client.wait_for_job(job.id, timeout_seconds=240).state == "canceled"
         assert client.budget(dataset.id).balance.reserved_nano == 0
+
+
+class TestAnAnalystWhoAwaits:
+    def test_from_a_dataset_to_clusters_beside_other_work(self, live: Live) -> None:
+        records = np.repeat([[2.0, -2.0], [6.0, 2.0]], 2000, axis=0)
+
+        async def one(client: AsyncClient, name: str) -> tuple[str, int, bool]:
+            dataset = await client.create_dataset(name, FEATURES, epsilon=4, min_reports=1)
+            opened = await client.open_round(dataset.id, GridEncoding((4, 4)), epsilon=4, target_reports=4000)
+            await client.send_reports(opened.id, *perturb_records(opened.spec, records))
+            algorithm = UniformGrid(epsilon=4, clusters=2, cells=4)
+            job = await client.submit_job(dataset.id, algorithm, round_ids=[opened.id])
+            done = await job.wait(timeout_seconds=240)
+            model = (await done.result()).model
+            assert [each.id async for each in client.jobs(dataset.id)] == [job.id]
+            return done.state, model.n_clusters, (await client.verify_ledger(dataset.id)).ok
+
+        async def main() -> list[tuple[str, int, bool]]:
+            async with AsyncClient(live.url, live.key) as client:
+                return await asyncio.gather(*(one(client, name) for name in ("one", "two", "three")))
+
+        assert asyncio.run(main()) == [("succeeded", 2, True)] * 3
+
+    def test_reads_administration(self, live: Live) -> None:
+        async def main() -> tuple[list[str], int | None]:
+            async with AsyncClient(live.url, live.key) as client:
+                key = await client.create_key("seen", ["jobs"])
+                await client.revoke_key(key.id)
+                acts = [each.act async for each in client.audit_events() if each.subject_id == key.id]
+                return acts, (await client.limits()).datasets.used
+
+        acts, n_datasets = asyncio.run(main())
+        assert acts == ["key.created", "key.revoked"]
+        assert n_datasets is not None
+
+    def test_changes_only_what_is_as_it_was_read(self, client: Client, dataset: Dataset) -> None:
+        read = client.get_dataset(dataset.id)
+        assert read.etag
+        assert client.update_dataset(dataset.id, name="first", if_match=read.etag).name == "first"
+        with pytest.raises(ApiProblem) as raised:
+            client.update_dataset(dataset.id, name="second", if_match=read.etag)
+        assert raised.value.code == "precondition_failed"
+        assert client.get_dataset(dataset.id).name == "first"
+
+    def test_a_dry_run_leaves_no_trace(self, live: Live, client: Client, dataset: Dataset) -> None:
+        opened = open_round(client, dataset)
+        store = MemoryStore()
+        with Device(live.url, live.key, dataset.id, cap=1, store=store) as device:
+            (prospect,) = device.dry_run(RECORD).rounds
+            assert (prospect.would, prospect.epsilon) == ("send", 1.0)
+            assert live.log(opened.id) == b""
+            assert store.read(dataset.id).memos == {}
+            assert device.report(RECORD).outcome is Outcome.SENT

@@ -14,6 +14,7 @@ from PIL import Image
 
 from sfumato import plot
 from sfumato.cluster_model import ClusterModel
+from sfumato.shading import is_adaptive, shaded
 from sfumato.specs import Feature, HalfspaceCodeEncoding
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -45,7 +46,7 @@ def centroids(n_features: int, clusters: int = 5) -> ClusterModel:
     places = np.random.default_rng(3).uniform(0, 1, size=(clusters, n_features))
     features = tuple(Feature(f"x{place}", 0.0, 1.0) for place in range(n_features))
     return ClusterModel(
-        "centroids", features, np.full(clusters, 1 / clusters), np.full(clusters, np.nan), centroids=places
+        "centroids", features, np.full(clusters, 1 / max(clusters, 1)), np.full(clusters, np.nan), centroids=places
     )
 
 
@@ -130,7 +131,7 @@ class TestSvg:
     def test_degrees_are_written_as_on_maps(self) -> None:
         features = (Feature("longitude", -180.0, 180.0, "degrees"), Feature("latitude", -60.0, 80.0, "degrees"))
         written = texts(plot.svg(replace(label_map(), features=features)))
-        assert {"100°W", "0°", "100°E", "20°S", "40°N"} <= set(written)
+        assert {"120°W", "0°", "60°E", "30°S", "60°N", "5,000 km at 10°N"} <= set(written)
 
 
 class TestPng:
@@ -208,6 +209,101 @@ class TestMap:
         bare = pixels(plot.png(label_map()))
         outlined = pixels(plot.png(label_map(), outlines=[[(-5.0, -5.0), (20.0, 25.0)]]))
         assert (bare != outlined).any()
+
+
+class TestEllipses:
+    def test_have_the_half_axes_that_hold_95_of_100(self) -> None:
+        errors = np.array([[1.0, 2.0], [0.5, 0.5], [np.nan, 1.0]])
+        (axes,) = plot.figure(replace(label_map(), centroid_errors=errors)).axes
+        drawn = [(patch.width / 2, patch.height / 2) for patch in axes.patches]
+        assert drawn == [pytest.approx((2.4477, 4.8955), rel=1e-4), pytest.approx((1.2239, 1.2239), rel=1e-4)]
+        scattered = np.random.default_rng(1).normal(0, (1.0, 2.0), size=(40_000, 2))
+        inside = ((scattered / drawn[0]) ** 2).sum(axis=1) <= 1
+        assert inside.mean() == pytest.approx(0.95, abs=0.005)
+
+    def test_are_explained_where_they_are_drawn_alone(self) -> None:
+        words = "Ellipses about centres hold them with 95% confidence, as far as the noise goes."
+        assert words in texts(plot.svg(replace(label_map(), centroid_errors=np.ones((3, 2)))))
+        assert words not in texts(plot.svg(label_map()))
+
+    def test_of_one_feature_are_bars(self) -> None:
+        model = replace(label_map(1), centroid_errors=np.full((3, 1), 2.0))
+        (axes,) = plot.figure(model).axes
+        (bars,) = axes.containers[-1].lines[2]
+        assert [float(np.ptp(segment[:, 0])) for segment in bars.get_segments()] == pytest.approx(
+            [2 * 1.96 * 2] * 3, rel=1e-3
+        )
+
+    def test_follow_the_pair_of_features(self) -> None:
+        model = replace(label_map(3), centroid_errors=np.tile([1.0, 2.0, 3.0], (3, 1)))
+        sizes = [axes.patches[0].width / axes.patches[0].height for axes in plot.figure(model).axes]
+        assert sizes == pytest.approx([1 / 2, 1 / 3, 2 / 3])
+
+
+class TestAdaptiveCells:
+    def blocks(self) -> ClusterModel:
+        """Sixteen fine cells in one corner, and coarse ones of four by four elsewhere."""
+        density = np.ones((16, 16)) / 256
+        density[:4, :4] = np.arange(1, 17).reshape(4, 4) / 500
+        density[8:, 8:] = 2 / 256
+        return replace(
+            label_map(), label_map=(np.indices((16, 16))[0] > 7).astype(np.int64), density=density, centroids=None,
+            sizes=np.array([0.5, 0.5]), size_errors=np.zeros(2),
+        )  # fmt: skip
+
+    def test_are_known_by_neighbours_that_hold_the_same(self) -> None:
+        density = self.blocks().density
+        assert density is not None
+        assert is_adaptive(density)
+        assert not is_adaptive(np.random.default_rng(1).random((16, 16)))
+        assert not is_adaptive(np.zeros((4, 4)))
+
+    def test_are_drawn_as_they_are(self) -> None:
+        model = self.blocks()
+        assert model.density is not None
+        assert model.label_map is not None
+        image = shaded(model.label_map, model.density, smooth=False)
+        assert (
+            len(np.unique(image[:, :].reshape(-1, 3), axis=0)) == 19
+        )  # 16 fine, and even ones under two hues, and crowded ones
+        (axes,) = plot.figure(model).axes
+        assert len(axes.collections) == 3  # edges of cells, and borders twice
+
+    def test_zero_clusters_are_a_sentence(self) -> None:
+        assert "No cluster stands out from the noise." in texts(plot.svg(centroids(2, clusters=0)))
+        assert "No cluster stands out from the noise." in texts(plot.svg(centroids(64, clusters=0)))
+
+
+class TestGeography:
+    def europe(self, n_features: int = 2) -> ClusterModel:
+        features = (Feature("longitude", -10.0, 30.0, "degrees"), Feature("latitude", 35.0, 60.0, "degrees"))
+        others = (Feature("age", 0.0, 100.0, "years"),)
+        model = label_map(n_features)
+        return replace(model, features=(*others, *features) if n_features == 3 else features)
+
+    def test_has_coasts_unless_none_are_wanted(self) -> None:
+        coast, none = plot.figure(self.europe()), plot.figure(self.europe(), outlines=())
+        (with_coast,), (without,) = coast.axes, none.axes
+        assert len(with_coast.collections) == len(without.collections) + 1
+
+    def test_has_a_graticule_and_a_scale(self) -> None:
+        written = texts(plot.svg(self.europe()))
+        assert {"10°W", "20°E", "40°N", "500 km at 47.5°N"} <= set(written)
+
+    def test_is_found_among_other_features(self) -> None:
+        drawn = plot.figure(self.europe(3)).axes
+        titles = [(axes.get_xlabel(), axes.get_ylabel()) for axes in drawn]
+        assert ("longitude (degrees)", "latitude (degrees)") in titles
+        assert "500 km at 47.5°N" in texts(plot.svg(self.europe(3)))
+
+    def test_is_none_of_kilometres(self) -> None:
+        features = (Feature("longitude", -10.0, 30.0, "km"), Feature("latitude", 35.0, 60.0, "km"))
+        assert not any("°" in text for text in texts(plot.svg(replace(label_map(), features=features))))
+
+    def test_is_drawn_by_the_model_itself(self) -> None:
+        drawn = self.europe().plot(title="t", names=("a", "b", "c"))
+        assert type(drawn).__name__ == "Figure"
+        assert any("500 km" in text.get_text() for text in drawn.axes[0].texts)
 
 
 class TestCodes:

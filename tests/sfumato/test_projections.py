@@ -87,7 +87,7 @@ def plain_symbol(encoding: Encoding, point: list[float], slot: int) -> int:
 
 
 class TestSymbol:
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=60)
     @given(st.data(), encodings)
     def test_is_what_the_definition_says_one_by_one_and_all_at_once(
         self, data: st.DataObject, encoding: Encoding

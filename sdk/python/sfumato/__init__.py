@@ -2,6 +2,7 @@
 
     from sfumato import Device, FileStore          # one person's device
     from sfumato import Client, ShiftedGrid        # an analyst
+    from sfumato import AsyncClient                # the same, awaited
 
 Names are loaded when first used, so that `import sfumato` costs next to nothing and needs
 neither numpy nor httpx.
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sfumato.bulk import Reports, perturb_records
-    from sfumato.client import Client
+    from sfumato.client import AsyncClient, Client
     from sfumato.cluster_model import ClusterModel
     from sfumato.device import Answered, Device, Outcome, Receipt
+    from sfumato.dry_runs import DeviceDryRun, DryRun, Prospect, dry_run
     from sfumato.errors import (
         ApiProblem,
         CapExceeded,
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
         StoreUnusable,
         Unreachable,
     )
+    from sfumato.frames import cells_frame, clusters_frame, labels_frame, ledger_frame
+    from sfumato.jobs import AsyncSubmittedJob, SubmittedJob
     from sfumato.specs.algorithms import (
         AdaptiveGridIterative,
         AdaptiveGridTree,
@@ -67,9 +71,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "bulk": ("Reports", "perturb_records"),
-    "client": ("Client",),
+    "client": ("AsyncClient", "Client"),
     "cluster_model": ("ClusterModel",),
     "device": ("Answered", "Device", "Outcome", "Receipt"),
+    "dry_runs": ("DeviceDryRun", "DryRun", "Prospect", "dry_run"),
     "errors": (
         "ApiProblem",
         "CapExceeded",
@@ -84,6 +89,8 @@ _HOMES = {
         "StoreUnusable",
         "Unreachable",
     ),
+    "frames": ("cells_frame", "clusters_frame", "labels_frame", "ledger_frame"),
+    "jobs": ("AsyncSubmittedJob", "SubmittedJob"),
     "specs.algorithms": (
         "AdaptiveGridIterative",
         "AdaptiveGridTree",
@@ -125,18 +132,22 @@ __all__ = [
     "AdaptiveGridTree",
     "Answered",
     "ApiProblem",
+    "AsyncClient",
+    "AsyncSubmittedJob",
     "Auto",
     "CapExceeded",
     "CentroidSignEncoding",
     "Client",
     "ClusterModel",
     "Device",
+    "DeviceDryRun",
     "DpBisectingKmeans",
     "DpDensityPeaks",
     "DpKmeans",
     "DpQuadtreeKmeans",
     "DpUniformGridKmeans",
     "Draw",
+    "DryRun",
     "Feature",
     "FileStore",
     "GatedGridKmeans",
@@ -157,6 +168,7 @@ __all__ = [
     "PhaseEncoding",
     "PhaseSketch",
     "ProjectedGridEncoding",
+    "Prospect",
     "Receipt",
     "ReportMalformed",
     "Reports",
@@ -165,11 +177,17 @@ __all__ = [
     "ShiftedGrid",
     "ShiftedGridEncoding",
     "StoreUnusable",
+    "SubmittedJob",
     "TreeGridEncoding",
     "UniformGrid",
     "Unreachable",
     "ValleyHashing",
     "__version__",
+    "cells_frame",
+    "clusters_frame",
+    "dry_run",
+    "labels_frame",
+    "ledger_frame",
     "perturb_records",
 ]
 

@@ -1,62 +1,22 @@
-"""The one place that speaks HTTP: bearer key, problems, bounded retries, bounded answers.
-
-A request is tried again after a broken connection, a timeout, 408, 429 and 5xx, with the
-same bytes, until `retry_seconds` have passed; `Retry-After` is honoured where it ends
-before that. Everything sent here may be repeated: reports carry their id, other writes an
-`Idempotency-Key`.
-"""
+"""The one place that sends: a connection pool to one service, blocking or awaited."""
 
 import hmac
-import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sfumato.entropy import SystemEntropy
-from sfumato.errors import ApiProblem, SfumatoError, Unreachable
+from sfumato._exchange import Answer, Ask, Incoming, Steps, attempts, given_up
 
 if TYPE_CHECKING:
     import httpx
 
-PAGE_ITEMS = 200
+T = TypeVar("T")
 
-_TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
-_WAIT_FIRST_SECONDS = 0.1
-_WAIT_MOST_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer with a status below 300, or 304."""
-
-    status: int
-    headers: Mapping[str, str]  # without regard to case
-    body: bytes
-
-    def json(self) -> Any:
-        """The body as JSON; raises ApiProblem where it is none."""
-        try:
-            return json.loads(self.body)
-        except ValueError:
-            raise _unexpected(self.status, "the answer is not JSON") from None
-
-    def object(self) -> dict[str, Any]:
-        """The body as a JSON object; raises ApiProblem where it is none."""
-        value = self.json()
-        if not isinstance(value, dict):
-            raise _unexpected(self.status, "the answer is not a JSON object")
-        return value
-
-    @property
-    def retry_after_seconds(self) -> float | None:
-        """What the `Retry-After` header says, if anything."""
-        return _retry_after(self.headers)
-
-
-class Http:
-    """A connection pool to one service.
+class _Pool:
+    """What both kinds know of their service.
 
     Parameters
     ----------
@@ -70,9 +30,42 @@ class Http:
         After this long no further attempt is planned; 0 tries once.
     max_answer_bytes : int
         A longer answer is refused.
-    transport : httpx.BaseTransport, optional
-        In place of the network; the caller's to close.
     """
+
+    def __init__(
+        self, url: str, key: str, *, timeout_seconds: float, retry_seconds: float, max_answer_bytes: int
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._key = key.encode()
+        self._timeout_seconds = timeout_seconds
+        self._retry_seconds = retry_seconds
+        self._max_answer_bytes = max_answer_bytes
+
+    def keyed_digest(self, what: bytes) -> str:
+        """HMAC-SHA256 under the bearer key: the same again for the same, and no way to test a guess without the key."""
+        return hmac.digest(self._key, what, "sha256").hex()
+
+    def _settings(self, key: str) -> dict[str, Any]:
+        return {
+            "base_url": f"{self._url}/v1/",
+            "headers": {"Authorization": f"Bearer {key}", "Accept": "application/json"},
+            "timeout": self._timeout_seconds,
+            "follow_redirects": False,  # the key and the reports are for this service alone
+        }
+
+    def _built(self, client: "httpx.Client | httpx.AsyncClient", ask: Ask) -> "httpx.Request":
+        return client.build_request(
+            ask.method,
+            ask.path,
+            content=ask.body,
+            headers=ask.sent_headers,
+            params=ask.params,
+            timeout=self._timeout_seconds + ask.extra_seconds,
+        )
+
+
+class Http(_Pool):
+    """A pool that blocks; see `_Pool`. A `transport` in place of the network is the caller's to close."""
 
     def __init__(
         self,
@@ -86,54 +79,37 @@ class Http:
     ) -> None:
         import httpx
 
-        self._url = url.rstrip("/")
-        self._key = key.encode()
-        self._timeout_seconds = timeout_seconds
-        self._retry_seconds = retry_seconds
-        self._max_answer_bytes = max_answer_bytes
-        self._owns_transport = transport is None
-        self._client = httpx.Client(
-            base_url=f"{self._url}/v1/",
-            headers={"Authorization": f"Bearer {key}", "Accept": "application/json"},
-            timeout=timeout_seconds,
-            transport=transport,
-            follow_redirects=False,  # the key and the reports are for this service alone
+        super().__init__(
+            url,
+            key,
+            timeout_seconds=timeout_seconds,
+            retry_seconds=retry_seconds,
+            max_answer_bytes=max_answer_bytes,
         )
+        self._owns_transport = transport is None
+        self._client = httpx.Client(transport=transport, **self._settings(key))
 
     def close(self) -> None:
         """Give the connections back."""
         if self._owns_transport:
             self._client.close()
 
-    def keyed_digest(self, what: bytes) -> str:
-        """HMAC-SHA256 under the bearer key: the same again for the same, and no way to test a guess without the key."""
-        return hmac.digest(self._key, what, "sha256").hex()
-
-    def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The JSON object at a path."""
-        return self.request("GET", path, params=params).object()
-
-    def post(self, path: str, body: Any = None, idempotency_key: str | None = None) -> dict[str, Any]:
-        """Ask for an effect; its idempotency key, a fresh one by default, is kept over the retries."""
-        key = idempotency_key or SystemEntropy().words(2).tobytes().hex()
-        return self.request("POST", path, json_body=body, headers={"Idempotency-Key": key}).object()
-
-    def delete(self, path: str) -> None:
-        """Ask for an end."""
-        self.request("DELETE", path)
-
-    def items(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[Any]:
-        """Every item of a list, page after page."""
-        cursor: dict[str, str] = {}
-        while True:
-            page = self.get(path, {**(params or {}), "limit": str(PAGE_ITEMS), **cursor})
-            items, following = page.get("items"), page.get("next_cursor")
-            if not isinstance(items, list) or not (following is None or isinstance(following, str)):
-                raise _unexpected(200, "the answer is no page of a list")
-            yield from items
-            if not following or following == cursor.get("cursor"):
-                return
-            cursor = {"cursor": following}
+    def hold(self, conversation: Steps[T]) -> T:
+        """Hold a conversation; what it returns."""
+        try:
+            ask = next(conversation)
+            while True:
+                try:
+                    answer = self.perform(ask)
+                except Exception as error:
+                    ask = conversation.throw(error)
+                else:
+                    ask = conversation.send(answer)
+        except StopIteration as done:
+            returned: T = done.value
+            return returned
+        finally:
+            conversation.close()
 
     def request(
         self,
@@ -141,19 +117,14 @@ class Http:
         path: str,
         *,
         json_body: Any = None,
-        content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
-        extra_seconds: float = 0.0,
     ) -> Answer:
-        """Send a request, again where it may help.
+        """Send what `Ask` says."""
+        return self.perform(Ask(method, path, json_body=json_body, headers=headers or {}, params=params or {}))
 
-        Parameters
-        ----------
-        path : str
-            Below `/v1/`, without a slash in front.
-        extra_seconds : float
-            How much longer than usual the service may think (long polls).
+    def perform(self, ask: Ask) -> Answer:
+        """Send a request, again where it may help.
 
         Raises
         ------
@@ -162,94 +133,92 @@ class Http:
         Unreachable
             It did not answer.
         """
-        import httpx
-        import stamina
-
-        sent = dict(headers or {})
-        if json_body is not None:
-            content = json.dumps(json_body, separators=(",", ":"), allow_nan=False).encode()
-            sent["Content-Type"] = "application/json"
-        request = self._client.build_request(
-            method,
-            path,
-            content=content,
-            headers=sent,
-            params=params,
-            timeout=self._timeout_seconds + extra_seconds,
-        )
-        deadline = time.monotonic() + self._retry_seconds
-
-        def again(error: Exception) -> bool | float:
-            if isinstance(error, _TryAgain) and error.after_seconds is not None:
-                return error.after_seconds if time.monotonic() + error.after_seconds <= deadline else False
-            if isinstance(error, _TryAgain):
-                return True
-            our_own = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)  # the same however often it is tried
-            return isinstance(error, httpx.TransportError) and not isinstance(error, our_own)
-
-        try:
-            for attempt in stamina.retry_context(
-                on=again,
-                attempts=None if self._retry_seconds > 0 else 1,
-                timeout=self._retry_seconds or None,
-                wait_initial=_WAIT_FIRST_SECONDS,
-                wait_max=_WAIT_MOST_SECONDS,
-            ):
+        if ask.after_seconds > 0:
+            time.sleep(ask.after_seconds)
+        request = self._built(self._client, ask)
+        with given_up(self._url):
+            for attempt in attempts(self._retry_seconds):
                 with attempt:
                     return self._once(request)
-        except _TryAgain as given_up:
-            raise given_up.problem from None
-        except httpx.RequestError as error:
-            raise Unreachable(f"no answer from {self._url} ({type(error).__name__})") from None
         raise AssertionError("a retry context ends by returning or raising")
 
     def _once(self, request: "httpx.Request") -> Answer:
         response = self._client.send(request, stream=True)
+        incoming = Incoming(response, self._max_answer_bytes)
         try:
-            body = bytearray()
             for chunk in response.iter_bytes(_CHUNK_BYTES):
-                body += chunk
-                if len(body) > self._max_answer_bytes:
-                    raise _unexpected(response.status_code, f"the answer is over {self._max_answer_bytes} bytes long")
+                incoming.take(chunk)
         finally:
             response.close()
-        status = response.status_code
-        if status < 300 or status == 304:
-            return Answer(status, response.headers, bytes(body))
-        problem = _problem(status, bytes(body))
-        if status in _TRY_AGAIN:
-            raise _TryAgain(problem, _retry_after(response.headers))
-        raise problem
+        return incoming.answer()
 
 
-class _TryAgain(SfumatoError):
-    """The service asks for patience; never leaves this file."""
+class AsyncHttp(_Pool):
+    """A pool that is awaited, under asyncio or trio; see `_Pool`. A `transport` is the caller's to close."""
 
-    def __init__(self, problem: ApiProblem, after_seconds: float | None) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
-        self.after_seconds = after_seconds
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        timeout_seconds: float,
+        retry_seconds: float,
+        max_answer_bytes: int,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        import httpx
 
+        super().__init__(
+            url,
+            key,
+            timeout_seconds=timeout_seconds,
+            retry_seconds=retry_seconds,
+            max_answer_bytes=max_answer_bytes,
+        )
+        self._owns_transport = transport is None
+        self._client = httpx.AsyncClient(transport=transport, **self._settings(key))
 
-def _problem(status: int, body: bytes) -> ApiProblem:
-    try:
-        document = json.loads(body)
-    except ValueError:
-        document = None
-    if isinstance(document, dict) and "code" in document:
-        return ApiProblem(status, document)
-    if 300 <= status < 400:
-        return _unexpected(status, "a redirect, which is not followed")
-    return _unexpected(status, "an error without a problem document")
+    async def close(self) -> None:
+        """Give the connections back."""
+        if self._owns_transport:
+            await self._client.aclose()
 
+    async def hold(self, conversation: Steps[T]) -> T:
+        """As `Http.hold`."""
+        try:
+            ask = next(conversation)
+            while True:
+                try:
+                    answer = await self.perform(ask)
+                except Exception as error:
+                    ask = conversation.throw(error)
+                else:
+                    ask = conversation.send(answer)
+        except StopIteration as done:
+            returned: T = done.value
+            return returned
+        finally:
+            conversation.close()
 
-def _unexpected(status: int, title: str) -> ApiProblem:
-    return ApiProblem(status, {"code": "unexpected_answer", "title": title, "status": status})
+    async def perform(self, ask: Ask) -> Answer:
+        """As `Http.perform`."""
+        import anyio
 
+        if ask.after_seconds > 0:
+            await anyio.sleep(ask.after_seconds)
+        request = self._built(self._client, ask)
+        with given_up(self._url):
+            async for attempt in attempts(self._retry_seconds):
+                with attempt:
+                    return await self._once(request)
+        raise AssertionError("a retry context ends by returning or raising")
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    try:
-        seconds = float(headers.get("Retry-After", ""))
-    except ValueError:  # absent, or a date, which the clock here may not agree with
-        return None
-    return seconds if 0 <= seconds < float("inf") else None
+    async def _once(self, request: "httpx.Request") -> Answer:
+        response = await self._client.send(request, stream=True)
+        incoming = Incoming(response, self._max_answer_bytes)
+        try:
+            async for chunk in response.aiter_bytes(_CHUNK_BYTES):
+                incoming.take(chunk)
+        finally:
+            await response.aclose()
+        return incoming.answer()

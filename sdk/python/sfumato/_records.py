@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfumato import resources
-from sfumato._http import Http
-from sfumato.entropy import SystemEntropy
+from sfumato._exchange import Ask, Steps, delete, fresh_key, get
+from sfumato._operations import call
 from sfumato.errors import ApiProblem, InvalidPoint, InvalidSpec, Unreachable
 from sfumato.resources import RecordCounts, RecordUpload
 
@@ -33,14 +33,15 @@ _NOTHING_STORED = "; nothing of the upload was stored"
 
 
 class RecordCalls:
-    """What `sfumato.Client` can do with records. Needs a key with the scope `records`.
+    """What a client can do with records. Needs a key with the scope `records`.
 
     Where a part of an upload is refused or gets no answer, the error says how much of it is
     stored already, and names a record by its place in the whole.
     """
 
-    _http: Http
+    _http: Any  # the pool of the client it is part of
 
+    @call
     def upload_records(
         self,
         dataset_id: str,
@@ -49,7 +50,7 @@ class RecordCalls:
         users: Sequence[str | int] | None = None,
         idempotency_key: str | None = None,
         on_progress: Progress | None = None,
-    ) -> RecordUpload:
+    ) -> Steps[RecordUpload]:
         """Append records to a central dataset.
 
         They go in parts of some 16 MiB, each stored whole or not at all. With the same
@@ -76,22 +77,31 @@ class RecordCalls:
         ------
         InvalidPoint
             Another shape, or a value that is not finite: nothing was sent.
+
+        Examples
+        --------
+        >>> from sfumato import Client, Feature
+        >>> with Client(url, key) as client:
+        ...     dataset = client.create_dataset("Lunch", [Feature("east", 0, 10)], epsilon=1, trust="central")
+        ...     client.upload_records(dataset.id, [[2.5], [3.5], [9.0]]).n_records
+        3
         """
         array = _numbers(records)
         if array.ndim != 2 or not np.isfinite(array).all():
             raise InvalidPoint("records are finite numbers in shape (n, n_features)")
         if users is None:
-            return self._upload(dataset_id, _NPY, _npy_parts(array), _numbered(idempotency_key), on_progress)
+            parts = _npy_parts(array)
+            return (yield from _upload(dataset_id, _NPY, parts, _numbered(idempotency_key), on_progress))
         if len(users) != len(array):
             raise InvalidSpec("there is one user for each record")
-        wire = self._http.get(f"datasets/{dataset_id}")
-        dataset = resources.read(resources.dataset, wire)
+        dataset = (yield get(f"datasets/{dataset_id}")).read(resources.dataset)
         if dataset.user_feature is None:
             raise InvalidSpec("this dataset has no user_feature")
         header = [*(feature.name for feature in dataset.features), dataset.user_feature]
         parts = _csv_parts(header, array, users)
-        return self._upload(dataset_id, _CSV, parts, _numbered(idempotency_key), on_progress)
+        return (yield from _upload(dataset_id, _CSV, parts, _numbered(idempotency_key), on_progress))
 
+    @call
     def upload_file(
         self,
         dataset_id: str,
@@ -99,7 +109,7 @@ class RecordCalls:
         *,
         idempotency_key: str | None = None,
         on_progress: Progress | None = None,
-    ) -> RecordUpload:
+    ) -> Steps[RecordUpload]:
         """Append the records of a file: CSV with a header row, NPY (both in parts), or an Arrow stream.
 
         By default each part has an idempotency key made of the dataset, its place and what is
@@ -132,50 +142,53 @@ class RecordCalls:
                 raise InvalidSpec("the array is of float64 or float32, in shape (n, n_features)")
             width = array.dtype.itemsize * array.shape[1]
             parts = ((body, at * width) for body, at in _npy_parts(array))
-            return self._upload(dataset_id, _NPY, parts, key_of, on_progress)
+            return (yield from _upload(dataset_id, _NPY, parts, key_of, on_progress))
         if kind == ".csv":
             with path.open("rb") as file:
-                return self._upload(dataset_id, _CSV, _lines_in_parts(file), key_of, on_progress)
+                return (yield from _upload(dataset_id, _CSV, _lines_in_parts(file), key_of, on_progress))
         if kind in (".arrow", ".arrows"):
             whole = path.read_bytes()
-            return self._upload(dataset_id, _ARROW, iter([(whole, len(whole))]), key_of, on_progress)
+            return (yield from _upload(dataset_id, _ARROW, iter([(whole, len(whole))]), key_of, on_progress))
         raise InvalidSpec("records come in files .csv, .npy or .arrow")
 
-    def count_records(self, dataset_id: str) -> RecordCounts:
+    @call
+    def count_records(self, dataset_id: str) -> Steps[RecordCounts]:
         """How many records, uploads and users there are: private, for keys with the scope `records` alone."""
-        return resources.read(resources.record_counts, self._http.get(f"datasets/{dataset_id}/records"))
+        return (yield get(f"datasets/{dataset_id}/records")).read(resources.record_counts)
 
-    def delete_records(self, dataset_id: str) -> None:
+    @call
+    def delete_records(self, dataset_id: str) -> Steps[None]:
         """Remove all records of a dataset and the key that opens them; the dataset and its ledger stay."""
-        self._http.delete(f"datasets/{dataset_id}/records")
+        yield delete(f"datasets/{dataset_id}/records")
 
     def _key_of(self, dataset_id: str, index: int, body: bytes) -> str:
-        return self._http.keyed_digest(f"sfumato part|{dataset_id}|{index}|".encode() + body)
+        return str(self._http.keyed_digest(f"sfumato part|{dataset_id}|{index}|".encode() + body))
 
-    def _upload(
-        self, dataset_id: str, kind: str, parts: Iterator[Part], key_of: KeyOf, on_progress: Progress | None
-    ) -> RecordUpload:
-        ids: list[str] = []
-        n_records = n_clipped = 0
-        for index, (body, done) in enumerate(parts):
-            headers = {"Content-Type": kind, "Idempotency-Key": key_of(index, body)}
-            try:
-                answer = self._http.request("POST", f"datasets/{dataset_id}/records", content=body, headers=headers)
-            except (ApiProblem, Unreachable) as error:
-                if index == 0:
-                    raise
-                raise _halfway(error, index, n_records) from None
-            stored = resources.read(resources.record_upload, answer.json())
-            ids += stored.ids
-            n_records, n_clipped = n_records + stored.n_records, n_clipped + stored.n_clipped
-            if on_progress is not None:
-                on_progress(done)
-        return RecordUpload(tuple(ids), n_records, n_clipped)
+
+def _upload(
+    dataset_id: str, kind: str, parts: Iterator[Part], key_of: KeyOf, on_progress: Progress | None
+) -> Steps[RecordUpload]:
+    ids: list[str] = []
+    n_records = n_clipped = 0
+    for index, (body, done) in enumerate(parts):
+        headers = {"Content-Type": kind, "Idempotency-Key": key_of(index, body)}
+        try:
+            answer = yield Ask("POST", f"datasets/{dataset_id}/records", content=body, headers=headers)
+        except (ApiProblem, Unreachable) as error:
+            if index == 0:
+                raise
+            raise _halfway(error, index, n_records) from None
+        stored = answer.read(resources.record_upload)
+        ids += stored.ids
+        n_records, n_clipped = n_records + stored.n_records, n_clipped + stored.n_clipped
+        if on_progress is not None:
+            on_progress(done)
+    return RecordUpload(tuple(ids), n_records, n_clipped)
 
 
 def _numbered(key: str | None) -> KeyOf:
     """Keys by place alone, of one that was given or is fresh."""
-    base = key or SystemEntropy().words(2).tobytes().hex()
+    base = key or fresh_key()
     return lambda index, _: f"{base}.{index}"
 
 

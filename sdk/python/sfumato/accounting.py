@@ -45,6 +45,12 @@ def parse_epsilon(value: int | float | str | Decimal) -> int:
     ------
     InvalidEpsilon
         Not a number, out of range, or too many decimals.
+
+    Examples
+    --------
+    >>> from sfumato.accounting import parse_epsilon
+    >>> parse_epsilon(0.1) + parse_epsilon("0.2")
+    300000000
     """
     exact = _read(value, "epsilon may have at most nine decimals", "epsilon", InvalidEpsilon)
     if not _EPSILON_MIN <= exact <= _EPSILON_MAX:
@@ -164,6 +170,15 @@ def cost(rounds: Iterable[tuple[tuple[int, int], int]]) -> int:
     -------
     int
         The maximum over draws of the sum of the costs of the rounds that hold it.
+
+    Examples
+    --------
+    Two rounds for disjoint halves of the devices, and a third for all of them:
+
+    >>> from sfumato.accounting import DRAW_SPAN, NANO, cost
+    >>> half = DRAW_SPAN // 2
+    >>> cost([((0, half), NANO), ((half, DRAW_SPAN), 2 * NANO), ((0, DRAW_SPAN), NANO)]) / NANO
+    3.0
     """
     steps: list[tuple[int, int]] = []
     for (lo, hi), epsilon_nano in rounds:

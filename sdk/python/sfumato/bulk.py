@@ -62,6 +62,15 @@ def perturb_records(
     ------
     InvalidPoint
         Another shape, or a value that is not finite; nothing was perturbed.
+
+    Examples
+    --------
+    >>> from sfumato import Feature, GridEncoding, mechanisms, perturb_records
+    >>> from sfumato.specs import RoundSpec
+    >>> spec = RoundSpec((Feature("x", 0, 1),), GridEncoding((8,)), mechanisms.design("grr", 8, 10**9))
+    >>> reports = perturb_records(spec, [[0.1], [0.9]])
+    >>> reports.report_ids.shape, reports.values.shape
+    ((2, 16), (2, 1))
     """
     coins = entropy or SystemEntropy()
     points = scale_many(spec.features, records)

@@ -6,7 +6,7 @@ it is free, and devices can do it for themselves.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,9 @@ from sfumato.encodings import cells, scale_many, symbols
 from sfumato.errors import InvalidSpec
 from sfumato.memberships import Memberships, fits, memberships_from_wire
 from sfumato.specs import Encoding, Feature, encoding_from_wire, features_from_wire, to_wire
+
+if TYPE_CHECKING:  # a device draws nothing
+    from matplotlib.figure import Figure
 
 ModelType = Literal["label_map", "centroids", "codes"]
 PrivacyStatus = Literal["dp", "post_processed", "public"]
@@ -90,6 +93,15 @@ class ClusterModel:
         ------
         InvalidPoint
             Another shape, or a value that is not finite.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sfumato import ClusterModel, Feature
+        >>> shares, places = np.array([0.4, 0.6]), np.array([[2.5], [7.5]])
+        >>> model = ClusterModel("centroids", (Feature("east", 0, 10),), shares, np.zeros(2), centroids=places)
+        >>> model.assign([[1.0], [9.0], [4.0]])
+        array([0, 1, 0])
         """
         scaled = scale_many(self.features, points)
         if self.encoding is not None and self.label_map is not None:
@@ -142,6 +154,36 @@ class ClusterModel:
             found[part] = self.soft.of(scaled[part], centres, self.sizes)
         return found
 
+    def plot(
+        self,
+        *,
+        title: str = "",
+        caption: str | None = None,
+        names: Sequence[str] = (),
+        outlines: Sequence[ArrayLike] | None = None,
+    ) -> "Figure":
+        """Draw the model, as `sfumato.plot.figure` does; a notebook shows what this returns.
+
+        Needs matplotlib, the extra `plot`. `sfumato.plot.svg` and `png` make files.
+
+        Parameters
+        ----------
+        title, caption : str
+            Above the picture, and below that; as a caption, what the model says of itself.
+        names : sequence of str, optional
+            What the legend calls the clusters, in their order.
+        outlines : sequence of array-like of shape (n, 2), optional
+            Public lines over a map; left out, coasts where the features are longitude and
+            latitude in degrees.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from sfumato.plot import figure
+
+        return figure(self, title=title, caption=caption, names=names, outlines=outlines)
+
     def to_wire(self) -> dict[str, Any]:
         """The model as plain JSON values; arrays row-major and flat beside their shape."""
         return {
@@ -171,8 +213,8 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
             features=features_from_wire(list(wire["features"])),
             sizes=np.asarray(wire["sizes"], dtype=np.float64),
             size_errors=np.asarray(wire["size_errors"], dtype=np.float64),
-            centroids=_array(wire.get("centroids"), None),
-            centroid_errors=_array(wire.get("centroid_errors"), None),
+            centroids=_places(wire.get("centroids"), len(wire["features"])),
+            centroid_errors=_places(wire.get("centroid_errors"), len(wire["features"])),
             encoding=None if wire.get("encoding") is None else encoding_from_wire(wire["encoding"]),
             label_map=_labels(wire.get("labels"), wire.get("grid_shape")),
             density=_array(wire.get("density"), wire.get("grid_shape")),
@@ -217,6 +259,11 @@ def _array(values: Sequence[Any] | None, shape: Sequence[int] | None) -> NDArray
         return None
     array = np.asarray(values, dtype=np.float64)
     return array if shape is None else array.reshape(tuple(shape))
+
+
+def _places(values: Sequence[Any] | None, n_features: int) -> NDArray[np.float64] | None:
+    """Of no clusters too, which on the wire have no features either."""
+    return _array(values, None if values else (0, n_features))
 
 
 def _labels(values: Sequence[int] | None, shape: Sequence[int] | None) -> NDArray[np.int64] | None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sfumato import mechanisms
 from sfumato._http import Http
 from sfumato.accounting import NANO, format_epsilon, parse_epsilon
+from sfumato.dry_runs import DeviceDryRun, Prospect, share_asked
 from sfumato.encodings import scale, symbol
 from sfumato.entropy import Entropy, SystemEntropy, below, word
 from sfumato.errors import ApiProblem, CapExceeded, InvalidPoint, InvalidSpec, RoundRefused, SfumatoError
@@ -120,6 +121,18 @@ class Device:
     ------
     InvalidEpsilon
         The cap is no epsilon.
+
+    Examples
+    --------
+    Somebody opened a round of epsilon 1 over `east` and `north`; this device answers it once.
+
+    >>> from sfumato import Device, MemoryStore
+    >>> with Device(url, key, dataset_id, cap=2, store=MemoryStore()) as device:
+    ...     first = device.report({"east": 3.2, "north": 7.9})
+    ...     again = device.report({"east": 3.2, "north": 7.9})
+    ...     spent = device.spent
+    >>> str(first.outcome), str(again.outcome), spent
+    ('sent', 'already_answered', 1.0)
     """
 
     def __init__(
@@ -197,6 +210,39 @@ class Device:
         outcome = _outcome(decided.values(), bool(rounds))
         return Receipt(outcome, tuple(decided.values()), None if rounds else self._look_again_seconds)
 
+    def dry_run(self, record: Record) -> DeviceDryRun:
+        """What `report` would do now: the rounds are fetched, nothing is sent and nothing remembered.
+
+        Where a round's collection was never answered here, this device's draw for it is not
+        made yet: it is told as if every such round asked this device, with the chance that it does.
+
+        Parameters
+        ----------
+        record : sequence or mapping of float
+            As `report` takes it.
+
+        Raises
+        ------
+        ApiProblem, Unreachable, StoreUnusable
+            What is open, or what was answered, cannot be read.
+
+        Examples
+        --------
+        >>> from sfumato import Device, MemoryStore
+        >>> with Device(url, key, dataset_id, cap=2, store=MemoryStore()) as device:
+        ...     seen = device.dry_run({"east": 3.2, "north": 7.9})
+        ...     sent = device.report({"east": 3.2, "north": 7.9})
+        >>> [(each.would, each.epsilon) for each in seen.rounds], seen.epsilon, seen.spent
+        ([('send', 1.0)], 1.0, 0.0)
+        >>> str(sent.outcome)
+        'sent'
+        """
+        rounds = self._fetch()
+        memory = self._store.read(self._dataset_id)
+        spent_nano = memory.spent_nano
+        seen = tuple(self._prospect(memory, asked, record) for asked in rounds)
+        return DeviceDryRun(seen, (memory.spent_nano - spent_nano) / NANO, spent_nano / NANO, self._cap_nano / NANO)
+
     def pending(self) -> tuple[str, ...]:
         """The rounds answered here whose reports the service has not acknowledged yet."""
         return tuple(memo.round_id for memo in _pending(self._store.read(self._dataset_id)))
@@ -248,6 +294,25 @@ class Device:
         except SfumatoError as error:
             return Answered(asked.round_id, Outcome.REFUSED, error=error)
 
+    def _prospect(self, memory: Memory, asked: _OpenRound, record: Record) -> Prospect:
+        """What a round would come to, by a copy of the memory, which it changes."""
+        was_answered, is_drawn, chance = asked.round_id in memory.memos, asked.collection_id in memory.draws, 1.0
+        try:
+            spec = round_spec_from_wire(asked.spec_wire)
+            if not is_drawn:
+                memory.draws[asked.collection_id], chance = spec.draw.lo, share_asked(spec)
+        except SfumatoError as error:
+            return Prospect(asked.round_id, "refuse", error=error)
+        decided = self._decide(memory, asked, record)
+        if not is_drawn:
+            del memory.draws[asked.collection_id]  # the collection's next round is told of alone, too
+        if decided.error is not None:
+            return Prospect(asked.round_id, "refuse", chance=chance, error=decided.error)
+        if was_answered or decided.outcome is Outcome.NOT_DRAWN:
+            return Prospect(asked.round_id, "already_answered" if was_answered else "not_drawn")
+        body = _body(memory.memos[asked.round_id])
+        return Prospect(asked.round_id, "send", decided.epsilon, chance, body)
+
     def _cost(self, asked: _OpenRound, spec: RoundSpec) -> int:
         """What the round really costs; raises where it is not what it says or the app expects."""
         if self._features is not None and spec.features != self._features:
@@ -279,11 +344,9 @@ class Device:
     # ---- what is sent: always the bytes of the memo ----
 
     def _send(self, memo: Memo) -> Answered:
-        value = base64.b64encode(bytes.fromhex(cast(str, memo.value))).decode()
-        body = {"report_id": memo.report_id, "slot": memo.slot, "value": value}
         epsilon = memo.epsilon_nano / NANO
         try:
-            self._http.request("POST", f"rounds/{memo.round_id}/reports", json_body=body)
+            self._http.request("POST", f"rounds/{memo.round_id}/reports", json_body=_body(memo))
         except ApiProblem as problem:
             if problem.code == "round_closed":
                 self._settle(memo, "closed")
@@ -297,6 +360,11 @@ class Device:
     def _settle(self, memo: Memo, state: MemoState) -> None:
         with self._store.changing(self._dataset_id) as memory:
             memory.memos[memo.round_id] = replace(memo, state=state, slot=None, value=None)
+
+
+def _body(memo: Memo) -> dict[str, object]:
+    value = base64.b64encode(bytes.fromhex(cast(str, memo.value))).decode()
+    return {"report_id": memo.report_id, "slot": memo.slot, "value": value}
 
 
 def _spec_hash(spec: RoundSpec) -> str:

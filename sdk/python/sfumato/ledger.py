@@ -165,21 +165,51 @@ def verify(
     Returns
     -------
     Verification
+
+    Examples
+    --------
+    >>> from sfumato.ledger import GENESIS, verify
+    >>> verify([], "ds_1", [GENESIS]).ok
+    True
     """
-    running = _Running()
-    reason = _contradiction(running, heads, balance)
-    if reason:
-        return Verification(running.head, 0, reason)
+    walk = Walk(dataset_id, heads, balance)
     for entry in entries:
-        before = running.head
-        reason = _fault(entry, dataset_id, running)
-        running.head = Head(entry.seq, entry.hash)
-        reason = reason or _contradiction(running, heads, balance)
+        walk.take(entry)
+        if walk.broken is not None:
+            break
+    return walk.verification()
+
+
+class Walk:
+    """`verify`, one entry at a time: for entries that arrive page by page."""
+
+    def __init__(self, dataset_id: str, heads: Sequence[Head], balance: Balance | None = None) -> None:
+        self._dataset_id = dataset_id
+        self._heads = heads
+        self._balance = balance
+        self._running = _Running()
+        reason = _contradiction(self._running, heads, balance)
+        self.broken = Verification(GENESIS, 0, reason) if reason else None
+
+    def take(self, entry: LedgerEntry) -> None:
+        """Go one step further; after the first that does not hold nothing more is looked at."""
+        if self.broken is not None:
+            return
+        before = self._running.head
+        reason = _fault(entry, self._dataset_id, self._running)
+        self._running.head = Head(entry.seq, entry.hash)
+        reason = reason or _contradiction(self._running, self._heads, self._balance)
         if reason:
-            return Verification(before, before.seq + 1, reason)
-    if any(head.seq > running.head.seq for head in heads):
-        return Verification(running.head, running.head.seq + 1, "the last entries are missing")
-    return Verification(running.head)
+            self.broken = Verification(before, before.seq + 1, reason)
+
+    def verification(self) -> Verification:
+        """What was found."""
+        head = self._running.head
+        if self.broken is not None:
+            return self.broken
+        if any(each.seq > head.seq for each in self._heads):
+            return Verification(head, head.seq + 1, "the last entries are missing")
+        return Verification(head)
 
 
 def _contradiction(running: _Running, heads: Sequence[Head], balance: Balance | None) -> str:

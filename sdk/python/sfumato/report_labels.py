@@ -1,8 +1,11 @@
 """Labels of the reports behind a result, as the service tells them, with how little they are worth."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sfumato._exchange import Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,27 @@ class ReportLabels:
 
     def __iter__(self) -> Iterator[ReportLabel]:
         return self.fetch()
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncReportLabels:
+    """The same of an AsyncClient: iterated over by `async for`."""
+
+    expected_accuracy: float
+    baseline: float
+    caution: str
+    fetch: Callable[[], AsyncIterator[ReportLabel]]
+
+    def __aiter__(self) -> AsyncIterator[ReportLabel]:
+        return self.fetch()
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a page says of all of them, and where they are."""
+
+    said: tuple[float, float, str]
+    listing: "Listing[ReportLabel]"
 
 
 def report_label(wire: Mapping[str, Any]) -> ReportLabel:

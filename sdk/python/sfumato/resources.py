@@ -1,20 +1,18 @@
 """What the service answers, as frozen dataclasses; fields a newer service adds are passed over."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.cluster_model import ClusterModel, model_from_wire
-from sfumato.errors import InvalidSpec
 from sfumato.forecast import Forecast, RecordsForecast, forecast_from_wire, records_forecast_from_wire
 from sfumato.ledger import Balance, Head, LedgerEntry
 from sfumato.specs import Feature, RoundSpec, features_from_wire, round_spec_from_wire
 
-T = TypeVar("T")
 Wire = Mapping[str, Any]
 
 JobState = Literal["queued", "running", "collecting", "succeeded", "failed", "canceled", "expired"]
@@ -35,6 +33,7 @@ class Dataset:
     user_feature: str | None = None  # the column that says whose a record is
     max_records_per_user: int = 1
     out_of_bounds: Literal["clip", "refuse"] = "clip"
+    etag: str | None = field(default=None, compare=False, repr=False)  # of what was read: for `if_match`
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +189,6 @@ class Key:
 # ---- from the wire ----
 
 
-def read(reader: Callable[[Wire], T], wire: object) -> T:
-    """Read an answer with one of the functions below; raises InvalidSpec where it is something else."""
-    try:
-        if isinstance(wire, Mapping):
-            return reader(wire)
-    except (KeyError, TypeError, ValueError):
-        pass
-    raise InvalidSpec(f"the service's answer is no {reader.__name__.replace('_', ' ')}")
-
-
 _DECLARED = ("user_feature", "max_records_per_user", "out_of_bounds")
 
 
@@ -212,7 +201,7 @@ def dataset(wire: Wire) -> Dataset:
         features=features_from_wire(wire["features"]),
         min_reports=wire["min_reports"],
         keep_reports=wire["keep_reports"],
-        created_at=_time(wire["created_at"]),
+        created_at=moment(wire["created_at"]),
         **{name: wire[name] for name in _DECLARED if name in wire},
     )
 
@@ -244,7 +233,7 @@ def ledger_entry(wire: Wire) -> LedgerEntry:
     values: dict[str, Any] = {
         name: _amount(wire, name) if name in numbers else wire[name] for name in LedgerEntry.__slots__
     }
-    return LedgerEntry(**values | {"at": _time(wire["at"])})
+    return LedgerEntry(**values | {"at": moment(wire["at"])})
 
 
 def _amount(wire: Wire, name: str) -> int:
@@ -262,10 +251,10 @@ def collection_round(wire: Wire) -> Round:
     return Round(
         **{name: wire[name] for name in (*plain, *counts)},
         spec=round_spec_from_wire(wire["spec"]),
-        opened_at=_time(wire["opened_at"]),
-        closes_at=_time(wire["closes_at"]),
-        closed_at=_time_or_none(wire["closed_at"]),
-        tallied_at=_time_or_none(wire["tallied_at"]),
+        opened_at=moment(wire["opened_at"]),
+        closes_at=moment(wire["closes_at"]),
+        closed_at=moment_or_none(wire["closed_at"]),
+        tallied_at=moment_or_none(wire["tallied_at"]),
     )
 
 
@@ -280,9 +269,9 @@ def job(wire: Wire) -> Job:
         attempts=wire["attempts"],
         delta=wire.get("delta", 0.0),
         error=None if error is None else JobError(error["code"], error.get("detail")),
-        created_at=_time(wire["created_at"]),
-        started_at=_time_or_none(wire["started_at"]),
-        finished_at=_time_or_none(wire["finished_at"]),
+        created_at=moment(wire["created_at"]),
+        started_at=moment_or_none(wire["started_at"]),
+        finished_at=moment_or_none(wire["finished_at"]),
     )
 
 
@@ -296,7 +285,7 @@ def result(wire: Wire) -> Result:
         rounds=tuple(ResultRound(r["id"], r["index"], r["n_reports"], r["epsilon"]) for r in wire["rounds"]),
         model=model_from_wire(wire["model"]),
         software_version=wire["software_version"],
-        created_at=_time(wire["created_at"]),
+        created_at=moment(wire["created_at"]),
         odometer=tuple(_charge(asked) for asked in wire.get("odometer", ())),
         delta=wire.get("delta", 0.0),
     )
@@ -335,19 +324,21 @@ def key(wire: Wire) -> Key:
         name=wire["name"],
         scopes=tuple(wire["scopes"]),
         dataset_id=wire["dataset_id"],
-        created_at=_time(wire["created_at"]),
-        expires_at=_time_or_none(wire["expires_at"]),
-        revoked_at=_time_or_none(wire["revoked_at"]),
+        created_at=moment(wire["created_at"]),
+        expires_at=moment_or_none(wire["expires_at"]),
+        revoked_at=moment_or_none(wire["revoked_at"]),
         secret=wire.get("secret"),
     )
 
 
-def _time(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
+def moment(text: str) -> datetime:
+    """A time; raises ValueError where it has no zone."""
+    read = datetime.fromisoformat(text)
+    if read.tzinfo is None:
         raise ValueError("a time has a zone")
-    return moment
+    return read
 
 
-def _time_or_none(text: str | None) -> datetime | None:
-    return None if text is None else _time(text)
+def moment_or_none(text: str | None) -> datetime | None:
+    """A time, where there is one."""
+    return None if text is None else moment(text)

@@ -1,10 +1,15 @@
 """A cluster model as arrays of colour and line segments: what `plot` puts on paper, without matplotlib."""
 
+import re
+from itertools import combinations
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.cluster_model import ClusterModel
 from sfumato.encodings import unscale_many
+from sfumato.geography import is_map
 
 # Okabe and Ito (2008), then Tol's muted wine, indigo and olive: told apart with any colour vision.
 PALETTE = (
@@ -20,6 +25,8 @@ PALETTE = (
     ("yellow", "#f0e442"),
 )
 
+_MAX_PAIRED_FEATURES = 4
+_NOT_IN_XML = re.compile("[^\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 _FLAT_TONE = 0.3  # where a model has no density
 _DISPLAY_CELLS = 288  # a grid is drawn about this fine along its longer side
 
@@ -27,6 +34,30 @@ _DISPLAY_CELLS = 288  # a grid is drawn about this fine along its longer side
 def colour(cluster: int) -> tuple[str, str]:
     """Name and hexadecimal value of a cluster's colour; colours repeat after ten, the numbers do not."""
     return PALETTE[cluster % len(PALETTE)]
+
+
+def written(text: str) -> str:
+    """Text that an XML document may hold."""
+    return _NOT_IN_XML.sub("\ufffd", text)
+
+
+def planes(model: ClusterModel) -> list[tuple[int, int]]:
+    """The pairs (across, up) of features to map.
+
+    None for a single feature, for no clusters, and for codes, which have no places.
+    """
+    if model.encoding is not None or not model.n_clusters:
+        return []
+    n_features = len(model.features)
+    chosen = list(range(n_features))
+    if n_features > _MAX_PAIRED_FEATURES and model.centroids is not None:
+        ranges = np.array([feature.upper - feature.lower for feature in model.features])
+        spread = (model.centroids / ranges).var(axis=0)
+        chosen = sorted(np.argsort(-spread, kind="stable")[:_MAX_PAIRED_FEATURES].tolist())
+    elif n_features > _MAX_PAIRED_FEATURES:
+        chosen = chosen[:_MAX_PAIRED_FEATURES]
+    pairs = combinations(chosen, 2)
+    return [(b, a) if is_map(model.features[b], model.features[a]) else (a, b) for a, b in pairs]
 
 
 def plane_cells(
@@ -62,7 +93,17 @@ def plane_cells(
     return masses.argmax(axis=0), None if model.density is None else masses.sum(axis=0)
 
 
-def borders(labels: NDArray[np.int64]) -> NDArray[np.float64]:
+def is_adaptive(density: NDArray[np.float64]) -> bool:
+    """Whether most neighbours that hold anybody hold the same: cells of different sizes, cut up into the finest."""
+    same = pairs = 0
+    for first, second in ((density[1:], density[:-1]), (density[:, 1:], density[:, :-1])):
+        held = (first > 0) & (second > 0)
+        same += int((held & (first == second)).sum())
+        pairs += int(held.sum())
+    return pairs > 0 and 2 * same > pairs
+
+
+def borders(labels: NDArray[Any]) -> NDArray[np.float64]:
     """The lines between cells of different clusters, in [0, 1]^2, as long as they run straight.
 
     Returns
@@ -82,12 +123,23 @@ def _runs(edges: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.stack([np.stack([x + 1, begin], axis=-1), np.stack([x + 1, end], axis=-1)], axis=1)
 
 
-def shaded(labels: NDArray[np.int64], density: NDArray[np.float64] | None) -> NDArray[np.float64]:
+def tones(density: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How dark each cell is, in [0, 1].
+
+    It goes with log(1 + density over the even density), so that a crowded city does not
+    whiten out the rest.
+    """
+    relative = np.log1p(density / density.mean()) if density.any() else density
+    return np.asarray(relative / (relative.max() or 1.0), dtype=np.float64)
+
+
+def shaded(
+    labels: NDArray[np.int64], density: NDArray[np.float64] | None, *, smooth: bool = True
+) -> NDArray[np.float64]:
     """An RGB image, shape (across, up, 3): hue by cluster, darker where more people are.
 
-    The tone goes with log(1 + density over the even density), so that a crowded city does
-    not whiten out the rest; between cell centres it is interpolated, which changes the
-    picture's look and nothing else.
+    Smooth, the tone is interpolated between cell centres, which changes the picture's look
+    and nothing else.
     """
     factor = max(1, round(_DISPLAY_CELLS / max(labels.shape)))
     hues = np.array([_rgb(colour(cluster)[1]) for cluster in range(int(labels.max()) + 1)])
@@ -95,9 +147,12 @@ def shaded(labels: NDArray[np.int64], density: NDArray[np.float64] | None) -> ND
     if density is None:
         tone = np.full(hue.shape[:2], _FLAT_TONE)
     else:
-        relative = np.log1p(density / density.mean()) if density.any() else density
-        tone = _interpolated(_interpolated(relative, factor, 0), factor, 1)
-        tone = tone / (tone.max() or 1.0)
+        tone = tones(density)
+        if smooth:
+            tone = _interpolated(_interpolated(tone, factor, 0), factor, 1)
+            tone = tone / (tone.max() or 1.0)
+        else:
+            tone = tone.repeat(factor, axis=0).repeat(factor, axis=1)
     tone = tone[..., None]
     light = 1 + (hue - 1) * np.minimum(tone / 0.62, 1)  # white to the hue itself,
     return np.asarray(light * (1 - 0.55 * np.clip((tone - 0.62) / 0.38, 0, 1)), dtype=np.float64)  # and on to its shade

@@ -118,6 +118,17 @@ class FileStore:
     ----------
     path : str or Path
         The file; made at the first change, with its directory.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sfumato import FileStore
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     store = FileStore(f"{directory}/device.json")
+    ...     with store.changing("ds_1") as memory:
+    ...         memory.draws["rnd_1"] = 2**63
+    ...     store.read("ds_1").draws
+    {'rnd_1': 9223372036854775808}
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -242,6 +242,12 @@ export class Client {
     return this.#calls.get<wire.GetPlotData, string>("/v1/jobs/{job_id}/plot.svg", { path: { job_id } }, options, more);
   }
 
+  /** The result as a PNG picture, 1200 pixels wide. */
+  getPlotPng(job_id: string, options?: CallOptions): Promise<Uint8Array> {
+    const more = { accept: "image/png" };
+    return this.#calls.get<wire.GetPlotPngData, Uint8Array>("/v1/jobs/{job_id}/plot.png", { path: { job_id } }, options, more);
+  }
+
   /** Label points with a job's model; the service stores none of them, but is shown them. */
   assignPoints(job_id: string, body: wire.Points, options?: CallOptions): Promise<wire.PointLabels> {
     const given = { path: { job_id }, body };

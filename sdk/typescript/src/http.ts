@@ -30,7 +30,7 @@ export interface HttpOptions {
 export interface Answer {
   readonly status: number;
   readonly headers: Headers;
-  /** What the JSON says; the text itself where something else was asked for. */
+  /** What the JSON says; the text itself where something else was asked for, and a picture's bytes. */
   readonly body: unknown;
 }
 
@@ -59,6 +59,7 @@ interface Sent {
 }
 
 const JSON_TYPE = "application/json";
+const PNG_TYPE = "image/png";
 
 /** One service, one key. */
 export class Http {
@@ -131,13 +132,15 @@ export class Http {
       referrerPolicy: "no-referrer",
       signal: signal === undefined ? late : AbortSignal.any([late, signal]),
     });
-    const text = await bounded(response, this.maxAnswerBytes);
-    return { status: response.status, headers: response.headers, body: read(response, text, headers["Accept"]) };
+    const bytes = await bounded(response, this.maxAnswerBytes);
+    return { status: response.status, headers: response.headers, body: read(response, bytes, headers["Accept"]) };
   }
 }
 
 /** The body of an answer; a problem is JSON whatever was asked for. */
-function read(response: Response, text: string, accept: string | undefined): unknown {
+function read(response: Response, bytes: Uint8Array, accept: string | undefined): unknown {
+  if (response.ok && accept === PNG_TYPE) return bytes;
+  const text = new TextDecoder().decode(bytes);
   if (response.ok && accept !== JSON_TYPE) return text;
   try {
     return text === "" ? undefined : JSON.parse(text);
@@ -160,21 +163,30 @@ function slept(milliseconds: number, signal: AbortSignal | undefined): Promise<v
   });
 }
 
-async function bounded(response: Response, maxBytes: number): Promise<string> {
-  if (response.body === null) return "";
+async function bounded(response: Response, maxBytes: number): Promise<Uint8Array> {
+  if (response.body === null) return new Uint8Array();
   const reader = response.body.getReader();
-  const decoder = new TextDecoder();
-  let text = "";
+  const pieces: Uint8Array[] = [];
   for (let length = 0; ; ) {
     const { done, value } = await reader.read();
-    if (done) return text + decoder.decode();
+    if (done) return joined(pieces, length);
     length += value.length;
     if (length > maxBytes) {
       await reader.cancel();
       throw unexpected(response.status, `the answer is over ${maxBytes} bytes long`);
     }
-    text += decoder.decode(value, { stream: true });
+    pieces.push(value);
   }
+}
+
+function joined(pieces: readonly Uint8Array[], length: number): Uint8Array {
+  const whole = new Uint8Array(length);
+  let at = 0;
+  for (const piece of pieces) {
+    whole.set(piece, at);
+    at += piece.length;
+  }
+  return whole;
 }
 
 function problemOf(answer: Answer): ApiProblem {

@@ -164,6 +164,13 @@ test("a picture is text", async () => {
   assert.equal(script.sent[0].headers.Accept, "image/svg+xml");
 });
 
+test("a picture of pixels is bytes", async () => {
+  const bytes = new Uint8Array([0x89, 0x50, 0x4e, 0x47, 0xff, 0x00]);
+  const script = new Script(new Response(bytes, { headers: { "Content-Type": "image/png" } }));
+  assert.deepEqual(await script.client().getPlotPng(JOB.id), bytes);
+  assert.equal(script.sent[0].headers.Accept, "image/png");
+});
+
 // ---- pages ----
 
 test("a list is every item, page after page, asked for when it is needed", async () => {

@@ -149,6 +149,13 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int) ->
     ------
     InvalidSpec
         What the algorithm cannot take, as when its job would start.
+
+    Examples
+    --------
+    >>> from sfumato import ShiftedGrid
+    >>> from sfumato.forecast import forecast
+    >>> forecast(ShiftedGrid(epsilon=2, clusters=3), n_features=2, expected_reports=50_000).epsilon_nano <= 2 * 10**9
+    True
     """
     if not 1 <= expected_reports <= MAX_JSON_INT:
         raise InvalidSpec(f"expected_reports lies in 1..{MAX_JSON_INT}")

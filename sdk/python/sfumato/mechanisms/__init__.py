@@ -74,6 +74,13 @@ def design(kind: str, n_symbols: int, epsilon_nano: int, *, n_candidates: int | 
     ------
     InvalidSpec
         Unknown kind, or more symbols than the kind can carry or count.
+
+    Examples
+    --------
+    >>> from sfumato import mechanisms
+    >>> made = mechanisms.design("auto", 64, 10**9)
+    >>> made.type, mechanisms.epsilon_nano(made) <= 10**9, mechanisms.value_bytes(made)
+    ('ss', True, 8)
     """
     if kind == "auto":
         return _least_noise(n_symbols, epsilon_nano, n_candidates)

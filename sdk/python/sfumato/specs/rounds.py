@@ -42,7 +42,14 @@ class Draw:
 
     @classmethod
     def between(cls, lo: float, hi: float) -> "Draw":
-        """The interval that holds the fractions [lo, hi) of all draws."""
+        """The interval that holds the fractions [lo, hi) of all draws.
+
+        Examples
+        --------
+        >>> from sfumato import Draw
+        >>> Draw.between(0, 0.5).hi == 2**63
+        True
+        """
         return cls(math.floor(lo * DRAW_SPAN), math.floor(hi * DRAW_SPAN))
 
     def holds(self, draw: int) -> bool:
