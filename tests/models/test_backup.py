@@ -29,11 +29,11 @@ from models.ledger import Amounts, LedgerEntry
 from models.round import Collect, Round
 from models.sealing import Keyring
 from sfumato.accounting import NANO
+from tests.blocks import blocks_of
 from tests.models.records import central, load, some, upload
 from tests.models.world import DOCUMENT, World, charge, succeed
 from tests.servers import postgres_installations
 
-ROOT = Path(__file__).parents[2]
 BATCH = 3  # reports the writer sends with each charge
 N_BEFORE = 20  # charges before the backup begins
 DELTA_ATTO = 10**12
@@ -117,10 +117,8 @@ def writing(filled: Filled) -> Iterator[None]:
 
 
 def documented(words: str) -> str:
-    """The one indented block of docs/operations.md that holds these words."""
-    page = (ROOT / "docs/operations.md").read_text()
-    blocks = re.findall(r"(?:^    .*\n)+", page, flags=re.MULTILINE)
-    (found,) = [block for block in blocks if words in block]
+    """The one block of docs/operations.md that holds these words."""
+    (found,) = [block.text for block in blocks_of("docs/operations.md") if words in block.text]
     return found
 
 
