@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from clustering.central.cells import Cells
 from clustering.central.digest import digest_of
 from clustering.errors import BlockOverdrawn
-from clustering.kernels.residuals import add_round_residuals
 from clustering.noise import MAX_SIGMA, GaussianNoise, Noise
-from clustering.questions import Exact, Question, Records, Shares, Sums, check_centres, exact_counts, exact_sums
+from clustering.questions import Exact, Held, Question, Shares, Sums, check_centres, exact_counts, exact_sums
 from sfumato.concentrated import PICO
 from sfumato.errors import InvalidSpec
 from sfumato.specs import LATTICE
@@ -39,19 +38,19 @@ class ConcentratedBlock:
     ----------
     rho_pico : int
         What its questions may take in all.
-    records : Records
+    records : Held
     release : callable
         The curator's: charges, which is nothing further, then answers.
     """
 
-    def __init__(self, rho_pico: int, records: Records, release: Release) -> None:
+    def __init__(self, rho_pico: int, records: Held, release: Release) -> None:
         self._records = records
         self._release = release
         self._left = rho_pico
 
     @property
     def n_features(self) -> int:
-        return int(self._records.points.shape[1])
+        return self._records.n_features
 
     @property
     def left_pico(self) -> int:
@@ -85,7 +84,7 @@ class ConcentratedBlock:
         """
         k, d = check_centres(cells, centres, self.n_features)
         radii = np.clip(radii, 1, widest(d))
-        exact = exact_sums(self._records, cells, centres, radii, add_round_residuals)
+        exact = exact_sums(self._records, cells, centres, radii, "l2")
         about = (cells, centres, radii)
         residuals = self._answer("sums", shares.residuals, np.repeat(radii, d), about, exact.residuals)
         counts = self._answer("counts", shares.counts, np.ones(k, dtype=np.int64), (cells,), exact.counts)

@@ -21,19 +21,22 @@ from clustering.central.digest import digest_of
 from clustering.concentrated_block import ConcentratedBlock
 from clustering.errors import BudgetOverdrawn, DeltaOverdrawn
 from clustering.halving_tree import grown
-from clustering.kernels.residuals import add_residuals, add_squares
 from clustering.noise import MAX_SCALE, LaplaceNoise, Noise, laplace_variance
 from clustering.questions import (
+    CellSquares,
     Exact,
+    Held,
     Journal,
     MemoryJournal,
     Question,
     Records,
     Shares,
     Sums,
+    Work,
     check_centres,
     exact_counts,
     exact_sums,
+    number_of,
 )
 from sfumato.accounting import NANO
 from sfumato.concentrated import rho_of
@@ -46,12 +49,14 @@ __all__ = [
     "SQUARE_BITS",
     "Curator",
     "Exact",
+    "Held",
     "Journal",
     "MemoryJournal",
     "Question",
     "Records",
     "Shares",
     "Sums",
+    "Work",
 ]
 
 LARGEST = 1 << 60  # of an answer: what noise makes larger is clamped, after the noise
@@ -63,7 +68,7 @@ class Curator:
 
     Parameters
     ----------
-    records : Records
+    records : Held
     epsilon_nano : int
         What the answers may cost in all.
     journal : Journal
@@ -74,7 +79,7 @@ class Curator:
     """
 
     def __init__(
-        self, records: Records, epsilon_nano: int, journal: Journal, entropy: Entropy, delta_atto: int = 0
+        self, records: Held, epsilon_nano: int, journal: Journal, entropy: Entropy, delta_atto: int = 0
     ) -> None:
         self._records = records
         self._budget = epsilon_nano
@@ -82,10 +87,11 @@ class Curator:
         self._journal = journal
         self._entropy = entropy
         self._asked: list[Question] = []
+        self._spent_nano = self._spent_delta_atto = 0
 
     @property
     def n_features(self) -> int:
-        return int(self._records.points.shape[1])
+        return self._records.n_features
 
     @property
     def max_per_user(self) -> int:
@@ -99,7 +105,7 @@ class Curator:
 
     @property
     def spent_nano(self) -> int:
-        return sum(question.epsilon_nano for question in self._asked)
+        return self._spent_nano
 
     @property
     def left_nano(self) -> int:
@@ -107,7 +113,7 @@ class Curator:
 
     @property
     def spent_delta_atto(self) -> int:
-        return sum(question.delta_atto for question in self._asked)
+        return self._spent_delta_atto
 
     @property
     def left_delta_atto(self) -> int:
@@ -123,7 +129,7 @@ class Curator:
 
     def count(self, epsilon_nano: int) -> int:
         """The number of records, noisy; may be negative. One record changes it by 1."""
-        return int(self._answer("count", epsilon_nano, 1, (), lambda: np.array([len(self._records.points)]))[0])
+        return int(self._answer("count", epsilon_nano, 1, (), lambda: self._records.total(number_of)[0])[0])
 
     def counts(self, cells: Cells, epsilon_nano: int) -> NDArray[np.int64]:
         """Noisy numbers of records in disjoint cells: ndarray of shape (n_cells,); some may be negative.
@@ -151,7 +157,7 @@ class Curator:
         """
         k, d = check_centres(cells, centres, self.n_features)
         radii = np.clip(radii, 1, d * LATTICE)
-        exact = exact_sums(self._records, cells, centres, radii, add_residuals)
+        exact = exact_sums(self._records, cells, centres, radii, "l1")
         about = (cells, centres, radii)
         residuals = self._answer("sums", shares.residuals, np.repeat(radii, d), about, exact.residuals)
         counts = self._answer("counts", shares.counts, k, (cells,), exact.counts)
@@ -167,10 +173,7 @@ class Curator:
         k, d = check_centres(cells, centres, self.n_features)
 
         def exact() -> NDArray[np.int64]:
-            squares = np.zeros(k, dtype=np.int64)
-            points = self._records.points
-            add_squares(points, cells.index(points), centres, SQUARE_BITS, squares)
-            return squares
+            return self._records.total(CellSquares(cells, centres, SQUARE_BITS))[0]
 
         return self._answer("squares", epsilon_nano, np.full(k, d * LATTICE), (cells, centres), exact)
 
@@ -251,6 +254,8 @@ class Curator:
         if question.delta_atto > self.left_delta_atto:
             raise DeltaOverdrawn(asked_atto=question.delta_atto, left_atto=self.left_delta_atto)
         self._asked.append(question)
+        self._spent_nano += question.epsilon_nano
+        self._spent_delta_atto += question.delta_atto
         return self._journal.charge(len(self._asked) - 1, question)
 
     def _kept(self, answer: NDArray[np.int64]) -> NDArray[np.int64]:

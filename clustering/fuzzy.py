@@ -5,6 +5,7 @@ coordinate's square), so the parabola that touches it lies above it, and the wei
 minimises the parabolas lowers J (STATISTICS 4.1; paper 004, made sound).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
@@ -44,6 +45,12 @@ class Rule:
     sigma: float = 1.0
 
 
+BLOCK_POINTS = 1 << 15  # summed up by themselves: see `block_sums`
+
+# Of centres and a rule, the sums of each block of the points that a fit is over: `block_sums`, wherever the points are.
+Passes = Callable[[NDArray[np.float64], Rule], NDArray[np.float64]]
+
+
 @dataclass(frozen=True, eq=False)
 class FuzzyFit:
     """Where the iteration ended.
@@ -73,6 +80,7 @@ def fuzzy_c_means(
     max_iterations: int,
     tolerance: float,
     stretch: float = 1.0,
+    passes: Passes | None = None,
 ) -> FuzzyFit:
     """Iterate from given centres.
 
@@ -91,28 +99,56 @@ def fuzzy_c_means(
         In (0, 2): how far a centre goes, of the way to the weighted mean. J falls on the whole of
         (0, 2), for the parabola that lies above it is as high at twice the way as at the start.
         Centres that creep arrive sooner above 1; the classical step is 1.
+    passes : callable, optional
+        Makes the passes over these points somewhere else.
     """
     points = np.ascontiguousarray(points, dtype=np.float64)
     places = np.array(centres, dtype=np.float64)
-    sums, masses, shares = np.empty_like(places), np.empty_like(places), np.empty(len(places))
+    c, d = places.shape
+    shares = np.zeros(c)
     objectives: list[float] = []
     converged = False
     while len(objectives) < max_iterations and not converged:
-        objectives.append(
-            fuzzy_step(
-                points,
-                places,
-                _KINDS[rule.distance],
-                rule.m,
-                rule.sigma,
-                ROUNDING * rule.sigma,
-                sums,
-                masses,
-                shares,
-            )
-        )
+        blocks = block_sums(points, places, rule) if passes is None else passes(places, rule)
+        total = np.zeros(blocks.shape[1])
+        for block in blocks:  # one after the other, so that the sum is the same wherever they were made
+            total += block
+        objectives.append(float(total[0]))
+        shares, sums, masses = total[1 : c + 1], total[c + 1 :][: c * d].reshape(c, d), total[-c * d :].reshape(c, d)
         # a centre that no point pulls at all (it underflows far from all of them) stays
         moved = np.divide(sums, masses, out=places.copy(), where=masses > 0)
         converged = bool(np.abs(moved - places).max() <= tolerance)
         places = moved if converged else places + stretch * (moved - places)
     return FuzzyFit(places, shares / len(points), tuple(objectives), converged)
+
+
+def block_sums(points: NDArray[np.float64], centres: NDArray[np.float64], rule: Rule) -> NDArray[np.float64]:
+    """One pass over points, block by block: sums of doubles depend on their order, and this fixes it.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n, d), row-major
+    centres : ndarray of shape (c, d)
+    rule : Rule
+
+    Returns
+    -------
+    ndarray of shape (ceil(n / BLOCK_POINTS), 1 + c + 2 c d)
+        Of each block J, the memberships of each centre, the sums and the masses that make the next centres.
+    """
+    c, d = centres.shape
+    told = np.empty((-(-len(points) // BLOCK_POINTS), 1 + c + 2 * c * d))
+    for row, begin in zip(told, range(0, len(points), BLOCK_POINTS), strict=True):
+        shares, sums, masses = row[1 : c + 1], row[c + 1 :][: c * d].reshape(c, d), row[-c * d :].reshape(c, d)
+        row[0] = fuzzy_step(
+            points[begin : begin + BLOCK_POINTS],
+            centres,
+            _KINDS[rule.distance],
+            rule.m,
+            rule.sigma,
+            ROUNDING * rule.sigma,
+            sums,
+            masses,
+            shares,
+        )
+    return told

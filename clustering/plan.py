@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.errors import TallyMalformed, UnfitRound
+from clustering.fuzzy import Passes
 from sfumato.cluster_model import ClusterModel
 from sfumato.mechanisms import tally_width
 from sfumato.specs import MAX_SAMPLE_VALUES, DiscreteLaplaceMechanism, RoundSpec
@@ -23,6 +24,8 @@ MAX_COUNTERS = 1 << 24  # slots times symbols: 128 MB of counts
 
 _MAGIC = b"SFT1"  # the version is the last byte
 _HEADER = struct.Struct("<4sII")  # magic, slots, symbols; then zlib of little-endian int64
+
+_WORD_BITS = 64
 
 _SAMPLE_MAGIC = b"SFS1"
 _SAMPLE_HEADER = struct.Struct("<4sII")  # magic, reports, features; then zlib of little-endian int32
@@ -133,7 +136,7 @@ class Sample:
         if self.values.size > MAX_SAMPLE_VALUES:
             raise UnfitRound(f"a round of vectors keeps at most {MAX_SAMPLE_VALUES} values (reports times features)")
         if not _is_sorted(self.values):
-            object.__setattr__(self, "values", self.values[np.lexsort(self.values.T[::-1])])
+            object.__setattr__(self, "values", _in_order(self.values))
 
     @classmethod
     def empty(cls, spec: RoundSpec) -> "Sample":
@@ -195,6 +198,31 @@ def _is_sorted(values: NDArray[np.int32]) -> bool:
     return True
 
 
+def _in_order(values: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Rows in lexicographic order. Features are compared together, as many as a word of 64 bits holds."""
+    lows = values.min(axis=0).astype(np.int64)
+    spans = [int(span).bit_length() for span in values.max(axis=0) - lows]
+    words: list[NDArray[np.uint64]] = []
+    n_free = 0
+    for column, low, n_bits in zip(values.T, lows, spans, strict=True):
+        number = (column - low).astype(np.uint64)
+        if n_bits > n_free or not words:
+            words.append(number)
+            n_free = _WORD_BITS - n_bits
+        else:
+            words[-1] = words[-1] << np.uint64(n_bits) | number
+            n_free -= n_bits
+    if len(words) > 1:
+        return np.asarray(values[np.lexsort(words[::-1])])
+    words[0].sort()
+    ordered = np.empty_like(values)
+    for j in reversed(range(len(spans))):
+        mask = np.uint64((1 << spans[j]) - 1)
+        ordered[:, j] = (words[0] & mask).astype(np.int64) + lows[j]
+        words[0] >>= np.uint64(spans[j])
+    return ordered
+
+
 def keeps_vectors(spec: RoundSpec) -> bool:
     """Whether a round's reports are vectors that are kept as a sample, not symbols that are counted."""
     return isinstance(spec.mechanism, DiscreteLaplaceMechanism)
@@ -222,10 +250,14 @@ class Collected:
     """What a round brought: the spec the devices answered, and their tally or, of vectors, the sample.
 
     A plan asks for the one it needs; where the round kept the other, that raises UnfitRound.
+
+    `passes`, where there is one, makes passes over the sample's vectors, as shares of the lattice's range,
+    on other machines (`clustering.fuzzy.Passes`): to the same doubles as here.
     """
 
     spec: RoundSpec
     answers: Tally | Sample
+    passes: Passes | None = None
 
     def __post_init__(self) -> None:
         if not _is_of(self.spec, self.answers):

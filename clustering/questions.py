@@ -2,15 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustering.central.cells import Cells
+from clustering.kernels.residuals import add_residuals, add_round_residuals, add_squares
 from sfumato.specs import LATTICE
 
 Exact = Callable[[], NDArray[np.int64]]  # computes what an answer would be without noise; called after the charge alone
+
+
+class Work(Protocol):
+    """Whole numbers that are sums over records: what parts of the records come to adds up to what all of them do.
+
+    It is made of what is public alone, and is as good in another process.
+    """
+
+    def __call__(self, points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:
+        """Arrays of the same shapes, whatever records they are sums over."""
 
 
 class Records(NamedTuple):
@@ -22,6 +33,30 @@ class Records(NamedTuple):
 
     points: NDArray[np.int32]
     max_per_user: int = 1
+
+    @property
+    def n_features(self) -> int:
+        return int(self.points.shape[1])
+
+    def total(self, work: Work) -> tuple[NDArray[np.int64], ...]:
+        """What all records come to."""
+        return work(self.points)
+
+
+class Held(Protocol):
+    """What a curator asks of records, wherever they are: `Records`, or those that lie in parts in other processes."""
+
+    @property
+    def points(self) -> NDArray[np.int32]:
+        """All of them, here; a tree of halved cells is grown over them."""
+
+    @property
+    def max_per_user(self) -> int: ...
+
+    @property
+    def n_features(self) -> int: ...
+
+    def total(self, work: Work) -> tuple[NDArray[np.int64], ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +143,53 @@ class ExactSums(NamedTuple):
     sizes: Exact  # (k,)
 
 
-# Adds clipped residuals of (points, labels, centres, radii) to sums and sizes, as those of `kernels.residuals` do.
-AddResiduals = Callable[
-    [
-        NDArray[np.int32],
-        NDArray[np.int64],
-        NDArray[np.int64],
-        NDArray[np.int64],
-        NDArray[np.int64],
-        NDArray[np.int64],
-    ],
-    None,
-]
+def number_of(points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:
+    """How many records there are: one array of shape (1,)."""
+    return (np.array([len(points)], dtype=np.int64),)
+
+
+Norm = Literal["l1", "l2"]  # in which residuals are clipped to a radius
+
+
+@dataclass(frozen=True, eq=False)
+class CellCounts:
+    """How many records lie in each cell: one array of shape (n_cells,)."""
+
+    cells: Cells
+
+    def __call__(self, points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:
+        return (_tallied(self.cells.index(points), self.cells.n_cells),)
+
+
+@dataclass(frozen=True, eq=False)
+class CellSums:
+    """Sums of clipped residuals (k, d), numbers of records (k,) and sums of the residuals' norms (k,), in one pass."""
+
+    cells: Cells
+    centres: NDArray[np.int64]
+    radii: NDArray[np.int64]
+    norm: Norm
+
+    def __call__(self, points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:
+        labels = self.cells.index(points)
+        sums, sizes = np.zeros(self.centres.shape, dtype=np.int64), np.zeros(len(self.centres), dtype=np.int64)
+        add = add_residuals if self.norm == "l1" else add_round_residuals
+        add(points, labels, self.centres, self.radii, sums, sizes)
+        return sums, _tallied(labels, len(self.centres)), sizes
+
+
+@dataclass(frozen=True, eq=False)
+class CellSquares:
+    """Sums of squared distances from each cell's centre, `shift` bits dropped of each: one array of shape (k,)."""
+
+    cells: Cells
+    centres: NDArray[np.int64]
+    shift: int
+
+    def __call__(self, points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:
+        squares = np.zeros(len(self.centres), dtype=np.int64)
+        add_squares(points, self.cells.index(points), self.centres, self.shift, squares)
+        return (squares,)
 
 
 def check_centres(cells: Cells, centres: NDArray[np.int64], n_features: int) -> tuple[int, int]:
@@ -131,24 +201,21 @@ def check_centres(cells: Cells, centres: NDArray[np.int64], n_features: int) -> 
     return cells.n_cells, n_features
 
 
-def exact_counts(records: Records, cells: Cells) -> Exact:
+def exact_counts(records: Held, cells: Cells) -> Exact:
     """Numbers of records in cells."""
-    return lambda: _tallied(cells.index(records.points), cells.n_cells)
+    return lambda: records.total(CellCounts(cells))[0]
 
 
 def exact_sums(
-    records: Records, cells: Cells, centres: NDArray[np.int64], radii: NDArray[np.int64], add: AddResiduals
+    records: Held, cells: Cells, centres: NDArray[np.int64], radii: NDArray[np.int64], norm: Norm
 ) -> ExactSums:
     """Sums, counts and sizes, found in one pass when the first of them is asked for."""
-    memo: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+    memo: list[tuple[NDArray[np.int64], ...]] = []
 
     def exact(part: int) -> NDArray[np.int64]:
         if not memo:
-            labels = cells.index(records.points)
-            sums, sizes = np.zeros(centres.shape, dtype=np.int64), np.zeros(len(centres), dtype=np.int64)
-            add(records.points, labels, centres, radii, sums, sizes)
-            memo.append((sums.ravel(), _tallied(labels, len(centres)), sizes))
-        return memo[0][part]
+            memo.append(records.total(CellSums(cells, centres, radii, norm)))
+        return memo[0][part].ravel()
 
     return ExactSums(lambda: exact(0), lambda: exact(1), lambda: exact(2))
 

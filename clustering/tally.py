@@ -7,11 +7,21 @@ from numpy.typing import NDArray
 
 from clustering.errors import UnfitRound
 from clustering.kernels.hashing import count_hashed
-from clustering.kernels.tally import count_bits, count_symbols
+from clustering.kernels.tally import (
+    MALFORMED,
+    SLOT_BYTES,
+    TAKEN,
+    check_bits,
+    check_hashed,
+    check_numbers,
+    count_bits,
+    count_numbers,
+    read_vectors,
+    settle_bits,
+)
 from clustering.plan import MAX_COUNTERS, Sample, Tally, keeps_vectors
 from sfumato.errors import ReportMalformed
-from sfumato.mechanisms import are_values, value_bytes
-from sfumato.mechanisms.discrete_laplace import vectors_of
+from sfumato.mechanisms import discrete_laplace, tally_width, value_bytes
 from sfumato.mechanisms.olh import MAX_COUNTED
 from sfumato.specs import (
     MAX_SAMPLE_VALUES,
@@ -48,23 +58,12 @@ def count(spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]) 
 
 
 def count_into(tally: Tally, spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]) -> None:
-    """Add reports to a tally in place, so that a long log needs one tally and no sums.
-
-    Takes what `count` takes. When it raises, the reports before the malformed one are
-    counted already: throw the tally away.
-    """
+    """Add reports to a tally in place. Takes what `count` takes; when it raises, none of them is counted."""
     _check_arrays(spec, slots, values)
-    mechanism = spec.mechanism
-    if isinstance(mechanism, OlhMechanism):
-        if mechanism.n_symbols > MAX_COUNTED:
-            raise UnfitRound(f"a tally of locally hashed reports counts at most {MAX_COUNTED} symbols")
-        symbols = np.arange(mechanism.n_symbols, dtype=np.int32)
-        malformed = count_hashed(slots, values, mechanism.hash_range, symbols, tally.counts, tally.reports)
-    elif isinstance(mechanism, SsMechanism | OueMechanism):
-        malformed = count_bits(slots, values, tally.counts, tally.reports)
-    else:  # the one symbol of `grr`, or the coefficient and sign of `hr`
-        malformed = count_symbols(slots, values, tally.counts, tally.reports)
-    _check_counted(malformed)
+    records, said = _packed(spec, slots, values)
+    counter = _Counter(spec, tally)
+    counter.add(records, said)
+    counter.settle()
 
 
 class Counting:
@@ -92,20 +91,34 @@ class Counting:
 
     def __init__(self, spec: RoundSpec) -> None:
         self._spec = spec
-        self._tally = None if keeps_vectors(spec) else Tally.empty(spec)
+        self._counter = None if keeps_vectors(spec) else _Counter(spec, Tally.empty(spec))
         self._vectors = Sample.empty(spec).values
         self._n_kept = 0
         self.n_left_out = 0
 
     def add(self, slots: NDArray[np.int64], values: NDArray[np.uint8]) -> None:
         """Add reports; takes what `count` takes, and raises what it raises."""
-        if self._tally is not None:
-            count_into(self._tally, self._spec, slots, values)
-            return
         _check_arrays(self._spec, slots, values)
-        ok = (slots == 0) & are_values(self._spec.mechanism, values)
-        _check_counted(-1 if ok.all() else int(ok.argmin()))
-        self._keep(vectors_of(cast(DiscreteLaplaceMechanism, self._spec.mechanism), values))
+        self.add_packed(*_packed(self._spec, slots, values))
+
+    def add_packed(self, records: NDArray[np.uint8], said: NDArray[np.uint8]) -> None:
+        """Add those reports of a log that are taken.
+
+        Parameters
+        ----------
+        records : ndarray of shape (n, width), uint8
+            Slot and value at the end of each.
+        said : ndarray of shape (n,), uint8
+            What `check_packed` said of them; who takes one out again puts another word there.
+        """
+        if self._counter is not None:
+            self._counter.add(records, said)
+            return
+        mechanism = cast(DiscreteLaplaceMechanism, self._spec.mechanism)
+        vectors = np.empty((int(np.count_nonzero(said == TAKEN)), mechanism.n_features), dtype=np.int32)
+        size = discrete_laplace.width(mechanism)
+        read_vectors(records, _slot_at(self._spec, records), size, mechanism.margin, said, vectors)
+        self._keep(vectors)
 
     def _keep(self, vectors: NDArray[np.int32]) -> None:
         free = MAX_SAMPLE_VALUES // vectors.shape[1] - self._n_kept
@@ -121,7 +134,90 @@ class Counting:
 
     def result(self) -> Tally | Sample:
         """What has been added so far."""
-        return Sample(self._vectors[: self._n_kept]) if self._tally is None else self._tally
+        if self._counter is None:
+            return Sample(self._vectors[: self._n_kept])
+        self._counter.settle()
+        return self._counter.tally
+
+
+class _Counter:
+    """Adds checked reports to a tally; it holds all of them after `settle` alone."""
+
+    def __init__(self, spec: RoundSpec, tally: Tally) -> None:
+        self._spec, self.tally = spec, tally
+        if isinstance(spec.mechanism, OlhMechanism) and spec.mechanism.n_symbols > MAX_COUNTED:
+            raise UnfitRound(f"a tally of locally hashed reports counts at most {MAX_COUNTED} symbols")
+        self._names_many = isinstance(spec.mechanism, SsMechanism | OueMechanism)
+        if self._names_many:
+            n_slots, n_symbols = tally.counts.shape
+            self._waiting = np.zeros((n_slots, (n_symbols + 7) // 8), dtype=np.uint64)
+            self._n_waiting = np.zeros(n_slots, dtype=np.int64)
+
+    def add(self, records: NDArray[np.uint8], said: NDArray[np.uint8]) -> None:
+        at, tally, mechanism = _slot_at(self._spec, records), self.tally, self._spec.mechanism
+        if self._names_many:
+            count_bits(records, at, said, self._waiting, self._n_waiting, tally.counts, tally.reports)
+        elif isinstance(mechanism, OlhMechanism):
+            taken = records[said == TAKEN, at:]
+            slots = np.ascontiguousarray(taken[:, :SLOT_BYTES]).view("<u4")[:, 0].astype(np.int64)
+            values = np.ascontiguousarray(taken[:, SLOT_BYTES:])
+            symbols = np.arange(mechanism.n_symbols, dtype=np.int32)
+            count_hashed(slots, values, mechanism.hash_range, symbols, tally.counts, tally.reports)
+        else:  # the one symbol of `grr`, or the coefficient and sign of `hr`
+            count_numbers(records, at, said, tally.counts, tally.reports)
+
+    def settle(self) -> None:
+        if self._names_many:
+            settle_bits(self._waiting, self._n_waiting, self.tally.counts, self.tally.reports)
+
+
+def check_packed(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Which reports of a log the round's mechanism could have produced.
+
+    Says in compiled loops what `sfumato.mechanisms.is_value` says of a value, and of a slot whether there is one.
+
+    Parameters
+    ----------
+    spec : RoundSpec
+    records : ndarray of shape (n, width), uint8
+        Slot and value at the end of each.
+
+    Returns
+    -------
+    ndarray of shape (n,), uint8
+        TAKEN, or MALFORMED.
+    """
+    said = np.empty(len(records), dtype=np.uint8)
+    at, n_slots, mechanism = _slot_at(spec, records), spec.encoding.n_slots, spec.mechanism
+    if isinstance(mechanism, SsMechanism | OueMechanism):
+        n_named = mechanism.subset_size if isinstance(mechanism, SsMechanism) else -1
+        check_bits(records, at, n_slots, mechanism.n_symbols, n_named, said)
+    elif isinstance(mechanism, OlhMechanism):
+        check_hashed(records, at, n_slots, mechanism.hash_range, said)
+    elif isinstance(mechanism, DiscreteLaplaceMechanism):
+        largest = mechanism.steps + 2 * mechanism.margin
+        check_numbers(records, at, n_slots, discrete_laplace.width(mechanism), largest, said)
+    else:
+        check_numbers(records, at, n_slots, value_bytes(mechanism), tally_width(mechanism) - 1, said)
+    return said
+
+
+def _slot_at(spec: RoundSpec, records: NDArray[np.uint8]) -> int:
+    return int(records.shape[1]) - value_bytes(spec.mechanism) - SLOT_BYTES
+
+
+def _packed(
+    spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Reports as a log holds them, without ids, and that all of them are taken; ReportMalformed where one cannot be."""
+    out_of_range = (slots < 0) | (slots >= spec.encoding.n_slots)
+    four = slots.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :SLOT_BYTES]
+    records = np.concatenate([four, values], axis=1)
+    records.flags.writeable = False  # as those of a log are, so that the same compiled loops do for both
+    said = check_packed(spec, records)
+    said[out_of_range] = MALFORMED
+    _check_counted(int(said.argmax()) if said.any() else -1)
+    return records, said
 
 
 def count_candidates(

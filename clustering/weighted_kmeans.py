@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.kernels.weighted_lloyd import weighted_lloyd_step
+from clustering.kernels.weighted_lloyd import add_up, nearer_of, weighted_lloyd_step
 from clustering.phase_search import PublicWords
 
 TRIALS = 3  # draws for each seed, the best of which is taken
@@ -56,37 +56,47 @@ def weighted_kmeans(
     """
     points = np.ascontiguousarray(points, dtype=np.float64)
     restarts = max(1, min(restarts, WORK // (len(points) * n_clusters)))
-    fits = [lloyd(points, weights, _seeds(points, weights, n_clusters, words), restarts) for _ in range(restarts)]
+    fits = [lloyd(points, weights, seeds(points, weights, n_clusters, words), restarts) for _ in range(restarts)]
     return min(fits, key=lambda fit: fit.inertia)  # of equal ones the first
 
 
-def _seeds(
+def seeds(
     points: NDArray[np.float64], weights: NDArray[np.float64], n_clusters: int, words: PublicWords
 ) -> NDArray[np.float64]:
-    """Greedy k-means++."""
-    chosen = [_drawn(weights, words.uniform(1))[0]]
-    distances = _squares(points, chosen[0])
+    """Greedy k-means++: takes what `weighted_kmeans` takes, float64.
+
+    Returns
+    -------
+    ndarray of shape (k, d)
+        Points, each where much weight was far from those before it; fewer where no weight is left.
+    """
+    columns = np.ascontiguousarray(points.T)
+    nearer, distances, ends = np.empty((TRIALS, len(points))), np.ones(len(points)), np.empty(len(points))
+    chosen = _drawn(weights, distances, words.uniform(1), ends)
+    distances[:] = np.inf
+    nearer_of(columns, np.array(chosen), distances.copy(), distances[None])
     while len(chosen) < n_clusters:
-        chances = weights * distances
-        if not chances.sum() > 0:  # every point with weight is a seed
+        tried = _drawn(weights, distances, words.uniform(TRIALS), ends)
+        if not tried:  # every point with weight is a seed
             break
-        tried = [
-            (place, np.minimum(distances, _squares(points, place))) for place in _drawn(chances, words.uniform(TRIALS))
-        ]
-        place, distances = min(tried, key=lambda trial: float(weights @ trial[1]))
-        chosen.append(place)
+        nearer_of(columns, np.array(tried), distances, nearer)
+        left = [float(weights @ each) for each in nearer]
+        best = left.index(min(left))
+        chosen.append(tried[best])
+        distances[:] = nearer[best]
     return points[chosen]
 
 
-def _drawn(chances: NDArray[np.float64], uniform: NDArray[np.float64]) -> list[int]:
-    """Places drawn in proportion to their chances; never one of chance zero."""
-    ends = np.cumsum(chances)
+def _drawn(
+    weights: NDArray[np.float64],
+    distances: NDArray[np.float64],
+    uniform: NDArray[np.float64],
+    ends: NDArray[np.float64],
+) -> list[int]:
+    """Places drawn in proportion to weight times distance; none where that is zero everywhere. `ends` is room."""
+    last = add_up(weights, distances, ends)
     places = np.searchsorted(ends, uniform * ends[-1], side="right")
-    return [int(place) for place in np.minimum(places, np.flatnonzero(chances)[-1])]
-
-
-def _squares(points: NDArray[np.float64], place: int) -> NDArray[np.float64]:
-    return np.asarray(((points - points[place]) ** 2).sum(axis=1), dtype=np.float64)
+    return [] if last < 0 else [int(place) for place in np.minimum(places, last)]
 
 
 def lloyd(

@@ -2,6 +2,8 @@
 
 Redis channel:
     sfumato:bulletin    messages `<origin> <id> <id> ...`: who tells, and ids of jobs and datasets
+Without Redis, beside the embedded database:
+    <file>-bulletin     named pipe; the same messages, a line each, from workers to a gateway
 
 A message says that something changed and never what: whoever hears it reads SQL, which
 checks who may see it. It is told after the commit and kept nowhere; one that is lost costs
@@ -10,12 +12,13 @@ whoever waits for it a slower look.
 
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
-from models.redis_link import RedisLink
+from models.named_pipe import NamedPipe
 
 CHANNEL = "sfumato:bulletin"
-MAX_IDS = 200  # in one message
+MAX_IDS = 100  # in one message: a pipe takes 4 kB at once
 
 
 def origin() -> str:
@@ -46,7 +49,7 @@ class Bulletin(Protocol):
 
 
 class SilentBulletin:
-    """No Redis: gateways look into the database at intervals."""
+    """No Redis, and a database on another machine: gateways look into it at intervals."""
 
     is_away = False
 
@@ -54,10 +57,27 @@ class SilentBulletin:
         """Nothing to do."""
 
 
+class PipeBulletin:
+    """Tells a gateway of this machine."""
+
+    is_away = False
+
+    def __init__(self, pipe: NamedPipe) -> None:
+        self._pipe = pipe
+        self._origin = origin()
+
+    def tell(self, *ids: str) -> None:
+        """Say the ids, if anybody listens."""
+        for message in messages(self._origin, ids):
+            self._pipe.tell(message)
+
+
 class RedisBulletin:
     """Tells over Redis; while it is away, nobody."""
 
     def __init__(self, url: str) -> None:
+        from models.redis_link import RedisLink  # loads Redis' client, which others do without
+
         self._link = RedisLink(url, event="bulletin_away", consequence="gateways poll the database until it is back")
         self._origin = origin()
 
@@ -72,6 +92,13 @@ class RedisBulletin:
             self._link.run(lambda redis, message=message: redis.publish(CHANNEL, message))  # type: ignore[misc]
 
 
-def open_bulletin(redis_url: str | None) -> Bulletin:
-    """The bulletin the settings ask for."""
-    return RedisBulletin(redis_url) if redis_url else SilentBulletin()
+def pipe_beside(database_file: Path) -> NamedPipe:
+    """The pipe of an embedded database, to tell through and to listen at."""
+    return NamedPipe(database_file.with_name(f"{database_file.name}-bulletin"))
+
+
+def open_bulletin(redis_url: str | None, database_file: Path | None = None) -> Bulletin:
+    """The bulletin the settings ask for; without Redis it is beside the file of an embedded database."""
+    if redis_url:
+        return RedisBulletin(redis_url)
+    return SilentBulletin() if database_file is None else PipeBulletin(pipe_beside(database_file))

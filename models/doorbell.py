@@ -5,6 +5,8 @@ Redis keys:
     sfumato:limits:*    numbers; requests of the last two minutes, by `service.limits`
 Redis channel, which keeps nothing:
     sfumato:bulletin    ids of jobs and datasets that changed; see `models.bulletin`
+Without Redis, beside the embedded database:
+    <file>-doorbell     named pipe; a line for each ring
 
 A ring that is lost costs a worker's next look into the database, nothing else: nothing is
 in Redis that is not in SQL, and Redis being away never fails a request.
@@ -12,11 +14,13 @@ in Redis that is not in SQL, and Redis being away never fails a request.
 
 import threading
 import time
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from redis import Redis
+from models.named_pipe import NamedPipe
 
-from models.redis_link import RedisLink
+if TYPE_CHECKING:
+    from redis import Redis
 
 _KEY = "sfumato:doorbell"
 _ONE_WAIT_SECONDS = 1.0  # a longer wait is several, so that a Redis that went silent is noticed
@@ -38,7 +42,7 @@ class Doorbell(Protocol):
 
 
 class PollingDoorbell:
-    """No Redis: nobody rings, workers look into the database at every interval."""
+    """No Redis, and a database on another machine: nobody rings, workers look into it at every interval."""
 
     is_away = False
 
@@ -54,10 +58,34 @@ class PollingDoorbell:
         self._stop.wait(min(seconds, self._poll_seconds))
 
 
+class PipeDoorbell:
+    """No Redis, everything on one machine: rings through a pipe; a lost one costs a polling interval."""
+
+    is_away = False
+
+    def __init__(self, path: Path, poll_seconds: float) -> None:
+        self._pipe = NamedPipe(path)
+        self._poll_seconds = poll_seconds
+
+    def ring(self, job_id: str) -> None:  # noqa: ARG002 - that there is one says enough
+        """Wake the workers of this machine."""
+        self._pipe.tell("")
+
+    def wait(self, seconds: float) -> None:
+        """Return at a ring, or after one polling interval, at most `seconds`."""
+        seconds = min(seconds, self._poll_seconds)
+        if self._pipe.open() is None:
+            time.sleep(seconds)
+        else:
+            self._pipe.wait(seconds)
+
+
 class RedisDoorbell:
     """Rings over Redis; while Redis is away it behaves like polling."""
 
     def __init__(self, url: str, poll_seconds: float) -> None:
+        from models.redis_link import RedisLink  # loads Redis' client, which others do without
+
         self._link = RedisLink(
             url,
             event="doorbell_away",
@@ -74,7 +102,7 @@ class RedisDoorbell:
     def ring(self, job_id: str) -> None:
         """Push the job's id."""
 
-        def push(redis: Redis) -> None:
+        def push(redis: "Redis") -> None:
             with redis.pipeline(transaction=False) as pipe:
                 pipe.rpush(_KEY, job_id)
                 pipe.ltrim(_KEY, -_MAX_RINGS, -1)
@@ -86,17 +114,21 @@ class RedisDoorbell:
         """Block until a ring."""
         deadline = time.monotonic() + seconds
 
-        def hear(redis: Redis) -> None:
+        def hear(redis: "Redis") -> None:
             while (left := deadline - time.monotonic()) > 0:
                 if redis.blpop([_KEY], timeout=max(0.01, min(left, _ONE_WAIT_SECONDS))):
                     return
 
         # one that was away is greeted first: a silent one would hold the worker up for a whole wait each time
-        is_there = not self._link.is_away or self._link.run(Redis.ping)
+        is_there = not self._link.is_away or self._link.run(lambda redis: redis.ping())
         if not (is_there and self._link.run(hear, waits=True)):
             time.sleep(max(0.0, min(deadline - time.monotonic(), self._poll_seconds)))
 
 
-def open_doorbell(redis_url: str | None, poll_seconds: float) -> Doorbell:
-    """The doorbell the settings ask for."""
-    return RedisDoorbell(redis_url, poll_seconds) if redis_url else PollingDoorbell(poll_seconds)
+def open_doorbell(redis_url: str | None, poll_seconds: float, database_file: Path | None = None) -> Doorbell:
+    """The doorbell the settings ask for; without Redis it is beside the file of an embedded database."""
+    if redis_url:
+        return RedisDoorbell(redis_url, poll_seconds)
+    if database_file is not None:
+        return PipeDoorbell(database_file.with_name(f"{database_file.name}-doorbell"), poll_seconds)
+    return PollingDoorbell(poll_seconds)

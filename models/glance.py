@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from models import dataset as datasets
 from models.audit import AuditHead
 from models.job import UNFINISHED, Job
-from models.ledger import LedgerEntry, head
+from models.ledger import Amounts, LedgerEntry, head, reserved_for
 from models.round import Round
 from models.tenant import Caller
 
@@ -57,6 +57,19 @@ def ledger_course(session: Session, caller: Caller, dataset_id: str, *, limit: i
     picked = or_(LedgerEntry.seq % step == 0, LedgerEntry.seq.in_((1, last_seq)))
     query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, picked)
     return list(session.scalars(query.order_by(LedgerEntry.seq)))
+
+
+def newest_charges(
+    session: Session, caller: Caller, dataset_id: str, job_id: str, *, limit: int
+) -> tuple[list[LedgerEntry], Amounts]:
+    """The newest entries under a job's reservation, newest first, and what it holds after them.
+
+    Raises NotFound. Those of a deleted dataset can still be read.
+    """
+    datasets.get(session, caller, dataset_id, deleted=True)
+    query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.reservation == job_id)
+    entries = session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(limit))
+    return list(entries), reserved_for(session, dataset_id, job_id)
 
 
 def audit_end(session: Session, tenant_id: str) -> int:

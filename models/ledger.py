@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, UniqueConstraint, case, func, select
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, UniqueConstraint, case, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from models import ledger_hold
 from models.db import Base, Id, canonical_json, new_id
 from models.errors import BudgetExhausted, Conflict, LimitExceeded, NotFound
+from models.ledger_hold import Held
 from sfumato.accounting import DELTA_MAX_ATTO, format_delta
 
 GENESIS_HASH = "0" * 64
@@ -56,6 +58,7 @@ class LedgerEntry(Base):
     __table_args__ = (
         UniqueConstraint("dataset_id", "seq"),
         UniqueConstraint("dataset_id", "kind", "reference"),  # makes a retry harmless
+        Index("ix_ledger_entries_of_reservation", "dataset_id", "reservation", "seq"),
         CheckConstraint("posted_nano + reserved_nano <= granted_nano", name="never_over"),
         CheckConstraint("epsilon_nano >= 0 AND posted_nano >= 0 AND reserved_nano >= 0", name="not_negative"),
         CheckConstraint("posted_delta_atto + reserved_delta_atto <= granted_delta_atto", name="never_over_delta"),
@@ -70,7 +73,7 @@ class LedgerEntry(Base):
     kind: Mapped[str] = mapped_column(String(8), comment="grant, reserve, post or release")
     epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="the amount")
     reference: Mapped[str] = mapped_column(Id, comment="what it is for: a grant, job or round")
-    reservation: Mapped[str | None] = mapped_column(Id, index=True, comment="the job whose reservation it touches")
+    reservation: Mapped[str | None] = mapped_column(Id, comment="the job whose reservation it touches")
     actor: Mapped[str] = mapped_column(Id, comment="the key that asked for it")
     at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     granted_nano: Mapped[int] = mapped_column(BigInteger, comment="granted, after this entry")
@@ -220,14 +223,18 @@ def balance_after(entry: LedgerEntry) -> Balance:
 
 
 def reserved_for(session: Session, dataset_id: str, job_id: str) -> Amounts:
-    """What a job still holds: reserved less posted and released under its reservation."""
+    """What a job still holds: reserved less posted and released under its reservation.
+
+    What `ledger_hold` says, and the entries behind it: none, but where an older process wrote them.
+    """
+    held = ledger_hold.find(session, dataset_id, job_id)
     sign = case((LedgerEntry.kind == Kind.RESERVE.value, 1), else_=-1)
     row = session.execute(
         select(func.sum(sign * LedgerEntry.epsilon_nano), func.sum(sign * LedgerEntry.delta_atto)).where(
-            LedgerEntry.dataset_id == dataset_id, LedgerEntry.reservation == job_id
+            LedgerEntry.dataset_id == dataset_id, LedgerEntry.reservation == job_id, LedgerEntry.seq > held.seq
         )
     ).one()
-    return Amounts(*(int(amount or 0) for amount in row))
+    return Amounts(held.epsilon_nano + int(row[0] or 0), held.delta_atto + int(row[1] or 0))
 
 
 def head(session: Session, dataset_id: str) -> LedgerHead:
@@ -369,6 +376,9 @@ def _append(
     before = balance(session, dataset_id)
     after = before.after(kind, amounts, reservation)
     held = reserved_for(session, dataset_id, reservation) if kind is Kind.POST and reservation else amounts
+    left = (
+        amounts if kind is Kind.RESERVE else Amounts(*(has - amount for has, amount in zip(held, amounts, strict=True)))
+    )
     if after.free_nano < 0 or amounts.epsilon_nano > held.epsilon_nano:
         raise _exhausted(session, dataset_id, "epsilon", amounts.epsilon_nano, before[:3])
     if after.free_delta_atto < 0 or amounts.delta_atto > held.delta_atto:
@@ -389,6 +399,8 @@ def _append(
     entry.hash = _hash(entry)
     end.seq, end.hash = entry.seq, entry.hash
     session.add(entry)
+    if reservation:
+        ledger_hold.keep(session, dataset_id, reservation, Held(entry.seq, *left))
     session.flush()
     return entry
 

@@ -8,6 +8,7 @@ are not compressed. Rows are never changed; the order of uploads, by when they b
 records within one is the order of records.
 """
 
+import hashlib
 import hmac
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
@@ -177,7 +178,17 @@ def count_users(session: Session, dataset: Dataset, keyring: Keyring) -> Users:
     return Users(n_users, int(kept.sum()))
 
 
-def load(session: Session, dataset_id: str, keyring: Keyring) -> Records:
+def digest(session: Session, dataset_id: str) -> str:
+    """Tells the records there are from others, to whoever sees the same database, and nobody how many there are."""
+    listed = hashlib.sha256(f"sfumato records|{dataset_id}".encode())
+    query = select(RecordSegment.upload_id, RecordSegment.index, RecordSegment.n_records)
+    query = query.where(RecordSegment.dataset_id == dataset_id)
+    for row in session.execute(query.order_by(RecordSegment.upload_id, RecordSegment.index)):
+        listed.update(f"|{row.upload_id}|{row.index}|{row.n_records}".encode())
+    return listed.hexdigest()
+
+
+def load(session: Session, dataset_id: str, keyring: Keyring, *, part: int = 0, n_parts: int = 1) -> Records:
     """A dataset's records, with every user's share bounded already.
 
     Of a user with more than `max_records_per_user` records the first are used, in the order of records.
@@ -191,6 +202,8 @@ def load(session: Session, dataset_id: str, keyring: Keyring) -> Records:
     ----------
     session : Session
         Of `Database.reading`: it is read twice.
+    part, n_parts : int
+        Which segments' records alone: a range of them, one of so many that are about equal.
 
     Raises
     ------
@@ -201,14 +214,19 @@ def load(session: Session, dataset_id: str, keyring: Keyring) -> Records:
     """
     dataset = session.get_one(Dataset, dataset_id)
     n_features = len(dataset.features)
+    sizes = _sizes(session, dataset_id)
+    chosen = range(len(sizes) * part // n_parts, len(sizes) * (part + 1) // n_parts)
+    n_points = sum(sizes[chosen.start : chosen.stop])
     kept: NDArray[np.bool_] | None = None
     if dataset.user_feature is not None:
-        kept, _ = _bounded(_pseudonyms(session, dataset, keyring), dataset.max_records_per_user)
-    n_points = count(session, dataset_id).n_records if kept is None else int(kept.sum())
+        everybody, _ = _bounded(_pseudonyms(session, dataset, keyring), dataset.max_records_per_user)
+        n_before = sum(sizes[: chosen.start])
+        kept = everybody[n_before : n_before + n_points]
+        n_points = int(kept.sum())
     points = np.zeros((n_points, n_features), dtype="<i4")
     octets = points.view(np.uint8).reshape(n_points, n_features, 4)[..., :_COORDINATE_BYTES]
     at = seen = 0
-    for plain, n_records in _segments(session, dataset, keyring):
+    for plain, n_records in _segments(session, dataset, keyring, chosen):
         coordinates = np.frombuffer(plain, dtype=np.uint8, count=n_records * n_features * _COORDINATE_BYTES)
         rows = coordinates.reshape(n_records, n_features, _COORDINATE_BYTES)
         if kept is not None:
@@ -225,8 +243,16 @@ def remove_all(session: Session, dataset_id: str) -> None:
     session.info[SCRUBBED] = True
 
 
-def _segments(session: Session, dataset: Dataset, keyring: Keyring) -> Iterator[tuple[bytes, int]]:
-    """(plain octets, number of records) of each segment, in the order of records."""
+def _sizes(session: Session, dataset_id: str) -> list[int]:
+    """How many records each segment holds, in the order of records."""
+    query = select(RecordSegment.n_records).where(RecordSegment.dataset_id == dataset_id)
+    return list(session.scalars(query.order_by(RecordSegment.upload_id, RecordSegment.index)))
+
+
+def _segments(
+    session: Session, dataset: Dataset, keyring: Keyring, chosen: range | None = None
+) -> Iterator[tuple[bytes, int]]:
+    """(plain octets, number of records) of each segment, or of the chosen ones, in the order of records."""
     key = record_key.open_key(session, dataset.id, keyring)
     if key is None:
         return
@@ -237,6 +263,8 @@ def _segments(session: Session, dataset: Dataset, keyring: Keyring) -> Iterator[
         .order_by(RecordSegment.upload_id, RecordSegment.index)
         .execution_options(yield_per=_ROWS_AT_ONCE)
     )
+    if chosen is not None:
+        query = query.offset(chosen.start).limit(len(chosen))
     with session.execute(query) as rows:
         for upload_id, index, n_records, sealed in rows:
             belongs_to = _belongs_to(dataset.id, key.id, upload_id, index, n_records)

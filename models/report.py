@@ -57,10 +57,12 @@ def batches(session: Session, round_id: str, *, after: int = 0) -> Iterator[tupl
         ).all()
         if not page:
             return
-        for row in page:
-            yield row.id, row.packed
-        after = page[-1].id
-        mean_bytes = sum(len(row.packed) for row in page) / len(page)
+        n_bytes = 0
+        for number, packed in page:
+            n_bytes += len(packed)
+            yield number, packed
+        after = number
+        mean_bytes = n_bytes / len(page)
         n_rows = max(1, min(4 * n_rows, int(_PAGE_BYTES / max(1.0, mean_bytes))))
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     String,
@@ -58,10 +59,17 @@ class Round(Base):
     """One spec, its charge, and what came of it."""
 
     __tablename__ = "rounds"
-    __table_args__ = (UniqueConstraint("job_id", "index"),)
+    __table_args__ = (
+        UniqueConstraint("job_id", "index"),
+        # Without statistics SQLite takes the index that has most of a query's columns: each question has one.
+        Index("ix_rounds_of_dataset", "dataset_id", "id"),
+        Index("ix_rounds_of_dataset_by_state", "dataset_id", "state", "closes_at"),
+        Index("ix_rounds_of_job_by_state", "job_id", "state"),
+        Index("ix_rounds_by_time", "state", "closes_at"),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
     job_id: Mapped[str | None] = mapped_column(Id, comment="whose plan asked; none for a collection of its own")
     collection_id: Mapped[str] = mapped_column(Id, comment="job or round: a device keeps one draw for each")
     index: Mapped[int] = mapped_column(Integer, comment="0, 1, ... within the collection")
@@ -70,7 +78,7 @@ class Round(Base):
     target_reports: Mapped[int] = mapped_column(BigInteger, comment="closes when so many were received")
     min_reports: Mapped[int] = mapped_column(BigInteger, comment="no tally of fewer is used")
     closes_at: Mapped[int] = mapped_column(BigInteger, comment="takes no report from then on")
-    state: Mapped[str] = mapped_column(String(8), index=True, comment="open, closed, tallied or failed")
+    state: Mapped[str] = mapped_column(String(8), comment="open, closed, tallied or failed")
     n_received: Mapped[int] = mapped_column(BigInteger, comment="reports acknowledged, repeats included")
     opened_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     closed_at: Mapped[int | None] = mapped_column(BigInteger)

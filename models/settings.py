@@ -2,6 +2,7 @@
 
 import re
 from functools import lru_cache
+from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models import sealing
 
+_SCHEDULER = re.compile(r"(tls|tcp)://([a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}")  # no user, no path
 # As browsers send them: in lower case, without a path or a slash. Apps' own schemes count (capacitor://localhost).
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
@@ -29,6 +31,10 @@ class Settings(BaseSettings):
     records_key: SecretStr | None = Field(
         None,
         description="Keys that encrypt records: 32 bytes, base64; of several, with commas, the first one encrypts.",
+    )
+    dask_scheduler: str | None = Field(
+        None,
+        description="Dask scheduler whose workers share big folds and sums over records: tls://host:port.",
     )
     database_pool_size: int = Field(10, ge=2, le=200, description="Connections one process keeps.")
     database_wait_seconds: float = Field(
@@ -120,6 +126,17 @@ class Settings(BaseSettings):
             raise ValueError("traces need the extra otel: install sfumato-server[otel], or set it to false")
         return value
 
+    @field_validator("dask_scheduler")
+    @classmethod
+    def _is_scheduler(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        if not _SCHEDULER.fullmatch(value):
+            raise ValueError("a Dask scheduler is tls://host:port, or tcp://host:port where nobody listens in")
+        if find_spec("distributed") is None:
+            raise ValueError("a Dask scheduler needs the extra scale: install sfumato-server[scale]")
+        return value
+
     @field_validator("trusted_proxies", "webhook_networks")
     @classmethod
     def _are_networks(cls, value: str) -> str:
@@ -151,6 +168,12 @@ class Settings(BaseSettings):
     def resolved_database_url(self) -> str:
         """The database URL, with the embedded default filled in."""
         return self.database_url or f"sqlite:///{self.home.resolve() / 'sfumato.db'}"
+
+    @property
+    def database_file(self) -> Path | None:
+        """The file of an embedded database; None where there is none."""
+        path = self.resolved_database_url.partition(":///")[2].partition("?")[0] if self.embedded else ""
+        return Path(path) if path and path != ":memory:" else None
 
     @property
     def embedded(self) -> bool:

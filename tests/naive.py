@@ -312,6 +312,29 @@ def weighted_lloyd_step(points, weights, centres):
     return labels, sums, masses, inertia
 
 
+def nearer_of(points, place, before):
+    """Squared distances from the nearest of some seeds and one point more: of rows as numpy sums them."""
+    return np.minimum(before, ((points - points[place]) ** 2).sum(axis=1))
+
+
+def seeds(points, weights, n_clusters, words, n_trials):
+    """Greedy k-means++ over whole arrays."""
+
+    def drawn(chances, uniform):
+        ends = np.cumsum(chances)
+        places = np.searchsorted(ends, uniform * ends[-1], side="right")
+        return np.minimum(places, np.flatnonzero(chances)[-1])
+
+    chosen = [drawn(weights, words.uniform(1))[0]]
+    distances = nearer_of(points, chosen[0], np.full(len(points), np.inf))
+    while len(chosen) < n_clusters and (weights * distances).sum() > 0:
+        tried = drawn(weights * distances, words.uniform(n_trials))
+        trials = [(place, nearer_of(points, place, distances)) for place in tried]
+        place, distances = min(trials, key=lambda trial: float(weights @ trial[1]))
+        chosen.append(place)
+    return points[chosen]
+
+
 def farthest_first(candidates, n):
     """Begin with the first; then always the one farthest from all chosen, of equal ones the first."""
     chosen = [candidates[0]]

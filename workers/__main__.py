@@ -45,8 +45,8 @@ def main(
     chosen = chosen or settings()
     redis_url = chosen.redis_url.get_secret_value() if chosen.redis_url else None
     database = Database(chosen.resolved_database_url, pool_size=2, wait_seconds=chosen.database_wait_seconds)
-    doorbell = open_doorbell(redis_url, chosen.poll_seconds)
-    bulletin = open_bulletin(redis_url)
+    doorbell = open_doorbell(redis_url, chosen.poll_seconds, chosen.database_file)
+    bulletin = open_bulletin(redis_url, chosen.database_file)
     tracer = open_tracer(chosen, "sfumato-worker")
     metrics = WorkerMetrics(doorbell, bulletin, tracer, database=database)
     supervisor = Supervisor(

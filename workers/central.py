@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from clustering.curator import Curator, Question, Records
+from clustering.curator import Curator, Question
 from models import answer
 from models import job as jobs
-from models import record as records
 from models.answer import Asked
 from models.db import Database
 from models.job import Claim, Job
@@ -26,6 +25,8 @@ from models.sealing import Keyring
 from sfumato.cluster_model import ClusterModel
 from sfumato.entropy import SystemEntropy
 from sfumato.specs import Auto, CentralAlgorithm, Feature, central_algorithm_from_wire
+from workers.scheduler import Scheduler
+from workers.spread import held_records
 
 RunCentral = Callable[[CentralAlgorithm | Auto, tuple[Feature, ...], Curator], ClusterModel]
 
@@ -93,9 +94,18 @@ def unpack(packed: bytes) -> NDArray[np.int64]:
 
 
 def compute(
-    database: Database, held: Claim, job: Job, features: tuple[Feature, ...], keyring: Keyring, run: RunCentral
+    database: Database,
+    held: Claim,
+    job: Job,
+    features: tuple[Feature, ...],
+    keyring: Keyring,
+    run: RunCentral,
+    scheduler: Scheduler | None = None,
 ) -> dict[str, Any]:
     """Run a claimed job over its dataset's records; the document to publish.
+
+    Where there is a scheduler, sums over records are computed by its workers; what is charged, drawn and
+    stored is so here, as ever.
 
     Raises
     ------
@@ -105,12 +115,10 @@ def compute(
         What the algorithm cannot take, records that do not open, a claim that is void.
     """
     params = central_algorithm_from_wire(job.algorithm)
-    with database.reading() as session:
-        loaded = records.load(session, job.dataset_id, keyring)
     journal = JobJournal(database, held)
-    kept = Records(loaded.points, loaded.max_per_user)
-    curator = Curator(kept, job.epsilon_nano, journal, SystemEntropy(), delta_atto=job.delta_atto)
-    model = run(params, features, curator)
+    with held_records(database, job.dataset_id, keyring, scheduler) as kept:
+        curator = Curator(kept, job.epsilon_nano, journal, SystemEntropy(), delta_atto=job.delta_atto)
+        model = run(params, features, curator)
     return {
         "model": model.to_wire(),
         "algorithm": job.algorithm,

@@ -1,24 +1,22 @@
 """The fold: a closed round's report log becomes its tally, each report id counted once."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clustering.plan import Sample, Tally
-from clustering.tally import Counting
+from clustering.tally import Counting, check_packed
 from models import report
-from models.db import Database
-from models.round import Round
 from sfumato import mechanisms
 from sfumato.specs import RoundSpec
-from workers.distinct import NEW, REPEATED, IdSet, new_keys
+from workers.distinct import REPEATED, STEP, IdSet, new_keys
 
 IDS_AT_ONCE = 1 << 24  # ids in memory at once: 307 MB; a longer log is read several times
 
-JOINED_BYTES = 1 << 20  # of rows worked on at once
+JOINED_BYTES = 1 << 18  # of rows worked on at once, where they are smaller
 
 Log = Callable[[], Iterable[bytes]]
 
@@ -46,23 +44,20 @@ class Folded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reports:
-    ids: NDArray[np.uint64]  # (n, 2)
-    slots: NDArray[np.int64]  # (n,)
-    values: NDArray[np.uint8]  # (n, width)
+class Part:
+    """Some of all ids: those that the keys scatter to one of so many parts."""
 
-    def where(self, mask: NDArray[np.bool_]) -> "_Reports":
-        return self if mask.all() else _Reports(self.ids[mask], self.slots[mask], self.values[mask])
+    number: int
+    n_parts: int
+    keys: tuple[int, int] = field(repr=False)  # whoever knows them can choose ids that crowd together
 
 
-def fold_round(database: Database, closed: Round) -> Folded:
-    """Fold the log of a closed round."""
-    with database.reading() as session:
-        return fold(
-            closed.spec,
-            lambda: (packed for _, packed in report.batches(session, closed.id)),
-            n_expected=closed.n_received,
-        )
+class Counted(NamedTuple):
+    """What was met in a log beside the reports that were counted."""
+
+    n_repeated: int  # of the part's
+    n_malformed: int  # of the whole log's
+    n_bytes: int  # of the whole log
 
 
 def fold(spec: RoundSpec, log: Log, *, n_expected: int, ids_at_once: int = IDS_AT_ONCE) -> Folded:
@@ -81,23 +76,49 @@ def fold(spec: RoundSpec, log: Log, *, n_expected: int, ids_at_once: int = IDS_A
     n_expected : int
         Reports in the log; a wrong number costs time or memory, nothing else.
     """
-    counting, width = Counting(spec), report.HEADER_BYTES + mechanisms.value_bytes(spec.mechanism)
-    n_repeated = n_malformed = 0
     n_parts, keys = max(1, ceil(n_expected / ids_at_once)), new_keys()
+    counting = Counting(spec)
+    n_repeated = n_malformed = 0
     for part in range(n_parts):
-        # parts differ in size by chance: a little room keeps the set from growing
-        seen = IdSet(
-            n_expected if n_parts == 1 else int(1.01 * n_expected / n_parts), part=part, n_parts=n_parts, keys=keys
-        )
-        n_malformed = 0
-        for packed in _joined(log(), width):
-            reports, n_dropped = _well_formed(spec, packed, width)
-            n_malformed += n_dropped
-            said = seen.add(reports.ids)
-            n_repeated += int(np.count_nonzero(said == REPEATED))
-            fresh = reports.where(said == NEW)
-            counting.add(fresh.slots, fresh.values)
+        found = fold_part(spec, log(), counting, Part(part, n_parts, keys), n_expected=n_expected)
+        n_repeated += found.n_repeated
+        n_malformed = found.n_malformed  # every part meets them
     return Folded(counting.result(), n_repeated, n_malformed, counting.n_left_out)
+
+
+def fold_part(spec: RoundSpec, rows: Iterable[bytes], counting: Counting, part: Part, *, n_expected: int) -> Counted:
+    """Count the reports of a log whose ids are of one part.
+
+    Parameters
+    ----------
+    spec : RoundSpec
+    rows : iterable of bytes
+        The whole log, in its order.
+    counting : Counting
+        Added to.
+    part : Part
+    n_expected : int
+        Reports in the whole log.
+    """
+    width = report.HEADER_BYTES + mechanisms.value_bytes(spec.mechanism)
+    # parts differ in size by chance: a little room keeps the set from growing
+    n_ids = n_expected if part.n_parts == 1 else int(1.01 * n_expected / part.n_parts)
+    seen = IdSet(n_ids, part=part.number, n_parts=part.n_parts, keys=part.keys)
+    n_repeated = n_malformed = n_bytes = 0
+    for packed in _joined(rows, width):
+        n_bytes += len(packed)
+        if len(packed) % width:  # cut short somewhere: no record in it can be told from its neighbour
+            n_malformed += ceil(len(packed) / width)
+            continue
+        records = np.frombuffer(packed, dtype=np.uint8).reshape(-1, width)
+        for start in range(0, len(records), STEP):  # so few that all looks but the first find them in the cache
+            some = records[start : start + STEP]
+            said = check_packed(spec, some)
+            n_malformed += int(np.count_nonzero(said))
+            seen.add_packed(some, said)
+            n_repeated += int(np.count_nonzero(said == REPEATED))
+            counting.add_packed(some, said)
+    return Counted(n_repeated, n_malformed, n_bytes)
 
 
 def _joined(rows: Iterable[bytes], width: int) -> Iterator[bytes]:
@@ -111,28 +132,12 @@ def _joined(rows: Iterable[bytes], width: int) -> Iterator[bytes]:
         if len(row) % width:
             yield row
             continue
+        if not waiting and len(row) >= JOINED_BYTES:
+            yield row
+            continue
         waiting.append(row)
         n_bytes += len(row)
         if n_bytes >= JOINED_BYTES:
             yield b"".join(waiting)
             waiting, n_bytes = [], 0
     yield b"".join(waiting)
-
-
-def _well_formed(spec: RoundSpec, packed: bytes, width: int) -> tuple[_Reports, int]:
-    """The reports of some rows that the mechanism could have produced, and how many were dropped."""
-    if len(packed) % width:  # cut short somewhere: no record in it can be told from its neighbour
-        return _unpack(b"", width), ceil(len(packed) / width)
-    reports = _unpack(packed, width)
-    ok = (reports.slots < spec.encoding.n_slots) & mechanisms.are_values(spec.mechanism, reports.values)
-    return reports.where(ok), len(ok) - int(np.count_nonzero(ok))
-
-
-def _unpack(packed: bytes, width: int) -> _Reports:
-    records = np.frombuffer(packed, dtype=np.uint8).reshape(-1, width)
-    ids, slots, values = np.split(records, [report.ID_BYTES, report.HEADER_BYTES], axis=1)
-    return _Reports(
-        ids=np.ascontiguousarray(ids).view("<u8").astype(np.uint64, copy=False),
-        slots=np.ascontiguousarray(slots).view("<u4")[:, 0].astype(np.int64),
-        values=np.ascontiguousarray(values),
-    )

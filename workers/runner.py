@@ -33,8 +33,9 @@ from sfumato.errors import InvalidSpec, SfumatoError
 from sfumato.specs import Algorithm, Feature, RoundSpec, local_algorithm_from_wire
 from workers import central
 from workers.central import RunCentral
-from workers.fold import fold_round
 from workers.process import describe
+from workers.scheduler import own_scheduler
+from workers.spread import fold_round, passes_over
 
 log = structlog.get_logger(__name__)
 
@@ -101,7 +102,7 @@ def run(
             job = session.get_one(Job, held.job_id)
             dataset = session.get_one(Dataset, job.dataset_id)
         if dataset.trust == Trust.CENTRAL:
-            document = central.compute(database, held, job, dataset.features, keyring(), run_central)
+            document = central.compute(database, held, job, dataset.features, keyring(), run_central, own_scheduler())
             return _publish(database, held, document)
         return _collect(database, held, job, dataset.features, start)
     except central.Canceled:
@@ -260,7 +261,8 @@ class _EarlierRounds:
 
 def _collected(answered: Round) -> Collected:
     assert answered.tally is not None  # noqa: S101 - for the type checker: `_tallied` loaded it
-    return Collected(answered.spec, read_answers(answered.spec, answered.tally))
+    answers = read_answers(answered.spec, answered.tally)
+    return Collected(answered.spec, answers, passes_over(answered, answers, own_scheduler()))
 
 
 def _tallied(database: Database, held: Claim, round_id: str) -> Round:
@@ -294,7 +296,7 @@ def _tallied(database: Database, held: Claim, round_id: str) -> Round:
 
 
 def _fold(database: Database, closed: Round) -> tuple[bytes, int]:
-    folded = fold_round(database, closed)
+    folded = fold_round(database, closed, own_scheduler())
     log.info(
         "round_folded",
         round_id=closed.id,

@@ -154,8 +154,9 @@ class Supervisor:
         if not self._child.ensure(WATCH_SECONDS):  # a worker that is not ready leaves jobs to others
             self._sweep()
             return True
+        is_busy = self._take_job()  # first: somebody may wait for it
         self._sweep()
-        is_busy = self._take_job() | self._take_fold()
+        is_busy |= self._take_fold()
         self._idle_since = None if is_busy else self._idle_since or self._database.clock()
         return is_busy
 
@@ -182,6 +183,7 @@ class Supervisor:
         log.info("job_claimed", job_id=held.job_id, fence=held.fence)
         self._child.ask(JobTask(held))
         self._bulletin.tell(held.job_id)
+        is_done = False
         try:
             reply = self._watch(self._look_at_job(held))
         except ChildDied as died:
@@ -198,9 +200,11 @@ class Supervisor:
                 claimed.ended(UNDONE)
                 self._hand_back(held, is_attempt=True)
                 raise _Undone(reply)
-            claimed.ended(self._outcome(held))
+            is_done = True
         finally:
             self._bulletin.tell(held.job_id, job.dataset_id)
+        if is_done:  # counted after it was told: somebody may wait for it
+            claimed.ended(self._outcome(held))
         return True
 
     def _outcome(self, held: Claim) -> str:
@@ -281,10 +285,15 @@ class Supervisor:
         self._child.ask(FoldTask(round_id))
         renewal_is_due, began = self._renewal(), time.monotonic()
 
+        def keep(session: Session) -> None:
+            folds.keep_fold(session, round_id, until=self._database.clock() + self._lease)
+
+        def let_go(session: Session) -> None:
+            folds.let_go_fold(session, round_id, now=self._database.clock())
+
         def look() -> None:
             if renewal_is_due():
-                with self._database.transaction() as session:
-                    folds.keep_fold(session, round_id, until=self._database.clock() + self._lease)
+                self._database.run("renew_fold", keep)
 
         try:
             reply = self._watch(look)
@@ -296,8 +305,7 @@ class Supervisor:
             log.info("child_killed", round_id=round_id, reason=kill.reason)
             self._metrics.children.labels(kill.reason).inc()
             if kill.reason == STOP:
-                with self._database.transaction() as session:
-                    folds.let_go_fold(session, round_id, now=self._database.clock())
+                self._database.run("let_go_fold", let_go)
         else:
             if reply == Reply.DATABASE_AWAY:
                 raise _Undone(reply)
@@ -307,10 +315,14 @@ class Supervisor:
     def _claim_fold(self) -> str | None:
         """A fold to do; first gives one up that too many workers were lost on."""
         max_attempts = self._settings.max_attempts
-        with self._database.transaction() as session:
+
+        def claim(session: Session) -> tuple[str | None, str | None]:
             now = self._database.clock()
             given_up = folds.give_up_fold(session, now=now, max_attempts=max_attempts)
-            round_id = folds.claim_fold(session, now=now, lease_microseconds=self._lease, max_attempts=max_attempts)
+            taken = folds.claim_fold(session, now=now, lease_microseconds=self._lease, max_attempts=max_attempts)
+            return given_up, taken
+
+        given_up, round_id = self._database.run("claim_fold", claim)
         if given_up is not None:
             log.error("fold_given_up", round_id=given_up, attempts=max_attempts)
         return round_id
@@ -360,5 +372,6 @@ class Supervisor:
                 self._doorbell.ring(job_id)
                 self._bulletin.tell(job_id)
         if self._forget_is_due():
-            with self._database.transaction() as session:
-                idempotency.forget(session, now=self._database.clock())
+            self._database.run(
+                "forget_idempotency_keys", lambda session: idempotency.forget(session, now=self._database.clock())
+            )

@@ -1,7 +1,7 @@
 """The file of results: one row a run, added as it is made, so that a run can be taken up again."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -126,8 +126,8 @@ def mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def add(path: Path, row: "DataclassInstance") -> None:
-    """Put a row at the end of a results file, with its heading where it begins the file."""
+def add(path: Path, row: "DataclassInstance", as_text: Callable[[Iterable[Any]], list[Any]] | None = None) -> None:
+    """Put a row at the end of a results file, with its heading where it begins the file; `plain` says what it holds."""
     begins = not path.exists()
     if not begins and not path.read_bytes()[-1:].endswith(b"\n"):
         with path.open("a", encoding="utf-8") as file:
@@ -136,7 +136,7 @@ def add(path: Path, row: "DataclassInstance") -> None:
         writer = csv.writer(file, lineterminator="\n")
         if begins:
             writer.writerow(field.name for field in fields(row))
-        writer.writerow(plain(astuple(row)))
+        writer.writerow((as_text or plain)(astuple(row)))
 
 
 def summarise(rows: Iterable[Row]) -> list[Summary]:

@@ -15,7 +15,7 @@ from clustering.errors import TooFewReports, UnfitRound
 from clustering.fuzzy import FuzzyFit, Rule, fuzzy_c_means
 from clustering.known_noise import fit_mixture
 from clustering.label_regions import PRIVACY
-from clustering.plan import Collected, Plan
+from clustering.plan import Collected, Plan, Sample
 from sfumato.accounting import NANO, parse_epsilon
 from sfumato.cluster_model import ClusterModel
 from sfumato.encodings import unscale_many
@@ -77,6 +77,13 @@ def noisy_fcm(params: NoisyFcm, features: tuple[Feature, ...], expected_reports:
     return fit(params, collected)
 
 
+def scaled(spec: RoundSpec, sample: Sample) -> NDArray[np.float64]:
+    """A sample's vectors as shares of the lattice's range, shape (n, d). Raises UnfitRound."""
+    if not isinstance(spec.mechanism, DiscreteLaplaceMechanism):
+        raise UnfitRound("noisy_fcm goes on from noisy vectors")
+    return np.asarray(sample.values / spec.mechanism.steps)
+
+
 def fit(params: NoisyFcm, collected: Collected) -> ClusterModel:
     """The model of a collected round, whose lattice and mechanism are taken as published.
 
@@ -111,7 +118,7 @@ def fit(params: NoisyFcm, collected: Collected) -> ClusterModel:
     n_reports = len(sample)
     if n_reports < params.clusters:
         raise TooFewReports(n_reports=n_reports, n_needed=params.clusters)
-    points = sample / mechanism.steps
+    points = scaled(collected.spec, collected.sample)
     noise_variance = discrete_laplace.variance(mechanism) / mechanism.steps**2
     sigma = params.sigma0 if params.sigma0 is not None else sqrt(SPREAD**2 + noise_variance)
     rule = Rule(params.distance, params.m, sigma)
@@ -123,6 +130,7 @@ def fit(params: NoisyFcm, collected: Collected) -> ClusterModel:
         max_iterations=params.max_iterations,
         tolerance=tolerance,
         stretch=STRETCH,
+        passes=collected.passes,
     )
     centre_errors, size_errors = _resampled(params, points, found, rule, tolerance)
     centres = np.clip(found.centres, 0.0, 1.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustering.fuzzy import _KINDS, ROUNDING, Rule, fuzzy_c_means
+from clustering.fuzzy import _KINDS, ROUNDING, Rule, block_sums, fuzzy_c_means
 from clustering.kernels.fuzzy import fuzzy_step
 from sfumato.specs import Distance
 from tests import naive
@@ -138,3 +138,30 @@ class TestTheFit:
         objective, moved, _ = stepped(points, start, "laplace", 2.0, 0.5, ROUNDING * 0.5)
         assert fit.objectives == (objective,)
         assert fit.centres.tolist() == moved.tolist()
+
+
+class TestBlocks:
+    def test_are_summed_one_after_the_other_wherever_they_are(self, monkeypatch):
+        monkeypatch.setattr("clustering.fuzzy.BLOCK_POINTS", 7)
+        points = np.random.default_rng(3).normal(size=(50, 2))
+        rule, start = Rule("mixed", 2.0, 0.5), points[:3].copy()
+        told = []
+
+        def elsewhere(centres, given):
+            told.append(len(centres))
+            parts = [block_sums(points[begin:end], centres, given) for begin, end in ((0, 21), (21, 42), (42, 50))]
+            return np.concatenate(parts)
+
+        here = fuzzy_c_means(points, start, rule, max_iterations=20, tolerance=0.0)
+        there = fuzzy_c_means(points, start, rule, max_iterations=20, tolerance=0.0, passes=elsewhere)
+        assert (here.centres == there.centres).all()
+        assert here.objectives == there.objectives
+        assert told == [3] * len(here.objectives)
+
+    def test_add_up_to_one_pass(self, monkeypatch):
+        points = np.random.default_rng(4).normal(size=(50, 2))
+        whole = block_sums(points, points[:3].copy(), Rule("laplace", 1.7, 0.5))
+        monkeypatch.setattr("clustering.fuzzy.BLOCK_POINTS", 7)
+        blocks = block_sums(points, points[:3].copy(), Rule("laplace", 1.7, 0.5))
+        assert (len(whole), len(blocks)) == (1, 8)
+        assert np.allclose(blocks.sum(axis=0), whole[0], rtol=1e-12)

@@ -6,7 +6,7 @@ from math import exp, expm1, isqrt, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -163,6 +163,7 @@ class TestGaussian:
         with pytest.raises(ValueError, match="variance"):
             discrete_gaussian(variance, 1, GeneratorEntropy(0))
 
+    @settings(max_examples=30)
     @given(st.lists(st.integers(-60, 60), min_size=1, max_size=9), st.fractions(Fraction(1, 10), 10**12))
     def test_what_is_kept_has_the_chance_of_the_law(self, tried: list[int], variance: Fraction) -> None:
         """Laplace draws times the coins' chances make exp(-z^2/(2 variance)) up to one constant, in exact exponents."""

@@ -142,6 +142,15 @@ class TestCollected:
             Collected(GRID, of([(0, 0)]))
 
 
+class TestSorting:
+    @pytest.mark.parametrize("n_features", [1, 2, 3, 5, 9])
+    @pytest.mark.parametrize("span", [1, 2, 300, 2**31])
+    def test_is_that_of_tuples(self, n_features, span):
+        values = np.random.default_rng(n_features).integers(-span, span, (500, n_features)).astype(np.int32)
+        values[:, n_features // 2] = 7  # nothing to tell by
+        assert Sample(values).values.tolist() == sorted(values.tolist())
+
+
 class TestCounting:
     def test_parts_of_a_log_come_to_one_sample(self):
         slots, values = reports(1000)

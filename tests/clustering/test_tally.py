@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from clustering.errors import TallyMalformed, UnfitRound
 from clustering.plan import MAX_COUNTERS, Collected, Tally
 from clustering.simulate import SeededEntropy
-from clustering.tally import count, count_candidates, count_into
+from clustering.tally import check_packed, count, count_candidates, count_into
 from sfumato.entropy import below_many
 from sfumato.errors import ReportMalformed
-from sfumato.mechanisms import design, olh, perturb_many, value_bytes
-from sfumato.specs import Feature, GridEncoding, RoundSpec, ShiftedGridEncoding
+from sfumato.mechanisms import design, design_for, is_value, olh, perturb_many, value_bytes
+from sfumato.specs import Feature, GridEncoding, LatticeEncoding, RoundSpec, ShiftedGridEncoding
 from tests import naive
 
 X = (Feature("x", 0, 1),)
@@ -69,6 +69,44 @@ class TestCount:
             == count(spec, slots, values)
             == count(spec, slots[:7], values[:7]) + count(spec, slots[7:], values[7:])
         )
+
+    @pytest.mark.parametrize("kind", ["ss", "oue"])
+    def test_of_more_reports_than_a_byte_counts_is_the_same(self, kind):
+        spec = a_round(kind, cells=20)
+        slots, values = reports_of(spec, 1500, 3)
+        slots[:700] = 1
+        counts, reports = naive.count(spec.mechanism, spec.encoding.n_slots, slots, values)
+        tally = count(spec, slots, values)
+        assert tally.counts.tolist() == counts
+        assert tally.reports.tolist() == reports
+
+
+class TestCheck:
+    @settings(max_examples=80, deadline=None)
+    @given(
+        kind=st.sampled_from([*KINDS, "discrete_laplace"]),
+        cells=st.integers(2, 80),
+        n_before=st.sampled_from([0, 16]),
+        seed=st.integers(0, 2**32),
+    )
+    def test_says_what_one_report_at_a_time_is_told(self, kind, cells, n_before, seed):
+        rng = np.random.default_rng(seed)
+        if kind == "discrete_laplace":
+            spec = RoundSpec(X, LatticeEncoding(1, cells), design_for(LatticeEncoding(1, cells), kind, 10**9))
+            slots, values = np.zeros(40, dtype=np.int64), rng.integers(0, 256, (40, value_bytes(spec.mechanism)))
+        else:
+            spec = a_round(kind, cells)
+            slots, values = reports_of(spec, 40, seed)
+        slots = slots + (rng.random(40) < 0.2) * rng.integers(0, 2**32 - 3, 40)
+        flipped = rng.random(values.shape) < 0.5 / values.shape[1]  # a byte of every other report is another
+        values = np.where(flipped, rng.integers(0, 256, values.shape), values).astype(np.uint8)
+        head = rng.integers(0, 256, (40, n_before), dtype=np.uint8)
+        records = np.concatenate([head, slots.astype("<u4").view(np.uint8).reshape(40, 4), values], axis=1)
+        expected = [
+            slot < spec.encoding.n_slots and is_value(spec.mechanism, value.tobytes())
+            for slot, value in zip(slots, values, strict=True)
+        ]
+        assert (check_packed(spec, records) == 0).tolist() == expected
 
 
 class TestMalformed:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from clustering import weighted_kmeans as module
-from clustering.kernels.weighted_lloyd import weighted_lloyd_step
+from clustering.kernels.weighted_lloyd import nearer_of, weighted_lloyd_step
 from clustering.phase_search import PublicWords
-from clustering.weighted_kmeans import weighted_kmeans
+from clustering.weighted_kmeans import TRIALS, seeds, weighted_kmeans
 from tests import naive
 
 numbers = st.floats(0, 1, width=32)
@@ -33,6 +33,38 @@ class TestStep:
         assert sums.tolist() == plain[1]
         assert masses.tolist() == plain[2]
         assert inertia == plain[3]
+
+    @pytest.mark.parametrize("n", [1, 127, 128, 129, 700])
+    @pytest.mark.parametrize("d", [1, 3, 4, 5, 9, 23])
+    def test_blocks_and_their_ends_change_no_bit(self, n, d):
+        rng = np.random.default_rng([n, d])
+        points, weights, centres = rng.normal(size=(n, d)), rng.random(n), rng.normal(size=(6, d))
+        centres[4] = centres[2]  # of two that are equally near the first is taken
+        labels, sums, masses, inertia = step(points, weights, centres)
+        plain = naive.weighted_lloyd_step(points.tolist(), weights.tolist(), centres.tolist())
+        assert (labels.tolist(), sums.tolist(), masses.tolist(), inertia) == plain
+        assert 4 not in labels
+
+
+class TestSeeds:
+    @pytest.mark.parametrize("n", [3, 128, 300])
+    @pytest.mark.parametrize("d", [*range(1, 26), 31, 32, 40, 64])
+    def test_are_as_near_as_numpy_says_to_the_last_bit(self, n, d):
+        rng = np.random.default_rng([n, d])
+        points, before = rng.normal(size=(n, d)), 3 * d * rng.random(n)
+        after, tried = np.empty((3, n)), np.array([0, n - 1, 1])
+        nearer_of(np.ascontiguousarray(points.T), tried, before, after)
+        for place, found in zip(tried, after, strict=True):
+            assert found.tolist() == naive.nearer_of(points, place, before).tolist()
+
+    @settings(deadline=None)
+    @given(st.integers(0, 2**32), st.integers(1, 200), st.integers(1, 12), st.integers(1, 9))
+    def test_are_those_of_the_plain_twin(self, seed, n, d, k):
+        rng = np.random.default_rng(seed)
+        points, weights = rng.integers(0, 4, (n, d)) / 4, rng.integers(0, 3, n).astype(float)
+        weights[n // 2] = 1.0
+        found = seeds(points, weights, k, PublicWords(seed))
+        assert found.tolist() == naive.seeds(points, weights, k, PublicWords(seed), TRIALS).tolist()
 
 
 class TestWeightedKmeans:

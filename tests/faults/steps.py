@@ -146,7 +146,7 @@ def in_child() -> None:
     _plant_in_worker()
     _plant_in_child()
     wrap(runner, "fold_round", before="child.fold")
-    wrap(Counting, "add", after="child.count")
+    wrap(Counting, "add_packed", after="child.count")
     wrap(rounds, "store_tally", after="child.tally")
     wrap(rounds, "open_for_job", after="child.open")
     wrap(runner._OwnRounds, "_open", after="child.opened")
@@ -189,12 +189,10 @@ def _plant_in_worker() -> None:
 
 
 def _plant_in_child() -> None:
-    import numpy as np
-
     if _planted == "count_repeats":
-        from workers.distinct import NEW, IdSet
+        from workers.distinct import IdSet
 
-        IdSet.add = lambda self, ids: np.full(len(ids), NEW, dtype=np.uint8)  # type: ignore[method-assign]
+        IdSet.add_packed = lambda self, records, said: None  # type: ignore[method-assign]
     if _planted == "charge_twice":
         from models import ledger
 

@@ -101,6 +101,8 @@ class TestAKilledWorker:
         self.run_through(archive, tmp_path, ("during", 1), whole=False)
 
     @on_sqlite
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_between_an_answer_and_the_next_charge_is_told_the_same_again(
         self, archive: Archive, tmp_path: Path
     ) -> None:

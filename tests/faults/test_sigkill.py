@@ -37,7 +37,11 @@ few_and_many_streams = pytest.mark.parametrize(
     "n_kills", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.ci, pytest.mark.timeout(2400)])]
 )
 few_and_many_jobs = pytest.mark.parametrize(
-    "n_kills", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(2400)])]
+    "n_kills",
+    [
+        pytest.param(3, marks=[pytest.mark.slow, pytest.mark.ci]),
+        pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(2400)]),
+    ],
 )
 
 

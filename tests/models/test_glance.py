@@ -4,7 +4,7 @@ import pytest
 
 from models import audit, dataset, glance, job, ledger
 from models.errors import NotFound
-from tests.models.world import NOW, World
+from tests.models.world import NOW, World, charge
 
 
 class TestJobs:
@@ -43,6 +43,20 @@ class TestRoundsAndLedgers:
                 glance.newest_rounds(session, stranger, made.id, limit=9)
             with pytest.raises(NotFound):
                 glance.ledger_course(session, stranger, made.id, limit=9)
+            with pytest.raises(NotFound):
+                glance.newest_charges(session, stranger, made.id, "job", limit=9)
+
+    def test_charges_are_one_job_s_newest_first_with_what_it_holds(self, world: World) -> None:
+        made = world.new_dataset()
+        mine, other = (world.submit(made, epsilon_nano=9).id for _ in range(2))
+        with world.database.transaction() as session:
+            for job_id, amount in ((mine, 2), (other, 5), (mine, 3)):
+                charge(session, made.id, "post", amount, f"{job_id}#{amount}", job_id)
+        with world.database.reading() as session:
+            entries, left = glance.newest_charges(session, world.caller, made.id, mine, limit=2)
+            assert glance.newest_charges(session, world.caller, made.id, "job_of_nobody", limit=2) == ([], (0, 0))
+        assert [entry.reference for entry in entries] == [f"{mine}#3", f"{mine}#2"]
+        assert left == (4, 0)
 
     @pytest.mark.parametrize("n_more", [0, 1, 8, 9, 10, 37])
     def test_a_course_has_both_ends_and_no_more_than_was_asked_for(self, world: World, n_more: int) -> None:

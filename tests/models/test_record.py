@@ -145,6 +145,25 @@ class TestSealedSegments:
         assert lengths == set()
 
 
+class TestParts:
+    @pytest.mark.parametrize("limits", [{}, {"user_feature": "who", "max_records_per_user": 2}])
+    @pytest.mark.parametrize("n_parts", [1, 2, 3, 7])
+    def test_are_together_all_records_in_their_order(self, world: World, limits: dict, n_parts: int) -> None:
+        within = central(world, **limits)
+        for n in (5, 1, 9, 4):
+            upload(world, within, some(n), [f"user {i % 3}".encode() for i in range(n)] if limits else None)
+
+        with world.database.reading() as session:
+            parts = [record.load(session, within.id, RING, part=part, n_parts=n_parts) for part in range(n_parts)]
+            before = record.digest(session, within.id)
+
+        assert np.concatenate([part.points for part in parts]).tolist() == load(world, within).points.tolist()
+        assert {part.max_per_user for part in parts} == {limits.get("max_records_per_user", 1)}
+        upload(world, within, some(1), [b"user 1"] if limits else None)
+        with world.database.reading() as session:
+            assert record.digest(session, within.id) != before
+
+
 class TestUsers:
     def test_have_their_first_records_used_and_no_more(self, world: World) -> None:
         within = central(world, user_feature="who", max_records_per_user=2)

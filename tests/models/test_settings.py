@@ -50,5 +50,35 @@ class TestSettings:
         assert found.redis_url is not None
         assert "hunter2" in found.redis_url.get_secret_value()
 
+    @pytest.mark.parametrize("address", ["tls://dask.example:8786", "tcp://127.0.0.1:8786", "tls://[::1]:8786"])
+    def test_name_a_scheduler(self, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+        monkeypatch.setenv("SFUMATO_DASK_SCHEDULER", address)
+
+        assert Settings().dask_scheduler == address
+
+    def test_an_empty_name_is_no_scheduler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SFUMATO_DASK_SCHEDULER", "")
+
+        assert Settings().dask_scheduler is None
+
+    @pytest.mark.parametrize(
+        "address", ["dask.example", "http://dask.example:1", "tls://u:hunter2@dask.example:1", "tls://a:1/x"]
+    )
+    def test_refuse_what_is_no_scheduler_and_do_not_show_it(
+        self, monkeypatch: pytest.MonkeyPatch, address: str
+    ) -> None:
+        monkeypatch.setenv("SFUMATO_DASK_SCHEDULER", address)
+
+        with pytest.raises(ValidationError, match="tls://host:port") as refused:
+            Settings()
+
+        assert "hunter2" not in str(refused.value)
+
+    def test_say_so_where_the_extra_for_a_scheduler_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("models.settings.find_spec", lambda name: None)
+
+        with pytest.raises(ValidationError, match=r"sfumato-server\[scale\]"):
+            Settings(dask_scheduler="tls://dask.example:8786")
+
     def test_each_say_what_they_are_for(self) -> None:
         assert [name for name, field in Settings.model_fields.items() if name != "home" and not field.description] == []

@@ -36,10 +36,17 @@ def variance_p_value(errors, variance):
 
 def repeated_tallies(mechanism, held, n_repeats, seed):
     """One slot a repeat: the same symbols perturbed afresh each time."""
-    slots = np.repeat(np.arange(n_repeats), len(held))
+    return tallies(mechanism, np.tile(held, n_repeats), n_repeats, seed)
+
+
+def tallies(mechanism, held, n_repeats, seed):
+    """One slot a repeat, of as many symbols each."""
     tally = Tally(np.zeros((n_repeats, mechanism.n_symbols), dtype=np.int64), np.zeros(n_repeats, dtype=np.int64))
     spec = RoundSpec(XY[:1], GridEncoding((mechanism.n_symbols,)), mechanism)
-    count_into(tally, spec, slots, perturb_many(mechanism, np.tile(held, n_repeats), SeededEntropy(seed)))
+    reports = perturb_many(mechanism, held, SeededEntropy(seed))
+    for repeat, values in enumerate(np.split(reports, n_repeats)):
+        own = Tally(tally.counts[repeat : repeat + 1], tally.reports[repeat : repeat + 1])
+        count_into(own, spec, np.zeros(len(values), dtype=np.int64), values)
     return tally
 
 
@@ -78,10 +85,7 @@ def test_weighted_sums_vary_as_theory_says_when_devices_are_a_sample(kind):
     mechanism = design(kind, k, 10**9)
     reading = decoder(mechanism)
     rng = np.random.default_rng(2)
-    tally = Tally(np.zeros((repeats, k), dtype=np.int64), np.zeros(repeats, dtype=np.int64))
-    spec = RoundSpec(XY[:1], GridEncoding((k,)), mechanism)
-    held = rng.integers(0, k, n * repeats)
-    count_into(tally, spec, np.repeat(np.arange(repeats), n), perturb_many(mechanism, held, SeededEntropy(2)))
+    tally = tallies(mechanism, rng.integers(0, k, n * repeats), repeats, seed=2)
     weights = (np.arange(k) < 12).astype(float)
     errors = reading.frequencies(tally) @ weights - 12 / k
     spread = ((weights - weights.mean()) ** 2).sum()

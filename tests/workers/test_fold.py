@@ -8,24 +8,26 @@ import pytest
 
 from clustering.plan import Tally
 from models.round import RoundState
-from sfumato.mechanisms import design, grr, is_value, value_bytes
-from sfumato.specs import Feature, GridEncoding, GrrMechanism, RoundSpec, ShiftedGridEncoding
+from sfumato.mechanisms import design, grr, is_value, tally_width, value_bytes
+from sfumato.specs import Feature, GridEncoding, RoundSpec, ShiftedGridEncoding
+from tests import naive
 from tests.workers.collection import Collection, packed_reports
 from workers.distinct import ELSEWHERE, NEW, REPEATED, IdSet
-from workers.fold import Folded, fold, fold_round
+from workers.fold import Folded, fold
+from workers.spread import fold_round
 
 FEATURES = (Feature("x", 0, 1), Feature("y", 0, 1))
 
 
 def spec_of(kind: str) -> RoundSpec:
-    encoding = ShiftedGridEncoding(2, cells=4, shifts=3) if kind == "ss" else GridEncoding((30, 30))
+    encoding = GridEncoding((30, 30)) if kind == "grr" else ShiftedGridEncoding(2, cells=4, shifts=3)
     return RoundSpec(FEATURES, encoding, design(kind, encoding.n_symbols, 2_000_000_000))
 
 
 def naive_fold(spec: RoundSpec, rows: list[bytes]) -> Folded:
     """The fold in plain Python: a set of ids, one report at a time."""
     width = 20 + value_bytes(spec.mechanism)
-    counts = np.zeros((spec.encoding.n_slots, spec.encoding.n_symbols), dtype=np.int64)
+    counts = np.zeros((spec.encoding.n_slots, tally_width(spec.mechanism)), dtype=np.int64)
     reports = np.zeros(spec.encoding.n_slots, dtype=np.int64)
     seen: set[bytes] = set()
     n_repeated = n_malformed = 0
@@ -43,12 +45,8 @@ def naive_fold(spec: RoundSpec, rows: list[bytes]) -> Folded:
             else:
                 seen.add(report_id)
                 reports[slot] += 1
-                bits = int.from_bytes(value, "little")
-                if isinstance(spec.mechanism, GrrMechanism):
-                    counts[slot, bits] += 1
-                else:
-                    for symbol in range(spec.encoding.n_symbols):
-                        counts[slot, symbol] += bits >> symbol & 1
+                for symbol in naive.named(spec.mechanism, value):
+                    counts[slot, symbol] += 1
     return Folded(Tally(counts, reports), n_repeated, n_malformed)
 
 
@@ -70,7 +68,7 @@ def log_of(rows: list[bytes]) -> Callable[[], list[bytes]]:
     return lambda: rows
 
 
-@pytest.mark.parametrize("kind", ["ss", "grr"])
+@pytest.mark.parametrize("kind", ["ss", "grr", "oue", "olh", "hr"])
 class TestAgainstThePlainTwin:
     @pytest.mark.parametrize("seed", range(5))
     def test_repeats_within_and_across_batches_count_once(self, kind: str, seed: int) -> None:

@@ -85,6 +85,8 @@ def undisturbed_model(database: Database, own: Round) -> str:
     return canonical_json(drive(plan, lambda _: Collected(own.spec, tally)).to_wire())
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 class TestKilled:
     def test_a_child_killed_in_mid_job_is_replaced_and_the_job_resumes_at_once(
         self, collection: Collection, database_url: str, tmp_path: Path, gate: Path, toy: str

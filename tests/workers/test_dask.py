@@ -1,0 +1,261 @@
+"""Folds and sums over records on a Dask scheduler's workers: the same integers as in one process."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clustering.central.run import run as run_central
+from clustering.curator import Records
+from clustering.fuzzy import Rule, block_sums
+from clustering.plan import Collected, Sample
+from clustering.plans.noisy_fcm import fit, scaled
+from clustering.questions import number_of
+from models import round as rounds
+from models.db import Database
+from models.errors import Conflict
+from models.round import Round
+from sfumato.accounting import NANO
+from sfumato.mechanisms import design
+from sfumato.specs import GridEncoding, NoisyFcm, RoundSpec
+from tests.workers.archive import KEYRING, RECORDS_KEY, Archive
+from tests.workers.collection import Collection, packed_reports
+from tests.workers.dask_cluster import DaskCluster, dask_cluster
+from tests.workers.driving import must_claim
+from tests.workers.spreading import N_REPORTS, WORKS, X, a_crowd, answered_round, assert_same, connected
+from workers import scheduler as scheduling
+from workers import spread
+from workers.remote import PartCount
+from workers.runner import Outcome, run
+from workers.scheduler import Scheduler, SchedulerAway
+from workers.spread import fold_round, held_records, passes_over
+
+KINDS = ["ss", "grr", "discrete_laplace"]
+
+
+@pytest.fixture(autouse=True)
+def _all_is_big(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "SPREAD_REPORTS", 1)
+
+
+@pytest.fixture(scope="module")
+def database(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One database for all of them, which the workers know."""
+    path = tmp_path_factory.mktemp("dask") / "sfumato.db"
+    shutil.copyfile(_sqlite_template, path)
+    opened = Database(f"sqlite:///{path}", pool_size=4)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    """Two workers that know the database and the key of records by their own environment."""
+    environment = {"SFUMATO_DATABASE_URL": str(database.engine.url), "SFUMATO_RECORDS_KEY": RECORDS_KEY}
+    with dask_cluster(tmp_path_factory.mktemp("cluster"), environment) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def scheduler(cluster: DaskCluster) -> Iterator[Scheduler]:
+    """The way to it."""
+    opened = connected(cluster)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def archive(database: Database) -> Archive:
+    """Records, of which some tests look at sums, and the last adds some."""
+    return a_crowd(database)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return "".join(capsys.readouterr())
+
+
+class TestAFold:
+    def test_of_every_kind_is_the_one_of_this_process(
+        self, collection: Collection, scheduler: Scheduler, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for kind in KINDS:
+            closed = answered_round(collection, kind)
+            here = fold_round(collection.database, closed)
+            assert here.n_repeated == N_REPORTS // 2
+            assert fold_round(collection.database, closed, scheduler) == here
+            assert here.tally.to_bytes() == fold_round(collection.database, closed, scheduler).tally.to_bytes()
+        logged = said(capsys)
+        assert logged.count("fold_spread") == 2 * len(KINDS)
+        assert "fold_not_spread" not in logged
+
+    def test_counts_the_first_of_reports_with_one_id(self, collection: Collection, scheduler: Scheduler) -> None:
+        spec = RoundSpec(X, GridEncoding((30,)), design("grr", 30, NANO))
+        collection.open_alone(spec, target_reports=3000)
+        asked = collection.open_round()
+        assert asked is not None
+        ids = np.random.default_rng(0).integers(0, 1 << 63, size=(1000, 2), dtype=np.uint64)
+        for seed in range(3):  # other values each time: only the first tell
+            _append(collection, asked, packed_reports(spec, 1000, seed, ids=ids))
+        with collection.database.reading() as session:
+            closed = session.get_one(Round, asked.id)
+        first = _counted(packed_reports(spec, 1000, 0, ids=ids))
+        for way in (None, scheduler):
+            folded = fold_round(collection.database, closed, way)
+            assert folded.tally.counts[0].tolist() == first
+            assert folded.n_repeated == 2000
+
+    def test_of_more_vectors_than_a_sample_holds_is_left_to_one_process(
+        self, collection: Collection, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        closed = answered_round(collection, "discrete_laplace")
+        monkeypatch.setattr(spread, "MAX_SAMPLE_VALUES", N_REPORTS)
+        monkeypatch.setattr("clustering.tally.MAX_SAMPLE_VALUES", N_REPORTS)
+        folded = fold_round(collection.database, closed, scheduler)
+        assert folded == fold_round(collection.database, closed)
+        assert folded.n_left_out == N_REPORTS // 2
+
+
+def _append(collection: Collection, asked: Round, packed: bytes) -> None:
+    with collection.database.transaction() as session:
+        rounds.receive(session, asked.id, 1000, packed, now=collection.database.clock())
+
+
+def _counted(packed: bytes) -> list[int]:
+    symbols = np.frombuffer(packed, dtype=np.uint8).reshape(1000, -1)[:, 20]
+    return [int(n) for n in np.bincount(symbols, minlength=30)]
+
+
+class TestVectors:
+    def test_are_passed_over_to_the_last_bit_as_here(
+        self, collection: Collection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("clustering.fuzzy.BLOCK_POINTS", "workers.spread.BLOCK_POINTS"):
+            monkeypatch.setattr(name, 1 << 10)
+        tallied = _tallied(collection, answered_round(collection, "discrete_laplace"))
+        sample = Sample.from_bytes(tallied.tally or b"")
+        centres, rule = np.array([[0.2], [0.7]]), Rule("mixed", 2.0, 0.3)
+        here = block_sums(scaled(tallied.spec, sample), centres, rule)
+        assert len(here) == 5
+        monkeypatch.setattr(spread, "SPREAD_VALUES", 1)
+        monkeypatch.setattr("workers.remote.own_database", lambda: collection.database)
+        passes = passes_over(tallied, sample, _Within("tcp://127.0.0.1:1"))
+        assert passes is not None
+        assert (passes(centres, rule) == here).all()
+        away = passes_over(tallied, sample, Scheduler("tcp://127.0.0.1:1"))
+        assert away is not None
+        monkeypatch.setattr(scheduling, "CONNECT_SECONDS", 0.3)
+        assert (away(centres, rule) == here).all()
+
+    def test_on_the_workers_come_to_the_fit_of_this_process(
+        self, collection: Collection, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(spread, "SPREAD_VALUES", 1)
+        tallied = _tallied(collection, answered_round(collection, "discrete_laplace"))
+        sample = Sample.from_bytes(tallied.tally or b"")
+        passes = passes_over(tallied, sample, scheduler)
+        models = [fit(NoisyFcm(1.0, 2), Collected(tallied.spec, sample, way)).to_wire() for way in (None, passes)]
+        assert models[0] == models[1]
+
+    def test_few_of_them_stay_here(self, collection: Collection, scheduler: Scheduler) -> None:
+        tallied = _tallied(collection, answered_round(collection, "discrete_laplace"))
+        assert passes_over(tallied, Sample.from_bytes(tallied.tally or b""), scheduler) is None
+
+
+class _Within(Scheduler):
+    """Two workers that are this process."""
+
+    def n_workers(self) -> int:
+        return 2
+
+    def call(self, function: Callable, arguments: list) -> list:
+        replies = [function(*given) for given in arguments]
+        assert [reply.failure for reply in replies] == [None, None]
+        return [reply.value for reply in replies]
+
+
+def _tallied(collection: Collection, closed: Round) -> Round:
+    folded = fold_round(collection.database, closed)
+    with collection.database.transaction() as session:
+        stored = rounds.store_tally(
+            session, closed.id, folded.tally.to_bytes(), folded.tally.n_reports, now=collection.database.clock()
+        )
+        session.refresh(stored, ["tally"])
+    return stored
+
+
+class TestAnAbsentScheduler:
+    def test_no_scheduler_at_the_address_is_no_failure_either(
+        self, collection: Collection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(scheduling, "CONNECT_SECONDS", 0.5)
+        closed = answered_round(collection, "grr")
+        nobody = Scheduler("tcp://127.0.0.1:1")
+        assert fold_round(collection.database, closed, nobody) == fold_round(collection.database, closed)
+        began = time.monotonic()
+        fold_round(collection.database, closed, nobody)  # which does not wait for it once more
+        assert time.monotonic() - began < 0.4
+        assert said(capsys).count("fold_not_spread") == 2
+
+
+class TestAnotherState:
+    def test_state_is_noticed(self, collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+        closed = answered_round(collection, "grr")
+
+        class TwoMinds(Scheduler):
+            def n_workers(self) -> int:
+                return 2
+
+            def call(self, function: Callable, arguments: list) -> list:
+                parts = [function(*given).value for given in arguments]
+                return [parts[0], PartCount(parts[1].answers, 0, parts[1].counted._replace(n_bytes=1))]
+
+        monkeypatch.setattr("workers.remote.own_database", lambda: collection.database)
+        with pytest.raises(SchedulerAway, match="different logs"):
+            spread.fold_spread(closed, TwoMinds("tcp://127.0.0.1:1"))
+
+
+class TestRecords:
+    def test_sums_over_parts_are_those_of_all(
+        self, archive: Archive, scheduler: Scheduler, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with held_records(archive.database, archive.dataset_id, KEYRING, None) as here:
+            assert isinstance(here, Records)
+            expected = [here.total(work) for work in WORKS]
+        with held_records(archive.database, archive.dataset_id, KEYRING, scheduler) as held:
+            assert isinstance(held, spread.SpreadRecords)
+            assert (held.n_features, held.max_per_user) == (2, 3)
+            for work, sums in zip(WORKS, expected, strict=True):
+                assert_same(held.total(work), sums)
+        assert "records_not_spread" not in said(capsys)
+
+    def test_a_job_charges_and_answers_as_ever(
+        self, archive: Archive, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, cluster: DaskCluster
+    ) -> None:
+        monkeypatch.setattr("workers.runner.own_scheduler", lambda: scheduler)
+        algorithm = {"type": "dp_kmeans", "epsilon": 1.0, "clusters": 2, "iterations": 3, "seed": 0}
+        job_id = archive.submit(algorithm=algorithm)
+        outcome = run(archive.database, must_claim(archive.database), run_central=run_central, keyring=lambda: KEYRING)
+        assert outcome is Outcome.SUCCEEDED
+        document = archive.document(job_id)
+        assert document["epsilon_nano"] == NANO
+        assert archive.balance().posted_nano == NANO
+        assert len(archive.posts(job_id)) == len(document["odometer"]) == 6
+        assert RECORDS_KEY not in cluster.logged()
+
+    def test_stay_here_where_others_could_listen_in(self, archive: Archive, capsys: pytest.CaptureFixture[str]) -> None:
+        with held_records(archive.database, archive.dataset_id, KEYRING, Scheduler("tcp://192.0.2.1:8786")) as held:
+            assert isinstance(held, Records)
+        assert "tls://" in said(capsys)
+
+    def test_that_have_changed_are_not_mixed_with_those_of_before(
+        self, archive: Archive, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with held_records(archive.database, archive.dataset_id, KEYRING, scheduler) as held:
+            before = held.total(number_of)
+            archive.add(10, users=[b"another"] * 10, seed=99)
+            assert_same(held.total(number_of), before)
+            with pytest.raises(Conflict, match="have changed since the job began"):
+                _ = held.points
