@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 import structlog
 import typer
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 
@@ -25,6 +25,7 @@ from demo.own_service import OwnService
 from demo.production import Production, prove
 from demo.story import Ending, Scene, play
 from sfumato.errors import SfumatoError
+from sfumato.geography import is_map
 from sfumato.specs import ShiftedGrid
 
 WORLD_REPORTS = 200_000
@@ -35,7 +36,6 @@ WORLD_CLUSTERS = 6
 WORLD_CELLS = 14
 WORLD_LENGTH_SCALE = 0.11
 MIN_REPORTS = 100  # what a dataset asks for at least, unless told otherwise
-WIDE_DEGREES = 60.0  # a map this wide shows coasts; on a city's they would be a polygon
 
 EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 130, 143
 
@@ -85,8 +85,8 @@ def run(options: Options, console: Console) -> dict[str, object]:
 
     with console.status("Comparing with exact counts"):
         agreed = verdict.agreement(scene, ending, exact.result(), labels)
-    names, outlines = _geography(scene, ending)
-    paths = verdict.draw(options.out, scene, ending, names, outlines)
+    names = _cities(scene, ending)
+    paths = verdict.draw(options.out, scene, ending, names)
     told = verdict.summary(scene, ending, agreed, names, time.perf_counter() - began) | paths
     told["result"] = verdict.store(options.out, ending, told, proof)
     show.clusters(console, ending, names)
@@ -154,13 +154,11 @@ def _clusters(text: str, default: int | None) -> int | None:
     return int(text)
 
 
-def _geography(scene: Scene, ending: Ending) -> tuple[Sequence[str], Sequence[ArrayLike]]:
-    """Cities to know the clusters by and coasts to draw, where the features are longitude and latitude."""
-    names = [feature.name.lower() for feature in scene.features]
-    if len(names) != 2 or names[0] not in ("longitude", "lon") or names[1] not in ("latitude", "lat"):
-        return (), ()
-    wide = scene.features[0].upper - scene.features[0].lower >= WIDE_DEGREES
-    return world.landmarks(world.cities(), ending.model), world.coastline() if wide else ()
+def _cities(scene: Scene, ending: Ending) -> Sequence[str]:
+    """Cities to know the clusters by, where the features are longitude and latitude."""
+    if len(scene.features) != 2 or not is_map(*scene.features):
+        return ()
+    return world.landmarks(world.cities(), ending.model)
 
 
 def main(

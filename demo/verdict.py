@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import simulate
@@ -81,13 +81,11 @@ def summary(scene: Scene, ending: Ending, agreed: Agreement, names: Sequence[str
     return told
 
 
-def draw(
-    out: Path, scene: Scene, ending: Ending, names: Sequence[str], outlines: Sequence[ArrayLike]
-) -> dict[str, str]:
+def draw(out: Path, scene: Scene, ending: Ending, names: Sequence[str]) -> dict[str, str]:
     """Write map.svg and map.png; returns where they are."""
     out.mkdir(parents=True, exist_ok=True)
     caption = plot.describe(ending.model, epsilon=scene.algorithm.epsilon, n_reports=ending.n_reports)
-    options: plot.Options = {"title": scene.name, "caption": caption, "names": names, "outlines": outlines}
+    options: plot.Options = {"title": scene.name, "caption": caption, "names": names}
     (out / "map.svg").write_text(plot.svg(ending.model, **options), encoding="utf-8")
     (out / "map.png").write_bytes(plot.png(ending.model, **options))
     return {"svg": str(out / "map.svg"), "png": str(out / "map.png")}

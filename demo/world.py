@@ -1,15 +1,14 @@
-"""The demo's world: people's devices at the world's cities, and a coastline to see them by."""
+"""The demo's world: people's devices at the world's cities."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from demo.errors import DemoError
 from sfumato.cluster_model import ClusterModel
+from sfumato.geography import EARTH_RADIUS_KM
 from sfumato.specs import Feature
 
 # Public bounds: the whole globe, which nobody had to look at a device to know.
@@ -18,12 +17,9 @@ FEATURES: tuple[Feature, ...] = (
     Feature("latitude", -90.0, 90.0, "degrees"),
 )
 
-EARTH_RADIUS_KM = 6371.0
 JITTER_DEGREES = 0.15  # people live around a city's centre, not in it
 BIG_CITY_PEOPLE = 1_000_000
 NEARBY_KM = 1500.0
-
-_COASTLINE = Path(__file__).with_name("coastline.json")
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,19 +115,3 @@ def _landmark(world: Cities, inside: NDArray[np.bool_], centre: Sequence[float])
     away = distances_km(world.places[candidates], centre)
     near = np.flatnonzero(away <= NEARBY_KM)  # the largest first, as the cities are
     return world.names[int(candidates[near[0] if near.size else away.argmin()])]
-
-
-def coastline() -> list[NDArray[np.float64]]:
-    """Lines of longitude and latitude in degrees, each of shape (n, 2).
-
-    Rings are opened where they run along or across the 180th meridian, or along the pole:
-    that is the edge of a map and no coast.
-    """
-    lines = []
-    for flat in json.loads(_COASTLINE.read_text(encoding="utf-8"))["rings"]:
-        ring = np.array(flat, dtype=np.float64).reshape(-1, 2) / 10
-        at_edge = np.abs(ring) >= (179.9, 89.9)
-        along = (at_edge[1:] & at_edge[:-1]).any(axis=1)
-        across = np.abs(np.diff(ring[:, 0])) > 180
-        lines += [part for part in np.split(ring, np.flatnonzero(along | across) + 1) if len(part) > 1]
-    return lines

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.analyst_commands import add_to, jobs_app
 from service.audit_commands import audit_app
+from service.key_commands import keys_app, ledger_app
 from service.tenant_commands import tenant_app
 
 if TYPE_CHECKING:
@@ -20,14 +22,13 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Private clustering as a service.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
-keys_app = typer.Typer(help="Keys, directly in the database.", no_args_is_help=True)
-ledger_app = typer.Typer(help="Ledgers, directly in the database.", no_args_is_help=True)
 records_app = typer.Typer(help="Records of central datasets, and the keys that encrypt them.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(records_app, name="records")
 app.add_typer(audit_app, name="audit-trail")
 app.add_typer(tenant_app, name="tenant")
+app.add_typer(jobs_app, name="jobs")
 
 Host = Annotated[str | None, typer.Option(help="Address to bind.", show_default="127.0.0.1, or SFUMATO_HOST")]
 Port = Annotated[
@@ -36,8 +37,6 @@ Port = Annotated[
 Home = Annotated[
     Path | None, typer.Option(help="Directory of the database and the first admin key.", show_default=".sfumato")
 ]
-Tenant = Annotated[str, typer.Option(help="Whose.")]
-
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -100,12 +99,15 @@ def _database() -> "Iterator[Database]":
 @app.command()
 def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
     """Everything on this machine: migrations, gateway, one worker, a first admin key."""
-    from sqlalchemy.exc import SQLAlchemyError
+    from models.loading import loading
 
-    from models.db import Database, SchemaInUse, migrate
-    from models.process import end_with_starter
-    from service import embedded, logs, server
-    from service.app import create_app
+    with loading():
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from models.db import Database, SchemaInUse, migrate
+        from models.process import end_with_starter
+        from service import embedded, logs, server
+        from service.app import create_app
 
     end_with_starter()
     settings = _settings(host=host, port=port, home=home)
@@ -145,8 +147,11 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
 @app.command()
 def gateway(host: Host = None, port: Port = None) -> None:
     """A gateway alone, over the database of the settings."""
-    from service import logs, server
-    from service.app import create_app
+    from models.loading import loading
+
+    with loading():
+        from service import logs, server
+        from service.app import create_app
 
     settings = _settings(host=host, port=port)
     bound, url = _bound(settings)
@@ -220,88 +225,6 @@ def migrate(
     if not newest:
         raise _Failed("the database has another schema; run `sfumato migrate`")
     typer.echo("the database has the newest schema")
-
-
-# ---- keys ----
-
-
-@keys_app.command("create")
-def create_key(
-    name: Annotated[str, typer.Argument(help="For people.")],
-    scope: Annotated[
-        list[str], typer.Option(help="What it may do: admin, datasets, records, jobs, device, ledger. May be repeated.")
-    ],
-    dataset: Annotated[str | None, typer.Option(help="The only dataset it sees.", show_default="all")] = None,
-    expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="No use after so many days.")] = None,
-    tenant: Tenant = "default",
-) -> None:
-    """Make a key. Its secret goes to stdout, this once; what else there is to say to stderr."""
-    from service import administration
-    from sfumato.errors import SfumatoError
-
-    with _database() as database:
-        try:
-            made, secret = administration.create_key(
-                database, tenant, name=name, scopes=scope, dataset_id=dataset, expires_days=expires_days
-            )
-        except (SfumatoError, ValueError) as error:
-            raise _Failed(str(error)) from None
-    typer.echo(f"{made.id}: {', '.join(made.scopes)}; the secret is shown this once", err=True)
-    typer.echo(secret)
-
-
-@keys_app.command("list")
-def list_keys(tenant: Tenant = "default") -> None:
-    """Every key of a tenant, without secrets."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from service import administration
-
-    with _database() as database:
-        rows = administration.list_keys(database, tenant)
-    table = Table("id", "name", "scopes", "dataset", "expires", "revoked", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(cell or "-" for cell in row))
-    Console(markup=False, highlight=False, soft_wrap=True).print(table)
-
-
-@keys_app.command("revoke")
-def revoke_key(key_id: Annotated[str, typer.Argument(help="key_...")], tenant: Tenant = "default") -> None:
-    """End a key; gateways notice within a second."""
-    from service import administration
-    from sfumato.errors import SfumatoError
-
-    with _database() as database:
-        try:
-            administration.revoke_key(database, tenant, key_id)
-        except SfumatoError as error:
-            raise _Failed(str(error)) from None
-    typer.echo(f"{key_id} is revoked")
-
-
-# ---- ledger ----
-
-
-@ledger_app.command("verify")
-def verify_ledger(
-    dataset_id: Annotated[str | None, typer.Argument(help="ds_...", show_default="every dataset")] = None,
-) -> None:
-    """Walk hash chains; exit status 1 and the place where one is broken."""
-    from models import ledger
-    from sfumato.errors import SfumatoError
-
-    broken = False
-    with _database() as database, database.reading() as session:
-        for each in [dataset_id] if dataset_id else ledger.dataset_ids(session):
-            try:
-                found = ledger.verify(session, each)
-            except SfumatoError as error:
-                raise _Failed(f"{each}: {error}") from None
-            broken |= not found.ok
-            state = "ok" if found.ok else f"BROKEN at entry {found.broken_at}: {found.reason}"
-            typer.echo(f"{each}: {found.n_entries} entries, head {found.head_hash[:16]}: {state}")
-    raise typer.Exit(1 if broken else 0)
 
 
 # ---- records ----
@@ -392,29 +315,7 @@ def forecast(
         raise _Failed(str(error)) from None
 
 
-# ---- devices ----
-
-
-@app.command()
-def report(
-    dataset_id: Annotated[str, typer.Argument(help="ds_...")],
-    source: Annotated[
-        Path, typer.Option("--from", exists=True, dir_okay=False, help="CSV file; its header names the features.")
-    ],
-) -> None:
-    """Perturb each row of a CSV file as one device would, and send the reports to the open round.
-
-    The service's address and key come from SFUMATO_URL and SFUMATO_KEY, or from the home of `sfumato serve`.
-    Whoever sends the same file twice has every person answer twice.
-    """
-    from service import reporting
-    from sfumato.errors import SfumatoError
-
-    try:
-        sent = reporting.send(dataset_id, source, *reporting.service(_settings().home))
-    except (SfumatoError, reporting.Unusable) as error:
-        raise _Failed(str(error)) from None
-    typer.echo(f"{sent} reports are stored")
+add_to(app)
 
 
 if __name__ == "__main__":

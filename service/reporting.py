@@ -4,6 +4,7 @@ import csv
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,20 @@ from service.embedded import ADMIN_KEY, URL
 from sfumato.bulk import perturb_records
 from sfumato.client import Client
 from sfumato.entropy import SystemEntropy
+from sfumato.resources import Round
 from sfumato.specs import Feature
 
 
 class Unusable(Exception):
     """What was given cannot be sent; says what, never a value."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A round after it was reported to, and how many reports that were."""
+
+    round: Round
+    n_sent: int
 
 
 def service(home: Path) -> tuple[str, str]:
@@ -34,8 +44,8 @@ def service(home: Path) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def send(dataset_id: str, source: Path, url: str, key: str) -> int:
-    """Perturb and send; how many reports are stored.
+def send(dataset_id: str, source: Path, client: Client) -> list[Sent]:
+    """Perturb and send; what each round was sent, and how it stands now.
 
     Every open round of the oldest collection is answered by the devices its draw asks.
 
@@ -44,15 +54,18 @@ def send(dataset_id: str, source: Path, url: str, key: str) -> int:
     Unusable
         No open round, or a file that does not fit the features.
     """
-    with Client(url, key) as client:
-        still_open = [each for each in client.rounds(dataset_id) if each.state == "open"]
-        if not still_open:
-            raise Unusable("this dataset has no open round")
-        collection = [each for each in still_open if each.collection_id == still_open[0].collection_id]
-        records = read(source, collection[0].spec.features)
-        draws = SystemEntropy().words(len(records))
-        perturbed = [(each.id, perturb_records(each.spec, records, draws=draws)) for each in collection]
-        return sum(client.send_reports(round_id, *reports) for round_id, reports in perturbed if len(reports.slots))
+    still_open = [each for each in client.rounds(dataset_id) if each.state == "open"]
+    if not still_open:
+        raise Unusable("this dataset has no open round")
+    collection = [each for each in still_open if each.collection_id == still_open[0].collection_id]
+    records = read(source, collection[0].spec.features)
+    draws = SystemEntropy().words(len(records))
+    found = []
+    for each in collection:
+        reports = perturb_records(each.spec, records, draws=draws)
+        n_sent = client.send_reports(each.id, *reports) if len(reports.slots) else 0
+        found.append(Sent(client.get_round(each.id), n_sent))
+    return found
 
 
 def read(source: Path, features: Sequence[Feature]) -> NDArray[np.float64]:

@@ -37,7 +37,7 @@ async def keys_page(visit: Visit, *, made: Json | None = None, problem: Problem 
         own_key_id=visit.caller.key_id,
         made=made,
         refusal=refused(problem),
-        said=visit.said,
+        said=lambda name: visit.said(name) or (visit.asked(name) if name == "dataset_id" else ""),
         chosen=visit.form.get("scopes", []),
     )
 

@@ -59,6 +59,7 @@ async def dataset_page(
         refusal=refused(problem),
         said=visit.said,
         may_grant=dataset is not None and visit.may(Scope.DATASETS),
+        may_upload=dataset is not None and visit.may(Scope.RECORDS),
         **shown,
     )
 

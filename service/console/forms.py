@@ -39,6 +39,19 @@ def refused(problem: Problem | None) -> dict[str, str]:
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()}
 
 
+def refused_within(problem: Problem | None, of: str, item: str) -> dict[str, str]:
+    """The same; what is refused in a list's items stands under the list's name, with the item's number."""
+    words: dict[str, list[str]] = {}
+    for error in problem.more.get("errors", ()) if problem is not None else ():
+        steps = error["pointer"].split("/")
+        if len(steps) > 2 and steps[1] == of and steps[2].isdigit():
+            where = " ".join([item, str(int(steps[2]) + 1), *steps[3:]])
+            words.setdefault(of, []).append(f"{where}: {error['message']}")
+        else:
+            words.setdefault(steps[-1], []).append(error["message"])
+    return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()} or refused(problem)
+
+
 # ---- algorithms ----
 
 # The members of the union on the wire, by their tags.

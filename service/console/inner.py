@@ -81,6 +81,11 @@ class Api:
         headers = {"idempotency-key": once} if once else {}
         return (await self._ask("POST", path, body=body, headers=headers)).json()
 
+    async def post_bytes(self, path: str, content: bytes, media_type: str, *, once: str = "") -> Json:
+        """POST a file below `/v1`, once for each `once`; raises Problem."""
+        headers = {"content-type": media_type} | ({"idempotency-key": once} if once else {})
+        return (await self._ask("POST", path, content=content, headers=headers)).json()
+
     async def patch(self, path: str, body: Json) -> Json:
         """PATCH below `/v1`; raises Problem."""
         return (await self._ask("PATCH", path, body=body)).json()
@@ -105,13 +110,16 @@ class Api:
         *,
         query: Mapping[str, object] | None = None,
         body: Json | None = None,
+        content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        content = b"" if body is None else canonical_json(body).encode()
         raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in (headers or {}).items()]
         if body is not None:
-            raw += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
-        messages = iter([{"type": "http.request", "body": content, "more_body": False}])
+            content = canonical_json(body).encode()
+            raw.append((b"content-type", b"application/json"))
+        if content is not None:
+            raw.append((b"content-length", b"%d" % len(content)))
+        messages = iter([{"type": "http.request", "body": content or b"", "more_body": False}])
 
         async def receive() -> Message:
             return next(messages, {"type": "http.disconnect"})

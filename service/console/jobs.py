@@ -9,14 +9,17 @@ from starlette.types import Message, Receive, Scope, Send
 
 from models import glance
 from models import round as rounds
+from models.ledger import Amounts, Kind, LedgerEntry
 from models.tenant import Scope as KeyScope
 from service import views
 from service.auth import check
 from service.console.rendering import HEADERS, go, show
 from service.console.visits import Page, Visit, signed_in
 from service.problems import is_database_away
+from sfumato.accounting import parse_epsilon
 
 JOBS = 20
+DRAWS = 20  # entries of a job's log on its page
 SESSION_CHECK_SECONDS = 1.0
 FINAL = frozenset({"succeeded", "failed", "canceled", "expired"})
 
@@ -52,10 +55,23 @@ async def job_live(visit: Visit) -> Response:
 async def _shown(visit: Visit) -> Json:
     job = await visit.api.get(f"/jobs/{visit.id('job_id')}")
     is_live = job["state"] not in FINAL
+    over_records = job["target_reports"] is None and not job["round_ids"]
+    own = await run_in_threadpool(_rounds, visit, job["id"])
+    log = await run_in_threadpool(_charges, visit, job) if visit.may(KeyScope.LEDGER) else None
+    asked: dict[str, str] = {}
+    if log and over_records and job["state"] == "succeeded":  # before that the API does not tell what was asked
+        result = await visit.api.get_there(f"/jobs/{job['id']}/result")
+        asked = {charge["reference"]: charge["what"] for charge in (result or {}).get("odometer", ())}
     return {
         "job": job,
-        "rounds": await run_in_threadpool(_rounds, visit, job["id"]),
+        "rounds": own,
+        "over_records": over_records,
+        "log": None if log is None else log[:DRAWS],
+        "is_cut": log is not None and len(log) > DRAWS,
+        "asked": asked,
+        "indices": {each["id"]: each["index"] for each in own},
         "is_live": is_live,
+        "is_polled": is_live and over_records and log is not None,  # a question is no event of the job's stream
         "events": f"/console/jobs/{job['id']}/events" if is_live else None,
     }
 
@@ -64,6 +80,30 @@ def _rounds(visit: Visit, job_id: str) -> list[Json]:
     """The rounds of a job that the caller was shown."""
     with visit.services.database.reading() as session:
         return [views.round_(row) for row in rounds.of_job(session, job_id)]
+
+
+def _charges(visit: Visit, job: Json) -> list[Json]:
+    """The newest entries under a job's reservation, and one more where there are more; newest first."""
+    with visit.services.database.reading() as session:
+        entries, left = glance.newest_charges(session, visit.caller, job["dataset_id"], job["id"], limit=DRAWS + 1)
+    return running(entries, left, parse_epsilon(job["epsilon"])) if entries else []
+
+
+def running(entries: list[LedgerEntry], left: Amounts, reserved_nano: int) -> list[Json]:
+    """Entries of one reservation, newest first, each with what was spent and what was left after it.
+
+    `left` is what the reservation holds after the newest. What is given back comes last, so it is among them.
+    """
+    left_nano = left.epsilon_nano
+    returned_nano = sum(entry.epsilon_nano for entry in entries if entry.kind == Kind.RELEASE)
+    spent_nano = reserved_nano - left_nano - returned_nano
+    found = []
+    for entry in entries:
+        shown = views.ledger_entry(entry).model_dump(include={"seq", "kind", "reference", "epsilon", "delta"})
+        found.append(shown | {"spent": views.epsilon(spent_nano), "left": views.epsilon(left_nano)})
+        left_nano += -entry.epsilon_nano if entry.kind == Kind.RESERVE else entry.epsilon_nano
+        spent_nano -= entry.epsilon_nano if entry.kind == Kind.POST else 0
+    return found
 
 
 async def cancel(visit: Visit) -> Response:

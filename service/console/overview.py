@@ -29,6 +29,7 @@ async def overview(visit: Visit) -> Response:
         "overview.html",
         cards=cards,
         may_list=listed is not None,
+        may_make=listed is not None and visit.caller.dataset_id is None and visit.may(Scope.DATASETS),
         next_cursor=(listed or {}).get("next_cursor"),
         jobs=jobs,
         alerts=[alert for card in cards for alert in _alerts(card)] + _failed(jobs),

@@ -32,6 +32,7 @@ HEADERS = {
 }
 MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".LICENSE": "text/plain"}
 STATIC_SECONDS = 3600
+NAMED_SECONDS = 365 * 86_400  # of an address that names the content
 
 
 def number(value: float | None) -> str:
@@ -108,6 +109,12 @@ def go(path: str) -> Response:
     return Response(status_code=303, headers=HEADERS | {"location": PATH + path})
 
 
+def as_json(document: Any) -> Response:
+    """What a script asked for."""
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return Response(text, headers=HEADERS, media_type="application/json")
+
+
 def download(content: bytes, media_type: str, name: str) -> Response:
     """A file to keep."""
     headers = HEADERS | {"content-disposition": f'attachment; filename="{name}"'}
@@ -141,7 +148,9 @@ async def static_file(request: Request) -> Response:
     if found is None:
         raise NotFound("there is no such file")
     content, media_type, tag = found
-    headers = {"cache-control": f"public, max-age={STATIC_SECONDS}", "etag": f'"{tag}"'}
+    is_named = request.query_params.get("v") == tag
+    kept = f"max-age={NAMED_SECONDS}, immutable" if is_named else f"max-age={STATIC_SECONDS}"
+    headers = {"cache-control": f"public, {kept}", "etag": f'"{tag}"'}
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers=headers)
     return Response(content, headers=HEADERS | headers, media_type=media_type)

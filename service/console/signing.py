@@ -38,7 +38,7 @@ def login_form(request: Request, problem: Problem | None = None) -> Response:
 async def sign_in(request: Request, services: Services) -> Response:
     """Takes a key, keeps nothing of it, and gives a session for it. What fails is counted like any unknown key."""
     check_origin(request, services.settings.public_url)
-    form = await read_form(request)
+    form, _ = await read_form(request)
     given = form.get("key", [""])[0].strip()
     limits, scope = services.limits, request.scope
     try:

@@ -14,10 +14,10 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from models.console_session import SignedIn
-from service.console import PATH, administration, datasets, jobs, new_job, overview, results, rounds
+from service.console import PATH, administration, comparing, datasets, jobs, making, new_job, overview, results, rounds
 from service.console.rendering import HEADERS, go, page, static_file
 from service.console.signing import login_form, login_url, sign_in, sign_out
-from service.console.visits import Page, Visit, check_csrf, check_origin, read_form, signed_in
+from service.console.visits import Files, Page, Visit, check_csrf, check_origin, read_form, signed_in
 from service.logs import describe
 from service.problems import InternalError, Problem, from_exception
 from service.services import Services
@@ -26,14 +26,18 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 PAGES: list[Page] = [
     ("GET", "/", overview.overview),
+    *making.PAGES,  # before those with an id in place of `new`
     *datasets.PAGES,
     *rounds.PAGES,
     *new_job.PAGES,
     *jobs.PAGES,
     *results.PAGES,
+    *comparing.PAGES,
     *administration.PAGES,
     ("POST", "/logout", sign_out),
 ]
+
+WITH_FILES = frozenset({"/datasets/{dataset_id}/records"})
 
 log = structlog.get_logger(__name__)
 
@@ -97,11 +101,12 @@ class Site:
             if policy is not None:
                 await limits.of_key(request.scope, policy, who.caller)
             form: dict[str, list[str]] = {}
+            files: Files = {}
             if request.method == "POST":
                 check_origin(request, services.settings.public_url)
-                form = await read_form(request)
+                form, files = await read_form(request, takes_files=path in WITH_FILES)
                 check_csrf(form, who)
-            return await handler(Visit(request, services, self._gateway, who, form))
+            return await handler(Visit(request, services, self._gateway, who, form, files))
 
         return self._open(path, endpoint)
 

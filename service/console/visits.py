@@ -9,7 +9,9 @@ session's token.
 import hmac
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from email import message_from_string
+from email.message import Message
 from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
@@ -31,7 +33,10 @@ from service.services import Services
 
 COOKIE = "sfumato_console"
 MAX_FORM_BYTES = 64 << 10
+MAX_FILE_BYTES = 8 << 20  # held in memory; more goes by the API, which reads as it comes
 MAX_FORM_FIELDS = 200
+
+Files = dict[str, tuple[str, bytes]]
 
 _TOKEN = re.compile("[0-9a-f]{64}")
 
@@ -48,6 +53,8 @@ class Visit:
     signed_in : SignedIn
     form : dict of str to list of str
         What was posted; empty for a GET.
+    files : dict of str to (name, content)
+        What was posted as files.
     """
 
     request: Request
@@ -55,6 +62,7 @@ class Visit:
     gateway: FastAPI
     signed_in: SignedIn
     form: dict[str, list[str]]
+    files: Files = field(default_factory=dict)
 
     @property
     def caller(self) -> Caller:
@@ -138,14 +146,21 @@ def _is_loopback(request: Request) -> bool:
 # ---- forms ----
 
 
-async def read_form(request: Request) -> dict[str, list[str]]:
-    """What was posted, as browsers send forms without files; raises PayloadTooLarge, BadRequest."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise PayloadTooLarge(f"a form holds {MAX_FORM_BYTES} bytes at most")
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+async def read_form(request: Request, *, takes_files: bool = False) -> tuple[dict[str, list[str]], Files]:
+    """What was posted, and where that is taken the files; raises PayloadTooLarge, BadRequest."""
+    most = MAX_FORM_BYTES + (MAX_FILE_BYTES if takes_files else 0)
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > most:
+            raise PayloadTooLarge(f"a form holds {most} bytes at most")
+        pieces.append(piece)
+    body = b"".join(pieces)
+    sent = Message()
+    sent["content-type"] = request.headers.get("content-type", "")
+    if takes_files and sent.get_content_type() == "multipart/form-data":
+        return _parts(body, str(sent.get_param("boundary", "")).encode("ascii", "replace"))
+    if sent.get_content_type() != "application/x-www-form-urlencoded":
         raise BadRequest("a form is needed")
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS, errors="strict")
@@ -154,7 +169,31 @@ async def read_form(request: Request) -> dict[str, list[str]]:
     form: dict[str, list[str]] = {}
     for name, value in pairs:
         form.setdefault(name, []).append(value)
-    return form
+    return form, {}
+
+
+def _parts(body: bytes, boundary: bytes) -> tuple[dict[str, list[str]], Files]:
+    """The fields and files of multipart/form-data (RFC 7578), as browsers write it."""
+    unreadable = BadRequest("this is no form that can be read")
+    first, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
+    if not boundary or first or not parts or not parts.pop().startswith(b"--") or len(parts) > MAX_FORM_FIELDS:
+        raise unreadable
+    form: dict[str, list[str]] = {}
+    files: Files = {}
+    for part in parts:
+        head, blank, content = part.partition(b"\r\n\r\n")
+        try:
+            told = message_from_string(head.decode().lstrip("\r\n"))
+            name, file = told.get_param("name", header="content-disposition"), told.get_filename()
+            if not blank or not isinstance(name, str):
+                raise unreadable
+            if file is None:
+                form.setdefault(name, []).append(content.decode())
+            else:
+                files[name] = (file, content)
+        except UnicodeDecodeError:
+            raise unreadable from None
+    return form, files
 
 
 def check_origin(request: Request, public_url: str | None) -> None:

@@ -87,19 +87,54 @@ def get_labels(
 def get_plot(job_id: JobIdInPath, caller: AnalystHere, services: ServicesHere) -> Response:
     """Density, cluster borders and centres as SVG; of codes, the sizes; the same bytes every time.
 
+    Ellipses hold centres with 95 % confidence, as far as the noise goes. Where the features are longitude and latitude
+    in degrees, coasts, a graticule and a scale are drawn too. All of it follows from the result and costs nothing.
+
     Needs the scope `jobs`.
     """
     from sfumato import plot  # the first picture loads matplotlib
 
-    document = _document(services, caller, job_id)
-    model = _model(document)
-    n_reports = sum(used["n_reports"] for used in document["rounds"]) or None  # none: over records
-    caption = plot.describe(model, epsilon=views.epsilon(document["epsilon_nano"]), n_reports=n_reports)
+    model, caption = _pictured(services, caller, job_id)
     return Response(
         plot.svg(model, caption=caption),
         media_type="image/svg+xml",
         headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"},
     )
+
+
+@router.get(
+    "/plot.png",
+    operation_id="getPlotPng",
+    summary="Get a picture of the result as PNG",
+    response_class=Response,
+    responses=documented(*_DENIED)
+    | {
+        200: {
+            "description": "The picture, 1200 pixels wide.",
+            "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+def get_plot_png(job_id: JobIdInPath, caller: AnalystHere, services: ServicesHere) -> Response:
+    """The picture of `getPlot` as PNG; the same bytes every time. Needs the scope `jobs`."""
+    from sfumato import plot
+
+    model, caption = _pictured(services, caller, job_id)
+    return Response(
+        plot.png(model, caption=caption),
+        media_type="image/png",
+        headers={"content-security-policy": "default-src 'none'"},
+    )
+
+
+def _pictured(services: ServicesHere, caller: Caller, job_id: str) -> tuple[ClusterModel, str]:
+    """The model, and what stands above its picture."""
+    from sfumato import plot
+
+    document = _document(services, caller, job_id)
+    model = _model(document)
+    n_reports = sum(used["n_reports"] for used in document["rounds"]) or None  # none: over records
+    return model, plot.describe(model, epsilon=views.epsilon(document["epsilon_nano"]), n_reports=n_reports)
 
 
 @router.post(

@@ -8,6 +8,7 @@ but the service, is kept and looked at after every test.
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,18 +64,24 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def opened(browser: Browser, served: Served) -> Iterator[Callable[..., Watched]]:
     """Opens a page in a browser of its own: `opened(color_scheme="dark")`. Whatever went wrong fails the test."""
+    with watching(browser, served.url) as open_page:
+        yield open_page
+
+
+@contextmanager
+def watching(browser: Browser, url: str) -> Iterator[Callable[..., Watched]]:
+    """A way to open pages of a service; in the end none may have complained, nor asked anybody else."""
     pages: list[Watched] = []
 
     def open_page(**options: object) -> Watched:
-        context = browser.new_context(base_url=served.url, **options)  # type: ignore[arg-type]
+        context = browser.new_context(base_url=url, **options)  # type: ignore[arg-type]
         context.set_default_timeout(PATIENCE_MILLISECONDS)
         watched = Watched(context.new_page())
         page = watched.page
         page.on("console", lambda said: watched.errors.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: watched.errors.append(str(error)))
         page.on(
-            "request",
-            lambda asked: None if asked.url.startswith((served.url, "data:")) else watched.outside.append(asked.url),
+            "request", lambda asked: None if asked.url.startswith((url, "data:")) else watched.outside.append(asked.url)
         )
         pages.append(watched)
         return watched

@@ -80,7 +80,7 @@ def test_every_operation_answers_as_documented(api: Api, database: Database) -> 
     api.get(f"/jobs/{waits['id']}")
     api.get(f"/jobs/{plain['id']}/result")
     finish(database, plain["id"], a_model())
-    for path in ("", "/events", "/result", "/labels", "/labels?of=reports", "/plot.svg"):
+    for path in ("", "/events", "/result", "/labels", "/labels?of=reports", "/plot.svg", "/plot.png"):
         api.get(f"/jobs/{plain['id']}{path}")
     api.post(f"/jobs/{plain['id']}/assign", {"points": [[0.1, 0.2]]})
     api.post(f"/jobs/{waits['id']}/cancel")

@@ -28,6 +28,7 @@ OWNERS_REFUSALS = {
     "sendReports": "report_malformed",  # the example's value is of another mechanism
     "createJob": "conflict",  # the round still takes reports, or is no such algorithm's
     "getPlot": "conflict",
+    "getPlotPng": "conflict",
 }
 
 Place = tuple[str, tuple[Any, ...]]

@@ -106,7 +106,7 @@ class TestSummary:
 
 class TestFiles:
     def test_are_a_picture_twice_and_the_result(self, tmp_path: Path, scene: Scene, ending: Ending) -> None:
-        paths = verdict.draw(tmp_path / "new" / "out", scene, ending, (), ())
+        paths = verdict.draw(tmp_path / "new" / "out", scene, ending, ())
         paths["result"] = verdict.store(tmp_path / "new" / "out", ending, {"reports": 8000})
         assert "Two [heaps]" in Path(paths["svg"]).read_text()
         assert Path(paths["png"]).read_bytes().startswith(b"\x89PNG")

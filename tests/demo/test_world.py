@@ -138,16 +138,3 @@ class TestLandmarks:
             longitude, latitude = cities.places[cities.names.index(name)]
             assert features[0].lower <= longitude <= features[0].upper
             assert features[1].lower <= latitude <= features[1].upper
-
-
-class TestCoastline:
-    def test_is_lines_on_the_globe(self) -> None:
-        lines = world.coastline()
-        assert sum(len(line) for line in lines) > 3000
-        for line in lines:
-            assert line.shape[1] == 2
-            assert np.abs(line[:, 0]).max() <= 180
-            assert np.abs(line[:, 1]).max() <= 90
-
-    def test_never_runs_across_the_map(self) -> None:
-        assert max(np.abs(np.diff(line, axis=0)).max() for line in world.coastline()) < 30

@@ -10,6 +10,9 @@ from sfumato.cluster_model import ClusterModel
 from tests.service.api import Api
 
 ORIGIN = "http://gateway"
+DATASET = {"name": "made", "trust": "local", "epsilon": "3", "features": "x, 0, 1\ny, -1, 1, m"}
+ROUND = {"epsilon": "0.5", "target_reports": "1000", "encoding": "grid", "cells": "4"}
+UPLOAD = {"name": "people.csv", "content": b"x,y\n0.5,0.25\n0.25,7\n"}
 FORM = {"type": "shifted_grid", "epsilon": "0.5", "clusters": "3", "target_reports": "100000"}  # a new job
 
 
@@ -59,6 +62,26 @@ class Console:
         """A form of a page's own."""
         given = {"origin": ORIGIN, "cookie": self.cookie, **headers}
         return self.http.post(f"/console{path}", data={"csrf": self.csrf} | (data or {}), headers=given)
+
+    def upload(self, path: str, name: str, content: bytes, **fields: str) -> httpx.Response:
+        """A form with a file."""
+        parts: dict[str, tuple[str | None, bytes]] = {"csrf": (None, self.csrf.encode())}
+        parts |= {each: (None, value.encode()) for each, value in fields.items()}
+        body, media_type = multipart(parts | {"file": (name, content)})
+        given = {"origin": ORIGIN, "cookie": self.cookie, "content-type": media_type}
+        return self.http.post(f"/console{path}", content=body, headers=given)
+
+
+def multipart(parts: dict[str, tuple[str | None, bytes]]) -> tuple[bytes, str]:
+    """multipart/form-data as a browser writes it: the body and its media type."""
+    mark = "----WebKitFormBoundaryx7Yx"
+    body = b""
+    for name, (file, content) in parts.items():
+        of_file = f'; filename="{file}"\r\nContent-Type: application/octet-stream' if file is not None else ""
+        body += (
+            f'--{mark}\r\nContent-Disposition: form-data; name="{name}"{of_file}\r\n\r\n'.encode() + content + b"\r\n"
+        )
+    return body + f"--{mark}--\r\n".encode(), f"multipart/form-data; boundary={mark}"
 
 
 def words(answer: httpx.Response) -> str:

@@ -252,7 +252,10 @@ class TestEveryAnswer:
     def test_of_a_file_may_be_kept_and_nothing_else_on_the_disk_is_one(self, api: Api) -> None:
         answer = api.http.get("/console/static/console.css")
         assert answer.headers["content-type"].startswith("text/css")
-        assert "max-age" in answer.headers["cache-control"]
+        assert answer.headers["cache-control"] == "public, max-age=3600"
+        (named,) = re.findall(r'href="(/console/static/console\.css\?v=\w+)"', api.http.get("/console/login").text)
+        assert api.http.get(named).headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert "immutable" not in api.http.get(named + "0").headers["cache-control"]  # of another version
         again = api.http.get("/console/static/console.css", headers={"if-none-match": answer.headers["etag"]})
         assert again.status_code == 304
         for path in ("%2e%2e/site.py", "../__init__.py", "templates/base.html", "vendor", ""):

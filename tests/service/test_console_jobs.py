@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models import answer
+from models.answer import Asked
 from models.db import Database
+from models.job import Claim, Job, JobState
 from service.console.forms import SCHEMAS, fields, numeric, offered
+from service.console.jobs import DRAWS
+from sfumato.accounting import NANO
 from sfumato.cluster_model import ClusterModel
 from sfumato.specs import ALGORITHMS, CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, Feature
 from tests.service.api import Api, a_model, finish
 from tests.service.console import FORM, ORIGIN, Console, once, vars_of, words
+from workers.runner import run
 
 
 @pytest.fixture
@@ -146,7 +152,7 @@ class TestAJob:
 
     def test_without_a_result_says_so(self, api: Api, console: Console) -> None:
         job = api.job(api.dataset()["id"])
-        for path in ("result", "plot.svg", "result.json", "clusters.csv"):
+        for path in ("result", "plot.svg", "plot.png", "map.json", "result.json", "clusters.csv"):
             answer = console.get(f"/jobs/{job['id']}/{path}")
             assert answer.status_code == 409
             assert "job_not_finished" in answer.text
@@ -184,6 +190,130 @@ class TestAJob:
         assert answers[0].status_code in (200, 303, 401)  # it may have been refused, if it came second
 
 
+def held(database: Database, job_id: str) -> Claim:
+    """A job as its worker holds it."""
+    with database.transaction() as session:
+        job = session.get_one(Job, job_id)
+        job.state, job.fence, job.started_at = JobState.RUNNING.value, 1, database.clock()
+    return Claim(job_id, 1)
+
+
+def ask(database: Database, claim: Claim, index: int, what: str, epsilon_nano: int) -> None:
+    """Charge a question, as a worker does before it draws."""
+    with database.transaction() as session:
+        answer.charge(session, claim, index, Asked(what, epsilon_nano, 4), now=database.clock())
+
+
+def log_of(page: str) -> list[list[str]]:
+    """The rows of a job's log of draws."""
+    (table,) = re.findall(r'id="draws".*?<tbody>(.*?)</tbody>', page, re.DOTALL)
+    return [
+        [re.sub("<[^>]*>", "", cell) for cell in re.findall("<td[^>]*>(.*?)</td>", row)]
+        for row in re.findall("<tr>(.*?)</tr>", table)
+    ]
+
+
+class TestALogOfDraws:
+    def central(self, api: Api, epsilon: float = 1.0) -> str:
+        dataset = api.dataset(trust="central", epsilon=2)
+        algorithm = {"type": "gated_grid_kmeans", "epsilon": epsilon, "clusters": 2}
+        return str(api.made("/jobs", {"dataset_id": dataset["id"], "algorithm": algorithm})["id"])
+
+    def test_over_records_grows_with_every_question_and_ends_with_the_rest(
+        self, api: Api, console: Console, database: Database
+    ) -> None:
+        job_id = self.central(api)
+        path = f"/jobs/{job_id}/live"
+        assert log_of(console.text(path)) == [["2", "reserve", "this job", "1", "0", "1"]]
+        claim = held(database, job_id)
+        ask(database, claim, 0, "gate", NANO // 4)
+        ask(database, claim, 1, "cells", NANO // 2)
+        page = console.text(path)
+        assert log_of(page) == [
+            ["4", "post", "question #1", "0.5", "0.75", "0.25"],
+            ["3", "post", "question #0", "0.25", "0.25", "0.75"],
+            ["2", "reserve", "this job", "1", "0", "1"],
+        ]
+        assert "data-polled" in page  # no event tells of a question
+        assert "privacy-post_processed" in page
+        assert "gate" not in page.replace("gated_grid", "")  # what was asked is told by the result
+        finish(database, job_id, a_model(), odometer=[("gate", 4, NANO // 4), ("cells", 4, NANO // 2)])
+        page = console.text(path)
+        assert log_of(page) == [
+            ["5", "release", "what it did not spend", "0.25", "0.75", "0"],
+            ["4", "post", "cells #1", "0.5", "0.75", "0.25"],
+            ["3", "post", "gate #0", "0.25", "0.25", "0.75"],
+            ["2", "reserve", "this job", "1", "0", "1"],
+        ]
+        assert "data-polled" not in page
+
+    def test_is_what_the_ledger_of_the_api_says(self, api: Api, console: Console, database: Database) -> None:
+        job_id = self.central(api, epsilon=0.75)
+        claim = held(database, job_id)
+        for index in range(DRAWS + 3):
+            ask(database, claim, index, "sums", 1 + index)
+        page = console.text(f"/jobs/{job_id}")
+        shown, spent, expected = log_of(page), 0, []
+        dataset_id = api.get(f"/jobs/{job_id}").json()["dataset_id"]
+        first = api.get(f"/datasets/{dataset_id}/ledger").json()
+        rest = api.get(f"/datasets/{dataset_id}/ledger", params={"cursor": first["next_cursor"]}).json()
+        for entry in first["items"] + rest["items"]:
+            spent += entry["epsilon_nano"] if entry["kind"] == "post" else 0
+            expected.append([entry["seq"], entry["kind"], entry["epsilon_nano"], spent, NANO * 3 // 4 - spent])
+        nano = [[int(row[0]), row[1], *(round(float(each) * NANO) for each in row[3:])] for row in shown]
+        assert nano == expected[: -DRAWS - 1 : -1]
+        assert f"The newest {DRAWS} entries" in page
+        assert f'href="/console/datasets/{dataset_id}/ledger.csv"' in page
+
+    def test_tells_no_times(self, api: Api, console: Console, database: Database) -> None:
+        job_id = self.central(api)
+        ask(database, held(database, job_id), 0, "gate", NANO // 4)
+        _, log = console.text(f"/jobs/{job_id}/live").split('id="log"')
+        assert re.findall(r"\d\d:\d\d|led_", log) == []
+
+    def test_over_reports_has_what_each_round_added(self, api: Api, console: Console, database: Database) -> None:
+        job_id = api.job(api.dataset()["id"])["id"]
+        run(database, held(database, job_id))
+        page = console.text(f"/jobs/{job_id}/live")
+        (opened,) = re.findall(r'<td><a href="/console(/rounds/rnd_\w+)">round 0</a>', page)
+        assert api.get(opened).json()["job_id"] == job_id
+        assert log_of(page) == [
+            ["3", "post", "round 0", "1", "1", "0"],
+            ["2", "reserve", "this job", "1", "0", "1"],
+        ]
+        assert "data-polled" not in page  # a round that opens is an event
+        assert console.post(f"/jobs/{job_id}/cancel").status_code == 303
+        assert log_of(console.text(f"/jobs/{job_id}/live"))[0] == ["3", "post", "round 0", "1", "1", "0"]
+
+    def test_of_a_cancelled_job_gives_everything_back(self, api: Api, console: Console) -> None:
+        job_id = api.job(api.dataset()["id"])["id"]
+        console.post(f"/jobs/{job_id}/cancel")
+        assert log_of(console.text(f"/jobs/{job_id}/live")) == [
+            ["3", "release", "what it did not spend", "1", "0", "0"],
+            ["2", "reserve", "this job", "1", "0", "1"],
+        ]
+
+    def test_over_earlier_rounds_is_none(self, api: Api, console: Console) -> None:
+        opened = api.round(api.dataset()["id"])
+        api.post(f"/rounds/{opened['id']}/close")
+        job_id = api.job(opened["dataset_id"], round_ids=[opened["id"]], target_reports=None)["id"]
+        page = console.text(f"/jobs/{job_id}/live")
+        assert 'id="draws"' not in page
+        assert "It holds nothing and spends nothing" in page
+
+    def test_is_not_for_a_key_that_may_not_read_the_ledger(self, api: Api, database: Database) -> None:
+        job_id = self.central(api)
+        ask(database, held(database, job_id), 0, "gate", NANO // 4)
+        dataset_id = api.get(f"/jobs/{job_id}").json()["dataset_id"]
+        analyst, auditor = api.key("jobs"), api.key("jobs", "ledger")
+        assert analyst.get(f"/datasets/{dataset_id}/ledger").status_code == 403
+        for path in (f"/jobs/{job_id}", f"/jobs/{job_id}/live"):
+            page = Console(analyst).text(path)
+            assert "shown to keys with the scope" in page
+            assert not re.search('id="draws"|data-polled|0\\.25|0\\.75|question', page)
+            assert len(log_of(Console(auditor).text(path))) == 2
+
+
 class TestAResult:
     def result(self, api: Api, database: Database, model: ClusterModel) -> str:
         features = [vars_of_feature(feature) for feature in model.features]
@@ -208,6 +338,9 @@ class TestAResult:
         picture = console.get(f"/jobs/{job_id}/plot.svg")
         assert picture.content == api.get(f"/jobs/{job_id}/plot.svg").content
         assert "script-src" not in picture.headers["content-security-policy"]
+        pixels = console.get(f"/jobs/{job_id}/plot.png")
+        assert pixels.content == api.get(f"/jobs/{job_id}/plot.png").content
+        assert pixels.headers["content-type"] == "image/png"
         rows = list(csv.DictReader(io.StringIO(console.text(f"/jobs/{job_id}/clusters.csv"))))
         assert [(row["cluster"], row["size"], row["x"]) for row in rows] == [
             ("0", "0.25", "0.25"),
@@ -232,6 +365,7 @@ class TestAResult:
         job_id = self.result(api, database, model)
         text = words(console.get(f"/jobs/{job_id}/result"))
         assert ("No cluster stands out from the noise" in text) is (n_clusters == 0)
+        assert "<svg" in console.text(f"/jobs/{job_id}/plot.svg")
         assert console.get(f"/jobs/{job_id}/clusters.csv").status_code == 200
 
 

@@ -16,7 +16,7 @@ from service.console.datasets import CSV_COLUMNS
 from sfumato.cluster_model import ClusterModel
 from sfumato.specs import Feature
 from tests.service.api import FEATURES, Api, a_model, finish
-from tests.service.console import FORM, Console, vars_of, words
+from tests.service.console import DATASET, FORM, ROUND, UPLOAD, Console, vars_of, words
 
 ODD = '<script>alert("x")</script>&amp;\N{RIGHT-TO-LEFT OVERRIDE}שלום{{ 7 * 7 }}'
 
@@ -35,6 +35,7 @@ def everything(api: Api, database: Database) -> dict[str, str]:
     webhook = {"url": "https://hooks.example.com/", "event_types": ["job.failed"]}
     return {
         "ds": dataset_id,
+        "cds": api.dataset(trust="central", name="curated")["id"],
         "rnd": api.round(dataset_id)["id"],
         "job": job_id,
         "key": api.made("/keys", {"name": "k", "scopes": ["device"]})["id"],
@@ -45,7 +46,13 @@ def everything(api: Api, database: Database) -> dict[str, str]:
 # What each scope opens beside `admin`: (method, path, form) -> scopes. Dataset pages show what the scopes reach.
 DOORS = [
     ("GET", "/", {}, {"admin", "datasets", "records", "jobs", "ledger", "device"}),
+    ("GET", "/datasets/new", {}, {"datasets"}),
+    ("POST", "/datasets", DATASET, {"datasets"}),
     ("GET", "/datasets/{ds}", {}, {"datasets", "records", "jobs", "ledger"}),
+    ("GET", "/datasets/{ds}/rounds/new", {}, {"datasets"}),
+    ("POST", "/datasets/{ds}/rounds", ROUND | {"step": "submit"}, {"datasets"}),
+    ("GET", "/datasets/{cds}/records", {}, {"records"}),
+    ("POST", "/datasets/{cds}/records", UPLOAD, {"records"}),
     ("POST", "/datasets/{ds}/verify", {}, {"ledger"}),
     ("POST", "/datasets/{ds}/grants", {"epsilon": "1"}, {"datasets"}),
     ("GET", "/datasets/{ds}/ledger.csv", {}, {"ledger"}),
@@ -61,6 +68,10 @@ DOORS = [
     ("GET", "/jobs/{job}/events", {}, {"jobs"}),
     ("GET", "/jobs/{job}/result", {}, {"jobs"}),
     ("GET", "/jobs/{job}/plot.svg", {}, {"jobs"}),
+    ("GET", "/jobs/{job}/plot.png", {}, {"jobs"}),
+    ("GET", "/jobs/{job}/map.json", {}, {"jobs"}),
+    ("GET", "/compare?left={job}&right={job}", {}, {"jobs"}),
+    ("GET", "/compare.json?left={job}&right={job}", {}, {"jobs"}),
     ("GET", "/jobs/{job}/result.json", {}, {"jobs"}),
     ("GET", "/jobs/{job}/clusters.csv", {}, {"jobs"}),
     ("POST", "/jobs/{job}/cancel", {}, {"jobs"}),
@@ -81,15 +92,16 @@ DOORS = [
 def enter(console: Console, door: tuple[str, str, dict[str, str], set[str]], ids: dict[str, str]) -> int:
     method, path, form, _ = door
     path = path.format_map(ids)
-    answer = console.get(path) if method == "GET" else console.post(path, form)
-    return answer.status_code
+    if form == UPLOAD:
+        return console.upload(path, **form).status_code
+    return (console.get(path) if method == "GET" else console.post(path, form)).status_code
 
 
 class TestDoors:
     def test_are_every_page_there_is(self) -> None:
         from service.console.site import PAGES
 
-        named = {(method, re.sub(r"\{(ds|rnd|job|key|whk)\}", "{}", path)) for method, path, _, _ in DOORS}
+        named = {(way, re.sub(r"\{[a-z]+\}", "{}", path.partition("?")[0])) for way, path, _, _ in DOORS}
         assert {(m, re.sub(r"\{[a-z_]+\}", "{}", p)) for m, p, _ in PAGES} == named | {("POST", "/logout")}
 
     @pytest.mark.parametrize("scope", ["datasets", "records", "jobs", "device", "ledger"])
@@ -115,7 +127,7 @@ class TestDoors:
         ids, mine = everything(api, database), api.dataset(name="mine")["id"]
         bound = Console(api.key("admin", dataset_id=mine))
         for door in DOORS:
-            if door[1].startswith(("/datasets/", "/rounds/", "/jobs/")):
+            if "{" in door[1] and door[1].startswith(("/datasets/", "/rounds/", "/jobs/", "/compare")):
                 assert enter(bound, door, ids) == 404, door
         assert ids["job"] not in bound.text("/jobs")
         assert ids["ds"] not in bound.text("/")
@@ -151,7 +163,10 @@ class TestNames:
         odd = tuple(Feature(**feature) for feature in features)
         finish(database, job["id"], ClusterModel(**(vars_of(a_model()) | {"features": odd})))
         header = console.text(f"/jobs/{job['id']}/clusters.csv").splitlines()[0]
-        assert header == "cluster,size,size_error,'=HYPERLINK(1),y,'=HYPERLINK(1) error,y error"
+        assert (
+            header
+            == "cluster,size,size_error,'=HYPERLINK(1),y,'=HYPERLINK(1) error,y error,silhouette,nearest,distance"
+        )
 
 
 class TestTheOverview:
@@ -286,6 +301,13 @@ class TestAdministration:
         (secret,) = re.findall("sfk_[0-9a-f]{64}", answer.text)
         assert Api(api.http, api.database, secret).get("/jobs").status_code == 200
         assert secret not in console.text("/keys")
+
+    def test_offers_a_key_for_a_dataset(self, api: Api, console: Console) -> None:
+        dataset_id = api.dataset()["id"]
+        href = html.unescape(
+            re.findall(r'href="/console(/keys[^"#]*)#new"', console.text(f"/datasets/{dataset_id}"))[0]
+        )
+        assert f'name="dataset_id" type="text" value="{dataset_id}"' in console.text(href)
 
     def test_revokes_and_replaces_keys(self, api: Api, console: Console) -> None:
         made = api.made("/keys", {"name": "k", "scopes": ["jobs"]})

@@ -1,0 +1,283 @@
+// Draws maps of results: each <canvas data-map="..."> fetches its numbers and draws them; a pointer reads a cell.
+"use strict";
+(() => {
+  const INK = "#222222";
+  const GREY = "#888888";
+  const HIGHEST = 520; // pixels: a map and what is said of it fit a screen
+  const EDGE = { left: 52, right: 20, top: 10, bottom: 40 };
+  const round = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+  const degrees = (value, below, above) => `${round(Math.abs(value))}°${value < 0 ? below : value > 0 ? above : ""}`;
+
+  function unpack(text, Kind) {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    return new Kind(bytes.buffer);
+  }
+
+  function rgb(hex) {
+    return [1, 3, 5].map((place) => Number.parseInt(hex.slice(place, place + 2), 16));
+  }
+
+  // White to the hue, and on to its shade: as sfumato.shading.shaded has it.
+  function shade(hue, tone) {
+    const light = Math.min(tone / 0.62, 1);
+    const dark = 1 - 0.55 * Math.min(Math.max((tone - 0.62) / 0.38, 0), 1);
+    return hue.map((part) => (255 + (part - 255) * light) * dark);
+  }
+
+  function cellImage(map) {
+    const { columns, rows, mean, peak } = map.cells;
+    const image = new ImageData(columns, rows);
+    const hues = map.colours.map(rgb);
+    for (let row = 0; row < rows; row += 1) {
+      for (let column = 0; column < columns; column += 1) {
+        const from = row * columns + column;
+        const tone = map.density === null ? 0.3 : peak > 0 ? Math.log1p(map.density[from] / mean) / peak : 0;
+        const to = 4 * ((rows - 1 - row) * columns + column); // pictures begin above
+        image.data.set([...shade(hues[map.labels[from]], tone), 255], to);
+      }
+    }
+    const canvas = document.createElement("canvas");
+    canvas.width = columns;
+    canvas.height = rows;
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    return canvas;
+  }
+
+  class Drawing {
+    constructor(canvas) {
+      this.canvas = canvas;
+      this.figure = canvas.closest("figure");
+      this.readout = this.figure.querySelector("[data-readout]");
+      canvas.addEventListener("pointermove", (event) => this.tell(event));
+      canvas.addEventListener("pointerleave", () => this.say(""));
+      new ResizeObserver(() => this.map && this.width !== canvas.clientWidth && this.draw()).observe(canvas);
+    }
+
+    async load() {
+      const query = new URLSearchParams(new FormData(document.querySelector("form[data-view]"))).toString();
+      const separator = this.canvas.dataset.map.includes("?") ? "&" : "?";
+      const answer = await fetch(`${this.canvas.dataset.map}${separator}${query}`, { headers: { accept: "application/json" } });
+      if (answer.redirected || !answer.ok) {
+        this.say(answer.redirected ? "The session is over: sign in again." : "The map is not there.");
+        return;
+      }
+      const map = await answer.json();
+      const began = performance.now();
+      map.labels = map.cells === null ? null : unpack(map.cells.labels, Uint16Array);
+      map.density = map.cells === null || map.cells.density === null ? null : unpack(map.cells.density, Float32Array);
+      map.image = map.cells === null ? null : cellImage(map);
+      this.map = map;
+      this.draw();
+      this.canvas.dataset.milliseconds = String(performance.now() - began);
+    }
+
+    x(value) { return EDGE.left + ((value - this.map.across.lower) / (this.map.across.upper - this.map.across.lower)) * this.inner.width; }
+
+    y(value) { return EDGE.top + (1 - (value - this.map.up.lower) / (this.map.up.upper - this.map.up.lower)) * this.inner.height; }
+
+    draw() {
+      const { canvas, map } = this;
+      const shown = new Set(new FormData(document.querySelector("form[data-view]")).getAll("show"));
+      this.width = canvas.clientWidth;
+      const ratio = Math.min(Math.max(map.ratio ?? 1.6, 0.5), 4);
+      const height = Math.min(Math.max((this.width - EDGE.left - EDGE.right) / ratio, 80), HIGHEST);
+      const width = Math.max(Math.min(this.width - EDGE.left - EDGE.right, height * ratio), 50); // true in both directions
+      this.inner = { width, height };
+      const dense = window.devicePixelRatio || 1;
+      canvas.width = Math.round(this.width * dense);
+      canvas.height = Math.round((height + EDGE.top + EDGE.bottom) * dense);
+      canvas.style.height = `${height + EDGE.top + EDGE.bottom}px`;
+      const pen = canvas.getContext("2d");
+      pen.setTransform(dense, 0, 0, dense, 0, 0);
+      pen.fillStyle = "#ffffff";
+      pen.fillRect(0, 0, canvas.width, canvas.height);
+      pen.save();
+      pen.beginPath();
+      pen.rect(EDGE.left, EDGE.top, width, height);
+      pen.clip();
+      if (map.image !== null && shown.has("density")) this.cells(pen);
+      if (map.image !== null && shown.has("borders")) this.borders(pen);
+      this.lines(pen);
+      if (shown.has("centres")) this.ellipses(pen);
+      pen.restore();
+      this.axes(pen);
+      if (shown.has("centres")) this.numbers(pen);
+      this.scaleBar(pen);
+    }
+
+    cells(pen) {
+      const [wide, high] = this.map.cells.reach;
+      pen.imageSmoothingEnabled = false;
+      const tall = this.inner.height * high;
+      pen.drawImage(this.map.image, EDGE.left, EDGE.top + this.inner.height - tall, this.inner.width * wide, tall);
+    }
+
+    borders(pen) {
+      const { labels, density } = this.map;
+      const { columns, rows, adaptive, reach } = this.map.cells;
+      const wide = (this.inner.width * reach[0]) / columns;
+      const high = (this.inner.height * reach[1]) / rows;
+      const bottom = EDGE.top + this.inner.height;
+      const edges = (differ) => {
+        const path = new Path2D();
+        for (let row = 0; row < rows; row += 1) {
+          for (let column = 0; column < columns; column += 1) {
+            const here = row * columns + column;
+            const [x, y] = [EDGE.left + (column + 1) * wide, bottom - (row + 1) * high];
+            if (column + 1 < columns && differ(here, here + 1)) { path.moveTo(x, y); path.lineTo(x, y + high); }
+            if (row + 1 < rows && differ(here, here + columns)) { path.moveTo(x - wide, y); path.lineTo(x, y); }
+          }
+        }
+        return path;
+      };
+      if (adaptive) { // cells of different sizes
+        pen.strokeStyle = "#88888899";
+        pen.lineWidth = 0.5;
+        pen.stroke(edges((one, other) => density[one] !== density[other]));
+      }
+      const path = edges((one, other) => labels[one] !== labels[other]);
+      pen.strokeStyle = "#ffffff";
+      pen.lineWidth = 2.5;
+      pen.stroke(path);
+      pen.strokeStyle = "#444444";
+      pen.lineWidth = 1;
+      pen.stroke(path);
+    }
+
+    lines(pen) {
+      const { map } = this;
+      pen.beginPath();
+      for (const flat of map.coasts) {
+        for (let place = 0; place < flat.length; place += 2) {
+          pen[place === 0 ? "moveTo" : "lineTo"](this.x(flat[place]), this.y(flat[place + 1]));
+        }
+      }
+      pen.strokeStyle = "#555555";
+      pen.lineWidth = 0.7;
+      pen.stroke();
+      pen.beginPath();
+      for (const at of map.meridians) { pen.moveTo(this.x(at), EDGE.top); pen.lineTo(this.x(at), EDGE.top + this.inner.height); }
+      for (const at of map.parallels) { pen.moveTo(EDGE.left, this.y(at)); pen.lineTo(EDGE.left + this.inner.width, this.y(at)); }
+      pen.strokeStyle = GREY;
+      pen.lineWidth = 0.5;
+      pen.setLineDash([1, 3]);
+      pen.stroke();
+      pen.setLineDash([]);
+    }
+
+    ellipses(pen) {
+      const { map } = this;
+      pen.strokeStyle = INK;
+      for (const { centre, reach, apart } of map.centres) {
+        const [x, y] = [this.x(centre[0]), this.y(centre[1])];
+        pen.lineWidth = 1.3;
+        if (apart) { pen.beginPath(); pen.moveTo(x - 5, y); pen.lineTo(x + 5, y); pen.moveTo(x, y - 5); pen.lineTo(x, y + 5); pen.stroke(); }
+        if (reach === null) continue;
+        const across = (reach[0] / (map.across.upper - map.across.lower)) * this.inner.width;
+        const up = (reach[1] / (map.up.upper - map.up.lower)) * this.inner.height;
+        pen.beginPath();
+        pen.ellipse(x, y, across, up, 0, 0, 2 * Math.PI);
+        pen.strokeStyle = "#ffffff";
+        pen.lineWidth = 3;
+        pen.stroke();
+        pen.strokeStyle = INK;
+        pen.lineWidth = 1.3;
+        pen.stroke();
+      }
+    }
+
+    axes(pen) {
+      const { map } = this;
+      pen.strokeStyle = GREY;
+      pen.lineWidth = 1;
+      pen.strokeRect(EDGE.left, EDGE.top, this.inner.width, this.inner.height);
+      pen.fillStyle = "#444444";
+      pen.font = "12px system-ui, sans-serif";
+      const label = ({ name, unit }) => (unit ? `${name} (${unit})` : name);
+      const ticks = (axis, given) => given.length > 0 ? given : [0, 0.25, 0.5, 0.75, 1].map((part) => axis.lower + part * (axis.upper - axis.lower));
+      const bottom = EDGE.top + this.inner.height;
+      pen.textAlign = "center";
+      const few = this.inner.width < 380 ? 2 : 1; // a phone has room for every other one
+      for (const [place, at] of ticks(map.across, map.meridians).entries()) {
+        if (place % few === 0) pen.fillText(map.meridians.length > 0 ? degrees(at, "W", "E") : round(at), this.x(at), bottom + 15);
+      }
+      pen.fillText(label(map.across), EDGE.left + this.inner.width / 2, bottom + 33, this.inner.width);
+      pen.textAlign = "right";
+      for (const at of ticks(map.up, map.parallels)) pen.fillText(map.parallels.length > 0 ? degrees(at, "S", "N") : round(at), EDGE.left - 5, this.y(at) + 4, EDGE.left - 18);
+      pen.save();
+      pen.translate(11, EDGE.top + this.inner.height / 2);
+      pen.rotate(-Math.PI / 2);
+      pen.textAlign = "center";
+      pen.fillText(label(map.up), 0, 0, this.inner.height);
+      pen.restore();
+    }
+
+    numbers(pen) {
+      pen.font = "bold 11px system-ui, sans-serif";
+      pen.textAlign = "center";
+      pen.textBaseline = "middle";
+      for (let cluster = this.map.centres.length - 1; cluster >= 0; cluster -= 1) { // the largest lies on top
+        const [x, y] = [this.x(this.map.centres[cluster].seat[0]), this.y(this.map.centres[cluster].seat[1])];
+        pen.beginPath();
+        pen.arc(x, y, 9, 0, 2 * Math.PI);
+        pen.fillStyle = "#ffffff";
+        pen.fill();
+        pen.strokeStyle = this.map.colours[cluster];
+        pen.lineWidth = 2.5;
+        pen.stroke();
+        pen.fillStyle = INK;
+        pen.fillText(String(cluster), x, y + 0.5);
+      }
+      pen.textBaseline = "alphabetic";
+    }
+
+    scaleBar(pen) {
+      const { scale, across } = this.map;
+      if (scale === null) return;
+      const [x, y] = [EDGE.left + 12, EDGE.top + this.inner.height - 12];
+      const long = (scale.degrees / (across.upper - across.lower)) * this.inner.width;
+      pen.font = "11px system-ui, sans-serif";
+      pen.fillStyle = "#ffffffcc";
+      pen.fillRect(x - 4, y - 20, Math.max(long, pen.measureText(scale.text).width) + 8, 27);
+      pen.fillStyle = pen.strokeStyle = INK;
+      pen.textAlign = "left";
+      pen.fillText(scale.text, x, y - 7);
+      pen.lineWidth = 1.5;
+      pen.beginPath();
+      pen.moveTo(x, y - 3); pen.lineTo(x, y + 3); pen.moveTo(x, y); pen.lineTo(x + long, y); pen.moveTo(x + long, y - 3); pen.lineTo(x + long, y + 3);
+      pen.stroke();
+    }
+
+    tell(event) {
+      const { map } = this;
+      if (!map) return;
+      const box = this.canvas.getBoundingClientRect();
+      const right = (event.clientX - box.left - EDGE.left) / this.inner.width;
+      const above = 1 - (event.clientY - box.top - EDGE.top) / this.inner.height;
+      if (right < 0 || right >= 1 || above < 0 || above >= 1) { this.say(""); return; }
+      const place = (axis, part) => `${axis.name} ${round(axis.lower + part * (axis.upper - axis.lower))}`;
+      let text = `${place(map.across, right)}, ${place(map.up, above)}`;
+      if (map.cells !== null) {
+        const { columns, rows, reach } = map.cells;
+        const cell = Math.floor((above / reach[1]) * rows) * columns + Math.floor((right / reach[0]) * columns);
+        text += `: cluster ${map.labels[cell]}`;
+        if (map.density !== null) text += `, ${(100 * map.density[cell]).toPrecision(3)} % of people in this cell (estimated)`;
+      }
+      this.say(text);
+    }
+
+    say(text) { this.readout.textContent = text; }
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const maps = [...document.querySelectorAll("canvas[data-map]")].map((canvas) => new Drawing(canvas));
+    const form = document.querySelector("form[data-view]");
+    for (const hidden of document.querySelectorAll("form[data-view], [data-figure]")) hidden.hidden = false;
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("change", (event) => {
+      if (event.target.name !== "show") maps.forEach((each) => each.load());
+      else maps.forEach((each) => each.draw());
+    });
+    maps.forEach((each) => each.load());
+  });
+})();
