@@ -8,9 +8,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 READY := .venv/.ready
 SLOW := slow
+PEERS_WITHOUT_WHEEL := multi-freq-ldpy pyclustering
 
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-production serve audit test test-slow browser lint format openapi openapi-check openapi-breaking openapi-lint sdks sdk-typescript bench load faults lock clean
+.PHONY: help demo demo-production serve audit test test-slow browser lint format openapi openapi-check openapi-breaking openapi-lint sdks sdk-typescript docs bench speed load peers-lock faults lock clean
 
 help: ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -27,11 +28,14 @@ serve: $(READY) ## The whole service on this machine: gateway, worker, SQLite un
 audit: $(READY) ## Every claim of privacy looked at; ARGS="--quick", "--planted"
 	@$(BIN)/sfumato audit $(ARGS)
 
+# Twice as many as there are cores: many a test waits, for a lease to lapse or a server to start.
+PROCESSES := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
+
 test: $(READY) ## The fast tests, on SQLite and on PostgreSQL + Redis
-	$(BIN)/pytest -n auto $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) $(ARGS)
 
 test-slow: $(READY) ## The heavy tests: statistics and faults
-	$(BIN)/pytest -n auto -m "$(SLOW)" $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) -m "$(SLOW)" $(ARGS)
 
 browser: $(READY) ## The console in Chromium: the one on the path, or SFUMATO_TEST_CHROMIUM
 	$(BIN)/pytest tests/browser -m slow $(ARGS)
@@ -70,7 +74,7 @@ sdk-typescript: ## The TypeScript package, with types made from the description,
 	@mkdir -p build/sdks
 	cd sdk/typescript && npm pack --ignore-scripts --pack-destination ../../build/sdks
 
-sdks: build/sdks/.ready ## The Kotlin and Swift clients, generated into build/sdks and checked (needs Java 11 and node 20)
+sdks: build/sdks/.ready ## The Kotlin and Swift clients, generated and checked, and the Kotlin device held to the vectors (needs Java 11 and node 20)
 	npm ci --prefix openapi/generators/kotlin
 	build/sdks/.venv/bin/python tools/sdks.py $(ARGS)
 
@@ -80,8 +84,36 @@ build/sdks/.ready: openapi/generators/requirements.lock $(READY)
 		-r openapi/generators/requirements.lock
 	@touch $@
 
+docs: build/docs/.ready ## The documentation as a site in build/site, strictly: nothing leads nowhere or asks anybody else
+	@$(BIN)/python -m tools.site
+
+build/docs/.ready: tools/site/requirements.lock $(READY)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/docs/.venv
+	$(BIN)/uv pip install --quiet --python build/docs/.venv/bin/python --require-hashes --only-binary :all: \
+		-r tools/site/requirements.lock
+	@touch $@
+
 bench: $(READY) ## Quality of clustering, beside other methods; ARGS="--quick", "--data DIR --out DIR"
 	@$(BIN)/python -m benchmarks.quality local --out build/benchmarks $(ARGS)
+
+speed: $(READY) build/peers/.ready ## Speed, beside peers and what the machine can do; ARGS="--quick", GROUPS="ingest cold", OUT=DIR
+	@$(BIN)/python -m benchmarks.speed $(or $(GROUPS),all) --out $(or $(OUT),build/speed) $(ARGS)
+
+# Wheels alone, but for the two peers that have none: see peers.in.
+build/peers/.ready: benchmarks/speed/peers.lock $(READY)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/peers/.venv
+	sed -n '/^setuptools==/,/# via/p' benchmarks/speed/peers.lock > build/peers/build.lock
+	$(BIN)/uv pip install --quiet --python build/peers/.venv/bin/python --require-hashes --only-binary :all: \
+		-r build/peers/build.lock
+	$(BIN)/uv pip install --quiet --python build/peers/.venv/bin/python --require-hashes --only-binary :all: \
+		$(foreach peer,$(PEERS_WITHOUT_WHEEL),--no-binary $(peer)) --no-build-isolation -r benchmarks/speed/peers.lock
+	@touch $@
+
+peers-lock: $(READY) ## Pin benchmarks/speed/peers.lock again; ARGS=--upgrade takes the newest versions
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --only-binary :all: \
+		$(foreach peer,$(PEERS_WITHOUT_WHEEL),--no-binary $(peer)) --build-constraint benchmarks/speed/peers.in \
+		--generate-hashes --no-emit-index-url --custom-compile-command "make peers-lock" \
+		--output-file benchmarks/speed/peers.lock $(ARGS) benchmarks/speed/peers.in
 
 load: $(READY) ## Many clients against several gateways and workers; ARGS="--clients 100 --seconds 60"
 	@$(BIN)/python -m benchmarks.load $(ARGS)
@@ -92,7 +124,7 @@ faults: $(READY) ## Faults against a service of its own; ARGS="--faults 500 --ba
 lock: $(READY) ## Pin requirements.lock again; ARGS=--upgrade takes the newest versions
 	$(BIN)/uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --only-binary :all: \
 		--generate-hashes --no-emit-index-url --no-emit-package sfumato --custom-compile-command "make lock" \
-		--extra demo --extra dev --extra otel --output-file requirements.lock $(ARGS) pyproject.toml
+		--extra demo --extra dev --extra otel --extra scale --output-file requirements.lock $(ARGS) pyproject.toml
 
 clean: ## Remove the environment and everything that was built
 	rm -rf .venv build dist demo-out *.egg-info sdk/python/*.egg-info sdk/python/build

@@ -1,6 +1,7 @@
 """The gateway: what it is made of, and in which order a request passes it.
 
-RequestContext (id, problems, log) → Authentication → BodyLimit → ReportIngest → DeviceDesk → the routes.
+RequestContext (id, problems, log) → Authentication → BodyLimit → DeviceDesk → the routes.
+Reports go another way, on which the framework is not: RequestContext → Authentication → BodyLimit → ReportIngest.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.db import Database
 from models.doorbell import open_doorbell
@@ -31,6 +33,7 @@ from service.console import PATH as CONSOLE_PATH
 from service.console import Console
 from service.cors import DeviceCors
 from service.device_rounds import DeviceDesk, DeviceRounds
+from service.ingest import PATH as REPORTS_PATH
 from service.ingest import ReportIngest
 from service.limits import RateLimits
 from service.metrics import GatewayMetrics
@@ -50,6 +53,17 @@ NOUNS = (datasets, ledger, records, rounds, forecasts, jobs, results, keys, audi
 UPLOADS_AT_ONCE = 2  # of the largest size: what all uploads under way may hold together
 
 
+class Gateway(FastAPI):
+    """The framework's application, and in front of it the way of reports."""
+
+    reports: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the lifespan."""
+        is_report = scope["type"] == "http" and REPORTS_PATH.fullmatch(scope["path"])
+        await (self.reports if is_report else super().__call__)(scope, receive, send)
+
+
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     """A gateway over one database.
 
@@ -66,10 +80,10 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         wait_seconds=settings.database_wait_seconds,
     )
     redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    doorbell = open_doorbell(redis_url, settings.poll_seconds)
+    doorbell = open_doorbell(redis_url, settings.poll_seconds, settings.database_file)
     uploads = Uploads(UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES))
     metrics, tracer = GatewayMetrics(), open_tracer(settings, "sfumato-gateway")
-    notices, stopping = Notices(redis_url), asyncio.Event()
+    notices, stopping = Notices(redis_url, settings.database_file), asyncio.Event()
     writer = ReportWriter(database, doorbell, metrics, notices)
     limits = RateLimits(settings, metrics)
     readiness = Readiness(settings, database, writer)
@@ -113,7 +127,18 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
             if ours:
                 database.close()
 
-    app = FastAPI(
+    common = [
+        *_cors(settings),
+        Middleware(RequestContext, metrics=metrics, stopping=services.stopping),
+        Middleware(Authentication, keys=services.keys, limits=limits),
+        Middleware(
+            BodyLimit,
+            max_bytes=settings.max_body_bytes,
+            max_records_bytes=settings.max_records_bytes,
+            slow_seconds=settings.slow_seconds,
+        ),
+    ]
+    app = Gateway(
         title="Sfumato",
         version=version("sfumato-server"),
         lifespan=lifespan,
@@ -125,20 +150,14 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         exception_handlers={HTTPException: _hand_on, RequestValidationError: _hand_on},
         middleware=[
             *_traced(tracer),
-            *_cors(settings),
-            Middleware(RequestContext, metrics=metrics, stopping=services.stopping),
-            Middleware(Authentication, keys=services.keys, limits=limits),
-            Middleware(
-                BodyLimit,
-                max_bytes=settings.max_body_bytes,
-                max_records_bytes=settings.max_records_bytes,
-                slow_seconds=settings.slow_seconds,
-            ),
-            Middleware(ReportIngest, services=services),
+            *common,
             Middleware(DeviceDesk, device_rounds=services.device_rounds),
         ],
     )
     app.state.services = services
+    app.reports = ReportIngest(services=services)
+    for each in reversed(common):
+        app.reports = each.cls(app.reports, *each.args, **each.kwargs)
     app.include_router(health.router)
     for noun in NOUNS:
         app.include_router(noun.router, dependencies=[Security(documented_key)])

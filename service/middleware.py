@@ -4,6 +4,9 @@ import asyncio
 import re
 import secrets
 import time
+from collections.abc import Awaitable, Generator
+from functools import partial
+from typing import Any
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -133,6 +136,43 @@ async def send_problem(send: Send, problem: Problem, request_id: str) -> None:
     await send_body(send, problem.status, MEDIA_TYPE.encode(), problem.body(request_id), *more)
 
 
+class Begun:
+    """An awaitable that was run up to where it first waits.
+
+    Attributes
+    ----------
+    is_over : bool
+        It waits for nothing: `result` is what it came to. What it raised was raised here.
+    """
+
+    __slots__ = ("_step", "_waits_for", "is_over", "result")
+
+    def __init__(self, awaitable: Awaitable[Any]) -> None:
+        self._step: Generator[Any, Any, Any] = awaitable.__await__()
+        self._waits_for: Any = None
+        self.is_over = False
+        self.result: Any = None
+        try:
+            self._waits_for = next(self._step)
+        except StopIteration as end:
+            self.is_over, self.result = True, end.value
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """The rest of it; whoever cancels it cancels what it waits for."""
+        waits_for = self._waits_for
+        while True:
+            try:
+                sent = yield waits_for
+            except BaseException as error:
+                go_on = partial(self._step.throw, error)
+            else:
+                go_on = partial(self._step.send, sent)
+            try:
+                waits_for = go_on()
+            except StopIteration as end:
+                return end.value
+
+
 class BodyLimit:
     """Refuses bodies that are too large, by their declared length or as they arrive, or too slow.
 
@@ -180,9 +220,14 @@ class BodyLimit:
             if is_over:  # what comes now is the disconnect, whenever that is
                 return await receive()
             began = clock()
+            begun = Begun(receive())
+            message: Message
             try:
-                async with asyncio.timeout_at(min(deadline, began + patience)):
-                    message = await receive()
+                if begun.is_over:  # most bodies come with their head, and to look costs less than a timer
+                    message = begun.result
+                else:
+                    async with asyncio.timeout_at(min(deadline, began + patience)):
+                        message = await begun
             except TimeoutError:
                 pace = f"less than {PACE_BYTES} bytes of it in {self._slow_seconds:g}"
                 raise RequestTimeout(f"the body did not arrive within {seconds} seconds, or {pace}") from None

@@ -2,21 +2,21 @@
 
 What this process changes it tells its own requests in memory, and the other gateways over
 Redis, from a task of its own: no request waits for that. What others tell is heard by one
-subscription, asked twice a second whether it is there. Without Redis, and while it is
-away, what other processes change is found by polling.
+subscription, asked twice a second whether it is there. Without Redis a worker of the same
+machine is heard through a pipe. Without either, and while Redis is away, what other
+processes change is found by polling.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import redis.asyncio
 import structlog
-from redis import RedisError
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from models import bulletin
+from models.named_pipe import NamedPipe
 
 PATIENCE_SECONDS = 0.25  # a Redis that does not answer within this is away
 PING_SECONDS = 0.5  # a subscription that hears nothing for so long is asked whether it is there
@@ -25,7 +25,8 @@ AGAIN_SECONDS = (0.1, 1.0)  # between attempts to subscribe: first, longest
 SOON_SECONDS = 1.0  # progress is told so late, and so often, at most
 MAX_UNSENT = 10_000  # ids that wait to be told to others
 
-_FAILURES = (RedisError, OSError, TimeoutError)
+if TYPE_CHECKING:
+    import redis.asyncio
 
 log = structlog.get_logger(__name__)
 
@@ -36,17 +37,21 @@ class Notices:
     Parameters
     ----------
     redis_url : str, optional
-        Without, only what this process tells is heard.
+    database_file : Path, optional
+        Of an embedded database: without Redis, what its workers tell is heard beside it. Without either, only
+        what this process tells is.
     """
 
-    def __init__(self, redis_url: str | None) -> None:
+    def __init__(self, redis_url: str | None, database_file: Path | None = None) -> None:
         self._redis_url = redis_url
+        self._pipe = bulletin.pipe_beside(database_file) if redis_url is None and database_file is not None else None
         self._origin = bulletin.origin()
         self._on_change: list[Callable[[str], None]] = []
         self._on_subscription: list[Callable[[], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._client: redis.asyncio.Redis | None = None
+        self._failures: tuple[type[Exception], ...] = (OSError, TimeoutError)
         self._unsent: dict[str, None] = {}
         self._has_unsent = asyncio.Event()
         self._soon: dict[str, None] = {}
@@ -66,8 +71,15 @@ class Notices:
     def start(self) -> None:
         """Begin to listen; in the event loop."""
         self._loop = asyncio.get_running_loop()
+        if self._pipe is not None and (file := self._pipe.open()) is not None:
+            self._loop.add_reader(file, self._hear_pipe, self._pipe)
         if self._redis_url is None:
             return
+        import redis.asyncio  # a tenth of a second that those pay who have a Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        self._failures = (redis.RedisError, OSError, TimeoutError)
         self._client = redis.asyncio.Redis.from_url(
             self._redis_url,
             socket_timeout=PATIENCE_SECONDS,
@@ -88,6 +100,9 @@ class Notices:
                 await task
         if self._client is not None:
             await self._client.aclose()
+        if self._pipe is not None and self._loop is not None and (file := self._pipe.open()) is not None:
+            self._loop.remove_reader(file)
+            self._pipe.close()
         self._loop, self._tasks, self._client = None, [], None
 
     def tell(self, *ids: str) -> None:
@@ -126,29 +141,34 @@ class Notices:
             for call in self._on_change:
                 call(each)
 
+    def _hear_pipe(self, pipe: NamedPipe) -> None:
+        for line in pipe.hear():
+            _, ids = bulletin.read(line.encode())
+            self._changed(ids)
+
     # ---- Redis ----
 
-    async def _send(self, client: redis.asyncio.Redis) -> None:
+    async def _send(self, client: "redis.asyncio.Redis") -> None:
         while True:
             await self._has_unsent.wait()
             self._has_unsent.clear()
             ids, self._unsent = list(self._unsent), {}
-            with suppress(*_FAILURES):  # the subscription finds out
+            with suppress(*self._failures):  # the subscription finds out
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     for message in bulletin.messages(self._origin, ids):
                         await client.publish(bulletin.CHANNEL, message)
 
-    async def _subscribe(self, client: redis.asyncio.Redis) -> None:
+    async def _subscribe(self, client: "redis.asyncio.Redis") -> None:
         pause, longest = AGAIN_SECONDS
         while True:
             try:
                 await self._hear(client)
-            except _FAILURES:
+            except self._failures:
                 pause = AGAIN_SECONDS[0] if self.is_subscribed else min(2 * pause, longest)
             self._note(is_subscribed=False)
             await asyncio.sleep(pause)
 
-    async def _hear(self, client: redis.asyncio.Redis) -> None:
+    async def _hear(self, client: "redis.asyncio.Redis") -> None:
         """Listen until Redis is away, which raises."""
         pubsub = client.pubsub()
         try:

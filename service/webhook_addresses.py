@@ -17,14 +17,14 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 _PORTS = {"https": 443, "http": 80}
-_FIRST_FREE_PORT = 1024  # below it only the scheme's own: mail servers and the like are not to be spoken to
+FIRST_FREE_PORT = 1024  # below it only the scheme's own: mail servers and the like are not to be spoken to
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # what resolvers take for (a part of) an IPv4 address
 _MAX_HOST = 253
 
 # Beside what `ipaddress` calls not global, which differs between versions of Python.
-_NEVER = tuple(
+NEVER = tuple(
     ip_network(each)
     for each in (
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
@@ -104,8 +104,8 @@ def _port(parts: SplitResult, port: int | None) -> int:
         if parts.netloc.endswith(":"):
             raise BadUrl("a port is missing after the colon")
         return _PORTS[parts.scheme]
-    if port != _PORTS[parts.scheme] and port < _FIRST_FREE_PORT:
-        raise BadUrl(f"the port must be {_PORTS[parts.scheme]}, or {_FIRST_FREE_PORT} or more")
+    if port != _PORTS[parts.scheme] and port < FIRST_FREE_PORT:
+        raise BadUrl(f"the port must be {_PORTS[parts.scheme]}, or {FIRST_FREE_PORT} or more")
     return port
 
 
@@ -152,7 +152,7 @@ def is_allowed(address: Address, networks: Sequence[Network]) -> bool:
         return is_allowed(inner, networks)
     if any(address in network for network in networks if network.version == address.version):
         return True
-    if any(address in network for network in _NEVER if network.version == address.version):
+    if any(address in network for network in NEVER if network.version == address.version):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 

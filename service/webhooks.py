@@ -175,5 +175,4 @@ class WebhookSender:
             return look(session)
 
     def _write(self, change: Callable[[Session], Found]) -> Found:
-        with self._database.transaction() as session:
-            return change(session)
+        return self._database.run("send_webhooks", change)

@@ -1,8 +1,9 @@
-"""Group commit: one thread stores reports, all that wait the moment the last commit has ended.
+"""Group commit: one thread stores reports, all that wait once the last commit has ended.
 
 Nobody waits for a timer. While one commit is under way (a millisecond or so) the next group
-gathers; under load a group is large and costs each report little, without load it is one
-report. A request is answered after its commit, and all of a request is in one commit.
+gathers, and goes on to until a turn of the event loop brings no more: under load a group is
+large and costs each report little, without load it is one report. A request is answered after
+its commit, and all of a request is in one commit.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from service.problems import Unavailable
 from service.reports import Packed
 
 GROUP_BYTES = 16 << 20  # about so much in one commit: workers read a row at a time
+MAX_TURNS = 16  # of the event loop that a group gathers for, while each brings more
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +67,8 @@ class ReportWriter:
         self._notices = notices or Notices(None)
         self._changed = threading.Condition()
         self._pending: deque[_Waiting] = deque()
+        self._is_handed_over = False  # what is pending is a group: nothing more came
+        self._gathering_loop: asyncio.AbstractEventLoop | None = None
         self._is_ending = False
         self._thread: threading.Thread | None = None
 
@@ -104,15 +108,28 @@ class ReportWriter:
             if self._thread is None or self._is_ending:
                 raise Unavailable("the service is ending")
             self._pending.append(waiting)
-            self._changed.notify()
+            is_first, self._gathering_loop = self._gathering_loop is not loop, loop
+        if is_first:
+            loop.call_soon(self._gather, loop, 1, 1)
         await waiting.stored
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, n_before: int, turn: int) -> None:
+        """Hand over what waits, unless the event loop's last turn brought more."""
+        n_now = len(self._pending)
+        if n_now > n_before and turn < MAX_TURNS:
+            loop.call_soon(self._gather, loop, n_now, turn + 1)
+            return
+        with self._changed:
+            self._gathering_loop, self._is_handed_over = None, bool(self._pending)
+            self._changed.notify()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._pending and not self._is_ending:
+                while not (self._is_handed_over and self._pending) and not self._is_ending:
                     self._changed.wait()
                 group = self._take()
+                self._is_handed_over = bool(self._pending)  # more than one commit takes
             if not group:
                 return
             began = time.perf_counter()

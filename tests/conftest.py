@@ -75,6 +75,13 @@ def _redis_session_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def redis_session_url(_redis_session_url: str, _redis_databases: Iterator[int]) -> str:
+    """URL of a Redis database for many tests; those that ask for an empty one may empty it."""
+    url = make_url(_redis_session_url).set(database=str(next(_redis_databases)))
+    return url.render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="session")
 def _redis_databases() -> Iterator[int]:
     """Database numbers in turn: no two pytest processes share one, and neighbouring tests hardly do."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

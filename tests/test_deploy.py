@@ -1,6 +1,7 @@
 """The Kubernetes manifests: valid by Kubernetes' own schemas, true to each other and to the software."""
 
 from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from models.settings import Settings
 from service import server
 from service.app import create_app
 from service.metrics import GatewayMetrics
+from service.webhook_addresses import FIRST_FREE_PORT, NEVER, is_allowed
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "kubernetes"
 VERSIONS = ("1.29", "1.37")  # the oldest and the newest the schemas come for
@@ -178,6 +180,26 @@ class TestThePods:
         named = {port["port"] for policy in of_kind("NetworkPolicy") for rule in policy["spec"].get("ingress", ())
                  for port in rule["ports"]}  # fmt: skip
         assert named == set(ports)
+
+    def test_may_send_webhooks_where_gateways_do_and_nowhere_else(self) -> None:
+        (policy,) = (p for p in of_kind("NetworkPolicy") if p["metadata"]["name"] == "sfumato-webhooks")
+        (rule,) = policy["spec"]["egress"]
+        blocks = [each["ipBlock"] for each in rule["to"]]
+
+        def is_open(address: str) -> bool:
+            at = ip_address(address)
+            return any(
+                at in ip_network(block["cidr"]) and not any(at in ip_network(each) for each in block["except"])
+                for block in blocks
+            )
+
+        for network in NEVER:
+            assert not is_open(str(network[0])), network
+            assert not is_open(str(network[-1])), network
+        public = ("1.1.1.1", "223.255.255.254", "2606:4700::1111", "2a00:1450::1")
+        assert all(is_open(address) and is_allowed(ip_address(address), ()) for address in public)
+        ports = [(each["port"], each.get("endPort")) for each in rule["ports"]]
+        assert ports == [(443, None), (FIRST_FREE_PORT, 65535)]
 
     def test_have_time_to_drain(self) -> None:
         drain = float(environment("gateway")["SFUMATO_DRAIN_SECONDS"])

@@ -384,3 +384,37 @@ class TestSlow:
             with zipfile.ZipFile(wheel) as archive:
                 held = {name for name in archive.namelist() if ".dist-info/" not in name}
             assert held == expected
+
+
+class TestBothDatabases:
+    # Whoever asks the fixtures for a database is given one of each kind. These make a file of SQLite's themselves.
+    OF_ONE_ALONE: ClassVar[dict[str, str]] = {
+        "tests/conftest.py": "the fixtures",
+        "tests/service/conftest.py": "the fixtures",
+        "tests/faults/world.py": "either kind, as its command line asks",
+        "tests/browser/scenes.py": "about pages; test_console_production walks over PostgreSQL",
+        "tests/contract/test_schemathesis.py": "about the description, against one command, `sfumato serve`",
+        "tests/sdks/test_browser.py": "about the SDK, against `sfumato serve`",
+        "tests/sfumato/test_live.py": "about the SDK, against `sfumato serve`",
+        "tests/service/test_cli.py": "the commands of a home, which is where SQLite is",
+        "tests/service/test_record_commands.py": "the commands of a home",
+        "tests/service/test_serve.py": "`sfumato serve`, which is SQLite's",
+        "tests/service/test_side_channels_records.py": "the same bytes twice need the same file twice",
+        "tests/service/test_slow_clients.py": "sockets; what they do ends before any database",
+        "tests/benchmarks/speed/test_growth.py": "how a file grows; PostgreSQL's rows are measured by the benchmark",
+        "tests/models/test_named_pipe.py": "what the setting says, nothing is opened",
+        "tests/workers/test_dask.py": "the fast half of test_dask_lost.py, which has both",
+        "tests/workers/test_dask_lost.py": "both, and a file that is another's",
+        "tests/models/test_backup.py": "the commands of docs/operations.md, one set a database",
+        "tests/models/test_db.py": "where a file may be",
+        "tests/models/test_settings.py": "what the setting says, nothing is opened",
+        "tests/workers/test_seconds.py": "how long the embedded service takes",
+    }
+
+    def test_are_what_every_test_of_a_database_has_unless_it_says_why_not(self) -> None:
+        found = {
+            path.relative_to(ROOT).as_posix()
+            for path in tracked()
+            if path.is_relative_to(ROOT / "tests") and path.suffix == ".py" and "sqlite:" + "///" in path.read_text()
+        }
+        assert found == set(self.OF_ONE_ALONE)

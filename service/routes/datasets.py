@@ -132,7 +132,8 @@ def update_dataset(
 
     Needs the scope `datasets`.
     """
-    with services.database.transaction() as session:
+
+    def change(session: Session) -> Dataset:
         if if_match is not None:
             current = views.dataset(datasets.get(session, caller, dataset_id, lock=True))
             if not is_named(etag(to_json(current)), if_match):
@@ -146,7 +147,9 @@ def update_dataset(
             keep_reports=body.keep_reports,
             now=services.database.clock(),
         )
-        return _tagged(views.dataset(changed))
+        return views.dataset(changed)
+
+    return _tagged(services.database.run("change_dataset", change))
 
 
 @router.delete(

@@ -147,7 +147,8 @@ def update_webhook(
     it is enabled again. Needs the scope `admin` and a key that is not bound to one dataset.
     """
     _check_url(services, body.url)
-    with services.database.transaction() as session:
+
+    def change(session: Session) -> Webhook:
         changed = webhooks.change(
             session,
             caller,
@@ -158,7 +159,9 @@ def update_webhook(
             enabled=body.enabled,
             now=services.database.clock(),
         )
-        return respond(wire.webhook(changed))
+        return wire.webhook(changed)
+
+    return respond(services.database.run("change_webhook", change))
 
 
 @router.delete(
@@ -173,8 +176,11 @@ def delete_webhook(webhook_id: WebhookIdInPath, caller: AdminHere, services: Ser
 
     Needs the scope `admin` and a key that is not bound to one dataset.
     """
-    with services.database.transaction() as session:
+
+    def remove(session: Session) -> None:
         webhooks.remove(session, caller, webhook_id, now=services.database.clock())
+
+    services.database.run("delete_webhook", remove)
     return Response(status_code=204)
 
 

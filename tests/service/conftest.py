@@ -71,8 +71,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def http(database: Database, settings: Settings) -> Iterator[httpx.Client]:
-    """A gateway's client, without a key."""
+def http(database: Database, settings: Settings, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    """The client of a gateway as it runs over this database, with Redis beside PostgreSQL; without a key."""
+    if database.engine.dialect.name == "postgresql":
+        settings = settings.model_copy(update={"redis_url": SecretStr(request.getfixturevalue("redis_session_url"))})
     with InProcess(create_app(settings, database)) as gateway:
         yield gateway.client
 
@@ -90,17 +92,11 @@ def other(http: httpx.Client, database: Database) -> Api:
 
 
 @pytest.fixture
-def started(tmp_path: Path, no_settings: None) -> Iterator[Callable[..., Api]]:
-    """Starts a gateway of the test's own, on SQLite: `started(database=..., max_pending_bytes=...)`."""
+def over(tmp_path: Path, no_settings: None) -> Iterator[Callable[..., Api]]:
+    """Starts another gateway over a database: `over(database, max_pending_bytes=...)`; as a stranger."""
     running: list[InProcess] = []
-    opened: list[Database] = []
 
-    def start(database: Database | None = None, **settings: object) -> Api:
-        if database is None:
-            url = f"sqlite:///{tmp_path / 'own.db'}"
-            migrate(url)
-            database = Database(url)
-            opened.append(database)
+    def start(database: Database, **settings: object) -> Api:
         gateway = InProcess(create_app(Settings(home=tmp_path, **settings), database))  # type: ignore[arg-type]
         gateway.__enter__()
         running.append(gateway)
@@ -109,5 +105,18 @@ def started(tmp_path: Path, no_settings: None) -> Iterator[Callable[..., Api]]:
     yield start
     for gateway in running:
         gateway.__exit__(None, None, None)
-    for each in opened:
-        each.close()
+
+
+@pytest.fixture
+def started(
+    over: Callable[..., Api], database_kind: str, database_url: str, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Api]]:
+    """Starts a gateway over a database of the test's own: SQLite without servers, or PostgreSQL and Redis."""
+    opened = Database(database_url)
+    as_it_runs = {} if database_kind == "sqlite" else {"redis_url": request.getfixturevalue("redis_url")}
+
+    def start(**settings: object) -> Api:
+        return over(opened, **(as_it_runs | settings))
+
+    yield start
+    opened.close()

@@ -92,6 +92,7 @@ DOORS = [
     ("GET", "/jobs/{job}/result", None, {"jobs"}),
     ("GET", "/jobs/{job}/labels", None, {"jobs"}),
     ("GET", "/jobs/{job}/plot.svg", None, {"jobs"}),
+    ("GET", "/jobs/{job}/plot.png", None, {"jobs"}),
     ("POST", "/jobs/{job}/assign", {"points": []}, {"jobs"}),
     ("POST", "/jobs/{job}/cancel", None, {"jobs"}),
     (

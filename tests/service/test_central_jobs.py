@@ -27,9 +27,9 @@ N_RECORDS = 3456
 
 
 @pytest.fixture
-def api(started: Callable[..., Api], database: Database) -> Api:
+def api(over: Callable[..., Api], database: Database) -> Api:
     """An admin key of a fresh tenant, at a gateway that knows the records' key."""
-    return started(database, records_key=RECORDS_KEY)
+    return over(database, records_key=RECORDS_KEY)
 
 
 def people(n: int = N_RECORDS) -> list[list[float]]:

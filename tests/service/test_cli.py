@@ -12,7 +12,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from models import tenant
-from models.db import Database, migrate
+from models.db import Database
 from service import cli, embedded
 from service.app import create_app
 from tests.service.api import FEATURES, Api, stranger
@@ -285,19 +285,15 @@ class TestForecast:
 
 
 class TestTheFirstKey:
-    def test_is_made_once_and_kept_for_its_owner_alone(self, tmp_path: Path) -> None:
-        url = f"sqlite:///{tmp_path / 'sfumato.db'}"
-        migrate(url)
-        database = Database(url)
+    def test_is_made_once_and_kept_for_its_owner_alone(self, database_url: str, tmp_path: Path) -> None:
+        database = Database(database_url)
         secret = embedded.first_key(database, tmp_path)
         assert (tmp_path / "admin.key").read_text() == f"{secret}\n"
         assert embedded.first_key(database, tmp_path) is None
         database.close()
 
-    def test_that_could_not_be_kept_is_not_made(self, tmp_path: Path) -> None:
-        url = f"sqlite:///{tmp_path / 'sfumato.db'}"
-        migrate(url)
-        database = Database(url)
+    def test_that_could_not_be_kept_is_not_made(self, database_url: str, tmp_path: Path) -> None:
+        database = Database(database_url)
         (tmp_path / "home").write_text("a file")
         with pytest.raises(OSError, match=r"."):
             embedded.first_key(database, tmp_path / "home")

@@ -97,10 +97,9 @@ class TestHeld:
         refused(api.get(f"/datasets/{made['id']}/round"), 404, "not_found")
 
     def test_by_another_gateway_ends_as_it_is_told(
-        self, started: Callable[..., Api], redis_url: str, held_long: None
+        self, over: Callable[..., Api], database: Database, redis_url: str, held_long: None
     ) -> None:
-        first = started(redis_url=redis_url)
-        second = started(first.database, redis_url=redis_url)
+        first, second = (over(database, redis_url=redis_url) for _ in range(2))
         there = Api(second.http, first.database, first.secret)
         made = first.dataset()
         opened = first.round(made["id"])["id"]

@@ -44,6 +44,8 @@ def settings(database_url: str, database_kind: str, request: pytest.FixtureReque
 
 
 class TestDraining:
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_no_request_fails_where_clients_go_elsewhere_when_asked(
         self, tmp_path: Path, database: Database, settings: dict[str, str]
     ) -> None:

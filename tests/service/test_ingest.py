@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from models import report as log
 from models.db import Database
-from models.doorbell import PollingDoorbell
+from models.doorbell import PipeDoorbell, RedisDoorbell
 from models.report import ReportBatch
 from service.middleware import PACE_BYTES, BodyLimit
 from service.problems import RequestTimeout
@@ -127,7 +127,8 @@ class TestAFullRound:
             ids.append(job_id)
             rung.set()
 
-        monkeypatch.setattr(PollingDoorbell, "ring", ring)
+        for kind in (PipeDoorbell, RedisDoorbell):
+            monkeypatch.setattr(kind, "ring", ring)
         opened = api.round(api.dataset()["id"], target_reports=3)
         path = f"/rounds/{opened['id']}/reports"
         assert api.post(path, content=packed(2), headers=OCTETS).status_code == 202

@@ -1,5 +1,6 @@
 """Jobs and results over HTTP, without a worker: the tests do what it would."""
 
+import io
 import json
 import re
 import threading
@@ -10,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 import redis
+from PIL import Image
 from sqlalchemy.exc import OperationalError
 
 from models import job as jobs
@@ -17,7 +19,7 @@ from models import round as rounds
 from models import tenant
 from models.dataset import Dataset
 from models.db import Database
-from models.doorbell import PollingDoorbell
+from models.doorbell import PipeDoorbell, PollingDoorbell, RedisDoorbell
 from models.job import Claim, Job, JobState
 from models.round import Collect
 from models.tenant import Scope
@@ -81,12 +83,13 @@ class TestSubmitting:
             with api.database.reading() as session:
                 rung.append(session.get_one(Job, job_id).state)
 
-        monkeypatch.setattr(PollingDoorbell, "ring", ring)
+        for kind in (PipeDoorbell, PollingDoorbell, RedisDoorbell):
+            monkeypatch.setattr(kind, "ring", ring)
         api.job(api.dataset()["id"])
         assert rung == ["queued"]
 
-    def test_rings_over_redis(self, started: Any, redis_url: str) -> None:
-        api: Api = started(redis_url=redis_url)
+    def test_rings_over_redis(self, over: Any, database: Database, redis_url: str) -> None:
+        api: Api = over(database, redis_url=redis_url)
         job = api.job(api.dataset()["id"])
         with redis.Redis.from_url(redis_url, decode_responses=True) as bell:
             assert bell.lrange("sfumato:doorbell", 0, -1) == [job["id"]]
@@ -321,7 +324,7 @@ class TestEvents:
 class TestResults:
     def test_are_not_there_before_the_job_is_over(self, api: Api) -> None:
         job = api.job(api.dataset()["id"])
-        for path in ("result", "labels", "plot.svg"):
+        for path in ("result", "labels", "plot.svg", "plot.png"):
             assert "yet" in refused(api.get(f"/jobs/{job['id']}/{path}"), 409, "job_not_finished")["detail"]
         refused(api.post(f"/jobs/{job['id']}/assign", {"points": [[0, 0]]}), 409, "job_not_finished")
         refused(api.get(f"/jobs/{unknown('job')}/result"), 404, "not_found")
@@ -384,4 +387,16 @@ class TestResults:
         assert first.headers["content-type"].startswith("image/svg+xml")
         assert "<svg" in first.text
         assert "script" not in first.headers["content-security-policy"]
+        assert first.content == second.content
+        assert "ε = 1 per person" in first.text
+
+    def test_come_as_pixels_that_stay_the_same(self, api: Api, database: Database) -> None:
+        job = api.job(api.dataset()["id"])
+        finish(database, job["id"], a_model())
+        first, second = (api.get(f"/jobs/{job['id']}/plot.png") for _ in range(2))
+        assert first.headers["content-type"] == "image/png"
+        assert first.headers["content-security-policy"] == "default-src 'none'"
+        image = Image.open(io.BytesIO(first.content))
+        assert (image.format, image.width) == ("PNG", 1200)
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 100  # something is drawn
         assert first.content == second.content

@@ -239,6 +239,7 @@ class TestAFaultOfOurs:
 
 
 class TestADatabaseThatIsAway:
+    @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)  # the other says that its table is gone
     def test_is_unavailable_and_comes_back(self, started: Any, capsys: pytest.CaptureFixture[str]) -> None:
         api: Api = started()
         made = api.dataset()
@@ -269,8 +270,10 @@ class TestHealth:
         assert http.get("/healthz").json() == {"status": "ok"}
         assert http.get("/readyz").json() == {"status": "ok"}
 
-    def test_a_database_without_our_schema_is_not_ready(self, tmp_path: Path, no_settings: None) -> None:
-        empty = Database(f"sqlite:///{tmp_path / 'empty.db'}")
+    def test_a_database_without_our_schema_is_not_ready(
+        self, empty_database_url: str, tmp_path: Path, no_settings: None
+    ) -> None:
+        empty = Database(empty_database_url)
         with InProcess(create_app(Settings(home=tmp_path), empty)) as gateway:
             refused(gateway.client.get("/readyz"), 503, "unavailable")
             assert gateway.client.get("/healthz").status_code == 200

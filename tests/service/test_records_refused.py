@@ -205,12 +205,14 @@ class TestWhereItCannotGo:
         assert "set SFUMATO_RECORDS_KEY" in refused(answer, 503, "unavailable")["detail"]
         assert counted(api, made["id"])["n_records"] == 0
 
-    def test_with_another_key_than_before_it_is_named(self, started: Callable[..., Api], tmp_path: Any) -> None:
+    def test_with_another_key_than_before_it_is_named(
+        self, started: Callable[..., Api], over: Callable[..., Api]
+    ) -> None:
         first, second = (sealing.write_key(sealing.new_secret()) for _ in range(2))
         api = started(records_key=first)
         made = api.dataset(trust="central", user_feature="who")
         assert send(api, made["id"], WITH_USERS["csv"]).status_code == 201
-        later = started(api.database, records_key=second)
+        later = over(api.database, records_key=second)
         later = Api(later.http, api.database, api.secret)
         for answer in (send(later, made["id"], WITH_USERS["csv"]), later.get(f"/datasets/{made['id']}/records")):
             lacking = sealing.key_id(base64.b64decode(first))

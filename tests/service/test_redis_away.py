@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from models import redis_link
 from models.bulletin import RedisBulletin
-from models.db import Database, migrate
+from models.db import Database
 from models.doorbell import RedisDoorbell
 from models.redis_link import RedisLink
 from models.settings import Settings
@@ -93,8 +93,8 @@ def server() -> Iterator[Redis]:
 class Gateways:
     """Two gateways and what a worker has, over one database and one Redis."""
 
-    def __init__(self, directory: Path, url: str) -> None:
-        self.database = Database(f"sqlite:///{directory / 'own.db'}")
+    def __init__(self, directory: Path, database_url: str, url: str) -> None:
+        self.database = Database(database_url)
         settings = Settings(home=directory, redis_url=SecretStr(url))
         self.apps = [create_app(settings, self.database) for _ in range(2)]
         self.running = [InProcess(app) for app in self.apps]
@@ -119,9 +119,8 @@ class Gateways:
 
 
 @pytest.fixture
-def gateways(tmp_path: Path, server: Redis, no_settings: None) -> Iterator[Gateways]:
-    migrate(f"sqlite:///{tmp_path / 'own.db'}")
-    made = Gateways(tmp_path, server.url)
+def gateways(tmp_path: Path, database_url: str, server: Redis, no_settings: None) -> Iterator[Gateways]:
+    made = Gateways(tmp_path, database_url, server.url)
     for each in made.running:
         each.__enter__()
     made.until_subscribed()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from models.db import Database
-from models.doorbell import PollingDoorbell
+from models.doorbell import PipeDoorbell, RedisDoorbell
 from service.routes import rounds as routes
 from sfumato import mechanisms
 from sfumato.specs import RoundSpec, round_spec_from_wire, to_wire
@@ -136,7 +136,8 @@ class TestClosing:
 
     def test_rings_for_a_worker(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         rung: list[str] = []
-        monkeypatch.setattr(PollingDoorbell, "ring", lambda _self, job_id: rung.append(job_id))
+        for kind in (PipeDoorbell, RedisDoorbell):
+            monkeypatch.setattr(kind, "ring", lambda _self, job_id: rung.append(job_id))
         opened = api.round(api.dataset()["id"])
         api.made(f"/rounds/{opened['id']}/close", None)
         assert rung == [opened["id"]]

@@ -200,6 +200,8 @@ class TestOverTheNetwork:
         assert b" 2" not in spoken(live_api, noise, until=b"\r\n")[:14]
         assert live_api.get("/datasets").status_code == 200
 
+    @pytest.mark.slow
+    @pytest.mark.ci
     @pytest.mark.parametrize("flood", [b"X: y\r\n" * 20_000, b"X: " + b"y" * 200_000])
     def test_a_head_without_end_is_cut_off(self, live_api: Api, flood: bytes) -> None:
         try:

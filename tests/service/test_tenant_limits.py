@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from models import audit, quota, tenant
-from models.db import Database, migrate
+from models.db import Database
 from models.tenant import Scope
 from service.cli import app
 from tests.models.world import together
@@ -158,12 +157,10 @@ class TestTheCommand:
 
 
 class TestAStuckSession:
-    def test_costs_others_a_bounded_wait_and_a_503(self, started: Callable[..., Api], tmp_path: Path) -> None:
+    def test_costs_others_a_bounded_wait_and_a_503(self, over: Callable[..., Api], database_url: str) -> None:
         """Fifty requests at two connections, the dataset's row in the hands of somebody who is gone."""
-        url = f"sqlite:///{tmp_path / 'pool.db'}"
-        migrate(url)
-        small = Database(url, pool_size=2, wait_seconds=0.2)
-        api = started(database=small, database_pool_size=2)
+        small = Database(database_url, pool_size=2, wait_seconds=0.2)
+        api = over(small, database_pool_size=2)
         made = api.dataset()
         assert {a.status_code for a in together([partial(api.get, f"/datasets/{made['id']}")] * 50)} == {200}
 

@@ -215,6 +215,8 @@ class TestTwoSenders:
         assert len(receiver.ids()) == 200
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 class TestAGatewayThatDies:
     def test_in_the_middle_leaves_its_delivery_to_another(self, tmp_path: Path, database_url: str) -> None:
         """SIGKILL while the receiver has the request and no answer was written down."""

@@ -139,3 +139,37 @@ class TestTheWriter:
         asyncio.run(send())
         writer.stop()
         assert asked == [ids[0], *sorted(ids)]
+
+    def test_gathers_what_comes_in_one_turn_of_the_loop_into_one_commit(self, api: Api, database: Database) -> None:
+        opened = api.round(api.dataset()["id"])
+        counted = _Slow(database)
+        counted.let_go.set()
+        writer = ReportWriter(counted, PollingDoorbell(1))  # type: ignore[arg-type]
+        writer.start()
+
+        async def send() -> None:
+            await asyncio.gather(*[writer.store(opened["id"], Packed(1, packed(1))) for _ in range(40)])
+            await writer.store(opened["id"], Packed(1, packed(1)))
+
+        for _ in range(2):  # in a loop of its own, twice
+            asyncio.run(send())
+        writer.stop()
+        assert counted.n_transactions == 4
+        assert api.n_received(opened["id"]) == 82
+
+    def test_a_stream_without_end_does_not_hold_a_group_back(self, api: Api, database: Database) -> None:
+        opened = api.round(api.dataset()["id"], target_reports=10**6)
+        writer = ReportWriter(database, PollingDoorbell(1))
+        writer.start()
+
+        async def send() -> None:
+            first = asyncio.create_task(writer.store(opened["id"], Packed(1, packed(1))))
+            others: list[asyncio.Task[None]] = []
+            while not first.done():  # one more in every turn
+                others.append(asyncio.create_task(writer.store(opened["id"], Packed(1, packed(1)))))
+                await asyncio.sleep(0)
+                assert len(others) < 1_000_000
+            await asyncio.gather(*others)
+
+        asyncio.run(send())
+        writer.stop()

@@ -204,13 +204,17 @@ def test_a_document_does_not_break_itself() -> None:
     assert list(breaking.Comparison(document, copy.deepcopy(document)).changes()) == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_every_schema_of_the_real_document_counts() -> None:
     old = json.loads((ROOT / breaking.COMMITTED).read_text())
+    new = copy.deepcopy(old)
     for name, schema in old["components"]["schemas"].items():
         for member in [one for one in schema.get("properties", ()) if one not in ("type", "trust")][-1:]:
-            new = copy.deepcopy(old)
-            del new["components"]["schemas"][name]["properties"][member]
+            properties = new["components"]["schemas"][name]["properties"]
+            gone = properties.pop(member)
             found = list(breaking.Comparison(old, new).changes())
+            properties[member] = gone
             assert any(change.endswith(f".{member}: is gone") for change in found), (name, member, found)
 
 
