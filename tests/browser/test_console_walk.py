@@ -237,12 +237,12 @@ def slowed(page: Page, times: int) -> CDPSession:
 
 
 def busy_milliseconds(page: Page) -> float:
-    """How long a page takes for the same work, at the best."""
+    """How long a page takes for the same work, at the best: long enough that no slow-down leaves it alone."""
     return float(
         page.evaluate(
-            """() => Math.min(...Array.from({ length: 7 }, () => {
+            """() => Math.min(...Array.from({ length: 3 }, () => {
             const began = performance.now();
-            for (let i = 0, sum = 0; i < 3e6; i++) sum += Math.sqrt(i);
+            for (let i = 0, sum = 0; i < 6e7; i++) sum += Math.sqrt(i);
             return performance.now() - began; }))"""
         )
     )

@@ -190,7 +190,7 @@ class TestACancelledKernel:
 
 class TestABudgetForTen:
     @pytest.mark.slow
-    @pytest.mark.parametrize("n_times", [3, 50])
+    @pytest.mark.parametrize("n_times", [pytest.param(3, marks=pytest.mark.ci), 50])
     def test_is_reserved_by_ten_of_two_hundred_who_submit_at_once(
         self, database: Database, settings: dict[str, str], tmp_path: Path, n_times: int
     ) -> None:

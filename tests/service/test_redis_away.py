@@ -31,6 +31,8 @@ from tests.service.api import Api, a_model, finish, stranger
 from tests.service.inprocess import InProcess
 from tests.service.processes import until
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 LONG_SECONDS = 600.0  # what only a notice can be faster than
 
 

@@ -158,6 +158,7 @@ def test_one_is_cut_off_in_time(gateway: tuple[Running, str], kind: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_two_hundred_at_once_are_cut_off_and_nobody_else_notices(gateway: tuple[Running, str]) -> None:
     started, secret = gateway
     url = started.url()

@@ -19,6 +19,8 @@ from sfumato import mechanisms
 from sfumato.accounting import NANO
 from sfumato.specs import Feature, GridEncoding, Mechanism, OlhMechanism, RoundSpec, SsMechanism
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 KINDS = ["grr", "ss", "oue", "olh", "hr"]
 K = 169
 HELD = {3: 0.6, 100: 0.4}  # who holds what

@@ -17,6 +17,8 @@ from sfumato.entropy import SystemEntropy
 from sfumato.mechanisms import discrete_laplace
 from sfumato.specs import DiscreteLaplaceMechanism, Feature, Mechanism, RoundSpec, ShiftedGridEncoding
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 N_REPORTS = 200_000
 P_LEAST = 1e-11
 EPSILON_NANO = NANO

@@ -19,6 +19,8 @@ from clustering.tally import count_into
 from sfumato.mechanisms import design, perturb_many
 from sfumato.specs import Feature, GridEncoding, RoundSpec, ShiftedGrid, ShiftedGridEncoding, UniformGrid
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 PASSES, FAILS = 1e-6, 1e-20
 XY = (Feature("x", 0, 1), Feature("y", 0, 1))
 

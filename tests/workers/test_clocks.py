@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from models import fold as folds
 from models import job as jobs
 from models.db import SECOND
@@ -13,6 +15,8 @@ from sfumato.specs import Feature, GridEncoding, RoundSpec
 from tests.workers.collection import Collection
 from tests.workers.processes import worker
 from tests.workers.toy import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 AHEAD = 86_400 * SECOND  # nobody waits for that here
 LEASE = SECOND

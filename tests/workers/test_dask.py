@@ -33,6 +33,8 @@ from workers.runner import Outcome, run
 from workers.scheduler import Scheduler, SchedulerAway
 from workers.spread import fold_round, held_records, passes_over
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 KINDS = ["ss", "grr", "discrete_laplace"]
 
 

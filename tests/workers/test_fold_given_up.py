@@ -11,6 +11,8 @@ from tests.workers.driving import grid_spec, reports_in_log
 from tests.workers.processes import worker
 from tests.workers.toy import wait_for
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 class TestGivenUp:

@@ -12,6 +12,8 @@ from tests.workers.collection import Collection
 from tests.workers.processes import WorkerProcess, worker
 from tests.workers.toy import wait_for
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 
 def scraped(running: WorkerProcess) -> dict[tuple[str, ...], float]:
     """Values by name and labels."""

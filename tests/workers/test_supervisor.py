@@ -150,6 +150,8 @@ class TestKilled:
             assert collection.job(job_id).attempts == 1
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 class TestStopped:
     @on_sqlite
     def test_a_worker_told_to_stop_hands_its_job_to_another_at_once(
@@ -204,6 +206,8 @@ class TestStopped:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 class TestLetGo:
     def test_a_cancelled_job_stops_computing_at_the_next_look(
         self, collection: Collection, database_url: str, tmp_path: Path, gate: Path
