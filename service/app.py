@@ -79,29 +79,8 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         pool_size=settings.database_pool_size,
         wait_seconds=settings.database_wait_seconds,
     )
-    redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    doorbell = open_doorbell(redis_url, settings.poll_seconds, settings.database_file)
-    uploads = Uploads(UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES))
-    metrics, tracer = GatewayMetrics(), open_tracer(settings, "sfumato-gateway")
-    notices, stopping = Notices(redis_url, settings.database_file), asyncio.Event()
-    writer = ReportWriter(database, doorbell, metrics, notices)
-    limits = RateLimits(settings, metrics)
-    readiness = Readiness(settings, database, writer)
-    services = Services(
-        settings,
-        database,
-        doorbell,
-        KeyCache(database),
-        writer,
-        uploads,
-        metrics,
-        limits,
-        readiness,
-        notices,
-        Watches(database, notices, stopping),
-        DeviceRounds(database, notices),
-        stopping,
-    )
+    services, tracer = _services(settings, database), open_tracer(settings, "sfumato-gateway")
+    metrics, limits = services.metrics, services.limits
     _watch(services)
     sender = WebhookSender(settings, database, metrics)
 
@@ -164,6 +143,30 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     _add_documentation(app)
     _add_console(app)
     return app
+
+
+def _services(settings: Settings, database: Database) -> Services:
+    """What requests are served with."""
+    redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    doorbell = open_doorbell(redis_url, settings.poll_seconds, settings.database_file)
+    uploads = Uploads(UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES))
+    metrics, notices, stopping = GatewayMetrics(), Notices(redis_url, settings.database_file), asyncio.Event()
+    writer = ReportWriter(database, doorbell, metrics, notices)
+    return Services(
+        settings,
+        database,
+        doorbell,
+        KeyCache(database),
+        writer,
+        uploads,
+        metrics,
+        RateLimits(settings, metrics),
+        Readiness(settings, database, writer),
+        notices,
+        Watches(database, notices, stopping),
+        DeviceRounds(database, notices),
+        stopping,
+    )
 
 
 def _traced(tracer: Tracer | None) -> list[Middleware]:

@@ -46,7 +46,9 @@ class TestAStream:
     def test_goes_on_where_it_is_closed(self) -> None:
         closed = io.StringIO()
         closed.close()
-        LogStream(closed).write("to nobody")
+        with pytest.raises(ValueError, match="closed"):
+            closed.write("to nobody")
+        assert LogStream(closed).write("to nobody") == len("to nobody")
         LogStream(closed).flush()
 
 
