@@ -16,7 +16,7 @@ from schemathesis.core.failures import AcceptedNegativeData, Failure
 from schemathesis.core.transport import Response
 from schemathesis.generation.case import Case
 from schemathesis.hooks import HookContext
-from schemathesis.openapi.checks import EnsureResourceAvailability, RejectedPositiveData
+from schemathesis.openapi.checks import EnsureResourceAvailability, RejectedPositiveData, UseAfterFree
 
 from tests.contract.schema import misfits
 
@@ -40,10 +40,11 @@ MORE_THAN_A_SCHEMA_SAYS = {
 }
 REFUSALS = {"validation_failed", "report_malformed", "insufficient_reports"}
 OF_THE_STATE = {"idempotency_key_reused", "precondition_failed"}  # headers of the right form, about something else
+OUTLIVE_A_DATASET = {"getBudget", "listLedgerEntries"}  # what was spent stays to be shown when the data is gone
 ENDING = re.compile("delete(?!Records)|revoke|close|cancel|rotate")  # their examples stay about nothing
 
 _turn = itertools.count()
-_answered_again: set[str] = set()  # ids in answers to a key that was used before: the thing may be gone since
+_may_be_gone: set[str] = set()  # ids in answers to a key that was used before, and ids that were deleted
 
 
 @schemathesis.hook
@@ -78,9 +79,11 @@ def _with_things(value: Any, there: dict[str, list[str]], turn: int) -> Any:
 
 @schemathesis.hook
 def after_call(context: HookContext, case: Case[Any], response: Response) -> None:
-    """Note what was made earlier than it was answered."""
+    """Note what was made earlier than it was answered, and what is deleted: by whatever path a case came to it."""
     if "idempotent-replayed" in response.headers:
-        _answered_again.add(str(response.json().get("id")))
+        _may_be_gone.add(str(response.json().get("id")))
+    if case.method == "DELETE" and response.status_code == 204 and _operation_id(case) != "deleteRecords":
+        _may_be_gone.update(str(value) for value in (case.path_parameters or {}).values())
 
 
 @schemathesis.hook
@@ -89,7 +92,9 @@ def filter_failure(context: HookContext, failure: Failure, case: Case[Any], resp
     if isinstance(failure, RejectedPositiveData):
         return not _is_refused_with_reason(case, response)
     if isinstance(failure, EnsureResourceAvailability):
-        return _answered_again.isdisjoint((case.path_parameters or {}).values())
+        return _may_be_gone.isdisjoint((case.path_parameters or {}).values())
+    if isinstance(failure, UseAfterFree):
+        return _operation_id(case) not in OUTLIVE_A_DATASET
     if isinstance(failure, AcceptedNegativeData):
         return not _is_null_for_left_out(case)
     if "text/event-stream" in response.headers.get("content-type", [""])[0]:

@@ -96,14 +96,25 @@ def campaign(gateway: Running, directory: Path, *, seed: int, n_examples: int) -
     assert report.exists(), out.read_text()
     found: dict[str, Any] = json.loads(report.read_text())
     found["text"] = out.read_text()
-    assert ended.returncode == 0, found["text"]
     entries = json.loads(answers.read_text())["log"]["entries"]
+    assert ended.returncode == 0, found["text"] + history(found["text"], entries)
     found["statuses"] = [entry["response"]["status"] for entry in entries]
     found["opened"] = opened(entries)
     with httpx.Client(base_url=url, timeout=60) as client:
         still = client.get("/v1/keys", headers={"Authorization": f"Bearer {secret}"})
         assert still.status_code == 200  # else what came after its end was tested against a closed door
     return found
+
+
+def history(text: str, entries: list[dict[str, Any]]) -> str:
+    """Every request about what the failures name, in order: Schemathesis prints those of the failing chain alone."""
+    named = set(re.findall(r"(?:ds|rnd|job|key|whk)_[0-9a-z]{26}", text.partition("= WARNINGS =")[0]))
+    return "\n".join(
+        f"{entry['startedDateTime']} {sent['method']} {sent['url']} {entry['response']['status']}"
+        for entry in entries
+        for sent in (entry["request"],)
+        if any(name in json.dumps(entry) for name in named)
+    )
 
 
 def opened(entries: list[dict[str, Any]]) -> set[str]:
