@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from clustering.kernels.fuzzy import ABSOLUTE, EUCLIDEAN, GAUSSIAN, LAPLACE, MIXED, fuzzy_step
 from sfumato.specs import Distance
 
-_KINDS: dict[Distance, int] = {
+KINDS: dict[Distance, int] = {
     "mixed": MIXED,
     "euclidean": EUCLIDEAN,
     "absolute": ABSOLUTE,
     "laplace": LAPLACE,
     "gaussian": GAUSSIAN,
 }
-assert set(_KINDS) == set(get_args(Distance))  # noqa: S101 - a distance without a kernel would be found out too late
+assert set(KINDS) == set(get_args(Distance))  # noqa: S101 - a distance without a kernel would be found out too late
 
 ROUNDING = 1e-6  # δ, as a share of sigma: below it |.| is a parabola
 
@@ -143,7 +143,7 @@ def block_sums(points: NDArray[np.float64], centres: NDArray[np.float64], rule: 
         row[0] = fuzzy_step(
             points[begin : begin + BLOCK_POINTS],
             centres,
-            _KINDS[rule.distance],
+            KINDS[rule.distance],
             rule.m,
             rule.sigma,
             ROUNDING * rule.sigma,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.kernels.weighted_lloyd import add_up, nearer_of, weighted_lloyd_step
+from clustering.kernels.weighted_lloyd import BLOCK, add_up, into_blocks, nearer_of, weigh, weighted_lloyd_step
 from clustering.phase_search import PublicWords
 
 TRIALS = 3  # draws for each seed, the best of which is taken
@@ -70,18 +70,20 @@ def seeds(
     ndarray of shape (k, d)
         Points, each where much weight was far from those before it; fewer where no weight is left.
     """
-    columns = np.ascontiguousarray(points.T)
+    blocks = np.zeros((-(-len(points) // BLOCK), points.shape[1], BLOCK))
+    into_blocks(points, blocks)
+    left = np.empty(TRIALS)
     nearer, distances, ends = np.empty((TRIALS, len(points))), np.ones(len(points)), np.empty(len(points))
     chosen = _drawn(weights, distances, words.uniform(1), ends)
     distances[:] = np.inf
-    nearer_of(columns, np.array(chosen), distances.copy(), distances[None])
+    nearer_of(blocks, points[chosen], distances.copy(), distances[None])
     while len(chosen) < n_clusters:
         tried = _drawn(weights, distances, words.uniform(TRIALS), ends)
         if not tried:  # every point with weight is a seed
             break
-        nearer_of(columns, np.array(tried), distances, nearer)
-        left = [float(weights @ each) for each in nearer]
-        best = left.index(min(left))
+        nearer_of(blocks, points[tried], distances, nearer)
+        weigh(weights, nearer, left)
+        best = int(left.argmin())  # of equal ones the first
         chosen.append(tried[best])
         distances[:] = nearer[best]
     return points[chosen]
@@ -120,5 +122,6 @@ def lloyd(
         if (labels == before).all():
             break
         centres = np.divide(sums, masses[:, None], out=centres.copy(), where=masses[:, None] > 0)
-    inertia = weighted_lloyd_step(points, weights, centres, labels, sums, masses)
+    else:  # out of steps: labels and inertia are those of the places before
+        inertia = weighted_lloyd_step(points, weights, centres, labels, sums, masses)
     return WeightedFit(centres, labels, masses.copy(), float(inertia), restarts)

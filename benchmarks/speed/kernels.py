@@ -20,16 +20,20 @@ from benchmarks.speed import before, kernels_decoding, kernels_ends
 from benchmarks.speed.agreement import Disagreement, agree
 from benchmarks.speed.peer import Peer
 from benchmarks.speed.row import Row, Setting, compare, in_turns, seconds
-from clustering.fuzzy import Rule, fuzzy_c_means
+from clustering.fuzzy import KINDS, ROUNDING, Rule, fuzzy_c_means
+from clustering.kernels.fuzzy import fuzzy_step
 from clustering.kernels.weighted_lloyd import weighted_lloyd_step
 from clustering.phase_search import PublicWords
 from clustering.weighted_kmeans import MAX_STEPS, RESTARTS, TRIALS, lloyd, seeds
+from sfumato.specs import Distance
 
 GROUP = "kernels"
 FUNCTIONS = Path(__file__).with_name("kernels_peers.py")
 
 Floats = NDArray[np.float64]
 Kernel = Callable[..., float]
+
+STEPS = 10  # of a row of before and after: one is done in less than a millisecond
 
 SAME = "from the same centres, over the same weighted points, to the same inertia (within 1e-6), at most 50 steps"
 
@@ -62,12 +66,19 @@ def cases(quick: bool) -> tuple[Case, ...]:
     return Case(n, 2, 16, 0.05), Case(n, 8, 16, 0.12), Case(n // 2, 16, 64, 0.2)
 
 
+def wide_case(quick: bool) -> Case:
+    """Many features and many centres: where seeds are all products of matrices to the peer."""
+    return Case(5_000, 64, 64, 0.3) if quick else Case(20_000, 64, 256, 0.3)
+
+
 def rows(setting: Setting) -> Iterator[Row]:
     """All of them; the slow peers last."""
     with threadpool_limits(1):
         for case in cases(setting.quick):
             yield from _k_means(setting, case)
+        yield _seeds(setting, wide_case(setting.quick))
         yield _mini_batch(setting, cases(setting.quick)[1])
+        yield from _fuzzy_steps(setting)
         with Peer(FUNCTIONS, threads=1) as peer:
             yield from _fuzzy(setting, peer)
             yield from kernels_ends.rows(setting, peer)
@@ -110,22 +121,28 @@ def _k_means(setting: Setting, case: Case) -> Iterator[Row]:
     def step(kernel: Kernel) -> tuple[Floats, float]:
         return _step(points, weights, start, kernel)
 
+    def steps(kernel: Kernel) -> None:
+        for _ in range(STEPS):
+            step(kernel)
+
     old, new = before.weighted_lloyd_step, weighted_lloyd_step
     agree("centres", step(new)[0], step(old)[0])
     agree("inertia", step(new)[1], step(old)[1])
     yield _row(
         setting,
-        f"one step of weighted Lloyd, {case.name}",
+        f"{STEPS} steps of weighted Lloyd, {case.name}",
         "before: point by point",
-        lambda: step(new),
-        lambda: step(old),
+        lambda: steps(new),
+        lambda: steps(old),
         bar=1.0,
         note="equal to the last bit",
     )
-    yield from _seeding(setting, case, points, weights)
+    yield _seeds(setting, case)
+    yield _seeds_before(setting, case)
 
 
-def _seeding(setting: Setting, case: Case, points: Floats, weights: Floats) -> Iterator[Row]:
+def _seeds(setting: Setting, case: Case) -> Row:
+    points, weights, _ = case.made()
     k, numbers = case.n_clusters, range(8)
 
     def left(centres: Floats) -> float:
@@ -137,7 +154,7 @@ def _seeding(setting: Setting, case: Case, points: Floats, weights: Floats) -> I
 
     ours = [left(seeds(points, weights, k, PublicWords(number))) for number in numbers]
     agree("inertia of the seeds", np.mean(ours), np.mean([left(theirs(number)) for number in numbers]), 0.2)
-    yield _row(
+    return _row(
         setting,
         f"k-means++ seeds, {case.name}",
         f"{_sklearn()} kmeans_plusplus",
@@ -146,13 +163,24 @@ def _seeding(setting: Setting, case: Case, points: Floats, weights: Floats) -> I
         bar=1.0,
         note=f"greedy, {TRIALS} trials a seed both; mean inertia over eight starts within 20 %",
     )
-    agree("seeds", seeds(points, weights, k, PublicWords(0)), before.seeds(points, weights, k, PublicWords(0), TRIALS))
-    yield _row(
+
+
+def _seeds_before(setting: Setting, case: Case) -> Row:
+    points, weights, _ = case.made()
+
+    def new() -> Floats:
+        return seeds(points, weights, case.n_clusters, PublicWords(0))
+
+    def old() -> Floats:
+        return before.seeds(points, weights, case.n_clusters, PublicWords(0), TRIALS)
+
+    agree("seeds", new(), old())
+    return _row(
         setting,
         f"k-means++ seeds, {case.name}",
         "before: whole arrays",
-        lambda: seeds(points, weights, k, PublicWords(0)),
-        lambda: before.seeds(points, weights, k, PublicWords(0), TRIALS),
+        new,
+        old,
         bar=1.0,
         note="equal to the last bit",
     )
@@ -226,11 +254,57 @@ def _two_threads(setting: Setting, case: Case) -> Row:
     return _row(setting, name, f"{_sklearn()} KMeans (lloyd), two threads", ours, theirs, bar=1.0, note=SAME)
 
 
+def fuzzy_cases(quick: bool) -> tuple[Case, ...]:
+    """Few features and some."""
+    return (
+        (Case(20_000, 2, 8, 0.1), Case(20_000, 8, 16, 0.1))
+        if quick
+        else (
+            Case(200_000, 2, 8, 0.1),
+            Case(100_000, 8, 16, 0.1),
+        )
+    )
+
+
+def _fuzzy_steps(setting: Setting) -> Iterator[Row]:
+    few, some = fuzzy_cases(setting.quick)
+    yield _fuzzy_before(setting, few, "euclidean")
+    yield _fuzzy_before(setting, some, "euclidean")
+    yield _fuzzy_before(setting, some, "mixed")
+    yield _fuzzy_before(setting, some, "absolute")
+
+
+def _fuzzy_before(setting: Setting, case: Case, distance: Distance) -> Row:
+    """Steps as they were, from centres beside the points they were."""
+    points, _, _ = case.made()
+    centres, sigma = points[: case.n_clusters] + 0.01, 0.05
+
+    def step(kernel: Kernel) -> Floats:
+        sums, masses, shares = np.empty_like(centres), np.empty_like(centres), np.empty(case.n_clusters)
+        objective = kernel(points, centres, KINDS[distance], 2.0, sigma, ROUNDING * sigma, sums, masses, shares)
+        return np.concatenate([[objective], (sums / masses).ravel(), shares])
+
+    def steps(kernel: Kernel) -> None:
+        for _ in range(STEPS):
+            step(kernel)
+
+    agree("a fuzzy step", step(fuzzy_step), step(before.fuzzy_step), 1e-12)
+    return _row(
+        setting,
+        f"{STEPS} steps of fuzzy c-means, {distance}, {case.name}",
+        "before: point by point",
+        lambda: steps(fuzzy_step),
+        lambda: steps(before.fuzzy_step),
+        bar=1.0,
+        note="m = 2; objective, centres and shares equal within 1e-12",
+    )
+
+
 def _fuzzy(setting: Setting, peer: Peer) -> Iterator[Row]:
     """Fuzzy c-means with squared Euclidean distances and m = 2, so many steps from given memberships."""
-    steps = 10
-    for n, d, k in ((20_000, 2, 8), (20_000, 8, 16)) if setting.quick else ((200_000, 2, 8), (100_000, 8, 16)):
-        points, _, _ = Case(n, d, k, 0.1).made()
+    for case in fuzzy_cases(setting.quick):
+        n, d, k = case.n_points, case.n_features, case.n_clusters
+        points, _, _ = case.made()
         shares = np.random.default_rng(5).random((k, n))
         shares /= shares.sum(axis=0)
         start = shares**2 @ points / (shares**2).sum(axis=1)[:, None]
@@ -242,16 +316,16 @@ def _fuzzy(setting: Setting, peer: Peer) -> Iterator[Row]:
             return fuzzy_c_means(points, start, rule, max_iterations=n_steps, tolerance=-1.0).centres
 
         def theirs(k: int = k) -> float:
-            return peer.call("c_means", "columns", "shares", clusters=k, steps=steps).seconds
+            return peer.call("c_means", "columns", "shares", clusters=k, steps=STEPS).seconds
 
         agree(
-            "centres", ours(steps - 1), peer.call("c_means", "columns", "shares", clusters=k, steps=steps).value, 1e-6
+            "centres", ours(STEPS - 1), peer.call("c_means", "columns", "shares", clusters=k, steps=STEPS).value, 1e-6
         )
         yield compare(
             GROUP,
             f"fuzzy c-means, {n:,} points, d = {d}, c = {k}",
             f"scikit-fuzzy {peer.version('scikit-fuzzy')} cmeans",
-            in_turns(lambda: seconds(lambda: ours(steps)), theirs, setting.turns),
+            in_turns(lambda: seconds(lambda: ours(STEPS)), theirs, setting.turns),
             bar=5.0,
-            note=f"{steps} steps, m = 2; the peer starts from memberships, ours from the centres they make",
+            note=f"{STEPS} steps, m = 2; the peer starts from memberships, ours from the centres they make",
         )

@@ -134,7 +134,7 @@ def _hashed(setting: Setting, peer: Peer) -> Iterator[Row]:
 
 def _signs(setting: Setting, peer: Peer) -> Iterator[Row]:
     """2^20 cells: against the peer, and against the limit that was set."""
-    epsilon, side, n = (1.0, 1 << 6, 100_000) if setting.quick else (1.0, 1 << 10, 1_000_000)
+    epsilon, side, n = (1.0, 1 << 9, 200_000) if setting.quick else (1.0, 1 << 10, 1_000_000)
     people = People.drawn("hr", (side, side), epsilon, n)
     values = people.reports()
     near("shares", people.shares(values), people.truth, people.deviation)
@@ -190,7 +190,7 @@ def _subsets(setting: Setting) -> Row:
 
 def _field(setting: Setting) -> Iterator[Row]:
     """A field of three bumps, blurred and noisy, in two features and in three."""
-    for cells, n_features, shifts in ((32, 2, 4), (16, 3, 4)) if setting.quick else ((96, 2, 8), (32, 3, 4)):
+    for cells, n_features, shifts in ((64, 2, 6), (16, 3, 4)) if setting.quick else ((96, 2, 8), (32, 3, 4)):
         seen, precision = _seen(cells, n_features, shifts)
         given = {"shifts": shifts, "precision": precision, "length_scale": 0.06, "amplitude": 2.0}
 

@@ -1,4 +1,9 @@
-"""One pass of fuzzy c-means over points: distances, memberships and the next centres' sums."""
+"""One pass of fuzzy c-means over points: distances, memberships and the next centres' sums.
+
+Points are taken in blocks whose columns lie side by side, so that one instruction takes several of them, and no
+membership is kept beyond its block. Sums over points are taken in lanes that are added up at the end: their order is
+the code's and not the processor's, so that they are the same doubles everywhere.
+"""
 
 from math import log, sqrt
 
@@ -10,19 +15,8 @@ EUCLIDEAN, ABSOLUTE, LAPLACE, GAUSSIAN, MIXED = range(5)
 
 LEAST = 1e-30  # of a distance: a point on a centre belongs to it, without dividing by zero
 
-
-@njit(cache=True, nogil=True)
-def _absolute(
-    point: NDArray[np.float64],  # IN (d,)
-    centre: NDArray[np.float64],  # IN (d,)
-    rounding: float,
-) -> float:
-    """Sum of |x - p|, rounded below `rounding` to a parabola (Huber), so that its weights are finite."""
-    total = 0.0
-    for j in range(len(point)):
-        gap = abs(point[j] - centre[j])
-        total += gap - rounding / 2 if gap >= rounding else gap * gap / (2 * rounding)
-    return total
+_BLOCK = 128  # points whose columns fit a core's first cache
+_LANES = 16  # running sums over points; `_add` puts eight points of a block into each
 
 
 @njit(cache=True, nogil=True)
@@ -42,22 +36,168 @@ def _shape(kind: int, d: int, sigma: float) -> tuple[float, float, float, float]
     return 1.0, 0.0, np.inf, np.inf
 
 
-@njit(cache=True, nogil=True)
-def _distance(
-    square: float, d: int, bowl: float, cone: float, edge: float, at_edge: float, rounding: float
-) -> tuple[float, float]:
-    """f(l) and its weight f'(l)/l, of l^2 = `square`."""
-    if square >= edge:
-        return 0.5 * d * log(square / edge) + at_edge - cone * rounding / 2, d / square
-    if cone == 0.0:
-        return bowl * square, 2 * bowl
-    length = sqrt(square)
-    if length >= rounding:
-        return bowl * square + cone * (length - rounding / 2), 2 * bowl + cone / length
-    return (bowl + cone / (2 * rounding)) * square, 2 * bowl + cone / rounding
+@njit(cache=True, nogil=True, error_model="numpy")
+def _find_squares(
+    columns: NDArray[np.float64],  # IN (d + 1, _BLOCK)
+    centres: NDArray[np.float64],  # IN (c, d)
+    squares: NDArray[np.float64],  # OUT (c, _BLOCK): l^2
+) -> None:
+    """Feature by feature, two of them a pass."""
+    n_centres, d = centres.shape
+    for c in range(n_centres):
+        own, at = squares[c], centres[c, 0]
+        for i in range(_BLOCK):
+            gap = columns[0, i] - at
+            own[i] = gap * gap
+        for j in range(1, d - 1, 2):
+            at, at_next = centres[c, j], centres[c, j + 1]
+            for i in range(_BLOCK):
+                gap, gap_next = columns[j, i] - at, columns[j + 1, i] - at_next
+                own[i] = (own[i] + gap * gap) + gap_next * gap_next
+        if d % 2 == 0:
+            at = centres[c, d - 1]
+            for i in range(_BLOCK):
+                gap = columns[d - 1, i] - at
+                own[i] += gap * gap
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
+def _find_absolutes(
+    columns: NDArray[np.float64],  # IN (d + 1, _BLOCK)
+    centres: NDArray[np.float64],  # IN (c, d)
+    rounding: float,
+    distances: NDArray[np.float64],  # OUT (c, _BLOCK)
+) -> None:
+    """Sum of |x - p|, rounded below `rounding` to a parabola (Huber), so that its weights are finite."""
+    n_centres, d = centres.shape
+    for c in range(n_centres):
+        own = distances[c]
+        own[:] = 0.0
+        for j in range(d):
+            at = centres[c, j]
+            for i in range(_BLOCK):
+                gap = abs(columns[j, i] - at)
+                own[i] += gap - rounding / 2 if gap >= rounding else gap * gap / (2 * rounding)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _bend(
+    shape: tuple[float, float, float, float],  # IN: of `_shape`
+    d: int,
+    rounding: float,
+    distances: NDArray[np.float64],  # IN (c, _BLOCK): l^2; OUT: f(l)
+    weights: NDArray[np.float64],  # OUT (c, _BLOCK): f'(l)/l
+) -> None:
+    """All as if they were within the edge, then those beyond it."""
+    bowl, cone, edge, at_edge = shape
+    squares, half = np.empty(_BLOCK), rounding / 2
+    for c in range(distances.shape[0]):
+        own, weight = distances[c], weights[c]
+        for i in range(_BLOCK):
+            square = own[i]
+            length = sqrt(square)
+            squares[i] = square
+            rounded = length - half if length >= rounding else square / (2 * rounding)
+            own[i] = bowl * square + cone * rounded
+            weight[i] = 2 * bowl + cone / max(length, rounding)
+        for i in range(_BLOCK):
+            if squares[i] >= edge:
+                own[i] = 0.5 * d * log(squares[i] / edge) + at_edge - cone * half
+                weight[i] = d / squares[i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _find_memberships(
+    m: float,
+    size: int,  # points of the block: what lies behind them gets no membership
+    memberships: NDArray[np.float64],  # IN (c, _BLOCK): D; OUT: u
+) -> float:
+    """u ~ D^(-1/(m-1)); returns the block's share of J."""
+    least, total = np.full(_BLOCK, np.inf), np.zeros(_BLOCK)
+    n_centres, power = memberships.shape[0], 1 / (m - 1)
+    for c in range(n_centres):
+        own = memberships[c]
+        for i in range(_BLOCK):
+            own[i] = max(own[i], LEAST)
+            least[i] = min(least[i], own[i])
+    for c in range(n_centres):
+        own = memberships[c]
+        for i in range(_BLOCK):
+            own[i] = least[i] / own[i]
+        if m != 2.0:
+            for i in range(size):
+                own[i] **= power
+        for i in range(_BLOCK):
+            total[i] += own[i]
+    objective = 0.0
+    for i in range(size):
+        objective += least[i] / total[i] if m == 2.0 else least[i] * total[i] ** (1 - m)
+    for i in range(_BLOCK):
+        total[i] = 1 / total[i] if i < size else 0.0
+    for c in range(n_centres):
+        own = memberships[c]
+        for i in range(_BLOCK):
+            own[i] *= total[i]
+    return objective
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _find_pulls(
+    m: float,
+    size: int,
+    weights: NDArray[np.float64],  # IN (c, _BLOCK)
+    pulls: NDArray[np.float64],  # IN (c, _BLOCK): u; OUT: u^m w
+) -> None:
+    """How much each point has a say in the next place of each centre."""
+    for c in range(pulls.shape[0]):
+        own, weight = pulls[c], weights[c]
+        if m == 2.0:
+            for i in range(_BLOCK):
+                own[i] = own[i] * own[i] * weight[i]
+        else:
+            for i in range(size):
+                own[i] = own[i] ** m * weight[i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add(
+    pulls: NDArray[np.float64],  # IN (c, _BLOCK)
+    columns: NDArray[np.float64],  # IN (r, _BLOCK)
+    lanes: NDArray[np.float64],  # OUT (c, r, _LANES): sums over points of each pull times each column are added to
+) -> None:
+    for c in range(pulls.shape[0]):
+        u = pulls[c]
+        for j in range(columns.shape[0]):
+            x, lane = columns[j], lanes[c, j]
+            for i in range(_LANES):
+                lane[i] += ((u[i] * x[i] + u[i + 16] * x[i + 16]) + (u[i + 32] * x[i + 32] + u[i + 48] * x[i + 48])) + (
+                    (u[i + 64] * x[i + 64] + u[i + 80] * x[i + 80]) + (u[i + 96] * x[i + 96] + u[i + 112] * x[i + 112])
+                )
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add_apart(
+    pulls: NDArray[np.float64],  # IN (c, _BLOCK)
+    columns: NDArray[np.float64],  # IN (d + 1, _BLOCK)
+    centres: NDArray[np.float64],  # IN (c, d)
+    rounding: float,
+    lanes: NDArray[np.float64],  # OUT (c, 2 d, _LANES): of u^m w x, then of u^m w, are added to
+) -> None:
+    """Of absolute distances every coordinate has a weight of its own: one over it."""
+    n_centres, d = centres.shape
+    parts = np.empty((2 * d, _BLOCK))
+    for c in range(n_centres):
+        pull = pulls[c]
+        for j in range(d):
+            at = centres[c, j]
+            for i in range(_BLOCK):
+                part = pull[i] / max(abs(columns[j, i] - at), rounding)
+                parts[j, i] = part * columns[j, i]
+                parts[d + j, i] = part
+        _add(parts, columns[d:], lanes[c].reshape(2 * d, 1, _LANES))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def fuzzy_step(
     points: NDArray[np.float64],  # IN (n, d)
     centres: NDArray[np.float64],  # IN (c, d)
@@ -75,44 +215,35 @@ def fuzzy_step(
     D^(-1/(m-1)))^(-(m-1)).
     """
     n, d = points.shape
-    n_centres = centres.shape[0]
-    distances, weights = np.empty(n_centres), np.empty(n_centres)
-    bowl, cone, edge, at_edge = _shape(kind, d, sigma)
-    sums[:], masses[:], shares[:] = 0.0, 0.0, 0.0
+    n_centres, is_apart = centres.shape[0], kind == ABSOLUTE
+    shape = _shape(kind, d, sigma)
+    columns = np.zeros((d + 1, _BLOCK))
+    columns[d] = 1.0  # what is added with it is a mass
+    block, weights = np.empty((n_centres, _BLOCK)), np.full((n_centres, _BLOCK), 1.0 if is_apart else 2.0)
+    lanes = np.zeros((n_centres, 2 * d if is_apart else d + 1, _LANES))
+    share_lanes = np.zeros((n_centres, 1, _LANES))
     objective = 0.0
-    for i in range(n):
-        least = np.inf
-        for c in range(n_centres):
-            if kind == ABSOLUTE:
-                distance, weight = _absolute(points[i], centres[c], rounding), 1.0
-            else:
-                square = 0.0
-                for j in range(d):
-                    gap = points[i, j] - centres[c, j]
-                    square += gap * gap
-                distance, weight = _distance(square, d, bowl, cone, edge, at_edge, rounding)
-            distances[c], weights[c] = max(distance, LEAST), weight
-            least = min(least, distances[c])
-        total = 0.0
-        for c in range(n_centres):
-            closeness = least / distances[c]
-            distances[c] = closeness if m == 2.0 else closeness ** (1 / (m - 1))
-            total += distances[c]
-        objective += least / total if m == 2.0 else least * total ** (1 - m)
-        for c in range(n_centres):
-            u = distances[c] / total
-            shares[c] += u
-            pull = (u * u if m == 2.0 else u**m) * weights[c]
-            if kind == ABSOLUTE:
-                for j in range(d):
-                    here = pull / max(abs(points[i, j] - centres[c, j]), rounding)
-                    sums[c, j] += here * points[i, j]
-                    masses[c, j] += here
-            else:
-                for j in range(d):
-                    sums[c, j] += pull * points[i, j]
-                masses[c, 0] += pull
-    if kind != ABSOLUTE:
-        for c in range(n_centres):
-            masses[c, 1:] = masses[c, 0]
+    for begin in range(0, n, _BLOCK):
+        size = min(_BLOCK, n - begin)
+        for i in range(size):
+            for j in range(d):
+                columns[j, i] = points[begin + i, j]
+        if is_apart:
+            _find_absolutes(columns, centres, rounding, block)
+        else:
+            _find_squares(columns, centres, block)
+            if kind != EUCLIDEAN:
+                _bend(shape, d, rounding, block, weights)
+        objective += _find_memberships(m, size, block)
+        _add(block, columns[d:], share_lanes)
+        _find_pulls(m, size, weights, block)
+        if is_apart:
+            _add_apart(block, columns, centres, rounding, lanes)
+        else:
+            _add(block, columns, lanes)
+    for c in range(n_centres):
+        shares[c] = share_lanes[c].sum()
+        for j in range(d):
+            sums[c, j] = lanes[c, j].sum()
+            masses[c, j] = lanes[c, d + j if is_apart else d].sum()
     return objective

@@ -9,42 +9,52 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-_BLOCK = 128  # points whose columns fit a core's first cache
+BLOCK = 64  # points whose columns, of up to 64 features, fit a core's first cache
 _PARTS = 8  # that numpy sums a long row in
 
 
 @njit(cache=True, nogil=True)
 def _find_nearest(
-    columns: NDArray[np.float64],  # IN (d, _BLOCK)
+    columns: NDArray[np.float64],  # IN (d, BLOCK)
     centres: NDArray[np.float64],  # IN (k, d)
-    distances: NDArray[np.float64],  # OUT (_BLOCK,), of use to nobody else
-    nearest: NDArray[np.float64],  # OUT (_BLOCK,), a centre's number; a double, as wide as what is compared
-    least: NDArray[np.float64],  # OUT (_BLOCK,), squared distance from it
+    distances: NDArray[np.float64],  # OUT (BLOCK,), of use to nobody else
+    nearest: NDArray[np.float64],  # OUT (BLOCK,), a centre's number; a double, as wide as what is compared
+    least: NDArray[np.float64],  # OUT (BLOCK,), squared distance from it
 ) -> None:
-    """Squares are added feature by feature, two of them a pass; the last pass compares too."""
+    """Squares are added feature by feature, four or two of them a pass; the last pass compares too."""
     n_features = columns.shape[0]
     n_before = (n_features - 1) // 2 * 2  # features before the last two, or the last one
+    n_fours = n_before // 4 * 4
     distances[:] = 0.0
     nearest[:] = 0.0
     least[:] = np.inf
     for c in range(centres.shape[0]):
-        for j in range(0, n_before, 2):
+        for j in range(0, n_fours, 4):
+            at, at_next, then, then_next = centres[c, j], centres[c, j + 1], centres[c, j + 2], centres[c, j + 3]
+            for i in range(BLOCK):
+                step, step_next = columns[j, i] - at, columns[j + 1, i] - at_next
+                further, further_next = columns[j + 2, i] - then, columns[j + 3, i] - then_next
+                before = distances[i] if j > 0 else 0.0
+                distances[i] = (((before + step * step) + step_next * step_next) + further * further) + (
+                    further_next * further_next
+                )
+        for j in range(n_fours, n_before, 2):
             at, at_next = centres[c, j], centres[c, j + 1]
-            for i in range(_BLOCK):
+            for i in range(BLOCK):
                 step, step_next = columns[j, i] - at, columns[j + 1, i] - at_next
                 before = distances[i] if j > 0 else 0.0
                 distances[i] = (before + step * step) + step_next * step_next
         at, number = centres[c, n_before], float(c)
         if n_before + 1 < n_features:
             at_next = centres[c, n_before + 1]
-            for i in range(_BLOCK):
+            for i in range(BLOCK):
                 step, step_next = columns[n_before, i] - at, columns[n_before + 1, i] - at_next
                 distance = (distances[i] + step * step) + step_next * step_next
                 is_nearer = distance < least[i]
                 nearest[i] = number if is_nearer else nearest[i]
                 least[i] = distance if is_nearer else least[i]
         else:
-            for i in range(_BLOCK):
+            for i in range(BLOCK):
                 step = columns[n_before, i] - at
                 distance = distances[i] + step * step
                 is_nearer = distance < least[i]
@@ -63,13 +73,13 @@ def weighted_lloyd_step(
 ) -> float:
     """Give every point to its nearest centre; returns the weighted sum of squared distances."""
     n, n_features = points.shape
-    columns = np.zeros((n_features, _BLOCK))
-    distances, nearest, least = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    columns = np.zeros((n_features, BLOCK))
+    distances, nearest, least = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     sums[:] = 0.0
     masses[:] = 0.0
     inertia = 0.0
-    for begin in range(0, n, _BLOCK):
-        size = min(_BLOCK, n - begin)
+    for begin in range(0, n, BLOCK):
+        size = min(BLOCK, n - begin)
         for i in range(size):
             for j in range(n_features):
                 columns[j, i] = points[begin + i, j]
@@ -85,64 +95,135 @@ def weighted_lloyd_step(
 
 
 @njit(cache=True, nogil=True)
-def _add_squares(
-    columns: NDArray[np.float64],  # IN (d, _BLOCK)
-    place: NDArray[np.float64],  # IN (d,)
-    even: NDArray[np.float64],  # OUT (_BLOCK,), of use to nobody else, as `odd` and `pairs`
-    odd: NDArray[np.float64],  # OUT (_BLOCK,)
-    pairs: NDArray[np.float64],  # OUT (4, _BLOCK)
-    totals: NDArray[np.float64],  # OUT (_BLOCK,), squared distances
+def into_blocks(
+    points: NDArray[np.float64],  # IN (n, d)
+    blocks: NDArray[np.float64],  # OUT (n_blocks, d, BLOCK); what lies behind the last point stays as it was
 ) -> None:
-    """A square is summed as numpy sums a row: of eight features and more in eight parts, added by twos.
+    """Points block by block, each with its columns side by side."""
+    n, n_features = points.shape
+    for i in range(n):
+        for j in range(n_features):
+            blocks[i // BLOCK, j, i % BLOCK] = points[i, j]
 
-    Part r takes features r, r + 8, ...; what is beyond a multiple of eight comes last, one by one.
-    """
-    n_features = columns.shape[0]
-    n_whole = n_features // _PARTS * _PARTS
-    totals[:] = 0.0
-    if n_whole > 0:
-        for pair in range(4):
-            for j in range(2 * pair, n_whole, _PARTS):
-                at, at_next = place[j], place[j + 1]
-                for i in range(_BLOCK):
-                    step, step_next = columns[j, i] - at, columns[j + 1, i] - at_next
-                    even[i] = (even[i] if j >= _PARTS else 0.0) + step * step
-                    odd[i] = (odd[i] if j >= _PARTS else 0.0) + step_next * step_next
-            for i in range(_BLOCK):
-                pairs[pair, i] = even[i] + odd[i]
-        for i in range(_BLOCK):
-            totals[i] = (pairs[0, i] + pairs[1, i]) + (pairs[2, i] + pairs[3, i])
-    for j in range(n_whole, n_features):
-        at = place[j]
-        for i in range(_BLOCK):
-            step = columns[j, i] - at
-            totals[i] += step * step
+
+@njit(cache=True, nogil=True)
+def _add_eight(
+    blocks: NDArray[np.float64],  # IN (n_blocks, d, BLOCK)
+    b: int,
+    tried: NDArray[np.float64],  # IN (t, d)
+    t: int,
+    totals: NDArray[np.float64],  # OUT (BLOCK,), squares of the first eight features
+) -> None:
+    a0, a1, a2, a3 = tried[t, 0], tried[t, 1], tried[t, 2], tried[t, 3]
+    a4, a5, a6, a7 = tried[t, 4], tried[t, 5], tried[t, 6], tried[t, 7]
+    for i in range(BLOCK):
+        s0, s1, s2, s3 = blocks[b, 0, i] - a0, blocks[b, 1, i] - a1, blocks[b, 2, i] - a2, blocks[b, 3, i] - a3
+        s4, s5, s6, s7 = blocks[b, 4, i] - a4, blocks[b, 5, i] - a5, blocks[b, 6, i] - a6, blocks[b, 7, i] - a7
+        totals[i] = ((s0 * s0 + s1 * s1) + (s2 * s2 + s3 * s3)) + ((s4 * s4 + s5 * s5) + (s6 * s6 + s7 * s7))
+
+
+@njit(cache=True, nogil=True)
+def _add_eights(
+    blocks: NDArray[np.float64],  # IN (n_blocks, d, BLOCK)
+    b: int,
+    tried: NDArray[np.float64],  # IN (t, d)
+    t: int,
+    n_whole: int,  # features, sixteen or more, a multiple of eight
+    even: NDArray[np.float64],  # OUT (BLOCK,), of use to nobody else, as `odd` and `pairs`
+    odd: NDArray[np.float64],  # OUT (BLOCK,)
+    pairs: NDArray[np.float64],  # OUT (4, BLOCK)
+    totals: NDArray[np.float64],  # OUT (BLOCK,), squares of those features
+) -> None:
+    """Part r takes features r, r + 8, ... in their order; two parts at once, and of each two features a pass."""
+    for pair in range(4):
+        first = 2 * pair
+        at, at_next, more, more_next = tried[t, first], tried[t, first + 1], tried[t, first + 8], tried[t, first + 9]
+        for i in range(BLOCK):
+            step, step_next = blocks[b, first, i] - at, blocks[b, first + 1, i] - at_next
+            further, further_next = blocks[b, first + 8, i] - more, blocks[b, first + 9, i] - more_next
+            even[i] = step * step + further * further
+            odd[i] = step_next * step_next + further_next * further_next
+        for j in range(first + 16, n_whole - 8, 16):
+            at, at_next, more, more_next = tried[t, j], tried[t, j + 1], tried[t, j + 8], tried[t, j + 9]
+            for i in range(BLOCK):
+                step, step_next = blocks[b, j, i] - at, blocks[b, j + 1, i] - at_next
+                further, further_next = blocks[b, j + 8, i] - more, blocks[b, j + 9, i] - more_next
+                even[i] = (even[i] + step * step) + further * further
+                odd[i] = (odd[i] + step_next * step_next) + further_next * further_next
+        if n_whole % 16 > 0:
+            j = n_whole - 8 + first
+            at, at_next = tried[t, j], tried[t, j + 1]
+            for i in range(BLOCK):
+                step, step_next = blocks[b, j, i] - at, blocks[b, j + 1, i] - at_next
+                even[i] += step * step
+                odd[i] += step_next * step_next
+        for i in range(BLOCK):
+            pairs[pair, i] = even[i] + odd[i]
+    for i in range(BLOCK):
+        totals[i] = (pairs[0, i] + pairs[1, i]) + (pairs[2, i] + pairs[3, i])
 
 
 @njit(cache=True, nogil=True)
 def nearer_of(
-    columns: NDArray[np.float64],  # IN (d, n), the points' features
-    places: NDArray[np.int64],  # IN (t,), points that are tried
+    blocks: NDArray[np.float64],  # IN (n_blocks, d, BLOCK), of `into_blocks`
+    tried: NDArray[np.float64],  # IN (t, d), places that are tried
     before: NDArray[np.float64],  # IN (n,), squared distances from the seeds so far
-    after: NDArray[np.float64],  # OUT (t, n), the lesser of those and the ones from each point that is tried
+    after: NDArray[np.float64],  # OUT (t, n), the lesser of those and the ones from each place that is tried
 ) -> None:
-    """How near all points are to the seeds with each of those tried."""
-    n_features, n = columns.shape
-    block, pairs = np.zeros((n_features, _BLOCK)), np.zeros((4, _BLOCK))
-    even, odd, totals, place = np.zeros(_BLOCK), np.zeros(_BLOCK), np.zeros(_BLOCK), np.empty(n_features)
-    for begin in range(0, n, _BLOCK):
-        size = min(_BLOCK, n - begin)
-        for j in range(n_features):
-            column, own = columns[j, begin : begin + size], block[j]
+    """How near all points are to the seeds with each of the places.
+
+    A square is summed as numpy sums a row: of eight features and more in eight parts that are added by twos; what is
+    beyond a multiple of eight comes last, one by one. Rows are not given names in here: each such name counts its
+    array's users up and down, which takes as long as a row of two features.
+    """
+    n, n_features = before.size, blocks.shape[1]
+    n_whole = n_features // _PARTS * _PARTS
+    n_twos = n_features - (n_features - n_whole) % 2
+    even, odd, pairs, totals = np.empty(BLOCK), np.empty(BLOCK), np.empty((4, BLOCK)), np.empty(BLOCK)
+    for b in range(blocks.shape[0]):
+        begin = b * BLOCK
+        size = min(BLOCK, n - begin)
+        for t in range(tried.shape[0]):
+            if n_whole == 0:
+                for i in range(BLOCK):
+                    totals[i] = 0.0
+            elif n_whole == _PARTS:
+                _add_eight(blocks, b, tried, t, totals)
+            else:
+                _add_eights(blocks, b, tried, t, n_whole, even, odd, pairs, totals)
+            for j in range(n_whole, n_twos, 2):
+                at, at_next = tried[t, j], tried[t, j + 1]
+                for i in range(BLOCK):
+                    step, step_next = blocks[b, j, i] - at, blocks[b, j + 1, i] - at_next
+                    totals[i] = (totals[i] + step * step) + step_next * step_next
+            if n_twos < n_features:
+                at = tried[t, n_twos]
+                for i in range(BLOCK):
+                    step = blocks[b, n_twos, i] - at
+                    totals[i] += step * step
             for i in range(size):
-                own[i] = column[i]
-        for t in range(places.size):
-            for j in range(n_features):
-                place[j] = columns[j, places[t]]
-            _add_squares(block, place, even, odd, pairs, totals)
-            far, nearer = before[begin : begin + size], after[t, begin : begin + size]
-            for i in range(size):
-                nearer[i] = min(far[i], totals[i])
+                after[t, begin + i] = min(before[begin + i], totals[i])
+
+
+@njit(cache=True, nogil=True)
+def weigh(
+    weights: NDArray[np.float64],  # IN (n,)
+    distances: NDArray[np.float64],  # IN (t, n)
+    sums: NDArray[np.float64],  # OUT (t,), of weights times distances
+) -> None:
+    """In four running sums each, on this thread alone: a library's product may wait for a thread that has no core."""
+    n = weights.size
+    n_fours = n // 4 * 4
+    for t in range(distances.shape[0]):
+        first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
+        for i in range(0, n_fours, 4):
+            first += weights[i] * distances[t, i]
+            second += weights[i + 1] * distances[t, i + 1]
+            third += weights[i + 2] * distances[t, i + 2]
+            fourth += weights[i + 3] * distances[t, i + 3]
+        for i in range(n_fours, n):
+            first += weights[i] * distances[t, i]
+        sums[t] = (first + second) + (third + fourth)
 
 
 @njit(cache=True, nogil=True)

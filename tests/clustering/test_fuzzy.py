@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustering.fuzzy import _KINDS, ROUNDING, Rule, block_sums, fuzzy_c_means
+from clustering.fuzzy import KINDS, ROUNDING, Rule, block_sums, fuzzy_c_means
 from clustering.kernels.fuzzy import fuzzy_step
 from sfumato.specs import Distance
 from tests import naive
@@ -21,7 +21,7 @@ def drawn(shape, seed, scale=1.0):
 
 def stepped(points, centres, distance, m, sigma, rounding):
     sums, masses, shares = np.empty_like(centres), np.empty_like(centres), np.empty(len(centres))
-    objective = fuzzy_step(points, centres, _KINDS[distance], m, sigma, rounding, sums, masses, shares)
+    objective = fuzzy_step(points, centres, KINDS[distance], m, sigma, rounding, sums, masses, shares)
     return objective, sums / masses, shares
 
 
@@ -61,6 +61,41 @@ class TestAStep:
             points[0, 0] = length
             objective, _, _ = stepped(points, centres, distance, 2.0, sigma, 1e-12)
             assert objective == pytest.approx(best - d * np.log(sigma), abs=1e-6)
+
+
+class TestPointsAreTakenInBlocks:
+    @pytest.mark.parametrize("distance", DISTANCES)
+    def test_what_a_block_held_before_is_not_counted_again(self, distance):
+        """A block's last places keep the points of the block before it."""
+        points, centres = drawn((200, 2), 3), drawn((3, 2), 4)
+        whole = block_sums(points, centres, Rule(distance, 2.0, 0.5))
+        parts = [block_sums(part, centres, Rule(distance, 2.0, 0.5)) for part in (points[:128], points[128:])]
+        assert whole == pytest.approx(parts[0] + parts[1], rel=1e-12)
+
+    @pytest.mark.parametrize("distance", DISTANCES)
+    @pytest.mark.parametrize("m", [1.05, 2.0, 3.0])
+    def test_points_that_are_all_the_same_share_out_their_centres_evenly(self, distance, m):
+        """Constant features, and more centres than distinct points: nothing is divided by zero."""
+        points, centres = np.full((140, 3), 0.25), np.full((5, 3), 0.25)
+        objective, moved, shares = stepped(points, centres, distance, m, 0.1, 1e-7)
+        assert 0 <= objective < 1e-20
+        assert shares == pytest.approx([28] * 5)
+        assert moved == pytest.approx(centres, rel=1e-14)
+
+    @pytest.mark.parametrize("distance", DISTANCES)
+    def test_more_centres_than_points_leave_none_without_a_place(self, distance):
+        points = np.array([[0.1, 0.2], [0.9, 0.8]])
+        start = np.random.default_rng(7).random((9, 2))
+        fit = fuzzy_c_means(points, start, Rule(distance, 2.0, 0.3), max_iterations=50, tolerance=1e-9)
+        assert np.isfinite(fit.centres).all()
+        assert fit.shares.sum() == pytest.approx(1)
+
+    def test_what_is_far_out_belongs_to_all_alike_and_to_nobody_by_chance(self):
+        """Squares beyond any number would be no numbers; these are just within."""
+        points, centres = np.full((3, 2), 1e150), np.array([[0.0, 0.0], [1.0, 1.0]])
+        _, moved, shares = stepped(points, centres, "mixed", 2.0, 1.0, 1e-6)
+        assert shares == pytest.approx([1.5, 1.5])
+        assert moved == pytest.approx(np.full((2, 2), 1e150))
 
 
 class TestTheFit:
@@ -137,7 +172,7 @@ class TestTheFit:
         fit = fuzzy_c_means(points, start, Rule("laplace", 2.0, 0.5), max_iterations=1, tolerance=0.0)
         objective, moved, _ = stepped(points, start, "laplace", 2.0, 0.5, ROUNDING * 0.5)
         assert fit.objectives == (objective,)
-        assert fit.centres.tolist() == moved.tolist()
+        assert fit.centres == pytest.approx(moved, rel=1e-14)
 
 
 class TestBlocks:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from clustering import weighted_kmeans as module
-from clustering.kernels.weighted_lloyd import nearer_of, weighted_lloyd_step
+from clustering.kernels.weighted_lloyd import BLOCK, into_blocks, nearer_of, weigh, weighted_lloyd_step
 from clustering.phase_search import PublicWords
-from clustering.weighted_kmeans import TRIALS, seeds, weighted_kmeans
+from clustering.weighted_kmeans import TRIALS, lloyd, seeds, weighted_kmeans
 from tests import naive
 
 numbers = st.floats(0, 1, width=32)
@@ -34,7 +34,7 @@ class TestStep:
         assert masses.tolist() == plain[2]
         assert inertia == plain[3]
 
-    @pytest.mark.parametrize("n", [1, 127, 128, 129, 700])
+    @pytest.mark.parametrize("n", [1, 63, 64, 65, 129, 700])
     @pytest.mark.parametrize("d", [1, 3, 4, 5, 9, 23])
     def test_blocks_and_their_ends_change_no_bit(self, n, d):
         rng = np.random.default_rng([n, d])
@@ -53,9 +53,18 @@ class TestSeeds:
         rng = np.random.default_rng([n, d])
         points, before = rng.normal(size=(n, d)), 3 * d * rng.random(n)
         after, tried = np.empty((3, n)), np.array([0, n - 1, 1])
-        nearer_of(np.ascontiguousarray(points.T), tried, before, after)
+        blocks = np.full((-(-n // BLOCK), d, BLOCK), np.nan)  # what lies behind the last point counts for nothing
+        into_blocks(points, blocks)
+        nearer_of(blocks, points[tried], before, after)
         for place, found in zip(tried, after, strict=True):
             assert found.tolist() == naive.nearer_of(points, place, before).tolist()
+
+    @pytest.mark.parametrize("n", [1, 3, 4, 5, 130])
+    def test_what_each_leaves_is_weighed(self, n):
+        rng = np.random.default_rng(n)
+        weights, distances, sums = rng.random(n), rng.random((3, n)), np.empty(3)
+        weigh(weights, distances, sums)
+        assert sums == pytest.approx([float((weights * row).sum()) for row in distances], rel=1e-14)
 
     @settings(deadline=None)
     @given(st.integers(0, 2**32), st.integers(1, 200), st.integers(1, 12), st.integers(1, 9))
@@ -65,6 +74,37 @@ class TestSeeds:
         weights[n // 2] = 1.0
         found = seeds(points, weights, k, PublicWords(seed))
         assert found.tolist() == naive.seeds(points, weights, k, PublicWords(seed), TRIALS).tolist()
+
+
+class TestLloyd:
+    @pytest.mark.parametrize("max_steps", [1, 3, 50])
+    def test_what_it_tells_is_of_the_centres_it_returns(self, monkeypatch, max_steps):
+        """Whether it came to rest or ran out of steps."""
+        monkeypatch.setattr(module, "MAX_STEPS", max_steps)
+        rng = np.random.default_rng(8)
+        points, weights = rng.random((300, 3)), rng.random(300)
+        found = lloyd(points, weights, points[:7].copy())
+        labels, sums, masses, inertia = step(points, weights, found.centres)
+        assert found.labels.tolist() == labels.tolist()
+        assert (found.masses.tolist(), found.inertia) == (masses.tolist(), inertia)
+        has_come_to_rest = np.array_equal(sums / masses[:, None], found.centres)
+        assert has_come_to_rest == (max_steps == 50)
+
+    @pytest.mark.parametrize("d", [2, 8, 17])
+    def test_constant_features_and_more_centres_than_points_leave_centres_where_they_were(self, d):
+        points = np.tile(np.linspace(0.25, 0.75, d), (5, 1))
+        centres = np.concatenate([points[:1], np.ones((8, d))])
+        found = lloyd(points, np.ones(5), centres)
+        assert found.centres.tolist() == centres.tolist()
+        assert found.masses.tolist() == [5.0] + [0.0] * 8
+        assert found.inertia == 0
+
+    def test_points_that_weigh_nothing_at_all_move_no_centre(self):
+        points = np.random.default_rng(9).random((200, 9))
+        found = lloyd(points, np.zeros(200), points[:3].copy())
+        assert found.centres.tolist() == points[:3].tolist()
+        assert (found.masses == 0).all()
+        assert found.inertia == 0
 
 
 class TestWeightedKmeans:

@@ -2,6 +2,7 @@
 
 import ast
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from benchmarks.speed.kernels import Case
 from benchmarks.speed.kernels_decoding import People
 from benchmarks.speed.row import Setting
 from clustering.deconvolution import deconvolve
+from clustering.fuzzy import KINDS, ROUNDING
+from clustering.kernels.fuzzy import fuzzy_step
 from clustering.kernels.weighted_lloyd import weighted_lloyd_step
 from clustering.phase_search import PublicWords
 from clustering.simulate import simulate
 from clustering.weighted_kmeans import TRIALS, seeds
-from sfumato.specs import ShiftedGrid, UniformGrid
+from sfumato.specs import Distance, ShiftedGrid, UniformGrid
 
 SETTING = Setting(quick=True, turns=1, progress=lambda _: None)
 SMALL = Case(400, 3, 4, 0.05)
@@ -55,6 +58,24 @@ class TestBefore:
         assert found[0][1] == found[1][1]
         old = before.seeds(points, weights, case.n_clusters, PublicWords(5), TRIALS)
         assert seeds(points, weights, case.n_clusters, PublicWords(5)).tolist() == old.tolist()
+
+    @pytest.mark.parametrize("distance", get_args(Distance))
+    @pytest.mark.parametrize("m", [1.5, 2.0])
+    @pytest.mark.parametrize(("n", "d", "c"), [(1, 1, 1), (127, 2, 5), (128, 8, 16), (129, 3, 2), (300, 7, 3)])
+    def test_fuzzy_steps_of_before_say_the_same_but_for_the_order_of_their_sums(self, distance, m, n, d, c):
+        rng = np.random.default_rng([n, d])
+        points, centres, sigma = rng.normal(size=(n, d)), rng.normal(size=(c, d)), 0.3
+        found = [np.empty((c, d)), np.empty((c, d)), np.empty(c)]
+        expected = [np.empty((c, d)), np.empty((c, d)), np.empty(c)]
+        kind, rounding = KINDS[distance], ROUNDING * sigma
+        objective = fuzzy_step(points, centres, kind, m, sigma, rounding, *found)
+        assert objective == pytest.approx(before.fuzzy_step(points, centres, kind, m, sigma, rounding, *expected))
+        sums, masses, shares = found
+        # sums are of terms of both signs: the largest there can be is what their rounding is a share of
+        assert sums == pytest.approx(expected[0], rel=1e-10, abs=1e-13 * (np.abs(points).max() * masses).max())
+        assert masses == pytest.approx(expected[1], rel=1e-11)
+        assert shares == pytest.approx(expected[2], rel=1e-11)
+        assert shares.sum() == pytest.approx(n, rel=1e-14)
 
 
 class TestKMeansRows:
