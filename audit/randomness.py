@@ -32,7 +32,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("clustering/phase_search.py", "numpy.random"): "public waves and places, of the seed in the job's parameters",
     ("clustering/deconvolution.py", "numpy.random"): "probes of a determinant, after the tally: post-processing",
     ("workers/warm.py", "SeededEntropy"): "warms kernels with points that are made up",
-    ("workers/distinct.py", "secrets"): "keys that scatter report ids over a table; nothing of them is released",
+    ("workers/distinct.py", "secrets"): "keys that scatter report ids; nothing of them is released",
     ("models/console_session.py", "secrets"): "tokens of the console's sessions",
     ("models/bulletin.py", "secrets"): "the name of a process on the channel",
     ("models/db.py", "secrets"): "ids of rows, and how long a transaction waits before it is tried again",

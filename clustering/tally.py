@@ -8,7 +8,10 @@ from numpy.typing import NDArray
 from clustering.errors import UnfitRound
 from clustering.kernels.hashing import count_hashed
 from clustering.kernels.tally import (
+    GROUP,
     MALFORMED,
+    N_BEFORE,
+    N_PLANES,
     SLOT_BYTES,
     TAKEN,
     check_bits,
@@ -150,13 +153,17 @@ class _Counter:
         self._names_many = isinstance(spec.mechanism, SsMechanism | OueMechanism)
         if self._names_many:
             n_slots, n_symbols = tally.counts.shape
-            self._waiting = np.zeros((n_slots, (n_symbols + 7) // 8), dtype=np.uint64)
-            self._n_waiting = np.zeros(n_slots, dtype=np.int64)
+            n_words = (n_symbols + 63) // 64
+            self._waiting = (
+                np.zeros((n_slots, GROUP, n_words), dtype=np.uint64),
+                np.zeros(n_slots, dtype=np.uint64),
+                np.zeros((n_slots, N_PLANES, n_words), dtype=np.uint64),
+            )
 
     def add(self, records: NDArray[np.uint8], said: NDArray[np.uint8]) -> None:
         at, tally, mechanism = _slot_at(self._spec, records), self.tally, self._spec.mechanism
         if self._names_many:
-            count_bits(records, at, said, self._waiting, self._n_waiting, tally.counts, tally.reports)
+            count_bits(records, at, said, *self._waiting, tally.counts, tally.reports)
         elif isinstance(mechanism, OlhMechanism):
             taken = records[said == TAKEN, at:]
             slots = np.ascontiguousarray(taken[:, :SLOT_BYTES]).view("<u4")[:, 0].astype(np.int64)
@@ -168,7 +175,7 @@ class _Counter:
 
     def settle(self) -> None:
         if self._names_many:
-            settle_bits(self._waiting, self._n_waiting, self.tally.counts, self.tally.reports)
+            settle_bits(*self._waiting, self.tally.counts, self.tally.reports)
 
 
 def check_packed(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -180,7 +187,7 @@ def check_packed(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.uint
     ----------
     spec : RoundSpec
     records : ndarray of shape (n, width), uint8
-        Slot and value at the end of each.
+        Slot and value at the end of each, at least four bytes before them.
 
     Returns
     -------
@@ -189,6 +196,8 @@ def check_packed(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.uint
     """
     said = np.empty(len(records), dtype=np.uint8)
     at, n_slots, mechanism = _slot_at(spec, records), spec.encoding.n_slots, spec.mechanism
+    if at < N_BEFORE:
+        raise ValueError("what stands before the slot is part of what is loaded")
     if isinstance(mechanism, SsMechanism | OueMechanism):
         n_named = mechanism.subset_size if isinstance(mechanism, SsMechanism) else -1
         check_bits(records, at, n_slots, mechanism.n_symbols, n_named, said)
@@ -212,7 +221,8 @@ def _packed(
     """Reports as a log holds them, without ids, and that all of them are taken; ReportMalformed where one cannot be."""
     out_of_range = (slots < 0) | (slots >= spec.encoding.n_slots)
     four = slots.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :SLOT_BYTES]
-    records = np.concatenate([four, values], axis=1)
+    before = np.zeros((len(slots), N_BEFORE), dtype=np.uint8)
+    records = np.concatenate([before, four, values], axis=1)
     records.flags.writeable = False  # as those of a log are, so that the same compiled loops do for both
     said = check_packed(spec, records)
     said[out_of_range] = MALFORMED

@@ -14,7 +14,7 @@ MAX_LOAD = 0.8  # ids per place: whoever is new finds room in the first group of
 STEP = 1 << 13  # reports looked at at once: some hundred kilobytes, which stay in the cache between two looks
 _AHEAD = 128  # places that are on their way from memory at once
 
-NEW, REPEATED, ELSEWHERE = TAKEN, 1, 2  # what is said of an id
+NEW, REPEATED = TAKEN, 1  # what is said of an id
 
 _ID_BYTES = 16
 _GROUP = 8  # places whose marks are one word
@@ -27,31 +27,22 @@ class IdSet:
     id's hash: eight of them are compared at once, and an id that is new is written without
     another having been read.
 
-    It may hold one part of `n_parts` only, for a log whose ids do not fit into memory at
-    once: an id always belongs to the same part.
-
     Parameters
     ----------
     n_expected : int
         Ids it has room for before it has to grow.
-    part, n_parts : int
-        Which ids it holds; the others are ELSEWHERE.
     keys : (int, int), optional
-        64-bit words that scatter ids over places and parts, so that nobody can choose ids
-        that crowd together. By default they are drawn; what the set says does not depend
-        on them, only how fast. All parts of one log need the same keys.
+        64-bit words that scatter ids over places, so that nobody can choose ids that crowd
+        together. By default they are drawn; what the set says does not depend on them, only how fast.
     """
 
-    def __init__(
-        self, n_expected: int, *, part: int = 0, n_parts: int = 1, keys: tuple[int, int] | None = None
-    ) -> None:
-        self._keys = np.array(keys or new_keys(), dtype=np.uint64)
-        self._part = (np.uint64(part), np.uint64(n_parts))
+    def __init__(self, n_expected: int, *, keys: tuple[int, int] | None = None) -> None:
+        self._keys = np.array(keys or secret_words(2), dtype=np.uint64)
         self._n_ids = 0
         self._make_room(n_expected)
 
     def add(self, ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """Add ids of shape (n, 2); NEW, REPEATED or ELSEWHERE for each, shape (n,)."""
+        """Add ids of shape (n, 2); NEW or REPEATED for each, shape (n,)."""
         said = np.full(len(ids), NEW, dtype=np.uint8)
         self.add_packed(_octets(ids), said)
         return said
@@ -67,7 +58,7 @@ class IdSet:
             NEW where an id is to be added; where it is not new, that is said instead. Another
             word stays, and that report's id is not looked at.
         """
-        for start in range(0, len(records), STEP):  # few at once: not all of them may be new, or of this part
+        for start in range(0, len(records), STEP):  # few at once: not all of them may be new
             some = slice(start, start + STEP)
             if self._n_ids + STEP > MAX_LOAD * len(self._table):
                 held = self._table[self._marks.view(np.uint8) != 0]
@@ -76,7 +67,7 @@ class IdSet:
             self._n_ids += self._add(records[some], said[some])
 
     def _add(self, records: NDArray[np.uint8], said: NDArray[np.uint8]) -> int:
-        return add_ids(self._table, self._marks, records, self._keys, *self._part, said)
+        return add_ids(self._table, self._marks, records, self._keys, said)
 
     def _make_room(self, n_ids: int) -> None:
         n_groups = ceil((n_ids + STEP) / MAX_LOAD / _GROUP) + 1
@@ -84,15 +75,15 @@ class IdSet:
         self._table = np.empty((_GROUP * n_groups, 2), dtype="<u8")
 
 
+def secret_words(n: int) -> tuple[int, ...]:
+    """Words of 64 bits that keep whoever chooses ids from knowing where they go."""
+    return tuple(secrets.randbits(64) for _ in range(n))
+
+
 def _octets(ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
     octets = np.ascontiguousarray(ids, dtype="<u8").view(np.uint8).reshape(-1, _ID_BYTES)
     octets.flags.writeable = False  # as those of a log are, so that one compiled loop does for both
     return octets
-
-
-def new_keys() -> tuple[int, int]:
-    """Fresh keys for `IdSet`."""
-    return secrets.randbits(64), secrets.randbits(64)
 
 
 @njit(cache=True, nogil=True)
@@ -124,23 +115,18 @@ def _chosen(
     begin: int,
     end: int,
     keys: NDArray[np.uint64],  # IN (2,)
-    part: np.uint64,
-    n_parts: np.uint64,
-    said: NDArray[np.uint8],  # IN OUT (n,), ELSEWHERE where an id is of another part
+    said: NDArray[np.uint8],  # IN (n,)
     mixed: NDArray[np.uint64],  # OUT (_AHEAD + 1,), each id's hash, and a word nobody reads
     chosen: NDArray[np.int64],  # OUT (_AHEAD,), those that are to be added
 ) -> int:
     """Hash ids, choose those to add, and have their marks fetched, all of them at once: each would be waited for."""
-    n_groups, low_half = np.uint64(marks.size), np.uint64(0xFFFFFFFF)
+    n_groups = np.uint64(marks.size)
     for i in range(begin, end):
         mixed[i - begin] = _mix(_mix(_half(records, i, 0) ^ keys[0]) ^ _half(records, i, 8) ^ keys[1])
     n_chosen = 0
-    for i in range(begin, end):  # no branch in here: which part an id is of, nobody can guess
-        is_here = ((mixed[i - begin] & low_half) * n_parts) >> np.uint64(32) == part
-        is_new = said[i] == NEW
+    for i in range(begin, end):
         chosen[n_chosen] = i
-        n_chosen += is_new & is_here
-        said[i] += ELSEWHERE * (is_new & (not is_here))
+        n_chosen += said[i] == NEW
     fetched = np.uint64(0)
     for j in range(n_chosen):
         fetched |= marks[((mixed[chosen[j] - begin] >> np.uint64(32)) * n_groups) >> np.uint64(32)]
@@ -161,8 +147,6 @@ def add_ids(
     marks: NDArray[np.uint64],  # IN OUT (n_groups,), a byte a place; at least one is zero
     records: NDArray[np.uint8],  # IN (n, width), which begin with their ids
     keys: NDArray[np.uint64],  # IN (2,)
-    part: np.uint64,
-    n_parts: np.uint64,
     said: NDArray[np.uint8],  # IN OUT (n,), NEW where an id is to be added
 ) -> int:
     """Add ids to the table, group after group from the one their hash names; returns how many places were taken."""
@@ -172,7 +156,7 @@ def add_ids(
     n_taken = 0
     for begin in range(0, records.shape[0], _AHEAD):
         end = min(begin + _AHEAD, records.shape[0])
-        for j in range(_chosen(marks, records, begin, end, keys, part, n_parts, said, mixed, chosen)):
+        for j in range(_chosen(marks, records, begin, end, keys, said, mixed, chosen)):
             i = chosen[j]
             low, high = _half(records, i, 0), _half(records, i, 8)
             group = ((mixed[i - begin] >> np.uint64(32)) * n_groups) >> np.uint64(32)

@@ -20,14 +20,13 @@ from clustering.fuzzy import Rule, block_sums
 from clustering.plan import Sample, Tally
 from clustering.plans.noisy_fcm import scaled
 from clustering.questions import Work
-from clustering.tally import Counting
 from models import record, report
 from models.db import Database
 from models.round import Round
 from models.sealing import keyring_of
 from models.settings import settings
 from workers.fold import Counted, Part, fold_part
-from workers.process import leave_no_core
+from workers.process import keep_freed_memory, leave_no_core
 
 KEPT_SECONDS = 600.0  # that records stay in memory after they were last asked for
 
@@ -73,6 +72,7 @@ def answered(function: Callable[P, Any]) -> Callable[P, Reply]:
     def task(*args: P.args, **kwargs: P.kwargs) -> Reply:
         try:
             leave_no_core()
+            keep_freed_memory()
             return Reply(function(*args, **kwargs))
         except Exception as error:
             return Reply(None, type(error).__name__)
@@ -96,9 +96,12 @@ def count_part(round_id: str, part: Part, n_expected: int) -> PartCount:
         closed = session.get(Round, round_id)
         if closed is None:
             raise NotTheSame
-        counting = Counting(closed.spec)
-        rows = (packed for _, packed in report.batches(session, round_id))
-        counted = fold_part(closed.spec, rows, counting, part, n_expected=n_expected)
+        counting, counted = fold_part(
+            closed.spec,
+            lambda: (packed for _, packed in report.batches(session, round_id)),
+            part,
+            n_expected=n_expected,
+        )
     return PartCount(counting.result(), counting.n_left_out, counted)
 
 

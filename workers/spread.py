@@ -27,12 +27,13 @@ from models.round import Round
 from models.sealing import Keyring
 from sfumato.specs import MAX_SAMPLE_VALUES
 from workers import remote
-from workers.distinct import new_keys
-from workers.fold import IDS_AT_ONCE, Folded, Part, fold
+from workers.fingerprints import new_keys
+from workers.fold import Folded, Part, fold
 from workers.remote import PartCount, Share, VectorRange
 from workers.scheduler import Scheduler, SchedulerAway
 
 SPREAD_REPORTS = 1 << 22  # that a log holds, at least: fewer are folded here before anybody is asked
+PARTS_A_WORKER = 1  # of the ids: each reads the whole log
 SPREAD_VALUES = 1 << 21  # of a round's vectors, at least: a pass over fewer takes no longer than asking for it
 
 log = structlog.get_logger(__name__)
@@ -64,18 +65,18 @@ def fold_spread(closed: Round, scheduler: Scheduler) -> Folded | None:
     worker needs to hear of what another one met.
     """
     n_workers = scheduler.n_workers()
-    n_parts = ceil(ceil(closed.n_received / IDS_AT_ONCE) / n_workers) * n_workers
-    keys = new_keys()
+    n_parts, keys = n_workers * PARTS_A_WORKER, new_keys()
     asked = [(closed.id, Part(number, n_parts, keys), closed.n_received) for number in range(n_parts)]
     found: list[PartCount] = scheduler.call(remote.count_part, asked)
-    read = {(part.counted.n_malformed, part.counted.n_bytes) for part in found}
+    read = {(part.counted.n_broken, part.counted.n_bytes) for part in found}
     if len(read) != 1:
         raise SchedulerAway("its workers have read different logs")
     log.info("fold_spread", round_id=closed.id, n_workers=n_workers, n_parts=n_parts)
     answers = _merged([part.answers for part in found])
     if answers is None or any(part.n_left_out for part in found):
         return None
-    return Folded(answers, sum(part.counted.n_repeated for part in found), found[0].counted.n_malformed)
+    n_malformed = sum(part.counted.n_malformed for part in found) + found[0].counted.n_broken
+    return Folded(answers, sum(part.counted.n_repeated for part in found), n_malformed)
 
 
 def _merged(parts: list[Tally | Sample]) -> Tally | Sample | None:

@@ -1,9 +1,13 @@
 """The fold: a report log becomes its tally, against the time to read the same bytes from the page cache."""
 
 import multiprocessing
-import resource
+import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
 
 from benchmarks.speed.agreement import Disagreement
 from benchmarks.speed.report_log import ReportLog, report_log, spec_of
@@ -12,6 +16,7 @@ from clustering.decoders import decoder
 from clustering.plan import Tally
 from sfumato.specs import RoundSpec
 from workers.fold import Folded
+from workers.process import keep_freed_memory
 from workers.spread import fold_round
 
 GROUP = "fold"
@@ -28,8 +33,9 @@ KINDS = {
 SHARE = 0.5  # of the speed of reading
 WHOLE_REPORTS, WHOLE_SECONDS = 10_000_000, 5.0  # from the log to the estimate, on one core
 SMALL_REPORTS = 100_000
-ID_BYTES = 8 / 0.8 / 8 * 17  # of the set of ids: an id and its mark, at most four places of five taken
-MEMORY_SHARE = 0.8  # of what memory grows by, that is to be the ids
+ID_BYTES = 8  # of a fingerprint
+MEMORY_SHARE = 0.8  # of what memory grows by, that is to be fingerprints
+REPEATED = 0.01  # of the reports of one row, sent twice
 
 HASHES = "one hash for each of 169 symbols and each report: what local hashing is"
 SORTS = "a sample is kept in sorted order, so that it does not tell who was early"
@@ -38,6 +44,7 @@ NOTES = {"olh": HASHES, "discrete_laplace": SORTS}
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a mechanism, one against the plain file, one from end to end, one of memory."""
+    keep_freed_memory()  # as a worker does
     n_reports = QUICK_REPORTS if setting.quick else N_REPORTS
     for kind in KINDS:
         setting.progress(f"  fold: {kind}")
@@ -46,6 +53,11 @@ def rows(setting: Setting) -> Iterator[Row]:
             yield _against(setting, log, kind, log.read, "the same rows read from SQLite", SHARE)
             if kind == "ss":
                 yield _against(setting, log, kind, log.read_file, "the database's file read as it is", None)
+    setting.progress("  fold: with repeats")
+    with report_log(spec_of("ss", N_SYMBOLS), n_reports, repeated=REPEATED) as log:
+        yield _against(
+            setting, log, "ss", log.read, "the same rows read from SQLite", None, f", {REPEATED:.0%} repeats"
+        )
     setting.progress("  fold: from end to end")
     yield _whole(setting)
     setting.progress("  fold: memory")
@@ -53,15 +65,33 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 
 def _against(
-    setting: Setting, log: ReportLog, kind: str, read: Callable[[], int], reference: str, bar: float | None
+    setting: Setting,
+    log: ReportLog,
+    kind: str,
+    read: Callable[[], int],
+    reference: str,
+    bar: float | None,
+    addition: str = "",
 ) -> Row:
     n_reports = log.closed.n_received
+    worked: list[float] = []  # nanoseconds of all cores for each report, ours and theirs
 
-    def rate(work: Callable[[], object]) -> float:
-        return n_reports / seconds(work)
+    def rate(work: Callable[[], object], into: list[float]) -> float:
+        def timed() -> None:
+            before = time.process_time()
+            work()
+            into.append((time.process_time() - before) / n_reports * 1e9)
 
-    measured = in_turns(lambda: rate(lambda: fold_round(log.database, log.closed)), lambda: rate(read), setting.turns)
-    name = f"log to tally: {KINDS[kind]}" + ("" if bar else ", against the file")
+        return n_reports / seconds(timed)
+
+    worked_reading: list[float] = []
+    measured = in_turns(
+        lambda: rate(lambda: fold_round(log.database, log.closed), worked),
+        lambda: rate(read, worked_reading),
+        setting.turns,
+    )
+    name = f"log to tally: {KINDS[kind]}{addition or ('' if bar else ', against the file')}"
+    both = f"{median(worked):.0f} ns of processors a report, {median(worked_reading):.0f} of them reading"
     return compare(
         GROUP,
         name,
@@ -70,14 +100,14 @@ def _against(
         unit="reports/s",
         more_is_better=True,
         bar=bar,
-        note=NOTES.get(kind, f"{n_reports:,} reports"),
+        note=f"{both}; {NOTES.get(kind, f'{n_reports:,} reports')}",
     )
 
 
 def _whole(setting: Setting) -> Row:
     n_reports = WHOLE_REPORTS // 10 if setting.quick else WHOLE_REPORTS
     limit = WHOLE_SECONDS * n_reports / WHOLE_REPORTS
-    with report_log(spec_of("ss", N_SYMBOLS), n_reports) as log:
+    with report_log(spec_of("ss", N_SYMBOLS), n_reports) as log, one_core():
 
         def estimated() -> None:
             folded = fold_round(log.database, log.closed)
@@ -86,10 +116,21 @@ def _whole(setting: Setting) -> Row:
             decoder(log.closed.spec.mechanism).frequencies(_tally(folded))
 
         measured = in_turns(lambda: seconds(estimated), lambda: limit, min(3, setting.turns))
-    note = "reading, checking, telling repeats, counting, estimating; one thread"
+    note = "reading, checking, telling repeats, counting, estimating; held to one core"
     return compare(
         GROUP, f"log to estimate: {n_reports:,} ss, 169 symbols", "what was asked for", measured, bar=1.0, note=note
     )
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """This thread, and those it starts, run on one core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def _tally(folded: Folded) -> Tally:
@@ -107,11 +148,11 @@ def _memory(setting: Setting) -> Row:
     return compare(
         GROUP,
         f"peak memory, {SMALL_REPORTS:,} to {n_large:,} reports",
-        "the set of ids alone",
+        "fingerprints of the ids alone",
         ([grown], [ids]),
         unit="MB",
         bar=MEMORY_SHARE,
-        note=f"what it grows by, from {peaks[0]:.0f} MB; at 16.8 million ids it stops: logs are read in parts then",
+        note=f"what it grows by, from {peaks[0]:.0f} MB; at 16.8 million ids it stops: more go to a file",
     )
 
 
@@ -137,4 +178,11 @@ def _fold_and_tell(pipe: Connection, url: str, round_id: str) -> None:
         with database.reading() as session:
             closed = session.get_one(Round, round_id)
         fold_round(database, closed)
-    pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 * 1.048576)
+    pipe.send(_peak_megabytes())
+
+
+def _peak_megabytes() -> float:
+    """Of this process since it began, without what the one that started it held (`ru_maxrss` keeps that)."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (peak,) = [line for line in lines if line.startswith("VmHWM:")]
+    return int(peak.split()[1]) * 1024 / 1e6

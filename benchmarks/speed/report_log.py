@@ -65,17 +65,18 @@ def spec_of(kind: str, n_symbols: int) -> RoundSpec:
 
 
 @contextmanager
-def report_log(spec: RoundSpec, n_reports: int) -> Iterator[ReportLog]:
+def report_log(spec: RoundSpec, n_reports: int, *, repeated: float = 0.0) -> Iterator[ReportLog]:
     """A log of so many reports, in whole batches; gone in the end.
 
-    Values are those of 50,000 devices over and over; ids are words of a seeded generator, none twice.
+    Values are those of 50,000 devices over and over; ids are words of a seeded generator. None comes twice, but for the
+    given share of them, which have come in the batch before.
     """
     with TemporaryDirectory(prefix="sfumato-speed-") as folder:
         path = Path(folder) / "sfumato.db"
         migrate(f"sqlite:///{path}")
         with closing_database(f"sqlite:///{path}") as database:
             closed = _closed_round(database, spec, n_reports)
-            _fill(path, closed.id, _batch(spec), n_reports)
+            _fill(path, closed.id, _batch(spec), n_reports, repeated)
             log = ReportLog(path, database, closed)
             log.read()  # from now on it is in the page cache
             yield log
@@ -124,8 +125,9 @@ def _batch(spec: RoundSpec) -> NDArray[np.uint8]:
     return np.concatenate([head, values], axis=1)
 
 
-def _fill(path: Path, round_id: str, batch: NDArray[np.uint8], n_reports: int) -> None:
+def _fill(path: Path, round_id: str, batch: NDArray[np.uint8], n_reports: int, repeated: float) -> None:
     words = np.random.PCG64(1)
+    before = np.empty((0, report.ID_BYTES), dtype=np.uint8)
     insert = "INSERT INTO report_batches (round_id, n_reports, packed) VALUES (?, ?, ?)"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous=OFF")
@@ -133,7 +135,10 @@ def _fill(path: Path, round_id: str, batch: NDArray[np.uint8], n_reports: int) -
         for begin in range(0, n_reports, BATCH_REPORTS):
             n = min(BATCH_REPORTS, n_reports - begin)
             ids = np.asarray(words.random_raw(2 * n), dtype="<u8").view(np.uint8).reshape(n, report.ID_BYTES)
+            n_again = min(round(repeated * n), len(before))
+            ids[:n_again] = before[:n_again]
             batch[:n, : report.ID_BYTES] = ids
+            before = ids[::-1]  # new ones first
             connection.execute(insert, (round_id, n, batch[:n].tobytes()))
             if begin // BATCH_REPORTS % BATCHES_AT_ONCE == 0:
                 connection.execute("COMMIT")

@@ -25,8 +25,9 @@ from models.sealing import Keyring, new_secret, write_key
 from models.tenant import Caller, Scope
 from sfumato.accounting import NANO
 from sfumato.specs import LATTICE, Feature
-from workers import spread
+from workers import fold, spread
 from workers.fold import Folded
+from workers.process import keep_freed_memory
 from workers.scheduler import Scheduler
 from workers.spread import fold_round, held_records
 
@@ -40,12 +41,13 @@ BAR = 1.2
 MOST_TURNS = 2  # of a minute each
 
 ONE = "the same code in one process, one thread"
+TWO = "the same code in one process, one thread reads ahead"
 
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A histogram's fold, and k-means steps over records."""
     setting.progress("  scale: folds")
-    yield _folds(setting)
+    yield from _folds(setting)
     setting.progress("  scale: k-means steps")
     yield _steps(setting)
 
@@ -73,31 +75,33 @@ def two_workers(url: str, records_key: str = "") -> Iterator[Scheduler]:
             scheduler.close()
 
 
-def _folds(setting: Setting) -> Row:
+def _folds(setting: Setting) -> Iterator[Row]:
+    keep_freed_memory()  # as a worker does
     n_reports = QUICK if setting.quick else N_REPORTS
     with (
         report_log(spec_of("grr", N_CELLS), n_reports) as log,
         two_workers(str(log.database.engine.url)) as scheduler,
         patch.object(spread, "SPREAD_REPORTS", 1),
     ):
-        found: list[Folded | None] = []
-        measured = in_turns(
-            lambda: seconds(lambda: found.append(spread.fold_spread(log.closed, scheduler))),
-            lambda: seconds(lambda: found.append(fold_round(log.database, log.closed))),
-            min(MOST_TURNS, setting.turns),
-        )
+        found: list[Folded | None] = [spread.fold_spread(log.closed, scheduler)]  # compiled
+        for n_threads, reference, bar in ((1, ONE, BAR), (2, TWO, None)):
+            with patch.object(fold, "own_threads", lambda n_threads=n_threads: n_threads):
+                measured = in_turns(
+                    lambda: seconds(lambda: found.append(spread.fold_spread(log.closed, scheduler))),
+                    lambda: seconds(lambda: found.append(fold_round(log.database, log.closed))),
+                    min(MOST_TURNS, setting.turns),
+                )
+            yield compare(
+                GROUP,
+                f"fold of {n_reports:,} grr, {N_CELLS} cells, {N_WORKERS} Dask workers, {n_threads} here",
+                reference,
+                measured,
+                bar=None if setting.quick else bar,
+                note="equal to the last bit; each worker reads the whole log and counts the ids of its part",
+            )
         first = found[0]
         if first is None or any(each != first for each in found) or first.tally.n_reports != n_reports:
             raise Disagreement("two workers and one process fold to different tallies")
-    note = "equal to the last bit; each worker reads the log of the parts of the ids it counts"
-    return compare(
-        GROUP,
-        f"fold of {n_reports:,} grr, {N_CELLS} cells, {N_WORKERS} Dask workers",
-        ONE,
-        measured,
-        bar=None if setting.quick else BAR,
-        note=note,
-    )
 
 
 def _steps(setting: Setting) -> Row:

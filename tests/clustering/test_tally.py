@@ -71,8 +71,9 @@ class TestCount:
         )
 
     @pytest.mark.parametrize("kind", ["ss", "oue"])
-    def test_of_more_reports_than_a_byte_counts_is_the_same(self, kind):
-        spec = a_round(kind, cells=20)
+    @pytest.mark.parametrize("cells", [20, 63, 64, 127, 130])  # one word of symbols, two, three; full ones and not
+    def test_of_more_reports_than_a_byte_counts_is_the_same(self, kind, cells):
+        spec = a_round(kind, cells=cells)
         slots, values = reports_of(spec, 1500, 3)
         slots[:700] = 1
         counts, reports = naive.count(spec.mechanism, spec.encoding.n_slots, slots, values)
@@ -80,13 +81,21 @@ class TestCount:
         assert tally.counts.tolist() == counts
         assert tally.reports.tolist() == reports
 
+    @pytest.mark.parametrize("n", [14, 15, 254, 255, 256, 525])
+    def test_of_a_symbol_that_all_name_is_how_many_they_are(self, n):
+        spec = a_round("oue", cells=69, shifts=1)
+        values = np.packbits(np.ones((n, spec.encoding.n_symbols), dtype=np.uint8), axis=1, bitorder="little")
+        tally = count(spec, np.zeros(n, dtype=np.int64), values)
+        assert (tally.counts == n).all()
+        assert tally.n_reports == n
+
 
 class TestCheck:
     @settings(max_examples=80, deadline=None)
     @given(
         kind=st.sampled_from([*KINDS, "discrete_laplace"]),
         cells=st.integers(2, 80),
-        n_before=st.sampled_from([0, 16]),
+        n_before=st.sampled_from([4, 16]),
         seed=st.integers(0, 2**32),
     )
     def test_says_what_one_report_at_a_time_is_told(self, kind, cells, n_before, seed):
@@ -107,6 +116,11 @@ class TestCheck:
             for slot, value in zip(slots, values, strict=True)
         ]
         assert (check_packed(spec, records) == 0).tolist() == expected
+
+    def test_takes_no_records_of_which_it_would_load_what_is_not_theirs(self):
+        spec = a_round("grr")
+        with pytest.raises(ValueError, match="before the slot"):
+            check_packed(spec, np.zeros((1, 7 + value_bytes(spec.mechanism)), dtype=np.uint8))
 
 
 class TestMalformed:

@@ -21,7 +21,7 @@ from models.db import Database
 from tests.workers.archive import KEYRING, RECORDS_KEY, Archive
 from tests.workers.collection import Collection
 from tests.workers.dask_cluster import DaskCluster, dask_cluster
-from tests.workers.spreading import N_REPORTS, WORKS, a_crowd, answered_round, assert_same, connected
+from tests.workers.spreading import WORKS, a_crowd, answered_round, assert_same, connected
 from workers import scheduler as scheduling
 from workers import spread
 from workers.scheduler import Scheduler, SchedulerAway
@@ -79,7 +79,7 @@ class TestLost:
     ) -> None:
         closed = answered_round(collection, "ss")
         here = fold_round(collection.database, closed)
-        monkeypatch.setattr(spread, "IDS_AT_ONCE", N_REPORTS // 30)  # some sixty tasks
+        monkeypatch.setattr(spread, "PARTS_A_WORKER", 30)  # sixty tasks
         n_asked = []
         call = Scheduler.call
 

@@ -12,8 +12,9 @@ from sfumato.mechanisms import design, grr, is_value, tally_width, value_bytes
 from sfumato.specs import Feature, GridEncoding, RoundSpec, ShiftedGridEncoding
 from tests import naive
 from tests.workers.collection import Collection, packed_reports
-from workers.distinct import ELSEWHERE, NEW, REPEATED, IdSet
-from workers.fold import Folded, fold
+from workers.distinct import NEW, REPEATED, IdSet
+from workers.fingerprints import new_keys
+from workers.fold import Folded, Part, fold, fold_part
 from workers.spread import fold_round
 
 FEATURES = (Feature("x", 0, 1), Feature("y", 0, 1))
@@ -68,6 +69,17 @@ def log_of(rows: list[bytes]) -> Callable[[], list[bytes]]:
     return lambda: rows
 
 
+class CountedLog:
+    """A log that knows how often it was read."""
+
+    def __init__(self, rows: list[bytes]) -> None:
+        self.rows, self.n_readings = rows, 0
+
+    def __call__(self) -> list[bytes]:
+        self.n_readings += 1
+        return self.rows
+
+
 @pytest.mark.parametrize("kind", ["ss", "grr", "oue", "olh", "hr"])
 class TestAgainstThePlainTwin:
     @pytest.mark.parametrize("seed", range(5))
@@ -84,18 +96,26 @@ class TestAgainstThePlainTwin:
         rows = rows_with_repeats(spec, 7)
         assert fold(spec, log_of(rows), n_expected=n_expected) == naive_fold(spec, rows)
 
-    def test_a_log_of_more_ids_than_memory_may_hold_is_read_in_parts(self, kind: str) -> None:
+    @pytest.mark.parametrize("n_threads", [1, 2])
+    def test_a_log_is_read_once_and_once_more_where_ids_came_twice(self, kind: str, n_threads: int) -> None:
         spec = spec_of(kind)
-        rows = rows_with_repeats(spec, 8)
-        n_readings = 0
+        for rows, n_expected_readings in ((rows_with_repeats(spec, 8), 2), ([packed_reports(spec, 300, 8)], 1)):
+            log = CountedLog(rows)
+            assert fold(spec, log, n_expected=400, n_threads=n_threads) == naive_fold(spec, rows)
+            assert log.n_readings == n_expected_readings
 
-        def log() -> list[bytes]:
-            nonlocal n_readings
-            n_readings += 1
-            return rows
-
-        assert fold(spec, log, n_expected=400, ids_at_once=100) == naive_fold(spec, rows)
-        assert n_readings == 4
+    def test_parts_add_up_to_the_whole(self, kind: str) -> None:
+        spec, keys = spec_of(kind), new_keys()
+        rows = [*rows_with_repeats(spec, 10), b"cut"]
+        expected = naive_fold(spec, rows)
+        parts = [fold_part(spec, log_of(rows), Part(number, 3, keys), n_expected=400) for number in range(3)]
+        total = Tally.empty(spec)
+        for counting, _ in parts:
+            assert counting.result().n_reports > 20
+            total = total + counting.result()
+        assert total == expected.tally
+        assert sum(counted.n_repeated for _, counted in parts) == expected.n_repeated
+        assert {(counted.n_broken, counted.n_bytes) for _, counted in parts} == {(1, sum(map(len, rows)))}
 
     def test_malformed_rows_are_dropped_and_counted(self, kind: str) -> None:
         spec = spec_of(kind)
@@ -131,13 +151,6 @@ class TestIdSet:
         for part in np.array_split(ids, 50):
             assert (grown.add(part) == NEW).all()
         assert (grown.add(ids[::-1].copy()) == REPEATED).all()
-
-    def test_parts_share_all_ids_and_overlap_in_none(self) -> None:
-        ids = np.random.default_rng(1).integers(0, 1 << 63, size=(10_000, 2), dtype=np.uint64)
-        said = np.array([IdSet(3000, part=part, n_parts=4, keys=(3, 4)).add(ids) for part in range(4)])
-        assert ((said == NEW).sum(axis=0) == 1).all()
-        assert ((said == ELSEWHERE).sum(axis=0) == 3).all()
-        assert (said == NEW).sum(axis=1).min() > 2300
 
     def test_what_it_says_does_not_depend_on_its_keys(self) -> None:
         ids = np.random.default_rng(2).integers(0, 50, size=(1000, 2), dtype=np.uint64)
