@@ -25,6 +25,10 @@ RUN pip wheel --quiet --no-index --find-links /wheels --no-deps --wheel-dir /whe
     && python -m venv --without-pip /opt/sfumato \
     && pip --python /opt/sfumato/bin/python install --quiet --no-index --find-links /wheels sfumato-server
 
+# Kernels for every machine of this family, so that no worker's first start waits for the compiler. The path of the
+# sources is part of what they are kept by: it is the same in the stage below.
+RUN /opt/sfumato/bin/sfumato worker --warm --into /opt/sfumato/share/sfumato/kernels
+
 FROM python:${PYTHON_VERSION}-slim
 RUN useradd --system --uid 10001 --home-dir /var/lib/sfumato --create-home sfumato
 COPY --from=build /opt/sfumato /opt/sfumato

@@ -37,8 +37,8 @@ class Doorbell(Protocol):
     def ring(self, job_id: str) -> None:
         """Say that a job needs a worker. Never raises."""
 
-    def wait(self, seconds: float) -> None:
-        """Return at a ring, or after this time. Never raises."""
+    def wait(self, seconds: float) -> bool:
+        """Return at a ring, which is True, or after this time. Never raises."""
 
 
 class PollingDoorbell:
@@ -53,9 +53,9 @@ class PollingDoorbell:
     def ring(self, job_id: str) -> None:
         """Nothing to do: the worker's next look finds the job."""
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         """Sleep one polling interval, at most `seconds`."""
-        self._stop.wait(min(seconds, self._poll_seconds))
+        return self._stop.wait(min(seconds, self._poll_seconds))
 
 
 class PipeDoorbell:
@@ -71,13 +71,13 @@ class PipeDoorbell:
         """Wake the workers of this machine."""
         self._pipe.tell("")
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         """Return at a ring, or after one polling interval, at most `seconds`."""
         seconds = min(seconds, self._poll_seconds)
         if self._pipe.open() is None:
             time.sleep(seconds)
-        else:
-            self._pipe.wait(seconds)
+            return False
+        return self._pipe.wait(seconds)
 
 
 class RedisDoorbell:
@@ -110,19 +110,21 @@ class RedisDoorbell:
 
         self._link.run(push)
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         """Block until a ring."""
         deadline = time.monotonic() + seconds
+        is_rung = False
 
         def hear(redis: "Redis") -> None:
-            while (left := deadline - time.monotonic()) > 0:
-                if redis.blpop([_KEY], timeout=max(0.01, min(left, _ONE_WAIT_SECONDS))):
-                    return
+            nonlocal is_rung
+            while not is_rung and (left := deadline - time.monotonic()) > 0:
+                is_rung = bool(redis.blpop([_KEY], timeout=max(0.01, min(left, _ONE_WAIT_SECONDS))))
 
         # one that was away is greeted first: a silent one would hold the worker up for a whole wait each time
         is_there = not self._link.is_away or self._link.run(lambda redis: redis.ping())
         if not (is_there and self._link.run(hear, waits=True)):
             time.sleep(max(0.0, min(deadline - time.monotonic(), self._poll_seconds)))
+        return is_rung
 
 
 def open_doorbell(redis_url: str | None, poll_seconds: float, database_file: Path | None = None) -> Doorbell:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -195,11 +195,11 @@ def _check_rounds(session: Session, dataset_id: str, round_ids: Sequence[str], e
         raise Conflict("a round is named twice")
     if any(r.state == RoundState.OPEN for r in earlier):
         raise Conflict("a round is still open: close it first, or wait until it is full")
-    collections = {r.collection_id for r in earlier}
-    spent = sum(
-        cost(((r.spec.draw.lo, r.spec.draw.hi), r.epsilon_nano) for r in earlier if r.collection_id == collection)
-        for collection in collections
-    )
+    costs: dict[str, list[tuple[tuple[int, int], int]]] = {}
+    for each in earlier:
+        draw = each.spec.draw
+        costs.setdefault(each.collection_id, []).append(((draw.lo, draw.hi), each.epsilon_nano))
+    spent = sum(map(cost, costs.values()))
     if spent > epsilon_nano:
         raise Conflict("these rounds cost more than the algorithm's epsilon declares")
 
@@ -243,6 +243,12 @@ def n_active(session: Session, tenant_id: str) -> int:
 
 
 def claim(session: Session, *, now: int, lease_microseconds: int, max_attempts: int) -> Claim | None:
+    """`claim_job`, of which only the hold is wanted."""
+    job = claim_job(session, now=now, lease_microseconds=lease_microseconds, max_attempts=max_attempts)
+    return None if job is None else Claim(job.id, job.fence)
+
+
+def claim_job(session: Session, *, now: int, lease_microseconds: int, max_attempts: int) -> Job | None:
     """Take the oldest job of the tenant whose turn it is; None where nobody needs a worker.
 
     It is the turn of the tenant with the fewest running jobs and room for one more; of
@@ -251,34 +257,56 @@ def claim(session: Session, *, now: int, lease_microseconds: int, max_attempts: 
     one that lost `max_attempts` workers or whose cancelling nobody carried out; one only,
     since ending waits for other rows.
     """
-    is_over, needs_worker = or_(Job.cancel_requested, Job.attempts >= max_attempts), _needs_worker(now)
-    had_worker = Job.state.in_((JobState.COLLECTING, JobState.RUNNING))  # of many jobs most are queued: an index tells
-    lost = _oldest(session, had_worker, needs_worker, is_over)
+    asked, values = _claiming(), {"now": now, "max_attempts": max_attempts}
+    lost = _oldest(session, asked.lost, values)
     if lost is not None and lost.cancel_requested:
         _end(session, lost, JobState.CANCELED, now=now)
     elif lost is not None:
         detail = f"{max_attempts} workers died on this job"
         _end(session, lost, JobState.FAILED, now=now, code=WORKER_LOST, detail=detail)
-    takes, runs, passed = and_(needs_worker, ~is_over), _has_worker(now), list[str]()
-    while (own := quota.next_tenant(session, takes, runs, passed)) is not None:
-        job = _oldest(session, takes, Job.tenant_id == own.tenant_id) if quota.has_room(session, own, runs) else None
+    passed = list[str]()
+    while (own := quota.next_tenant(session, asked.turns, values | {"passed": passed})) is not None:
+        has_room = quota.has_room(session, own, _has_worker(now))
+        job = _oldest(session, asked.takes, values | {"tenant_id": own.tenant_id}) if has_room else None
         # The look at its rounds may be older than the lock on the job: its lapsed holder may have opened one more.
         if job is not None and not (job.state == JobState.COLLECTING and rounds.is_any_open(session, job.id)):
-            quota.serve(session, own)
+            quota.serve(own)
             return _take(session, job, now=now, lease_microseconds=lease_microseconds)
         passed.append(own.tenant_id)  # another claim came first
-    quota.ensure_all(session, needs_worker)
+    quota.ensure_all(session, _needs_worker(now))
     return None
 
 
-def _take(session: Session, job: Job, *, now: int, lease_microseconds: int) -> Claim:
+class _Claiming(NamedTuple):
+    """What a claim asks."""
+
+    lost: Select[Job]  # that is to be ended
+    turns: quota.Turns
+    takes: Select[Job]  # of the tenant whose turn it is
+
+
+@cache
+def _claiming() -> _Claiming:
+    """Made once, as `_waiting`."""
+    now, max_attempts = bindparam("now", type_=BigInteger), bindparam("max_attempts", type_=Integer)
+    needs_worker, is_over = _needs_worker(now), or_(Job.cancel_requested, Job.attempts >= max_attempts)
+    takes = and_(needs_worker, ~is_over)
+    had_worker = Job.state.in_((JobState.COLLECTING, JobState.RUNNING))  # of many jobs most are queued: an index tells
+    return _Claiming(
+        lost=_first_free(had_worker, needs_worker, is_over),
+        turns=quota.turns(takes, _has_worker(now)),
+        takes=_first_free(takes, Job.tenant_id == bindparam("tenant_id")),
+    )
+
+
+def _take(session: Session, job: Job, *, now: int, lease_microseconds: int) -> Job:
     job.state = JobState.RUNNING.value
     job.fence += 1
     job.attempts += 1
     job.lease_until = now + lease_microseconds
     job.started_at = job.started_at or job.told(now)
     session.flush()
-    return Claim(job.id, job.fence)
+    return job
 
 
 def is_any_waiting(session: Session, *, now: int) -> bool:
@@ -328,10 +356,14 @@ def _needs_worker(now: int | BindParameter[int]) -> ColumnElement[bool]:
     )
 
 
-def _oldest(session: Session, *conditions: ColumnElement[bool]) -> Job | None:
+def _first_free(*conditions: ColumnElement[bool]) -> Select[Job]:
     """The oldest such job that nobody else holds this moment, under its row lock."""
     query = select(Job).where(*conditions).order_by(Job.id).limit(1)
-    return session.scalars(query.with_for_update(skip_locked=True).execution_options(populate_existing=True)).first()
+    return query.with_for_update(skip_locked=True).execution_options(populate_existing=True)
+
+
+def _oldest(session: Session, query: Select[Job], values: dict[str, Any]) -> Job | None:
+    return session.scalars(query, values).first()
 
 
 def renew(session: Session, held: Claim, *, now: int, lease_microseconds: int) -> Job:
@@ -422,9 +454,10 @@ def cancel_all(session: Session, dataset_id: str, *, now: int) -> list[str]:
 
 
 def _end(session: Session, job: Job, state: JobState, *, now: int, code: str | None = None, detail: str = "") -> None:
-    rounds.close_all(session, now=now, job_id=job.id)
-    ledger.release(session, job.dataset_id, job_id=job.id, actor=job.created_by, now=job.told(now))
-    answer.drop(session, job.id)
+    if not job.round_ids:  # else it opened no round, reserved nothing, and asked no curator
+        rounds.close_all(session, now=now, job_id=job.id)
+        ledger.release(session, job.dataset_id, job_id=job.id, actor=job.created_by, now=job.told(now))
+        answer.drop(session, job.id)
     job.state, job.finished_at, job.lease_until = state.value, job.told(now), None
     job.error_code, job.error_detail = code, detail or None
     _announce(session, job, now)

@@ -8,11 +8,11 @@ The row of a tenant is the last that a claim locks: whoever holds it waits for n
 the audit trail's head.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, ForeignKey, Integer, Select, func, or_, select
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy import BigInteger, ColumnElement, ForeignKey, Integer, Select, bindparam, func, or_, select
+from sqlalchemy.orm import Mapped, Session, aliased, mapped_column
 
 from models import audit
 from models.audit import Act
@@ -113,45 +113,58 @@ def ensure(session: Session, tenant_id: str) -> None:
 # ---- turns ----
 
 
-def next_tenant(
-    session: Session, needs_worker: ColumnElement[bool], runs: ColumnElement[bool], passed: Sequence[str]
-) -> TenantQuota | None:
+class Turns(NamedTuple):
+    """The tenants with something to claim and room to run it, the next one first, but for those in `passed`."""
+
+    free: Select[TenantQuota]  # whose turn nobody else holds this moment
+    held: Select[TenantQuota]  # waits for whoever does
+
+
+def next_tenant(session: Session, turns: Turns, values: dict[str, Any]) -> TenantQuota | None:
     """The tenant whose turn it is, its row locked; None where no tenant has a job that may be claimed.
 
     Parameters
     ----------
     session : Session
-    needs_worker, runs : ColumnElement
-        Which jobs may be claimed, and which count against their tenant's share.
-    passed : sequence of str
-        Tenants not to look at again.
+    turns : Turns
+    values : dict
+        Of their parameters. Tenants not to look at again are `passed`.
     """
-    query = _waiting(needs_worker, runs).where(TenantQuota.tenant_id.not_in(passed)).limit(1)
-    query = query.execution_options(populate_existing=True)
     # Claims at the same moment go to different tenants. Only who holds no turn yet may wait for one.
-    found = session.scalars(query.with_for_update(of=TenantQuota, skip_locked=True)).first()
-    if found is None and not passed:
-        found = session.scalars(query.with_for_update(of=TenantQuota)).first()
+    found = session.scalars(turns.free, values).first()
+    if found is None and not values["passed"]:
+        found = session.scalars(turns.held, values).first()
     return found
 
 
-def _waiting(needs_worker: ColumnElement[bool], runs: ColumnElement[bool]) -> Select[TenantQuota]:
-    """The tenants with something to claim and room to run it, the next one first."""
+def turns(needs_worker: ColumnElement[bool], runs: ColumnElement[bool]) -> Turns:
+    """What `next_tenant` asks.
+
+    Parameters
+    ----------
+    needs_worker, runs : ColumnElement
+        Which jobs may be claimed, and which count against their tenant's share.
+    """
     from models.job import Job  # which asks whose turn it is; here it is the other way round
 
     running = select(Job.tenant_id, func.count().label("n")).where(runs).group_by(Job.tenant_id).subquery()
     n_running = func.coalesce(running.c.n, 0)
     # One job a tenant, by the index of unfinished ones; of EXISTS PostgreSQL makes a join that reads every job.
     first = select(Job.id).where(Job.tenant_id == TenantQuota.tenant_id, needs_worker).limit(1).scalar_subquery()
-    return (
+    query = (
         select(TenantQuota)
         .outerjoin(running, running.c.tenant_id == TenantQuota.tenant_id)
         .where(
             first.is_not(None),
             or_(TenantQuota.max_running_jobs.is_(None), n_running < TenantQuota.max_running_jobs),
+            TenantQuota.tenant_id.not_in(bindparam("passed", expanding=True)),
         )
         .order_by(n_running, TenantQuota.turn, TenantQuota.tenant_id)
+        .limit(1)
+        .execution_options(populate_existing=True)
     )
+    own = TenantQuota
+    return Turns(query.with_for_update(of=own, skip_locked=True), query.with_for_update(of=own))
 
 
 def has_room(session: Session, own: TenantQuota, runs: ColumnElement[bool]) -> bool:
@@ -164,9 +177,10 @@ def has_room(session: Session, own: TenantQuota, runs: ColumnElement[bool]) -> b
     return n_running < own.max_running_jobs
 
 
-def serve(session: Session, own: TenantQuota) -> None:
+def serve(own: TenantQuota) -> None:
     """The tenant has its turn: every other one that waits comes before it now."""
-    own.turn = 1 + (session.scalar(select(func.max(TenantQuota.turn))) or 0)
+    every = aliased(TenantQuota)
+    own.turn = select(1 + func.max(every.turn)).scalar_subquery()
 
 
 def ensure_all(session: Session, needs_worker: ColumnElement[bool]) -> None:

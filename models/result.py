@@ -5,7 +5,7 @@ import zlib
 from typing import Any
 
 from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.orm import Mapped, Session, mapped_column, undefer
 
 from models.db import Base, canonical_json
 from models.errors import JobNotFinished
@@ -43,7 +43,7 @@ def add(session: Session, job_id: str, document: dict[str, Any], *, software_ver
 
 def get(session: Session, job_id: str) -> Result:
     """A job's result; raises JobNotFinished where there is none."""
-    result = session.get(Result, job_id)
+    result = session.get(Result, job_id, options=[undefer(Result.packed)])
     if result is None:
         raise JobNotFinished("this job has no result yet")
     return result

@@ -26,13 +26,16 @@ async def wait(
 
     Raises NotFound, RateLimited; Unauthenticated where the key ends meanwhile.
     """
-    seen = await services.watches.look(caller, job_id)
-    if seconds <= 0 or seen.is_final:
+    if seconds <= 0 or services.watchers.is_full:
+        seen = await services.watches.look(caller, job_id)
+        if seconds > 0 and not seen.is_final:
+            services.watchers.check()
         return seen
-    services.watchers.check()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
+    # the first look is that of who waits: what happens after it is told, and nobody looks twice
     with services.watchers, services.watches.watching(caller, job_id) as watch:
+        seen = await services.watches.look(caller, job_id)
         while not (seen.is_final or services.stopping.is_set() or loop.time() >= deadline or await is_gone()):
             await watch.change(min(deadline - loop.time(), GONE_SECONDS))
             if watch.is_key_dead:

@@ -32,9 +32,14 @@ class Watchers:
         """How many there are."""
         return self._n
 
+    @property
+    def is_full(self) -> bool:
+        """Whether one more would be too many."""
+        return self._n >= MAX_WATCHERS
+
     def check(self) -> None:
         """Raise RateLimited where one more would be too many."""
-        if self._n >= MAX_WATCHERS:
+        if self.is_full:
             raise RateLimited("too many wait for jobs at once; ask without waiting")
 
     def __enter__(self) -> None:

@@ -147,7 +147,8 @@ class Watches:
             row = session.get(Job, job_id)
             if row is None:
                 return None
-            return Seen(canonical_json(views.job(row, rounds.of_job(session, job_id))).encode(), row)
+            own = [] if row.round_ids else rounds.of_job(session, job_id)
+            return Seen(canonical_json(views.job(row, own)).encode(), row)
 
     # ---- waiting ----
 
@@ -155,7 +156,7 @@ class Watches:
     def watching(self, caller: Caller, job_id: str) -> Iterator[Watch]:
         """Be woken at every change of a job from now on, beginning with how it stands.
 
-        The caller may see the job: a look of its own has said so.
+        Whether the caller may see the job a look of its own says.
         """
         topic = self._topics.get(job_id)
         if topic is None:

@@ -8,6 +8,8 @@ the job under way goes back to the queue at once.
 import argparse
 import os
 import signal
+import sys
+from pathlib import Path
 from types import FrameType
 
 import structlog
@@ -19,6 +21,8 @@ from models.exposition import expose
 from models.process import end_with_starter
 from models.settings import Settings, settings
 from models.tracing import open_tracer
+from sfumato.specs import ALGORITHMS
+from workers import kernel_cache
 from workers.child import RunCentral, StartPlan
 from workers.metrics import WorkerMetrics
 from workers.process import leave_no_core, log_to_stderr
@@ -76,9 +80,37 @@ def main(
     log.info("worker_stopped", pid=os.getpid())
 
 
+def compile_ahead(into: Path | None) -> int:
+    """Compile every algorithm's kernels and end; the exit status.
+
+    Parameters
+    ----------
+    into : Path or None
+        Kernels for all machines of this one's family go there; None is for this machine, where numba keeps its own.
+    """
+    if into is not None and not kernel_cache.portable(os.environ, into):
+        sys.stderr.write("kernels for other machines cannot be compiled here\n")
+        return 1
+    log_to_stderr()
+    from workers import warm
+
+    missing = set(ALGORITHMS) - warm.warm_up()
+    sys.stdout.write(f"{len(ALGORITHMS) - len(missing)} of {len(ALGORITHMS)} algorithms are compiled\n")
+    return 1 if missing else 0
+
+
 if __name__ == "__main__":
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="sfumato worker",
         description="One worker over the database of the settings (SFUMATO_* in the environment).",
-    ).parse_args()
+    )
+    parser.add_argument("--warm", action="store_true", help="only compile what jobs will run, for later starts")
+    parser.add_argument(
+        "--into", type=Path, metavar="DIR", help="with --warm: for every machine of this one's family, as an image is"
+    )
+    chosen = parser.parse_args()
+    if chosen.into is not None and not chosen.warm:
+        parser.error("--into goes with --warm")
+    if chosen.warm:
+        sys.exit(compile_ahead(chosen.into))
     main()

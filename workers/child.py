@@ -4,6 +4,7 @@ It is spawned, told what to do over a pipe, and killed without warning when a jo
 end: whatever it writes is one fenced transaction or nothing.
 """
 
+import gc
 import os
 import queue
 import signal
@@ -21,7 +22,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from models.db import Database
 from models.job import Claim
 from models.process import end_with_parent
-from workers.process import describe, log_to_stderr
+from workers.process import describe, keep_freed_memory, log_to_stderr
 
 # Nothing at the head of this file imports clustering: the supervisor imports this file, and never loads numba.
 
@@ -87,6 +88,7 @@ def main(
     for ignored in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the supervisor decides
         signal.signal(ignored, signal.SIG_IGN)
     log_to_stderr()
+    keep_freed_memory()
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
     _warm(warm)
@@ -141,4 +143,6 @@ def _warm(kernels: bool = True) -> None:
             warmed = sorted(warm.warm_up())
     except Exception as error:  # a job that needs what is broken will say so under its own name
         log.error("warming_failed", **describe(error))
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays: no job is to wait while it is all gone through for garbage
     log.info("child_ready", pid=os.getpid(), seconds=round(time.monotonic() - began, 2), warmed=warmed)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
-from workers import child
+from workers import child, kernel_cache
 from workers.child import Reply, RunCentral, StartPlan, Task
 
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would take the database's connections along
@@ -114,6 +114,7 @@ class ChildHandle:
     def _spawn(self) -> None:
         for library in BLAS_THREADS:
             os.environ.setdefault(library, "1")
+        kernel_cache.use(os.environ)
         ours, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(
             target=child.main,

@@ -13,8 +13,9 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 import structlog
+from sqlalchemy import select
 from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import Session
 
 from clustering import registry
 from clustering.central import run as central_run
@@ -99,12 +100,13 @@ def run(
     """
     try:
         with database.reading() as session:
-            job = session.get_one(Job, held.job_id)
-            dataset = session.get_one(Dataset, job.dataset_id)
+            job, dataset = _of(session, held)
+            named = rounds.by_ids(session, job.dataset_id, job.round_ids, tallies=True) if job.round_ids else []
         if dataset.trust == Trust.CENTRAL:
             document = central.compute(database, held, job, dataset.features, keyring(), run_central, own_scheduler())
             return _publish(database, held, document)
-        return _collect(database, held, job, dataset.features, start)
+        source = _EarlierRounds(database, held, named) if named else _OwnRounds(database, held, job)
+        return _collect(database, held, job, dataset.features, source, start)
     except central.Canceled:
         return Outcome.CANCELED
     except (StaleFence, MemoryError, OperationalError, InterfaceError) as error:
@@ -136,8 +138,15 @@ def fold_alone(database: Database, round_id: str) -> None:
     )
 
 
-def _collect(database: Database, held: Claim, job: Job, features: tuple[Feature, ...], start: StartPlan) -> Outcome:
-    source: _Source = _EarlierRounds(database, held, job) if job.round_ids else _OwnRounds(database, held, job)
+def _of(session: Session, held: Claim) -> tuple[Job, Dataset]:
+    query = select(Job, Dataset).join(Dataset, Dataset.id == Job.dataset_id).where(Job.id == held.job_id)
+    job, dataset = session.execute(query).one()
+    return job, dataset
+
+
+def _collect(
+    database: Database, held: Claim, job: Job, features: tuple[Feature, ...], source: "_Source", start: StartPlan
+) -> Outcome:
     plan = start(local_algorithm_from_wire(job.algorithm), features, source.expected_reports)
     try:
         model = drive(plan, source.collect)
@@ -193,14 +202,14 @@ class _OwnRounds:
         self.expected_reports = job.target_reports
         self.used: list[Round] = []
         with database.reading() as session:
-            self._stored = rounds.of_job(session, job.id)
+            self._stored = rounds.of_job(session, job.id, tallies=True)
 
     def collect(self, wanted: RoundSpec) -> Collected:
         """The stored answer; where there is none, opens the round and raises _Suspended."""
         index = len(self.used)
         if index == len(self._stored):
             raise _Suspended(self._open(wanted))
-        answered = _tallied(self._database, self._held, self._stored[index].id)
+        answered = _tallied(self._database, self._held, self._stored[index])
         self.used.append(answered)
         return _collected(answered)
 
@@ -233,10 +242,8 @@ class _OwnRounds:
 class _EarlierRounds:
     """Rounds collected before, in the order the job names them; opens and spends nothing."""
 
-    def __init__(self, database: Database, held: Claim, job: Job) -> None:
-        with database.reading() as session:
-            named = rounds.by_ids(session, job.dataset_id, job.round_ids)
-        self._rounds = [_tallied(database, held, r.id) for r in named]
+    def __init__(self, database: Database, held: Claim, named: list[Round]) -> None:
+        self._rounds = [_tallied(database, held, each) for each in named]
         self.expected_reports = max(1, sum(r.n_reports or 0 for r in self._rounds))
         self.used: list[Round] = []
 
@@ -265,8 +272,8 @@ def _collected(answered: Round) -> Collected:
     return Collected(answered.spec, answers, passes_over(answered, answers, own_scheduler()))
 
 
-def _tallied(database: Database, held: Claim, round_id: str) -> Round:
-    """A closed round with its tally, folded now where that was not done yet.
+def _tallied(database: Database, held: Claim, found: Round) -> Round:
+    """A closed round, read with its tally, folded now where that was not done yet.
 
     The tally is stored, and its reports scrubbed, before anything else is asked of it, so
     that a round with too few reports keeps none of them either.
@@ -276,9 +283,8 @@ def _tallied(database: Database, held: Claim, round_id: str) -> Round:
     TooFewReports
         Fewer distinct reports than the round's minimum.
     """
-    with database.reading() as session:
-        found = session.get_one(Round, round_id, options=[undefer(Round.tally)])
     if found.state != RoundState.TALLIED:
+        round_id = found.id
         tally, n_reports = _fold(database, found)
 
         def store(session: Session) -> Round:

@@ -32,6 +32,7 @@ from workers.handle import ChildDied, ChildHandle
 from workers.metrics import DIED, GOES_ON, UNDONE, WorkerMetrics
 from workers.process import describe
 
+SOON_SECONDS = 0.03  # a job that is over by then is not told of as running: nobody need look at it twice
 WATCH_SECONDS = 0.1  # how often a job under way is looked at: a cancel is seen within it
 SWEEP_SECONDS = 1.0  # how often rounds to close or fold are looked for
 LOOK_SECONDS = 0.5  # how often an idle worker looks for jobs without a ring: a lost one, or a lapsed lease, costs that
@@ -119,6 +120,7 @@ class Supervisor:
         self._lease = int(settings.lease_seconds * SECOND)
         self._parent = os.getppid() if stop_with_parent else None
         self._stopping = False
+        self._is_rung = False
         self._sweep_is_due = _Due(SWEEP_SECONDS)
         self._fold_is_due = _Due(SWEEP_SECONDS)
         self._forget_is_due = _Due(FORGET_SECONDS)
@@ -134,7 +136,7 @@ class Supervisor:
             while not self._is_stopping():
                 try:
                     if not self._turn():
-                        self._doorbell.wait(LOOK_SECONDS)
+                        self._is_rung = self._doorbell.wait(LOOK_SECONDS)
                     back_off = 0.0
                 except ChildDied as died:
                     log.error("child_did_not_start", exit_status=died.exit_status)
@@ -165,27 +167,19 @@ class Supervisor:
     def _take_job(self) -> bool:
         if not self._child.ensure(0):
             return False
-        settings, database = self._settings, self._database
-        with database.reading() as session:
-            if not jobs.is_any_waiting(session, now=database.clock()):
-                return False
-
-        def claim(session: Session) -> tuple[Claim | None, Job | None]:
-            held = jobs.claim(
-                session, now=database.clock(), lease_microseconds=self._lease, max_attempts=settings.max_attempts
-            )
-            return held, session.get(Job, held.job_id) if held is not None else None
-
-        held, job = database.run("claim_job", claim)
-        if held is None or job is None:
+        job = self._claim_job()
+        if job is None:
             return False
-        claimed = self._metrics.claimed(job, held, now=database.clock(), idle_since=self._idle_since)
+        held = Claim(job.id, job.fence)
+        claimed = self._metrics.claimed(job, held, now=self._database.clock(), idle_since=self._idle_since)
         log.info("job_claimed", job_id=held.job_id, fence=held.fence)
         self._child.ask(JobTask(held))
-        self._bulletin.tell(held.job_id)
         is_done = False
         try:
-            reply = self._watch(self._look_at_job(held))
+            reply = self._child.listen(SOON_SECONDS)
+            if reply is None:
+                self._bulletin.tell(held.job_id)
+                reply = self._watch(self._look_at_job(held))
         except ChildDied as died:
             log.warning("child_died", job_id=held.job_id, exit_status=died.exit_status)
             claimed.child_ended(DIED)
@@ -206,6 +200,21 @@ class Supervisor:
         if is_done:  # counted after it was told: somebody may wait for it
             claimed.ended(self._outcome(held))
         return True
+
+    def _claim_job(self) -> Job | None:
+        """A job to do. Only who was rung for claims without a look: one that finds nothing has locked for nothing."""
+        database, max_attempts = self._database, self._settings.max_attempts
+        is_rung, self._is_rung = self._is_rung, False
+        if not is_rung:
+            with database.reading() as session:
+                if not jobs.is_any_waiting(session, now=database.clock()):
+                    return None
+        return database.run(
+            "claim_job",
+            lambda session: jobs.claim_job(
+                session, now=database.clock(), lease_microseconds=self._lease, max_attempts=max_attempts
+            ),
+        )
 
     def _outcome(self, held: Claim) -> str:
         """How a claim ended: the state the job ended in, or that it goes on."""

@@ -77,6 +77,13 @@ class TestOverRedis:
         with closing(redis.Redis.from_url(redis_url)) as client:
             assert client.lrange("sfumato:doorbell", 0, -1) == [b"job_%d" % i for i in range(15, 25)]
 
+    def test_who_waits_is_told_whether_it_was_a_ring(self, redis_url: str) -> None:
+        bell = RedisDoorbell(redis_url, 0.05)
+        assert not bell.wait(0.05)
+        bell.ring("job_1")
+        assert bell.wait(100)
+        assert not bell.wait(0.05)
+
 
 class TestRedisAway:
     @pytest.mark.parametrize("how", ["refusing_url", "silent_url"])

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Select, text
 from sqlalchemy.orm import Session
 
 from models import job, ledger
@@ -200,11 +200,11 @@ class TestClaiming:
         world.now += LEASE
         oldest, calls = job._oldest, []
 
-        def slow(session: Session, *conditions: Any) -> Job | None:
+        def slow(session: Session, query: Select[Job], values: dict[str, Any]) -> Job | None:
             calls.append(threading.current_thread())
             if isinstance(calls[-1], Thread) and calls.count(calls[-1]) == 2:  # the second looks for a job to take
-                conditions += (text("(SELECT true FROM pg_advisory_xact_lock(1))"),)
-            return oldest(session, *conditions)
+                query = query.where(text("(SELECT true FROM pg_advisory_xact_lock(1))"))
+            return oldest(session, query, values)
 
         monkeypatch.setattr(job, "_oldest", slow)
         with world.database.transaction() as session:

@@ -65,6 +65,8 @@ def are_values(mechanism: GrrMechanism, values: NDArray[np.uint8]) -> NDArray[np
 
 def symbols_of(values: NDArray[np.uint8]) -> NDArray[np.int64]:
     """The symbols that values of shape (n, value_bytes) name: int64 of shape (n,)."""
+    if values.shape[1] == 1:  # most are; eight times as fast
+        return values[:, 0].astype(np.int64)
     places = 256 ** np.arange(values.shape[1], dtype=np.int64)
     return values.astype(np.int64) @ places
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from sfumato.accounting import exp_epsilon
 from sfumato.entropy import WORD_SPAN, Entropy, below, below_many, word
+from sfumato.mechanisms.grr import symbols_of
 from sfumato.specs import WindowMechanism
 
 
@@ -62,8 +63,7 @@ def is_value(mechanism: WindowMechanism, value: bytes) -> bool:
 
 def are_values(mechanism: WindowMechanism, values: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """What `is_value` says, for values of shape (n, value_bytes)."""
-    places = 256 ** np.arange(values.shape[1], dtype=np.int64)
-    return values.astype(np.int64) @ places < mechanism.n_symbols
+    return symbols_of(values) < mechanism.n_symbols
 
 
 def _densities(mechanism: WindowMechanism) -> tuple[Fraction, Fraction]:
