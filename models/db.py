@@ -13,11 +13,12 @@ waits for nothing but its deliveries and the audit trail's head.
 
 import json
 import secrets
+import select
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 from sqlalchemy import URL, Connection, Dialect, Engine, MetaData, String, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import Text, TypeDecorator
 
@@ -71,10 +72,13 @@ _POSTGRES_GONE = {
     "keepalives_interval": "5",
     "keepalives_count": "2",
 }
+FRESH_SECONDS = 1.0  # so long after its use a connection is taken to be there, unless the server said otherwise
+_USED_AT = "used_at"  # in a connection's own record
 _POSTGRES_READING = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class SchemaInUse(SfumatoError):
@@ -178,10 +182,9 @@ class Database:
         are locked as they are read for change.
         """
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
-            self._follow_clock(session)
+            self.follow_clock(session)
             yield session
-        if self.is_sqlite and (self._wal_tried_at is not None or SCRUBBED in session.info):
-            self._empty_wal(at_once=SCRUBBED in session.info)
+        self.look_after_wal(scrubbed=SCRUBBED in session.info)
 
     def run(self, name: str, work: Callable[[Session], T]) -> T:
         """What `work` makes of a transaction; the whole of it again where the database ended it for others' sake.
@@ -193,9 +196,13 @@ class Database:
         work : callable
             Changes nothing but the database: it may be called again, with a session of its own.
         """
+        return self.run_in(self.transaction, name, work)
+
+    def run_in(self, transaction: Callable[[], AbstractContextManager[S]], name: str, work: Callable[[S], T]) -> T:
+        """The same in transactions of another kind."""
         for tries in range(1, MAX_TRIES + 1):
             try:
-                with self.transaction() as session:
+                with transaction() as session:
                     return work(session)
             except DBAPIError as error:
                 reason = _retry_reason(error)
@@ -213,16 +220,22 @@ class Database:
         It holds up no writer; what it tries to write is refused.
         """
         with Session(self._reader, expire_on_commit=False) as session, session.begin():
-            self._follow_clock(session)
+            self.follow_clock(session)
             yield session
 
-    def _follow_clock(self, session: Session) -> None:
+    def follow_clock(self, session: Session | Connection) -> None:
+        """Ask PostgreSQL for its time, now and then: each transaction's first step."""
         if isinstance(self.clock, ServerClock):
             self.clock.follow(session)
 
     def close(self) -> None:
         """Give all connections back."""
         self.engine.dispose()
+
+    def look_after_wal(self, *, scrubbed: bool = False) -> None:
+        """After a commit: SQLite's log is emptied where something was removed for good, or could not be before."""
+        if self.is_sqlite and (self._wal_tried_at is not None or scrubbed):
+            self._empty_wal(at_once=scrubbed)
 
     def _empty_wal(self, *, at_once: bool) -> None:
         """Empty SQLite's write-ahead log, which still holds what was removed from the database file.
@@ -282,15 +295,46 @@ def _postgres_engine(url: str, pool_size: int, wait_seconds: float | None) -> En
     noticing = given.update_query_dict(
         {name: value for name, value in _POSTGRES_GONE.items() if name not in given.query}
     )
-    return create_engine(
+    engine = create_engine(
         noticing if wait_seconds is None else _bounded(noticing, wait_seconds),
         hide_parameters=True,
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=_POOL_SECONDS if wait_seconds is None else wait_seconds,
-        pool_pre_ping=True,
         isolation_level="READ COMMITTED",  # what is read under a lock is what its last holder left
     )
+    _look_after_idle(engine)
+    return engine
+
+
+def _look_after_idle(engine: Engine) -> None:
+    """Hand nobody a connection whose server has gone meanwhile.
+
+    One that was in use a moment ago is not asked, which would be a round trip before every transaction:
+    a server that ended it has said so on the connection, and of one that fell silent since, the
+    transaction finds out. `pool_pre_ping` asks every time.
+    """
+
+    @event.listens_for(engine, "connect")
+    @event.listens_for(engine, "checkin")
+    def note(_connection: Any, record: Any) -> None:
+        record.info[_USED_AT] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def ask(connection: Any, record: Any, _proxy: Any) -> None:
+        try:
+            if time.monotonic() < record.info[_USED_AT] + FRESH_SECONDS and not _is_told(connection):
+                return
+            engine.dialect.do_ping(connection)
+        except connection.Error as error:
+            raise InvalidatePoolError from error
+
+
+def _is_told(connection: Any) -> bool:
+    """Whether the server has sent something unasked: that it ends the connection, mostly."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _bounded(url: URL, wait_seconds: float) -> URL:

@@ -1,4 +1,4 @@
-"""The report log: append-only rows of packed reports, one row a group and round.
+"""The report log: append-only rows of packed reports, one a group and round, and one a large request.
 
 A packed report is report_id (16 bytes), slot (4 bytes, little-endian), value (the
 mechanism's fixed width). No time and no device: a row's number tells the order of groups
@@ -8,7 +8,20 @@ and nothing else. Rows are never changed; the retention rule removes a tallied r
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, Select, Table, case, delete, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    Select,
+    Table,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from models.db import SCRUBBED, Base
@@ -18,6 +31,8 @@ SLOT_BYTES = 4
 HEADER_BYTES = ID_BYTES + SLOT_BYTES
 
 _PAGE_BYTES = 4 << 20  # of the log, in memory at once
+
+Octets = bytes | memoryview
 
 
 class ReportBatch(Base):
@@ -36,7 +51,7 @@ class ReportBatch(Base):
 _APPEND = insert(cast(Table, ReportBatch.__table__))  # on the table itself: every group commit runs it
 
 
-def append(session: Session, round_id: str, n_reports: int, packed: bytes) -> None:
+def append(session: Session | Connection, round_id: str, n_reports: int, packed: Octets) -> None:
     """Add one row; `packed` was checked against the round's mechanism already."""
     session.execute(_APPEND, {"round_id": round_id, "n_reports": n_reports, "packed": packed})
 

@@ -8,6 +8,7 @@ Opening charges first: the round's cost is posted in the transaction that publis
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isqrt
@@ -16,6 +17,7 @@ from typing import Any, cast
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Connection,
     ForeignKey,
     Index,
     Integer,
@@ -28,7 +30,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.orm import Mapped, Session, deferred, mapped_column
+from sqlalchemy.orm import Mapped, Session, deferred, mapped_column, undefer
 
 from models import audit, ledger, report
 from models import dataset as datasets
@@ -37,6 +39,7 @@ from models.audit import Act
 from models.dataset import Dataset
 from models.db import Base, CanonicalJson, Id, new_id
 from models.errors import Conflict, LimitExceeded, NotFound, RoundClosed
+from models.report import Octets
 from models.tenant import Caller
 from models.webhook import EventType
 from sfumato import mechanisms
@@ -94,6 +97,9 @@ class Round(Base):
     def spec(self) -> RoundSpec:
         """The spec as published."""
         return round_spec_from_wire(self.spec_wire)
+
+
+_WITH_TALLY = undefer(Round.tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +241,10 @@ def get(session: Session, caller: Caller, round_id: str) -> Round:
     return result
 
 
-def of_job(session: Session, job_id: str) -> list[Round]:
-    """A job's own rounds, in order."""
-    return list(session.scalars(select(Round).where(Round.job_id == job_id).order_by(Round.index)))
+def of_job(session: Session, job_id: str, *, tallies: bool = False) -> list[Round]:
+    """A job's own rounds, in order; `tallies` reads what was counted of them as well."""
+    query = select(Round).where(Round.job_id == job_id).order_by(Round.index)
+    return list(session.scalars(query.options(_WITH_TALLY) if tallies else query))
 
 
 def is_any_open(session: Session, job_id: str) -> bool:
@@ -260,10 +267,13 @@ def page(session: Session, dataset_id: str, *, after: str, limit: int) -> list[R
     return list(session.scalars(query.order_by(Round.id).limit(limit)))
 
 
-def by_ids(session: Session, dataset_id: str, round_ids: Sequence[str]) -> list[Round]:
-    """Rounds of one dataset, in the order asked and as they are now; raises NotFound."""
+def by_ids(session: Session, dataset_id: str, round_ids: Sequence[str], *, tallies: bool = False) -> list[Round]:
+    """Rounds of one dataset, in the order asked and as they are now; raises NotFound.
+
+    `tallies` reads what was counted of them as well.
+    """
     query = select(Round).where(Round.id.in_(round_ids)).execution_options(populate_existing=True)
-    found = {r.id: r for r in session.scalars(query)}
+    found = {r.id: r for r in session.scalars(query.options(_WITH_TALLY) if tallies else query)}
     if any(round_id not in found or found[round_id].dataset_id != dataset_id for round_id in round_ids):
         raise NotFound("round")
     return [found[round_id] for round_id in round_ids]
@@ -297,19 +307,43 @@ _RECEIVE = (
 )
 
 
-def receive(session: Session, round_id: str, n_reports: int, packed: bytes, *, now: int) -> Received:
+def receive(
+    session: Session | Connection,
+    round_id: str,
+    n_reports: int,
+    packed: Octets,
+    *,
+    apart: Sequence[tuple[int, Octets]] = (),
+    now: int,
+) -> Received:
     """Store reports of an open round, and close it when it is full.
 
     One statement checks that the round is open, counts, and takes its row lock until the
     commit, so nothing lands after a close. Raises RoundClosed.
+
+    Parameters
+    ----------
+    session : Session or Connection
+    round_id : str
+    n_reports : int
+    packed : bytes or memoryview
+        These make a row of the log.
+    apart : sequence of (n_reports, packed)
+        More, each with a row of its own: to put many large ones together costs more than a row.
+    now : int
     """
-    row = session.execute(_RECEIVE, {"only": round_id, "more": n_reports, "now": now}).first()
+    log_rows = [each for each in ((n_reports, packed), *apart) if each[0]]
+    more = sum(n for n, _ in log_rows)
+    row = session.execute(_RECEIVE, {"only": round_id, "more": more, "now": now}).first()
     if row is None:
         raise RoundClosed("this round takes no more reports")
-    report.append(session, round_id, n_reports, packed)
+    for n, octets in log_rows:
+        report.append(session, round_id, n, octets)
     is_full = row.n_received >= row.target_reports
     if is_full:
-        _close(session, Round.id == round_id, now)
+        with nullcontext(session) if isinstance(session, Session) else Session(session) as within:
+            _close(within, Round.id == round_id, now)
+            within.flush()
     return Received(is_full, row.job_id, row.dataset_id)
 
 

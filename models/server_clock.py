@@ -7,7 +7,7 @@ by its own machine, one whose clock is ahead could hold a job, or keep a round o
 import time
 from collections.abc import Callable
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
 READ_SECONDS = 2.0  # how old a reading gets: what the two clocks drift apart meanwhile is microseconds
@@ -41,7 +41,7 @@ class ServerClock:
         told, at = self._known
         return told + round((self._monotonic() - at) * 1_000_000)
 
-    def follow(self, session: Session) -> None:
+    def follow(self, session: Session | Connection) -> None:
         """Ask the server, where that was not done a moment ago."""
         asked = self._monotonic()
         if self._known is not None and asked < self._read_at + READ_SECONDS:

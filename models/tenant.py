@@ -92,9 +92,9 @@ def operator(tenant_id: str) -> Caller:
     return Caller(OPERATOR, tenant_id, frozenset({Scope.ADMIN}), None, None)
 
 
-def hash_secret(secret: str) -> bytes:
+def hash_secret(secret: str | bytes) -> bytes:
     """What is stored of a secret. It has 256 random bits, so one SHA-256 is enough."""
-    return hashlib.sha256(secret.encode()).digest()
+    return hashlib.sha256(secret.encode() if isinstance(secret, str) else secret).digest()
 
 
 def get_or_create_tenant(session: Session, name: str, *, now: int) -> Tenant:

@@ -2,6 +2,7 @@
 
 RequestContext (id, problems, log) → Authentication → BodyLimit → DeviceDesk → the routes.
 Reports go another way, on which the framework is not: RequestContext → Authentication → BodyLimit → ReportIngest.
+Most of those do not even go that: `service.fast_path`.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from service.console import PATH as CONSOLE_PATH
 from service.console import Console
 from service.cors import DeviceCors
 from service.device_rounds import DeviceDesk, DeviceRounds
+from service.fast_path import FastPath
 from service.ingest import PATH as REPORTS_PATH
 from service.ingest import ReportIngest
 from service.limits import RateLimits
@@ -134,7 +136,9 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         ],
     )
     app.state.services = services
-    app.reports = ReportIngest(services=services)
+    ingest = ReportIngest(services=services)
+    app.state.fast_path = FastPath(ingest, services)
+    app.reports = ingest
     for each in reversed(common):
         app.reports = each.cls(app.reports, *each.args, **each.kwargs)
     app.include_router(health.router)

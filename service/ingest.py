@@ -28,8 +28,8 @@ from service.services import Services
 
 PATH = re.compile("/v1/rounds/([^/]+)/reports")
 _ROUND_ID = re.compile(f"rnd_{ULID}")
-_INLINE_BYTES = 16 << 10  # larger bodies are checked in a thread, so that small ones do not wait
-_REQUEST_BYTES = 4096  # what a waiting request takes beside its body
+INLINE_BYTES = 16 << 10  # larger bodies are checked in a thread, so that small ones do not wait
+REQUEST_BYTES = 4096  # what a waiting request takes beside its body
 _MAX_SHAPES = 4096
 _CLOSED_SECONDS = 1.0  # many devices come late; a closed round never opens again
 
@@ -48,6 +48,7 @@ class ReportIngest:
     def __init__(self, *, services: Services) -> None:
         self._services = services
         self.max_pending_bytes = services.settings.max_pending_bytes
+        self.max_batch_reports = services.settings.max_batch_reports
         self._shapes: dict[str, Shape] = {}
         self._closed: dict[str, float] = {}  # rounds that took nothing, and until when that is not asked again
         self.pending_bytes = 0  # held by requests that are not answered yet
@@ -67,7 +68,7 @@ class ReportIngest:
         caller: Caller = scope["state"]["caller"]
         check(caller, KeyScope.DEVICE, KeyScope.DATASETS)
         shape = await self._shape(caller, path[1])
-        if self._closed.get(shape.round_id, 0) > time.monotonic():
+        if self._is_closed(shape):
             raise RoundClosed("this round takes no more reports")
         read = _reader(scope)
         held = _Held(self)
@@ -75,16 +76,26 @@ class ReportIngest:
             body = await _body(receive, held)
             if body is None:
                 return  # cut short: nothing is stored
-            most = self._services.settings.max_batch_reports
-            if len(body) <= _INLINE_BYTES:
-                packed = read(shape, body, most)
+            if len(body) <= INLINE_BYTES:
+                packed = read(shape, body, self.max_batch_reports)
             else:
-                packed = await run_in_threadpool(read, shape, body, most)
+                packed = await run_in_threadpool(read, shape, body, self.max_batch_reports)
             await self._store(caller, shape, packed)
         finally:
             held.give_back()
-        receipt = b'{"round_id":"%s","accepted":%d}' % (shape.round_id.encode(), packed.n_reports)
-        await send_body(send, 202, b"application/json", receipt)
+        await send_body(send, 202, b"application/json", shape.receipt(packed.n_reports))
+
+    def known(self, round_id: bytes) -> Shape | None:
+        """A round that took reports lately, without a look into the database."""
+        shape = self._shapes.get(round_id.decode("latin-1"))
+        return None if shape is None or self._is_closed(shape) else shape
+
+    def has_room(self, n_bytes: int) -> bool:
+        """Whether so much more may wait to be stored."""
+        return self.pending_bytes + n_bytes <= self.max_pending_bytes
+
+    def _is_closed(self, shape: Shape) -> bool:
+        return bool(self._closed) and self._closed.get(shape.round_id, 0) > time.monotonic()
 
     async def _store(self, caller: Caller, shape: Shape, packed: Packed) -> None:
         try:
@@ -122,11 +133,11 @@ class _Held:
     def __init__(self, ingest: ReportIngest) -> None:
         self._ingest = ingest
         self._n_bytes = 0
-        self.take(_REQUEST_BYTES)
+        self.take(REQUEST_BYTES)
 
     def take(self, n_bytes: int) -> None:
         """Take more; raises Unavailable where all requests together would take too much."""
-        if self._ingest.pending_bytes + n_bytes > self._ingest.max_pending_bytes:
+        if not self._ingest.has_room(n_bytes):
             raise Unavailable("too many reports wait to be stored; send them again")
         self._ingest.pending_bytes += n_bytes
         self._n_bytes += n_bytes

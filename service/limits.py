@@ -89,6 +89,11 @@ class RateLimits:
         self._shut_out_until = 0.0  # the latest of them
 
     @property
+    def counts_reports(self) -> bool:
+        """Whether there is a limit that a request with reports counts for, if its key is live."""
+        return self.per_address is not None or self._per_device_key is not None
+
+    @property
     def is_redis_away(self) -> bool:
         """Whether this gateway counts for itself although there is to be a Redis."""
         return self._counts.is_away

@@ -9,14 +9,14 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
-from models.report import HEADER_BYTES, ID_BYTES, SLOT_BYTES
+from models.report import HEADER_BYTES, ID_BYTES, SLOT_BYTES, Octets
 from models.round import Round
 from service.problems import BadRequest, PayloadTooLarge, ReportMalformed, ValidationFailed
 from sfumato import mechanisms
@@ -54,13 +54,16 @@ class Shape:
     def record_bytes(self) -> int:
         return HEADER_BYTES + self.value_bytes
 
+    def receipt(self, n_reports: int) -> bytes:
+        """What whoever sent that many is answered."""
+        return b'{"round_id":"%s","accepted":%d}' % (self.round_id.encode(), n_reports)
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+
+class Packed(NamedTuple):
     """Reports that are sound, as they are stored."""
 
     n_reports: int
-    data: bytes
+    data: Octets
 
 
 Slot = Annotated[int, msgspec.Meta(ge=0, lt=_SLOT_SPAN)]
@@ -174,7 +177,7 @@ def from_arrow(shape: Shape, body: bytes, max_reports: int) -> Packed:
         for name, column in (("report_id", ids), ("slot", slots), ("value", values)):
             part[name] = column.view(records.dtype[name])[:, 0]
         start += len(ids)
-    return Packed(n_reports, records.tobytes())
+    return Packed(n_reports, records.view(np.uint8).data)
 
 
 def _check_number(n_reports: int, max_reports: int) -> None:

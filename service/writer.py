@@ -10,16 +10,18 @@ import asyncio
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
 import structlog
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from models import round as rounds
 from models.db import Database
 from models.doorbell import Doorbell
 from models.errors import RoundClosed
 from models.round import Received
+from models.steady import SteadyConnection
 from service.logs import describe
 from service.metrics import GatewayMetrics
 from service.notices import Notices
@@ -27,17 +29,19 @@ from service.problems import Unavailable
 from service.reports import Packed
 
 GROUP_BYTES = 16 << 20  # about so much in one commit: workers read a row at a time
+APART_BYTES = 1 << 20  # a request of so many has a row of its own
 MAX_TURNS = 16  # of the event loop that a group gathers for, while each brings more
 
 log = structlog.get_logger(__name__)
 
+Stored = Callable[[Exception | None], None]
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
+
+class _Waiting(NamedTuple):
     round_id: str
     packed: Packed
     loop: asyncio.AbstractEventLoop
-    stored: "asyncio.Future[None]"
+    stored: Stored
 
 
 class ReportWriter:
@@ -61,14 +65,13 @@ class ReportWriter:
         metrics: GatewayMetrics | None = None,
         notices: Notices | None = None,
     ) -> None:
-        self._database = database
+        self._database, self._connection = database, SteadyConnection(database)
         self._doorbell = doorbell
         self._metrics = metrics or GatewayMetrics()
         self._notices = notices or Notices(None)
         self._changed = threading.Condition()
+        self._gathering: dict[asyncio.AbstractEventLoop, list[_Waiting]] = {}  # each loop's own
         self._pending: deque[_Waiting] = deque()
-        self._is_handed_over = False  # what is pending is a group: nothing more came
-        self._gathering_loop: asyncio.AbstractEventLoop | None = None
         self._is_ending = False
         self._thread: threading.Thread | None = None
 
@@ -102,35 +105,54 @@ class ReportWriter:
         Unavailable
             The commit failed, or nobody knows; the same reports can be sent again.
         """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def stored(error: Exception | None) -> None:
+            if waiter.done():  # given up
+                return
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+        self.hand_over(round_id, packed, stored)
+        await waiter
+
+    def hand_over(self, round_id: str, packed: Packed, stored: Stored) -> None:
+        """Have these reports stored, and be told in this event loop: with None, or with what `store` raises."""
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(round_id, packed, loop, loop.create_future())
-        with self._changed:
-            if self._thread is None or self._is_ending:
-                raise Unavailable("the service is ending")
-            self._pending.append(waiting)
-            is_first, self._gathering_loop = self._gathering_loop is not loop, loop
-        if is_first:
+        waiting = _Waiting(round_id, packed, loop, stored)
+        gathered = self._gathering.get(loop)
+        if gathered is None:
+            self._gathering[loop] = [waiting]
             loop.call_soon(self._gather, loop, 1, 1)
-        await waiting.stored
+        else:
+            gathered.append(waiting)
 
     def _gather(self, loop: asyncio.AbstractEventLoop, n_before: int, turn: int) -> None:
-        """Hand over what waits, unless the event loop's last turn brought more."""
-        n_now = len(self._pending)
+        """Hand a group to the thread, unless the event loop's last turn brought more."""
+        n_now = len(self._gathering[loop])
         if n_now > n_before and turn < MAX_TURNS:
             loop.call_soon(self._gather, loop, n_now, turn + 1)
             return
+        group = self._gathering.pop(loop)
         with self._changed:
-            self._gathering_loop, self._is_handed_over = None, bool(self._pending)
-            self._changed.notify()
+            is_taken = self._thread is not None and not self._is_ending
+            if is_taken:
+                self._pending.extend(group)
+                self._changed.notify()
+        if not is_taken:
+            refused = Unavailable("the service is ending")
+            _wake(group, {waiting.round_id: refused for waiting in group})
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._is_handed_over and self._pending) and not self._is_ending:
+                while not self._pending and not self._is_ending:
                     self._changed.wait()
                 group = self._take()
-                self._is_handed_over = bool(self._pending)  # more than one commit takes
             if not group:
+                self._connection.close()
                 return
             began = time.perf_counter()
             outcome, received = self._commit(group)
@@ -165,22 +187,23 @@ class ReportWriter:
         for waiting in group:
             of_round.setdefault(waiting.round_id, []).append(waiting.packed)
 
-        def receive(session: Session) -> tuple[dict[str, Exception], dict[str, Received]]:
+        def receive(connection: Connection) -> tuple[dict[str, Exception], dict[str, Received]]:
             refused: dict[str, Exception] = {}
             received: dict[str, Received] = {}
             now = self._database.clock()
             for round_id in sorted(of_round):  # every gateway locks rounds in this order
-                reports = of_round[round_id]
-                n_reports = sum(packed.n_reports for packed in reports)
-                data = b"".join(packed.data for packed in reports)
+                small = [packed for packed in of_round[round_id] if len(packed.data) < APART_BYTES]
+                apart = [packed for packed in of_round[round_id] if len(packed.data) >= APART_BYTES]
+                n_reports = sum(packed.n_reports for packed in small)
+                data = b"".join(packed.data for packed in small)
                 try:
-                    received[round_id] = rounds.receive(session, round_id, n_reports, data, now=now)
+                    received[round_id] = rounds.receive(connection, round_id, n_reports, data, apart=apart, now=now)
                 except RoundClosed as closed:  # raised before anything was written
                     refused[round_id] = closed
             return refused, received
 
         try:
-            return self._database.run("receive_reports", receive)
+            return self._connection.run("receive_reports", receive)
         except Exception as error:  # a commit that fails must not end the thread
             log.error("commit_failed", n_requests=len(group), **describe(error))
             return dict.fromkeys(of_round, Unavailable("the reports could not be stored; send them again")), {}
@@ -198,10 +221,7 @@ def _tell(group: list[_Waiting], refused: dict[str, Exception]) -> None:
 
 def _wake(group: list[_Waiting], refused: dict[str, Exception]) -> None:
     for waiting in group:
-        if waiting.stored.done():  # given up
-            continue
-        error = refused.get(waiting.round_id)
-        if error is None:
-            waiting.stored.set_result(None)
-        else:
-            waiting.stored.set_exception(error)
+        try:
+            waiting.stored(refused.get(waiting.round_id))
+        except Exception as error:  # one who cannot be told must not leave the others waiting
+            log.error("telling_failed", **describe(error))

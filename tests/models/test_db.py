@@ -4,6 +4,7 @@ import gc
 import re
 import sqlite3
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -139,6 +140,66 @@ def n_connections(url: str) -> int:
     with psycopg.connect(admin) as connection:
         row = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = %s", [name]).fetchone()
     return int(row[0]) if row else 0
+
+
+@POSTGRES
+class TestAnIdleConnection:
+    @pytest.fixture
+    def only(self, database: Database) -> Iterator[Database]:
+        """A database of one connection."""
+        opened = Database(database.engine.url.render_as_string(hide_password=False), pool_size=1)
+        yield opened
+        opened.close()
+
+    @staticmethod
+    def server_process(of: Database) -> int:
+        with of.reading() as session:
+            return int(session.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+    def test_that_its_server_ended_is_handed_to_nobody_however_new_it_is(
+        self, database: Database, only: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(db, "FRESH_SECONDS", 3600.0)
+        ended = self.server_process(only)
+        with database.transaction() as session:
+            session.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": ended})
+        until_gone(database, ended)
+
+        assert self.server_process(only) != ended
+
+    def test_is_asked_whether_it_is_there_unless_it_was_in_use_a_moment_ago(
+        self, only: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ping, asked = only.engine.dialect.do_ping, []
+        monkeypatch.setattr(only.engine.dialect, "do_ping", lambda connection: asked.append(1) or ping(connection))
+        monkeypatch.setattr(db, "FRESH_SECONDS", 3600.0)
+        first = [self.server_process(only) for _ in range(3)]
+        assert (len(set(first)), asked) == (1, [])
+
+        monkeypatch.setattr(db, "FRESH_SECONDS", 0.0)
+        assert [self.server_process(only) for _ in range(2)] == first[:2]
+        assert asked == [1, 1]
+
+    def test_that_does_not_answer_is_replaced(self, only: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        def away(_connection: object) -> bool:
+            monkeypatch.undo()
+            raise psycopg.OperationalError("gone")
+
+        first = self.server_process(only)
+        monkeypatch.setattr(db, "FRESH_SECONDS", 0.0)
+        monkeypatch.setattr(only.engine.dialect, "do_ping", away)
+        assert self.server_process(only) != first
+
+
+def until_gone(database: Database, pid: int, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    query = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
+    while True:
+        with database.reading() as session:
+            if not session.execute(query, {"pid": pid}).scalar_one():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 class TestClosing:

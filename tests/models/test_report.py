@@ -49,6 +49,16 @@ class TestBatches:
 
         assert world.log(opened) == [bytes(range(256))]
 
+    def test_of_large_requests_have_a_row_each(self, world: World) -> None:
+        opened = world.open_standalone(world.new_dataset(), collect=Collect(7, 1, 3600)).id
+        with world.database.transaction() as session:
+            apart = [(2, memoryview(b"22")), (3, b"333")]
+            assert not rounds.receive(session, opened, 1, b"1", apart=apart, now=NOW).is_full
+            assert rounds.receive(session, opened, 0, b"", apart=[(1, b"4")], now=NOW).is_full
+
+        assert world.log(opened) == [b"1", b"22", b"333", b"4"]
+        assert (world.n_logged(opened), world.round(opened).n_received) == (7, 7)
+
     def test_of_no_report_are_none(self, world: World) -> None:
         opened = world.open_standalone(world.new_dataset()).id
 

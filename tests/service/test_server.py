@@ -11,6 +11,7 @@ import uvicorn
 from models.settings import Settings
 from service import server
 from service.app import create_app
+from service.protocol import protocol_of
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Talking = Callable[..., None]
@@ -26,7 +27,9 @@ def talk(tmp_path: Path, no_settings: None) -> Talking:
         bound = server.bind("127.0.0.1", 0)
 
         async def both() -> None:
-            config = uvicorn.Config(app, http=server.patient(head_seconds), log_config=None, lifespan="on", ws="none")
+            config = uvicorn.Config(
+                app, http=protocol_of(head_seconds, app.state.fast_path), log_config=None, lifespan="on", ws="none"
+            )
             begun = asyncio.Event()
             running = server.Server(config, app.state.services, begun.set)
             serving = asyncio.create_task(running.serve(sockets=[bound]))

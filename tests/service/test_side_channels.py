@@ -176,7 +176,7 @@ class TestACrash:
         monkeypatch.setattr(server, "Server", lambda *_: idle)
         bound = server.bind("127.0.0.1", 0)
         services = SimpleNamespace(settings=Settings())
-        server.run(SimpleNamespace(state=SimpleNamespace(services=services)), bound)  # type: ignore[arg-type]
+        server.run(SimpleNamespace(state=SimpleNamespace(services=services, fast_path=None)), bound)  # type: ignore[arg-type]
         assert limits == 2 * [(resource.RLIMIT_CORE, (0, 0))]
 
     @pytest.mark.parametrize("describe", [logs.describe, process.describe], ids=["gateway", "worker"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from models import report
 from models import round as rounds
 from models.db import Database
 from models.doorbell import PollingDoorbell
@@ -19,21 +20,19 @@ class _Slow:
     """A database whose transactions wait to be let go."""
 
     def __init__(self, database: Database) -> None:
-        self.clock = database.clock
         self._database = database
         self.let_go = threading.Event()
         self.began = threading.Semaphore(0)
         self.n_transactions = 0
 
-    def transaction(self) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def run_in(self, *given: Any) -> Any:
         self.n_transactions += 1
         self.began.release()
         assert self.let_go.wait(120)
-        return self._database.transaction()
-
-    def run(self, name: str, work: Any) -> Any:
-        with self.transaction() as session:
-            return work(session)
+        return self._database.run_in(*given)
 
 
 class TestTheWriter:
@@ -113,6 +112,25 @@ class TestTheWriter:
         writer.stop()
         assert slow.n_transactions >= 4  # three requests of 42 bytes each
         assert api.n_received(opened["id"]) == 20
+
+    def test_gives_large_requests_a_row_each(
+        self, api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("service.writer.APART_BYTES", 60)
+        opened = api.round(api.dataset()["id"])
+        writer = ReportWriter(database, PollingDoorbell(1))
+
+        async def send() -> None:
+            writer.start()
+            sizes = (1, 3, 2, 4)
+            await asyncio.gather(*(writer.store(opened["id"], Packed(n, packed(n))) for n in sizes))
+
+        asyncio.run(send())
+        writer.stop()
+        assert api.n_received(opened["id"]) == 10
+        with database.reading() as session:
+            rows = [len(row) // 21 for _, row in report.batches(session, opened["id"])]
+        assert rows == [3, 3, 4]  # the small ones together
 
     def test_locks_rounds_in_one_order(self, api: Api, slow: _Slow, monkeypatch: pytest.MonkeyPatch) -> None:
         made = api.dataset(epsilon=32)
