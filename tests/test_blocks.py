@@ -204,6 +204,8 @@ def nearest(centroid: list[float]) -> tuple[int, int]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.ci
 class TestEveryPage:
     @pytest.mark.parametrize("page", [page for page in PAGES if has_code(page) and page not in CHECKED])
     def test_runs_word_for_word(self, session: Session, page: str) -> None:

@@ -16,6 +16,8 @@ from benchmarks.quality.information_bound import least_rmse
 from clustering.simulate import simulate
 from sfumato.specs import LdpKmeans, NoisyFcm, PhaseSketch, ShiftedGrid
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]  # runs of the benchmark
+
 FEW = ["--sizes", "2000", "--seeds", "2", "--epsilons", "1,4"]
 SHORT = "grid_kmeans,noisy_fcm,noisy_fcm euclidean,PrivKM,FCM,k-means,one centre"
 

@@ -143,6 +143,8 @@ class TestResume:
 
 
 class TestCommand:
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_processes_make_the_same_rows(self, folder, tmp_path):
         def measured(out, *more):
             made = run(folder, out, "--sets", "moons", "--seeds", "1", *more)

@@ -165,6 +165,8 @@ class TestGaussian:
 
     @settings(max_examples=30)
     @given(st.lists(st.integers(-60, 60), min_size=1, max_size=9), st.fractions(Fraction(1, 10), 10**12))
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_what_is_kept_has_the_chance_of_the_law(self, tried: list[int], variance: Fraction) -> None:
         """Laplace draws times the coins' chances make exp(-z^2/(2 variance)) up to one constant, in exact exponents."""
         t = isqrt(variance.numerator // variance.denominator) + 1

@@ -52,6 +52,8 @@ def try_all(operation: Operation, api: Api, *, one_in: int = 1) -> None:
 
 
 @of_each
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_share_is_answered_as_documented(operation: Operation, api: Api) -> None:
     try_all(operation, api, one_in=ONE_IN)
 

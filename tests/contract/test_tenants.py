@@ -61,6 +61,8 @@ def ask(api: Api, operation: Operation, things: Things, place: Place, named: str
 
 @pytest.mark.parametrize(("operation", "place", "prefix"), PLACES, ids=IDS)
 class TestAnId:
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_of_another_tenant_is_not_found(
         self, theirs: Things, mine: Things, operation: Operation, place: Place, prefix: str
     ) -> None:
@@ -74,6 +76,8 @@ class TestAnId:
         own = ask(theirs.api, operation, theirs, place, stolen)  # its owner finds it
         assert own.status_code < 300 or own.json()["code"] == OWNERS_REFUSALS.get(operation.name), own.text
 
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_is_not_looked_for_with_the_wrong_scope(
         self, theirs: Things, operation: Operation, place: Place, prefix: str
     ) -> None:
@@ -84,6 +88,8 @@ class TestAnId:
         refused(answer, 403, "forbidden")
         assert alike(answer, ask(lacking, operation, theirs, place, unknown(prefix)))
 
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_beside_a_keys_own_dataset_is_not_found(
         self, theirs: Things, operation: Operation, place: Place, prefix: str
     ) -> None:

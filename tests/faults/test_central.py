@@ -97,6 +97,8 @@ class TestAKilledWorker:
         assert archive.balance() == Balance(GRANTED, 0, posted[0], 5 * DELTA_ATTO, 0, posted[1])
 
     @on_sqlite
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_between_a_charge_and_its_answer_pays_once(self, archive: Archive, tmp_path: Path) -> None:
         self.run_through(archive, tmp_path, ("during", 1), whole=False)
 
@@ -141,6 +143,8 @@ class TestAKilledWorker:
 
 class TestCancelling:
     @on_sqlite
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_a_job_in_the_middle_ends_it_and_keeps_what_was_posted(self, archive: Archive, tmp_path: Path) -> None:
         gate = Gate(tmp_path)
         job_id = archive.submit()

@@ -218,6 +218,8 @@ def kill_at_work(chance: np.random.Generator) -> Way:
 
 class TestEveryAlgorithm:
     @on_sqlite
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_killed_once_between_rounds_and_during_them_all_come_to_the_result_of_their_tallies(
         self, database_url: str, tmp_path: Path
     ) -> None:

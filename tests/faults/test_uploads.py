@@ -57,7 +57,7 @@ class Curator(threading.Thread):
 
 
 @pytest.mark.parametrize(
-    "n_kills", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.ci, pytest.mark.timeout(2400)])]
+    "n_kills", [pytest.param(20, marks=[pytest.mark.slow, pytest.mark.ci, pytest.mark.timeout(2400)])]
 )
 def test_every_upload_is_stored_whole_and_once(database_url: str, tmp_path: Path, n_kills: int) -> None:
     (tmp_path / sealing.KEY_FILE).write_text(sealing.write_key(KEY))

@@ -272,6 +272,8 @@ class Asking(RuleBasedStateMachine):
             job.let_go(session, self.held, now=self.world.now)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_any_sequence_of_charges_answers_and_crashes_agrees_with_a_list(world: World) -> None:
     class Machine(Asking):
         pass

@@ -119,6 +119,8 @@ class JobMachine(RuleBasedStateMachine):
 
 
 class TestJobs:
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_whatever_becomes_of_a_job_what_was_drawn_is_posted(self, database: Database) -> None:
         class Machine(JobMachine):
             pass
@@ -142,12 +144,16 @@ class TestJobs:
         with pytest.raises(AssertionError, match="holds something else"):
             machine.what_was_drawn_is_posted()
 
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_the_audits_walk_finds_no_fault(self, database: Database) -> None:
         finding = ledger_jobs.walked(database, SETTING, 120, Work())
         assert finding.holds, finding.why
 
 
 class TestCharges:
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_the_audits_walk_finds_no_fault(self, database: Database) -> None:
         found = audited.walked(database, SETTING, 150)
         assert [finding.why for finding in found] == [""] * 3
@@ -159,6 +165,8 @@ class TestCharges:
 
 
 class TestTampering:
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_whatever_is_done_to_history_is_seen(self, database: Database) -> None:
         chain = chain_of(database, SETTING, "ds_tampered")
 

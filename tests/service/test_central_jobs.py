@@ -122,6 +122,8 @@ class TestTheBudget:
         assert (problem["requested"], problem["granted"]) == (1.0, 0.999999999)
         assert submit(api, dataset_id, GATED | {"epsilon": 0.999999999})["state"] == "queued"
 
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_for_ten_runs_ten_of_two_hundred_jobs_at_once(self, api: Api, database: Database) -> None:
         dataset_id = central(api, rows=10, epsilon=10.0)
         body = {"dataset_id": dataset_id, "algorithm": GATED}

@@ -62,6 +62,8 @@ class TestServe:
             until(lambda: not is_running(worker))
             assert not (home / "url").exists()
 
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_runs_a_job_over_records_with_the_key_it_made(self, tmp_path: Path) -> None:
         features = [Feature("x", 0.0, 1.0), Feature("y", 0.0, 1.0)]
         chance = np.random.default_rng(0)
@@ -143,6 +145,8 @@ def head(api: Api, round_id: str, *headers: str) -> bytes:
 
 
 class TestOverTheNetwork:
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_many_clients_at_once_are_counted_exactly(self, live_api: Api) -> None:
         made = live_api.dataset(epsilon=32)
         rounds = [live_api.round(made["id"], target_reports=10**6)["id"] for _ in range(2)]

@@ -199,6 +199,8 @@ class TestASender:
 
 
 class TestTwoSenders:
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_share_two_hundred_deliveries_and_send_each_once(self, world: World) -> None:
         with receiving(says("200 OK")) as receiver:
             for _ in range(10):

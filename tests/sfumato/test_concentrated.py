@@ -42,6 +42,8 @@ class TestRho:
             assert log_delta(Decimal(rho + 1) / PICO, exact) > allowed
 
     @given(epsilons, deltas)
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_it_is_no_less_than_the_plain_conversion_gives(self, epsilon_nano: int, delta_atto: int) -> None:
         """rho + 2 sqrt(rho ln(1/delta)) = epsilon (Bun and Steinke 2016, proposition 1.3), which is looser."""
         epsilon, root = epsilon_nano / NANO, sqrt(log(ATTO / delta_atto))
@@ -49,6 +51,8 @@ class TestRho:
         assert rho_of(epsilon_nano, delta_atto) >= int(plain * PICO * (1 - 1e-9))
 
     @given(epsilons, deltas, st.integers(0, NANO), st.integers(0, ATTO // 10_000))
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_more_pays_for_more(self, epsilon_nano: int, delta_atto: int, more_nano: int, more_atto: int) -> None:
         assert rho_of(epsilon_nano, delta_atto) <= rho_of(epsilon_nano + more_nano, delta_atto + more_atto)
 

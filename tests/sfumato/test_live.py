@@ -118,6 +118,8 @@ class TestADevice:
         assert mechanisms.is_value(opened.spec.mechanism, packed[20:])
         assert client.get_round(opened.id).n_received == 1
 
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_answers_that_are_lost_leave_one_report_however_often_it_is_sent(
         self, live: Live, client: Client, dataset: Dataset, network: httpx.BaseTransport, tmp_path: Path
     ) -> None:

@@ -62,6 +62,8 @@ class TestNoiseOfCentroids:
     N, REPEATS = 20_000, 300
 
     @pytest.mark.parametrize(("kind", "epsilon"), [("ss", 1), ("oue", 2), ("hr", 3)])
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_centroids_vary_as_they_say(self, kind, epsilon):
         encoding = GridEncoding((8, 8))
         spec = RoundSpec(XY, encoding, design(kind, 64, epsilon * 10**9))

@@ -30,13 +30,19 @@ class Told:
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_that_a_job_began_and_that_it_ended(collection: Collection, database_url: str) -> None:
+@pytest.mark.parametrize(
+    ("soon", "pause", "n_told"), [(0.03, 2.0, 2), (PATIENCE_SECONDS, 0.0, 1)], ids=["a longer one", "a short one"]
+)
+def test_that_a_job_began_unless_it_is_soon_over_and_that_it_ended(
+    collection: Collection, database_url: str, monkeypatch: pytest.MonkeyPatch, soon: float, pause: float, n_told: int
+) -> None:
+    monkeypatch.setattr("workers.supervisor.SOON_SECONDS", soon)
     told = Told(collection)
     here = Supervisor(
         Settings(database_url=database_url, warm_kernels=False),
         collection.database,
         PollingDoorbell(0.02),
-        start=Toy(draws=()),
+        start=Toy(draws=(), pause_seconds=pause),
         bulletin=told,
     )
     thread = threading.Thread(target=here.run)
@@ -44,14 +50,14 @@ def test_that_a_job_began_and_that_it_ended(collection: Collection, database_url
     try:
         job_id = collection.submit()
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(told.seen) < 2:
+        while len(told.seen) < n_told:
             assert time.monotonic() < deadline
             time.sleep(0.02)
     finally:
         here.stop()
         thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
-    began, ended = told.seen
-    assert began[0] == (job_id,)
-    assert began[1] != JobState.QUEUED  # it may have ended meanwhile
+    *began, ended = told.seen
+    assert [ids for ids, _ in began] == [(job_id,)] * (n_told - 1)
+    assert JobState.QUEUED not in [state for _, state in began]  # it may have ended meanwhile
     assert ended == ((job_id, collection.job(job_id).dataset_id), JobState.SUCCEEDED)

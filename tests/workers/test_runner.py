@@ -110,6 +110,8 @@ class TestAPlanToItsResult:
 
 class TestReplay:
     @pytest.mark.parametrize("after_commit", [False, True], ids=["before", "after"])
+    @pytest.mark.slow
+    @pytest.mark.ci
     def test_a_worker_that_dies_at_any_commit_changes_no_byte(self, collection: Collection, after_commit: bool) -> None:
         whole = collection.submit()
         work_to_the_end(collection)

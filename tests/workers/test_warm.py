@@ -84,6 +84,8 @@ def said() -> dict:
     return {**json.loads(done.stdout), "log": done.stderr}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 class TestWarmingUp:
     def test_no_algorithm_and_no_mechanism_compiles_anything_after_it(self, said: dict) -> None:
         assert said["ran"] == sorted(ALGORITHMS)

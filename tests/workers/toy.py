@@ -24,7 +24,7 @@ class Toy:
 
     `gate` names a file: while it is not there, the plan goes on without end after its
     last round, and says so in a file of the same name with `.reached`. It sleeps, or where
-    it `spins` computes.
+    it `spins` computes. `pause_seconds` is how long the plan takes at its end.
     """
 
     draws: tuple[tuple[float, float], ...] = THREE_ROUNDS
@@ -32,6 +32,7 @@ class Toy:
     mechanism: str = "ss"
     gate: str = ""
     spins: bool = False
+    pause_seconds: float = 0.0
 
     def __call__(self, params: Algorithm, features: tuple[Feature, ...], expected_reports: int) -> Plan:
         """The plan."""
@@ -43,6 +44,7 @@ class Toy:
             counts = collected.tally.counts[0]
             sizes.append(counts.max() / max(1, counts.sum()))
             cells = 12 + int(counts.argmax())  # the next round depends on what came of this one
+        time.sleep(self.pause_seconds)
         if self.gate:
             self._wait_at_gate()
         shares = np.array([*sizes, 1.0]) / (sum(sizes) + 1.0)
