@@ -119,15 +119,13 @@ class Scheduler:
                 log.warning("scheduler_failed", **describe(error))
 
     def _connected(self) -> "Client":
-        from distributed import Client
-
         if self._client is not None and self._client.status == "running":
             return self._client
         self.close()
         if time.monotonic() < self._not_before:
             raise SchedulerAway("it was away a moment ago")
         try:
-            self._client = Client(
+            self._client = _client_type()(
                 self.address, timeout=CONNECT_SECONDS, set_as_default=False, direct_to_workers=True, name="sfumato"
             )
         except Exception as error:
@@ -153,6 +151,27 @@ class Scheduler:
 
     def _gone(self) -> None:
         self.close()
+
+
+@lru_cache
+def _client_type() -> "type[Client]":
+    """distributed's client, closed at once where it cannot connect.
+
+    Left to the garbage collector, it is closed whenever that comes by: where another client is just being made, the
+    two wait for one lock, in one thread.
+    """
+    from distributed import Client
+
+    class PromptClient(Client):  # type: ignore[misc]  # it tells no types
+        def start(self, **given: Any) -> None:
+            try:
+                super().start(**given)
+            except BaseException:
+                with suppress(Exception):
+                    self.close(timeout=1)
+                raise
+
+    return PromptClient
 
 
 def _n_workers(client: "Client") -> int:

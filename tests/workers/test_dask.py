@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -261,3 +262,23 @@ class TestRecords:
             assert_same(held.total(number_of), before)
             with pytest.raises(Conflict, match="have changed since the job began"):
                 _ = held.points
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+def test_a_client_that_cannot_connect_is_closed_at_once(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    """One that is left to the garbage collector may end while another begins, and both wait for one lock for ever."""
+    from distributed import Client
+
+    made: list[Client] = []
+    start = Client.start
+
+    def noted(client: Client, **given: Any) -> None:
+        made.append(client)
+        start(client, **given)
+
+    monkeypatch.setattr(Client, "start", noted)
+    monkeypatch.setattr("workers.scheduler.CONNECT_SECONDS", 0.2)
+    with pytest.raises(SchedulerAway):
+        Scheduler(f"{scheme}://127.0.0.1:1").n_workers()
+    (client,) = made
+    assert client.status == "closed"
