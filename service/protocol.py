@@ -54,6 +54,8 @@ class Protocol(HttpToolsProtocol):
                 self.transport.close()
             elif self._patience is None:
                 self._patience = self.loop.call_later(self.slow_seconds, self.transport.close)
+        elif not self._in_body and self._idle_since is None and self.cycle.response_complete:
+            self._be_idle()  # empty lines came, which begin no request
 
     def on_message_begin(self) -> None:
         """The first byte of a head."""

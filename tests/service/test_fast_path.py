@@ -371,6 +371,14 @@ class TestIdleConnections:
             assert connected.recv(1) == b""
             assert time.monotonic() - began < 30
 
+    def test_are_closed_though_empty_lines_come(self, database: Database, settings: Settings) -> None:
+        with OnTheWire(create_app(settings, database), idle_seconds=1) as wire, wire.connect() as connected:
+            connected.sendall(HEALTH)
+            read_answers(connected, 1)
+            connected.sendall(b"\r\n")
+            connected.settimeout(20)
+            assert connected.recv(1) == b""
+
     def test_are_closed_though_their_last_answer_is_not_read(self) -> None:
         class Stuck:
             """A connection whose client reads nothing."""
