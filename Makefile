@@ -1,80 +1,105 @@
-# One command each; every one of them first sets up .venv, which needs only Python 3.11+ (with venv) and make.
-#   PYTHON=/path/to/python3.12   which Python the environment is made with
-#   ARGS="..."                   passed on to the command
+# Each target first brings .venv up to date. This requires only make and Python 3.11 or newer with its venv module.
+#   PYTHON=/path/to/python3.12   Python for the environment
+#   ARGS="..."                   arguments for the command
 
-# 3.11 first: the tests' Redis comes as a wheel for it, and for no newer Python.
+# Prefer Python 3.11: the tests use a Redis wheel that exists for no newer version.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.ready
-SLOW := slow
 PEERS_WITHOUT_WHEEL := multi-freq-ldpy pyclustering
 
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-production serve audit test test-slow browser lint format openapi openapi-check openapi-breaking openapi-lint sdks sdk-typescript docs bench speed load peers-lock faults lock clean
+.PHONY: help demo demo-production serve audit test test-slow test-check check-release browser lint format openapi openapi-check openapi-breaking openapi-lint sbom sbom-check image sdks sdk-typescript docs bench speed load peers-lock faults lock clean
 
-help: ## List what can be made
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
-demo: $(READY) ## 200,000 devices' blurred positions become clusters, through the real service
+demo: $(READY) ## Find clusters in 200,000 perturbed device reports, through a real service
 	@$(BIN)/sfumato demo $(ARGS)
 
-demo-production: $(READY) ## The same on PostgreSQL and Redis, with one of two gateways and one of two workers killed
+demo-production: $(READY) ## Run the demo on PostgreSQL and Redis, and kill one of two gateways and one of two workers
 	@$(BIN)/sfumato demo --production $(ARGS)
 
-serve: $(READY) ## The whole service on this machine: gateway, worker, SQLite under .sfumato
+serve: $(READY) ## Run the service on this machine: gateway, worker, SQLite under .sfumato
 	@$(BIN)/sfumato serve $(ARGS)
 
-audit: $(READY) ## Every claim of privacy looked at; ARGS="--quick", "--planted"
+audit: $(READY) ## Check every privacy claim; ARGS="--quick", "--planted"
 	@$(BIN)/sfumato audit $(ARGS)
 
-# Twice as many as there are cores: many a test waits, for a lease to lapse or a server to start.
+# Two test processes per core, because many tests wait for a lease to expire or a server to start.
 PROCESSES := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 
-test: $(READY) ## The fast tests, on SQLite and on PostgreSQL + Redis
-	$(BIN)/pytest -n $(PROCESSES) $(ARGS)
+# Many environments switch bytecode off. Then each process compiles all modules again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(PROCESSES) --dist worksteal
 
-test-slow: $(READY) ## The heavy tests: statistics and faults
-	$(BIN)/pytest -n $(PROCESSES) -m "$(SLOW)" $(ARGS)
+test: $(READY) ## Run the fast tests, on SQLite and on PostgreSQL + Redis
+	$(PYTEST) $(ARGS)
 
-browser: $(READY) ## The console in Chromium: the one on the path, or SFUMATO_TEST_CHROMIUM
-	$(BIN)/pytest tests/browser -m slow $(ARGS)
+test-slow: $(READY) ## Run the slow tests: faults, browsers, servers, contract
+	$(PYTEST) -m "slow and not release" $(ARGS)
 
-lint: $(READY) ## Style, types, import contracts, dependencies
+# The slow tests of .ci/run: a browser on each page of the console, and SIGKILL of gateways and workers.
+CHECKED_SLOW := tests/browser/test_console_walk.py tests/faults/test_sigkill.py
+
+test-check: $(READY) ## Run the tests of .ci/run: the fast ones and a few slow ones
+	$(PYTEST) $(ARGS)
+	$(PYTEST) -m "slow and not release" $(ARGS) $(CHECKED_SLOW)
+
+check-release: $(READY) ## Run what .ci/run leaves out: the audit of all sound forms, the image, all slow tests
+	$(BIN)/sfumato audit --quick
+	$(MAKE) image
+	$(PYTEST) -m "slow or release" $(ARGS)
+
+browser: $(READY) ## Test the console in Chromium (from the path, or SFUMATO_TEST_CHROMIUM)
+	$(BIN)/pytest tests/browser -m "slow or release" $(ARGS)
+
+lint: $(READY) ## Check style, prose, types, import contracts and dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/prose_check.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/deptry models migrations clustering service workers audit demo
+	$(BIN)/deptry runtime models migrations clustering service shuffler workers audit demo devservers
 	$(BIN)/deptry --config sdk/python/pyproject.toml sdk/python/sfumato
 
-format: $(READY) ## Let ruff order imports and lay out the code
+format: $(READY) ## Sort imports and format the code with ruff
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-openapi: $(READY) ## Write openapi/openapi.json anew from the code
+openapi: $(READY) ## Generate openapi/openapi.json from the code
 	@mkdir -p openapi
-	$(BIN)/python -m service.openapi > .venv/openapi.json
+	$(BIN)/python -m tools.openapi > .venv/openapi.json
 	mv .venv/openapi.json openapi/openapi.json
 
-openapi-check: $(READY) ## Fail if openapi/openapi.json is not what the code says
-	$(BIN)/python -m service.openapi | diff -u openapi/openapi.json - \
+openapi-check: $(READY) ## Fail if openapi/openapi.json differs from the code
+	$(BIN)/python -m tools.openapi | diff -u openapi/openapi.json - \
 		|| { echo "openapi/openapi.json is out of date: run 'make openapi' and commit it"; exit 1; }
 
-openapi-breaking: $(READY) ## What of openapi.json breaks clients of the last release
+openapi-breaking: $(READY) ## Report changes of openapi.json that break clients of the last release
 	@$(BIN)/python tools/breaking.py
 
-openapi-lint: ## Spectral's rules over openapi.json; needs npx
-	@command -v npx >/dev/null || { echo "npx is needed: it comes with Node.js"; exit 1; }
-	npx --yes --package @stoplight/spectral-cli spectral lint openapi/openapi.json --ruleset openapi/.spectral.yaml
+openapi-lint: ## Check openapi.json with Spectral and Redocly (needs node 20)
+	npm ci --ignore-scripts --prefix openapi/lint
+	openapi/lint/node_modules/.bin/spectral lint openapi/openapi.json --ruleset openapi/lint/spectral.yaml
+	openapi/lint/node_modules/.bin/redocly lint openapi/openapi.json --config openapi/lint/redocly.yaml
 
-sdk-typescript: ## The TypeScript package, with types made from the description, tested and packed into build/sdks (needs node 20)
+sbom: $(READY) ## Generate the bill of materials (CycloneDX) and the list of licences in sbom/
+	$(BIN)/python -m tools.sbom
+
+sbom-check: $(READY) ## Fail if sbom/ differs from requirements.lock
+	$(BIN)/python -m tools.sbom --check
+
+image: $(READY) ## Build the image with buildah and test it (needs root on Debian)
+	nice $(BIN)/pytest tests/test_built_image.py -m image -s $(ARGS)
+
+sdk-typescript: ## Build, test and pack the TypeScript SDK into build/sdks (needs node 20)
 	npm ci --prefix sdk/typescript
 	npm test --prefix sdk/typescript
 	@mkdir -p build/sdks
 	cd sdk/typescript && npm pack --ignore-scripts --pack-destination ../../build/sdks
 
-sdks: build/sdks/.ready ## The Kotlin and Swift clients, generated and checked, and the Kotlin device held to the vectors (needs Java 11 and node 20)
+sdks: build/sdks/.ready ## Generate and check the Kotlin, Swift and Python clients and the Kotlin device (needs Java 11 and node 20)
 	npm ci --prefix openapi/generators/kotlin
 	build/sdks/.venv/bin/python tools/sdks.py $(ARGS)
 
@@ -84,7 +109,7 @@ build/sdks/.ready: openapi/generators/requirements.lock $(READY)
 		-r openapi/generators/requirements.lock
 	@touch $@
 
-docs: build/docs/.ready ## The documentation as a site in build/site, strictly: nothing leads nowhere or asks anybody else
+docs: build/docs/.ready ## Build the documentation in build/site; fail on broken links and external resources
 	@$(BIN)/python -m tools.site
 
 build/docs/.ready: tools/site/requirements.lock $(READY)
@@ -93,13 +118,13 @@ build/docs/.ready: tools/site/requirements.lock $(READY)
 		-r tools/site/requirements.lock
 	@touch $@
 
-bench: $(READY) ## Quality of clustering, beside other methods; ARGS="--quick", "--data DIR --out DIR"
+bench: $(READY) ## Measure clustering quality against other methods; ARGS="--quick", "--data DIR --out DIR"
 	@$(BIN)/python -m benchmarks.quality local --out build/benchmarks $(ARGS)
 
-speed: $(READY) build/peers/.ready ## Speed, beside peers and what the machine can do; ARGS="--quick", GROUPS="ingest cold", OUT=DIR
+speed: $(READY) build/peers/.ready ## Measure speed against other tools and hardware limits; ARGS="--quick", GROUPS="ingest cold", OUT=DIR
 	@$(BIN)/python -m benchmarks.speed $(or $(GROUPS),all) --out $(or $(OUT),build/speed) $(ARGS)
 
-# Wheels alone, but for the two peers that have none: see peers.in.
+# Install wheels only, except for the two packages without wheels (see peers.in).
 build/peers/.ready: benchmarks/speed/peers.lock $(READY)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/peers/.venv
 	sed -n '/^setuptools==/,/# via/p' benchmarks/speed/peers.lock > build/peers/build.lock
@@ -109,24 +134,24 @@ build/peers/.ready: benchmarks/speed/peers.lock $(READY)
 		$(foreach peer,$(PEERS_WITHOUT_WHEEL),--no-binary $(peer)) --no-build-isolation -r benchmarks/speed/peers.lock
 	@touch $@
 
-peers-lock: $(READY) ## Pin benchmarks/speed/peers.lock again; ARGS=--upgrade takes the newest versions
+peers-lock: $(READY) ## Update benchmarks/speed/peers.lock; ARGS=--upgrade selects the newest versions
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --only-binary :all: \
 		$(foreach peer,$(PEERS_WITHOUT_WHEEL),--no-binary $(peer)) --build-constraint benchmarks/speed/peers.in \
 		--generate-hashes --no-emit-index-url --custom-compile-command "make peers-lock" \
 		--output-file benchmarks/speed/peers.lock $(ARGS) benchmarks/speed/peers.in
 
-load: $(READY) ## Many clients against several gateways and workers; ARGS="--clients 100 --seconds 60"
+load: $(READY) ## Run a load test with many clients, gateways and workers; ARGS="--clients 100 --seconds 60"
 	@$(BIN)/python -m benchmarks.load $(ARGS)
 
-faults: $(READY) ## Faults against a service of its own; ARGS="--faults 500 --backend postgresql"
+faults: $(READY) ## Inject faults into a private service; ARGS="--faults 500 --backend postgresql"
 	@$(BIN)/python -m tests.faults $(ARGS)
 
-lock: $(READY) ## Pin requirements.lock again; ARGS=--upgrade takes the newest versions
+lock: $(READY) ## Update requirements.lock; ARGS=--upgrade selects the newest versions
 	$(BIN)/uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --only-binary :all: \
 		--generate-hashes --no-emit-index-url --no-emit-package sfumato --custom-compile-command "make lock" \
-		--extra demo --extra dev --extra otel --extra scale --output-file requirements.lock $(ARGS) pyproject.toml
+		--extra demo --extra estimators --extra dev --extra otel --extra scale --output-file requirements.lock $(ARGS) pyproject.toml
 
-clean: ## Remove the environment and everything that was built
+clean: ## Remove the environment and all build output
 	rm -rf .venv build dist demo-out *.egg-info sdk/python/*.egg-info sdk/python/build
 	rm -rf sdk/typescript/dist sdk/typescript/node_modules sdk/typescript/src/generated openapi/generators/*/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

@@ -1,1 +1,5 @@
-"""The audit: what the service says of its privacy, checked by machinery that is shown to catch leaks."""
+"""The audit of the privacy claims.
+
+It reads the installed code, runs checks of every claim, and returns findings. `audit.planted` holds broken variants
+of the same code. The same checks must detect each of them.
+"""

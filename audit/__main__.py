@@ -1,4 +1,4 @@
-"""`python -m audit`: look at every claim, or plant every leak; exit status 0 only if all is as it should be."""
+"""Command line of the audit: check every privacy claim, or every planted leak. Exit with 0 only if all checks pass."""
 
 import argparse
 import json
@@ -11,38 +11,38 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from audit.check import Effort, Finding, Setting
-from audit.looking import Looked, look
+from audit.checks.check import Effort, Finding, Setting
+from audit.runner import CheckResult, run_checks
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-UNBROKEN = 10_000  # columns: of a table that goes to a file, where a row is one line
+FILE_WIDTH = 10_000  # columns of a table that is written to a file; keeps each row on one line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; the exit status."""
-    options = _options(arguments)
+    """Run the audit that the command line requests and return the exit status."""
+    options = _parse_options(arguments)
     effort = Effort.QUICK if options.quick else Effort.NIGHTLY if options.nightly else Effort.FULL
     seed = secrets.randbits(32) if options.seed is None else options.seed
-    looked = look(options.planted, options.only, Setting(effort, seed), options.processes)
-    if not looked:
-        Console(stderr=True).print(f"sfumato: nothing the audit looks at is called {options.only!r}", markup=False)
+    results = run_checks(options.planted, options.only, Setting(effort, seed), options.processes)
+    if not results:
+        Console(stderr=True).print(f"sfumato: no check has {options.only!r} in its name", markup=False)
         return EXIT_USAGE
-    as_it_should_be = [_is_right(each, options.planted) for each in looked]
+    passed = [_passes(result, options.planted) for result in results]
     if options.json:
-        for each, right in zip(looked, as_it_should_be, strict=True):
-            sys.stdout.write(json.dumps({**asdict(each), "right": right}) + "\n")
+        for result, ok in zip(results, passed, strict=True):
+            sys.stdout.write(json.dumps({**asdict(result), "passed": ok}) + "\n")
     else:
-        _show(looked, options.planted)
-    _sum_up(looked, as_it_should_be, options, seed)
-    return 0 if all(as_it_should_be) else EXIT_FAILED
+        _print_table(results, options.planted)
+    _print_summary(results, passed, options, seed)
+    return 0 if all(passed) else EXIT_FAILED
 
 
-def _is_right(each: Looked, planted: bool) -> bool:
-    """A sound form without a fault, or a leak with one; and looking did not itself fail."""
-    return not each.broke and each.found_fault == planted
+def _passes(result: CheckResult, planted: bool) -> bool:
+    """Return whether a sound form has no fault, or a planted leak has one, and the check ended without an error."""
+    return not result.error and result.found_fault == planted
 
 
-def _show(looked: Sequence[Looked], planted: bool) -> None:
+def _print_table(results: Sequence[CheckResult], planted: bool) -> None:
     table = Table(box=None, pad_edge=False)
     if planted:
         table.add_column("leak")
@@ -51,75 +51,81 @@ def _show(looked: Sequence[Looked], planted: bool) -> None:
     for heading in ("trials", "charged", "measured"):
         table.add_column(heading, justify="right")
     table.add_column("verdict")
-    for each in looked:
-        for finding in _shown(each, planted):
-            name = (each.name,) if planted else ()
-            table.add_row(*name, *_cells(finding), _verdict(finding, planted))
-        if each.broke:
-            table.add_row(each.name, *[""] * (len(table.columns) - 2), f"BROKE: {each.broke}")
-    width = None if sys.stdout.isatty() else UNBROKEN
+    for result in results:
+        for finding in _select_findings(result, planted):
+            name = (result.name,) if planted else ()
+            table.add_row(*name, *_format_cells(finding), _format_verdict(finding, planted))
+        if result.error:
+            table.add_row(result.name, *[""] * (len(table.columns) - 2), f"ERROR: {result.error}")
+    width = None if sys.stdout.isatty() else FILE_WIDTH
     Console(markup=False, highlight=False, width=width).print(table)
 
 
-def _shown(each: Looked, planted: bool) -> Sequence[Finding]:
-    """Of a leak, what caught it; where nothing did, all that was seen."""
-    faults = [finding for finding in each.findings if not finding.holds]
-    return faults[:1] if planted and faults else each.findings
+def _select_findings(result: CheckResult, planted: bool) -> Sequence[Finding]:
+    """Return the first finding that detects a leak. Return all findings if there is none."""
+    faults = [finding for finding in result.findings if not finding.holds]
+    return faults[:1] if planted and faults else result.findings
 
 
-def _cells(finding: Finding) -> tuple[str, ...]:
+def _format_cells(finding: Finding) -> tuple[str, ...]:
     numbers = ("" if number is None else f"{number:.4g}" for number in (finding.charged, finding.measured))
     return finding.subject, finding.claim, finding.method, f"{finding.trials:,}", *numbers
 
 
-def _verdict(finding: Finding, planted: bool) -> str:
+def _format_verdict(finding: Finding, planted: bool) -> str:
     if planted:
-        return "MISSED" if finding.holds else f"caught: {finding.why}"
+        return "MISSED" if finding.holds else f"detected: {finding.why}"
     return "holds" if finding.holds else f"FAILS: {finding.why}"
 
 
-def _sum_up(looked: Sequence[Looked], right: Sequence[bool], options: argparse.Namespace, seed: int) -> None:
-    """The last line."""
-    findings = [finding for each in looked for finding in each.findings]
+def _print_summary(
+    results: Sequence[CheckResult], passed: Sequence[bool], options: argparse.Namespace, seed: int
+) -> None:
+    """Print the last line."""
+    findings = [finding for result in results for finding in result.findings]
     n_findings, n_faults = len(findings), sum(not finding.holds for finding in findings)
-    seconds = sum(each.seconds for each in looked)
+    seconds = sum(result.seconds for result in results)
     if options.json:
-        told = {
-            "right": all(right), "planted": options.planted, "looked_at": len(looked), "wrong": right.count(False),
+        summary = {
+            "passed": all(passed), "planted": options.planted, "checks": len(results), "failed": passed.count(False),
             "claims": n_findings, "faults": n_faults, "seconds": round(seconds, 1), "seed": seed,
         }  # fmt: skip
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(summary) + "\n")
         return
-    n_broke = sum(bool(each.broke) for each in looked)
+    n_errors = sum(bool(result.error) for result in results)
     if options.planted:
-        said = f"{sum(right)} of {len(looked)} planted leaks were caught"
+        text = f"{sum(passed)} of {len(results)} planted leaks were detected"
     else:
-        said = f"{n_findings - n_faults} of {n_findings} claims hold"
-    broke = f"; {n_broke} could not be looked at" if n_broke else ""
-    sys.stdout.write(f"{said}{broke} ({seconds:.0f} s of work, --seed {seed})\n")
+        text = f"{n_findings - n_faults} of {n_findings} claims hold"
+    errors = f"; {n_errors} ended with an error" if n_errors else ""
+    sys.stdout.write(f"{text}{errors} ({seconds:.0f} CPU seconds, --seed {seed})\n")
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="sfumato audit", description=__doc__)
     effort = parser.add_mutually_exclusive_group()
-    effort.add_argument("--quick", action="store_true", help="minutes: as CI runs it")
-    effort.add_argument("--nightly", action="store_true", help="hours: bounds as tight as they get")
+    effort.add_argument("--quick", action="store_true", help="use few trials; takes minutes")
+    effort.add_argument("--nightly", action="store_true", help="use ten times the trials of a normal run; takes hours")
     parser.add_argument(
-        "--planted", action="store_true", help="put broken variants to the same checks: each is to fail"
+        "--planted", action="store_true", help="run the checks on broken variants; each must be detected"
     )
-    parser.add_argument("--only", metavar="TEXT", default="", help="what has this in its name")
-    parser.add_argument("--seed", type=int, metavar="N", help="repeat a run; a fresh one by default")
+    parser.add_argument("--only", metavar="TEXT", default="", help="run only checks with this text in their name")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of the run; random by default")
     parser.add_argument(
-        "--processes", type=_count, metavar="N", default=os.cpu_count() or 1, help="by default one for each core"
+        "--processes",
+        type=_parse_count,
+        metavar="N",
+        default=os.cpu_count() or 1,
+        help="number of processes; one per core by default",
     )
-    parser.add_argument("--json", action="store_true", help="a line for each, and one that sums up")
+    parser.add_argument("--json", action="store_true", help="print one JSON line per check and one summary line")
     return parser.parse_args(arguments)
 
 
-def _count(text: str) -> int:
-    """A number of processes."""
+def _parse_count(text: str) -> int:
+    """Parse a number of processes."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes: 1, 2, ...")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes. Use 1 or more.")
     return int(text)
 
 

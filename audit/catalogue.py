@@ -1,30 +1,17 @@
-"""Everything the audit looks at, and every leak it must catch."""
+"""All checks of the audit, and all planted leaks that the checks must detect."""
 
 from collections.abc import Sequence
 from itertools import chain
 
-from audit import (
-    accounting,
-    central,
-    central_blackbox,
-    central_service,
-    curator,
-    curator_block,
-    curator_tree,
-    device_bulk,
-    device_exact,
-    device_replay,
-    exact_arrays,
-    exact_mechanisms,
-    ledger,
-    ledger_chain,
-    ledger_jobs,
-    plans,
-    randomness,
-    sampler_draws,
-    sampler_laws,
-)
-from audit.check import Check, Leak
+from audit.central import black_box, curator_queries, gaussian_blocks, replay, service_jobs, trees
+from audit.checks import randomness
+from audit.checks.check import Check, Leak
+from audit.devices import bulk, exact
+from audit.devices import replay as device_replay
+from audit.ledger import accounting, jobs, walks
+from audit.ledger import chain as ledger_chain
+from audit.mechanisms import exact_channels, sampler_distributions, sampler_draws, shuffled_reports
+from audit.plans import plan_checks
 from audit.planted import accounting as accounting_leaks
 from audit.planted import central as central_leaks
 from audit.planted import curator as curator_leaks
@@ -33,30 +20,31 @@ from audit.planted import ledger as ledger_leaks
 from audit.planted import mechanisms as mechanism_leaks
 from audit.planted import plans as plan_leaks
 from audit.planted import samplers as sampler_leaks
+from audit.planted import shuffling as shuffling_leaks
 
 CHECKS: Sequence[Check] = tuple(
     chain.from_iterable(
-        looked_at.CHECKS
-        for looked_at in (
+        module.CHECKS
+        for module in (
             randomness,
-            exact_mechanisms,
-            exact_arrays,
-            sampler_laws,
+            exact_channels,
+            sampler_distributions,
             sampler_draws,
-            device_exact,
+            shuffled_reports,
+            exact,
             device_replay,
-            device_bulk,
-            plans,
-            curator,
-            curator_block,
-            curator_tree,
-            central,
-            central_blackbox,
-            central_service,
+            bulk,
+            plan_checks,
+            curator_queries,
+            gaussian_blocks,
+            trees,
+            replay,
+            black_box,
+            service_jobs,
             accounting,
-            ledger,
+            walks,
             ledger_chain,
-            ledger_jobs,
+            jobs,
         )
     )
 )
@@ -66,6 +54,7 @@ LEAKS: Sequence[Leak] = tuple(
         for planted in (
             mechanism_leaks,
             sampler_leaks,
+            shuffling_leaks,
             device_leaks,
             plan_leaks,
             curator_leaks,

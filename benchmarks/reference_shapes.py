@@ -1,7 +1,7 @@
-"""Reference shapes that are drawn, not loaded: clusters of many kinds in any number of features, with their labels.
+"""Generated reference shapes: clusters of many kinds in any number of features, with their labels.
 
-Each draw has a geometry of its own (places, widths, shares, margins of the bounds) by its
-seed, so that a table over them is about kinds of data and not about one picture.
+The seed of a sample determines its geometry (places, widths, shares, margins of the bounds), so that a table over many
+seeds describes a kind of data.
 """
 
 from collections.abc import Callable
@@ -14,24 +14,26 @@ from sklearn.datasets import make_circles, make_moons
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Rng = np.random.Generator
-Draw = Callable[[int, Rng, Rng], tuple[Points, Labels]]  # how many, of the geometry, of the people
+Draw = Callable[
+    [int, Rng, Rng], tuple[Points, Labels]
+]  # (number of points, generator of the geometry, generator of the points)
 
-_RANGE_POINTS = 5_000  # that the bounds are taken from: others than the people
-_MARGINS = (0.02, 0.10)  # of the range, a side: nobody's bounds fit exactly
+_RANGE_POINTS = 5_000  # points of a separate sample, whose range gives the bounds
+_MARGINS = (0.02, 0.10)  # margin of the bounds on each side, as a share of the range
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One kind of data."""
+    """A kind of data."""
 
     name: str
     n_features: int
     n_clusters: int
     draw: Draw
-    is_blobs: bool = False  # centroids say all there is to say
+    is_blobs: bool = False  # centroids describe the clusters completely
 
     def sample(self, n_points: int, seed: int) -> tuple[Points, Labels]:
-        """Points in [0, 1]^d and their clusters; the geometry is the seed's, whatever their number."""
+        """Return points in [0, 1]^d and their clusters; the geometry depends on the seed only."""
         outline, _ = self.draw(_RANGE_POINTS, np.random.default_rng(seed), np.random.default_rng([seed, 1]))
         points, labels = self.draw(n_points, np.random.default_rng(seed), np.random.default_rng([seed, 2]))
         lower, upper = outline.min(axis=0), outline.max(axis=0)
@@ -41,21 +43,21 @@ class Shape:
 
 
 def moons(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
-    """Two half moons."""
+    """Draw two half moons."""
     noise, state = geometry.uniform(0.04, 0.1), int(people.integers(1 << 31))
     points, labels = make_moons(n, noise=noise, random_state=state)
     return points, labels.astype(np.int64)
 
 
 def circles(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
-    """A circle in a circle."""
+    """Draw a circle within a circle."""
     factor, state = geometry.uniform(0.4, 0.6), int(people.integers(1 << 31))
     points, labels = make_circles(n, factor=factor, noise=0.05, random_state=state)
     return points, labels.astype(np.int64)
 
 
 def rings(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
-    """Four rings side by side."""
+    """Draw four rings side by side."""
     labels = people.integers(0, 4, n)
     angle = people.uniform(0, 2 * np.pi, n)
     radius = geometry.uniform(0.28, 0.36, 4)[labels] + people.normal(0, 0.03, n)
@@ -64,7 +66,7 @@ def rings(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
 
 
 def smile(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
-    """A face: two eyes, a mouth, the outline."""
+    """Draw a face: two eyes, a mouth and the outline."""
     labels = people.choice(4, n, p=[0.15, 0.15, 0.25, 0.45])
     points = np.empty((n, 2))
     eye = geometry.uniform(0.05, 0.08)
@@ -80,7 +82,7 @@ def smile(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
 
 
 def moons_and_blobs(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
-    """Two half moons and two blobs beside them."""
+    """Draw two half moons and two blobs beside them."""
     labels = people.choice(4, n, p=[0.3, 0.3, 0.2, 0.2])
     points, halves = moons(n, geometry, people)
     centres = np.array([[0.0, 2.0], [1.5, 2.2]]) + geometry.uniform(-0.2, 0.2, (2, 2))
@@ -92,7 +94,7 @@ def moons_and_blobs(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]
 def blobs(
     n_clusters: int, n_features: int, *, width: float = 0.06, unequal: bool = False, sheared: bool = False
 ) -> Draw:
-    """Normal clusters at random places that do not come too close to one another."""
+    """Return a function that draws normal clusters at random places that are not too close to each other."""
 
     def draw(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
         centres = _apart(n_clusters, n_features, geometry, 4.5 * width)
@@ -109,7 +111,7 @@ def blobs(
 
 
 def _apart(n_clusters: int, n_features: int, geometry: Rng, gap: float) -> Points:
-    """Places in the unit box, no two closer than the gap, or than what many tries leave of it."""
+    """Return places in the unit box, no two closer than the gap, which shrinks after 64 failed attempts."""
     centres = np.empty((0, n_features))
     while len(centres) < n_clusters:
         tried = geometry.random((64, n_features))
@@ -123,7 +125,7 @@ def _apart(n_clusters: int, n_features: int, geometry: Rng, gap: float) -> Point
 
 
 def linked_rings(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
-    """Two rings in three features, one through the other."""
+    """Draw two linked rings in three features."""
     labels = people.integers(0, 2, n)
     angle, noise = people.uniform(0, 2 * np.pi, n), people.normal(0, geometry.uniform(0.06, 0.1), (n, 3))
     flat = np.column_stack([np.cos(angle), np.sin(angle), np.zeros(n)])
@@ -132,22 +134,22 @@ def linked_rings(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
 
 
 def ball_in_shell(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
-    """A ball within a shell, in three features."""
+    """Draw a ball within a shell in three features."""
     labels = people.integers(0, 2, n)
-    way = people.normal(0, 1, (n, 3))
-    way /= np.linalg.norm(way, axis=1, keepdims=True)
+    direction = people.normal(0, 1, (n, 3))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
     inner = geometry.uniform(0.2, 0.3) * people.random(n) ** (1 / 3)
-    return way * np.where(labels == 0, inner, 1 + people.normal(0, 0.05, n))[:, None], labels
+    return direction * np.where(labels == 0, inner, 1 + people.normal(0, 0.05, n))[:, None], labels
 
 
 def sheets(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
-    """Two half moons, drawn out along a third feature."""
+    """Draw two half moons, extended along a third feature."""
     points, labels = moons(n, geometry, people)
     return np.column_stack([points, people.uniform(0, 1, n)]), labels
 
 
 def _of_blobs(n_features: int, counts: tuple[int, ...], width: float) -> tuple[Shape, ...]:
-    """Even, unequal and sheared blobs, of each number of clusters."""
+    """Return even, unequal and sheared blobs for each number of clusters."""
     kinds = {"blobs": {}, "unequal": {"unequal": True}, "sheared": {"sheared": True}}
     return tuple(
         Shape(f"{kind}{count}", n_features, count, blobs(count, n_features, width=width, **how), is_blobs=True)

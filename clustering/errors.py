@@ -1,20 +1,21 @@
-"""What can be wrong with reports, tallies and plans: additions to the domain's one error tree.
+"""Errors about reports, tallies, plans and curator budgets. They extend the error tree of `sfumato.errors`.
 
 SfumatoError
-├── TooFewReports          nothing, or too little, to estimate from
-├── TallyMalformed         bytes or arrays that are no tally of the round
-├── BudgetOverdrawn        a question to the curator that its budget does not cover
-├── DeltaOverdrawn         the same of its delta
-├── BlockOverdrawn         a question in a concentrated block that its rho does not cover
+├── TooFewReports          a round has too few reports for an estimate
+├── TooFewRecords          a noisy count of records is too small for a step
+├── TallyMalformed         bytes or arrays are not a tally of the round
+├── BudgetOverdrawn        a query costs more epsilon than the curator has left
+├── DeltaOverdrawn         a query costs more delta than the curator has left
+├── BlockOverdrawn         a query costs more rho than its concentrated block has left
 └── InvalidSpec
-    └── UnfitRound         a published round the plan or the decoder cannot go on from
+    └── UnfitRound         a plan or decoder cannot use a published round
 """
 
 from sfumato.errors import InvalidSpec, SfumatoError
 
 
 class TooFewReports(SfumatoError):
-    """A round with fewer reports than its estimate needs."""
+    """A round has fewer reports than its estimate needs."""
 
     code = "too_few_reports"
 
@@ -24,44 +25,56 @@ class TooFewReports(SfumatoError):
         self.n_needed = n_needed
 
 
+class TooFewRecords(SfumatoError):
+    """A noisy number of records is too small for private bounds. The number cost privacy budget."""
+
+    code = "too_few_records"
+
+    def __init__(self, *, n_records: int, n_needed: int, n_features: int) -> None:
+        super().__init__(
+            f"about {max(n_records, 0)} records are few for private bounds of {n_features} features at this epsilon: "
+            f"about {n_needed} would do. Declare narrower bounds, or increase epsilon."
+        )
+
+
 class TallyMalformed(SfumatoError):
-    """Bytes that are no tally, arrays of the wrong kind, or tallies of different rounds."""
+    """Bytes or arrays are not a tally, or tallies belong to different rounds."""
 
     code = "tally_malformed"
 
 
 class UnfitRound(InvalidSpec):
-    """A published round that a plan cannot go on from, or whose reports tell nothing."""
+    """A plan cannot continue from a published round, or its reports carry no information."""
 
 
 class BudgetOverdrawn(SfumatoError):
-    """A question that would cost more than the curator has left: nothing was drawn for it."""
+    """A query costs more epsilon than the curator has left. No noise was drawn."""
 
     code = "budget_exhausted"
 
-    def __init__(self, *, asked_nano: int, left_nano: int) -> None:
-        super().__init__(f"this question costs {asked_nano} nano-epsilon, {left_nano} are left")
-        self.asked_nano = asked_nano
+    def __init__(self, *, cost_nano: int, left_nano: int) -> None:
+        super().__init__(f"this query costs {cost_nano} nano-epsilon, {left_nano} are left")
+        self.cost_nano = cost_nano
         self.left_nano = left_nano
 
 
 class DeltaOverdrawn(SfumatoError):
-    """A question that would cost more delta than the curator has left: nothing was drawn for it."""
+    """A query costs more delta than the curator has left. No noise was drawn."""
 
     code = "budget_exhausted"
 
-    def __init__(self, *, asked_atto: int, left_atto: int) -> None:
-        super().__init__(f"this question costs {asked_atto} atto-delta, {left_atto} are left")
-        self.asked_atto = asked_atto
+    def __init__(self, *, cost_atto: int, left_atto: int) -> None:
+        super().__init__(f"this query costs {cost_atto} atto-delta, {left_atto} are left")
+        self.cost_atto = cost_atto
         self.left_atto = left_atto
 
 
 class BlockOverdrawn(SfumatoError):
-    """A question that would take more rho than its concentrated block has left: nothing was drawn for it."""
+    """A query costs more rho than its concentrated block has left. No noise was drawn."""
 
     code = "budget_exhausted"
 
-    def __init__(self, *, asked_pico: int, left_pico: int) -> None:
-        super().__init__(f"this question takes {asked_pico} pico-rho, {left_pico} are left")
-        self.asked_pico = asked_pico
+    def __init__(self, *, cost_pico: int, left_pico: int) -> None:
+        super().__init__(f"this query costs {cost_pico} pico-rho, {left_pico} are left")
+        self.cost_pico = cost_pico
         self.left_pico = left_pico

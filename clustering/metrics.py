@@ -1,6 +1,6 @@
-"""How well two labellings of the same points agree; all from one contingency table.
+"""Agreement between two labellings of the same points, computed from one contingency table.
 
-Labels are any integers. Pair counts are exact Python integers, divided once at the end.
+Labels are arbitrary integers. Pair counts are exact Python integers and are divided once, at the end.
 """
 
 from dataclasses import dataclass
@@ -13,15 +13,16 @@ from scipy.optimize import linear_sum_assignment
 
 @dataclass(frozen=True)
 class Contingency:
-    """How many points have which pair of labels; only the pairs that occur.
+    """A sparse contingency table: the label pairs that occur and the number of points of each.
 
     Attributes
     ----------
     first, second : ndarray of shape (n_pairs,), int64
-        The pair, as places in the sorted distinct labels of each side.
+        Indices of the pair's labels in the sorted distinct labels of each labelling.
     counts : ndarray of shape (n_pairs,), int64
+        Number of points of each pair, at least 1.
     first_counts, second_counts : ndarray, int64
-        Points of each label.
+        Number of points of each label.
     """
 
     first: NDArray[np.int64]
@@ -32,27 +33,32 @@ class Contingency:
 
     @property
     def n_points(self) -> int:
+        """The number of points."""
         return int(self.counts.sum())
 
 
 def contingency(a: ArrayLike, b: ArrayLike) -> Contingency:
-    """Count the pairs of labels of two labellings.
+    """Count the label pairs of two labellings.
 
     Parameters
     ----------
     a, b : array-like of shape (n,), integers
-        n at least 1.
+        Labels of the same n points, n at least 1.
+
+    Returns
+    -------
+    Contingency
 
     Raises
     ------
     ValueError
-        Different lengths, no points, or labels that are not integers.
+        The lengths differ, there are no points, or the labels are not integers.
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.ndim != 1 or a.shape != b.shape or a.size == 0:
-        raise ValueError("two labellings of the same points are needed, of at least one point")
+        raise ValueError("labels must be two one-dimensional arrays of the same length, at least 1")
     if a.dtype.kind not in "iu" or b.dtype.kind not in "iu":
-        raise ValueError("labels are integers")
+        raise ValueError("labels must have an integer dtype")
     _, first, first_counts = np.unique(a, return_inverse=True, return_counts=True)
     _, second, second_counts = np.unique(b, return_inverse=True, return_counts=True)
     pairs, counts = np.unique(first * len(second_counts) + second, return_counts=True)
@@ -66,10 +72,20 @@ def contingency(a: ArrayLike, b: ArrayLike) -> Contingency:
 
 
 def adjusted_rand_index(a: ArrayLike, b: ArrayLike) -> float:
-    """ARI: agreement on pairs of points beyond chance; 1 is equal up to names, 0 is chance.
+    """Return the adjusted Rand index: agreement on pairs of points, corrected for chance.
 
-    Hubert and Arabie 1985, eq. (5). Symmetric. Two labellings that leave nothing to chance
-    (both of one cluster, or both of single points) score 1.
+    1 means equal up to renaming, 0 is the expected value of random labels. The index is symmetric
+    (Hubert and Arabie 1985, eq. (5)). If both labellings have one cluster, or both have only
+    single points, the chance correction is 0/0 and the index is 1.
+
+    Parameters
+    ----------
+    a, b : array-like of shape (n,), integers
+
+    Raises
+    ------
+    ValueError
+        See `contingency`.
     """
     table = contingency(a, b)
     both, in_a, in_b = _pairs(table.counts), _pairs(table.first_counts), _pairs(table.second_counts)
@@ -80,9 +96,9 @@ def adjusted_rand_index(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def fowlkes_mallows(a: ArrayLike, b: ArrayLike) -> float:
-    """Geometric mean of pair precision and pair recall, in [0, 1]; symmetric.
+    """Return the geometric mean of pair precision and pair recall, in [0, 1].
 
-    Fowlkes and Mallows 1983. 0 where a labelling has no pair at all.
+    The index is symmetric (Fowlkes and Mallows 1983). It is 0 if a labelling puts no two points together.
     """
     table = contingency(a, b)
     both, in_a, in_b = _pairs(table.counts), _pairs(table.first_counts), _pairs(table.second_counts)
@@ -90,7 +106,10 @@ def fowlkes_mallows(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def purity(truth: ArrayLike, labels: ArrayLike) -> float:
-    """Share of points in their cluster's most frequent class, in (0, 1]; 1 is easy with many clusters."""
+    """Return the share of points in the most frequent class of their cluster, in (0, 1].
+
+    Many small clusters reach 1 trivially.
+    """
     table = contingency(truth, labels)
     most = np.zeros(len(table.second_counts), dtype=np.int64)
     np.maximum.at(most, table.second, table.counts)
@@ -98,10 +117,10 @@ def purity(truth: ArrayLike, labels: ArrayLike) -> float:
 
 
 def accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
-    """Share of points labelled right under the best one-to-one naming of clusters, in (0, 1].
+    """Return the share of correct labels under the best one-to-one match of clusters to classes, in (0, 1].
 
-    Clusters beyond the number of classes, or the reverse, count as wrong. Memory is
-    (classes * clusters), the assignment by Crouse 2016 (scipy).
+    Points of unmatched clusters or classes count as wrong. Memory is proportional to
+    classes * clusters. The assignment algorithm is Crouse 2016 (scipy).
     """
     table = contingency(truth, labels)
     matrix = np.zeros((len(table.first_counts), len(table.second_counts)), dtype=np.int64)
@@ -111,5 +130,5 @@ def accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
 
 
 def _pairs(counts: NDArray[np.int64]) -> int:
-    """Unordered pairs within groups of these sizes: sum n (n-1) / 2."""
+    """Return the number of unordered pairs within groups of these sizes, sum n (n-1) / 2."""
     return int((counts * (counts - 1) // 2).sum())

@@ -1,7 +1,7 @@
-"""Algorithms over arrays of points: every device, or the curator, in this process, in milliseconds.
+"""Local and central algorithms over arrays of points, with simulated devices or a simulated curator.
 
-The rounds, the integers, the plans and the noise are those of the service; only the
-randomness is not: it is seeded here, and nowhere else.
+Rounds, plans, integers and noise distributions are those of the service. `simulate` and
+`simulate_central` differ only in their randomness, which is seeded.
 """
 
 from dataclasses import replace
@@ -9,19 +9,24 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clustering.central.run import simulate_central
-from clustering.plan import Collected, drive
+from clustering.central.cells import to_places
+from clustering.central.curator import Curator
+from clustering.central.queries import MemoryJournal, Records
+from clustering.central.run import run
+from clustering.random import SeededEntropy
 from clustering.registry import start
-from clustering.seeded_entropy import SeededEntropy
-from clustering.tally import Counting
-from sfumato.accounting import DRAW_SPAN
-from sfumato.cluster_model import ClusterModel
-from sfumato.encodings import symbols
-from sfumato.entropy import Entropy, below_many
+from clustering.rounds.counting import RoundAggregator
+from clustering.rounds.plan import Collected, drive
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.mechanisms import perturb_many
+from sfumato.mechanisms.encodings import symbols
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.privacy.accounting import DRAW_SPAN, parse_delta, parse_epsilon
+from sfumato.privacy.entropy import Entropy, below_many
 from sfumato.specs import (
+    Algorithm,
     AnyAlgorithm,
+    Auto,
     CentralAlgorithm,
     DiscreteLaplaceMechanism,
     Feature,
@@ -29,9 +34,9 @@ from sfumato.specs import (
     RoundSpec,
 )
 
-__all__ = ["SeededEntropy", "collect", "simulate"]
+__all__ = ["SeededEntropy", "collect", "run_central", "run_local", "simulate", "simulate_central"]
 
-_CHUNK_POINTS = 1 << 17  # devices worked on at once
+_CHUNK_POINTS = 1 << 17  # devices simulated at once, to bound memory
 
 
 def simulate(
@@ -42,26 +47,29 @@ def simulate(
     perturb: bool = True,
     features: tuple[Feature, ...] | None = None,
 ) -> ClusterModel:
-    """Run an algorithm over points: a local one as if each were one person's device, a central one as if each
-    were a record.
+    """Run an algorithm over points.
+
+    A local algorithm treats each point as one person's device. A central algorithm treats each
+    point as a record.
 
     Parameters
     ----------
     params : Algorithm or CentralAlgorithm
-        For example ``ShiftedGrid(epsilon=2, clusters=6)`` or ``GatedGridKmeans(epsilon=1, clusters=6)``.
-        `Auto` asks devices; `clustering.central.run.simulate_central` runs it over records.
+        For example ``ShiftedGrid(epsilon=2, clusters=6)`` or ``PrivateKmeans(epsilon=1, clusters=6)``.
+        `Auto` selects a local algorithm here; `simulate_central` selects a central one.
     points : array-like of shape (n, d), float64
-        In [0, 1], which is the box; n is the number of reports a plan expects.
+        In [0, 1]. n is the number of reports the plan expects.
     seed : int
-        Of the devices' coins and draws, or of the curator's noise: equal seeds give equal models.
+        Seed of the devices' randomness, or of the curator's noise. Equal seeds give equal models.
     perturb : bool
-        False sends every symbol as it is, through randomised response that always keeps
-        it, or a vector without noise. The rounds, grids and slots stay those the plan asks for at its epsilon, and
-        v = 0 as such a mechanism's support says, so what noise is left is the devices
-        being a sample. The model is not private. Records are not perturbed one by one, so
-        there it is refused.
+        If false, each report carries its true symbol (randomised response that always keeps it) or
+        its vector without noise. Rounds, grids and slots stay those of the given epsilon. The
+        decoder's variance is v = 0, so the remaining error is that of sampling the devices. The
+        model is not private. Central algorithms reject false, because they do not perturb records.
     features : tuple of Feature, optional
-        What the model says its features are. By default x1, x2, ... in [0, 1].
+        Features of the model. Default: x1, x2, ... in [0, 1].
+    in_ball : bool
+        Whether the points lie in the L2 ball of radius .5, as those of an embedding do.
 
     Returns
     -------
@@ -70,23 +78,30 @@ def simulate(
     Raises
     ------
     InvalidPoint
-        Points of another shape, or outside [0, 1].
+        The points have another shape or lie outside [0, 1].
     TooFewReports
-        No points, for a local algorithm.
+        There are no points and the algorithm is local.
     InvalidSpec
-        What the algorithm cannot take.
+        The algorithm does not support its parameters or the number of features.
     """
     if isinstance(params, CentralAlgorithm):
         if not perturb:
-            raise InvalidSpec("a central algorithm perturbs no point: there is nothing to leave out")
+            raise InvalidSpec("perturb=False is available for local algorithms only")
         return simulate_central(params, points, seed=seed, features=features)
-    points = _checked(points)
-    if features is None:
-        features = tuple(Feature(f"x{i + 1}", 0.0, 1.0) for i in range(points.shape[1]))
-    if len(features) != points.shape[1]:
-        raise InvalidPoint(f"points have shape (n, {len(features)})")
-    entropy = SeededEntropy(seed)
-    draws = entropy.words(len(points))  # one for each device, kept for the whole collection
+    points, features = _check(points, features)
+    return run_local(params, points, features, SeededEntropy(seed), perturb=perturb)
+
+
+def run_local(
+    params: Algorithm,
+    points: NDArray[np.float64],
+    features: tuple[Feature, ...],
+    entropy: Entropy,
+    *,
+    perturb: bool = True,
+) -> ClusterModel:
+    """Run a local algorithm over points in [0, 1], see `simulate`. The entropy is that of all devices."""
+    draws = entropy.words(len(points))  # one participation draw per device, for all rounds
 
     def answer(spec: RoundSpec) -> Collected:
         return collect(spec if perturb else _unperturbed(spec), points, entropy, draws)
@@ -94,34 +109,93 @@ def simulate(
     return drive(start(params, features, max(1, len(points))), answer)
 
 
+def resample(points: NDArray[np.float64], size: int, *, seed: int) -> NDArray[np.float64]:
+    """Draw `size` of the points with replacement. Equal seeds give equal draws."""
+    words = SeededEntropy(seed).words(size) >> np.uint64(11)
+    return np.asarray(points[(words * (len(points) * 2.0**-53)).astype(np.int64)], dtype=np.float64)
+
+
+def simulate_central(
+    params: CentralAlgorithm | Auto,
+    points: ArrayLike,
+    *,
+    seed: int,
+    max_per_user: int = 1,
+    features: tuple[Feature, ...] | None = None,
+    in_ball: bool = False,
+) -> ClusterModel:
+    """Run a central algorithm over points, as if they were records, with seeded noise.
+
+    Parameters
+    ----------
+    params : CentralAlgorithm or Auto
+    points : array-like of shape (n, d), float64
+        In [0, 1].
+    seed : int
+        Seed of the noise. Equal seeds give equal models.
+    max_per_user : int
+        Maximum number of records of one user.
+    features : tuple of Feature, optional
+        Features of the model. Default: x1, x2, ... in [0, 1].
+
+    Returns
+    -------
+    ClusterModel
+
+    Raises
+    ------
+    InvalidPoint
+        The points have another shape or lie outside [0, 1].
+    InvalidSpec
+        The algorithm does not support its parameters or the number of features.
+    """
+    points, features = _check(points, features)
+    return run_central(params, points, features, SeededEntropy(seed), max_per_user, in_ball=in_ball)
+
+
+def run_central(
+    params: CentralAlgorithm | Auto,
+    points: NDArray[np.float64],
+    features: tuple[Feature, ...],
+    entropy: Entropy,
+    max_per_user: int = 1,
+    in_ball: bool = False,
+) -> ClusterModel:
+    """Run a central algorithm over points in [0, 1], see `simulate_central`. The entropy is that of the noise."""
+    records = Records(to_places(points).astype(np.int32), max_per_user)
+    budget = parse_epsilon(params.epsilon), parse_delta(params.delta)
+    curator = Curator(records, budget[0], MemoryJournal(), entropy, delta_atto=budget[1], in_ball=in_ball)
+    return run(params, features, curator)
+
+
 def collect(spec: RoundSpec, points: NDArray[np.float64], entropy: Entropy, draws: NDArray[np.uint64]) -> Collected:
-    """Put a round to devices and tally their reports.
+    """Simulate the devices of a round and tally their reports.
 
     Parameters
     ----------
     spec : RoundSpec
     points : ndarray of shape (n, d)
-        In [0, 1], one for each device.
+        In [0, 1], one per device.
     entropy : Entropy
-        The coins of all devices: slots and perturbation.
+        Source of all devices' slots and perturbations.
     draws : ndarray of shape (n,), uint64
-        Each device's draw for this collection; it answers if the round's interval holds it.
+        Each device's participation draw. A device reports if the round's interval contains it.
     """
-    counting = Counting(spec)
+    counting = RoundAggregator(spec)
     for begin in range(0, len(points), _CHUNK_POINTS):
         part = slice(begin, begin + _CHUNK_POINTS)
-        answering = points[part][_answers(spec, draws[part])]
+        answering = points[part][_participates(spec, draws[part])]
         slots = below_many(entropy, spec.encoding.n_slots, len(answering))
         values = perturb_many(spec.mechanism, symbols(spec.encoding, answering, slots), entropy)
         counting.add(slots, values)
     return Collected(spec, counting.result())
 
 
-def _answers(spec: RoundSpec, draws: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    at_least = draws >= np.uint64(spec.draw.lo)
-    if spec.draw.hi == DRAW_SPAN:  # which a uint64 cannot hold
+def _participates(spec: RoundSpec, draws: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    at_least = draws >= np.uint64(spec.participation.lo)
+    if spec.participation.hi == DRAW_SPAN:  # 2^64 does not fit into a uint64
         return at_least
-    return at_least & (draws < np.uint64(spec.draw.hi))
+    return at_least & (draws < np.uint64(spec.participation.hi))
 
 
 def _unperturbed(spec: RoundSpec) -> RoundSpec:
@@ -130,10 +204,15 @@ def _unperturbed(spec: RoundSpec) -> RoundSpec:
     return replace(spec, mechanism=GrrMechanism(spec.encoding.n_symbols, DRAW_SPAN))
 
 
-def _checked(points: ArrayLike) -> NDArray[np.float64]:
+def _check(points: ArrayLike, features: tuple[Feature, ...] | None) -> tuple[NDArray[np.float64], tuple[Feature, ...]]:
+    """Return the points as float64 with their features, or raise InvalidPoint."""
     array = np.asarray(points, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] == 0:
-        raise InvalidPoint("points have shape (n, d)")
-    if not ((array >= 0) & (array <= 1)).all():  # also refuses what is no number
+        raise InvalidPoint("points must have shape (n, d), d at least 1")
+    if not ((array >= 0) & (array <= 1)).all():  # also rejects NaN
         raise InvalidPoint("a point lies outside [0, 1]")
-    return array
+    if features is None:
+        features = tuple(Feature(f"x{i + 1}", 0.0, 1.0) for i in range(array.shape[1]))
+    if len(features) != array.shape[1]:
+        raise InvalidPoint(f"points must have shape (n, {len(features)})")
+    return array, features

@@ -1,5 +1,9 @@
-"""The demo, one process; what it computes beside the service must agree with that to the last bit."""
+"""The demo: devices report to a private service, and an analyst reads the released clusters.
+
+A person starts it with `sfumato demo`. Pictures, a result file and a summary come out. The demo also computes locally,
+in this process, and these results must equal those of the service to the last bit.
+"""
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as workers' children have it; read when numpy is loaded
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in job processes; must be set before numpy is imported

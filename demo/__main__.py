@@ -1,12 +1,14 @@
-"""`python -m demo`: blurred reports of many devices become clusters, through a service of its own."""
+"""Run the demo: `python -m demo`. Perturbed reports of many devices become clusters, through a private service."""
 
 import json
 import logging
+import multiprocessing
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.pool import Pool
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -18,31 +20,30 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 
-from demo import data, show, world
-from demo.errors import DemoError
-from demo.later import Later
-from demo.own_service import OwnService
-from demo.production import Production, prove
-from demo.story import Ending, Scene, play
+from demo import cities, output, summary
+from demo import data_file as data
+from demo.production import Production, compare
+from demo.scenario import DemoError, DemoResult, Scene, play
+from demo.service import LocalService
+from devservers.servers import DevServerError
 from sfumato.errors import SfumatoError
-from sfumato.geography import is_map
+from sfumato.model.geography import is_map
 from sfumato.specs import ShiftedGrid
 
 WORLD_REPORTS = 200_000
-WORLD_CLUSTERS = 6
-# Chosen on this very world: of 30 simulated demos the clusters agreed with those of exact counts to an ARI of .95 in
-# 93 % with these (median .98); with 13 or 15 coarse cells, or the smoothness the plan takes by itself, in 60 % at most.
-# In the others South-East Asia, the Middle East or Africa is parted or joined another way.
+WORLD_CLUSTERS = 3
+# The continents (America, Africa, Europe with Asia) are the finest partition that noise does not change. With 4 or 5
+# clusters the noise decides whether Europe, the Middle East or South-East Asia is separate.
 WORLD_CELLS = 14
-WORLD_LENGTH_SCALE = 0.11
-MIN_REPORTS = 100  # what a dataset asks for at least, unless told otherwise
+WORLD_LENGTH_SCALE = 0.08
+MIN_REPORTS = 100  # default minimum of a dataset
 
 EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 130, 143
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     reports: int | None
     singles: int
@@ -57,143 +58,152 @@ class Options:
 
 
 def run(options: Options, console: Console) -> dict[str, object]:
-    """The whole demo.
+    """Run the whole demo.
 
     Returns
     -------
     dict
-        The summary, with the paths of what was written.
+        The summary, with the paths of the written files.
 
     Raises
     ------
-    DemoError, SfumatoError
-        With a sentence for the person at the terminal.
+    DemoError, DevServerError, SfumatoError
+        The message is a sentence for the person at the terminal.
     """
     began = time.perf_counter()
-    scene, labels = _scene(options, console)
-    exact = Later(lambda: _exact(scene, options.seed))
-    bars = show.Bars(console)
-    with bars.progress:
-        production = Production(max(1, scene.singles // 2)) if options.production else None
-        ending = play(scene, bars, production or OwnService())
-    from demo import verdict
+    scene, labels = _make_scene(options, console)
+    with _child_process() as pool:
+        exact = pool.apply_async(summary.compute_exact_labels, (scene, options.seed))
+        bars = output.ProgressBars(console)
+        with bars.progress:
+            production = Production(max(1, scene.singles // 2)) if options.production else None
+            outcome = play(scene, bars, production or LocalService())
+        comparison = None
+        if production is not None:
+            with console.status("Repeating the job in an embedded reference run"):
+                comparison = compare(scene, outcome, production)
 
-    proof = None
-    if production is not None:
-        with console.status("The same job by an embedded twin"):
-            proof = prove(scene, ending, production)
-
-    with console.status("Comparing with exact counts"):
-        agreed = verdict.agreement(scene, ending, exact.result(), labels)
-    names = _cities(scene, ending)
-    paths = verdict.draw(options.out, scene, ending, names)
-    told = verdict.summary(scene, ending, agreed, names, time.perf_counter() - began) | paths
-    told["result"] = verdict.store(options.out, ending, told, proof)
-    show.clusters(console, ending, names)
-    show.ledger(console, ending)
-    if proof is not None:
-        show.accidents(console, proof)
-    show.last_word(console, told)
-    if proof is not None and proof.complaints:
-        raise DemoError("; ".join(proof.complaints))
-    return told
-
-
-def _exact(scene: Scene, seed: int) -> NDArray[np.int64]:
-    from demo import verdict  # loads numba and compiles kernels, which is not for the main thread to wait for
-
-    return verdict.exact_labels(scene, seed)
+        with console.status("Comparing with exact counts"):
+            agreement = summary.measure_agreement(scene, outcome, exact.get(), labels)
+    names = _find_cities(scene, outcome)
+    paths = summary.write_maps(options.out, scene, outcome, names)
+    document = summary.summarize(scene, outcome, agreement, names, time.perf_counter() - began) | paths
+    document["result"] = summary.write_result(options.out, outcome, document, comparison)
+    output.print_clusters(console, outcome, names)
+    output.print_ledger(console, outcome)
+    if comparison is not None:
+        output.print_kills(console, comparison)
+    output.print_conclusion(console, document)
+    if comparison is not None and comparison.complaints:
+        raise DemoError("; ".join(comparison.complaints))
+    return document
 
 
-def _scene(options: Options, console: Console) -> tuple[Scene, NDArray[np.int64] | None]:
-    """Who reports what, and the records' own labels if they have some."""
-    scene, labels = (_world(options), None) if options.data is None else _file(options, options.data, console)
+def _child_process() -> Pool:
+    """Return a pool of one process. Its context kills the process at the end.
+
+    A thread that compiles kernels could not be stopped: Ctrl-C would wait for the compiler, or abort the interpreter.
+    """
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child inherits this, so it prints nothing at Ctrl-C
+    try:
+        return multiprocessing.get_context("spawn").Pool(1)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _make_scene(options: Options, console: Console) -> tuple[Scene, NDArray[np.int64] | None]:
+    """Return the scene, and the labels of its records if they have some."""
+    scene, labels = (_make_world(options), None) if options.data is None else _read_file(options, options.data, console)
     if len(scene.records) < MIN_REPORTS:
-        raise DemoError(f"there are {len(scene.records)} records; a round is not tallied with fewer than {MIN_REPORTS}")
+        raise DemoError(f"the data have {len(scene.records)} records, but a round needs at least {MIN_REPORTS}")
     return scene, labels
 
 
-def _world(options: Options) -> Scene:
+def _make_world(options: Options) -> Scene:
     for given in ("features", "bounds"):
         if getattr(options, given) is not None:
-            raise DemoError(f"--{given} goes with --data; the world has its own")
+            raise DemoError(f"--{given} requires --data")
     n_devices = WORLD_REPORTS if options.reports is None else options.reports
-    clusters = _clusters(options.clusters, WORLD_CLUSTERS)
+    clusters = _parse_clusters(options.clusters, WORLD_CLUSTERS)
     algorithm = ShiftedGrid(
         epsilon=options.epsilon, clusters=clusters, cells=WORLD_CELLS, length_scale=WORLD_LENGTH_SCALE
     )
-    records = world.devices(world.cities(), n_devices, options.seed)
-    return Scene("The world", world.FEATURES, records, algorithm, min(options.singles, n_devices))
+    records = cities.place_devices(cities.load_cities(), n_devices, options.seed)
+    return Scene("The world", cities.FEATURES, records, algorithm, min(options.singles, n_devices))
 
 
-def _file(options: Options, path: Path, console: Console) -> tuple[Scene, NDArray[np.int64] | None]:
+def _read_file(options: Options, path: Path, console: Console) -> tuple[Scene, NDArray[np.int64] | None]:
     if options.reports is not None:
-        raise DemoError("--reports is for the world; a file has one device for each of its records")
-    algorithm = ShiftedGrid(epsilon=options.epsilon, clusters=_clusters(options.clusters, None))
+        raise DemoError("--reports cannot be used with --data: a file has one device per record")
+    algorithm = ShiftedGrid(epsilon=options.epsilon, clusters=_parse_clusters(options.clusters, None))
     names = None if options.features is None else [name.strip() for name in options.features.split(",")]
     read = data.read(path, names)
     if options.bounds is None:
-        bounds = data.ranges(read.values)
+        bounds = data.find_ranges(read.values)
         console.print(
-            "[bold yellow]Warning:[/] no --bounds were given, so the data's own range is taken. Bounds must "
-            "be public and chosen without looking at the data: a range shows the values of its extreme people."
+            "[bold yellow]Warning:[/] without --bounds, the range of the data is used. Bounds must be public and "
+            "independent of the data, because a range reveals the values of the most extreme people."
         )
     else:
         bounds = data.parse_bounds(options.bounds)
     singles = min(options.singles, len(read.values))
-    return Scene(path.stem, data.features(read.names, bounds), read.values, algorithm, singles), read.labels
+    return Scene(path.stem, data.make_features(read.names, bounds), read.values, algorithm, singles), read.labels
 
 
-def _clusters(text: str, default: int | None) -> int | None:
+def _parse_clusters(text: str, default: int | None) -> int | None:
     if text == "auto":
         return None
     if text == "":
         return default
     if not text.isdecimal():
-        raise DemoError("--clusters is a number or auto")
+        raise DemoError("--clusters must be a number or auto")
     return int(text)
 
 
-def _cities(scene: Scene, ending: Ending) -> Sequence[str]:
-    """Cities to know the clusters by, where the features are longitude and latitude."""
+def _find_cities(scene: Scene, outcome: DemoResult) -> Sequence[str]:
+    """Return a city for each cluster, if the features are longitude and latitude."""
     if len(scene.features) != 2 or not is_map(*scene.features):
         return ()
-    return world.landmarks(world.cities(), ending.model)
+    return cities.find_landmarks(cities.load_cities(), outcome.model)
 
 
 def main(
-    reports: Annotated[int | None, typer.Option(min=MIN_REPORTS, help="Devices in the world.")] = None,
-    singles: Annotated[int, typer.Option(min=0, help="How many of them report by themselves.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Where the world's people are; never what their devices draw.")] = 1,
-    out: Annotated[Path, typer.Option(help="Where the pictures and the result go.")] = Path("demo-out"),
+    reports: Annotated[int | None, typer.Option(min=MIN_REPORTS, help="Number of devices (without --data).")] = None,
+    singles: Annotated[int, typer.Option(min=0, help="Number of devices that report individually.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the positions; noise is never seeded.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures and the result.")] = Path("demo-out"),
     data_file: Annotated[
-        Path | None, typer.Option("--data", help="CSV with a header or NPZ with X (and y): one device for each record.")
+        Path | None,
+        typer.Option("--data", help="CSV file with a header, or NPZ file with X (and y)."),
     ] = None,
     features: Annotated[
-        str | None, typer.Option(help="Columns of the CSV, or names for those of X, with commas between.")
+        str | None, typer.Option(help="Comma-separated columns of the CSV file, or names for the columns of X.")
     ] = None,
-    bounds: Annotated[str | None, typer.Option(help="Public bounds of each feature: lo:hi,lo:hi.")] = None,
-    epsilon: Annotated[float, typer.Option(help="What a report may cost its person.")] = 2.0,
-    clusters: Annotated[str, typer.Option(help="How many, or auto; 6 for the world, auto for a file.")] = "",
+    bounds: Annotated[str | None, typer.Option(help="Public bounds of the features: lo:hi,lo:hi.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy cost (epsilon) of a report.")] = 2.0,
+    clusters: Annotated[str, typer.Option(help="Number of clusters, or auto.")] = "",
     production: Annotated[
-        bool, typer.Option(help="PostgreSQL, Redis, two gateways, two workers; one of each of these is killed.")
+        bool,
+        typer.Option(help="Run PostgreSQL, Redis and two of each process; kill one of each."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object as the last line; all else goes to stderr.")
+        bool, typer.Option("--json", help="Print one JSON object as the last line, and everything else to stderr.")
     ] = False,
 ) -> None:
-    """Blurred reports of many devices become clusters, through a Sfumato service of the demo's own.
+    """Cluster the perturbed reports of many devices, through a private Sfumato service.
 
-    Without options: 200,000 devices at the world's cities, epsilon 2, six clusters.
+    By default: 200,000 devices at the world's cities, epsilon 2, three clusters.
     """
-    signal.signal(signal.SIGTERM, _terminated)
-    # A request that is sent again is a warning elsewhere; here it is what is shown, in figures.
+    signal.signal(signal.SIGTERM, _exit_on_sigterm)
+    # A background process of a shell inherits that SIGINT is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The SDK logs a warning for each repeated request. The demo counts them instead.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     console = Console(stderr=as_json, highlight=False)
     options = Options(reports, singles, seed, out, data_file, features, bounds, epsilon, clusters, production)
     try:
-        told = run(options, console)
-    except (DemoError, SfumatoError, OSError) as error:
+        document = run(options, console)
+    except (DemoError, DevServerError, SfumatoError, OSError) as error:
         Console(stderr=True, highlight=False).print(
             f"[bold red]The demo failed:[/] {escape(str(error))}", soft_wrap=True
         )
@@ -202,13 +212,13 @@ def main(
         Console(stderr=True).print("Interrupted; the service is stopped.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if as_json:
-        sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
-    if not told["ledger_verified"]:
+        sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    if not document["ledger_verified"]:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
-    sys.exit(EXIT_TERMINATED)  # through every `with`, which ends the service
+def _exit_on_sigterm(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(EXIT_TERMINATED)  # leaves every `with` block, which stops the service
 
 
 if __name__ == "__main__":

@@ -1,35 +1,26 @@
-"""Alembic's entry: runs migrations over the engine it is handed, all that are asked for in one transaction."""
+"""Entry point of Alembic: run the requested migrations in one transaction."""
 
 from alembic import context
 from sqlalchemy import Connection, Engine, text
 
-import models.answer
-import models.audit
-import models.console_session
-import models.dataset
-import models.delivery
-import models.idempotency
-import models.job
-import models.ledger
-import models.quota
-import models.record
-import models.record_key
-import models.report
-import models.result
-import models.round
-import models.tenant
-import models.webhook  # noqa: F401 - every table must be known to the metadata
-from models.db import Base, Database
+import models.tables.datasets
+import models.tables.identity
+import models.tables.jobs
+import models.tables.ledger
+import models.tables.rounds
+import models.tables.webhooks  # noqa: F401 - registers all tables in the metadata
+from models.database.engine import Database
+from models.database.types import Base
 
-# A migration that waits for its lock has all who come after it wait behind it: so it gives up, `models.db.migrate`
-# says so, and whoever runs it tries again.
+# Later transactions queue behind a migration that waits for a lock. The migration therefore times out, and
+# `models.database.schema.migrate` raises SchemaInUse.
 LOCK_TIMEOUT = "5s"
 
 
 def run(engine: Engine) -> None:
-    """Run the revisions asked for."""
+    """Run the requested revisions."""
     with engine.connect() as connection:
-        _migrate_alone(connection)
+        _lock_migrations(connection)
         context.configure(
             connection=connection,
             target_metadata=Base.metadata,
@@ -41,17 +32,17 @@ def run(engine: Engine) -> None:
         connection.commit()
 
 
-def _migrate_alone(connection: Connection) -> None:
-    """Begin a transaction in which nobody else migrates: processes that start together go one after the other."""
+def _lock_migrations(connection: Connection) -> None:
+    """Begin a transaction and wait until no other process migrates."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(7301440612)"))  # first: it may take the others a while
+        connection.execute(text("SELECT pg_advisory_xact_lock(7301440612)"))  # before the timeout: it may wait long
         connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"))
 
 
-def _run_by_hand() -> None:
+def _run_from_command_line() -> None:
     url = context.config.get_main_option("sqlalchemy.url")
     if url is None:
-        raise SystemExit("give the database's URL, or run `sfumato migrate`")
+        raise SystemExit("set sqlalchemy.url, or run `sfumato migrate`")
     database = Database(url)
     try:
         run(database.engine)
@@ -59,8 +50,8 @@ def _run_by_hand() -> None:
         database.close()
 
 
-given = context.config.attributes.get("engine")
-if isinstance(given, Engine):
-    run(given)
+_engine = context.config.attributes.get("engine")
+if isinstance(_engine, Engine):
+    run(_engine)
 else:
-    _run_by_hand()
+    _run_from_command_line()

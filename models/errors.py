@@ -1,12 +1,15 @@
-"""What a state change may refuse, each with the problem code the API answers.
+"""Errors that reject a state change, each with the problem code of the API.
 
 SfumatoError
-└── Refused
+└── ChangeRejected
     ├── NotFound              not_found
     ├── Conflict              conflict
+    ├── DuplicateContent      duplicate_content
     ├── BudgetExhausted       budget_exhausted
+    ├── CeilingExceeded       budget_exhausted
     ├── RoundClosed           round_closed
     ├── TooFewReports         too_few_reports
+    ├── RoundEmpty            too_few_reports
     ├── JobNotFinished        job_not_finished
     ├── IdempotencyKeyReused  idempotency_key_reused
     ├── LimitExceeded         validation_failed
@@ -17,106 +20,150 @@ SfumatoError
 
 from typing import Literal
 
-from sfumato.accounting import format_delta, format_epsilon
 from sfumato.errors import SfumatoError
+from sfumato.privacy.accounting import format_delta, format_epsilon
+
+BudgetKind = Literal["epsilon", "delta", "shuffled_epsilon", "shuffled_delta"]
 
 
-class Refused(SfumatoError):
-    """A state change that cannot be; the transaction is rolled back."""
+class ChangeRejected(SfumatoError):
+    """A rejected state change. The transaction is rolled back."""
 
     code = "conflict"
 
 
-class NotFound(Refused):
-    """No such thing in this tenant; what a key may not see is not found either."""
+class NotFound(ChangeRejected):
+    """The object does not exist in this tenant, or the key may not access it."""
 
     code = "not_found"
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"no such {what}")
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"no such {kind}: check the id, and the tenant and dataset of the key")
 
 
-class Conflict(Refused):
-    """The thing is in another state than this needs."""
+class Conflict(ChangeRejected):
+    """The object's state does not allow the change."""
 
     code = "conflict"
 
 
-class BudgetExhausted(Refused):
-    """The dataset's budget cannot bear the charge; the amounts are of what is short, nano-epsilon or atto-delta."""
+class DuplicateContent(ChangeRejected):
+    """The dataset already has an upload of the same records."""
+
+    code = "duplicate_content"
+
+
+class BudgetExhausted(ChangeRejected):
+    """The dataset's budget is too small. The amounts are nano-epsilon if an epsilon is short, else atto-delta."""
 
     code = "budget_exhausted"
 
     def __init__(
         self,
-        short: Literal["epsilon", "delta"],
+        short: BudgetKind,
         *,
         requested: int,
         granted: int,
         reserved: int,
-        posted: int,
+        charged: int,
         entries: tuple[str, ...] = (),
     ) -> None:
-        written = format_epsilon if short == "epsilon" else format_delta
+        format_amount = format_epsilon if short.endswith("epsilon") else format_delta
+        name = short.replace("_", " ")
         super().__init__(
-            f"this needs {short} {written(requested)}, {written(granted - reserved - posted)} is free: "
-            f"{written(granted)} granted, {written(posted)} posted, {written(reserved)} reserved; "
-            "grant more, or ask for less"
+            f"this needs {name} {format_amount(requested)}, {format_amount(granted - reserved - charged)} is free: "
+            f"{format_amount(granted)} granted, {format_amount(charged)} charged, {format_amount(reserved)} reserved; "
+            "grant more or request less"
         )
         self.short = short
         self.requested = requested
         self.granted = granted
         self.reserved = reserved
-        self.posted = posted
-        self.entries = entries  # the newest ledger entries that hold or spent it
+        self.charged = charged
+        self.entries = entries  # ids of the newest entries that reserved or charged the amount
 
 
-class RoundClosed(Refused):
-    """The round takes no more reports."""
+class CeilingExceeded(ChangeRejected):
+    """A ceiling of the operator is too small. The amounts are nano-epsilon if epsilon is short, else atto-delta."""
+
+    code = "budget_exhausted"
+
+    def __init__(
+        self,
+        ceiling: Literal["dataset", "source"],
+        short: Literal["epsilon", "delta"],
+        *,
+        limit: int,
+        spent: int,
+        requested: int,
+    ) -> None:
+        format_amount = format_epsilon if short == "epsilon" else format_delta
+        spent_as = "granted to the dataset" if ceiling == "dataset" else "charged or reserved in datasets of the source"
+        super().__init__(
+            f"this needs {short} {format_amount(requested)}; the operator's limit of a {ceiling} is "
+            f"{format_amount(limit)}, and {format_amount(spent)} is {spent_as}; request less, or a higher limit"
+        )
+        self.ceiling = ceiling
+        self.short = short
+        self.limit = limit
+        self.spent = spent
+        self.requested = requested
+
+
+class RoundClosed(ChangeRejected):
+    """The round accepts no more reports."""
 
     code = "round_closed"
 
 
-class TooFewReports(Refused):
+class TooFewReports(ChangeRejected):
     """Fewer reports than the round's minimum."""
 
     code = "too_few_reports"
 
     def __init__(self, *, n_reports: int, min_reports: int) -> None:
-        super().__init__(f"{n_reports} reports arrived, at least {min_reports} are needed")
+        super().__init__(
+            f"{n_reports} reports arrived, at least {min_reports} are needed: collect longer or lower the minimum"
+        )
         self.n_reports = n_reports
         self.min_reports = min_reports
 
 
-class JobNotFinished(Refused):
+class RoundEmpty(ChangeRejected):
+    """A round without reports, which would close without a result."""
+
+    code = "too_few_reports"
+
+
+class JobNotFinished(ChangeRejected):
     """The job has no result, or none yet."""
 
     code = "job_not_finished"
 
 
-class IdempotencyKeyReused(Refused):
+class IdempotencyKeyReused(ChangeRejected):
     """The idempotency key was used for another request."""
 
     code = "idempotency_key_reused"
 
 
-class LimitExceeded(Refused):
-    """More of something than the operator allows."""
+class LimitExceeded(ChangeRejected):
+    """A limit of the operator would be exceeded."""
 
     code = "validation_failed"
 
 
-class RecordsKeyMissing(Refused):
-    """No key, or not the one, that opens this dataset's records; the message says what to set."""
+class RecordsKeyMissing(ChangeRejected):
+    """The master key for this dataset's records is missing. The message names the setting."""
 
     code = "unavailable"
 
 
-class RecordsUnreadable(Refused):
-    """Stored records that are not as they were written."""
+class RecordsUnreadable(ChangeRejected):
+    """Stored records were changed."""
 
     code = "internal_error"
 
 
-class StaleFence(Refused):
-    """Somebody else holds the job by now; what this worker computed is void."""
+class StaleFence(ChangeRejected):
+    """Another worker has claimed the job. This worker's results are discarded."""

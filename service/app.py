@@ -1,20 +1,24 @@
-"""The gateway: what it is made of, and in which order a request passes it.
+"""The gateway application: its shared objects, its middleware and its routes.
 
-RequestContext (id, problems, log) → Authentication → BodyLimit → DeviceDesk → the routes.
-Reports go another way, on which the framework is not: RequestContext → Authentication → BodyLimit → ReportIngest.
-Most of those do not even go that: `service.fast_path`.
+A request passes RequestContext (id, problems, log), Authentication, BodyLimit and OpenRoundsMiddleware to its route.
+An upload of reports bypasses the web framework: RequestContext, Authentication, BodyLimit, ReportEndpoint.
+`ReportFront` answers most uploads before this middleware, and the gateway answers `/healthz` itself.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.metadata import version
+from threading import Lock
 from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
+from fastapi.routing import APIRoute
 from sqlalchemy.pool import QueuePool
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -23,95 +27,132 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from models.db import Database
-from models.doorbell import open_doorbell
-from models.exposition import RetriedTransactions, expose
-from models.settings import Settings
-from models.tracing import Tracer, open_tracer
-from service import openapi
-from service.auth import Authentication, KeyCache, documented_key
+from models.database.engine import Database
+from runtime.job_signal import open_job_signal
+from runtime.metrics_server import TransactionRetries, start_metrics_server
+from runtime.settings import Settings
+from runtime.tracing import Tracer, open_tracer
+from service.api.openapi import document as openapi
+from service.api.routes import (
+    audit,
+    datasets,
+    forecasts,
+    health,
+    jobs,
+    keys,
+    ledger,
+    records,
+    results,
+    rounds,
+    webhooks,
+)
+from service.api.routes import limits as tenant_limits
 from service.console import PATH as CONSOLE_PATH
-from service.console import Console
-from service.cors import DeviceCors
-from service.device_rounds import DeviceDesk, DeviceRounds
-from service.fast_path import FastPath
-from service.ingest import PATH as REPORTS_PATH
-from service.ingest import ReportIngest
-from service.limits import RateLimits
-from service.metrics import GatewayMetrics
-from service.middleware import BodyLimit, RequestContext
-from service.notices import Notices
-from service.readiness import Readiness
-from service.record_formats import JSON_WEIGHT, MAX_JSON_BYTES
-from service.routes import audit, datasets, forecasts, health, jobs, keys, ledger, records, results, rounds, webhooks
-from service.routes import limits as tenant_limits
-from service.services import Services
-from service.uploads import Uploads
-from service.watches import Watches
-from service.webhooks import WebhookSender
-from service.writer import ReportWriter
+from service.console.mount import Console
+from service.context import GatewayContext, Readiness
+from service.http.auth import Authentication, KeyCache, documented_key
+from service.http.metrics import GatewayMetrics
+from service.http.middleware import (
+    NO_SNIFF,
+    NO_STORE,
+    BodyLimit,
+    DeviceCors,
+    RequestContext,
+    new_request_id,
+    send_body,
+)
+from service.http.rate_limits import RateLimits
+from service.ingestion.open_rounds import OpenRoundsCache, OpenRoundsMiddleware
+from service.ingestion.record_formats import JSON_WEIGHT, MAX_JSON_BYTES
+from service.ingestion.report_endpoint import PATH as REPORTS_PATH
+from service.ingestion.report_endpoint import ReportEndpoint
+from service.ingestion.report_front import ReportFront
+from service.ingestion.report_writer import ReportWriter
+from service.ingestion.upload_memory import MemoryLimit
+from service.live.change_feed import ChangeFeed
+from service.live.job_watcher import JobWatchers
+from service.webhooks.sender import WebhookSender
 
-NOUNS = (datasets, ledger, records, rounds, forecasts, jobs, results, keys, audit, webhooks, tenant_limits)
-UPLOADS_AT_ONCE = 2  # of the largest size: what all uploads under way may hold together
+ROUTES = (datasets, ledger, records, rounds, forecasts, jobs, results, keys, audit, webhooks, tenant_limits)
+HEALTH = "/healthz"
+UPLOADS_AT_ONCE = 2  # uploads of the largest size that fit into memory at the same time
 
 
 class Gateway(FastAPI):
-    """The framework's application, and in front of it the way of reports."""
+    """The FastAPI application, with separate ASGI applications for uploads of reports and for `/healthz`."""
 
-    reports: ASGIApp
+    reports: ReportFront
+    uploads: ASGIApp  # the endpoint for reports and its middleware
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or the lifespan."""
-        is_report = scope["type"] == "http" and REPORTS_PATH.fullmatch(scope["path"])
-        await (self.reports if is_report else super().__call__)(scope, receive, send)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:  # type: ignore[override]
+        """Handle one request or the lifespan."""
+        if scope["type"] == "http":
+            scope["headers"] = list(scope["headers"])  # a server may append trailers to its own list later
+            path = scope["path"]
+            if scope["method"] == "HEAD" and not path.endswith("/events"):
+                scope = {**scope, "method": "GET"}  # the server sends the head of the answer without its body
+            if path.endswith("/reports"):
+                return self.reports(scope, receive, send)
+            if path == HEALTH and scope["method"] == "GET" and not self.state.context.stopping.is_set():
+                return self._answer_health(send)
+        return super().__call__(scope, receive, send)
+
+    def handle_without_front(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Handle a request to a path that ends with `/reports`."""
+        is_upload = REPORTS_PATH.fullmatch(scope["path"])
+        return self.uploads(scope, receive, send) if is_upload else super().__call__(scope, receive, send)
+
+    async def _answer_health(self, send: Send) -> None:
+        """Answer as the route of the framework does, at the cost of a bare application."""
+        start = time.perf_counter()
+        more = ((b"x-request-id", new_request_id().encode()), NO_SNIFF, NO_STORE)
+        await send_body(send, 200, b"application/json", b'{"status":"ok"}', *more)
+        self.state.context.metrics.count_request("GET", HEALTH, 200, time.perf_counter() - start)
 
 
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
-    """A gateway over one database.
+    """Return a gateway application for one database.
 
     Parameters
     ----------
     settings : Settings
     database : Database, optional
-        By default the one the settings name, closed as the gateway ends.
+        By default, the application opens the database of the settings, and closes it when it stops.
     """
-    ours = database is None
-    database = database or Database(
-        settings.resolved_database_url,
-        pool_size=settings.database_pool_size,
-        wait_seconds=settings.database_wait_seconds,
-    )
-    services, tracer = _services(settings, database), open_tracer(settings, "sfumato-gateway")
-    metrics, limits = services.metrics, services.limits
-    _watch(services)
+    owns_database = database is None
+    database = database or Database.from_settings(settings, pool_size=settings.database_pool_size)
+    context, tracer = _build_context(settings, database), open_tracer(settings, "sfumato-gateway")
+    metrics, rate_limits, writer = context.metrics, context.rate_limits, context.writer
+    _add_metrics(context)
     sender = WebhookSender(settings, database, metrics)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        # a request in a thread takes a connection: more threads than connections would only wait for each other
+        # Each request in a thread takes a database connection, so more threads would wait for connections.
         anyio.to_thread.current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size - 1
-        services.notices.start()
-        services.writer.start()
+        context.change_feed.start()
+        writer.start()
         sender.start()
-        stop_exposing = expose(metrics.registry, settings.host, settings.metrics_port)
+        stop_metrics_server = start_metrics_server(metrics.registry, settings.host, settings.metrics_port)
         try:
             yield
         finally:
-            services.stopping.set()
-            await run_in_threadpool(services.writer.stop)
+            context.stopping.set()
+            await run_in_threadpool(writer.stop)
             await run_in_threadpool(sender.stop)
-            await services.notices.stop()
-            await run_in_threadpool(stop_exposing)
+            await context.change_feed.stop()
+            await run_in_threadpool(stop_metrics_server)
             if tracer is not None:
                 await run_in_threadpool(tracer.close)
-            await limits.close()
-            if ours:
+            await rate_limits.close()
+            if owns_database:
                 database.close()
 
+    origins = settings.allowed_origins
     common = [
-        *_cors(settings),
-        Middleware(RequestContext, metrics=metrics, stopping=services.stopping),
-        Middleware(Authentication, keys=services.keys, limits=limits),
+        *([Middleware(DeviceCors, origins=origins)] if origins else []),
+        Middleware(RequestContext, metrics=metrics, stopping=context.stopping),
+        Middleware(Authentication, key_cache=context.keys, limits=rate_limits),
         Middleware(
             BodyLimit,
             max_bytes=settings.max_body_bytes,
@@ -128,117 +169,133 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         separate_input_output_schemas=False,
-        exception_handlers={HTTPException: _hand_on, RequestValidationError: _hand_on},
+        generate_unique_id_function=_operation_id,
+        exception_handlers={HTTPException: _raise_again, RequestValidationError: _raise_again},
         middleware=[
-            *_traced(tracer),
+            *_tracing(tracer),
             *common,
-            Middleware(DeviceDesk, device_rounds=services.device_rounds),
+            Middleware(OpenRoundsMiddleware, open_rounds=context.open_rounds),
         ],
     )
-    app.state.services = services
-    ingest = ReportIngest(services=services)
-    app.state.fast_path = FastPath(ingest, services)
-    app.reports = ingest
+    app.state.context = context
+    endpoint = ReportEndpoint(settings, database, writer, metrics)
+    app.uploads = endpoint
     for each in reversed(common):
-        app.reports = each.cls(app.reports, *each.args, **each.kwargs)
+        app.uploads = each.cls(app.uploads, *each.args, **each.kwargs)
+    app.reports = ReportFront(
+        app.handle_without_front, endpoint, settings, context.keys, writer, metrics, rate_limits, context.stopping
+    )
     app.include_router(health.router)
-    for noun in NOUNS:
-        app.include_router(noun.router, dependencies=[Security(documented_key)])
+    for module in ROUTES:
+        app.include_router(module.router, dependencies=[Security(documented_key)])
     _add_documentation(app)
     _add_console(app)
     return app
 
 
-def _services(settings: Settings, database: Database) -> Services:
-    """What requests are served with."""
+def _build_context(settings: Settings, database: Database) -> GatewayContext:
     redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    doorbell = open_doorbell(redis_url, settings.poll_seconds, settings.database_file)
-    uploads = Uploads(UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES))
-    metrics, notices, stopping = GatewayMetrics(), Notices(redis_url, settings.database_file), asyncio.Event()
-    writer = ReportWriter(database, doorbell, metrics, notices)
-    return Services(
+    job_signal = open_job_signal(redis_url, settings.poll_seconds, settings.database_file)
+    upload_memory = MemoryLimit(
+        UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES),
+        "too many records are being uploaded: send the upload again later",
+    )
+    metrics, change_feed, stopping = GatewayMetrics(), ChangeFeed(redis_url, settings.database_file), asyncio.Event()
+    writer = ReportWriter(database, job_signal, metrics, change_feed)
+    return GatewayContext(
         settings,
         database,
-        doorbell,
+        job_signal,
         KeyCache(database),
         writer,
-        uploads,
+        upload_memory,
         metrics,
         RateLimits(settings, metrics),
         Readiness(settings, database, writer),
-        notices,
-        Watches(database, notices, stopping),
-        DeviceRounds(database, notices),
+        change_feed,
+        JobWatchers(database, change_feed, stopping),
+        OpenRoundsCache(database, change_feed),
         stopping,
     )
 
 
-def _traced(tracer: Tracer | None) -> list[Middleware]:
+def _operation_id(route: APIRoute) -> str:
+    """Return the operation id of a route: the name of its function in camel case."""
+    first, *words = route.name.split("_")
+    return first + "".join(word.title() for word in words)
+
+
+def _tracing(tracer: Tracer | None) -> list[Middleware]:
     if tracer is None:
         return []
-    from service.tracing import Tracing  # what it needs may not be installed
+    from service.http.tracing import Tracing  # its dependencies are optional
 
     return [Middleware(Tracing, tracer=tracer)]
 
 
-def _cors(settings: Settings) -> list[Middleware]:
-    origins = settings.allowed_origins
-    return [Middleware(DeviceCors, origins=origins)] if origins else []
+def _add_metrics(context: GatewayContext) -> None:
+    """Add the metrics that are read at each scrape."""
+    metrics, pool, watchers = context.metrics, context.database.engine.pool, context.job_watchers.limit
 
-
-def _watch(services: Services) -> None:
-    """Expose what is asked for only at a scrape."""
-    metrics, pool = services.metrics, services.database.engine.pool
-
-    def redis_away() -> dict[str, float]:
+    def redis_unavailable() -> dict[str, float]:
         return {
-            "doorbell": services.doorbell.is_away,
-            "limits": services.limits.is_redis_away,
-            "bulletin": services.notices.is_away,
+            "job_signal": not context.job_signal.is_available,
+            "rate_limits": not context.rate_limits.is_redis_available,
+            "change_feed": not context.change_feed.is_available,
         }
 
-    metrics.watch_queue(services.database)
-    metrics.registry.register(RetriedTransactions(services.database))
-    metrics.watch_deliveries(services.database)
-    metrics.watch("sfumato_watchers", "Requests that wait for a job.", lambda: {"": services.watchers.n_waiting})
+    metrics.registry.register(TransactionRetries(context.database.retries))
+    metrics.add_queue_gauges(context.database)
+    metrics.add_gauge("sfumato_watchers", "Requests that wait for a job.", lambda: {"": watchers.n_waiting})
     if isinstance(pool, QueuePool):
-        metrics.watch("sfumato_database_connections", "Connections in use.", lambda: {"": pool.checkedout()})
-    metrics.watch("sfumato_redis_away", "1 where Redis does not answer.", redis_away, "part")
+        metrics.add_gauge("sfumato_database_connections", "Connections in use.", lambda: {"": pool.checkedout()})
+    metrics.add_gauge("sfumato_redis_unavailable", "1 while Redis is unavailable.", redis_unavailable, "part")
 
 
-async def _hand_on(request: Request, error: Exception) -> Response:
+async def _raise_again(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
-        # the router names the methods of the first route of the path alone
-        known = [one for part in (request.app, health, *NOUNS) for one in part.router.routes]
-        same = [one for one in known if isinstance(one, Route) and one.matches(request.scope)[0] != Match.NONE]
-        error.headers = {"Allow": ", ".join(sorted({method for one in same for method in one.methods or ()}))}
-    raise error  # RequestContext answers it, like every other
+        # Starlette lists only the methods of the first route with this path.
+        routes = [route for part in (request.app, health, *ROUTES) for route in part.router.routes]
+        same = [each for each in routes if isinstance(each, Route) and each.matches(request.scope)[0] != Match.NONE]
+        error.headers = {"Allow": ", ".join(sorted({method for each in same for method in each.methods or ()}))}
+    raise error  # RequestContext answers it like all other errors
 
 
 def _add_documentation(app: FastAPI) -> None:
-    document: dict[str, Any] = {}
+    building = Lock()  # concurrent first requests wait for one document, which takes seconds and megabytes
 
-    def made() -> dict[str, Any]:
-        if not document:
-            document.update(openapi.document(app))
-        return document
+    @cache
+    def document() -> dict[str, Any]:
+        return openapi.document(app)
+
+    @cache
+    def body() -> bytes:
+        return openapi.canonical(document()).encode()
+
+    @cache
+    def page() -> tuple[bytes, dict[str, str]]:
+        from service.api.openapi import reference_page
+
+        return reference_page.page(document()).encode(), reference_page.HEADERS
 
     @app.get("/openapi.json", include_in_schema=False)
     def get_document() -> Response:
-        return Response(openapi.canonical(made()), media_type="application/json")
+        with building:
+            return Response(body(), media_type="application/json")
 
     @app.get("/docs", include_in_schema=False)
-    def get_pages() -> HTMLResponse:
-        from service import reference
+    def get_reference() -> HTMLResponse:
+        with building:
+            content, headers = page()
+        return HTMLResponse(content, headers=headers)
 
-        return HTMLResponse(reference.page(made()), headers=reference.HEADERS)
-
-    app.openapi = made  # type: ignore[method-assign]
+    app.openapi = document  # type: ignore[method-assign]
 
 
 def _add_console(app: FastAPI) -> None:
-    async def go_there(_request: Request) -> Response:
+    async def redirect(_request: Request) -> Response:
         return Response(status_code=308, headers={"location": f"{CONSOLE_PATH}/"})
 
-    app.add_route(CONSOLE_PATH, go_there, include_in_schema=False)
+    for path in ("/", CONSOLE_PATH):
+        app.add_route(path, redirect, include_in_schema=False)
     app.mount(CONSOLE_PATH, Console(app))

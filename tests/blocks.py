@@ -1,14 +1,15 @@
-"""The code blocks of the documents: where they stand, in which language, and whether the tests run them.
+"""The code blocks of the docs: their place, their language, and whether the tests run them.
 
 A block is run unless a comment stands right before it:
 
-    <!-- not run: needs Docker -->                     nobody runs it here; it must parse all the same
-    <!-- run by: tests/models/test_backup.py -->       another test does, in a place of its own
+    <!-- not run: needs Docker -->                     no test runs it, but it must parse
+    <!-- run by: tests/models/test_backup.py -->       another test runs it in its own directory
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -20,6 +21,9 @@ SCRIPTS = ("js", "ts", "typescript", "javascript")
 PAGES = (
     "README.md",
     "CHANGELOG.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "sdk").glob("*/README.md")),
 )
@@ -29,7 +33,7 @@ _MARK = re.compile(r"^<!-- (not run|run by): (.+) -->$")
 
 @dataclass(frozen=True)
 class Block:
-    """One block of code; `line` is that of the page, from 1, on which its text begins."""
+    """A block of code; `line` is the line of the page, from 1, on which its text begins."""
 
     page: str
     line: int
@@ -44,17 +48,18 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        """Whether the tests of the documents run it."""
+        """Whether the tests run the block."""
         return not (self.not_run or self.run_by)
 
 
-def blocks_of(page: str) -> list[Block]:
-    """Every block of a page, in order; one that is indented has no language."""
-    return list(found_in(page, (ROOT / page).read_text()))
+@cache
+def blocks_of(page: str) -> tuple[Block, ...]:
+    """Return the blocks of a page, in order. An indented block has no language."""
+    return tuple(found_in(page, (ROOT / page).read_text()))
 
 
 def found_in(page: str, text: str) -> Iterator[Block]:
-    """The blocks of a text."""
+    """Return the blocks of a text."""
     mark: re.Match[str] | None = None
     for token in MarkdownIt("commonmark").parse(text):
         if token.type in ("fence", "code_block"):

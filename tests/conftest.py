@@ -1,22 +1,22 @@
-"""Databases and Redis for every test that asks: SQLite files, and servers of the tests' own.
+"""Fixtures for databases and Redis: SQLite files, and private servers.
 
-A server begins when the first test of a pytest process asks for it (each xdist worker has
-its own, in about a second) and ends with that process. A URL in the environment takes its
-place: SFUMATO_TEST_POSTGRES_URL (a role that may create databases) and
-SFUMATO_TEST_REDIS_URL (whose databases 0 to 15 are emptied). A missing server is an error,
+A server starts when the first test of a pytest process needs it, in about a second, and stops with that process. Each
+xdist worker has its own servers. Two environment variables replace them: SFUMATO_TEST_POSTGRES_URL (a role that may
+create databases) and SFUMATO_TEST_REDIS_URL (the tests empty its databases 0 to 15). A missing server is an error,
 never a skip.
 """
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as workers' children have it; read when numpy is loaded
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in job processes; must be set before numpy is imported
 
 import itertools
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import hypothesis
 import psycopg
@@ -24,36 +24,47 @@ import pytest
 import redis
 from sqlalchemy.engine import make_url
 
+from runtime.process import gc_paused
 from tests.servers import PostgresServer, RedisServer
 
 REDIS_DATABASES = 16
 
-# An example that waits for the compiler, or for its turn on a busy machine, says nothing about the code. Every run
-# looks at the same examples, so that one which fails fails everywhere: `--hypothesis-profile=explore` draws others.
+Server = TypeVar("Server", PostgresServer, RedisServer)
+
+# An example may wait for the compiler or for a busy machine, so it has no deadline. Every run tries the same examples,
+# so that a failure is reproducible. `--hypothesis-profile=explore` tries others.
 PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("sfumato", PATIENT, derandomize=True)
 hypothesis.settings.register_profile("explore", PATIENT)
 hypothesis.settings.load_profile("sfumato")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exempt imported modules and collected tests from garbage collection, which would scan them again and again."""
+    with gc_paused():
+        return (yield)
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """SQLAlchemy URL of a PostgreSQL whose role may create databases; fsync is off, unless it was given."""
+    """Return the SQLAlchemy URL of a PostgreSQL server with a role that may create databases."""
     if given := os.environ.get("SFUMATO_TEST_POSTGRES_URL"):
         yield make_url(given).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
         return
-    server = PostgresServer()
-    try:
-        server.start()
+    with _running(PostgresServer()) as server:
         yield server.url()
-    finally:
-        server.stop()
 
 
 @pytest.fixture
 def durable_postgres() -> Iterator[PostgresServer]:
-    """A private PostgreSQL with fsync on, for a test that ends it: `.url()`, `.kill()`, `.start()`."""
-    server = PostgresServer(durable=True)
+    """Return a private PostgreSQL server with fsync, for tests that kill it."""
+    with _running(PostgresServer(durable=True)) as server:
+        yield server
+
+
+@contextmanager
+def _running(server: Server) -> Iterator[Server]:
     try:
         server.start()
         yield server
@@ -66,24 +77,20 @@ def _redis_session_url() -> Iterator[str]:
     if given := os.environ.get("SFUMATO_TEST_REDIS_URL"):
         yield given
         return
-    server = RedisServer()
-    try:
-        server.start()
+    with _running(RedisServer()) as server:
         yield server.url()
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="session")
 def redis_session_url(_redis_session_url: str, _redis_databases: Iterator[int]) -> str:
-    """URL of a Redis database for many tests; those that ask for an empty one may empty it."""
+    """Return the URL of a Redis database that tests share and may empty."""
     url = make_url(_redis_session_url).set(database=str(next(_redis_databases)))
     return url.render_as_string(hide_password=False)
 
 
 @pytest.fixture(scope="session")
 def _redis_databases() -> Iterator[int]:
-    """Database numbers in turn: no two pytest processes share one, and neighbouring tests hardly do."""
+    """Return an iterator over the database numbers of this pytest process."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     return itertools.cycle(range(worker % REDIS_DATABASES, REDIS_DATABASES, workers))
@@ -91,7 +98,7 @@ def _redis_databases() -> Iterator[int]:
 
 @pytest.fixture
 def redis_url(_redis_session_url: str, _redis_databases: Iterator[int]) -> str:
-    """URL of an empty Redis database."""
+    """Return the URL of an empty Redis database."""
     url = make_url(_redis_session_url).set(database=str(next(_redis_databases)))
     rendered = url.render_as_string(hide_password=False)
     with closing(redis.Redis.from_url(rendered)) as client:
@@ -101,10 +108,10 @@ def redis_url(_redis_session_url: str, _redis_databases: Iterator[int]) -> str:
 
 @contextmanager
 def _postgres_database(admin_url: str, template: str = "template1") -> Iterator[str]:
-    """A new database, copied from `template`; dropped in the end, whoever is still connected."""
+    """Copy `template` to a new database, and drop it at the end even if there are connections."""
     name = f"sfumato_test_{os.getpid()}_{secrets.token_hex(4)}"
     with psycopg.connect(admin_url.replace("+psycopg", ""), autocommit=True) as admin:
-        # Copying files beats writing everything to the log by half; older servers know nothing else.
+        # Copying files takes half the time of logging all pages. Servers before 15 always copy files.
         strategy = "STRATEGY FILE_COPY" if admin.info.server_version >= 150_000 else ""
         admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} {strategy}")
         try:
@@ -115,15 +122,15 @@ def _postgres_database(admin_url: str, template: str = "template1") -> Iterator[
 
 @pytest.fixture
 def fresh_postgres_url(postgres_url: str) -> Iterator[str]:
-    """An empty PostgreSQL database of this test's own."""
+    """Return an empty PostgreSQL database for one test."""
     with _postgres_database(postgres_url) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def _postgres_template(postgres_url: str) -> Iterator[str]:
-    """Name of a database on which the migrations ran, to copy from."""
-    from models.db import migrate
+    """Return the name of a migrated database, as a template."""
+    from models.database.schema import migrate
 
     with _postgres_database(postgres_url) as url:
         migrate(url)
@@ -132,8 +139,8 @@ def _postgres_template(postgres_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database file on which the migrations ran, to copy from."""
-    from models.db import migrate
+    """Return a migrated database file, as a template."""
+    from models.database.schema import migrate
 
     path = tmp_path_factory.mktemp("template") / "sfumato.db"
     migrate(f"sqlite:///{path}")
@@ -142,13 +149,16 @@ def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_kind(request: pytest.FixtureRequest) -> str:
-    """Which database; a test for one of them says `parametrize("database_kind", ["postgresql"], indirect=True)`."""
+    """Return the kind of database.
+
+    A test for one kind uses `parametrize("database_kind", ["postgresql"], indirect=True)`.
+    """
     return str(request.param)
 
 
 @pytest.fixture
 def empty_database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """SQLAlchemy URL of a database without tables; once for each kind."""
+    """Return the SQLAlchemy URL of a database without tables, for each kind."""
     if database_kind == "sqlite":
         return f"sqlite:///{tmp_path / 'sfumato.db'}"
     return str(request.getfixturevalue("fresh_postgres_url"))
@@ -156,7 +166,7 @@ def empty_database_url(database_kind: str, request: pytest.FixtureRequest, tmp_p
 
 @pytest.fixture
 def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """SQLAlchemy URL of a database that has run all migrations; once for each kind."""
+    """Return the SQLAlchemy URL of a migrated database, for each kind."""
     if database_kind == "sqlite":
         path = tmp_path / "sfumato.db"
         shutil.copyfile(request.getfixturevalue("_sqlite_template"), path)

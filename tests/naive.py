@@ -1,8 +1,8 @@
-"""Slow, plain twins of the kernels and array code: loops, sets and exact fractions, nothing clever."""
+"""Slow, plain twins of the kernels and array code, with loops, sets and exact fractions."""
 
 from fractions import Fraction
 from itertools import combinations, pairwise, product
-from math import isqrt
+from math import sqrt
 
 import numpy as np
 
@@ -11,18 +11,18 @@ from sfumato.specs import OlhMechanism, OueMechanism, ShiftedGridEncoding, SsMec
 
 
 def count(mechanism, n_slots, slots, values):
-    """Counts per slot, and reports per slot, as nested lists."""
+    """Return counts per slot and reports per slot as lists."""
     counts = [[0] * tally_width(mechanism) for _ in range(n_slots)]
     reports = [0] * n_slots
     for slot, value in zip(slots, values, strict=True):
-        for symbol in named(mechanism, bytes(value)):
+        for symbol in supported_symbols(mechanism, bytes(value)):
             counts[slot][symbol] += 1
         reports[slot] += 1
     return counts, reports
 
 
-def named(mechanism, value):
-    """What a report adds one to: the symbols it supports, or under `hr` the value itself."""
+def supported_symbols(mechanism, value):
+    """Return the symbols that a report supports, or under `hr` the value itself."""
     number = int.from_bytes(value, "little")
     if isinstance(mechanism, SsMechanism | OueMechanism):
         return [i for i in range(mechanism.n_symbols) if number >> i & 1]
@@ -34,17 +34,17 @@ def named(mechanism, value):
 
 
 def walsh_sign(i, j):
-    """(-1)^popcount(i & j), by its bits."""
+    """Return (-1)^popcount(i & j)."""
     return -1 if bin(i & j).count("1") % 2 else 1
 
 
 def walsh_hadamard(x):
-    """sum over j of (-1)^popcount(i & j) x[j], for every i, by the definition."""
+    """Return sum over j of (-1)^popcount(i & j) x[j] for each i."""
     return [sum(walsh_sign(i, j) * int(value) for j, value in enumerate(x)) for i in range(len(x))]
 
 
 def hadamard_supports(n_symbols, row):
-    """How many reports of `hr` agree with each symbol's sign, from counts of (coefficient, sign)."""
+    """Return the number of `hr` reports that agree with each symbol's sign, from counts of (coefficient, sign)."""
     return [
         sum(
             int(count)
@@ -56,15 +56,15 @@ def hadamard_supports(n_symbols, row):
 
 
 def frequencies(p: Fraction, q: Fraction, counts, reports):
-    """(C/n - q) / (p - q) in exact fractions; zero where nothing was reported."""
+    """Return (C/n - q) / (p - q) as exact fractions; zero without reports."""
     return [
         [(Fraction(int(c), int(n)) - q) / (p - q) if n else Fraction(0) for c in row]
         for row, n in zip(counts, reports, strict=True)
     ]
 
 
-def made_to_sum_to_one(estimates, reports):
-    """What each row lacks of one, shared out evenly; rows without reports stay zero."""
+def normalise(estimates, reports):
+    """Add to each row an even share of its difference from 1. Rows without reports stay zero."""
     return [
         [f + (1 - sum(row)) / len(row) if n else Fraction(0) for f in row]
         for row, n in zip(estimates, reports, strict=True)
@@ -72,7 +72,7 @@ def made_to_sum_to_one(estimates, reports):
 
 
 def coarse_symbol(encoding: ShiftedGridEncoding, slot: int, fine: tuple[int, ...]) -> int:
-    """The symbol of a fine cell under a slot, digit by digit."""
+    """Return the symbol of a fine cell under a slot, digit by digit."""
     digits = []
     for _ in range(encoding.n_features):
         digits.append(slot % encoding.shifts)
@@ -84,7 +84,7 @@ def coarse_symbol(encoding: ShiftedGridEncoding, slot: int, fine: tuple[int, ...
 
 
 def field(encoding: ShiftedGridEncoding, estimates, reports):
-    """F at every fine cell: the mean over reports of the estimate of the coarse cell that holds it."""
+    """Return F at each fine cell: the mean over reports of the estimate of its coarse cell."""
     total = int(sum(reports))
     out = np.zeros((encoding.fine_cells,) * encoding.n_features)
     for fine in np.ndindex(out.shape):
@@ -94,7 +94,7 @@ def field(encoding: ShiftedGridEncoding, estimates, reports):
 
 
 def blur(density, shifts):
-    """T * f by the definition: sum over y of prod (1 - |x_i - y_i| / w)+ f(y)."""
+    """Return T * f by its definition: sum over y of prod (1 - |x_i - y_i| / w)+ f(y)."""
     out = np.zeros(density.shape)
     for x in np.ndindex(density.shape):
         for y in np.ndindex(density.shape):
@@ -103,10 +103,10 @@ def blur(density, shifts):
 
 
 def grow_components(density, kept=frozenset()):
-    """The excess-of-mass tree with components as sets of cells.
+    """Build the excess-of-mass tree with components as sets of cells.
 
-    Returns the component's peak of each cell, and by peak where it ended (or, of two kept
-    ones, their first contact): the cell, E and S.
+    Return the component's peak of each cell and, by peak, the cell, E and S at the end of the component
+    or at the first contact of two kept ones.
     """
     steps = [step for step in product((-1, 0, 1), repeat=density.ndim) if any(step)]
     cells = sorted(
@@ -150,7 +150,7 @@ def grow_components(density, kept=frozenset()):
 
 
 def dense_components(dense):
-    """Face-connected regions by flood fill, numbered in row-major order of their first cell."""
+    """Return face-connected regions by flood fill, numbered in row-major order of their first cell."""
     labels = np.full(dense.shape, -1)
     n = 0
     for start in np.ndindex(dense.shape):
@@ -172,7 +172,7 @@ def dense_components(dense):
 
 
 def nearest_distance(labels, cell):
-    """Squared distance from a cell to the nearest labelled one, and the labels at that distance."""
+    """Return the squared distance from a cell to the nearest labelled one, and the labels at that distance."""
     best, names = None, set()
     for other in np.ndindex(labels.shape):
         if labels[other] < 0:
@@ -186,14 +186,14 @@ def nearest_distance(labels, cell):
 
 
 def pair_counts(a, b):
-    """Over all pairs of points: together in both, together in a, together in b, all."""
+    """Count pairs of points: together in both, together in a, together in b, all."""
     pairs = list(combinations(range(len(a)), 2))
     both = sum(a[i] == a[j] and b[i] == b[j] for i, j in pairs)
     return both, sum(a[i] == a[j] for i, j in pairs), sum(b[i] == b[j] for i, j in pairs), len(pairs)
 
 
 def fuzzy_distance(kind, length, d, sigma, rounding):
-    """f(l) by its integral: of the weight times l, from the centre out (the absolute one is per coordinate)."""
+    """Return f(l) as the integral of the weight times l from the centre. The absolute distance is per coordinate."""
 
     def slope(x):
         cone = 1 / sigma if x >= rounding else x / (rounding * sigma)
@@ -216,7 +216,7 @@ def fuzzy_distance(kind, length, d, sigma, rounding):
 
 
 def fuzzy_step(points, centres, kind, m, sigma, rounding):
-    """(J, next centres, summed memberships) by the definitions; `kind` is a distance's name."""
+    """Return J, the next centres and the summed memberships by definition; `kind` is the name of a distance."""
     d = points.shape[1]
 
     def apart(point, centre):
@@ -253,12 +253,12 @@ def fuzzy_step(points, centres, kind, m, sigma, rounding):
     return objective, sums / masses, shares
 
 
-def noisy_likelihood(places, centres, shares, spread, noise, steps, held):
-    """Log likelihood of clipped reports, and each one's memberships, by sums over what may be held."""
+def noisy_likelihood(places, centres, shares, spread, noise, steps, coordinates):
+    """Return the log likelihood of clipped reports and their memberships, by sums over true coordinates."""
 
     def chance(place, centre):
-        weights = [np.exp(-0.5 * ((x - centre) / spread) ** 2) for x in held]
-        through = [np.exp(-abs(place / steps - x) / noise) for x in held]
+        weights = [np.exp(-0.5 * ((x - centre) / spread) ** 2) for x in coordinates]
+        through = [np.exp(-abs(place / steps - x) / noise) for x in coordinates]
         return sum(w * t for w, t in zip(weights, through, strict=True)) / sum(weights)
 
     likelihood, memberships = 0.0, []
@@ -273,7 +273,7 @@ def noisy_likelihood(places, centres, shares, spread, noise, steps, held):
 
 
 def nearest_centroid_symbol(centroids, point, slot):
-    """2 c, plus one above: exact fractions of the range, distances without a square left out."""
+    """Return 2 c, plus 1 if the point lies above, with exact fractions."""
     places = [min(int(Fraction(x) * (1 << 20)), (1 << 20) - 1) for x in point]
     best, nearest = None, 0
     for c, row in enumerate(centroids):
@@ -284,7 +284,7 @@ def nearest_centroid_symbol(centroids, point, slot):
 
 
 def centroid_sign_symbol(centroids, point, slot):
-    """1 where the slot's Walsh sign of the nearest centroid is that of its side, +1 above or past the last feature."""
+    """Return 1 if the slot's Walsh sign of the nearest centroid equals the side, which is +1 past the last feature."""
     n_rows = 1
     while n_rows < len(centroids):
         n_rows *= 2
@@ -298,10 +298,10 @@ def centroid_sign_symbol(centroids, point, slot):
 
 
 def weighted_lloyd_step(points, weights, centres):
-    """Labels, weighted sums, masses and the weighted sum of squared distances, point by point."""
+    """Return labels, weighted sums, masses and the weighted sum of squared distances, point by point."""
     labels, sums, masses, inertia = [], [[0.0] * len(c) for c in centres], [0.0] * len(centres), 0.0
     for point, weight in zip(points, weights, strict=True):
-        # products, not powers: `** 2` is the C library's pow, which now and then rounds the last bit otherwise
+        # products, because `** 2` is the C library's pow, which can differ in the last bit
         far = [sum((x - c) * (x - c) for x, c in zip(point, centre, strict=True)) for centre in centres]
         nearest = far.index(min(far))
         labels.append(nearest)
@@ -312,13 +312,13 @@ def weighted_lloyd_step(points, weights, centres):
     return labels, sums, masses, inertia
 
 
-def nearer_of(points, place, before):
-    """Squared distances from the nearest of some seeds and one point more: of rows as numpy sums them."""
+def nearest_distances(points, place, before):
+    """Return squared distances to the nearest seed or one more point, with numpy's order of summation."""
     return np.minimum(before, ((points - points[place]) ** 2).sum(axis=1))
 
 
-def seeds(points, weights, n_clusters, words, n_trials):
-    """Greedy k-means++ over whole arrays."""
+def choose_seeds(points, weights, n_clusters, words, n_trials):
+    """Choose initial centres by greedy k-means++ over whole arrays."""
 
     def drawn(chances, uniform):
         ends = np.cumsum(chances)
@@ -326,17 +326,17 @@ def seeds(points, weights, n_clusters, words, n_trials):
         return np.minimum(places, np.flatnonzero(chances)[-1])
 
     chosen = [drawn(weights, words.uniform(1))[0]]
-    distances = nearer_of(points, chosen[0], np.full(len(points), np.inf))
+    distances = nearest_distances(points, chosen[0], np.full(len(points), np.inf))
     while len(chosen) < n_clusters and (weights * distances).sum() > 0:
         tried = drawn(weights * distances, words.uniform(n_trials))
-        trials = [(place, nearer_of(points, place, distances)) for place in tried]
+        trials = [(place, nearest_distances(points, place, distances)) for place in tried]
         place, distances = min(trials, key=lambda trial: float(weights @ trial[1]))
         chosen.append(place)
     return points[chosen]
 
 
 def farthest_first(candidates, n):
-    """Begin with the first; then always the one farthest from all chosen, of equal ones the first."""
+    """Choose the first candidate, then repeatedly the first one farthest from all chosen."""
     chosen = [candidates[0]]
     while len(chosen) < n:
         gaps = [min(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)) for y in chosen) for x in candidates]
@@ -344,8 +344,8 @@ def farthest_first(candidates, n):
     return chosen
 
 
-def halved(points, first_child, nodes, feature, bit):
-    """The node of each record one level down the tree, by its lattice place's binary digits."""
+def descend(points, first_child, nodes, feature, bit):
+    """Return the node of each record one level down the tree, by the binary digits of its lattice place."""
     moved = []
     for point, node in zip(points, nodes, strict=True):
         child = first_child[node]
@@ -354,7 +354,7 @@ def halved(points, first_child, nodes, feature, bit):
 
 
 def two_level_cell(point, lattice, n_coarse, splits):
-    """The part of a coarse cell that a place is in, by exact fractions: parts of the cells before come first."""
+    """Return the index of the fine cell of a place, by exact fractions."""
     coarse = [int(Fraction(place, lattice) * n_coarse) for place in point]
     number = 0
     for place in coarse:
@@ -367,7 +367,7 @@ def two_level_cell(point, lattice, n_coarse, splits):
 
 
 def posterior_mean(count, scale, expected, empty, places, chances):
-    """Mean and log likelihood of a count under Laplace noise, by Bayes's rule place by place."""
+    """Return the posterior mean and log likelihood of a count under Laplace noise, place by place."""
     spots = [0.0] + [expected / (1 - empty) * place for place in places]
     prior = [empty] + [(1 - empty) * chance for chance in chances]
     likely = [p * np.exp(-abs(count - spot) / scale) for p, spot in zip(prior, spots, strict=True)]
@@ -375,13 +375,13 @@ def posterior_mean(count, scale, expected, empty, places, chances):
 
 
 def nearest_centre(centres, point):
-    """The nearest centre by whole numbers, of equally near ones the first."""
+    """Return the first nearest centre, in integers."""
     far = [sum((int(x) - int(c)) ** 2 for x, c in zip(point, centre, strict=True)) for centre in centres]
     return far.index(min(far))
 
 
-def clipped_residual(centre, radius, point):
-    """What is added of a record: its residual, in proportion cut towards zero to an L1 norm of the radius at most."""
+def clipped_l1_residual(centre, radius, point):
+    """Return the residual of a record, scaled down to an L1 norm of at most the radius, and its norm."""
     residual = [int(x) - int(c) for x, c in zip(point, centre, strict=True)]
     norm = sum(abs(r) for r in residual)
     if norm <= radius:
@@ -389,23 +389,23 @@ def clipped_residual(centre, radius, point):
     return [int(Fraction(r * radius, norm)) for r in residual], radius
 
 
-def round_residual(centre, radius, point):
-    """The same in L2; what is divided by is the norm, rounded up, so that the radius is never passed."""
+def clipped_residual(centre, radius, parts, point):
+    """Return the residual of a record, clipped in L2, in parts of the radius, and its squared norm in parts^2."""
     residual = [int(x) - int(c) for x, c in zip(point, centre, strict=True)]
-    square = sum(r * r for r in residual)
-    norm = 0 if square == 0 else isqrt(square - 1) + 1
-    if norm <= radius:
-        return residual, norm
-    return [int(Fraction(r * radius, norm)) for r in residual], radius
+    slack = 1 - 2.0**-30
+    norm = sqrt(sum(r * r for r in residual))
+    scale = parts * slack / max(norm, radius)
+    share = min(norm / radius, 1.0)
+    return [int(r * scale) for r in residual], int(parts**2 * slack * share * share)
 
 
 def shifted_square(centre, shift, point):
-    """The squared distance, in whole multiples of 2^shift."""
+    """Return the squared distance in units of 2^shift, rounded down."""
     return sum((int(x) - int(c)) ** 2 for x, c in zip(point, centre, strict=True)) // 2**shift
 
 
 def box_cell(boxes, point):
-    """The one box, of (lows, highs), that a record is in."""
+    """Return the index of the box (lows, highs) that contains a record."""
     (inside,) = [
         i
         for i, (lows, highs) in enumerate(boxes)
@@ -415,7 +415,7 @@ def box_cell(boxes, point):
 
 
 def pair_leaf(centres, first, point):
-    """The leaf that going to the nearer centre of each pair ends in."""
+    """Return the leaf reached by descending to the nearer centre of each pair."""
     node = 0
     while first[node] >= 0:
         node = first[node] + nearest_centre(centres[first[node] : first[node] + 2], point)
@@ -423,7 +423,7 @@ def pair_leaf(centres, first, point):
 
 
 def hashed_cell(seed, n_cells, point):
-    """SplitMix64's finaliser over a record's coordinates, by whole numbers."""
+    """Return the cell of a record from SplitMix64's finaliser over its coordinates, in integers."""
     span, mixed = 1 << 64, seed
     for x in point:
         mixed = ((mixed ^ int(x)) + 0x9E3779B97F4A7C15) % span

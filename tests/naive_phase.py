@@ -1,4 +1,4 @@
-"""Slow, plain twins of the phase kernels and of the fit's step: the definitions, one number at a time."""
+"""Slow, plain twins of the phase kernels and of the fit's step, by their definitions."""
 
 import cmath
 from fractions import Fraction
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def harmonic(chances, q, n_points=20_000):
-    """c_q = the mean over theta of L p(0 | theta) e^(iq theta), by a fine sum over the turn."""
+    """Return c_q, the mean over theta of L p(0 | theta) e^(iq theta), by a fine sum."""
     n_phases = len(chances)
     total = 0
     for i in range(n_points):
@@ -19,7 +19,7 @@ def harmonic(chances, q, n_points=20_000):
 
 
 def window_chances(n_phases, size, epsilon):
-    """The window's chances by the text: y = (a + o - floor(w/2)) mod L, o inside with weight e^eps."""
+    """Return the window's probabilities: y = (a + o - floor(w/2)) mod L, o inside with weight e^eps."""
     chances = [0.0] * n_phases
     for offset in range(n_phases):
         weight = exp(epsilon) if offset < size else 1.0
@@ -28,7 +28,7 @@ def window_chances(n_phases, size, epsilon):
 
 
 def density(omega, harmonics, n_phases, y, mixture):
-    """L p(y) along one wave."""
+    """Return L p(y) along one wave."""
     total = 1.0
     for centre, share, width in zip(*mixture, strict=True):
         theta = sum(w * x for w, x in zip(omega, centre, strict=True))
@@ -40,7 +40,7 @@ def density(omega, harmonics, n_phases, y, mixture):
 
 
 def negative_log_likelihood(omegas, counts, harmonics, mixture):
-    """- sum n log(L p)."""
+    """Return - sum n log(L p)."""
     n_phases = len(counts[0])
     return -sum(
         n * log(max(density(omega, harmonics, n_phases, y, mixture), 1e-3))
@@ -50,19 +50,19 @@ def negative_log_likelihood(omegas, counts, harmonics, mixture):
 
 
 def packed(mixture):
-    """Parameters in the kernels' order: centres, shares, log widths."""
+    """Return parameters in the kernels' order: centres, shares, log widths."""
     centres, shares, widths = mixture
     return np.concatenate([np.ravel(centres), shares, np.log(widths)])
 
 
 def unpacked(parameters, n_clusters):
-    """The mixture of parameters."""
+    """Return the mixture of these parameters."""
     centres, shares, log_widths = np.split(parameters, [-2 * n_clusters, -n_clusters])
     return centres.reshape(n_clusters, -1), shares, np.exp(log_widths)
 
 
 def density_gradient(omega, harmonics, n_phases, y, mixture, by=1e-6):
-    """D (L p), by central differences."""
+    """Return D (L p), by central differences."""
     at = packed(mixture)
     n_clusters = len(mixture[1])
     out = np.empty(len(at))
@@ -77,7 +77,7 @@ def density_gradient(omega, harmonics, n_phases, y, mixture, by=1e-6):
 
 
 def curvature(omegas, counts, harmonics, mixture):
-    """Gradient of the negative log likelihood, and sum (n_j / L) (D p)(D p)^T / p."""
+    """Return the gradient of the negative log likelihood, and sum (n_j / L) (D p)(D p)^T / p."""
     n_phases = len(counts[0])
     n_parameters = len(packed(mixture))
     gradient, information = np.zeros(n_parameters), np.zeros((n_parameters, n_parameters))
@@ -91,7 +91,7 @@ def curvature(omegas, counts, harmonics, mixture):
 
 
 def damped_move(gradient, information, damped, n_clusters):
-    """The x that makes g.x + x.(H + D)x/2 least where shares sum to zero: the last is less the others."""
+    """Return the x that minimises g.x + x.(H + D)x/2 with changes of shares that sum to zero."""
     n_parameters = len(gradient)
     last = n_parameters - n_clusters - 1
     free = [i for i in range(n_parameters) if i != last]
@@ -104,7 +104,7 @@ def damped_move(gradient, information, damped, n_clusters):
 
 
 def agreement(omegas, signal, place):
-    """sum Re(z e^(-i omega . p))."""
+    """Return sum Re(z e^(-i omega . p))."""
     return sum(
         (z * cmath.exp(-1j * sum(w * x for w, x in zip(omega, place, strict=True)))).real
         for omega, z in zip(omegas, signal, strict=True)
@@ -112,7 +112,7 @@ def agreement(omegas, signal, place):
 
 
 def ascended(omegas, signal, place, n_steps, stride, decay, by=1e-6):
-    """Steps of given lengths along the gradient of the agreement, inside the box."""
+    """Move places by steps of given lengths along the gradient of the agreement, inside the box."""
     place = np.array(place, dtype=float)
     for _ in range(n_steps):
         gradient = np.array(
@@ -127,12 +127,12 @@ def ascended(omegas, signal, place, n_steps, stride, decay, by=1e-6):
 
 
 def raw_uniform(seed, n):
-    """Numbers in [0, 1) of PCG64's raw words, as fractions of 2^53."""
+    """Return numbers in [0, 1) from PCG64's raw words, multiples of 2^-53."""
     return [float(Fraction(int(word) >> 11, 1 << 53)) for word in np.random.PCG64(seed).random_raw(n)]
 
 
 def root_of(shape, spreads):
-    """The lower triangular A that spreads fill."""
+    """Return the lower triangular A that the spreads fill."""
     size = max(shape.rows) + 1
     root = np.zeros((size, size))
     for row, column, number in zip(shape.rows, shape.columns, shape.numbers, strict=True):
@@ -141,7 +141,7 @@ def root_of(shape, spreads):
 
 
 def expected_value(omega, shape, atoms):
-    """sum pi e^(i omega.mu - omega^T A A^T omega / 2)."""
+    """Return sum pi e^(i omega.mu - omega^T A A^T omega / 2)."""
     total = 0
     for centre, share, spreads in zip(*atoms, strict=True):
         root = root_of(shape, spreads)
@@ -150,7 +150,7 @@ def expected_value(omega, shape, atoms):
 
 
 def weighted_residuals(omegas, values, roots, shape, atoms):
-    """root (seen - expected): real parts, then imaginary ones."""
+    """Return root (observed - expected): real parts, then imaginary parts."""
     left = [
         root * (value - expected_value(omega, shape, atoms))
         for omega, value, root in zip(omegas, values, roots, strict=True)
@@ -159,7 +159,7 @@ def weighted_residuals(omegas, values, roots, shape, atoms):
 
 
 def residual_slopes(omegas, roots, shape, atoms, by=1e-6):
-    """Derivatives of root times expected, atom by atom: centre, share, spreads; by central differences."""
+    """Return derivatives of root times expected by component (centre, share, spreads), by central differences."""
     zeros = np.zeros(len(omegas))
     columns = []
     for atom in range(len(atoms.shares)):
@@ -175,7 +175,7 @@ def residual_slopes(omegas, roots, shape, atoms, by=1e-6):
 
 
 def particle_cells(points, weights, centres):
-    """Of particles at their nearest centre: labels, shares, spreads, leans and slopes, one by one."""
+    """Return labels, shares, spreads, imbalances and slopes of particles by nearest centre, one by one."""
     d, k = len(points[0]), len(centres)
     far = [[sum((x - c) * (x - c) for x, c in zip(p, centre, strict=True)) for centre in centres] for p in points]
     labels = [row.index(min(row)) for row in far]

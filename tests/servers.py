@@ -1,7 +1,7 @@
-"""The servers of `demo.servers` and the fleet over them, under the name that tests and benchmarks know them by."""
+"""Re-exports the servers and fleets of `devservers` for tests and benchmarks."""
 
-from demo.fleet import Fleet, Member
-from demo.servers import (
+from devservers.fleet import Fleet, Member
+from devservers.servers import (
     SCRATCH_PREFIX,
     PostgresServer,
     RedisServer,

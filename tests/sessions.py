@@ -1,4 +1,4 @@
-"""What a reader has open while they go through a page: one shell and one Python, in a directory of their own."""
+"""Sessions that run the code blocks of a page: one shell and one Python process in a temporary directory."""
 
 import os
 import select
@@ -25,10 +25,12 @@ for line in sys.stdin:
 
 
 class Interpreter:
-    """A program that is told one piece of code after the other, and keeps what they leave."""
+    """An interpreter process that runs blocks of code one after another and keeps its state."""
 
-    def __init__(self, command: list[str], tell: str, place: Path, environment: dict[str, str], out: IO[bytes]) -> None:
-        self._tell = tell
+    def __init__(
+        self, command: list[str], template: str, place: Path, environment: dict[str, str], out: IO[bytes]
+    ) -> None:
+        self._template = template
         self._acknowledged, acknowledging = os.pipe()
         self._process = subprocess.Popen(
             [each.replace("{fd}", str(acknowledging)) for each in command],
@@ -43,9 +45,9 @@ class Interpreter:
         os.close(acknowledging)
 
     def run(self, path: Path, seconds: float) -> bool:
-        """Whether the code in a file ran to its end."""
+        """Run the code in a file. Return whether it succeeded."""
         assert self._process.stdin is not None
-        self._process.stdin.write(self._tell.format(path=path, fd=self._fd).encode())
+        self._process.stdin.write(self._template.format(path=path, fd=self._fd).encode())
         self._process.stdin.flush()
         ready, _, _ = select.select([self._acknowledged], [], [], seconds)
         return bool(ready and os.read(self._acknowledged, 1))
@@ -59,12 +61,12 @@ class Interpreter:
 
 
 class Session:
-    """Runs a page's blocks in order; `said` is all that they printed.
+    """Runs the blocks of a page in order; `output` contains what they printed.
 
     Parameters
     ----------
     replaced : dict of str to str
-        What a page calls things, and what they are here, such as the service's address.
+        Texts of a page, and their replacements in this test, such as the address of the service.
     """
 
     def __init__(self, place: Path, environment: dict[str, str], replaced: dict[str, str]) -> None:
@@ -72,33 +74,33 @@ class Session:
         self._replaced = replaced
         self._scratch = place / ".blocks"
         self._scratch.mkdir()
-        self._said = (self._scratch / "said").open("wb")
+        self._output = (self._scratch / "output").open("wb")
         own = environment | {"HOME": str(place), "PYTHONUNBUFFERED": "1"}
         bash = ["bash", "--noprofile", "--norc", "-euo", "pipefail"]
-        self._shell = Interpreter(bash, "source {path} </dev/null\nprintf . >&{fd}\n", place, own, self._said)
+        self._shell = Interpreter(bash, "source {path} </dev/null\nprintf . >&{fd}\n", place, own, self._output)
         python = [sys.executable, "-c", _PYTHON, "{fd}"]
-        self._python = Interpreter(python, "{path}\n", place, own, self._said)
+        self._python = Interpreter(python, "{path}\n", place, own, self._output)
 
     def run(self, block: Block, seconds: float = 600.0) -> None:
         """Run a block of shell or Python."""
         text = block.text
-        for theirs, ours in self._replaced.items():
-            text = text.replace(theirs, ours)
+        for old, new in self._replaced.items():
+            text = text.replace(old, new)
         path = self._scratch / f"{block.page.replace('/', '-')}-{block.line}"
-        path.write_text("\n" * (block.line - 1) + text)  # so that a traceback has the page's lines
+        path.write_text("\n" * (block.line - 1) + text)  # gives tracebacks the line numbers of the page
         interpreter = self._python if block.language == "python" else self._shell
-        before = len(self.said)
+        before = len(self.output)
         began = time.monotonic()
         ran = interpreter.run(path, seconds)
         took = time.monotonic() - began
-        assert ran, f"{block.name} failed after {took:.0f} s\n{block.text}\nprinted:\n{self.said[before:]}"
+        assert ran, f"{block.name} failed after {took:.0f} s\n{block.text}\nprinted:\n{self.output[before:]}"
 
     @property
-    def said(self) -> str:
-        self._said.flush()
-        return (self._scratch / "said").read_text()
+    def output(self) -> str:
+        self._output.flush()
+        return (self._scratch / "output").read_text()
 
     def close(self) -> None:
         self._shell.close()
         self._python.close()
-        self._said.close()
+        self._output.close()

@@ -1,4 +1,4 @@
-"""Every block of code in the documents runs, or says why not and parses; a page's in order, as its reader goes."""
+"""Every block of code in the documents runs in the order of its page, or states why it does not run and parses."""
 
 import ast
 import json
@@ -20,8 +20,15 @@ from tests.blocks import PAGES, ROOT, SCRIPTS, SHELL, Block, blocks_of, found_in
 from tests.service.processes import environment, running, until
 from tests.sessions import Session
 
-# What may stand in the way of running a block here; a page says which, and adds what it likes.
-REASONS = ("needs Docker", "needs a cluster", "needs a release", "takes minutes", "is what the tests begin themselves")
+# The reasons not to run a block. A page names one and may add text.
+REASONS = (
+    "needs Docker",
+    "needs a cluster",
+    "needs a shuffler",
+    "needs a release",
+    "takes minutes",
+    "the tests start the service themselves",
+)
 MOST_NOT_RUN = 20
 START_SECONDS = 600.0
 
@@ -107,7 +114,7 @@ class TestRunning:
         alone.run(Block("page", 9, "python", "number = 41\n"))
         alone.run(Block("page", 12, "sh", 'echo "$NAME in ${PWD##*/}"\n'))
         alone.run(Block("page", 15, "python", "print(number + 1)\n"))
-        assert alone.said.splitlines() == ["ours in made", "42"]
+        assert alone.output.splitlines() == ["ours in made", "42"]
 
     @pytest.mark.parametrize(
         ("language", "text", "words"),
@@ -150,15 +157,14 @@ class Live:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A service whose worker is warm.
+    """Run a service with a warm worker.
 
-    The README waits for a job for half a minute, which does not suffice where its worker has
-    everything to compile first, on a machine that others use too.
+    docs/get-started.md waits half a minute for a job, which is too short for a worker that compiles on a busy machine.
     """
     home = tmp_path_factory.mktemp("documents") / ".sfumato"
     with running(home, "serve", "--port", "0", SFUMATO_WARM_KERNELS="true") as service:
         url, key = service.url(), (home / "admin.key").read_text().strip()
-        until(lambda: "child_ready" in service.log, START_SECONDS)
+        until(lambda: "job_process_ready" in service.log, START_SECONDS)
         with Client(url, key) as client:
             features = [Feature("east", 0, 10), Feature("north", 0, 10)]
             dataset = client.create_dataset("given", features, epsilon=2, min_reports=100)
@@ -176,17 +182,17 @@ def session(live: Live, tmp_path: Path) -> Iterator[Session]:
 
 
 def walked(session: Session, page: str) -> str:
-    """Run all of a page; what its blocks said. What a `print(…)  # this` promises is printed."""
+    """Run all blocks of a page, compare each `print(…)  # this` with its comment, and return the output."""
     for block in RUN[page]:
         if block.language in (*SHELL, "python"):
             kept_its_word(session, block)
-    return session.said
+    return session.output
 
 
 def kept_its_word(session: Session, block: Block) -> None:
-    before = len(session.said)
+    before = len(session.output)
     session.run(block)
-    printed = session.said[before:].splitlines()
+    printed = session.output[before:].splitlines()
     promised = re.findall(r"^ *print\(.*\)  # (.+)$", block.text, flags=re.MULTILINE)
     assert [line for line in promised if line not in printed] == [], f"{block.name} printed {printed}"
 
@@ -195,8 +201,8 @@ def has_code(page: str) -> bool:
     return any(block.language in (*SHELL, "python") for block in RUN[page])
 
 
-CHECKED = ("README.md", "docs/quickstart-app.md", "docs/quickstart-analyst.md", "docs/quickstart-officer.md")
-PLACES = [(2, 3), (5, 8), (7, 2)]  # of the README's people
+CHECKED = ("docs/get-started.md", "docs/tutorials/app.md", "docs/tutorials/notebook.md", "docs/tutorials/ledger.md")
+PLACES = [(2, 3), (5, 8), (7, 2)]  # the records of docs/get-started.md
 
 
 def nearest(centroid: list[float]) -> tuple[int, int]:
@@ -205,14 +211,13 @@ def nearest(centroid: list[float]) -> tuple[int, int]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
-@pytest.mark.ci
 class TestEveryPage:
     @pytest.mark.parametrize("page", [page for page in PAGES if has_code(page) and page not in CHECKED])
     def test_runs_word_for_word(self, session: Session, page: str) -> None:
         walked(session, page)
 
-    def test_the_readme_comes_to_what_it_says(self, session: Session) -> None:
-        said = walked(session, "README.md")
+    def test_the_first_steps_come_to_what_they_say(self, session: Session) -> None:
+        said = walked(session, "docs/get-started.md")
         result = json.loads((session.place / "result.json").read_text())
         assert result["rounds"][0]["n_reports"] == 20_001
         assert result["model"]["n_clusters"] == 3
@@ -226,19 +231,19 @@ class TestEveryPage:
         assert (session.place / "plot.svg").read_text().lstrip().startswith("<?xml")
 
     def test_an_app_reports_once(self, session: Session) -> None:
-        said = walked(session, "docs/quickstart-app.md")
+        said = walked(session, "docs/tutorials/app.md")
         assert said.splitlines() == ["sent 1.0", "already_answered 1.0", "cap_exceeded 0.0", "unreachable ()"]
         assert (session.place / "device.json").stat().st_mode & 0o777 == 0o600
 
     def test_an_analyst_finds_the_three_places(self, session: Session) -> None:
-        said = walked(session, "docs/quickstart-analyst.md")
+        said = walked(session, "docs/tutorials/notebook.md")
         assert "succeeded None" in said
         places = [(float(x), float(y)) for x, y in re.findall(r"people around \[([\d.]+) +([\d.]+)\s*\]", said)]
         assert sorted(nearest(list(place)) for place in places) == PLACES
         assert (session.place / "clusters.svg").read_text().lstrip().startswith("<?xml")
 
     def test_an_officer_sees_what_was_spent_and_by_whom(self, session: Session) -> None:
-        said = walked(session, "docs/quickstart-officer.md")
+        said = walked(session, "docs/tutorials/ledger.md")
         assert "budget_exhausted 1.0 1.5 2.0" in said
         assert re.search(r"^1 20\S+ grant 2000000000 ", said, flags=re.MULTILINE)
         assert re.search(r"^ds_\w+: \d+ entries, head \w{16}: ok$", said, flags=re.MULTILINE)

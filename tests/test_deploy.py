@@ -1,5 +1,6 @@
-"""The Kubernetes manifests: valid by Kubernetes' own schemas, true to each other and to the software."""
+"""The Kubernetes manifests: valid by Kubernetes' own schemas, consistent with each other and with the software."""
 
+import re
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -9,22 +10,25 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from models.settings import Settings
-from service import server
+from runtime.settings import Settings
 from service.app import create_app
-from service.metrics import GatewayMetrics
-from service.webhook_addresses import FIRST_FREE_PORT, NEVER, is_allowed
+from service.http.metrics import GatewayMetrics
+from service.server import server
+from service.webhooks.addresses import FIRST_FREE_PORT, NEVER, is_allowed
+from tools.image import PYTHON
 
-FOLDER = Path(__file__).parents[1] / "deploy" / "kubernetes"
-VERSIONS = ("1.29", "1.37")  # the oldest and the newest the schemas come for
-KEDA = "keda.sh/v1alpha1"  # its schema is not among them
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "deploy" / "kubernetes"
+PINNED = re.compile(r"[a-z]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}")
+VERSIONS = ("1.29", "1.37")  # oldest and newest version with schemas
+KEDA = "keda.sh/v1alpha1"  # without a schema
 WORKLOADS = {"gateway", "worker", "migrate"}
 
 Resource = dict[str, Any]
 
 
 def resources() -> list[Resource]:
-    """Every resource that is applied, in order."""
+    """Return all applied resources, in order."""
     (kustomization,) = list(yaml.safe_load_all((FOLDER / "kustomization.yaml").read_text()))
     return [
         resource for name in kustomization["resources"] for resource in yaml.safe_load_all((FOLDER / name).read_text())
@@ -36,7 +40,7 @@ def of_kind(kind: str) -> list[Resource]:
 
 
 def templates() -> dict[str, Resource]:
-    """Pod templates by component."""
+    """Return the pod templates by component."""
     found = [*of_kind("Deployment"), *of_kind("Job")]
     return {r["metadata"]["labels"]["app.kubernetes.io/component"]: r["spec"]["template"] for r in found}
 
@@ -47,16 +51,16 @@ def container(component: str) -> Resource:
 
 
 def environment(component: str) -> dict[str, Any]:
-    """What a pod's process is told, by name."""
-    told = {item["name"]: item for item in container(component).get("env", ())}
+    """Return the environment of a pod's process, by name."""
+    variables = {item["name"]: item for item in container(component).get("env", ())}
     maps = {r["metadata"]["name"]: r["data"] for r in of_kind("ConfigMap")}
     for source in container(component).get("envFrom", ()):
-        told |= maps[source["configMapRef"]["name"]]
-    return told
+        variables |= maps[source["configMapRef"]["name"]]
+    return variables
 
 
 def selectors(value: Any) -> Iterator[dict[str, str]]:
-    """Every selector of pods."""
+    """Yield all selectors of pods."""
     if isinstance(value, dict):
         if value.get("kind") == "Service":
             yield value["spec"]["selector"]
@@ -70,7 +74,23 @@ def selectors(value: Any) -> Iterator[dict[str, str]]:
             yield from selectors(item)
 
 
-class TestTheManifests:
+class TestImages:
+    def test_of_other_projects_are_pinned_by_digest(self) -> None:
+        compose = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"].values()
+        lines = (ROOT / "Dockerfile").read_text().splitlines()
+        (base,) = (line.split("=", 1)[1] for line in lines if line.startswith("ARG BASE_IMAGE="))
+        assert {line.split()[1] for line in lines if line.startswith("FROM ")} == {"${BASE_IMAGE}"}
+        for image in (base, *(service["image"] for service in compose if "build" not in service)):
+            assert PINNED.fullmatch(image), image
+
+    def test_of_the_manifests_are_our_own(self) -> None:
+        assert {container(component)["image"] for component in templates()} == {"sfumato"}
+
+    def test_are_tested_on_the_release_of_the_default_base(self) -> None:
+        assert f"ARG BASE_IMAGE=python:{PYTHON}-slim@" in (ROOT / "Dockerfile").read_text()
+
+
+class TestManifests:
     def test_are_all_applied(self) -> None:
         (kustomization,) = list(yaml.safe_load_all((FOLDER / "kustomization.yaml").read_text()))
         assert {*kustomization["resources"], "kustomization.yaml"} == {path.name for path in FOLDER.glob("*.yaml")}
@@ -82,13 +102,13 @@ class TestTheManifests:
         for resource in known:
             kubernetes_validate.validate(resource, version, strict=True)
 
-    def test_that_are_wrong_would_be_refused(self) -> None:
+    def test_wrong_manifests_are_refused(self) -> None:
         (deployment, *_) = of_kind("Deployment")
         deployment["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
         with pytest.raises(kubernetes_validate.ValidationError):
             kubernetes_validate.validate(deployment, VERSIONS[0], strict=True)
 
-    def test_select_pods_that_are_there(self) -> None:
+    def test_select_existing_pods(self) -> None:
         labels = [template["metadata"]["labels"] for template in templates().values()]
         found = list(selectors(resources()))
         assert len(found) >= 7
@@ -98,22 +118,22 @@ class TestTheManifests:
             mine = deployment["spec"]["template"]["metadata"]["labels"]
             assert deployment["spec"]["selector"]["matchLabels"] == mine
 
-    def test_scale_what_is_there(self) -> None:
+    def test_scale_existing_workloads(self) -> None:
         names = {deployment["metadata"]["name"] for deployment in of_kind("Deployment")}
         scalers = [*of_kind("HorizontalPodAutoscaler"), *of_kind("ScaledObject")]
         assert {scaler["spec"]["scaleTargetRef"]["name"] for scaler in scalers} == names
         assert all("replicas" not in deployment["spec"] for deployment in of_kind("Deployment"))
 
-    def test_scale_workers_by_a_metric_gateways_have(self) -> None:
+    def test_scale_workers_by_a_metric_of_the_gateways(self) -> None:
         (scaler,) = of_kind("ScaledObject")
         (trigger,) = scaler["spec"]["triggers"]
         metrics = GatewayMetrics()
-        metrics.watch("sfumato_jobs", "x", lambda: {"waiting": 1}, "state")
+        metrics.add_gauge("sfumato_jobs", "x", lambda: {"waiting": 1}, "state")
         assert "max by (state) (sfumato_jobs{" in trigger["metadata"]["query"]
         assert "sfumato_jobs" in {family.name for family in metrics.registry.collect()}
         assert scaler["spec"]["minReplicaCount"] >= 1
 
-    def test_hold_no_secret(self) -> None:
+    def test_contain_no_secret(self) -> None:
         assert of_kind("Secret") == []
         secret = {"database_url", "redis_url", "records_key"}
         for component in WORKLOADS:
@@ -122,22 +142,22 @@ class TestTheManifests:
                     assert set(item["valueFrom"]) == {"secretKeyRef"}
 
 
-class TestThePods:
-    def test_are_those_of_the_image(self) -> None:
+class TestPods:
+    def test_use_the_commands_of_the_image(self) -> None:
         assert set(templates()) == WORKLOADS
         assert {component: container(component)["args"] for component in WORKLOADS} == {
             component: [component] for component in WORKLOADS
         }
 
     @pytest.mark.parametrize("component", sorted(WORKLOADS))
-    def test_are_told_settings_that_exist_and_are_right(self, component: str) -> None:
+    def test_have_valid_settings(self, component: str) -> None:
         told = environment(component)
         assert {name.removeprefix("SFUMATO_").lower() for name in told} <= set(Settings.model_fields)
         plain = {name.removeprefix("SFUMATO_").lower(): value for name, value in told.items() if isinstance(value, str)}
         assert Settings.model_validate(plain)
 
     @pytest.mark.parametrize("component", sorted(WORKLOADS))
-    def test_may_do_nothing_but_their_work(self, component: str) -> None:
+    def test_have_no_privileges(self, component: str) -> None:
         pod = templates()[component]["spec"]
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -152,13 +172,13 @@ class TestThePods:
         assert "memory" in container(component)["resources"]["limits"]
 
     @pytest.mark.parametrize("component", sorted(WORKLOADS))
-    def test_write_where_they_may(self, component: str) -> None:
+    def test_write_only_to_their_volumes(self, component: str) -> None:
         volumes = {volume["name"]: volume for volume in templates()[component]["spec"]["volumes"]}
         mounts = container(component)["volumeMounts"]
         assert {mount["mountPath"] for mount in mounts} == {"/tmp"}  # noqa: S108 - where the image keeps its caches
         assert all("emptyDir" in volumes[mount["name"]] for mount in mounts)
 
-    def test_are_asked_on_routes_that_exist(self, tmp_path: Path) -> None:
+    def test_have_probes_of_existing_routes(self, tmp_path: Path) -> None:
         document = create_app(Settings(home=tmp_path)).openapi()
         probes = {name: value for name, value in container("gateway").items() if name.endswith("Probe")}
         assert set(probes) == {"startupProbe", "livenessProbe", "readinessProbe"}
@@ -166,7 +186,7 @@ class TestThePods:
             assert "get" in document["paths"][probe["httpGet"]["path"]]
             assert (probe["httpGet"]["path"] == "/readyz") == (name == "readinessProbe")
 
-    def test_listen_where_they_are_asked(self) -> None:
+    def test_listen_on_the_probed_ports(self) -> None:
         image = (FOLDER.parents[1] / "Dockerfile").read_text()
         ports = {port["name"]: port["containerPort"] for port in container("gateway")["ports"]}
         assert f"SFUMATO_PORT={ports['http']}" in image
@@ -181,7 +201,7 @@ class TestThePods:
                  for port in rule["ports"]}  # fmt: skip
         assert named == set(ports)
 
-    def test_may_send_webhooks_where_gateways_do_and_nowhere_else(self) -> None:
+    def test_may_send_webhooks_to_the_addresses_that_gateways_allow(self) -> None:
         (policy,) = (p for p in of_kind("NetworkPolicy") if p["metadata"]["name"] == "sfumato-webhooks")
         (rule,) = policy["spec"]["egress"]
         blocks = [each["ipBlock"] for each in rule["to"]]

@@ -1,4 +1,4 @@
-"""docs/errata.md: every line has a reason and names tests that are there."""
+"""Every line of docs/errata.md has a reason and names existing tests."""
 
 import ast
 import re
@@ -10,27 +10,27 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "errata.md"
 FOLDER = ROOT / "tests" / "clustering"
 
-# Section of the page -> where its tests are, if the line names no file.
+# Test file per section, for lines that name no file.
 SECTIONS = {
-    "AGCluster": FOLDER / "test_errata.py",
-    "mnFCM": FOLDER / "test_errata_mnfcm.py",
+    "AGCluster": FOLDER / "grids" / "test_errata.py",
+    "mnFCM": FOLDER / "centroids" / "test_errata_mnfcm.py",
     "DP bisecting": FOLDER / "central" / "test_errata_central.py",
     "Peers": FOLDER / "central" / "test_errata_peers.py",
 }
 
 
-def sections() -> dict[str, list[list[str]]]:
-    """The lines of each section's table, cell by cell."""
-    found = {}
+def read_sections() -> dict[str, list[list[str]]]:
+    """Return the table of each section as lists of cells."""
+    result = {}
     for section in re.split(r"^## ", PAGE.read_text(), flags=re.M)[1:]:
         lines = [line for line in section.splitlines() if line.startswith("|") and not line.startswith("|---")]
         cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[1:]]
-        found[section.splitlines()[0]] = cells
-    return found
+        result[section.splitlines()[0]] = cells
+    return result
 
 
-def names_of(path: Path) -> set[str]:
-    """Names of tests: `TestX`, `TestX::test_y`, `test_y`."""
+def list_tests(path: Path) -> set[str]:
+    """Return the names of tests: `TestX`, `TestX::test_y`, `test_y`."""
     names = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef):
@@ -41,35 +41,35 @@ def names_of(path: Path) -> set[str]:
     return {name for name in names if "test_" in name or name.startswith("Test")}
 
 
-def are_there(named: str, path: Path) -> bool:
-    """Whether a file has a test of this name; a star at its end stands for the rest of it."""
-    start = named.removesuffix("*")
-    return any(name == named or (named.endswith("*") and name.startswith(start)) for name in names_of(path))
+def has_test(name: str, path: Path) -> bool:
+    """Return whether a file has a test with this name. A star at the end matches any rest."""
+    start = name.removesuffix("*")
+    return any(test == name or (name.endswith("*") and test.startswith(start)) for test in list_tests(path))
 
 
 @pytest.mark.parametrize("title", SECTIONS)
-class TestEveryLine:
+class TestLines:
     def lines(self, title: str) -> list[list[str]]:
-        (cells,) = [cells for heading, cells in sections().items() if heading.startswith(title)]
+        (cells,) = [cells for heading, cells in read_sections().items() if heading.startswith(title)]
         return cells
 
-    def test_says_what_is_printed_what_is_wrong_what_is_done_and_what_holds_it(self, title: str) -> None:
+    def test_every_line_has_four_cells(self, title: str) -> None:
         lines = self.lines(title)
         assert len(lines) >= 6
         assert [line for line in lines if len(line) != 4 or not all(line)] == []
 
-    def test_names_tests_that_are_there(self, title: str) -> None:
+    def test_named_tests_exist(self, title: str) -> None:
         for line in self.lines(title):
             file = re.search(r" in `(test_\w+\.py)`$", line[3])
             path = next(FOLDER.rglob(file[1])) if file else SECTIONS[title]
-            named = re.findall(r"`((?:Test|test_)[\w:]+\*?)`(?!\.py)", line[3].removesuffix(file[0] if file else ""))
-            assert named, line
-            kind = named[0].partition("::")[0]
-            for name in named:
-                whole = f"{kind}::{name}" if name.startswith("test_") else name
-                assert are_there(whole, path), (whole, path.name)
+            names = re.findall(r"`((?:Test|test_)[\w:]+\*?)`(?!\.py)", line[3].removesuffix(file[0] if file else ""))
+            assert names, line
+            kind = names[0].partition("::")[0]
+            for name in names:
+                full_name = f"{kind}::{name}" if name.startswith("test_") else name
+                assert has_test(full_name, path), (full_name, path.name)
 
-    def test_is_counted_at_the_head_of_the_page(self, title: str) -> None:
+    def test_the_head_of_the_page_counts_the_lines(self, title: str) -> None:
         head = re.split(r"^## ", PAGE.read_text(), flags=re.M)[0]
         rows = [line.split("|")[1:-1] for line in head.splitlines() if line.startswith("| [")]
         counted = dict(zip(SECTIONS, [int(row[1]) for row in rows], strict=True))
@@ -77,12 +77,12 @@ class TestEveryLine:
 
 
 def test_every_section_is_known() -> None:
-    assert len(sections()) == len(SECTIONS)
-    assert all(any(heading.startswith(title) for title in SECTIONS) for heading in sections())
+    assert len(read_sections()) == len(SECTIONS)
+    assert all(any(heading.startswith(title) for title in SECTIONS) for heading in read_sections())
 
 
-def test_a_name_that_is_not_there_is_found_out() -> None:
+def test_an_unknown_name_is_detected() -> None:
     path = SECTIONS["Peers"]
-    assert are_there("TestDiffprivlib::test_a_record_*", path)
-    assert not are_there("TestDiffprivlib::test_a_planet_*", path)
-    assert not are_there("TestDiffprivlib::test_a_record_", path)
+    assert has_test("TestDiffprivlib::test_a_record_*", path)
+    assert not has_test("TestDiffprivlib::test_a_planet_*", path)
+    assert not has_test("TestDiffprivlib::test_a_record_", path)

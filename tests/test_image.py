@@ -20,8 +20,8 @@ import httpx
 import numpy as np
 import pytest
 
-from sfumato.bulk import perturb_records
-from sfumato.client import Client
+from sfumato.api.client import Client
+from sfumato.device.bulk import perturb_records
 from sfumato.specs import Feature, UniformGrid
 from tests.service.processes import until
 
@@ -53,14 +53,14 @@ def dockerfile() -> list[str]:
 
 
 def image_environment() -> dict[str, str]:
-    """What the last stage sets, but for the path."""
+    """Return the settings of the last stage, except the path."""
     lines = dockerfile()[max(n for n, line in enumerate(dockerfile()) if line.startswith("FROM ")) :]
     words = [word for line in lines if line.startswith("ENV ") for word in shlex.split(line)[1:]]
     return {name: value for name, value in (word.split("=", 1) for word in words) if name != "PATH"}
 
 
 class Image:
-    """Runs commands as the image would."""
+    """An environment that runs commands like the image."""
 
     def __init__(self, scratch: Path) -> None:
         self._log = scratch / "log"
@@ -102,7 +102,7 @@ class Image:
             )
 
     def run(self, *arguments: str, **settings: str) -> str:
-        """What it says, once it has ended well."""
+        """Return the output of a successful command."""
         assert self.begin(*arguments, **settings).wait(600) == 0, self.log
         return self.out.read_text()
 
@@ -112,7 +112,7 @@ class Image:
 
     @contextmanager
     def running(self, *arguments: str, **settings: str) -> Iterator["subprocess.Popen[bytes]"]:
-        """A command that is ended at the end, in good order."""
+        """Run a command and stop it gracefully at the end."""
         process = self.begin(*arguments, **settings)
         try:
             yield process
@@ -121,7 +121,7 @@ class Image:
             process.wait(120)
 
     def url(self) -> str:
-        """What the command that was begun last listens on."""
+        """Return the address of the last command."""
         return str(until(lambda: re.search(r"Sfumato listens on (\S+)", self.out.read_text()))[1])
 
 
@@ -168,7 +168,6 @@ class TestConditions:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 class TestCommands:
     def test_bring_a_job_to_its_result(self, image: Image, fresh_postgres_url: str, redis_url: str) -> None:
         settings = {"SFUMATO_DATABASE_URL": fresh_postgres_url, "SFUMATO_REDIS_URL": redis_url}
@@ -194,15 +193,16 @@ class TestCommands:
                     cache = Path("/proc", str(worker.pid), "root", "tmp", "numba")
                     assert list(cache.rglob("*.nbi")), image.log
         assert "Traceback" not in image.log
-        assert image.begin("-c", self.health_check(), SFUMATO_PORT="1").wait(600) != 0  # nobody listens
+        assert image.begin("-c", self.health_check(), SFUMATO_PORT="1").wait(600) != 0  # no server listens
 
     def health_check(self) -> str:
-        """The Dockerfile's program."""
-        (check,) = re.findall(r'HEALTHCHECK .*CMD \["python", "-c", (".*")\]', "\n".join(dockerfile()))
-        return check[1:-1].replace('\\"', '"')
+        """Return the health check of the last stage of the Dockerfile, the gateway's."""
+        checks = re.findall(r'HEALTHCHECK .*CMD \["python", "-c", (".*")\]', "\n".join(dockerfile()))
+        return str(checks[-1])[1:-1].replace('\\"', '"')
 
     def test_serve_everything_from_the_data_directory(self, image: Image) -> None:
         with image.running("-m", "service.cli", "serve"):
             url = image.url()
             until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
-            assert f"kept in {image.data}/admin.key" in image.out.read_text()
+            assert f"admin key    in {image.data}/admin.key" in image.out.read_text()
+            assert "sfk_" not in image.out.read_text()

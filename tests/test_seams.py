@@ -1,10 +1,10 @@
-"""All randomness of what is shipped comes through two seams, and what looks for it misses no form of it."""
+"""Shipped code uses randomness only from allowed modules, and the search for randomness finds every form."""
 
 from pathlib import Path
 
 import pytest
 
-from audit.randomness import ALLOWED, CHECKS, PACKAGES, faults, found_in, sources
+from audit.checks.randomness import ALLOWED, CHECKS, PACKAGES, find_faults, find_randomness, read_sources
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,21 +36,21 @@ FORMS = {
     "import torch": "torch",
     "from torch.distributions import Laplace": "torch",
     "import jax.random": "jax",
-    "import ssl\nssl.RAND_bytes(8)": "another library's",
-    "from cryptography.fernet import Fernet\nFernet.generate_key()": "another library's",
+    "import ssl\nssl.RAND_bytes(8)": "third-party randomness",
+    "from cryptography.fernet import Fernet\nFernet.generate_key()": "third-party randomness",
     "seed = hash('a text')": "hash()",
     "__import__('random')": "random",
     "import importlib\nimportlib.import_module('numpy.random')": "numpy.random",
     "import numpy as np\ngetattr(np, 'random')": "numpy.random",
     "import os\ngetattr(os, 'urandom')": "os.urandom",
-    "from clustering.seeded_entropy import SeededEntropy": "SeededEntropy",
+    "from clustering.random import SeededEntropy": "SeededEntropy",
     "from clustering.simulate import SeededEntropy as S": "SeededEntropy",
     "from clustering import simulate\nsimulate.SeededEntropy(0)": "SeededEntropy",
     "def f():\n    if True:\n        import random": "random",
 }
 HARMLESS = (
-    "from sfumato.entropy import SystemEntropy\nSystemEntropy().words(3)",
-    "from clustering import noise\nnoise.discrete_laplace(scale, 3, entropy)",
+    "from sfumato.privacy.entropy import SystemEntropy\nSystemEntropy().words(3)",
+    "from clustering.central import noise\nnoise.discrete_laplace(scale, 3, entropy)",
     "randomised = 'random'",
     "'''import random'''",
     "from sfumato.mechanisms import design",
@@ -59,18 +59,18 @@ HARMLESS = (
 )
 
 
-class TestWhatIsShipped:
-    def test_draws_through_the_two_seams_alone(self) -> None:
-        assert faults(sources()) == []
+class TestShippedCode:
+    def test_randomness_comes_only_from_allowed_modules(self) -> None:
+        assert find_faults(read_sources()) == []
 
-    def test_is_all_looked_at(self) -> None:
+    def test_every_shipped_file_is_read(self) -> None:
         roots = {package: ROOT / package for package in PACKAGES} | {"sfumato": ROOT / "sdk" / "python" / "sfumato"}
         expected = {
             f"{package}/{path.relative_to(root).as_posix()}"
             for package, root in roots.items()
             for path in root.rglob("*.py")
         }
-        assert set(sources()) == expected
+        assert set(read_sources()) == expected
         assert len(expected) > 150
 
     def test_every_exception_has_a_reason(self) -> None:
@@ -78,35 +78,37 @@ class TestWhatIsShipped:
         assert len(ALLOWED) < 25
 
     def test_no_released_number_may_be_seeded(self) -> None:
-        """Seeded words: in simulations, comparators and warm-up, and nowhere in `models` and `service`."""
+        """Allow seeded words only in simulations, comparisons and warm-up."""
         seeded = {path for path, form in ALLOWED if form in {"SeededEntropy", "numpy.random"}}
         assert not [path for path in seeded if path.startswith(("models/", "service/", "sfumato/"))]
-        assert [path for path in seeded if path.startswith("workers/")] == ["workers/warm.py"]
+        assert [path for path in seeded if path.startswith("workers/")] == ["workers/kernels/warmup.py"]
 
 
-class TestTheSearch:
+class TestSearch:
     @pytest.mark.parametrize("source", FORMS)
-    def test_finds_each_form(self, source: str) -> None:
-        assert FORMS[source] in found_in(source)
-        planted = faults(sources() | {"models/planted.py": source})
-        assert f"models/planted.py: {FORMS[source]} beside the seams" in planted
+    def test_each_form_is_found(self, source: str) -> None:
+        assert FORMS[source] in find_randomness(source)
+        planted = find_faults(read_sources() | {"models/planted.py": source})
+        assert f"models/planted.py: {FORMS[source]} is not allowed" in planted
 
     @pytest.mark.parametrize("source", HARMLESS)
-    def test_finds_nothing_in_what_is_harmless(self, source: str) -> None:
-        assert found_in(source) == set()
+    def test_harmless_code_has_no_finding(self, source: str) -> None:
+        assert find_randomness(source) == set()
 
-    def test_an_exception_holds_for_one_file_and_one_form(self) -> None:
-        texts = sources()
-        both = texts["models/tenant.py"] + "\nimport random\n"
-        assert faults(texts | {"models/tenant.py": both}) == ["models/tenant.py: random beside the seams"]
-        moved = {"models/db.py": "", "models/dbs.py": texts["models/db.py"]}
-        assert faults(texts | moved) == [
-            "models/dbs.py: secrets beside the seams",
-            "models/db.py: secrets is allowed and not there",
+    def test_an_exception_allows_one_form_in_one_file(self) -> None:
+        texts = read_sources()
+        both = texts["models/identity/keys.py"] + "\nimport random\n"
+        assert find_faults(texts | {"models/identity/keys.py": both}) == [
+            "models/identity/keys.py: random is not allowed"
+        ]
+        moved = {"models/database/engine.py": "", "models/dbs.py": texts["models/database/engine.py"]}
+        assert find_faults(texts | moved) == [
+            "models/dbs.py: secrets is not allowed",
+            "models/database/engine.py: secrets is allowed but not used",
         ]
 
-    def test_the_check_says_the_same(self) -> None:
+    def test_the_check_of_the_audit_agrees(self) -> None:
         (check,) = CHECKS
-        (found,) = check.run(None)  # type: ignore[arg-type]
-        assert found.holds
-        assert found.trials == len(sources())
+        (finding,) = check.run(None)  # type: ignore[arg-type]
+        assert finding.holds
+        assert finding.trials == len(read_sources())

@@ -1,4 +1,4 @@
-"""The tests' own servers start, listen on 127.0.0.1 alone, and end with whoever began them."""
+"""The servers of the tests start, listen only on 127.0.0.1, and end with their process."""
 
 import json
 import os
@@ -19,8 +19,8 @@ import pytest
 import redis
 from sqlalchemy import create_engine, inspect, text
 
-from demo import servers
-from demo.servers import (
+from devservers import servers
+from devservers.servers import (
     SCRATCH_PREFIX,
     PostgresServer,
     RedisServer,
@@ -29,23 +29,22 @@ from demo.servers import (
     postgres_installations,
     redis_installations,
 )
+from tests.service.processes import is_running
 
 Server = PostgresServer | RedisServer
 
 
 def listening(pid: int) -> set[str]:
-    """Addresses on which a process listens."""
+    """Return the addresses on which a process listens."""
     connections = psutil.Process(pid).net_connections(kind="inet")
     return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
 def wait_until_gone(pid: int, seconds: float = 120) -> bool:
+    """Wait until a process is gone or a zombie, and return whether it is."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
+        if not is_running(pid):
             return True
         time.sleep(0.02)
     return False
@@ -65,22 +64,22 @@ def query(url: str, statement: str) -> object:
     ]
 )
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Each server this machine can start, begun."""
+    """Return a running server of each installation on this machine."""
     kind, installation = request.param
-    begun = kind(installation=installation)
+    running = kind(installation=installation)
     try:
-        begun.start()
-        yield begun
+        running.start()
+        yield running
     finally:
-        begun.stop()
+        running.stop()
 
 
 class TestServers:
-    def test_both_can_be_had(self) -> None:
-        assert postgres_installations(), "no PostgreSQL: see the message of ServerMissing in demo/servers.py"
-        assert redis_installations(), "no Redis: see the message of ServerMissing in demo/servers.py"
+    def test_both_are_installed(self) -> None:
+        assert postgres_installations(), "no PostgreSQL: see the message of ServerMissing in devservers/servers.py"
+        assert redis_installations(), "no Redis: see the message of ServerMissing in devservers/servers.py"
 
-    def test_they_listen_on_loopback_alone_ask_for_a_password_and_end(self, server: Server) -> None:
+    def test_listen_on_loopback_require_a_password_and_stop(self, server: Server) -> None:
         assert server.process is not None
         pid, scratch = server.process.pid, server._scratch
         assert listening(pid) == {"127.0.0.1"}
@@ -97,14 +96,14 @@ class TestServers:
         assert not psutil.pid_exists(pid)
         assert not scratch.exists()
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
-    def test_they_end_when_their_parent_is_killed(self) -> None:
+    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a parent's death")
+    def test_end_with_a_killed_parent(self) -> None:
         script = (
             "import json, time\n"
-            "from demo.servers import PostgresServer, RedisServer\n"
-            "begun = [PostgresServer(), RedisServer()]\n"
-            "for server in begun: server.start()\n"
-            "print(json.dumps([server.process.pid for server in begun]), flush=True)\n"
+            "from devservers.servers import PostgresServer, RedisServer\n"
+            "started = [PostgresServer(), RedisServer()]\n"
+            "for server in started: server.start()\n"
+            "print(json.dumps([server.process.pid for server in started]), flush=True)\n"
             "time.sleep(600)\n"
         )
         root = Path(__file__).parents[1]
@@ -118,12 +117,12 @@ class TestServers:
         assert alive == [True, True]
         assert [wait_until_gone(pid) for pid in pids] == [True, True]
         assert len(scratch) == 2
-        again = RedisServer()  # the next to begin tidies up
+        again = RedisServer()  # the next server deletes the folders
         again.start()
         again.stop()
         assert not any(path.exists() for path in scratch)
 
-    def test_a_taken_port_is_no_obstacle(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_use_another_port_if_theirs_is_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         first, second = RedisServer(), RedisServer()
         try:
             first.start()
@@ -135,7 +134,7 @@ class TestServers:
             first.stop()
             second.stop()
 
-    def test_a_missing_binary_is_an_error_that_says_what_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_binary_is_an_error_with_advice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(servers, "postgres_installations", list)
         monkeypatch.setattr(servers, "redis_installations", list)
         with pytest.raises(ServerMissing, match="SFUMATO_TEST_POSTGRES_URL"):
@@ -167,12 +166,12 @@ class TestFixtures:
     def test_no_two_tests_share_a_database(self, empty_database_url: str, round_: int) -> None:
         engine = create_engine(empty_database_url)
         with engine.begin() as connection:
-            connection.execute(text("CREATE TABLE mine (a int)"))  # fails where the other round's is seen
+            connection.execute(text("CREATE TABLE mine (a int)"))  # fails if the databases are the same
         engine.dispose()
         assert tables(empty_database_url) == ["mine"]
 
     @pytest.mark.parametrize("round_", [1, 2])
-    def test_no_two_tests_share_what_is_in_redis(self, redis_url: str, round_: int) -> None:
+    def test_no_two_tests_share_entries_of_redis(self, redis_url: str, round_: int) -> None:
         with closing(redis.Redis.from_url(redis_url)) as client:
             assert client.dbsize() == 0
             client.set("mine", round_)

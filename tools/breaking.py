@@ -1,12 +1,11 @@
-"""What of an OpenAPI document breaks its users: `python tools/breaking.py OLD NEW` names every such change.
+"""List the changes of an OpenAPI document that break clients: `python tools/breaking.py OLD NEW`.
 
-Direction decides. What clients send may only be asked less of: nothing new required, nothing narrower. What they
-are answered may only be promised more of: nothing gone, nothing wider. A new value of an enum that is answered is
-wider, and so is a new member of a union: generated clients refuse what they do not know. A new member of an answered
-object, a new optional member, parameter, operation or refusal (4xx, 5xx: a problem like the others) is an addition.
+The direction decides. A request may not get stricter: no new required member, no narrower range. A response may not get
+looser: no removed member, no wider range. A new enum value or union member in a response is wider, because generated
+clients reject unknown values. A new member of a response, a new optional member or parameter, a new operation and a new
+error status (4xx, 5xx) are additions.
 
-    0  nothing breaks
-    1  something does; a line for each
+The exit status is 0 if nothing breaks, else 1. Each breaking change is printed on a line.
 """
 
 import json
@@ -28,14 +27,14 @@ Json = dict[str, Any]
 
 
 class Comparison:
-    """Two documents."""
+    """Comparison of two OpenAPI documents."""
 
     def __init__(self, old: Json, new: Json) -> None:
         self.old, self.new = old, new
         self._under_way: set[tuple[int, int, bool]] = set()
 
     def changes(self) -> Iterator[str]:
-        """Each change that breaks somebody, and where."""
+        """Yield each breaking change with its place."""
         for path, methods in self.old["paths"].items():
             for method in METHODS:
                 if method not in methods:
@@ -43,7 +42,7 @@ class Comparison:
                 before, after = methods[method], self.new["paths"].get(path, {}).get(method)
                 at = f"{method.upper()} {path}"
                 if after is None:
-                    yield f"{at}: the operation is gone"
+                    yield f"{at}: the operation was removed"
                 else:
                     yield from self._operation(before, after, at)
 
@@ -51,26 +50,26 @@ class Comparison:
         if old.get("operationId") != new.get("operationId"):
             yield f"{at}: its operationId was {old.get('operationId')} and is {new.get('operationId')}"
         if old.get("tags") != new.get("tags"):
-            yield f"{at}: its tag, by which clients group it, changed"
+            yield f"{at}: its tag changed"
         yield from self._security(old, new, at)
         yield from self._parameters(old, new, at)
         yield from self._body(old.get("requestBody"), new.get("requestBody"), at)
         for status, response in old.get("responses", {}).items():
             after = new.get("responses", {}).get(status)
             if after is None:
-                yield f"{at}: the answer {status} is gone"
+                yield f"{at}: the response {status} was removed"
             else:
                 yield from self._response(self._of(self.old, response), self._of(self.new, after), f"{at} {status}")
         for status in new.get("responses", {}).keys() - old.get("responses", {}).keys():
             if not status.startswith(("4", "5")):
-                yield f"{at}: may now answer {status}"
+                yield f"{at}: may now respond {status}"
 
     def _security(self, old: Json, new: Json, at: str) -> Iterator[str]:
-        """Whoever was let in still is: each alternative of old has one of new that asks for no more."""
+        """Check that each old security requirement satisfies a new one."""
         before = old.get("security", self.old.get("security")) or [{}]
         after = new.get("security", self.new.get("security")) or [{}]
         for way in before:
-            if not any(_asks_no_more(need, way) for need in after):
+            if not any(_is_satisfied(need, way) for need in after):
                 yield f"{at}: needs more than {' and '.join(way) or 'nothing'}"
         schemes = [document.get("components", {}).get("securitySchemes", {}) for document in (self.old, self.new)]
         for name in {name for way in before for name in way}:
@@ -121,10 +120,10 @@ class Comparison:
     # ---- schemas ----
 
     def _schema(self, old: Json, new: Json, at: str, *, sent: bool) -> Iterator[str]:
-        """Sent: what fitted old must fit new. Answered: what fits new must have fitted old."""
+        """Compare two schemas. If sent, old values must fit the new schema; else new values must fit the old one."""
         old, new = self._of(self.old, old), self._of(self.new, new)
         pair = (id(old), id(new), sent)
-        if pair in self._under_way:  # a schema within itself
+        if pair in self._under_way:  # a recursive schema
             return
         self._under_way.add(pair)
         try:
@@ -139,25 +138,25 @@ class Comparison:
             return
         tag = self._tag(self.old, old)
         if tag != self._tag(self.new, new):
-            yield f"{at}: the member that tells the kinds apart changed"
-        # whoever is to be understood needs one on the other side that understands it
-        spoken, heard = (before, after) if sent else (after, before)
-        for branch in spoken:
+            yield f"{at}: the discriminator changed"
+        # each branch of the producer needs a branch of the consumer that accepts it
+        produced, accepted = (before, after) if sent else (after, before)
+        for branch in produced:
             tries = []
-            for candidate in heard:
+            for candidate in accepted:
                 pair = (branch, candidate) if sent else (candidate, branch)
                 tries.append(list(self._schema(*pair, at, sent=sent)))
             if not any(not found for found in tries):
                 closest = min(tries, key=len, default=[])
                 name = _name(branch, tag)
-                if len(heard) == 1 or any(_name(one, tag) == name for one in heard):
-                    same = [found for one, found in zip(heard, tries, strict=True) if _name(one, tag) == name]
+                if len(accepted) == 1 or any(_name(one, tag) == name for one in accepted):
+                    same = [found for one, found in zip(accepted, tries, strict=True) if _name(one, tag) == name]
                     yield from (same[0] if same else closest)
                 else:
                     yield f"{at}: the kind {name} is {'gone' if sent else 'new'}"
 
     def _union(self, document: Json, schema: Json) -> list[Json]:
-        """A union's kinds; null beside a type is one as well."""
+        """Return the branches of a union. A list of types is a union too."""
         for word in ("oneOf", "anyOf"):
             if word in schema:
                 return [kind for branch in schema[word] for kind in self._union(document, self._of(document, branch))]
@@ -166,31 +165,31 @@ class Comparison:
         return [schema]
 
     def _tag(self, document: Json, schema: Json) -> str | None:
-        """The member that tells a union's kinds apart, also of a union within it."""
-        if told := schema.get("discriminator"):
-            return str(told["propertyName"])
+        """Return the discriminator of a union or of a union within it."""
+        if discriminator := schema.get("discriminator"):
+            return str(discriminator["propertyName"])
         branches = [self._of(document, one) for word in ("oneOf", "anyOf") for one in schema.get(word, ())]
         return next((tag for one in branches if (tag := self._tag(document, one))), None)
 
     def _alike(self, old: Json, new: Json, at: str, *, sent: bool) -> Iterator[str]:
-        spoken, heard = (old, new) if sent else (new, old)  # whatever is spoken must be heard
-        if not _is_type_within(spoken.get("type"), heard.get("type")):
+        produced, accepted = (old, new) if sent else (new, old)  # each produced value must be accepted
+        if not _is_type_within(produced.get("type"), accepted.get("type")):
             yield f"{at}: the type was {old.get('type')} and is {new.get('type')}"
             return
-        values, allowed = _values(spoken), _values(heard)
+        values, allowed = _values(produced), _values(accepted)
         if allowed is not None and (values is None or any(value not in allowed for value in values)):
             odd = "anything" if values is None else ", ".join(json.dumps(one) for one in values if one not in allowed)
             yield f"{at}: {odd} {'is no longer taken' if sent else 'may now be answered'}"
-        is_listed = values is not None  # then bounds say nothing that the list does not
-        said = "narrower than it was" if sent else "wider than it was"
+        is_listed = values is not None  # the list makes bounds irrelevant
+        change = "narrower than it was" if sent else "wider than it was"
         for words, is_beyond, unbounded in ((LOWER, operator.lt, -math.inf), (UPPER, operator.gt, math.inf)):
             for word in words:
-                if word in heard and not is_listed and is_beyond(spoken.get(word, unbounded), heard[word]):
-                    yield f"{at}: {word} is {said}"
+                if word in accepted and not is_listed and is_beyond(produced.get(word, unbounded), accepted[word]):
+                    yield f"{at}: {word} is {change}"
         for word in EXACT:
-            if word in heard and not is_listed and spoken.get(word) != heard[word]:
+            if word in accepted and not is_listed and produced.get(word) != accepted[word]:
                 yield f"{at}: {word} was {old.get(word)!r} and is {new.get(word)!r}"
-        if "items" in heard:
+        if "items" in accepted:
             yield from self._schema(old.get("items", {}), new.get("items", {}), f"{at}[]", sent=sent)
         yield from self._members(old, new, at, sent=sent)
 
@@ -219,7 +218,7 @@ class Comparison:
 
     @staticmethod
     def _of(document: Json, part: Json) -> Json:
-        """A part, its reference followed."""
+        """Return a part of a document with its reference resolved."""
         while "$ref" in part:
             found: Any = document
             for step in part["$ref"][2:].split("/"):
@@ -228,13 +227,13 @@ class Comparison:
         return part
 
 
-def _asks_no_more(need: Json, way: Json) -> bool:
-    """Whether who came this way has all that is needed now."""
+def _is_satisfied(need: Json, way: Json) -> bool:
+    """Return whether the old requirement `way` satisfies the new requirement `need`."""
     return all(name in way and set(scopes) <= set(way[name]) for name, scopes in need.items())
 
 
 def _values(schema: Json) -> list[Any] | None:
-    """What an enum or a constant allows; none where there is no end to it."""
+    """Return the values of an enum or a constant, or None if the values are unlimited."""
     if "const" in schema:
         return [schema["const"]]
     values: list[Any] | None = schema.get("enum")
@@ -246,24 +245,24 @@ def _is_type_within(kind: str | None, other: str | None) -> bool:
 
 
 def _name(schema: Json, tag: str | None) -> str:
-    """What to call a kind of a union."""
-    told = schema.get("properties", {}).get(tag, {}) if tag else {}
-    return str(told.get("const", schema.get("type", "unnamed")))
+    """Return the name of a branch of a union."""
+    member = schema.get("properties", {}).get(tag, {}) if tag else {}
+    return str(member.get("const", schema.get("type", "unnamed")))
 
 
 def last_release(root: Path) -> str | None:
-    """The newest tag `v*` that this commit comes after; none before the first release."""
-    asked = ["git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]
-    found = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=False)
+    """Return the newest tag `v*` before this commit, or None before the first release."""
+    command = ["git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]
+    found = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     return found.stdout.strip() if found.returncode == 0 else None
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
 def main(arguments: list[str]) -> int:
-    """Compare two files; without arguments, the committed document with the last release's."""
+    """Compare two files; without arguments, the document of the last release and the committed one."""
     if len(arguments) == 2:
         texts = [Path(argument).read_text() for argument in arguments]
         what = " and ".join(arguments)
@@ -271,7 +270,7 @@ def main(arguments: list[str]) -> int:
         root = Path(__file__).parents[1]
         release = last_release(root)
         if release is None:
-            _say("there is no release (no tag v*) to compare with: nothing was checked")
+            _print("no release (tag v*) to compare with; nothing was checked")
             return 0
         shown = ["git", "show", f"{release}:{COMMITTED}"]
         texts = [
@@ -284,8 +283,8 @@ def main(arguments: list[str]) -> int:
         return 2
     found = list(dict.fromkeys(Comparison(*map(json.loads, texts)).changes()))
     for change in found:
-        _say(change)
-    _say(f"{what}: {len(found) or 'no'} breaking change{'' if len(found) == 1 else 's'}")
+        _print(change)
+    _print(f"{what}: {len(found) or 'no'} breaking change{'' if len(found) == 1 else 's'}")
     return 1 if found else 0
 
 

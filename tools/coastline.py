@@ -1,8 +1,7 @@
-"""Makes the SDK's coastline: `npm pack world-atlas@2.0.2 && python tools/coastline.py world-atlas-2.0.2.tgz`.
+"""Write the SDK's coastline: `npm pack world-atlas@2.0.2 && python tools/coastline.py world-atlas-2.0.2.tgz`.
 
-The package holds Natural Earth's 1:110m land as TopoJSON: arcs, quantised, each point as a step from the one before.
-Written are its outer and inner rings, rounded to a tenth of a degree, without the points that then fall together:
-the same bytes from the same package.
+The package contains the 1:110m land of Natural Earth as TopoJSON: quantised arcs with delta-encoded points. The output
+has its outer and inner rings, rounded to a tenth of a degree, without duplicate points. The output is reproducible.
 """
 
 import json
@@ -11,17 +10,17 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-OUT = Path(__file__).parents[1] / "sdk" / "python" / "sfumato" / "coastline.json"
+OUT = Path(__file__).parents[1] / "sdk" / "python" / "sfumato" / "model" / "coastline.json"
 MEMBER, LICENCE = "package/land-110m.json", "package/LICENSE"
 MAX_BYTES = 60_000
-MIN_POINTS = 4  # a ring of fewer has no area
+MIN_POINTS = 4  # a ring with fewer points has no area
 
 Json = dict[str, Any]
 Point = tuple[float, float]
 
 
-def arcs(topology: Json) -> list[list[Point]]:
-    """Every arc in degrees."""
+def read_arcs(topology: Json) -> list[list[Point]]:
+    """Return the arcs in degrees."""
     (x_scale, y_scale), (x_origin, y_origin) = topology["transform"]["scale"], topology["transform"]["translate"]
     found = []
     for steps in topology["arcs"]:
@@ -34,14 +33,14 @@ def arcs(topology: Json) -> list[list[Point]]:
     return found
 
 
-def rings(topology: Json) -> list[list[int]]:
-    """Every ring as x, y, x, y ... in tenths of a degree."""
-    lines, found = arcs(topology), []
+def read_rings(topology: Json) -> list[list[int]]:
+    """Return the rings as x, y, x, y ... in tenths of a degree."""
+    lines, found = read_arcs(topology), []
     for geometry in topology["objects"]["land"]["geometries"]:
         for polygon in geometry["arcs"]:
             for parts in polygon:
                 ring: list[tuple[int, int]] = []
-                for part in parts:  # ~i is arc i backwards
+                for part in parts:  # ~i is the reversed arc i
                     for x, y in lines[part] if part >= 0 else lines[~part][::-1]:
                         point = round(10 * x), round(10 * y)
                         if not ring or ring[-1] != point:
@@ -52,12 +51,12 @@ def rings(topology: Json) -> list[list[int]]:
 
 
 def write(package: Path, out: Path) -> None:
-    """Write the file and its licence from the package."""
+    """Write the file and its licence."""
     with tarfile.open(package) as archive:
         member, licence = archive.extractfile(MEMBER), archive.extractfile(LICENCE)
         if member is None or licence is None:
-            raise SystemExit(f"{package.name} holds no {MEMBER}")
-        found, terms = rings(json.load(member)), licence.read().decode()
+            raise SystemExit(f"{package.name} contains no {MEMBER}")
+        found, terms = read_rings(json.load(member)), licence.read().decode()
     head = {
         "about": "Coastlines: rings of longitude, latitude in tenths of a degree.",
         "source": "Natural Earth 1:110m land, public domain, as in world-atlas 2.0.2, rounded to a tenth of a degree.",

@@ -1,8 +1,7 @@
-"""`python -m workers`: one worker, set up from the environment.
+"""Run one worker with the settings of the environment: `python -m workers`.
 
-`SFUMATO_DIE_WITH_PARENT` ends it with the process that started it: the parent's process
-id, or 1 for whoever is the parent when it looks. SIGTERM and SIGINT end it in good order:
-the job under way goes back to the queue at once.
+If `SFUMATO_DIE_WITH_PARENT` is set, the worker stops when its parent process exits. The value is the process id of the
+parent, or 1 for the parent at start-up. On SIGTERM and SIGINT the worker requeues its current job and exits.
 """
 
 import argparse
@@ -14,103 +13,106 @@ from types import FrameType
 
 import structlog
 
-from models.bulletin import open_bulletin
-from models.db import Database
-from models.doorbell import open_doorbell
-from models.exposition import expose
-from models.process import end_with_starter
-from models.settings import Settings, settings
-from models.tracing import open_tracer
+from models.database.engine import Database
+from runtime.change_publisher import open_change_publisher
+from runtime.job_signal import open_job_signal
+from runtime.logging import configure_logging
+from runtime.metrics_server import start_metrics_server
+from runtime.process import end_with_starter, leave_no_core
+from runtime.settings import Settings, settings
+from runtime.tracing import open_tracer
 from sfumato.specs import ALGORITHMS
-from workers import kernel_cache
-from workers.child import RunCentral, StartPlan
+from workers.job_process import RunCentral, StartPlan
+from workers.kernels import cache
 from workers.metrics import WorkerMetrics
-from workers.process import leave_no_core, log_to_stderr
 from workers.supervisor import Supervisor
 
 
 def main(
     chosen: Settings | None = None, *, start: StartPlan | None = None, run_central: RunCentral | None = None
 ) -> None:
-    """Work until told to stop.
+    """Run a worker until SIGTERM or SIGINT.
 
     Parameters
     ----------
     chosen : Settings, optional
-        By default what the environment says.
+        Settings; by default those of the environment.
     start : callable, optional
-        Which plan runs which algorithm; the registry's by default.
+        Function that starts the plan of a local algorithm; by default that of the registry.
     run_central : callable, optional
-        Runs central algorithms.
+        Function that runs a central algorithm; by default that of `clustering.central`.
     """
     is_bound = end_with_starter()
     leave_no_core()
-    log_to_stderr()
+    configure_logging()
     chosen = chosen or settings()
     redis_url = chosen.redis_url.get_secret_value() if chosen.redis_url else None
-    database = Database(chosen.resolved_database_url, pool_size=2, wait_seconds=chosen.database_wait_seconds)
-    doorbell = open_doorbell(redis_url, chosen.poll_seconds, chosen.database_file)
-    bulletin = open_bulletin(redis_url, chosen.database_file)
+    database = Database.from_settings(chosen)
+    job_signal = open_job_signal(redis_url, chosen.poll_seconds, chosen.database_file)
+    publisher = open_change_publisher(redis_url, chosen.database_file)
     tracer = open_tracer(chosen, "sfumato-worker")
-    metrics = WorkerMetrics(doorbell, bulletin, tracer, database=database)
+    metrics = WorkerMetrics(job_signal, publisher, tracer, database=database)
     supervisor = Supervisor(
         chosen,
         database,
-        doorbell,
+        job_signal,
         stop_with_parent=is_bound,
         start=start,
         run_central=run_central,
         metrics=metrics,
-        bulletin=bulletin,
+        publisher=publisher,
     )
-    stop_exposing = expose(metrics.registry, chosen.host, chosen.metrics_port)
+    stop_metrics_server = start_metrics_server(metrics.registry, chosen.host, chosen.metrics_port)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         supervisor.stop()
 
-    for order in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(order, stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     log = structlog.get_logger(__name__)
-    log.info("worker_started", pid=os.getpid(), embedded=chosen.embedded, doorbell="redis" if redis_url else "polling")
+    log.info("worker_started", pid=os.getpid(), embedded=chosen.embedded, job_signal="redis" if redis_url else "local")
     supervisor.run()
-    stop_exposing()
+    stop_metrics_server()
     if tracer is not None:
         tracer.close()
     database.close()
     log.info("worker_stopped", pid=os.getpid())
 
 
-def compile_ahead(into: Path | None) -> int:
-    """Compile every algorithm's kernels and end; the exit status.
+def compile_kernels(folder: Path | None) -> int:
+    """Compile the kernels of all algorithms and return the exit status.
 
     Parameters
     ----------
-    into : Path or None
-        Kernels for all machines of this one's family go there; None is for this machine, where numba keeps its own.
+    folder : Path or None
+        Folder for portable kernels, which every machine with this architecture can load. If None, numba compiles for
+        this machine and stores the kernels in its own cache.
     """
-    if into is not None and not kernel_cache.portable(os.environ, into):
-        sys.stderr.write("kernels for other machines cannot be compiled here\n")
+    if folder is not None and not cache.compile_portably(os.environ, folder):
+        sys.stderr.write("portable kernels cannot be compiled on this processor\n")
         return 1
-    log_to_stderr()
-    from workers import warm
+    configure_logging()
+    from workers.kernels import warmup
 
-    missing = set(ALGORITHMS) - warm.warm_up()
+    missing = set(ALGORITHMS) - warmup.warm_up()
     sys.stdout.write(f"{len(ALGORITHMS) - len(missing)} of {len(ALGORITHMS)} algorithms are compiled\n")
     return 1 if missing else 0
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        prog="sfumato worker",
-        description="One worker over the database of the settings (SFUMATO_* in the environment).",
+        prog="sfumato worker", description="Run one worker. Settings are read from the environment (SFUMATO_*)."
     )
-    parser.add_argument("--warm", action="store_true", help="only compile what jobs will run, for later starts")
+    parser.add_argument("--warm", action="store_true", help="Compile the kernels of all algorithms, then exit.")
     parser.add_argument(
-        "--into", type=Path, metavar="DIR", help="with --warm: for every machine of this one's family, as an image is"
+        "--into",
+        type=Path,
+        metavar="DIR",
+        help="With --warm: compile portable kernels into this folder, for example while an image is built.",
     )
-    chosen = parser.parse_args()
-    if chosen.into is not None and not chosen.warm:
-        parser.error("--into goes with --warm")
-    if chosen.warm:
-        sys.exit(compile_ahead(chosen.into))
+    arguments = parser.parse_args()
+    if arguments.into is not None and not arguments.warm:
+        parser.error("--into requires --warm")
+    if arguments.warm:
+        sys.exit(compile_kernels(arguments.into))
     main()

@@ -1,10 +1,9 @@
-"""The supervisor: claims jobs, holds their leases, and has one child compute them.
+"""The supervisor: claims jobs, renews their leases, and delegates the computation to a job process.
 
-It loads no numba and computes nothing, so it is never too busy to renew a lease or to
-kill a child: on cancel, on the deadline, when the job is somebody else's by now. Between
-and during jobs it sweeps: closes rounds past their time, folds rounds no job will fold, and
-sees to it that no dead worker's lease outlasts a clock that was set back.
-A database that is away is waited for; what this worker holds meanwhile lapses by itself.
+The supervisor does not load numba and does no long computation, so it can always renew a lease in time. It kills the
+job process if it is frozen, or if the job is canceled, exceeds its deadline, or was claimed by another worker. Between
+and during jobs it closes expired rounds, aggregates rounds that no job aggregates, and caps leases after the clock was
+set back. While the database is unavailable, the supervisor retries. Its leases expire without a further write.
 """
 
 import os
@@ -16,65 +15,65 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from models import fold as folds
-from models import idempotency
-from models import job as jobs
-from models import lease as leases
-from models import round as rounds
-from models.bulletin import Bulletin, SilentBulletin
-from models.db import SECOND, Database
-from models.doorbell import Doorbell
+from models.collection import aggregation_leases, rounds
+from models.database.engine import Database
+from models.database.types import SECOND
 from models.errors import StaleFence
-from models.job import Claim, Job, JobState
-from models.settings import Settings
-from workers.child import FoldTask, JobTask, Reply, RunCentral, StartPlan
-from workers.handle import ChildDied, ChildHandle
-from workers.metrics import DIED, GOES_ON, UNDONE, WorkerMetrics
-from workers.process import describe
+from models.jobs import claims, idempotency, lifecycle
+from models.jobs.claims import Claim
+from models.tables.jobs import Job, JobState
+from runtime.change_publisher import ChangePublisher, NullPublisher
+from runtime.job_signal import JobSignal
+from runtime.logging import describe
+from runtime.settings import Settings
+from workers.job_process import AggregationTask, JobTask, Reply, RunCentral, StartPlan
+from workers.metrics import CONTINUES, DIED, INTERRUPTED, WorkerMetrics
+from workers.process_handle import JobProcessDied, JobProcessHandle
 
-SOON_SECONDS = 0.03  # a job that is over by then is not told of as running: nobody need look at it twice
-WATCH_SECONDS = 0.1  # how often a job under way is looked at: a cancel is seen within it
-SWEEP_SECONDS = 1.0  # how often rounds to close or fold are looked for
-LOOK_SECONDS = 0.5  # how often an idle worker looks for jobs without a ring: a lost one, or a lapsed lease, costs that
-FORGET_SECONDS = 600.0  # how often old idempotency keys are dropped
-LAST_WORD_SECONDS = 1.0  # a child that just ended its claim may still be about to say so
-AWAY_SECONDS = 1.0  # between looks at a job under way while the database is away
-LONGEST_BACK_OFF_SECONDS = 5.0  # between looks for a database that is away
+ANNOUNCE_SECONDS = 0.03  # a job that ends earlier is not published as running, which saves gateways a query
+WATCH_SECONDS = 0.1  # between checks of a running job; bounds the delay of a cancellation
+SWEEP_SECONDS = 1.0  # between searches for rounds to close or to aggregate
+POLL_SECONDS = 0.5  # between polls of an idle worker; bounds the delay after a lost signal or an expired lease
+FORGET_SECONDS = 600.0  # between deletions of old idempotency keys
+LAST_REPLY_SECONDS = 1.0  # a job process that just ended its claim may not have sent its reply yet
+AWAY_SECONDS = 1.0  # between checks of a running job while the database is unavailable
+MAX_BACK_OFF_SECONDS = 5.0  # between attempts while the database is unavailable
 
-# Why a child is killed.
+# Reasons for killing the job process.
 CANCEL = "cancel"
-DEADLINE_EXCEEDED = "deadline_exceeded"  # also the job's error code
-LOST = "lost"  # the lease
+DEADLINE_EXCEEDED = "deadline_exceeded"  # also the error code of the job
+LOST = "lost"  # another worker claimed the job
 STOP = "stop"
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass
-class _Due:
-    """Says at most once in `seconds` that it is time."""
+class _Timer:
+    """Is due at most once per `seconds`."""
 
     seconds: float
-    at: float = 0.0
+    due_at: float = 0.0
 
-    def __call__(self) -> bool:
+    def is_due(self) -> bool:
+        """Return whether the period has passed, and start the next one if so."""
         now = time.monotonic()
-        if now < self.at:
+        if now < self.due_at:
             return False
-        self.at = now + self.seconds
+        self.due_at = now + self.seconds
         return True
 
 
-class _Kill(Exception):
-    """The child's task is to end now, for this reason."""
+class _KillProcess(Exception):
+    """The supervisor must kill the job process for this reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-class _Undone(Exception):
-    """The child could not do its task and lives: better wait a little."""
+class _TaskNotDone(Exception):
+    """The job process could not do its task but is alive. The supervisor backs off."""
 
 
 class Supervisor:
@@ -83,304 +82,314 @@ class Supervisor:
     Parameters
     ----------
     settings : Settings
-        Lease, deadline, attempts.
+        Durations of leases and jobs, and the maximum number of attempts.
     database : Database
-    doorbell : Doorbell
+    job_signal : JobSignal
+        Wakes an idle worker.
     stop_with_parent : bool
-        Whether to stop in good order when the process that started this one is gone.
+        Whether to stop when the parent process exits.
     start : callable, optional
-        Which plan runs which algorithm; the registry's by default.
+        Function that starts the plan of a local algorithm; by default that of the registry.
     run_central : callable, optional
-        Runs central algorithms.
+        Function that runs a central algorithm.
     metrics : WorkerMetrics, optional
-        Counts what is done.
-    bulletin : Bulletin, optional
-        Told of jobs that changed, and of datasets whose open rounds may have.
+    publisher : ChangePublisher, optional
+        Publishes the ids of changed jobs, and of datasets whose open rounds may have changed.
     """
 
     def __init__(
         self,
         settings: Settings,
         database: Database,
-        doorbell: Doorbell,
+        job_signal: JobSignal,
         *,
         stop_with_parent: bool = False,
         start: StartPlan | None = None,
         run_central: RunCentral | None = None,
         metrics: WorkerMetrics | None = None,
-        bulletin: Bulletin | None = None,
+        publisher: ChangePublisher | None = None,
     ) -> None:
         self._metrics = metrics or WorkerMetrics()
         self._idle_since: int | None = None
         self._settings = settings
         self._database = database
-        self._doorbell = doorbell
-        self._bulletin = bulletin or SilentBulletin()
-        self._child = ChildHandle(settings.resolved_database_url, start, run_central, warm=settings.warm_kernels)
+        self._job_signal = job_signal
+        self._publisher = publisher or NullPublisher()
+        self._process = JobProcessHandle(settings, start, run_central)
         self._lease = int(settings.lease_seconds * SECOND)
         self._parent = os.getppid() if stop_with_parent else None
         self._stopping = False
-        self._is_rung = False
-        self._sweep_is_due = _Due(SWEEP_SECONDS)
-        self._fold_is_due = _Due(SWEEP_SECONDS)
-        self._forget_is_due = _Due(FORGET_SECONDS)
+        self._has_signal = False
+        self._sweep_timer = _Timer(SWEEP_SECONDS)
+        self._aggregation_timer = _Timer(SWEEP_SECONDS)
+        self._forget_timer = _Timer(FORGET_SECONDS)
 
     def stop(self) -> None:
-        """Have `run` return soon; what is under way goes back to the queue. Safe in a signal handler."""
+        """Make `run` return soon and requeue the current job. May be called in a signal handler."""
         self._stopping = True
 
     def run(self) -> None:
-        """Work until stopped; no failure of the database, the doorbell or the child ends it."""
+        """Work until stopped, despite failures of the database, the job signal or the job process."""
         back_off = 0.0
         try:
             while not self._is_stopping():
                 try:
-                    if not self._turn():
-                        self._is_rung = self._doorbell.wait(LOOK_SECONDS)
+                    if not self._run_once():
+                        self._has_signal = self._job_signal.wait(POLL_SECONDS)
                     back_off = 0.0
-                except ChildDied as died:
-                    log.error("child_did_not_start", exit_status=died.exit_status)
-                    self._metrics.children.labels("did_not_start").inc()
+                except JobProcessDied as died:
+                    log.error("job_process_not_started", exit_status=died.exit_status)
+                    self._metrics.job_processes.labels("did_not_start").inc()
                 except Exception as error:
-                    log.error("turn_failed", **describe(error))
-                    back_off = min(2 * back_off + 0.1, LONGEST_BACK_OFF_SECONDS)
+                    log.error("iteration_failed", **describe(error))
+                    back_off = min(2 * back_off + 0.1, MAX_BACK_OFF_SECONDS)
                     time.sleep(back_off)
         finally:
-            self._child.kill()
+            self._process.kill()
 
     def _is_stopping(self) -> bool:
         return self._stopping or (self._parent is not None and os.getppid() != self._parent)
 
-    def _turn(self) -> bool:
-        """One job and one fold, where there are; False where there was nothing to do."""
-        if not self._child.ensure(WATCH_SECONDS):  # a worker that is not ready leaves jobs to others
+    def _run_once(self) -> bool:
+        """Run at most one job and one aggregation. Return whether the worker stays busy."""
+        if not self._process.ensure_ready(WATCH_SECONDS):  # a worker that is not ready leaves jobs to other workers
             self._sweep()
             return True
-        is_busy = self._take_job()  # first: somebody may wait for it
+        is_busy = self._run_job()  # before aggregations, because a client may be waiting
         self._sweep()
-        is_busy |= self._take_fold()
+        is_busy |= self._run_aggregation()
         self._idle_since = None if is_busy else self._idle_since or self._database.clock()
         return is_busy
 
     # ---- jobs ----
 
-    def _take_job(self) -> bool:
-        if not self._child.ensure(0):
+    def _run_job(self) -> bool:
+        if not self._process.ensure_ready(0):
             return False
         job = self._claim_job()
         if job is None:
             return False
-        held = Claim(job.id, job.fence)
-        claimed = self._metrics.claimed(job, held, now=self._database.clock(), idle_since=self._idle_since)
-        log.info("job_claimed", job_id=held.job_id, fence=held.fence)
-        self._child.ask(JobTask(held))
+        claim = Claim(job.id, job.fence)
+        metrics = self._metrics.start_claim(job, claim, now=self._database.clock(), idle_since=self._idle_since)
+        log.info("job_claimed", job_id=claim.job_id, fence=claim.fence)
+        was_alive = self._process.send(JobTask(claim))  # if not, the process died between the check and the claim
         is_done = False
         try:
-            reply = self._child.listen(SOON_SECONDS)
+            reply = self._process.receive(ANNOUNCE_SECONDS)
             if reply is None:
-                self._bulletin.tell(held.job_id)
-                reply = self._watch(self._look_at_job(held))
-        except ChildDied as died:
-            log.warning("child_died", job_id=held.job_id, exit_status=died.exit_status)
-            claimed.child_ended(DIED)
-            self._hand_back(held, is_attempt=True)
-        except _Kill as kill:
-            self._child.kill()
-            log.info("child_killed", job_id=held.job_id, reason=kill.reason)
-            claimed.child_ended(kill.reason)
-            self._settle(held, kill.reason)
+                self._publisher.publish(claim.job_id)
+                reply = self._watch(self._job_check(claim))
+        except JobProcessDied as died:
+            log.warning("job_process_died", job_id=claim.job_id, exit_status=died.exit_status)
+            metrics.end_with_process(DIED)
+            self._requeue(claim, is_attempt=was_alive)
+        except _KillProcess as kill:
+            self._process.kill()
+            log.info("job_process_killed", job_id=claim.job_id, reason=kill.reason)
+            metrics.end_with_process(kill.reason)
+            self._settle(claim, kill.reason)
         else:
             if reply != Reply.DONE:
-                claimed.ended(UNDONE)
-                self._hand_back(held, is_attempt=True)
-                raise _Undone(reply)
+                metrics.end(INTERRUPTED)
+                self._requeue(claim, is_attempt=True)
+                raise _TaskNotDone(reply)
             is_done = True
         finally:
-            self._bulletin.tell(held.job_id, job.dataset_id)
-        if is_done:  # counted after it was told: somebody may wait for it
-            claimed.ended(self._outcome(held))
+            self._publisher.publish(claim.job_id, job.dataset_id)
+        if is_done:  # after publishing, because a client may be waiting
+            metrics.end(self._outcome(claim))
         return True
 
     def _claim_job(self) -> Job | None:
-        """A job to do. Only who was rung for claims without a look: one that finds nothing has locked for nothing."""
+        """Claim the next job.
+
+        Without a signal, first run a lock-free check, because an unsuccessful claim takes row locks for nothing.
+        """
         database, max_attempts = self._database, self._settings.max_attempts
-        is_rung, self._is_rung = self._is_rung, False
-        if not is_rung:
+        has_signal, self._has_signal = self._has_signal, False
+        if not has_signal:
             with database.reading() as session:
-                if not jobs.is_any_waiting(session, now=database.clock()):
+                if not claims.is_any_waiting(session, now=database.clock()):
                     return None
         return database.run(
             "claim_job",
-            lambda session: jobs.claim_job(
+            lambda session: claims.claim_job(
                 session, now=database.clock(), lease_microseconds=self._lease, max_attempts=max_attempts
             ),
         )
 
-    def _outcome(self, held: Claim) -> str:
-        """How a claim ended: the state the job ended in, or that it goes on."""
+    def _outcome(self, claim: Claim) -> str:
+        """Return the final state of the job, or CONTINUES."""
         try:
             with self._database.reading() as session:
-                job = session.get_one(Job, held.job_id)
+                job = session.get_one(Job, claim.job_id)
         except SQLAlchemyError:
-            return UNDONE  # nobody knows
-        return job.state if job.is_final else GOES_ON
+            return INTERRUPTED  # unknown while the database is unavailable
+        return job.state if job.is_final else CONTINUES
 
-    def _look_at_job(self, held: Claim) -> Callable[[], None]:
-        """What to do every so often while the child works on a job; raises _Kill or StaleFence."""
-        renewal_is_due = self._renewal()
+    def _job_check(self, claim: Claim) -> Callable[[], None]:
+        """Return the periodic check of a running job, which raises _KillProcess or StaleFence."""
+        renewal = self._renewal_timer()
 
         def renew(session: Session) -> Job:
-            return jobs.renew(session, held, now=self._database.clock(), lease_microseconds=self._lease)
+            return claims.renew(session, claim, now=self._database.clock(), lease_microseconds=self._lease)
 
-        def look() -> None:
-            if renewal_is_due():
+        def check() -> None:
+            if renewal.is_due():
                 job = self._database.run("renew_lease", renew)
             else:
                 with self._database.reading() as session:
-                    job = session.get_one(Job, held.job_id)
-            if job.fence != held.fence or job.state != JobState.RUNNING:
-                raise StaleFence("another worker holds this job")
+                    job = session.get_one(Job, claim.job_id)
+            if job.fence != claim.fence or job.state != JobState.RUNNING:
+                raise StaleFence("another worker claimed this job")
             if job.cancel_requested:
-                raise _Kill(CANCEL)
+                raise _KillProcess(CANCEL)
 
-        return look
+        return check
 
-    def _renewal(self) -> "_Due":
+    def _renewal_timer(self) -> "_Timer":
         quarter = self._settings.lease_seconds / 4
-        return _Due(quarter, at=time.monotonic() + quarter)
+        return _Timer(quarter, due_at=time.monotonic() + quarter)
 
-    def _settle(self, held: Claim, reason: str) -> None:
-        """Write down why a child was killed; StaleFence means that it had come to its end before."""
+    def _settle(self, claim: Claim, reason: str) -> None:
+        """Store the consequence of killing the job process, unless the claim had already ended."""
         if reason == STOP:
-            self._hand_back(held, is_attempt=False)
+            self._requeue(claim, is_attempt=False)
             return
 
         def settle(session: Session) -> None:
             now = self._database.clock()
             if reason == CANCEL:
-                jobs.let_go(session, held, now=now)
+                lifecycle.cancel_claimed(session, claim, now=now)
             elif reason == DEADLINE_EXCEEDED:
                 detail = f"computed for longer than {self._settings.job_seconds:g} s"
-                jobs.fail(session, held, JobState.FAILED, code=DEADLINE_EXCEEDED, detail=detail, now=now)
+                lifecycle.fail(session, claim, JobState.FAILED, code=DEADLINE_EXCEEDED, detail=detail, now=now)
 
         try:
             self._database.run("settle_claim", settle)
         except StaleFence:
-            log.info("claim_over", job_id=held.job_id)
+            log.info("claim_already_ended", job_id=claim.job_id)
 
-    def _hand_back(self, held: Claim, *, is_attempt: bool) -> None:
-        """Let another worker have the job at once; where the database is away, when the lease lapses."""
+    def _requeue(self, claim: Claim, *, is_attempt: bool) -> None:
+        """Return the job to the queue. If the database is unavailable, the job waits until its lease expires."""
         try:
             self._database.run(
-                "hand_back",
-                lambda session: jobs.hand_back(session, held, is_attempt=is_attempt, now=self._database.clock()),
+                "requeue_job",
+                lambda session: lifecycle.requeue(session, claim, is_attempt=is_attempt, now=self._database.clock()),
             )
         except StaleFence:
             return
         except SQLAlchemyError as error:
-            log.warning("not_handed_back", job_id=held.job_id, **describe(error))
+            log.warning("job_not_requeued", job_id=claim.job_id, **describe(error))
             return
-        self._doorbell.ring(held.job_id)
+        self._job_signal.notify(claim.job_id)
 
-    # ---- folds ----
+    # ---- aggregations ----
 
-    def _take_fold(self) -> bool:
-        if not self._fold_is_due() or not self._child.ensure(0):
+    def _run_aggregation(self) -> bool:
+        if not self._aggregation_timer.is_due() or not self._process.ensure_ready(0):
             return False
-        round_id = self._claim_fold()
+        round_id = self._claim_aggregation()
         if round_id is None:
             return False
-        self._fold_is_due.at = 0.0  # there may be more
-        self._child.ask(FoldTask(round_id))
-        renewal_is_due, began = self._renewal(), time.monotonic()
+        self._aggregation_timer.due_at = 0.0  # there may be another round
+        self._process.send(AggregationTask(round_id))
+        renewal, began = self._renewal_timer(), time.monotonic()
 
-        def keep(session: Session) -> None:
-            folds.keep_fold(session, round_id, until=self._database.clock() + self._lease)
+        def renew(session: Session) -> None:
+            aggregation_leases.renew_aggregation_lease(session, round_id, until=self._database.clock() + self._lease)
 
-        def let_go(session: Session) -> None:
-            folds.let_go_fold(session, round_id, now=self._database.clock())
+        def release(session: Session) -> None:
+            aggregation_leases.release_aggregation(session, round_id, now=self._database.clock())
 
-        def look() -> None:
-            if renewal_is_due():
-                self._database.run("renew_fold", keep)
+        def check() -> None:
+            if renewal.is_due():
+                self._database.run("renew_aggregation", renew)
 
         try:
-            reply = self._watch(look)
-        except ChildDied as died:  # the claim lapses by itself: a round that kills workers gets no haste
-            log.warning("child_died", round_id=round_id, exit_status=died.exit_status)
-            self._metrics.children.labels(DIED).inc()
-        except _Kill as kill:
-            self._child.kill()
-            log.info("child_killed", round_id=round_id, reason=kill.reason)
-            self._metrics.children.labels(kill.reason).inc()
+            reply = self._watch(check)
+        except JobProcessDied as died:  # the lease expires by itself: a round that kills workers is not urgent
+            log.warning("job_process_died", round_id=round_id, exit_status=died.exit_status)
+            self._metrics.job_processes.labels(DIED).inc()
+        except _KillProcess as kill:
+            self._process.kill()
+            log.info("job_process_killed", round_id=round_id, reason=kill.reason)
+            self._metrics.job_processes.labels(kill.reason).inc()
             if kill.reason == STOP:
-                self._database.run("let_go_fold", let_go)
+                self._database.run("release_aggregation", release)
         else:
             if reply == Reply.DATABASE_AWAY:
-                raise _Undone(reply)
-            self._metrics.fold_seconds.observe(time.monotonic() - began)
+                raise _TaskNotDone(reply)
+            self._metrics.aggregation_seconds.observe(time.monotonic() - began)
         return True
 
-    def _claim_fold(self) -> str | None:
-        """A fold to do; first gives one up that too many workers were lost on."""
+    def _claim_aggregation(self) -> str | None:
+        """Claim a round to aggregate. First abandon a round on which `max_attempts` workers were lost."""
         max_attempts = self._settings.max_attempts
 
         def claim(session: Session) -> tuple[str | None, str | None]:
             now = self._database.clock()
-            given_up = folds.give_up_fold(session, now=now, max_attempts=max_attempts)
-            taken = folds.claim_fold(session, now=now, lease_microseconds=self._lease, max_attempts=max_attempts)
-            return given_up, taken
+            abandoned = aggregation_leases.fail_aggregation(session, now=now, max_attempts=max_attempts)
+            claimed = aggregation_leases.claim_aggregation(
+                session, now=now, lease_microseconds=self._lease, max_attempts=max_attempts
+            )
+            return abandoned, claimed
 
-        given_up, round_id = self._database.run("claim_fold", claim)
-        if given_up is not None:
-            log.error("fold_given_up", round_id=given_up, attempts=max_attempts)
-        return round_id
+        abandoned, claimed = self._database.run("claim_aggregation", claim)
+        if abandoned is not None:
+            log.error("aggregation_abandoned", round_id=abandoned, attempts=max_attempts)
+        return claimed
 
-    # ---- while the child works, and between ----
+    # ---- while the job process works, and between tasks ----
 
-    def _watch(self, look: Callable[[], None]) -> Reply:
-        """The child's answer to its task; `look` is called in between.
+    def _watch(self, check: Callable[[], None]) -> Reply:
+        """Return the reply of the job process. Until it arrives, call `check` and sweep periodically.
 
-        Raises ChildDied; _Kill where the child is to be ended.
+        Raises
+        ------
+        JobProcessDied
+        _KillProcess
+            The caller must kill the job process.
         """
         deadline = time.monotonic() + self._settings.job_seconds
         pause = WATCH_SECONDS
         while True:
-            reply = self._child.listen(pause)
+            reply = self._process.receive(pause)
             if reply is not None:
                 return reply
             if self._is_stopping():
-                raise _Kill(STOP)
+                raise _KillProcess(STOP)
             if time.monotonic() >= deadline:
-                raise _Kill(DEADLINE_EXCEEDED)
+                raise _KillProcess(DEADLINE_EXCEEDED)
             try:
-                look()
+                check()
                 self._sweep()
                 pause = WATCH_SECONDS
             except StaleFence:
-                reply = self._child.listen(LAST_WORD_SECONDS)
+                reply = self._process.receive(LAST_REPLY_SECONDS)
                 if reply is not None:
                     return reply
-                raise _Kill(LOST) from None
-            except SQLAlchemyError as error:  # the child may well get through; the fence guards what it writes
+                raise _KillProcess(LOST) from None
+            except SQLAlchemyError as error:  # the job process may still succeed; the fence guards its writes
                 log.warning("database_away", **describe(error))
                 pause = AWAY_SECONDS
 
     def _sweep(self) -> None:
-        """Close rounds past their time and ring for their jobs; shorten leases no clock of now wrote; drop old keys."""
-        if not self._sweep_is_due():
+        """Close expired rounds and signal their jobs, cap leases that end too late, and delete old idempotency keys."""
+        if not self._sweep_timer.is_due():
             return
 
         def close(session: Session) -> list[str | None]:
             now = self._database.clock()
-            leases.shorten(session, now=now, lease_microseconds=self._lease)
+            aggregation_leases.clamp_leases(session, now=now, lease_microseconds=self._lease)
             return rounds.close_due(session, now=now)
 
         for job_id in self._database.run("close_rounds", close):
             if job_id is not None:
-                self._doorbell.ring(job_id)
-                self._bulletin.tell(job_id)
-        if self._forget_is_due():
+                self._job_signal.notify(job_id)
+                self._publisher.publish(job_id)
+        if self._forget_timer.is_due():
             self._database.run(
-                "forget_idempotency_keys", lambda session: idempotency.forget(session, now=self._database.clock())
+                "forget_idempotency_keys",
+                lambda session: idempotency.delete_expired(session, now=self._database.clock()),
             )

@@ -1,1 +1,1 @@
-"""Broken variants, each a small change of something sound; none is reachable from the service."""
+"""Broken variants of audited code, each with one small fault. The service cannot reach them."""

@@ -1,4 +1,4 @@
-"""Central algorithms that are broken, each in one way: as papers 001 and 003 print them, as libraries have them."""
+"""Broken central algorithms, each with one fault. Papers 001 and 003 print some of them; libraries ship others."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,45 +7,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit import central_service
-from audit.central import replayed
-from audit.central_blackbox import told_apart
-from audit.check import Finding, Leak, Setting
-from audit.replay import SHOWN, Method, RunCentral
-from clustering.broadcast_centroids import spread_out
-from clustering.central.budget import split
+from audit.central import service_jobs
+from audit.central.black_box import check_released_models
+from audit.central.replay import ODOMETER_FIELDS, Method, RunCentral, check_replay
+from audit.checks.check import Finding, Leak, Setting
+from audit.checks.neighbours import make_pairs
+from clustering.central.algorithms.dp_kmeans import NoisyMeans, release_means
 from clustering.central.cells import GridCells, NearestCells, from_places, to_places
-from clustering.central.model import centroid_model
-from clustering.central.noisy_means import Means, noisy_means
+from clustering.central.curator import Curator
+from clustering.central.model import build_centroid_model
+from clustering.central.narrowing import Bounds
+from clustering.central.noise import LaplaceNoise, Noise
+from clustering.central.private_kmeans.concentrated_kmeans import find_ball, find_in_projection
+from clustering.central.queries import Exact, Query, Records, split
 from clustering.central.run import run
-from clustering.curator import Curator, Question, Records
-from clustering.phase_search import PublicWords
-from clustering.weighted_kmeans import weighted_kmeans
-from sfumato.accounting import parse_epsilon
-from sfumato.cluster_model import ClusterModel
-from sfumato.specs import LATTICE, CentralAlgorithm, DpBisectingKmeans, DpKmeans, DpQuadtreeKmeans, Feature
-from workers.central import JobJournal
+from clustering.centroids.centroid_statistics import spread_places
+from clustering.centroids.weighted_kmeans import weighted_kmeans
+from clustering.random import PublicWords
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.privacy.accounting import parse_delta, parse_epsilon
+from sfumato.specs import (
+    LATTICE,
+    CentralAlgorithm,
+    DpBisectingKmeans,
+    DpKmeans,
+    DpQuadtreeKmeans,
+    Feature,
+    PrivateKmeans,
+)
+from workers.central_job import JobJournal
 
 Features = tuple[Feature, ...]
 
 
-def raw_labels(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
-    """Publishes how many records are nearest to each centre: labels, added up."""
+def publish_raw_labels(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
+    """Publish the number of records nearest to each centre."""
     model = run(params, features, curator)
-    labels = NearestCells(_places_of(model)).index(curator._records.points)
-    return _with(model, labels=np.bincount(labels, minlength=model.n_clusters).tolist())
+    labels = NearestCells(_centroid_places(model)).index(curator._records.points)
+    return _add_diagnostics(model, labels=np.bincount(labels, minlength=model.n_clusters).tolist())
 
 
-def raw_inertia(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
-    """Publishes the sum of squared distances of records to their centres."""
+def publish_raw_inertia(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
+    """Publish the sum of squared distances between records and their centres."""
     model = run(params, features, curator)
-    points, places = curator._records.points.astype(np.int64), _places_of(model)
+    points, places = curator._records.points.astype(np.int64), _centroid_places(model)
     nearest = places[NearestCells(places).index(curator._records.points)]
-    return _with(model, inertia=float(((points - nearest) ** 2).sum()) / LATTICE**2)
+    return _add_diagnostics(model, inertia=float(((points - nearest) ** 2).sum()) / LATTICE**2)
 
 
 class RawSquares(Curator):
-    """Sums of squares as they are, for nothing."""
+    """A curator that returns exact sums of squares without a charge."""
 
     def squares(self, cells: Any, centres: NDArray[np.int64], epsilon_nano: int) -> NDArray[np.int64]:  # noqa: ARG002
         points, labels = self._records.points, cells.index(self._records.points)
@@ -54,23 +65,23 @@ class RawSquares(Curator):
         return squares
 
 
-def raw_seeds(params: DpKmeans, features: Features, curator: Curator) -> ClusterModel:
-    """Starts where k-means on the records ends (paper 003, section 2.2)."""
+def start_at_raw_centres(params: DpKmeans, features: Features, curator: Curator) -> ClusterModel:
+    """Start at the result of k-means on the records (paper 003, section 2.2)."""
     points = curator._records.points / LATTICE
-    centres = from_places(spread_out(params.clusters, len(features), params.seed))
+    centres = from_places(spread_places(params.clusters, len(features), params.seed))
     if len(points) >= params.clusters:
         found = weighted_kmeans(points, np.ones(len(points)), params.clusters, PublicWords(0), restarts=1).centres
         centres[: len(found)] = found
-    return _stepped(params, features, curator, centres)
+    return _run_steps(params, features, curator, centres)
 
 
-def raw_bounds(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
-    """Scales by the least and the largest record (paper 003, algorithm 1, line 2)."""
+def scale_by_raw_bounds(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
+    """Scale by the minimum and maximum of the records (paper 003, algorithm 1, line 2)."""
     points = curator._records.points.astype(np.int64)
     low = points.min(axis=0, initial=LATTICE - 1)
     span = np.maximum(points.max(axis=0, initial=0) - low, 1)
-    stretched = (np.maximum(points - low, 0) * (LATTICE - 1) // span).astype(np.int32)
-    curator._records = Records(stretched, curator.max_per_user)
+    scaled = (np.maximum(points - low, 0) * (LATTICE - 1) // span).astype(np.int32)
+    curator._records = Records(scaled, curator.max_per_user)
     model = run(params, features, curator)
     lowest = np.array([feature.lower for feature in features])
     ranges = np.array([feature.upper - feature.lower for feature in features])
@@ -78,114 +89,181 @@ def raw_bounds(params: CentralAlgorithm, features: Features, curator: Curator) -
     return replace(model, centroids=lowest + (low + shares * span) / LATTICE * ranges)
 
 
-def empty_cluster_skip(params: DpKmeans, features: Features, curator: Curator) -> ClusterModel:
-    """Leaves clusters that nobody is in as they are, and asks of the others alone (diffprivlib 0.6.6)."""
-    centres = from_places(spread_out(params.clusters, len(features), params.seed))
-    held = np.bincount(NearestCells(to_places(centres)).index(curator._records.points), minlength=len(centres))
-    (filled,) = np.nonzero(held)
+def narrow_to_raw_bounds(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
+    """Use the minimum and maximum of the records as private bounds, without a query."""
+    points = curator._records.points.astype(np.int64)
+    lows, highs = points.min(axis=0, initial=LATTICE - 1), points.max(axis=0, initial=0) + 1
+    bounds = Bounds(np.minimum(lows, highs - 1), np.maximum(highs - lows, 1))
+    curator.narrow(bounds)
+    return run(params, bounds.scale_features(features), curator)
+
+
+class OneFeatureNoise(Curator):
+    """A curator with histograms that have the noise of one feature, although a record changes each of them."""
+
+    def _release(self, query: Query, exact: Exact, noise: Noise) -> NDArray[np.int64]:
+        if query.description == "histograms" and isinstance(noise, LaplaceNoise):
+            noise = replace(noise, sensitivities=np.ones_like(noise.sensitivities))
+        elif query.description == "histograms":
+            noise = replace(noise, unit=noise.unit / self.n_features)
+        return super()._release(query, exact, noise)
+
+
+def skip_empty_clusters(params: DpKmeans, features: Features, curator: Curator) -> ClusterModel:
+    """Keep empty clusters unchanged and query only the others (diffprivlib 0.6.6)."""
+    centres = from_places(spread_places(params.clusters, len(features), params.seed))
+    sizes = np.bincount(NearestCells(to_places(centres)).index(curator._records.points), minlength=len(centres))
+    (non_empty,) = np.nonzero(sizes)
     counts, variances = np.ones(len(centres)), np.ones(len(centres))
-    if filled.size:
-        cells = NearestCells(to_places(centres[filled]))
-        told = noisy_means(curator, cells, centres[filled], parse_epsilon(params.epsilon))
-        centres[filled], counts[filled], variances[filled] = told.places, told.counts, told.count_variances
-    return _published(features, curator, Means(centres, counts, variances, np.zeros_like(centres)))
+    if non_empty.size:
+        cells = NearestCells(to_places(centres[non_empty]))
+        means = release_means(curator, cells, centres[non_empty], parse_epsilon(params.epsilon))
+        centres[non_empty], counts[non_empty], variances[non_empty] = means.places, means.counts, means.count_variances
+    return _make_model(features, curator, NoisyMeans(centres, counts, variances, np.zeros_like(centres)))
 
 
-class Unlimited(Curator):
-    """Refuses nothing: whoever divides epsilon wrongly overspends it."""
+def use_true_count(params: PrivateKmeans, features: Features, curator: Curator) -> ClusterModel:
+    """Size the tree and its thresholds by the exact number of records."""
+    block = curator.open_block(parse_epsilon(params.epsilon), parse_delta(params.delta))
+    ball = find_ball(block)._replace(n_records=max(1.0, float(len(curator._records.points))))
+    found = find_in_projection(block, ball, params.clusters or 1, PublicWords(params.seed))
+    return _publish(features, curator, found.centres, found.counts, found.count_variances)
+
+
+class UnlimitedCurator(Curator):
+    """A curator without a budget limit, so that a wrong division of epsilon overspends."""
 
     @property
     def left_nano(self) -> int:
         return 1 << 62
 
 
-def one_level_more(params: DpQuadtreeKmeans, features: Features, curator: Curator) -> ClusterModel:
-    """Counts levels 0 to maxH at epsilon_1/maxH each, then the leaves (paper 003, algorithm 2)."""
+def count_extra_level(params: DpQuadtreeKmeans, features: Features, curator: Curator) -> ClusterModel:
+    """Count levels 0 to maxH at epsilon_1/maxH each, then the leaves (paper 003, algorithm 2)."""
     height = params.height or 2
     for_tree, for_leaves = split(parse_epsilon(params.epsilon), 3, 7)
     for level in range(height + 1):
-        curator.counts(_halved(level, len(features)), for_tree // height)
-    cells = _halved(height, len(features))
+        curator.counts(_make_halved_grid(level, len(features)), for_tree // height)
+    cells = _make_halved_grid(height, len(features))
     counts = curator.counts(cells, for_leaves).astype(np.float64)
     variance = curator.variance(1, for_leaves)
     centres = np.linspace(0.1, 0.9, cells.n_cells)[:, None] * np.ones(len(features))
-    return _published(features, curator, Means(centres, counts, np.full(len(counts), variance), 0 * centres))
+    return _make_model(features, curator, NoisyMeans(centres, counts, np.full(len(counts), variance), 0 * centres))
 
 
-def _halved(level: int, n_features: int) -> GridCells:
+def _make_halved_grid(level: int, n_features: int) -> GridCells:
     return GridCells((1 << level,) + (1,) * (n_features - 1))
 
 
-def _stepped(params: DpKmeans, features: Features, curator: Curator, centres: NDArray[np.float64]) -> ClusterModel:
-    """Sound steps, from wherever."""
+def _run_steps(params: DpKmeans, features: Features, curator: Curator, centres: NDArray[np.float64]) -> ClusterModel:
+    """Run correct steps from any start."""
     for part in split(parse_epsilon(params.epsilon), *[1] * params.iterations):
-        told = noisy_means(curator, NearestCells(to_places(centres)), np.full_like(centres, 0.5), part)
-        centres = told.places
-    return _published(features, curator, told)
+        means = release_means(curator, NearestCells(to_places(centres)), np.full_like(centres, 0.5), part)
+        centres = means.places
+    return _make_model(features, curator, means)
 
 
-def _published(features: Features, curator: Curator, told: Means) -> ClusterModel:
-    odometer = [{name: getattr(asked, name) for name in SHOWN} for asked in curator.odometer]
-    return centroid_model(features, told.places, told.counts, told.count_variances, diagnostics={"odometer": odometer})
+def _make_model(features: Features, curator: Curator, means: NoisyMeans) -> ClusterModel:
+    return _publish(features, curator, means.places, means.counts, means.count_variances)
 
 
-def _places_of(model: ClusterModel) -> NDArray[np.int64]:
+def _publish(
+    features: Features,
+    curator: Curator,
+    centres: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    variances: NDArray[np.float64],
+) -> ClusterModel:
+    odometer = [{name: getattr(query, name) for name in ODOMETER_FIELDS} for query in curator.odometer]
+    errors = np.zeros_like(centres)
+    return build_centroid_model(
+        features, centres, counts, variances, centre_errors=errors, diagnostics={"odometer": odometer}
+    )
+
+
+def _centroid_places(model: ClusterModel) -> NDArray[np.int64]:
     lowest = np.array([feature.lower for feature in model.features])
     ranges = np.array([feature.upper - feature.lower for feature in model.features])
     return to_places((np.asarray(model.centroids) - lowest) / ranges)
 
 
-def _with(model: ClusterModel, **more: Any) -> ClusterModel:
+def _add_diagnostics(model: ClusterModel, **more: Any) -> ClusterModel:
     return replace(model, diagnostics={**model.diagnostics, **more})
 
 
-class HalfPosted(JobJournal):
-    """Posts half of what a question costs."""
+class HalfChargeJournal(JobJournal):
+    """A journal that charges half of a query's cost."""
 
-    def charge(self, index: int, question: Question) -> NDArray[np.int64] | None:
-        return super().charge(index, replace(question, epsilon_nano=question.epsilon_nano // 2))
+    def charge(self, index: int, query: Query) -> NDArray[np.int64] | None:
+        return super().charge(index, replace(query, epsilon_nano=query.epsilon_nano // 2))
 
 
-class Forgetful(JobJournal):
-    """Pays, and never tells an old answer."""
+class ForgetfulJournal(JobJournal):
+    """A journal that charges and never returns a stored answer."""
 
-    def charge(self, index: int, question: Question) -> NDArray[np.int64] | None:
-        super().charge(index, question)
+    def charge(self, index: int, query: Query) -> NDArray[np.int64] | None:
+        super().charge(index, query)
         return None
 
 
-Look = Callable[[Setting], list[Finding]]
+RunCheck = Callable[[Setting], list[Finding]]
 
 
-def _replays(params: object, broken: RunCentral, curator: type[Curator] = Curator) -> Look:
-    method = Method(f"a broken {type(params).__name__}", params, broken, curator)
-    return lambda setting: list(replayed(method, setting))
+def _replay(
+    params: object, planted: RunCentral, curator: type[Curator] = Curator, n_features: int | None = None
+) -> RunCheck:
+    method = Method(f"broken {type(params).__name__}", params, planted, curator)
+    pairs = None if n_features is None else make_pairs(n_features)
+    return lambda setting: list(check_replay(method, setting, pairs))
 
 
-def _released(params: object, broken: RunCentral, pair: str) -> Look:
-    method = Method(f"a broken {type(params).__name__}", params, broken)
-    return lambda setting: list(told_apart(method, 1, setting, (pair,)))
+def _release(params: object, planted: RunCentral, pair: str) -> RunCheck:
+    method = Method(f"broken {type(params).__name__}", params, planted)
+    return lambda setting: list(check_released_models(method, 1, setting, (pair,)))
 
 
-def _job(setting: Setting, journal: type[JobJournal]) -> Sequence[Finding]:
-    return central_service.replayed(Method("a job", _STEPS, run), setting, journal)
+def _replay_job(setting: Setting, journal: type[JobJournal]) -> Sequence[Finding]:
+    return service_jobs.check_job_replay(Method("job", _STEPS, run), setting, journal)
 
 
 _STEPS = DpKmeans(1.0, 2, iterations=2)
 _SPLITS = DpBisectingKmeans(1.0, 3, iterations=1)
 _TREE = DpQuadtreeKmeans(1.0, 2, height=2)
+_BLOCK = PrivateKmeans(16.0, 2, delta=1e-3)
+_BOUNDS = PrivateKmeans(32.0, 2, bounds="private")
+_BLOCK_BOUNDS = replace(_BOUNDS, delta=1e-3)
 
 LEAKS: tuple[Leak, ...] = (
-    Leak("raw labels in the result", "dp_kmeans, replayed", _replays(_STEPS, raw_labels)),
-    Leak("raw labels in the result", "dp_kmeans, released", _released(_STEPS, raw_labels, "one record")),
-    Leak("raw inertia in the result", "dp_kmeans, replayed", _replays(_STEPS, raw_inertia)),
-    Leak("raw SSE split", "dp_bisecting_kmeans, replayed", _replays(_SPLITS, run, RawSquares)),
-    Leak("raw initial centres", "dp_kmeans, replayed", _replays(_STEPS, raw_seeds)),
-    Leak("bounds from raw min/max", "dp_quadtree_kmeans, replayed", _replays(_TREE, raw_bounds)),
-    Leak("bounds from raw min/max", "dp_quadtree_kmeans, released", _released(_TREE, raw_bounds, "one far point")),
-    Leak("empty-cluster skip", "dp_kmeans, replayed", _replays(_STEPS, empty_cluster_skip)),
-    Leak("maxH + 1 draws at epsilon/maxH", "dp_quadtree_kmeans, replayed", _replays(_TREE, one_level_more, Unlimited)),
-    Leak("maxH + 1 draws, refused", "dp_quadtree_kmeans, replayed", _replays(_TREE, one_level_more)),
-    Leak("half of a charge is posted", "a job, replayed", lambda setting: _job(setting, HalfPosted)),
-    Leak("an answer drawn anew", "a job, replayed", lambda setting: _job(setting, Forgetful)),
+    Leak("raw labels in the result", "dp_kmeans, replay", _replay(_STEPS, publish_raw_labels)),
+    Leak(
+        "raw labels in the result",
+        "dp_kmeans, released model",
+        _release(_STEPS, publish_raw_labels, "no record, one in a corner"),
+    ),
+    Leak("raw inertia in the result", "dp_kmeans, replay", _replay(_STEPS, publish_raw_inertia)),
+    Leak("raw SSE split", "dp_bisecting_kmeans, replay", _replay(_SPLITS, run, RawSquares)),
+    Leak("raw initial centres", "dp_kmeans, replay", _replay(_STEPS, start_at_raw_centres)),
+    Leak("bounds from raw min/max", "dp_quadtree_kmeans, replay", _replay(_TREE, scale_by_raw_bounds)),
+    Leak(
+        "bounds from raw min/max",
+        "dp_quadtree_kmeans, released model",
+        _release(_TREE, scale_by_raw_bounds, "one far point"),
+    ),
+    Leak("bounds from data", "private_kmeans, replay", _replay(_BLOCK, narrow_to_raw_bounds, n_features=5)),
+    Leak("histograms with the noise of one feature", "replay", _replay(_BOUNDS, run, OneFeatureNoise, n_features=2)),
+    Leak(
+        "histograms with the noise of one feature",
+        "block, replay",
+        _replay(_BLOCK_BOUNDS, run, OneFeatureNoise, n_features=5),
+    ),
+    Leak("empty-cluster skip", "dp_kmeans, replay", _replay(_STEPS, skip_empty_clusters)),
+    Leak("true number of records", "private_kmeans, replay", _replay(_BLOCK, use_true_count, n_features=5)),
+    Leak(
+        "maxH + 1 draws at epsilon/maxH",
+        "dp_quadtree_kmeans, replay",
+        _replay(_TREE, count_extra_level, UnlimitedCurator),
+    ),
+    Leak("maxH + 1 draws, rejected", "dp_quadtree_kmeans, replay", _replay(_TREE, count_extra_level)),
+    Leak("half of the cost charged", "job, replay", lambda setting: _replay_job(setting, HalfChargeJournal)),
+    Leak("second answer with new noise", "job, replay", lambda setting: _replay_job(setting, ForgetfulJournal)),
 )

@@ -1,4 +1,4 @@
-"""Devices that leak, each by one habit, put to the checks of the sound one."""
+"""Broken devices, each with one fault."""
 
 from dataclasses import replace
 from functools import partial
@@ -6,137 +6,143 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.check import Leak
-from audit.device_bulk import answers, with_shared_draws
-from audit.device_bulk import look as look_at_arrays
-from audit.device_exact import SCENES
-from audit.device_exact import look as look_at_scene
-from audit.device_replay import answers_once, draws_first, keeps_the_cap
+from audit.checks.check import Leak
+from audit.devices.bulk import check_transcripts, participates, report_with_shared_draws
+from audit.devices.exact import CASES, check_case
+from audit.devices.replay import check_cap, check_participation, check_repetition
 from sfumato import mechanisms
-from sfumato.device import Answered, Device, Record, _OpenRound
-from sfumato.encodings import scale, symbol
-from sfumato.entropy import Entropy, word
+from sfumato.device.device import Device, OpenRound, Record, RoundOutcome
+from sfumato.device.store import Memo, Memory
 from sfumato.errors import SfumatoError
-from sfumato.specs import Draw, RoundSpec, round_spec_from_wire, to_wire
-from sfumato.store import Memo, Memory
+from sfumato.mechanisms.encodings import scale, symbol
+from sfumato.privacy.entropy import Entropy, word
+from sfumato.specs import Participation, RoundSpec, round_spec_from_wire, to_wire
 
-_SCENES = {scene.name: scene for scene in SCENES}
+_CASES = {case.name: case for case in CASES}
 
 
-class PerturbsAgain(Device):
-    """A report that was not acknowledged is made anew, with fresh noise."""
+class PerturbingAgain(Device):
+    """A device that perturbs a report again if it is not acknowledged."""
 
-    def _decide(self, memory: Memory, asked: _OpenRound, record: Record) -> Answered:
-        memo = memory.memos.get(asked.round_id)
+    def _decide(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundOutcome:
+        memo = memory.memos.get(open_round.round_id)
         if memo is not None and memo.state == "pending":
-            del memory.memos[asked.round_id]
-        return super()._decide(memory, asked, record)
+            del memory.memos[open_round.round_id]
+        return super()._decide(memory, open_round, record)
 
 
-class IgnoresTheDraw(Device):
-    """Every round is answered, whichever draws it asks."""
+class IgnoringInterval(Device):
+    """A device that reports to every round and ignores the participation interval."""
 
-    def _decide(self, memory: Memory, asked: _OpenRound, record: Record) -> Answered:
-        spec = replace(round_spec_from_wire(asked.spec_wire), draw=Draw())
-        return super()._decide(memory, replace(asked, spec_wire=to_wire(spec)), record)
-
-
-class DrawsForEveryRound(Device):
-    """A draw for each round, where a collection has one."""
-
-    def _decide(self, memory: Memory, asked: _OpenRound, record: Record) -> Answered:
-        return super()._decide(memory, replace(asked, collection_id=f"{asked.collection_id}_{asked.round_id}"), record)
+    def _decide(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundOutcome:
+        spec = replace(round_spec_from_wire(open_round.spec_wire), participation=Participation())
+        return super()._decide(memory, replace(open_round, spec_wire=to_wire(spec)), record)
 
 
-class LooksFirst(Device):
-    """The record is read before the device knows whether it is asked."""
+class DrawingPerRound(Device):
+    """A device with one participation draw per round instead of one per collection."""
 
-    def _decide(self, memory: Memory, asked: _OpenRound, record: Record) -> Answered:
-        return super()._decide(memory, asked, np.asarray(record).tolist())
-
-
-class AnswersByItsRecord(Device):
-    """Who lies above the middle draws again where the round does not ask: answering tells the record."""
-
-    def _decide(self, memory: Memory, asked: _OpenRound, record: Record) -> Answered:
-        spec = round_spec_from_wire(asked.spec_wire)
-        if asked.collection_id not in memory.draws:
-            memory.draws[asked.collection_id] = word(self._entropy)
-        if np.asarray(record)[0] > 0.5 and not spec.draw.holds(memory.draws[asked.collection_id]):
-            memory.draws[asked.collection_id] = word(self._entropy)
-        return super()._decide(memory, asked, record)
+    def _decide(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundOutcome:
+        return super()._decide(
+            memory, replace(open_round, collection_id=f"{open_round.collection_id}_{open_round.round_id}"), record
+        )
 
 
-class ForgetsItsSpending(Device):
-    """Each round is held against the whole cap."""
+class ReadingRecordFirst(Device):
+    """A device that reads the record before it knows whether it participates."""
 
-    def _decide(self, memory: Memory, asked: _OpenRound, record: Record) -> Answered:
-        fresh = Memory(memory.draws, {name: memo for name, memo in memory.memos.items() if name == asked.round_id})
-        answered = super()._decide(fresh, asked, record)
-        memory.memos |= fresh.memos
-        return answered
+    def _decide(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundOutcome:
+        return super()._decide(memory, open_round, np.asarray(record).tolist())
 
 
-class BelievesWhatIsDeclared(Device):
-    """A round costs what it says."""
+class DrawingByRecord(Device):
+    """A device that draws again outside the interval if its record is above the middle."""
 
-    def _cost(self, asked: _OpenRound, spec: RoundSpec) -> int:
+    def _decide(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundOutcome:
+        spec = round_spec_from_wire(open_round.spec_wire)
+        if open_round.collection_id not in memory.draws:
+            memory.draws[open_round.collection_id] = word(self._entropy)
+        if np.asarray(record)[0] > 0.5 and not spec.participation.holds(memory.draws[open_round.collection_id]):
+            memory.draws[open_round.collection_id] = word(self._entropy)
+        return super()._decide(memory, open_round, record)
+
+
+class ForgettingCost(Device):
+    """A device that compares each round alone with the cap."""
+
+    def _decide(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundOutcome:
+        empty = Memory(memory.draws, {name: memo for name, memo in memory.memos.items() if name == open_round.round_id})
+        outcome = super()._decide(empty, open_round, record)
+        memory.memos |= empty.memos
+        return outcome
+
+
+class TrustingDeclaredCost(Device):
+    """A device that trusts the declared cost of a round."""
+
+    def _cost(self, open_round: OpenRound, spec: RoundSpec) -> int:
         try:
-            return super()._cost(asked, spec)
+            return super()._cost(open_round, spec)
         except SfumatoError:
             return mechanisms.epsilon_nano(spec.mechanism)
 
 
-class NamesTheRecord(Device):
-    """The report's id begins with the symbol."""
+class RecordInReportId(Device):
+    """A device that starts its report id with the symbol."""
 
-    def _perturbed(self, asked: _OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
-        memo = super()._perturbed(asked, spec, epsilon_nano, record)
+    def _perturb(self, open_round: OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
+        memo = super()._perturb(open_round, spec, epsilon_nano, record)
         point = scale(spec.features, np.asarray(record).tolist())
         return replace(memo, report_id=f"{symbol(spec.encoding, point, 0):02x}{memo.report_id[2:]}")
 
 
-class SlotOfTheRecord(Device):
-    """The slot is where the record lies."""
+class SlotByRecord(Device):
+    """A device that uses the position of the record as slot."""
 
-    def _perturbed(self, asked: _OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
-        memo = super()._perturbed(asked, spec, epsilon_nano, record)
-        place = scale(spec.features, np.asarray(record).tolist())[0]
-        return replace(memo, slot=int(place * spec.encoding.n_slots))
+    def _perturb(self, open_round: OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
+        memo = super()._perturb(open_round, spec, epsilon_nano, record)
+        position = scale(spec.features, np.asarray(record).tolist())[0]
+        return replace(memo, slot=int(position * spec.encoding.n_slots))
 
 
-def with_fresh_draws(
+def report_with_fresh_draws(
     spec: RoundSpec, records: NDArray[np.float64], _draws: NDArray[np.uint64], entropy: Entropy
 ) -> NDArray[np.int64]:
-    """Arrays of devices that draw for every round anew."""
-    return with_shared_draws(spec, records, entropy.words(len(records)), entropy)
+    """Report with a new participation draw per round."""
+    return report_with_shared_draws(spec, records, entropy.words(len(records)), entropy)
 
 
-def twice(
+def report_twice(
     spec: RoundSpec, records: NDArray[np.float64], draws: NDArray[np.uint64], entropy: Entropy
 ) -> NDArray[np.int64]:
-    """The second report of devices whose first one was lost, and seen: values of both, as one digit."""
-    first, second = (with_shared_draws(spec, records, draws, entropy) for _ in range(2))
-    told: NDArray[np.int64] = np.where(answers(spec, draws), 3 * first + second, 0)
-    return told
+    """Return both values of devices that report twice with new noise, as one digit."""
+    first, second = (report_with_shared_draws(spec, records, draws, entropy) for _ in range(2))
+    codes: NDArray[np.int64] = np.where(participates(spec, draws), 3 * first + second, 0)
+    return codes
 
 
-def _scene(name: str, kind: type[Device], scene: str) -> Leak:
-    return Leak(name, f"device: {scene}", partial(look_at_scene, kind, _SCENES[scene]))
+def _case_leak(name: str, kind: type[Device], case: str) -> Leak:
+    return Leak(name, f"device: {case}", partial(check_case, kind, _CASES[case]))
 
 
 LEAKS: tuple[Leak, ...] = (
-    _scene("a second report re-perturbed on retry", PerturbsAgain, "one round, two answers lost"),
-    Leak("re-perturbed, by its bytes", "device: answers once", partial(answers_once, PerturbsAgain)),
-    _scene("a draw interval ignored", IgnoresTheDraw, "disjoint rounds"),
-    Leak("a draw interval ignored, by its words", "device: draws", partial(draws_first, IgnoresTheDraw)),
-    _scene("a draw for every round", DrawsForEveryRound, "disjoint rounds"),
-    Leak("record looked at before the draw", "device: draws", partial(draws_first, LooksFirst)),
-    _scene("a draw that depends on the record", AnswersByItsRecord, "a round with slots"),
-    Leak("spending forgotten", "device: cap", partial(keeps_the_cap, ForgetsItsSpending)),
-    Leak("declared cost believed", "device: cap", partial(keeps_the_cap, BelievesWhatIsDeclared)),
-    _scene("record in the report id", NamesTheRecord, "one round"),
-    _scene("slot derived from data, on a device", SlotOfTheRecord, "a round with slots"),
-    Leak("fresh draws in arrays", "devices in arrays", partial(look_at_arrays, with_fresh_draws)),
-    Leak("two reports in arrays", "devices in arrays", partial(look_at_arrays, twice)),
+    _case_leak("report perturbed again on retry", PerturbingAgain, "one round, two responses lost"),
+    Leak(
+        "report perturbed again, by its bytes", "device: repeated reports", partial(check_repetition, PerturbingAgain)
+    ),
+    _case_leak("participation interval ignored", IgnoringInterval, "disjoint rounds"),
+    Leak(
+        "participation interval ignored, by its words",
+        "device: participation",
+        partial(check_participation, IgnoringInterval),
+    ),
+    _case_leak("participation draw per round", DrawingPerRound, "disjoint rounds"),
+    Leak("record read before the draw", "device: participation", partial(check_participation, ReadingRecordFirst)),
+    _case_leak("draw that depends on the record", DrawingByRecord, "round with slots"),
+    Leak("cost forgotten", "device: spending cap", partial(check_cap, ForgettingCost)),
+    Leak("declared cost trusted", "device: spending cap", partial(check_cap, TrustingDeclaredCost)),
+    _case_leak("record in the report id", RecordInReportId, "one round"),
+    _case_leak("slot derived from data, on a device", SlotByRecord, "round with slots"),
+    Leak("fresh draws in arrays", "devices in arrays", partial(check_transcripts, report_with_fresh_draws)),
+    Leak("two reports in arrays", "devices in arrays", partial(check_transcripts, report_twice)),
 )

@@ -1,4 +1,4 @@
-"""Broken ledgers: what is charged too late, too little, twice under one name, or rewritten."""
+"""Broken ledgers: late, missing, repeated or rewritten charges."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -8,162 +8,165 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from audit import ledger as sound
-from audit.check import Finding, Leak, Setting
-from audit.ledger_chain import cut, edited, edited_to_fit, forgotten, history, rewritten
-from audit.ledger_jobs import Work
-from audit.ledger_jobs import looked_at as jobs_looked_at
-from audit.ledger_world import ACTOR, START
-from clustering.questions import Question
-from models import job as jobs
-from models import ledger
-from models.answer import Asked
-from models.answer import charge as charge_answer
-from models.db import Database, new_id
+from audit.checks.check import Finding, Leak, Setting
+from audit.ledger import walks
+from audit.ledger.chain import check_history, cut_tail, edit_and_rehash, edit_entry, remove_charge, rewrite_history
+from audit.ledger.database import ACTOR, START
+from audit.ledger.jobs import WorkerActions, check_jobs
+from audit.ledger.walks import Entry
+from clustering.central.queries import Query
+from models.database.engine import Database
+from models.database.types import new_id
 from models.errors import BudgetExhausted
-from models.job import Claim, Job, JobState
-from models.ledger import Amounts, Kind, LedgerEntry
-from sfumato.ledger import LedgerEntry as Published
+from models.jobs import claims, lifecycle
+from models.jobs.claims import Claim
+from models.jobs.curator_answers import ChargedQuery
+from models.jobs.curator_answers import charge as charge_answer
+from models.ledger import ledger
+from models.ledger.ledger import Amounts
+from models.tables.jobs import Job, JobState
+from models.tables.ledger import Kind, LedgerEntry
+from sfumato.privacy.ledger import LedgerEntry as Published
 
-MEETING_SECONDS = 60  # writers that check at once wait for one another at most so long
-
-
-def delta_forgotten(
-    session: Session, dataset_id: str, kind: str, amounts: Amounts, reference: str, job_id: str | None
-) -> LedgerEntry | None:
-    """Postings are of epsilon alone."""
-    moved = Amounts(amounts.epsilon_nano, 0) if kind == Kind.POST else amounts
-    return sound.charge(session, dataset_id, kind, moved, reference, job_id)
+BARRIER_SECONDS = 60  # timeout of the barrier between check and entry
 
 
-def named_anew(
-    session: Session, dataset_id: str, kind: str, amounts: Amounts, reference: str, job_id: str | None
-) -> LedgerEntry | None:
-    """A posting whose name is taken gets another one, so that a retry posts once more."""
+def forget_delta(session: Session, dataset_id: str, entry: Entry) -> LedgerEntry | None:
+    """Charge epsilon only."""
+    changed = entry._replace(amounts=Amounts(entry.amounts.epsilon_nano, 0))
+    return walks.add_entry(session, dataset_id, changed if entry.kind == Kind.CHARGE else entry)
+
+
+def rename_on_retry(session: Session, dataset_id: str, entry: Entry) -> LedgerEntry | None:
+    """Give a repeated charge a new reference, so that a retry charges again."""
     query = select(LedgerEntry.id).where(
-        LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == kind, LedgerEntry.reference == reference
+        LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == entry.kind, LedgerEntry.reference == entry.reference
     )
-    is_taken = kind == Kind.POST and session.scalars(query).first() is not None
-    return sound.charge(session, dataset_id, kind, amounts, new_id("ref") if is_taken else reference, job_id)
+    if entry.kind == Kind.CHARGE and session.scalars(query).first() is not None:
+        entry = entry._replace(reference=new_id("ref"))
+    return walks.add_entry(session, dataset_id, entry)
 
 
-def committed_at_once(
-    session: Session, dataset_id: str, kind: str, amounts: Amounts, reference: str, job_id: str | None
-) -> LedgerEntry | None:
-    """A charge is written for good before what it is for is done."""
-    entry = sound.charge(session, dataset_id, kind, amounts, reference, job_id)
+def commit_early(session: Session, dataset_id: str, entry: Entry) -> LedgerEntry | None:
+    """Commit a charge before the transaction ends."""
+    stored = walks.add_entry(session, dataset_id, entry)
     session.flush()
     for statement in ("COMMIT", "BEGIN IMMEDIATE"):
         session.connection().exec_driver_sql(statement)
-    return entry
+    return stored
 
 
-class CheckedThenSpent:
-    """Spending in two steps: a look at what is free, and an entry by what was seen; between them others look too."""
+class CheckThenSpend:
+    """Spending in two steps: a check of the free budget, and later an entry. Other writers check in between."""
 
     def __init__(self, n_writers: int) -> None:
-        self._meeting = Barrier(n_writers)
+        self._barrier = Barrier(n_writers)
 
     def __call__(self, database: Database, dataset_id: str, amounts: Amounts, reference: str) -> None:
         with database.reading() as session:
             before = ledger.balance(session, dataset_id)
-        after = before.after(Kind.POST, amounts, None)
-        self._meeting.wait(MEETING_SECONDS)
+        after = before.after(Kind.CHARGE, amounts, None)
+        self._barrier.wait(BARRIER_SECONDS)
         if after.is_over:
             raise BudgetExhausted(
-                "epsilon", requested=amounts[0], granted=before[0], reserved=before[1], posted=before[2]
+                "epsilon", requested=amounts[0], granted=before[0], reserved=before[1], charged=before[2]
             )
         with database.transaction() as session:
-            end = ledger.head(session, dataset_id)
+            head = ledger.head(session, dataset_id)
             values: dict[str, Any] = {
-                "id": new_id("led"), "dataset_id": dataset_id, "seq": end.seq + 1, "kind": "post", "reservation": None,
-                "reference": reference, "actor": ACTOR, "prev_hash": end.hash, "hash": "",
-                **amounts._asdict(), **after._asdict(),
+                "id": new_id("led"), "dataset_id": dataset_id, "seq": head.seq + 1, "kind": "charge",
+                "reservation": None,
+                "reference": reference, "actor": ACTOR, "prev_hash": head.hash, "hash": "",
+                "shuffled_nano": 0, "shuffled_delta_atto": 0, **amounts._asdict(), **after._asdict(),
             }  # fmt: skip
-            at = datetime.fromtimestamp(START // 1_000_000, UTC)
-            end.seq, end.hash = end.seq + 1, Published(**values, at=at).computed_hash()
-            session.execute(insert(LedgerEntry), [values | {"at": START, "hash": end.hash}])
+            time = datetime.fromtimestamp(START // 1_000_000, UTC)
+            head.seq, head.hash = head.seq + 1, Published(**values, at=time).computed_hash()
+            session.execute(insert(LedgerEntry), [values | {"at": START, "hash": head.hash}])
 
 
-def raced(setting: Setting) -> list[Finding]:
-    """Writers at once that check first and act later."""
-    return sound.meetings(setting, of=CheckedThenSpent(sound.WRITERS))
+def check_race(setting: Setting) -> list[Finding]:
+    """Let writers check at the same time and charge later."""
+    return walks.check_concurrency(setting, implementation=CheckThenSpend(walks.N_WRITERS))
 
 
 # ---- jobs ----
 
 
-def gives_back(database: Database, held: Claim) -> None:
-    """A failed job's draws are forgiven: what they cost is granted anew."""
+def forgive_on_failure(database: Database, claim: Claim) -> None:
+    """Grant the charges of a failed job again."""
     with database.transaction() as session:
-        job = jobs.held_job(session, held)
+        job = claims.load_claimed(session, claim)
         left = ledger.reserved_for(session, job.dataset_id, job.id)
         spent = Amounts(job.epsilon_nano - left.epsilon_nano, job.delta_atto - left.delta_atto)
-        jobs.fail(session, held, JobState.FAILED, code="audit", detail="", now=database.clock())
+        lifecycle.fail(session, claim, JobState.FAILED, code="audit", detail="", now=database.clock())
         if spent != Amounts(0, 0):
-            _post(session, job, spent, Kind.GRANT, f"back_{job.id}")
+            _add_entry(session, job, spent, Kind.GRANT, f"back_{job.id}")
 
 
-def one_name(database: Database, held: Claim, index: int, question: Question) -> None:  # noqa: ARG001 - what is wrong
-    """All of a job's questions are posted under the job's name, so that the second is taken for the first."""
+def charge_job_once(database: Database, claim: Claim, index: int, query: Query) -> None:  # noqa: ARG001 - the fault
+    """Charge all queries of a job under the job's name, so that the second counts as a repetition."""
     with database.transaction() as session:
-        job = jobs.held_job(session, held)
-        _post(session, job, Amounts(question.epsilon_nano, question.delta_atto), Kind.POST, job.id)
+        job = claims.load_claimed(session, claim)
+        _add_entry(session, job, Amounts(query.epsilon_nano, query.delta_atto), Kind.CHARGE, job.id)
 
 
-def name_of_a_claim(database: Database, held: Claim, index: int, question: Question) -> None:
-    """A question is posted under the claim that asks it, so that a job that is run again pays again."""
+def charge_per_claim(database: Database, claim: Claim, index: int, query: Query) -> None:
+    """Charge a query under the name of its claim, so that a repeated job pays again."""
     with database.transaction() as session:
-        job = jobs.held_job(session, held)
-        name = f"{job.id[-20:]}#{held.fence}#{index}"
-        _post(session, job, Amounts(question.epsilon_nano, question.delta_atto), Kind.POST, name)
+        job = claims.load_claimed(session, claim)
+        name = f"{job.id[-20:]}#{claim.fence}#{index}"
+        _add_entry(session, job, Amounts(query.epsilon_nano, query.delta_atto), Kind.CHARGE, name)
 
 
-def epsilon_alone(database: Database, held: Claim, index: int, question: Question) -> None:
-    """A question's delta is not passed on."""
+def charge_epsilon_only(database: Database, claim: Claim, index: int, query: Query) -> None:
+    """Ignore the delta of a query."""
     with database.transaction() as session:
-        asked = Asked(question.what, question.epsilon_nano, question.n_values, question.digest)
-        charge_answer(session, held, index, asked, now=database.clock())
+        terms = ChargedQuery(query.description, query.epsilon_nano, query.n_values, query.digest)
+        charge_answer(session, claim, index, terms, now=database.clock())
 
 
-def charged_later(database: Database, held: Claim, index: int, question: Question) -> None:
-    """What the question before cost is posted with this one: so the last one of a job that fails never is."""
+def charge_late(database: Database, claim: Claim, index: int, query: Query) -> None:
+    """Charge a query together with the next one, so that a failed job never pays for its last query."""
     with database.transaction() as session:
-        job = jobs.held_job(session, held)
+        job = claims.load_claimed(session, claim)
         if index:
             name = f"{job.id}#{index - 1}"
-            _post(session, job, Amounts(question.epsilon_nano, question.delta_atto), Kind.POST, name)
+            _add_entry(session, job, Amounts(query.epsilon_nano, query.delta_atto), Kind.CHARGE, name)
 
 
-def not_kept(database: Database, held: Claim, index: int) -> None:
-    """Nothing is written down, in a ledger that is looked at without answers."""
+def skip_keep(database: Database, claim: Claim, index: int) -> None:
+    """Store nothing, because these ledgers have no answers."""
 
 
-def _post(session: Session, job: Job, amounts: Amounts, kind: Kind, name: str) -> None:
+def _add_entry(session: Session, job: Job, amounts: Amounts, kind: Kind, name: str) -> None:
     common: dict[str, Any] = {"delta_atto": amounts.delta_atto, "actor": ACTOR, "now": START}
     if kind is Kind.GRANT:
         ledger.grant(session, job.dataset_id, amounts.epsilon_nano, reference=name, **common)
     else:
-        ledger.post(session, job.dataset_id, amounts.epsilon_nano, reference=name, reservation=job.id, **common)
+        ledger.charge(session, job.dataset_id, amounts.epsilon_nano, reference=name, reservation=job.id, **common)
 
 
-def _job(name: str, work: Work) -> Leak:
-    return Leak(name, "ledger: jobs", partial(jobs_looked_at, work=work))
+def _job(name: str, actions: WorkerActions) -> Leak:
+    return Leak(name, "ledger: jobs", partial(check_jobs, actions=actions))
 
 
 LEAKS: tuple[Leak, ...] = (
-    Leak("delta forgotten", "ledger", partial(sound.charges, of=delta_forgotten)),
-    Leak("a retry posts once more", "ledger", partial(sound.charges, of=named_anew)),
-    Leak("a charge outlives its transaction", "ledger", partial(sound.charges, of=committed_at_once)),
-    Leak("overspend by a race", "ledger: at once", raced),
-    Leak("an entry edited", "ledger: history", partial(history, tamper=edited)),
-    Leak("an entry edited, its hash made to fit", "ledger: history", partial(history, tamper=edited_to_fit)),
-    Leak("a tail cut, the end made to fit", "ledger: history", partial(history, tamper=cut, with_end=True)),
-    Leak("history rewritten", "ledger: history", partial(history, tamper=rewritten, with_end=True)),
-    Leak("a charge forgotten, history rewritten", "ledger: history", partial(history, tamper=forgotten, with_end=True)),
-    _job("release after failure", Work(fail=gives_back)),
-    _job("a retry posts nothing new for a second draw", Work(charge=one_name, keep=not_kept)),
-    _job("a job that is run again pays again", Work(charge=name_of_a_claim, keep=not_kept)),
-    _job("a question's delta forgotten", Work(charge=epsilon_alone)),
-    _job("noise before its charge", Work(charge=charged_later, keep=not_kept)),
+    Leak("delta forgotten", "ledger", partial(walks.check_entries, implementation=forget_delta)),
+    Leak("retry charged again", "ledger", partial(walks.check_entries, implementation=rename_on_retry)),
+    Leak("charge kept after rollback", "ledger", partial(walks.check_entries, implementation=commit_early)),
+    Leak("overspending by a race", "ledger: concurrent charges", check_race),
+    Leak("entry edited", "ledger: history", partial(check_history, tamper=edit_entry)),
+    Leak("entry edited, hash updated", "ledger: history", partial(check_history, tamper=edit_and_rehash)),
+    Leak("tail cut, head updated", "ledger: history", partial(check_history, tamper=cut_tail, with_head=True)),
+    Leak("history rewritten", "ledger: history", partial(check_history, tamper=rewrite_history, with_head=True)),
+    Leak(
+        "charge removed, history rewritten",
+        "ledger: history",
+        partial(check_history, tamper=remove_charge, with_head=True),
+    ),
+    _job("release after failure", WorkerActions(fail=forgive_on_failure)),
+    _job("second draw not charged", WorkerActions(charge=charge_job_once, keep=skip_keep)),
+    _job("repeated job charged again", WorkerActions(charge=charge_per_claim, keep=skip_keep)),
+    _job("delta of a query forgotten", WorkerActions(charge=charge_epsilon_only)),
+    _job("noise before its charge", WorkerActions(charge=charge_late, keep=skip_keep)),
 )

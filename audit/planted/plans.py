@@ -1,4 +1,4 @@
-"""Broken plans, devices and charges of plans."""
+"""Broken plans, broken devices and broken charges of plans."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,94 +7,95 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.check import Leak
-from audit.plans import Charged, looked_at
-from audit.plans_cases import Answering, Answers, Points, Subject, answers
-from clustering.plan import Plan
+from audit.checks.check import Leak
+from audit.ledger.accounting import ChargedRound
+from audit.plans.cases import PlanCase, Points, Respond, RoundReports, respond_as_devices
+from audit.plans.plan_checks import check_plan
 from clustering.registry import start
-from sfumato.accounting import cost
-from sfumato.cluster_model import ClusterModel
-from sfumato.encodings import symbols
-from sfumato.entropy import Entropy
+from clustering.rounds.plan import Plan
 from sfumato.mechanisms import perturb_many
+from sfumato.mechanisms.encodings import symbols
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.privacy.accounting import cost
+from sfumato.privacy.entropy import Entropy
 from sfumato.specs import (
     AdaptiveGridIterative,
     AdaptiveGridTree,
-    Draw,
     LdpKmeans,
+    Participation,
     RoundSpec,
     ShiftedGrid,
     UniformGrid,
 )
 
-TREE = Subject(AdaptiveGridTree(1.0, 2, height=2), 2)
-PASSES = Subject(AdaptiveGridIterative(1.0, 2), 2)
-PRINTED = Subject(AdaptiveGridIterative(3.0, 2, variant="paper"), 1, 20)
-GRID = Subject(UniformGrid(1.0, 2, cells=4), 2)
-SHIFTED = Subject(ShiftedGrid(1.0, 2, cells=3), 2)
-CENTROIDS = Subject(LdpKmeans(1.0, 2, rounds=3), 2)
+TREE = PlanCase(AdaptiveGridTree(1.0, 2, height=2), 2)
+REPEATED = PlanCase(AdaptiveGridIterative(1.0, 2), 2)
+AS_PUBLISHED = PlanCase(AdaptiveGridIterative(3.0, 2, variant="paper"), 1, 20)
+GRID = PlanCase(UniformGrid(1.0, 2, cells=4), 2)
+SHIFTED = PlanCase(ShiftedGrid(1.0, 2, cells=3), 2)
+CENTROIDS = PlanCase(LdpKmeans(1.0, 2, rounds=3), 2)
 
 
-def fresh_draws(spec: RoundSpec, points: Points, entropy: Entropy, draws: NDArray[np.uint64]) -> Answers:
-    """A device draws anew for every round, so that it may answer all of them."""
-    return answers(spec, points, entropy, entropy.words(len(draws)))
+def draw_per_round(spec: RoundSpec, points: Points, entropy: Entropy, draws: NDArray[np.uint64]) -> RoundReports:
+    """Draw a participation draw per round, so that a device may report to all rounds."""
+    return respond_as_devices(spec, points, entropy, entropy.words(len(draws)))
 
 
-def slots_by_point(spec: RoundSpec, points: Points, entropy: Entropy, draws: NDArray[np.uint64]) -> Answers:
-    """One device in ten takes the slot that its point would be best told under; the values are as private as ever."""
-    sound = answers(spec, points, entropy, draws)
-    chosen = (points[sound.who, 0] * (spec.encoding.n_slots - 1)).astype(np.int64)
-    takes = entropy.words(len(sound.who)) < np.uint64((1 << 64) // 10)
-    slots = np.where(takes, chosen, sound.slots)
-    own = symbols(spec.encoding, points[sound.who], slots)
-    return Answers(sound.who, slots, perturb_many(spec.mechanism, own, entropy))
+def choose_slot_by_point(spec: RoundSpec, points: Points, entropy: Entropy, draws: NDArray[np.uint64]) -> RoundReports:
+    """Let one device in ten choose the slot that best separates its point. The values stay private."""
+    reports = respond_as_devices(spec, points, entropy, draws)
+    chosen = (points[reports.devices, 0] * (spec.encoding.n_slots - 1)).astype(np.int64)
+    takes = entropy.words(len(reports.devices)) < np.uint64((1 << 64) // 10)
+    slots = np.where(takes, chosen, reports.slots)
+    own = symbols(spec.encoding, points[reports.devices], slots)
+    return RoundReports(reports.devices, slots, perturb_many(spec.mechanism, own, entropy))
 
 
-def silent_below(spec: RoundSpec, points: Points, entropy: Entropy, draws: NDArray[np.uint64]) -> Answers:
-    """Of those below the middle, two in three say nothing: an empty cell is not worth a report."""
-    sound = answers(spec, points, entropy, draws)
-    says = (points[sound.who, 0] >= 0.5) | (entropy.words(len(sound.who)) < np.uint64((1 << 64) // 3))
-    return Answers(sound.who[says], sound.slots[says], sound.values[says])
+def omit_reports_below(spec: RoundSpec, points: Points, entropy: Entropy, draws: NDArray[np.uint64]) -> RoundReports:
+    """Omit two of three reports of devices below the middle."""
+    reports = respond_as_devices(spec, points, entropy, draws)
+    kept = (points[reports.devices, 0] >= 0.5) | (entropy.words(len(reports.devices)) < np.uint64((1 << 64) // 3))
+    return RoundReports(reports.devices[kept], reports.slots[kept], reports.values[kept])
 
 
-def asks_everybody(subject: Subject, points: Points) -> Plan:
-    """A plan whose later rounds are for every draw, though they were declared for a part."""
-    plan = subject.started(points)
-    wanted = next(plan)
+def ignore_participation(case: PlanCase, points: Points) -> Plan:
+    """Run a plan with later rounds for every draw, although it declared a part of the draws."""
+    plan = case.start_plan(points)
+    spec = next(plan)
     try:
         while True:
-            collected = yield wanted
-            wanted = replace(plan.send(collected), draw=Draw())
+            collected = yield spec
+            spec = replace(plan.send(collected), participation=Participation())
     except StopIteration as done:
         model: ClusterModel = done.value
         return model
 
 
-def looks_at_points(subject: Subject, points: Points) -> Plan:
-    """A plan that sizes its grid by where people are, not by what they report."""
+def size_by_points(case: PlanCase, points: Points) -> Plan:
+    """Run a plan that sizes its grid by the points instead of the reports."""
     cells = 4 if points.mean() < 0.5 else 5
     params = UniformGrid(1.0, 2, cells=cells)
-    return start(params, subject.features, len(points))
+    return start(params, case.features, len(points))
 
 
-def passes_charged_once(rounds: Sequence[Charged]) -> int:
-    """What the paper says of its feedback loop: the passes cost what one of them does."""
+def charge_one_pass(rounds: Sequence[ChargedRound]) -> int:
+    """Charge all passes as one, as the paper does for its feedback loop."""
     return cost([*rounds[:2], *rounds[-1:]] if len(rounds) > 2 else rounds)
 
 
-def _leak(name: str, sound: Subject, broken: Subject) -> Leak:
-    return Leak(name, sound.name, partial(looked_at, broken))
+def _plan_leak(name: str, reports: PlanCase, planted: PlanCase) -> Leak:
+    return Leak(name, reports.name, partial(check_plan, planted))
 
 
-def _answered(name: str, sound: Subject, answering: Answering) -> Leak:
-    return _leak(name, sound, replace(sound, answering=answering))
+def _respond_leak(name: str, reports: PlanCase, respond: Respond) -> Leak:
+    return _plan_leak(name, reports, replace(reports, respond=respond))
 
 
 LEAKS: tuple[Leak, ...] = (
-    _answered("a fresh draw for every round", PASSES, fresh_draws),
-    _answered("the slot says where the point is", SHIFTED, slots_by_point),
-    _answered("silence says where the point is", CENTROIDS, silent_below),
-    _leak("a round leaves its draw interval", TREE, replace(TREE, start=partial(asks_everybody, TREE))),
-    _leak("a round looks at points", GRID, replace(GRID, start=partial(looks_at_points, GRID))),
-    _leak("repeated rounds are charged once", PRINTED, replace(PRINTED, charge=passes_charged_once)),
+    _respond_leak("participation draw per round", REPEATED, draw_per_round),
+    _respond_leak("slot that depends on the point", SHIFTED, choose_slot_by_point),
+    _respond_leak("missing reports that depend on the point", CENTROIDS, omit_reports_below),
+    _plan_leak("round outside its declared interval", TREE, replace(TREE, start=partial(ignore_participation, TREE))),
+    _plan_leak("round that depends on points", GRID, replace(GRID, start=partial(size_by_points, GRID))),
+    _plan_leak("repeated rounds charged once", AS_PUBLISHED, replace(AS_PUBLISHED, charge=charge_one_pass)),
 )

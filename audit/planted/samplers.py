@@ -1,4 +1,4 @@
-"""Samplers that leak and randomness from elsewhere, put to the checks of the sound ones."""
+"""Broken samplers, and randomness from forbidden sources."""
 
 from fractions import Fraction
 from functools import partial
@@ -7,38 +7,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.check import Finding, Leak, Setting
-from audit.randomness import look as look_at_sources
-from audit.randomness import sources
-from audit.sampler_draws import GAUSSIAN_LAW, LAPLACE_LAW, look_at_answers, look_at_draws
-from audit.sampler_laws import look_at_choices, look_at_coins, look_at_laplace
-from clustering import noise
-from sfumato.entropy import Entropy, word
-from sfumato.exact_coins import bernoulli_exp_many, pick, pick_many
+from audit.checks.check import Finding, Leak, Setting
+from audit.checks.randomness import check_sources, read_sources
+from audit.mechanisms.sampler_distributions import check_choices, check_coins, check_laplace
+from audit.mechanisms.sampler_draws import (
+    GAUSSIAN_PROBABILITIES,
+    LAPLACE_PROBABILITIES,
+    check_noisy_counts,
+    check_samples,
+)
+from clustering.central import noise
+from sfumato.privacy.entropy import Entropy, bernoulli_exp_many, pick, pick_many, word
 
-_SCALE, _SIGMA_SQUARED = Fraction(7, 2), Fraction(21, 2)  # of the laws
+_SCALE, _SIGMA_SQUARED = Fraction(7, 2), Fraction(21, 2)  # parameters of the distributions
 
 
-def remainder_below(entropy: Entropy, bound: int) -> Any:
-    """A word's remainder: choices below 2^64 mod `bound` own one word more."""
+def choose_by_remainder(entropy: Entropy, bound: int) -> Any:
+    """Return the remainder of a word: choices below 2^64 mod `bound` have one word more."""
     return word(entropy) % bound
 
 
-def float_below(entropy: Entropy, bound: int) -> int:
-    """A float in [0, 1) times the bound: some choices own a thousand words more than others."""
+def choose_by_float(entropy: Entropy, bound: int) -> int:
+    """Multiply a float in [0, 1) by the bound: some choices have a thousand words more than others."""
     return int((int(word(entropy)) >> 11) * 2.0**-53 * bound)
 
 
-def short_coin(a: int, b: int, entropy: Entropy) -> bool:
-    """exp(-a/b) by the first four terms of its series alone."""
+def toss_short_series(a: int, b: int, entropy: Entropy) -> bool:
+    """Return a coin of exp(-a/b) that uses only the first four terms of the series."""
     k = 1
     while k < 4 and pick(entropy, b) < a and pick(entropy, k) == 0:
         k += 1
     return k % 2 == 1
 
 
-def laplace_with_two_zeros(scale: Fraction, n: int, entropy: Entropy) -> NDArray[np.int64]:
-    """Discrete Laplace noise, but minus zero is kept: zero comes twice as often as it should."""
+def sample_with_negative_zero(scale: Fraction, n: int, entropy: Entropy) -> NDArray[np.int64]:
+    """Sample discrete Laplace noise that accepts negative zero, so that zero is twice as probable."""
     t, s = scale.numerator, scale.denominator
     drawn = np.zeros(n, dtype=np.int64)
     waiting = np.arange(n)
@@ -57,65 +60,69 @@ def laplace_with_two_zeros(scale: Fraction, n: int, entropy: Entropy) -> NDArray
     return drawn
 
 
-def float_laplace_answers(count: int, n: int, entropy: Entropy) -> NDArray[np.float64]:
-    """A count with the textbook's Laplace noise, by a logarithm in doubles."""
+def add_float_noise(count: int, n: int, entropy: Entropy) -> NDArray[np.float64]:
+    """Add the textbook's Laplace noise to a count, by a logarithm in floats."""
     uniform = ((entropy.words(n) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     signs = np.where(entropy.words(n) >> np.uint64(63), 1.0, -1.0)
     return np.asarray(count - signs * np.log(uniform))
 
 
-def quiet_laplace(n: int, entropy: Entropy) -> NDArray[np.int64]:
-    """Laplace noise of 70 % of its scale."""
+def sample_laplace_at_70(n: int, entropy: Entropy) -> NDArray[np.int64]:
+    """Sample Laplace noise at 70 % of its scale."""
     return noise.discrete_laplace(_SCALE * Fraction(7, 10), n, entropy)
 
 
-def quiet_gaussian(n: int, entropy: Entropy) -> NDArray[np.int64]:
-    """Gaussian noise of 70 % of its standard deviation."""
+def sample_gaussian_at_70(n: int, entropy: Entropy) -> NDArray[np.int64]:
+    """Sample Gaussian noise at 70 % of its standard deviation."""
     return noise.discrete_gaussian(_SIGMA_SQUARED * Fraction(49, 100), n, entropy)
 
 
-def quiet_answers(count: int, n: int, entropy: Entropy) -> NDArray[np.int64]:
-    """A count with noise of 70 % of its scale: 1.43 times the epsilon that is charged."""
+def add_noise_at_70(count: int, n: int, entropy: Entropy) -> NDArray[np.int64]:
+    """Add noise at 70 % of its scale to a count, which spends 1.43 times the charged epsilon."""
     return count + noise.discrete_laplace(Fraction(7, 10), n, entropy)
 
 
 _NUMPY_NOISE = "import numpy as np\nnoise = np.random.default_rng().laplace(scale=1.0, size=8)\n"
-_SEEDED_NOISE = "from clustering.seeded_entropy import SeededEntropy\nentropy = SeededEntropy(0)\n"
+_SEEDED_NOISE = "from clustering.random import SeededEntropy\nentropy = SeededEntropy(0)\n"
 
 
-def _with_source(path: str, text: str, setting: Setting) -> list[Finding]:
-    return look_at_sources(sources() | {path: text}, setting)
+def _check_with_source(path: str, text: str, setting: Setting) -> list[Finding]:
+    return check_sources(read_sources() | {path: text}, setting)
 
 
 LEAKS: tuple[Leak, ...] = (
-    Leak("modulo bias", "below", lambda _: look_at_choices(remainder_below, "below")),
-    Leak("choice by a float", "below", lambda _: look_at_choices(float_below, "below")),
-    Leak("series cut short", "bernoulli_exp", lambda _: look_at_coins(short_coin, "bernoulli_exp")),
+    Leak("modulo bias", "below", lambda _: check_choices(choose_by_remainder, "below")),
+    Leak("choice by a float", "below", lambda _: check_choices(choose_by_float, "below")),
+    Leak("truncated series", "bernoulli_exp", lambda _: check_coins(toss_short_series, "bernoulli_exp")),
     Leak(
-        "minus zero kept",
+        "negative zero accepted",
         "discrete Laplace noise",
-        lambda _: look_at_laplace(laplace_with_two_zeros, "discrete Laplace noise"),
+        lambda _: check_laplace(sample_with_negative_zero, "discrete Laplace noise"),
     ),
     Leak(
         "float Laplace low bits",
-        "answers with Laplace noise",
-        partial(look_at_answers, float_laplace_answers, "answers with Laplace noise"),
+        "counts with Laplace noise",
+        partial(check_noisy_counts, add_float_noise, "counts with Laplace noise"),
     ),
     Leak(
         "Laplace noise at 70 %",
-        "draws of Laplace noise",
-        partial(look_at_draws, quiet_laplace, LAPLACE_LAW, "draws of Laplace noise"),
+        "samples of Laplace noise",
+        partial(check_samples, sample_laplace_at_70, LAPLACE_PROBABILITIES, "samples of Laplace noise"),
     ),
     Leak(
         "Gaussian noise at 70 %",
-        "draws of Gaussian noise",
-        partial(look_at_draws, quiet_gaussian, GAUSSIAN_LAW, "draws of Gaussian noise"),
+        "samples of Gaussian noise",
+        partial(check_samples, sample_gaussian_at_70, GAUSSIAN_PROBABILITIES, "samples of Gaussian noise"),
     ),
     Leak(
-        "answers at 70 % of their noise",
-        "answers with Laplace noise",
-        partial(look_at_answers, quiet_answers, "answers with Laplace noise"),
+        "counts at 70 % of their noise",
+        "counts with Laplace noise",
+        partial(check_noisy_counts, add_noise_at_70, "counts with Laplace noise"),
     ),
-    Leak("noise of numpy", "randomness", partial(_with_source, "clustering/planted.py", _NUMPY_NOISE)),
-    Leak("seeded noise in a worker", "randomness", partial(_with_source, "workers/planted.py", _SEEDED_NOISE)),
+    Leak("numpy noise", "sources of randomness", partial(_check_with_source, "clustering/planted.py", _NUMPY_NOISE)),
+    Leak(
+        "seeded noise in a worker",
+        "sources of randomness",
+        partial(_check_with_source, "workers/planted.py", _SEEDED_NOISE),
+    ),
 )

@@ -1,1 +1,1 @@
-"""Many clients against several gateways and workers on one machine: how long answers take, and whether any is lost."""
+"""Many clients against several gateways and workers on one machine: response times and lost reports."""

@@ -1,20 +1,49 @@
-"""One client's kept-alive HTTP/1.1 connection: as little work an answer as a load generator can have."""
+"""Persistent HTTP/1.1 connection of a client, with minimal work per response, and the log of its requests."""
 
 import asyncio
+import json
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
 
+JSON = b"Content-Type: application/json\r\n"
 TIMEOUT_SECONDS = 60.0
-KEEP_SECONDS = 50.0  # an idle connection; gateways keep one for 65 s, so that who asks closes it, as pools do
+KEEP_SECONDS = 50.0  # lifetime of an idle connection; gateways keep one for 65 s, so that the client closes it first
+
+
+# Errors that a correct service returns: a round that closed before a report arrived, and limits.
+EXPECTED = frozenset({"409 round_closed", "429 rate_limited"})
+
+
+@dataclass
+class EventLog:
+    """Times in seconds by kind of request, errors by code, reports acknowledged by round."""
+
+    seconds: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    errors: Counter[str] = field(default_factory=Counter)
+    acknowledged: Counter[str] = field(default_factory=Counter)
+    at: list[tuple[float, float]] = field(default_factory=list)  # time and duration of each report
+
+    def reset(self) -> None:
+        """Clear the log except for acknowledged reports, which are compared with all counted ones at the end."""
+        self.seconds.clear()
+        self.errors.clear()
+        self.at.clear()
+
+    @property
+    def unexpected(self) -> dict[str, int]:
+        """Return errors that a correct service does not return."""
+        return {code: n for code, n in self.errors.items() if code not in EXPECTED}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back."""
+class Response:
+    """A response of the service."""
 
     status: int
     headers: dict[bytes, bytes]  # names in lower case
@@ -22,16 +51,16 @@ class Answer:
 
 
 class Broken(Exception):
-    """No whole answer came: refused, cut short, or too late."""
+    """No complete response arrived: refused, cut short, or timed out."""
 
 
 class Connection:
-    """Sends one request at a time; connects when it has to.
+    """A connection that sends one request at a time, and connects on demand.
 
     Parameters
     ----------
     url, key : str
-        A gateway, and a bearer key.
+        Address of a gateway, and a bearer key.
     """
 
     def __init__(self, url: str, key: str) -> None:
@@ -41,7 +70,7 @@ class Connection:
         self._wire: _Wire | None = None
         self._used_at = 0.0
 
-    async def ask(
+    async def request(
         self,
         method: str,
         path: str,
@@ -49,39 +78,39 @@ class Connection:
         *,
         headers: bytes = b"",
         until: Callable[[bytes], bool] | None = None,
-    ) -> Answer:
-        """The answer to a request.
+    ) -> Response:
+        """Send a request and return its response.
 
         Parameters
         ----------
         headers : bytes
-            More lines, each with its CRLF.
+            Further header lines, each with its CRLF.
         until : callable, optional
-            Looks at the body so far; once it is content the connection is closed (event streams do not end).
+            Takes the body so far; once it returns True the connection is closed, because event streams do not end.
 
         Raises
         ------
         Broken
-            There is none.
+            There is no complete response.
         """
         length = b"Content-Length: %d\r\n" % len(body) if body or method == "POST" else b""
         request = b"%s %s HTTP/1.1\r\n%s%s%s\r\n" % (method.encode(), path.encode(), self._head, headers, length) + body
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 wire = await self._connected()
-                answer = await wire.ask(request, until)
+                response = await wire.request(request, until)
         except (OSError, TimeoutError, httptools.HttpParserError) as error:
             self.close()
             raise Broken(type(error).__name__) from None
         except BaseException:
             self.close()
             raise
-        if until is not None or answer.headers.get(b"connection") == b"close":
+        if until is not None or response.headers.get(b"connection") == b"close":
             self.close()
-        return answer
+        return response
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         if self._wire is not None:
             self._wire.close()
             self._wire = None
@@ -97,12 +126,12 @@ class Connection:
 
 
 class _Wire(asyncio.Protocol):
-    """The connection's protocol, and what its parser calls back."""
+    """The protocol of a connection, with the callbacks of its parser."""
 
     def __init__(self) -> None:
         self.is_over = False
         self._transport: asyncio.Transport | None = None
-        self._answered: asyncio.Future[Answer] | None = None
+        self._response: asyncio.Future[Response] | None = None
         self._until: Callable[[bytes], bool] | None = None
         self._begin()
 
@@ -111,13 +140,13 @@ class _Wire(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()
 
-    async def ask(self, request: bytes, until: Callable[[bytes], bool] | None) -> Answer:
+    async def request(self, request: bytes, until: Callable[[bytes], bool] | None) -> Response:
         assert self._transport is not None
         self._begin()
         self._until = until
-        self._answered = asyncio.get_running_loop().create_future()
+        self._response = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        return await self._answered
+        return await self._response
 
     def close(self) -> None:
         self.is_over = True
@@ -125,7 +154,7 @@ class _Wire(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._transport = cast(asyncio.Transport, transport)  # not a subclass in uvloop
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -135,8 +164,8 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_over = True
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(error if isinstance(error, OSError) else ConnectionError())
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(error if isinstance(error, OSError) else ConnectionError())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
@@ -150,5 +179,33 @@ class _Wire(asyncio.Protocol):
         self._finish()
 
     def _finish(self) -> None:
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_result(Answer(self._parser.get_status_code(), self._headers, bytes(self._body)))
+        if self._response is not None and not self._response.done():
+            self._response.set_result(Response(self._parser.get_status_code(), self._headers, bytes(self._body)))
+
+
+async def timed(
+    log: EventLog, kind: str, connection: Connection, method: str, path: str, body: bytes = b"", **options: Any
+) -> Any:
+    """Send a request and log its time or error; return the response, or None without one."""
+    began = time.perf_counter()
+    try:
+        response = await connection.request(method, path, body, **options)
+    except Broken as broken:
+        log.errors[f"no response: {broken}"] += 1
+        return None
+    took = time.perf_counter() - began  # the clock of uvloop has a resolution of milliseconds
+    if response.status >= 400:
+        log.errors[f"{response.status} {code(response.body)}"] += 1
+    else:
+        log.seconds[kind].append(took)
+        if kind == "report":
+            log.at.append((began, took))
+    return response
+
+
+def code(body: bytes) -> str:
+    """Return the code of a problem document."""
+    try:
+        return str(json.loads(body)["code"])
+    except (ValueError, KeyError, TypeError):
+        return "without a problem"

@@ -1,41 +1,51 @@
-"""``python -m benchmarks.quality <command>``: one module a command, each with `add_to` and `run`."""
+"""``python -m benchmarks.quality local|centroids|central|page``: measure quality, or put results into a page."""
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from benchmarks.quality import central, centroids, local, page
+from benchmarks.output import run_page_command
+from benchmarks.quality.central.benchmark import CENTRAL
+from benchmarks.quality.centroids.benchmark import CENTROIDS
+from benchmarks.quality.local.benchmark import LOCAL
 
-
-class Command(Protocol):
-    """What a command's module holds; the first line of its docstring is its help."""
-
-    __doc__: str | None
-
-    def add_to(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, options: argparse.Namespace) -> int: ...
+PROGRAM = "python -m benchmarks.quality"
+BENCHMARKS = {"local": LOCAL, "centroids": CENTROIDS, "central": CENTRAL}
+IMAGES = ("ari-given.svg", "ari-auto.svg", "maps.png", "centroids-rmse.svg", "centroids-nicv.svg", "central-nicv.svg")
 
 
-COMMANDS = {
-    "local": cast(Command, local),
-    "centroids": cast(Command, centroids),
-    "central": cast(Command, central),
-    "page": cast(Command, page),
-}
+def blocks(folder: Path) -> dict[str, str]:
+    """Return the blocks of every benchmark that the folder has results of."""
+    bodies: dict[str, str] = {}
+    for benchmark in BENCHMARKS.values():
+        rows = benchmark.rows(folder)
+        bodies |= {} if rows.empty else benchmark.blocks(rows)
+    return bodies
+
+
+def pictures(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Draw the charts of every benchmark again; yield the pictures with the names of their copies."""
+    for benchmark in BENCHMARKS.values():
+        rows = benchmark.rows(folder)
+        if not rows.empty:
+            benchmark.draw(folder, benchmark.summary(rows))
+    for image in IMAGES:
+        if (folder / image).exists():
+            yield folder / image, f"benchmark-{image}"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read the command and run it."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality")
+    """Read the command line and run the command."""
+    if arguments[:1] == ["page"]:
+        return run_page_command(PROGRAM, arguments[1:], blocks, pictures)
+    parser = argparse.ArgumentParser(prog=PROGRAM, epilog=f"See `{PROGRAM} page --help` for filling a page.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, module in COMMANDS.items():
-        summary = (module.__doc__ or "").split("\n", 1)[0]
-        module.add_to(commands.add_parser(name, help=summary, description=summary))
+    for name, benchmark in BENCHMARKS.items():
+        benchmark.add_to(commands.add_parser(name, help=benchmark.help, description=benchmark.help))
     options = parser.parse_args(arguments)
     try:
-        return COMMANDS[options.command].run(options)
+        return BENCHMARKS[options.command].run(options)
     except ValueError as error:
         parser.error(str(error))
 

@@ -1,209 +1,108 @@
-"""The data sets of the benchmark: generated shapes, and files `DIR/*.npz` that are read and never copied.
+"""Data sets, samples and sources of points, as all quality benchmarks use them."""
 
-A file holds `X` (n × d, in its own units), `y` (1..k; 0 is a noise point, -1 is no label) and
-`meta` (JSON: `kind`, `k`). Bounds are the range of the original, widened by 2 % a side; in
-production bounds are public and declared, and a benchmark has nobody to declare them.
-"""
-
-import json
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import make_blobs, make_circles, make_moons
-
-SHAPES: Mapping[str, int] = {"moons": 2, "aniso": 3, "circles": 2}  # and their clusters
-SHAPE_SIZES = (15_000, 150_000, 1_000_000)
-RESAMPLED_SIZE = 150_000
-SMALL = 100_000  # fewer points than these are resampled
-JITTER = 0.005  # standard deviation of what is added to a resampled point, of a feature's range
-MARGIN = 0.02
-CLUSTERS_UNLABELLED = 5  # K given, where nobody knows it
-MAX_FEATURES = 64
-
-# The ten two-feature sets whose mean is quoted.
-TEN = (
-    "moons",
-    "circles",
-    "sipu_s1",
-    "sipu_s3",
-    "sipu_unbalance",
-    "sipu_aggregation",
-    "other_chameleon_t4_8k",
-    "fcps_target",
-    "wut_smile",
-    "wut_mk2",
-)
-QUICK = ("sipu_s1", "sipu_aggregation", "wut_smile")
-_KINDS = {"2-D shapes": "plane", "3-D shapes": "space", "geo": "geo", "tabular": "tabular"}
-
-_SHEAR = np.array([[0.6, -0.6], [-0.4, 0.8]])
-_BOUNDS_POINTS, _BOUNDS_SEED = 200_000, 99_999
 
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]
+Loader = Callable[..., tuple[Points, Labels]]  # a loader of scikit-learn, which takes `return_X_y`
+
+CLUSTERS_UNLABELLED = 5  # number of clusters given to methods if a set has no labels
+JITTER = 0.005  # standard deviation of the jitter of a resampled point, as a share of a feature's range
+MARGIN = 0.02  # margin of the bounds on each side, as a share of a feature's range
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """One set at one size.
-
-    Attributes
-    ----------
-    name : str
-        A shape's, or a file's without its ending.
-    n : int
-        Points of a sample: one device each.
-    clusters : int
-        K, where it is given.
-    n_features : int
-    path : Path or None
-        None is a shape.
-    resampled : bool
-        Drawn with replacement from a smaller set, with jitter; marked `*` in tables.
-    labelled : bool
-        Where not, runs are scored against the same method on exact counts; marked `†`.
-    """
+    """A data set at one size. Tables mark a resampled set with `*`, and one without labels with `†`."""
 
     name: str
-    n: int
-    clusters: int
+    n: int  # points of a sample, one per person
+    clusters: int  # given to methods
     n_features: int = 2
-    path: Path | None = None
-    resampled: bool = False
-    labelled: bool = True
+    path: Path | None = None  # the file; None if the set is generated or comes with scikit-learn
+    resampled: bool = False  # whether samples are drawn with replacement from fewer points, with jitter
+    labelled: bool = True  # whether runs are scored against the labels of the set
 
     @property
     def mark(self) -> str:
-        """What stands behind its name in tables."""
+        """Return the marks that follow the name in tables."""
         return "*" * self.resampled + "†" * (not self.labelled)
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Points in [0, 1]^d, and their labels; those with label 0 or below are not scored."""
+    """Points in [0, 1]^d with their labels (0 and below: none), and the true centroids if they are known."""
 
     points: Points
     labels: Labels
+    centres: Points | None = None
 
 
-def draw_shape(name: str, n: int, seed: int) -> tuple[Points, Labels]:
-    """Draw a shape in its own units; labels from 0."""
-    if name == "circles":
-        points, labels = make_circles(n, factor=0.5, noise=0.05, random_state=seed)
-    elif name == "moons":
-        points, labels = make_moons(n, noise=0.05, random_state=seed)
-    elif name == "aniso":
-        _, _, centres = make_blobs(10, centers=3, random_state=170, return_centers=True)
-        points, labels = make_blobs(n, centers=centres, random_state=seed)
-        points = points @ _SHEAR
-    else:
-        raise ValueError(f"unknown shape; there are {', '.join(SHAPES)}")
-    return points, labels
+@dataclass(frozen=True)
+class Source:
+    """A set of real points, and how they are prepared.
 
-
-def widened(points: Points) -> tuple[Points, Points]:
-    """Lower and upper bounds: the range, widened by 2 % a side; a constant feature by one."""
-    lower, upper = points.min(axis=0), points.max(axis=0)
-    margin = np.where(upper > lower, MARGIN * (upper - lower), 1.0)
-    return lower - margin, upper + margin
-
-
-@lru_cache(maxsize=len(SHAPES))
-def shape_bounds(name: str) -> tuple[Points, Points]:
-    """A shape's bounds: the widened range of another draw."""
-    return widened(draw_shape(name, _BOUNDS_POINTS, _BOUNDS_SEED)[0])
-
-
-def draw(data: DataSet, seed: int) -> Sample:
-    """Draw a sample; equal seeds give equal samples."""
-    if data.path is None:
-        points, labels = draw_shape(data.name, data.n, seed)
-        lower, upper = shape_bounds(data.name)
-        return Sample(_scaled(points, lower, upper), labels.astype(np.int64) + 1)
-    original, labels = _read(data.path)
-    lower, upper = widened(original)
-    if not data.resampled:
-        return Sample(_scaled(original, lower, upper), labels)
-    rng = np.random.default_rng([zlib.crc32(data.name.encode()), seed])
-    chosen = rng.integers(0, len(original), data.n)
-    jitter = rng.normal(0.0, JITTER, (data.n, original.shape[1])) * np.ptp(original, axis=0)
-    return Sample(_scaled(original[chosen] + jitter, lower, upper), labels[chosen])
-
-
-def find(folder: Path | None, wanted: Sequence[str], sizes: Sequence[int]) -> list[DataSet]:
-    """The sets of these names, shapes at every size, files at their one size.
-
-    Parameters
-    ----------
-    folder : Path, optional
-        Where files lie; None knows the shapes alone.
-    wanted : sequence of str
-        Names, and groups: `shapes`, `ten`, `quick`, `plane`, `space`, `geo`, `tabular`, `all`.
-        A shape that is named by `ten` alone is taken at 150,000 points.
-
-    Raises
-    ------
-    ValueError
-        A name that is no set.
+    A share `clipped` of points beyond each bound is moved to it, because long tails would leave the other points in a
+    corner of the box. With 0, bounds are the range, widened by 2 % on each side.
     """
-    files = _described(folder)
-    found: dict[tuple[str, int], DataSet] = {}
-    for word in wanted:
-        for name in _expanded(word, files):
-            if name in SHAPES:
-                for n in (RESAMPLED_SIZE,) if word == "ten" else sizes:
-                    found[name, n] = DataSet(name, n, SHAPES[name])
-            elif name in files:
-                found[name, files[name][1].n] = files[name][1]
-            else:
-                raise ValueError(f"no set is called {name}; --data names the folder of files")
-    return list(found.values())
+
+    source: Loader | str  # a loader of scikit-learn, or the name of a file without its ending
+    clusters: int  # five if the classes are not clusters
+    labelled: bool = True  # whether runs are scored against the classes; if not, against the labels of k-means
+    components: int | None = None  # number of principal components; None keeps the features
+    first: int | None = None  # number of features that are kept
+    standardised: bool = False  # unit variance before the projection
+    clipped: float = 0.0
+
+    def path(self, folder: Path | None) -> Path | None:
+        """Return the path of the file, or None if scikit-learn has the set."""
+        return (folder or Path("no folder of files")) / f"{self.source}.npz" if isinstance(self.source, str) else None
+
+    def is_available(self, folder: Path | None) -> bool:
+        """Return whether the set needs no file, or its file exists."""
+        path = self.path(folder)
+        return path is None or path.exists()
+
+    def prepared(self, path: Path | None) -> tuple[Points, Labels]:
+        """Read points and labels, and prepare the features."""
+        if path is not None:
+            points, labels = read_file(path)
+        else:
+            assert callable(self.source)  # a set without a path has a loader
+            points, labels = self.source(return_X_y=True)
+            points, labels = np.asarray(points, dtype=np.float64), np.asarray(labels, dtype=np.int64) + 1
+        points = points[:, : self.first]
+        if self.standardised:
+            points = (points - points.mean(axis=0)) / np.where(points.std(axis=0) > 0, points.std(axis=0), 1.0)
+        if self.components is not None:
+            centred = points - points.mean(axis=0)
+            _, directions = np.linalg.eigh(centred.T @ centred)  # sorted by ascending variance
+            points = centred @ directions[:, ::-1][:, : self.components]
+        return points, labels
 
 
-def _expanded(word: str, files: Mapping[str, tuple[str, DataSet]]) -> list[str]:
-    if word == "all":
-        return [*SHAPES, *files]
-    groups = {"shapes": list(SHAPES), "ten": list(TEN), "quick": list(QUICK)}
-    groups |= {group: [name for name, (kind, _) in files.items() if kind == group] for group in _KINDS.values()}
-    return groups.get(word, [word])
-
-
-def _described(folder: Path | None) -> dict[str, tuple[str, DataSet]]:
-    """Group and set of every file of a kind that is benchmarked, by name."""
-    found: dict[str, tuple[str, DataSet]] = {}
-    for path in sorted(folder.glob("*.npz")) if folder is not None else []:
-        with np.load(path) as file:
-            meta = json.loads(str(file["meta"]))
-            n, d = file["X"].shape
-            labelled = bool((file["y"] > 0).any())
-        if meta["kind"] not in _KINDS or d > MAX_FEATURES:
-            continue
-        small = n < SMALL
-        found[path.stem] = (
-            _KINDS[meta["kind"]],
-            DataSet(
-                name=path.stem,
-                n=RESAMPLED_SIZE if small else n,
-                clusters=int(meta["k"]) if labelled else CLUSTERS_UNLABELLED,
-                n_features=d,
-                path=path,
-                resampled=small,
-                labelled=labelled,
-            ),
-        )
-    return found
-
-
-@lru_cache(maxsize=2)
-def _read(path: Path) -> tuple[Points, Labels]:
+def read_file(path: Path) -> tuple[Points, Labels]:
+    """Read points (`X`) and labels (`y`) of a file."""
     with np.load(path) as file:
         return file["X"].astype(np.float64), file["y"].astype(np.int64)
 
 
-def _scaled(points: Points, lower: Points, upper: Points) -> Points:
-    return np.asarray(((points - lower) / (upper - lower)).clip(0.0, 1.0), dtype=np.float64)
+def expanded(names: Iterable[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return names of data sets without repetition, each group replaced by its members.
+
+    Raises
+    ------
+    ValueError
+        A name that is neither a group nor in the group `all`.
+    """
+    chosen = list(dict.fromkeys(name for word in names for name in groups.get(word, [word])))
+    for name in chosen:
+        if name not in groups["all"]:
+            known = ", ".join([*groups, *groups["all"]])
+            raise ValueError(f"no set is called {name}; there are {known}; --data names the folder of files")
+    return chosen

@@ -1,150 +1,116 @@
-"""Results as Markdown: the ten sets' means, ARI by epsilon, and all four measures of every run."""
+"""Tables of summaries: pivots of formatted figures, as Markdown."""
 
-from collections.abc import Iterable, Sequence
-from statistics import fmean
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from benchmarks.quality.data import RESAMPLED_SIZE, TEN
-from benchmarks.quality.methods import METHODS
-from benchmarks.quality.rows import MEASURES, Row, Summary
+import pandas as pd
 
-LEGEND = (
-    "Mean ± standard deviation over seeds. K: `given` was told the number of clusters, `auto` found it, `tuned` saw "
-    "the true labels and is no rival. `*`: resampled from a smaller set with jitter. `†`: no true labels; scored "
-    "against the same method on exact counts. –: refused or not run."
-)
+from benchmarks.output import table
+
+Cell = Callable[[Any], str]  # (row of a summary) to its text
+Columns = Mapping[str, Any]  # heads of a table, each with a `Cell` or the name of a column of the summary
+NONE = "–"  # a run that was refused or not made
 
 
-def document(summaries: Sequence[Summary], found: Sequence[Row]) -> str:
-    """The whole of results.md."""
-    versions = ", ".join(f"`{version}`" for version in sorted({row.version for row in found}))
-    parts = ["# Quality of clustering", LEGEND, f"{len(found):,} runs; software {versions or 'none'}."]
-    if any(summary.set in TEN for summary in summaries):
-        parts += ["## The ten sets", ten_sets(summaries).rstrip()]
-    for (name, n), group in _by_set(summaries).items():
-        parts += [f"## {name}{group[0].mark}, {n:,} reports", ari_table(group).rstrip()]
-        parts += ["All measures:", full_table(group).rstrip()]
-    return "\n\n".join(parts) + "\n"
+def number(value: float | None, digits: int, unit: str = "") -> str:
+    """Format a number without a minus before zero; a missing number is a dash."""
+    return NONE if value is None or pd.isna(value) else f"{round(value, digits) + 0.0:.{digits}f}{unit}"
 
 
-def ten_sets(summaries: Iterable[Summary]) -> str:
-    """Mean over the ten sets at 150,000 reports: a row a method, K given beside K automatic; may be empty.
+def figure(column: str, digits: int, *, percent: bool = False) -> Cell:
+    """Return a cell with a number of a row."""
+    return lambda row: number(100 * row[column], digits, " %") if percent else number(row[column], digits)
 
-    Of a method, an epsilon and a way, a mean stands only where all ten sets were run; a run
-    that was refused counts as ARI 0.
+
+SHAPE = {"features": figure("n_features", 0), "K": figure("clusters", 0)}
+
+
+def name_text(row: Any) -> str:
+    """Return the name of a data set with its marks."""
+    return f"{row['set']}{row['mark']}"
+
+
+def reports_text(row: Any) -> str:
+    """Return the number of reports."""
+    return f"{row.n:,}"
+
+
+def epsilon_text(row: Any) -> str:
+    """Return the epsilon, or an empty text if the method takes none."""
+    return "" if pd.isna(row.epsilon) else f"{row.epsilon:g}"
+
+
+def epsilons_of(summary: pd.DataFrame) -> list[float]:
+    """Return the epsilons of a summary in ascending order."""
+    return sorted(summary.epsilon.dropna().unique())
+
+
+def methods_of(summary: pd.DataFrame, order: Iterable[str]) -> list[str]:
+    """Return the methods that a summary has, in the given order."""
+    present = set(summary.method)
+    return [name for name in order if name in present]
+
+
+def sets_of(summary: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
+    """Yield marked name, size and rows of every data set, in the order in which they first appear."""
+    for (name, n), group in summary.groupby(["set", "n"], sort=False):
+        yield f"{name}{group.mark.iloc[0]}", n, group
+
+
+def at_every_epsilon(summary: pd.DataFrame) -> pd.DataFrame:
+    """Repeat the rows of methods that take no epsilon at every epsilon."""
+    epsilons = epsilons_of(summary)
+    lists = [epsilons if pd.isna(epsilon) else [epsilon] for epsilon in summary.epsilon]
+    return summary.assign(epsilon=lists).explode("epsilon").dropna(subset="epsilon").astype({"epsilon": float})
+
+
+def in_order(summary: pd.DataFrame, methods: Iterable[str]) -> pd.DataFrame:
+    """Sort a summary by its methods, then by how they get K; equal rows keep their order."""
+    orders = {"method": list(methods), "k": ["given", "auto", "tuned"]}
+    return summary.sort_values([*orders], key=lambda values: values.map(orders[values.name].index), kind="stable")
+
+
+def listing(summary: pd.DataFrame, columns: Columns) -> str:
+    """Return a table with one line per row of a summary, and a cell or a column of the summary under each head."""
+    return table([*columns], _texts(summary, columns).to_numpy().tolist())
+
+
+def pivot(
+    summary: pd.DataFrame,
+    rows: Columns,
+    column: str,
+    order: Sequence[Any],
+    cell: Cell,
+    last_lines: Sequence[Sequence[str]] = (),
+) -> str:
+    """Return a table with one line per distinct `rows`, in their order, and one column per value of `column`.
+
+    The summary has at most one row per cell. `order` has the values of `column` in the order of the table.
     """
-    chosen = [s for s in summaries if s.set in TEN and s.n == RESAMPLED_SIZE]
-    epsilons = _epsilons(chosen)
-    if not epsilons:
-        return ""
-    heads = ["method", *(f"given, ε={e:g}" for e in epsilons), *(f"auto, ε={e:g}" for e in epsilons)]
-    lines = []
-    for method in _methods(chosen):
-        of = [s for s in chosen if s.method == method]
-        if any(s.k == "tuned" for s in of):
-            mean = _mean_of_ten([s for s in of if s.k == "tuned"])
-            lines.append([f"{method} (tuned)", *[mean] * len(epsilons), *["–"] * len(epsilons)])
-            continue
-        cells = [
-            _mean_of_ten([s for s in of if s.k == way and s.epsilon == epsilon])
-            for way in ("given", "auto")
-            for epsilon in epsilons
-        ]
-        lines.append([method, *cells])
-    best = _mean_of_ten(_best_tuned(chosen))
-    lines.append(["best of the tuned, set by set", *[best] * len(epsilons), *["–"] * len(epsilons)])
-    return _table(heads, [line for line in lines if set(line[1:]) != {"–"}])
+    heads, texts = list(rows), _texts(summary, rows)
+    cells = texts.assign(cell=_texts(summary, {"cell": cell}).cell, column=summary[column].to_numpy())
+    lines = cells.pivot(index=heads, columns="column", values="cell").reindex(columns=order).fillna(NONE)
+    lines = lines.reindex(texts.drop_duplicates().set_index(heads).index).reset_index()
+    more_heads = [f"ε={value:g}" if column == "epsilon" else value for value in order]
+    return table([*heads, *more_heads], [*lines.to_numpy().tolist(), *last_lines])
 
 
-def ari_table(group: Sequence[Summary], ways: Sequence[str] = ("given", "auto", "tuned")) -> str:
-    """ARI of one set: a row a method and way, a column an epsilon."""
-    epsilons = _epsilons(group)
-    lines = []
-    for method in _methods(group):
-        for way in ways:
-            of = {s.epsilon: s for s in group if s.method == method and s.k == way}
-            if of:
-                lines.append([method, way, *(_cell(of.get(epsilon, of.get(None)), "ari") for epsilon in epsilons)])
-    return _table(["method", "K", *(f"ε={epsilon:g}" for epsilon in epsilons)], lines)
+def table_per_epsilon(
+    summary: pd.DataFrame, rows: Columns, methods: Sequence[str], cell: Cell, epsilons: Iterable[float]
+) -> str:
+    """Return a table per epsilon with a column per method, of the sets where another method than the last has NICV."""
+    cells = at_every_epsilon(summary[summary.method.isin(methods)])
+    parts = []
+    for epsilon in epsilons:
+        here = cells[cells.epsilon == epsilon]
+        compared = here[here.nicv_ratio.notna() & (here.method != methods[-1])].set_index(["set", "n"]).index
+        lines = here[here.set_index(["set", "n"]).index.isin(compared)]
+        if not lines.empty:
+            parts.append(f"**ε = {epsilon:g}**\n\n{pivot(lines, rows, 'method', methods, cell)}")
+    return "\n".join(parts)
 
 
-def full_table(group: Sequence[Summary]) -> str:
-    """All measures of one set: a row a method, way and epsilon."""
-    heads = ["method", "K", "ε", "ARI", "accuracy", "purity", "FMI", "clusters", "seconds", "seeds"]
-    lines = [
-        [
-            s.method,
-            s.k,
-            "" if s.epsilon is None else f"{s.epsilon:g}",
-            *(_cell(s, measure) for measure in MEASURES),
-            f"{s.n_clusters:.1f}",
-            f"{s.seconds:.2f}",
-            f"{s.runs}" + (f", {s.refused} refused" if s.refused else ""),
-        ]
-        for s in sorted(group, key=_order)
-    ]
-    return _table(heads, lines)
-
-
-def set_overview(summaries: Iterable[Summary], epsilon: float, way: str) -> str:
-    """Mean ARI at one epsilon: a row a set, a column a method."""
-    chosen = [s for s in summaries if s.epsilon in (epsilon, None) and s.k in (way, "tuned")]
-    methods = _methods(chosen)
-    lines = []
-    for (name, n), group in _by_set(chosen).items():
-        of = {s.method: s for s in group}
-        means = [of[method].ari if method in of else None for method in methods]
-        cells = ["–" if mean is None else short(mean) for mean in means]
-        lines.append([f"{name}{group[0].mark}", f"{n:,}", *cells])
-    return _table(["set", "reports", *methods], lines)
-
-
-def _mean_of_ten(of: Sequence[Summary]) -> str:
-    return short(fmean(s.ari or 0.0 for s in of)) if {s.set for s in of} == set(TEN) else "–"
-
-
-def _best_tuned(summaries: Iterable[Summary]) -> list[Summary]:
-    """Of each set, the ceiling that reached most."""
-    best: dict[str, Summary] = {}
-    for summary in summaries:
-        if summary.k == "tuned" and (summary.set not in best or (summary.ari or 0.0) > (best[summary.set].ari or 0.0)):
-            best[summary.set] = summary
-    return list(best.values())
-
-
-def _cell(summary: Summary | None, measure: str) -> str:
-    if summary is None or (mean := getattr(summary, measure)) is None:
-        return "–"
-    return f"{short(mean)} ± {short(getattr(summary, measure + '_sd'))}"
-
-
-def short(value: float) -> str:
-    """Two decimals, and no minus before a zero."""
-    return f"{round(value, 2) + 0.0:.2f}"
-
-
-def _by_set(summaries: Iterable[Summary]) -> dict[tuple[str, int], list[Summary]]:
-    groups: dict[tuple[str, int], list[Summary]] = {}
-    for summary in summaries:
-        groups.setdefault((summary.set, summary.n), []).append(summary)
-    return groups
-
-
-def _methods(summaries: Iterable[Summary]) -> list[str]:
-    """Names that occur, in the table's order."""
-    present = {summary.method for summary in summaries}
-    return [name for name in METHODS if name in present]
-
-
-def _epsilons(summaries: Iterable[Summary]) -> list[float]:
-    return sorted({s.epsilon for s in summaries if s.epsilon is not None})
-
-
-def _order(summary: Summary) -> tuple[int, str, float]:
-    return list(METHODS).index(summary.method), summary.k, summary.epsilon or 0.0
-
-
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    if not lines:
-        return ""
-    rule = ["---" if place == 0 else "---:" for place in range(len(heads))]
-    return "".join("| " + " | ".join(line) + " |\n" for line in (heads, rule, *lines))
+def _texts(summary: pd.DataFrame, columns: Columns) -> pd.DataFrame:
+    rows = [row for _, row in summary.iterrows()]
+    texts = {head: [cell(row) if callable(cell) else str(row[cell]) for row in rows] for head, cell in columns.items()}
+    return pd.DataFrame(texts, columns=[*columns])

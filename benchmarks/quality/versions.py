@@ -1,4 +1,4 @@
-"""Which software made a row: the release, and a digest of the modules behind one method."""
+"""Software versions of rows: the release, and a digest of the modules that a method consists of."""
 
 import ast
 import hashlib
@@ -7,34 +7,35 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOMS = ("benchmarks", "clustering")  # the SDK is held still by its published vectors
-SHARED = ("benchmarks.quality.data", "clustering.simulate")  # behind every row
-# These name every method, so they would tie each to all; followed only where they are asked for.
-NOT_FOLLOWED = ("benchmarks.quality.methods", "clustering.registry", "clustering.central.run")
+from clustering import registry
+from clustering.central import run
+
+PACKAGES = ("benchmarks", "clustering")  # published test vectors fix the behaviour of the SDK
+# A module that imports every method would tie each method to all others, so its imports count only if it is named.
+REGISTRIES = (registry.__name__, run.__name__)
 
 
 @lru_cache(maxsize=256)
-def software_version(module: str, behind: tuple[str, ...] = SHARED) -> str:
-    """`<release>+<8 hex digits>`: another wherever a module that `module` or `behind` leads to has changed."""
+def software_version(*modules: str) -> str:
+    """Return `<release>+<8 hex digits>`, which differs once one of these modules or of their imports changes."""
     digest = hashlib.sha256()
-    for name, path in sorted(_followed((module, *behind)).items()):
+    for name, path in sorted(imported(modules).items()):
         digest.update(name.encode() + b"\0" + path.read_bytes())
     return f"{version('sfumato-server')}+{digest.hexdigest()[:8]}"
 
 
-def _followed(modules: tuple[str, ...]) -> dict[str, Path]:
-    """Files of these modules of our rooms and of all they import, themselves or through others."""
+def imported(modules: tuple[str, ...]) -> dict[str, Path]:
+    """Return the files of these modules and of all modules of `PACKAGES` that they import, directly or not."""
     found: dict[str, Path] = {}
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        asked_for = name in modules or name not in NOT_FOLLOWED
-        if name in found or not asked_for or name.split(".")[0] not in ROOMS:
+        if name in found or name.split(".")[0] not in PACKAGES or (name in REGISTRIES and name not in modules):
             continue
         try:
             spec = find_spec(name)
         except ModuleNotFoundError:
-            spec = None  # `from a.b import c`, where c is no module
+            spec = None  # `from a.b import c`, where c is not a module
         if spec is None or spec.origin is None:
             continue
         found[name] = Path(spec.origin)

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.speed all|GROUP... --out DIR`: ours beside its reference, row by row; `page` fills a page.
+"""`python -m benchmarks.speed all|GROUP... --out DIR`: compare ours with references; `page` fills a page.
 
-Each row is added to DIR/rows.csv as it is made; a group that is run again is measured anew as a whole. From all rows
-there are, speed.md and a picture for each group are written, and machine.json says what they were measured on.
+The command appends each row to DIR/rows.csv. A group that runs again replaces all its rows.
+machine.json describes the machine.
 """
 
 import argparse
@@ -9,142 +9,105 @@ import importlib
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from rich.console import Console
 
-from benchmarks.speed import machine, table
-from benchmarks.speed.peer import COMMAND, PeerFailed
-from benchmarks.speed.row import Group, Missing, Row, Setting
+from benchmarks.output import MissingTool, run_page_command
+from benchmarks.peers.peer import COMMAND, PeerFailed
+from benchmarks.speed.harness import results
+from benchmarks.speed.harness.measurement import Group, Measurement, Setting
 
+PROGRAM = "python -m benchmarks.speed"
 TURNS, QUICK_TURNS = 5, 2
-DOCUMENT = "speed.md"
 DEVELOPMENT = "make .venv/.ready"
 
-
-@dataclass(frozen=True)
-class Source:
-    """Where a group's rows come from.
-
-    Attributes
-    ----------
-    module : str
-        Imported by who runs it alone: what it needs may not be installed.
-    installed_by : str
-        The command that puts what it imports there.
-    """
-
-    module: str
-    installed_by: str = DEVELOPMENT
-
-
+# (module, command that installs its dependencies). A module is imported when its group runs, because its dependencies
+# may be missing.
 GROUPS = {
-    "ingest": Source("benchmarks.speed.ingest"),
-    "cold": Source("benchmarks.speed.cold"),
-    "jobs": Source("benchmarks.speed.jobs"),
-    "fold": Source("benchmarks.speed.fold"),
-    "kernels": Source("benchmarks.speed.kernels", COMMAND),
-    "growth": Source("benchmarks.speed.growth"),
-    "scale": Source("benchmarks.speed.scale"),
+    "ingest": ("benchmarks.speed.ingest", DEVELOPMENT),
+    "cold": ("benchmarks.speed.cold", DEVELOPMENT),
+    "jobs": ("benchmarks.speed.jobs", DEVELOPMENT),
+    "fold": ("benchmarks.speed.fold", DEVELOPMENT),
+    "kernels": ("benchmarks.speed.kernels.k_means", COMMAND),
+    "growth": ("benchmarks.speed.growth", DEVELOPMENT),
+    "scale": ("benchmarks.speed.scale", DEVELOPMENT),
 }
 
 
-def loaded(name: str) -> Group:
-    """A group's module. Raises Missing where it, or what it imports, is not there."""
-    source = GROUPS[name]
+def load_group(name: str) -> Group:
+    """Import the module of a group. Raise MissingTool if it, or one of its dependencies, is missing."""
+    module, installed_by = GROUPS[name]
     try:
-        return cast(Group, importlib.import_module(source.module))
+        return cast(Group, importlib.import_module(module))
     except ModuleNotFoundError as error:
-        raise Missing(f"the group {name} needs the module {error.name}", source.installed_by) from error
+        raise MissingTool(f"the group {name} needs the module {error.name}", installed_by) from error
 
 
 def measure(names: Sequence[str], setting: Setting, folder: Path) -> list[str]:
-    """Run these groups one after the other; what could not be measured, one sentence each."""
+    """Run these groups one after the other; return a sentence for each group that failed."""
     failed = []
     for name in names:
         began = time.monotonic()
         try:
-            group = loaded(name)
-            table.begin_anew(folder, [name])
+            group = load_group(name)
+            results.drop_groups(folder, [name])
             for row in group.rows(setting):
-                table.add(folder, row)
-                setting.progress(_line(row))
-        except (Missing, PeerFailed) as error:
+                results.add(folder, name, row)
+                setting.progress(f"  {name}: {_progress_line(row)}")
+        except (MissingTool, PeerFailed) as error:
             failed.append(f"{name}: {error}")
         setting.progress(f"{name}: {time.monotonic() - began:.0f} s")
     return failed
 
 
-def heads(names: Sequence[str]) -> dict[str, str]:
-    """By group, what its module says of itself; of those that can be loaded."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = (loaded(name).__doc__ or "").split("\n", 1)[0]
-        except Missing:
-            found[name] = ""
-    return found
+def _progress_line(row: Measurement) -> str:
+    ours, theirs = (results.figure(value, row.unit) for value in (row.ours, row.theirs))
+    bar = "" if row.bar is None else f" (bar {row.bar:g}{'' if row.is_met else ', MISSED'})"
+    return f"{row.name}: {ours}, {row.reference}: {theirs}; {row.ratio:.3g}{bar}"
 
 
-def write(folder: Path) -> list[Row]:
-    """Everything that is made from the rows there are."""
-    from benchmarks.speed import chart  # loads matplotlib
-
-    rows = table.read(folder)
-    present = [name for name in GROUPS if any(row.group == name for row in rows)]
-    text = table.document(rows, heads(present), machine.markdown(machine.read(folder)))
-    (folder / DOCUMENT).write_text(text, encoding="utf-8")
-    chart.write(folder, rows)
-    return rows
-
-
-def _line(row: Row) -> str:
-    ours, theirs = (table.figure(value, row.unit) for value in (row.ours, row.theirs))
-    bar = "" if row.bar is None else f" (bar {row.bar:g}{'' if row.is_met else ', NOT MET'})"
-    return f"  {row.group}: {row.name}: {ours}, {row.reference}: {theirs}; {row.ratio:.3g}{bar}"
-
-
-def read(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed",
+        prog=PROGRAM,
         description=__doc__,
-        epilog="`python -m benchmarks.speed page --help` tells how a page is filled.",
+        epilog=f"See `{PROGRAM} page --help` for filling a page.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("groups", nargs="+", choices=["all", *GROUPS], metavar="GROUP", help=", ".join(GROUPS))
-    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="where everything is written")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work or less, two turns")
-    parser.add_argument("--turns", type=int, metavar="N", help=f"{TURNS} by default; --quick: {QUICK_TURNS}")
-    parser.add_argument("--json", action="store_true", help="end with one line: a list of {name, ratio, bar}")
+    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder of results")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work or less, and two turns")
+    turns = f"number of turns; default {TURNS}, with --quick {QUICK_TURNS}"
+    parser.add_argument("--turns", type=int, metavar="N", help=turns)
+    line = "print one line of JSON, a list of {name, ratio, bar}, instead of tables"
+    parser.add_argument("--json", action="store_true", help=line)
     options = parser.parse_args(arguments)
     if options.turns is not None and options.turns < 1:
-        parser.error("at least one turn is measured")
+        parser.error("--turns must be at least 1")
     return options
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure; 1 where something could not be. A bar that is not reached is told, and no failure."""
+    """Measure and report. Return 1 if a group failed; a missed bar is reported and is no failure."""
     if arguments[:1] == ["page"]:
-        from benchmarks.speed import page
-
-        return page.main(arguments[1:])
-    options = read(arguments)
+        return run_page_command(PROGRAM, arguments[1:], results.blocks)
+    options = parse(arguments)
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     names = list(GROUPS) if "all" in options.groups else [name for name in GROUPS if name in options.groups]
     turns = options.turns or (QUICK_TURNS if options.quick else TURNS)
     options.out.mkdir(parents=True, exist_ok=True)
-    machine.write(options.out)
+    results.write_machine(options.out)
     failed = measure(names, Setting(options.quick, turns, console.print, options.out), options.out)
-    rows = [row for row in write(options.out) if row.group in names]
+    rows = results.read(options.out)
+    rows = rows[rows.group.isin(names)]
     for sentence in failed:
         console.print(f"not measured: {sentence}")
     if options.json:
-        sys.stdout.write(table.json_line(rows) + "\n")
+        sys.stdout.write(results.json_line(rows) + "\n")
     else:
-        sys.stdout.write(table.markdown(rows) + "\n" + table.unmet(rows))
+        sys.stdout.write(results.markdown(rows) + "\n" + results.missed_bars(rows))
     return 1 if failed else 0
 
 

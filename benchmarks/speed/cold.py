@@ -1,4 +1,4 @@
-"""Cold start: what it takes until the gateway, the command line and the worker can be used."""
+"""Cold start: time until the gateway, the command line and the worker are usable."""
 
 import os
 import subprocess
@@ -9,48 +9,50 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import psutil  # type: ignore[import-untyped]
 
-from benchmarks.speed import serving
-from benchmarks.speed.row import Row, Setting, compare, in_turns
+from benchmarks.speed.harness import serving
+from benchmarks.speed.harness.measurement import Measurement, Setting, alternate, compare
+from devservers.fleet import make_environment, run, start
 
-GROUP = "cold"
 IMPORT_SECONDS, MEMORY_MB, HELP_SECONDS = 1.0, 120.0, 0.3
 LISTEN_PAUSE_SECONDS = 0.005
 
-# What `sfumato gateway` imports before it listens, timed without the interpreter's own start.
+# Imports of `sfumato gateway` before it listens, without the start of the interpreter.
 _IMPORT = """
 import time
 began = time.perf_counter()
-import service.cli
-from models.loading import loading
-with loading():
-    import service.app, service.logs, service.server
+import service.cli.main
+from runtime.process import gc_paused
+with gc_paused():
+    import service.app, runtime.logging, service.server.server
 print(time.perf_counter() - began)
 """
 _WARM = """
 import time
 began = time.perf_counter()
-from workers import runner, warm
-warm.warm_up()
+from workers import job_runner
+from workers.kernels import warmup
+warmup.warm_up()
 print(time.perf_counter() - began)
 """
 
 
-def rows(setting: Setting) -> Iterator[Row]:
-    """The gateway, the command line, the worker."""
+def rows(setting: Setting) -> Iterator[Measurement]:
+    """Yield the gateway, the command line and the worker."""
     turns = setting.turns
-    yield _held_to("gateway, import", _seconds_of(_IMPORT), IMPORT_SECONDS, turns, bar=1.0)
+    yield _against_limit("gateway, import", _seconds_of(_IMPORT), IMPORT_SECONDS, turns)
     setting.progress("a gateway's start")
     yield from _start(turns)
-    yield _held_to("`sfumato --help`", _help, HELP_SECONDS, turns, bar=1.0)
+    yield _against_limit("`sfumato --help`", _help, HELP_SECONDS, turns)
     if not setting.quick:
         setting.progress("a worker's kernels, compiled and from the cache")
         yield _warm_up()
 
 
-def _held_to(name: str, ours: Callable[[], float], limit: float, turns: int, *, bar: float | None) -> Row:
-    ours()  # the files are in the page cache from now on
-    return compare(GROUP, name, f"{limit:g} s", in_turns(ours, lambda: limit, turns), bar=bar)
+def _against_limit(name: str, ours: Callable[[], float], limit: float, turns: int) -> Measurement:
+    ours()  # loads the files into the page cache
+    return compare(name, f"{limit:g} s", alternate(ours, lambda: limit, turns), bar=1.0)
 
 
 def _seconds_of(code: str, environment: dict[str, str] | None = None) -> Callable[[], float]:
@@ -75,41 +77,31 @@ def _help() -> float:
     return time.perf_counter() - began
 
 
-def _start(turns: int) -> Iterator[Row]:
-    """From the command to the first answer, and what the process holds then."""
+def _start(turns: int) -> Iterator[Measurement]:
+    """Yield the time from the command to the first response, and the memory of the process then."""
     with tempfile.TemporaryDirectory(prefix="sfumato-speed-") as folder:
         home = Path(folder)
-        environment = serving.environment(home)
-        serving.command(environment, home, "migrate")
-        held: list[float] = []
+        environment = make_environment(home, rate_per_key="0")
+        run(home, "migrate", environment=environment)
+        memory: list[float] = []
 
-        def answer() -> float:
+        def start_once() -> float:
             began = time.perf_counter()
-            process = serving.begin(
-                home, "gateway", ["service.cli", "gateway", "--host", "127.0.0.1", "--port", "0"], environment
-            )
+            gateway = start(home, "gateway", *serving.GATEWAY, environment=environment)
             try:
-                url = _listens(process)
-                assert httpx.get(f"{url}/readyz", timeout=serving.PATIENCE_SECONDS).status_code == httpx.codes.OK
+                url = gateway.wait_for_url(LISTEN_PAUSE_SECONDS)
+                httpx.get(f"{url}/readyz", timeout=serving.PATIENCE_SECONDS).raise_for_status()
                 took = time.perf_counter() - began
-                held.append(process.memory_mb())
+                memory.append(psutil.Process(gateway.process.pid).memory_info().rss / (1 << 20))
             finally:
-                process.stop()
+                gateway.stop()
             return took
 
-        answer()
-        measured = in_turns(answer, _interpreter, turns)
-        yield compare(GROUP, "gateway, from the command to its first answer", "an empty Python", measured)
-        limits = (held[-turns:], [MEMORY_MB] * turns)
-        yield compare(GROUP, "gateway, memory after its first answer", f"{MEMORY_MB:g} MB", limits, unit="MB", bar=1.0)
-
-
-def _listens(process: serving.Process) -> str:
-    """Its address; looked for more often than `await_url` does."""
-    while not process.out.read_text().endswith("\n"):
-        assert process.process.poll() is None, process.log()
-        time.sleep(LISTEN_PAUSE_SECONDS)
-    return process.await_url()
+        start_once()
+        measured = alternate(start_once, _interpreter, turns)
+        yield compare("gateway, from the command to its first response", "an empty Python", measured)
+        limits = (memory[-turns:], [MEMORY_MB] * turns)
+        yield compare("gateway, memory after its first response", f"{MEMORY_MB:g} MB", limits, unit="MB", bar=1.0)
 
 
 def _interpreter() -> float:
@@ -118,10 +110,10 @@ def _interpreter() -> float:
     return time.perf_counter() - began
 
 
-def _warm_up() -> Row:
-    """A worker's first start on a machine against its later ones: what is compiled stays in a cache."""
+def _warm_up() -> Measurement:
+    """Compare the first start of a worker, which compiles kernels, with later ones, which load them from a cache."""
     with tempfile.TemporaryDirectory(prefix="sfumato-speed-") as cache:
         environment = os.environ | {"NUMBA_CACHE_DIR": cache}
         warm_up = _seconds_of(_WARM, environment)
         compiled, cached = warm_up(), warm_up()
-    return compare(GROUP, "worker, warm-up from the cache", "the same, everything compiled", ([cached], [compiled]))
+    return compare("worker, warm-up from the cache", "the same, everything compiled", ([cached], [compiled]))

@@ -1,9 +1,9 @@
-"""Draw what a sampling profiler saw as a flame graph: a small SVG without scripts.
+"""Draw samples of a profiler as a flame graph, as SVG and PNG without scripts.
 
     py-spy record -f raw -o stacks.txt -- python ...
-    python -m benchmarks.speed.flame stacks.txt picture.svg --below decode_and_plan --title "..."
+    python -m benchmarks.speed.flame stacks.txt picture --below decode_and_plan --title "..."
 
-Each line of the file is a stack, outermost frame first, split by `;`, and how often it was seen.
+Each line of the file is a stack, outermost frame first, separated by `;`, and its number of samples.
 """
 
 import argparse
@@ -11,12 +11,15 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 
-WIDTH, ROW, TOP = 1000.0, 15.0, 34.0
-LEAST_SHARE = 0.004  # of all samples: what is less is not drawn
-LETTER = 5.6  # pixels wide
+from matplotlib.figure import Figure
+
+from benchmarks.output import add_heading, chart_settings, save
+
+WIDTH_INCHES, ROW_INCHES = 11.0, 0.16
+MIN_SHARE = 0.004  # smallest share of all samples that is drawn
+LETTERS = 180  # letters in the width of the picture
 COLOURS = ("#e8a33d", "#e58f4a", "#d9783f", "#eab65c")
 
 _LINE = re.compile(r":\d+\)$")
@@ -25,7 +28,7 @@ _PATH = re.compile(r"\((?:[^():]*/)?([^/():]+)\.(?:py|pyx|so)")
 
 @dataclass
 class Frame:
-    """A function, called from the frames above it."""
+    """A function, called by the frames above it."""
 
     name: str
     n_samples: int = 0
@@ -33,21 +36,21 @@ class Frame:
 
 
 def read(lines: Iterable[str], below: str | None = None) -> Frame:
-    """The tree of all stacks, of a stack what is called by `below`.
+    """Return the tree of all stacks, or of the parts of stacks that `below` calls.
 
     Raises
     ------
     ValueError
-        A line is no stack, or none holds `below`.
+        A line is no stack, or no stack has `below`.
     """
     root = Frame(below or "all")
     for line in lines:
         stack, _, number = line.strip().rpartition(" ")
         if not number.isdigit():
             raise ValueError(f"no stack: {line.strip()[:60]!r}")
-        if not stack:  # seen between two frames
+        if not stack:  # a sample between two frames
             continue
-        frames = [named(frame) for frame in stack.split(";")]
+        frames = [frame_name(frame) for frame in stack.split(";")]
         if below is not None:
             places = [place for place, name in enumerate(frames) if name.split(" ")[0] == below]
             if not places:
@@ -55,7 +58,7 @@ def read(lines: Iterable[str], below: str | None = None) -> Frame:
             frames = frames[places[0] + 1 :]
         _add(root, frames, int(number))
     if root.n_samples == 0:
-        raise ValueError("no stack holds what was asked for")
+        raise ValueError("no stack has the function of --below")
     return root
 
 
@@ -66,41 +69,35 @@ def _add(root: Frame, frames: Sequence[str], number: int) -> None:
         root.n_samples += number
 
 
-def named(frame: str) -> str:
-    """`function (file)`: no line, and nothing of where the file lies."""
+def frame_name(frame: str) -> str:
+    """Return `function (file)` without line number and folder."""
     function = frame.split(" (")[0]
     path = _PATH.search(frame)
     return f"{function} ({path[1]})" if path else _LINE.sub("", function)
 
 
-def drawn(root: Frame, title: str) -> str:
-    """The picture, the outermost frame on top."""
+def render(root: Frame, title: str) -> Figure:
+    """Draw the frames, the outermost one on top; a wider box has more samples."""
     boxes = list(_boxes(root, 0.0, 0, root.n_samples))
-    height = TOP + ROW * (1 + max(depth for _, _, depth, _ in boxes)) + 6
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" font-family="sans-serif">',
-        f'<rect width="{WIDTH:g}" height="{height:g}" fill="#ffffff"/>',
-        f'<text x="4" y="14" font-size="13">{escape(title)}</text>',
-        f'<text x="4" y="28" font-size="10" fill="#555555">{root.n_samples:,} samples; wide is long</text>',
-    ]
+    n_rows = 1 + max(depth for _, _, depth, _ in boxes)
+    height = 0.5 + ROW_INCHES * n_rows
+    figure = Figure(figsize=(WIDTH_INCHES, height))
+    add_heading(figure, title, f"{root.n_samples:,} samples; wide is long")
+    axes = figure.add_axes((0, 0, 1, ROW_INCHES * n_rows / height), xlim=(0, 1), ylim=(n_rows - 0.5, -0.5))
+    axes.set_axis_off()
     for frame, left, depth, share in boxes:
-        y = TOP + ROW * depth
-        label = f"{frame.name} {share:.1%}"
-        parts.append(
-            f'<g><title>{escape(label)}</title><rect x="{left * WIDTH:.1f}" y="{y:g}" width="{share * WIDTH:.1f}" '
-            f'height="{ROW - 1:g}" fill="{COLOURS[sum(map(ord, frame.name)) % len(COLOURS)]}"/>'
-        )
-        n_letters = int(share * WIDTH / LETTER) - 1
+        colour = COLOURS[sum(map(ord, frame.name)) % len(COLOURS)]
+        axes.barh(depth, share, left=left, height=0.93, color=colour)
+        label, n_letters = f"{frame.name} {share:.1%}", int(share * LETTERS) - 1
         if n_letters >= 4:
             text = label if len(label) <= n_letters else label[: n_letters - 1] + "…"
-            parts.append(f'<text x="{left * WIDTH + 2:.1f}" y="{y + 10.5:g}" font-size="9.5">{escape(text)}</text>')
-        parts.append("</g>")
-    return "\n".join([*parts, "</svg>", ""])
+            axes.text(left + 0.002, depth, text, fontsize=7, va="center")
+    return figure
 
 
 def _boxes(frame: Frame, left: float, depth: int, total: int) -> Iterator[tuple[Frame, float, int, float]]:
     share = frame.n_samples / total
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         return
     yield frame, left, depth, share
     for each in sorted(frame.below.values(), key=lambda one: -one.n_samples):
@@ -109,18 +106,19 @@ def _boxes(frame: Frame, left: float, depth: int, total: int) -> Iterator[tuple[
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read stacks, write the picture."""
+    """Read stacks and write the picture."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.flame", description=__doc__)
-    parser.add_argument("stacks", type=Path, metavar="FILE")
-    parser.add_argument("picture", type=Path, metavar="SVG")
-    parser.add_argument("--below", metavar="FUNCTION", help="only what it calls")
-    parser.add_argument("--title", default="Where the time goes")
+    parser.add_argument("stacks", type=Path, metavar="FILE", help="stacks of the profiler")
+    parser.add_argument("picture", type=Path, metavar="PATH", help="picture to write, without its ending")
+    parser.add_argument("--below", metavar="FUNCTION", help="draw only the calls of this function")
+    parser.add_argument("--title", default="Where the time goes", help="title of the picture")
     options = parser.parse_args(arguments)
     try:
         root = read(options.stacks.read_text(encoding="utf-8").splitlines(), options.below)
     except ValueError as error:
         parser.error(str(error))
-    options.picture.write_text(drawn(root, options.title), encoding="utf-8")
+    with chart_settings():
+        save(render(root, options.title), options.picture)
     return 0
 
 

@@ -1,7 +1,7 @@
-"""What a job costs beside its computing: from its POST to its result, for one that has next to nothing to compute.
+"""Overhead of a job, from its POST to its result, with almost no computation.
 
-The job works on a round of four cells that was tallied before, so that nothing is left but the way through the queue,
-the worker and back.
+The job uses a round of four cells that is tallied already, so that the time is that of the queue, the worker and the
+response.
 """
 
 import random
@@ -15,24 +15,24 @@ from typing import Any
 
 import httpx
 
-from benchmarks.speed import bodies, serving
-from benchmarks.speed.ingest import FEATURES
-from benchmarks.speed.row import Row, Setting, compare, in_turns
-from demo.fleet import Fleet, until
+from benchmarks.speed.harness import bodies
+from benchmarks.speed.harness.measurement import Measurement, Setting, alternate, compare
+from benchmarks.speed.harness.serving import client_of, document
+from benchmarks.speed.ingest import open_round
+from devservers.fleet import Fleet, make_environment, start
 
-GROUP = "jobs"
 EMBEDDED_SECONDS, REDIS_SECONDS = 0.050, 0.030
 JOBS, QUICK_JOBS, WARM_JOBS = 40, 15, 5
-PAUSE_SECONDS = 0.1  # at most, between two jobs: a worker's looks have no beat to fall in with
+PAUSE_SECONDS = 0.1  # longest pause between jobs; its random length avoids alignment with polls of the worker
 N_REPORTS = 100
 WAIT_SECONDS = 60
 ROUND = {"encoding": {"type": "grid", "cells": [2, 2]}, "mechanism": "grr", "epsilon": 1, "target_reports": N_REPORTS}
 ALGORITHM = {"type": "uniform_grid", "epsilon": 1}
-SETTINGS = {"warm_kernels": "false", "rate_per_key": "0"}  # those the job needs are compiled by the first ones
+SETTINGS = {"warm_kernels": "false", "rate_per_key": "0"}  # the first jobs compile the kernels that they need
 
 
-def rows(setting: Setting) -> Iterator[Row]:
-    """Embedded, and with PostgreSQL and Redis."""
+def rows(setting: Setting) -> Iterator[Measurement]:
+    """Yield the embedded service, and the service with PostgreSQL and Redis."""
     n_jobs = QUICK_JOBS if setting.quick else JOBS
     with embedded() as client:
         yield _row("embedded: SQLite, no Redis", client, EMBEDDED_SECONDS, setting.turns, n_jobs)
@@ -42,41 +42,33 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 @contextmanager
 def embedded() -> Iterator[httpx.Client]:
-    """`sfumato serve`, its worker ready."""
+    """Run `sfumato serve` until its worker is ready."""
     with tempfile.TemporaryDirectory(prefix="sfumato-speed-") as folder:
         home = Path(folder)
-        started = serving.begin(
-            home, "serve", ["service.cli", "serve", "--port", "0"], serving.environment(home, **SETTINGS)
-        )
+        service = start(home, "serve", "serve", "--port", "0", environment=make_environment(home, **SETTINGS))
         try:
-            url = started.await_url()
-            until(lambda: "child_ready" in started.log(), "the worker was not ready", lambda: None)
-            with _client(url, (home / "admin.key").read_text().strip()) as client:
+            url = service.wait_for_url()
+            service.wait_for_worker()
+            with client_of(f"{url}/v1", (home / "admin.key").read_text().strip()) as client:
                 yield client
         finally:
-            started.stop()
+            service.stop()
 
 
 @contextmanager
 def fleet() -> Iterator[httpx.Client]:
-    """A gateway, a worker, PostgreSQL that waits for the disk, Redis."""
+    """Run a gateway, a worker, PostgreSQL with durable commits, and Redis."""
     settings = {f"SFUMATO_{name.upper()}": value for name, value in SETTINGS.items()}
     with (
         tempfile.TemporaryDirectory(prefix="sfumato-speed-") as folder,
         Fleet(Path(folder), n_gateways=1, n_workers=1, durable=True, settings=settings) as servers,
-        _client(servers.urls[0], servers.key) as client,
+        client_of(f"{servers.urls[0]}/v1", servers.key) as client,
     ):
         yield client
 
 
-def _client(url: str, key: str) -> httpx.Client:
-    return httpx.Client(
-        base_url=f"{url}/v1", headers={"Authorization": f"Bearer {key}"}, timeout=serving.PATIENCE_SECONDS
-    )
-
-
-def _row(name: str, client: httpx.Client, limit: float, turns: int, n_jobs: int) -> Row:
-    job = _asked(client)
+def _row(name: str, client: httpx.Client, limit: float, turns: int, n_jobs: int) -> Measurement:
+    job = _job_request(client)
     for _ in range(WARM_JOBS):
         seconds_of(client, job)
     slowest: list[float] = []
@@ -89,33 +81,26 @@ def _row(name: str, client: httpx.Client, limit: float, turns: int, n_jobs: int)
         slowest.append(statistics.quantiles(took, n=20)[-1])
         return statistics.median(took)
 
-    measured = in_turns(ours, lambda: limit, turns)
+    measured = alternate(ours, lambda: limit, turns)
     note = f"p50 of {n_jobs} jobs a turn, one after the other; p95 {1000 * statistics.median(slowest):.0f} ms."
-    return compare(GROUP, f"POST to result, {name}", f"{1000 * limit:.0f} ms", measured, bar=1.0, note=note)
+    return compare(f"POST to result, {name}", f"{1000 * limit:.0f} ms", measured, bar=1.0, note=note)
 
 
 def seconds_of(client: httpx.Client, job: dict[str, Any]) -> float:
-    """From the POST to the last byte of the result."""
+    """Return the time from the POST to the last byte of the result."""
     began = time.perf_counter()
-    submitted = _made(client.post("/jobs", json=job))
-    seen = _made(client.get(f"/jobs/{submitted['id']}", params={"wait": WAIT_SECONDS}))
+    submitted = document(client.post("/jobs", json=job))
+    seen = document(client.get(f"/jobs/{submitted['id']}", params={"wait": WAIT_SECONDS}))
     assert seen["state"] == "succeeded", seen
-    assert _made(client.get(f"/jobs/{submitted['id']}/result"))["model"]
+    assert document(client.get(f"/jobs/{submitted['id']}/result"))["model"]
     return time.perf_counter() - began
 
 
-def _asked(client: httpx.Client) -> dict[str, Any]:
-    """A job over a round that is full."""
-    given = {"name": "speed", "trust": "local", "features": FEATURES, "epsilon": 8, "min_reports": 1}
-    dataset = _made(client.post("/datasets", json=given))
-    opened = _made(client.post(f"/datasets/{dataset['id']}/rounds", json=ROUND))
-    these = bodies.reports(N_REPORTS, *bodies.columns_of(opened["spec"]))
+def _job_request(client: httpx.Client) -> dict[str, Any]:
+    """Fill a round; return the request of a job that uses it."""
+    dataset_id, opened = open_round(client, ROUND)
+    these = bodies.make_reports(opened["spec"], N_REPORTS)
     headers = {"content-type": bodies.FORMS["packed octets"]}
-    _made(client.post(f"/rounds/{opened['id']}/reports", content=bodies.body("packed octets", these), headers=headers))
-    return {"dataset_id": dataset["id"], "round_ids": [opened["id"]], "algorithm": ALGORITHM}
-
-
-def _made(answer: httpx.Response) -> dict[str, Any]:
-    answer.raise_for_status()
-    document: dict[str, Any] = answer.json()
-    return document
+    content = bodies.body("packed octets", these)
+    document(client.post(f"/rounds/{opened['id']}/reports", content=content, headers=headers))
+    return {"dataset_id": dataset_id, "round_ids": [opened["id"]], "algorithm": ALGORITHM}

@@ -1,48 +1,56 @@
-"""Partitions of the box that a curator counts records in: public, disjoint, evaluated by the curator alone.
+"""Partitions of the box into disjoint cells, in which a curator counts records.
 
-What a partition is made of is public: parameters, and answers that were paid for. Records are
-lattice places, whole numbers 0 .. 2^20-1 a feature, so that a cell's border is exact.
+A partition is defined by public values only: parameters and earlier query answers. Records are
+lattice places, integers in 0 .. 2^20-1 per feature, so that cell borders are exact. Only the curator
+calls `index`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.kernels.partitions import descend_pairs, hash_places
-from clustering.kernels.residuals import nearest_centres
+from clustering.kernels.cells import descend_pairs, hash_places
+from clustering.kernels.residuals import find_shells, nearest_centres
+from sfumato.mechanisms.encodings import clip_norms
 from sfumato.specs import LATTICE
+
+BLOCK_VALUES = 1 << 18  # coordinates of a block of records in a pass with matrix products
+WIDE = 16  # number of features above which a matrix product finds nearest centres faster than a loop
 
 
 class Cells(Protocol):
-    """Disjoint cells: a record lies in one of them, or in none."""
+    """Disjoint cells. A record lies in at most one of them."""
 
     @property
     def n_cells(self) -> int: ...
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
-        """The cell of each record, 0 .. n_cells-1, or -1; ndarray of shape (n,). For the curator alone."""
+        """Return the cell of each record, 0 .. n_cells-1, or -1 for none: ndarray of shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GridCells:
-    """A plain grid over the box, numbered row-major.
+    """A regular grid over the box, numbered in row-major order.
 
     Parameters
     ----------
     shape : tuple of int
-        Cells of each feature.
+        Number of cells along each feature.
     """
 
     shape: tuple[int, ...]
 
     @property
     def n_cells(self) -> int:
+        """The number of cells."""
         return prod(self.shape)
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the cell of each record."""
         places = np.zeros(len(points), dtype=np.int64)
         for column, n in zip(points.T, self.shape, strict=True):
             places = places * n + column.astype(np.int64) * n // LATTICE
@@ -51,7 +59,7 @@ class GridCells:
 
 @dataclass(frozen=True, eq=False)
 class NearestCells:
-    """The records nearest to each of k centres, of equally near ones the first.
+    """Voronoi cells of k centres. A record at equal distances belongs to the first centre.
 
     Parameters
     ----------
@@ -63,26 +71,78 @@ class NearestCells:
 
     @property
     def n_cells(self) -> int:
+        """The number of cells."""
         return len(self.centres)
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the cell of each record."""
         labels = np.empty(len(points), dtype=np.int64)
-        nearest_centres(points, self.centres, labels)
+        centres = self.centres.astype(np.float64)
+        if points.shape[1] <= WIDE:
+            nearest_centres(points, centres, labels)
+            return labels
+        # These doubles are integers below 2^53 for places of the box, so the labels are those of the loop.
+        # Projections have at most WIDE coordinates.
+        squares = (centres**2).sum(axis=1)
+        for block in iterate_blocks(*points.shape):
+            labels[block] = (squares - 2 * (points[block].astype(np.float64) @ centres.T)).argmin(axis=1)
         return labels
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBox:
+    """One cell with all records."""
+
+    @property
+    def n_cells(self) -> int:
+        """The number of cells."""
+        return 1
+
+    def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the cell of each record."""
+        return np.zeros(len(points), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class ShellCells:
+    """Spherical shells around a centre.
+
+    Parameters
+    ----------
+    centre : ndarray of shape (d,), int64
+        Lattice place.
+    radii : ndarray of shape (m,), int64
+        Ascending, in lattice units. A record at a distance equal to a radius lies inside it. Records
+        beyond the last radius form cell m.
+    """
+
+    centre: NDArray[np.int64]
+    radii: NDArray[np.int64]
+
+    @property
+    def n_cells(self) -> int:
+        """The number of cells."""
+        return len(self.radii) + 1
+
+    def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the cell of each record."""
+        shells = np.empty(len(points), dtype=np.int64)
+        find_shells(points, self.centre, self.radii**2, shells)
+        return shells
 
 
 @dataclass(frozen=True, eq=False)
 class PairCells:
-    """Everybody parted in two by the nearer of two centres, each half again, and so on: the leaves of that tree.
+    """Leaves of a bisecting tree. Each inner node splits its records by the nearer of two centres.
 
     Parameters
     ----------
     centres : ndarray of shape (m, d), int64
-        Lattice places of each node; node 0 is everybody.
+        Lattice place of each node. Node 0, the root, contains all records.
     first : ndarray of shape (m,), int64
-        The first node of a node's pair, which the second follows; -1 for a leaf.
+        Index of a node's first child; the second child follows it. -1 for a leaf.
     leaves : ndarray of shape (n_cells,), int64
-        Which leaves are cells, in this order; records of others lie in none.
+        The leaves that are cells, in this order. Records of other leaves lie in no cell.
     """
 
     centres: NDArray[np.int64]
@@ -91,9 +151,11 @@ class PairCells:
 
     @property
     def n_cells(self) -> int:
+        """The number of cells."""
         return len(self.leaves)
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the cell of each record, or -1."""
         numbers = np.full(len(self.first), -1, dtype=np.int64)
         numbers[self.leaves] = np.arange(len(self.leaves))
         cells = np.empty(len(points), dtype=np.int64)
@@ -103,33 +165,62 @@ class PairCells:
 
 @dataclass(frozen=True, slots=True)
 class HashedCells:
-    """Every place of the lattice in one of n cells, as if drawn at random: disjoint random subsets of records.
+    """Disjoint pseudo-random subsets of records, by a hash of each lattice place.
 
-    Where a record lies depends on itself and the public seed alone. (By the order of records
-    instead, one more at the head would move all others to another subset.) Equal records share
-    a cell.
+    The cell depends on the record and the public seed only. An assignment by record order would let
+    one added record move all others. Equal records share a cell.
 
     Parameters
     ----------
     n_cells : int
     seed : int
-        Public.
+        Public seed of the hash.
     """
 
     n_cells: int
     seed: int
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the cell of each record."""
         cells = np.empty(len(points), dtype=np.int64)
         hash_places(points, np.uint64(self.seed), self.n_cells, cells)
         return cells
 
 
+def iterate_blocks(n_records: int, n_features: int) -> Iterator[slice]:
+    """Iterate over blocks of records with at most `BLOCK_VALUES` coordinates; over at least one block."""
+    size = max(1, BLOCK_VALUES // n_features)
+    for start in range(0, max(n_records, 1), size):
+        yield slice(start, start + size)
+
+
 def to_places(points: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Points of [0, 1]^d as lattice places, int64 of the same shape; what lies outside goes to the border."""
+    """Convert points in [0, 1]^d to lattice places, int64 of the same shape. Clip points outside to the border."""
     return np.clip(np.floor(points * LATTICE), 0, LATTICE - 1).astype(np.int64)
 
 
+@dataclass(frozen=True)
+class Domain:
+    """The public set of possible records in feature ranges: the unit box, or the L2 ball in it.
+
+    Queries clip every residual themselves, so no sensitivity depends on the domain.
+    """
+
+    n_features: int
+    is_ball: bool = False
+
+    @property
+    def radius(self) -> float:
+        """The largest distance of a record from the middle of the box. Two records differ by at most twice of it."""
+        return 0.5 if self.is_ball else sqrt(self.n_features) / 2
+
+    def confine(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the nearest points of the domain: (k, d)."""
+        if not self.is_ball:
+            return np.clip(centres, 0.0, 1.0)
+        return 0.5 + clip_norms(centres - 0.5, self.radius)[0]
+
+
 def from_places(places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The middle of each lattice place, in [0, 1]."""
+    """Return the middle of each lattice place, in [0, 1]."""
     return (places + 0.5) / LATTICE

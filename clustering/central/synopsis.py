@@ -1,4 +1,7 @@
-"""Noisy counts of disjoint cells, and k-means over their middles: all of it post-processing, which costs nothing."""
+"""Noisy counts of disjoint cells, and k-means on the middles of the cells.
+
+A synopsis is a query answer, so all functions here are post-processing without privacy cost.
+"""
 
 from collections.abc import Mapping
 from math import floor, log2
@@ -7,47 +10,51 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.broadcast_centroids import spread_out
 from clustering.central.cells import GridCells, from_places
-from clustering.central.model import NoisyCount, cautions, centroid_model, is_clear
-from clustering.kernels.weighted_lloyd import weighted_lloyd_step
-from clustering.phase_search import PublicWords
-from clustering.weighted_kmeans import weighted_kmeans
-from sfumato.cluster_model import ClusterModel
+from clustering.central.model import NoisyCount, build_centroid_model, build_warnings, is_clear
+from clustering.central.posterior_counts import estimate_counts
+from clustering.centroids.centroid_statistics import spread_places
+from clustering.centroids.weighted_kmeans import SWAPS, weighted_kmeans
+from clustering.kernels.kmeans import weighted_lloyd_step
+from clustering.random import PublicWords
+from sfumato.model.cluster_model import ClusterModel
 from sfumato.specs import Feature
 
-MAX_VALUES = 1 << 19  # cells times features: a second of k-means
-THETA = 10.0  # of Su et al. 2016: what weighs a cell's width against its noise
+MAX_VALUES = 1 << 19  # cells times features; k-means takes about a second
+THETA = 10.0  # constant of Su et al. 2016 that balances a cell's width against its noise
 
 
 class Synopsis(NamedTuple):
-    """Cells and their noisy counts."""
+    """Disjoint cells with noisy counts."""
 
     middles: NDArray[np.float64]  # (n, d), in [0, 1]
     sides: NDArray[np.float64]  # (n, d), as shares of each feature's range
-    counts: NDArray[np.float64]  # (n,), some may be negative
-    variances: NDArray[np.float64]  # (n,), of the counts' noise
+    counts: NDArray[np.float64]  # (n,), possibly negative
+    variances: NDArray[np.float64]  # (n,), noise variances of the counts
 
-    def kept(self) -> "Synopsis":
-        """The cells of positive count: what k-means is run over."""
+    def positive_cells(self) -> "Synopsis":
+        """Return the cells with positive counts, which k-means uses."""
         return Synopsis(*(part[self.counts > 0] for part in self))
 
 
-def grid_shape(n_features: int, cells: int, most: int) -> tuple[int, ...]:
-    """So many cells for each feature, or as many as keep all within `most`; where that is not two, one for the last."""
-    most = min(most, MAX_VALUES // n_features)
-    while cells > 2 and cells**n_features > most:
+def choose_grid_shape(n_features: int, cells: int, max_cells: int) -> tuple[int, ...]:
+    """Return the cells per feature: `cells`, or fewer so that the grid has at most `max_cells`.
+
+    If even two cells per feature are too many, the last features are not split.
+    """
+    max_cells = min(max_cells, MAX_VALUES // n_features)
+    while cells > 2 and cells**n_features > max_cells:
         cells -= 1
-    n_split = min(n_features, floor(log2(most)))
+    n_split = min(n_features, floor(log2(max_cells)))
     return (cells,) * n_split + (1,) * (n_features - n_split)
 
 
-def grid_synopsis(cells: GridCells, counts: NDArray[np.int64], variance: float) -> Synopsis:
-    """A plain grid's cells, each counted with noise of this variance."""
+def build_grid_synopsis(cells: GridCells, counts: NDArray[np.int64], variance: float) -> Synopsis:
+    """Build the synopsis of a regular grid whose counts have this noise variance."""
     shape = np.array(cells.shape)
     left = np.arange(cells.n_cells)
     places = np.empty((cells.n_cells, len(shape)), dtype=np.int64)
-    for j in reversed(range(len(shape))):  # not by np.indices, which ends at 63 features
+    for j in reversed(range(len(shape))):  # np.indices supports fewer than 64 features
         left, places[:, j] = np.divmod(left, shape[j])
     return Synopsis(
         middles=(places + 0.5) / shape,
@@ -57,35 +64,50 @@ def grid_synopsis(cells: GridCells, counts: NDArray[np.int64], variance: float) 
     )
 
 
-def kmeans_centres(synopsis: Synopsis, clusters: int, seed: int) -> NDArray[np.float64]:
-    """Centres by weighted k-means over the cells of positive count; (k, d) in [0, 1].
+def fit_centres(
+    synopsis: Synopsis, clusters: int, seed: int, weights: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Run weighted k-means on the cells with positive counts and return the centres, (k, d) in [0, 1].
 
-    Fewer than asked for where fewer cells are left; public, spread-out places where none is.
+    There are fewer centres than `clusters` if there are fewer such cells. If there is none, the
+    centres are public, spread-out places. `weights` of all cells replace their counts.
     """
-    kept = synopsis.kept()
-    if len(kept.counts) == 0:
-        return from_places(spread_out(clusters, synopsis.middles.shape[1], seed))
-    return weighted_kmeans(kept.middles, kept.counts, clusters, PublicWords(seed)).centres
+    kept = synopsis.counts > 0
+    if not kept.any():
+        return from_places(spread_places(clusters, synopsis.middles.shape[1], seed))
+    weights = synopsis.counts if weights is None else weights
+    return weighted_kmeans(synopsis.middles[kept], weights[kept], clusters, PublicWords(seed), swaps=SWAPS).centres
 
 
-class Clusters(NamedTuple):
-    """What the cells say of centres."""
+def shrink_counts(synopsis: Synopsis) -> NDArray[np.float64]:
+    """Return posterior means of the counts. A cell expects its share of the box's volume of all records.
 
-    counts: NDArray[np.float64]  # (k,), of all cells nearest to each; unbiased, so that some may be negative
+    Many empty cells of a grid have positive counts. Together they outweigh small clusters and attract centres.
+    """
+    volumes = synopsis.sides.prod(axis=1)
+    expected = max(float(synopsis.counts.sum()), 1.0) * volumes / volumes.sum()
+    return estimate_counts(synopsis.counts, np.sqrt(synopsis.variances / 2), expected)
+
+
+class ClusterEstimates(NamedTuple):
+    """Estimates about the clusters of given centres."""
+
+    counts: NDArray[np.float64]  # (k,), sum over all cells nearest to each centre; unbiased, possibly negative
     count_variances: NDArray[np.float64]  # (k,)
     centre_errors: NDArray[np.float64]  # (k, d)
-    spreads: NDArray[np.float64]  # (k,), root mean square distance; not a number where no cell is
+    spreads: NDArray[np.float64]  # (k,), root mean square distance; NaN for a centre without cells
 
 
-def read_clusters(synopsis: Synopsis, centres: NDArray[np.float64]) -> Clusters:
-    """Counts, errors and spreads of clusters, each cell going to its nearest centre.
+def estimate_clusters(synopsis: Synopsis, centres: NDArray[np.float64]) -> ClusterEstimates:
+    """Estimate counts, errors and spreads of clusters. Each cell belongs to its nearest centre.
 
-    A centre is sum g x / sum g over its cells of positive count g: by their noise it has the
-    variance sum Var(g) (x - c)^2 / (sum g)^2; by where in a cell its records lie, taken to be
-    anywhere, sum g^2 h^2 / 12 / (sum g)^2. Which cells are kept or change sides is held fixed.
+    A centre is c = sum g x / sum g over its cells with positive count g and middle x. The noise of the
+    counts gives it the variance sum Var(g) (x - c)^2 / (sum g)^2. The unknown positions of records
+    within cells of side h, taken as uniform, add sum g^2 h^2 / 12 / (sum g)^2. Both are conditional on
+    the assignment of cells to centres.
     """
     k = len(centres)
-    all_labels, labels = _nearest(synopsis, centres), _nearest(kept := synopsis.kept(), centres)
+    all_labels, labels = _nearest(synopsis, centres), _nearest(kept := synopsis.positive_cells(), centres)
     masses = np.bincount(labels, weights=kept.counts, minlength=k)
     with np.errstate(divide="ignore", invalid="ignore"):
         pulls = (kept.middles - centres[labels]) / masses[labels][:, None]
@@ -94,8 +116,8 @@ def read_clusters(synopsis: Synopsis, centres: NDArray[np.float64]) -> Clusters:
         squares = ((kept.middles - centres[labels]) ** 2 + kept.sides**2 / 12).sum(axis=1)
         spreads = np.sqrt(np.bincount(labels, weights=kept.counts * squares, minlength=k) / masses)
     errors = np.array([np.bincount(labels, weights=column, minlength=k) for column in noise.T]).T
-    errors[masses == 0] = 1.0  # nothing is known of a place where nobody stands out
-    return Clusters(
+    errors[masses == 0] = 1.0  # a centre without cells is unknown
+    return ClusterEstimates(
         counts=np.bincount(all_labels, weights=synopsis.counts, minlength=k).astype(np.float64),
         count_variances=np.bincount(all_labels, weights=synopsis.variances, minlength=k).astype(np.float64),
         centre_errors=np.sqrt(errors),
@@ -103,7 +125,7 @@ def read_clusters(synopsis: Synopsis, centres: NDArray[np.float64]) -> Clusters:
     )
 
 
-def synopsis_model(
+def build_synopsis_model(
     features: tuple[Feature, ...],
     synopsis: Synopsis,
     centres: NDArray[np.float64],
@@ -112,7 +134,7 @@ def synopsis_model(
     noisy_count: NoisyCount,
     diagnostics: Mapping[str, Any],
 ) -> ClusterModel:
-    """The model of centres that were found in a synopsis.
+    """Build the model of centres that were computed from a synopsis.
 
     Parameters
     ----------
@@ -121,23 +143,23 @@ def synopsis_model(
     centres : ndarray of shape (k, d)
         In [0, 1]^d.
     clusters : int
-        As asked for.
+        Requested number of clusters.
     epsilon_nano : int
-        Of one record, see `is_clear`.
+        Cost per record; see `is_clear`.
     noisy_count : NoisyCount
-        Of all records.
+        Number of all records.
     diagnostics : mapping
-        Added to: noisy_count, low_confidence, cells, kept_cells.
+        Further entries besides noisy_count, low_confidence, cells and kept_cells.
     """
-    read = read_clusters(synopsis, centres)
+    found = estimate_clusters(synopsis, centres)
     n_kept = int((synopsis.counts > 0).sum())
-    return centroid_model(
+    return build_centroid_model(
         features,
         centres,
-        read.counts,
-        read.count_variances,
-        centre_errors=read.centre_errors,
-        spreads=read.spreads,
+        found.counts,
+        found.count_variances,
+        centre_errors=found.centre_errors,
+        spreads=found.spreads,
         diagnostics={
             "noisy_count": noisy_count.value,
             "low_confidence": n_kept < clusters or not is_clear(noisy_count, epsilon_nano, clusters),
@@ -145,7 +167,7 @@ def synopsis_model(
             "kept_cells": n_kept,
             **diagnostics,
         },
-        warnings=cautions(noisy_count, epsilon_nano, clusters, len(centres)),
+        warnings=build_warnings(noisy_count, epsilon_nano, clusters, len(centres)),
     )
 
 

@@ -1,8 +1,8 @@
-"""One pass of fuzzy c-means over points: distances, memberships and the next centres' sums.
+"""One pass of fuzzy c-means over points: distances, memberships and the sums that give the next centres.
 
-Points are taken in blocks whose columns lie side by side, so that one instruction takes several of them, and no
-membership is kept beyond its block. Sums over points are taken in lanes that are added up at the end: their order is
-the code's and not the processor's, so that they are the same doubles everywhere.
+Points are processed in blocks in column order, so that one instruction processes several points. Memberships are
+not stored beyond their block. Sums over points use a fixed number of lanes that are added at the end. The code
+fixes the order of summation, so results are the same doubles on every processor.
 """
 
 from math import log, sqrt
@@ -13,18 +13,20 @@ from numpy.typing import NDArray
 
 EUCLIDEAN, ABSOLUTE, LAPLACE, GAUSSIAN, MIXED = range(5)
 
-LEAST = 1e-30  # of a distance: a point on a centre belongs to it, without dividing by zero
+LEAST = 1e-30  # minimum distance; a point at a centre then belongs to it without a division by zero
 
-_BLOCK = 128  # points whose columns fit a core's first cache
-_LANES = 16  # running sums over points; `_add` puts eight points of a block into each
+_BLOCK = 128  # points per block; their columns fit into the first-level cache
+_LANES = 16  # partial sums over points; `_add` adds eight points of a block to each
 
 
 @njit(cache=True, nogil=True)
 def _shape(kind: int, d: int, sigma: float) -> tuple[float, float, float, float]:
-    """Bowl, cone, squared edge and what f is at the edge: f = bowl l^2 + cone l up to it, a logarithm beyond.
+    """Return bowl, cone, squared edge and f(edge) of a distance.
 
-    The three with a noise model take sigma_i at its best value, max(sigma, κ l), so their edge
-    is sigma/κ; the two parts have one tangent there.
+    f = bowl l^2 + cone l up to the edge, and a logarithm beyond it.
+
+    The three distances with a noise model use the optimal spread sigma_i = max(sigma, κ l), so their edge
+    is sigma/κ. Both parts have the same tangent there.
     """
     if kind == GAUSSIAN:
         return 0.5 / (sigma * sigma), 0.0, d * sigma * sigma, 0.5 * d
@@ -40,9 +42,9 @@ def _shape(kind: int, d: int, sigma: float) -> tuple[float, float, float, float]
 def _find_squares(
     columns: NDArray[np.float64],  # IN (d + 1, _BLOCK)
     centres: NDArray[np.float64],  # IN (c, d)
-    squares: NDArray[np.float64],  # OUT (c, _BLOCK): l^2
+    squares: NDArray[np.float64],  # OUT (c, _BLOCK), l^2
 ) -> None:
-    """Feature by feature, two of them a pass."""
+    """Compute squared distances; each pass adds two features."""
     n_centres, d = centres.shape
     for c in range(n_centres):
         own, at = squares[c], centres[c, 0]
@@ -68,7 +70,7 @@ def _find_absolutes(
     rounding: float,
     distances: NDArray[np.float64],  # OUT (c, _BLOCK)
 ) -> None:
-    """Sum of |x - p|, rounded below `rounding` to a parabola (Huber), so that its weights are finite."""
+    """Compute sums of |x - p|, smoothed to a parabola below `rounding` (Huber), so that weights are finite."""
     n_centres, d = centres.shape
     for c in range(n_centres):
         own = distances[c]
@@ -82,13 +84,13 @@ def _find_absolutes(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _bend(
-    shape: tuple[float, float, float, float],  # IN: of `_shape`
+    shape: tuple[float, float, float, float],  # IN, from `_shape`
     d: int,
     rounding: float,
-    distances: NDArray[np.float64],  # IN (c, _BLOCK): l^2; OUT: f(l)
-    weights: NDArray[np.float64],  # OUT (c, _BLOCK): f'(l)/l
+    distances: NDArray[np.float64],  # IN (c, _BLOCK), l^2; OUT f(l)
+    weights: NDArray[np.float64],  # OUT (c, _BLOCK), f'(l)/l
 ) -> None:
-    """All as if they were within the edge, then those beyond it."""
+    """Apply f: the inner formula for all points, then the logarithm for those beyond the edge."""
     bowl, cone, edge, at_edge = shape
     squares, half = np.empty(_BLOCK), rounding / 2
     for c in range(distances.shape[0]):
@@ -109,10 +111,10 @@ def _bend(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _find_memberships(
     m: float,
-    size: int,  # points of the block: what lies behind them gets no membership
-    memberships: NDArray[np.float64],  # IN (c, _BLOCK): D; OUT: u
+    size: int,  # number of points in the block; further entries get no membership
+    memberships: NDArray[np.float64],  # IN (c, _BLOCK), D; OUT u
 ) -> float:
-    """u ~ D^(-1/(m-1)); returns the block's share of J."""
+    """Compute memberships u proportional to D^(-1/(m-1)) and return the block's part of J."""
     least, total = np.full(_BLOCK, np.inf), np.zeros(_BLOCK)
     n_centres, power = memberships.shape[0], 1 / (m - 1)
     for c in range(n_centres):
@@ -146,9 +148,9 @@ def _find_pulls(
     m: float,
     size: int,
     weights: NDArray[np.float64],  # IN (c, _BLOCK)
-    pulls: NDArray[np.float64],  # IN (c, _BLOCK): u; OUT: u^m w
+    pulls: NDArray[np.float64],  # IN (c, _BLOCK), u; OUT u^m w
 ) -> None:
-    """How much each point has a say in the next place of each centre."""
+    """Compute the weight of each point in the next position of each centre."""
     for c in range(pulls.shape[0]):
         own, weight = pulls[c], weights[c]
         if m == 2.0:
@@ -163,8 +165,9 @@ def _find_pulls(
 def _add(
     pulls: NDArray[np.float64],  # IN (c, _BLOCK)
     columns: NDArray[np.float64],  # IN (r, _BLOCK)
-    lanes: NDArray[np.float64],  # OUT (c, r, _LANES): sums over points of each pull times each column are added to
+    lanes: NDArray[np.float64],  # IN OUT (c, r, _LANES), sums over points of pull times column
 ) -> None:
+    """Add the products of pulls and columns to the lanes."""
     for c in range(pulls.shape[0]):
         u = pulls[c]
         for j in range(columns.shape[0]):
@@ -181,9 +184,9 @@ def _add_apart(
     columns: NDArray[np.float64],  # IN (d + 1, _BLOCK)
     centres: NDArray[np.float64],  # IN (c, d)
     rounding: float,
-    lanes: NDArray[np.float64],  # OUT (c, 2 d, _LANES): of u^m w x, then of u^m w, are added to
+    lanes: NDArray[np.float64],  # IN OUT (c, 2 d, _LANES), sums of u^m w x, then of u^m w
 ) -> None:
-    """Of absolute distances every coordinate has a weight of its own: one over it."""
+    """Add the sums for absolute distances, where each coordinate has its own weight 1/|x - p|."""
     n_centres, d = centres.shape
     parts = np.empty((2 * d, _BLOCK))
     for c in range(n_centres):
@@ -204,21 +207,21 @@ def fuzzy_step(
     kind: int,
     m: float,
     sigma: float,
-    rounding: float,  # below which |.| is a parabola
-    sums: NDArray[np.float64],  # OUT (c, d): of u^m w x
-    masses: NDArray[np.float64],  # OUT (c, d): of u^m w
-    shares: NDArray[np.float64],  # OUT (c,): of u
+    rounding: float,  # |.| is a parabola below this
+    sums: NDArray[np.float64],  # OUT (c, d), sums of u^m w x
+    masses: NDArray[np.float64],  # OUT (c, d), sums of u^m w
+    shares: NDArray[np.float64],  # OUT (c,), sums of u
 ) -> float:
-    """Memberships u ~ D^(-1/(m-1)) of every point, and the sums that make the next centres.
+    """Compute the sums that give the next centres and return the objective J = sum u^m D.
 
-    Returns J = sum of u^m D, which is the sum over points of (sum over centres of
+    Memberships u are proportional to D^(-1/(m-1)). J equals the sum over points of (sum over centres of
     D^(-1/(m-1)))^(-(m-1)).
     """
     n, d = points.shape
     n_centres, is_apart = centres.shape[0], kind == ABSOLUTE
     shape = _shape(kind, d, sigma)
     columns = np.zeros((d + 1, _BLOCK))
-    columns[d] = 1.0  # what is added with it is a mass
+    columns[d] = 1.0  # a constant column, whose sums are masses
     block, weights = np.empty((n_centres, _BLOCK)), np.full((n_centres, _BLOCK), 1.0 if is_apart else 2.0)
     lanes = np.zeros((n_centres, 2 * d if is_apart else d + 1, _LANES))
     share_lanes = np.zeros((n_centres, 1, _LANES))

@@ -1,21 +1,21 @@
-"""Forms: what people type as the API takes it, and what the API refuses as words beside their fields."""
+"""Conversion of form input to API values, and of API errors to messages next to form fields."""
 
 import math
-from typing import Any, get_args
+from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from service import algorithm_schemas
-from service.problems import Problem
+from service.http.problems import Problem
+from service.schemas.algorithms import SCHEMAS
 from sfumato.specs import CENTRAL_ALGORITHMS
 
 Json = dict[str, Any]
 
-FIRST = ("epsilon", "delta", "clusters")  # asked for by every algorithm that has them; the rest is for who knows
+FIRST = ("epsilon", "delta", "clusters")  # shown first; other parameters are in a collapsed section
 
 
-def numeric(text: str) -> Any:
-    """A number as it was meant; whatever is none goes on as it is, for the API to refuse in its own words."""
+def parse_number(text: str) -> Any:
+    """Parse a number. Return other text unchanged, so that the API rejects it with its own message."""
     try:
         return int(text)
     except ValueError:
@@ -27,8 +27,8 @@ def numeric(text: str) -> Any:
     return number if math.isfinite(number) else text
 
 
-def refused(problem: Problem | None) -> dict[str, str]:
-    """The words of a refusal by the last step of their pointers; those without a place under the empty name."""
+def collect_errors(problem: Problem | None) -> dict[str, str]:
+    """Return error messages by field name. Messages without a field have an empty name."""
     if problem is None:
         return {}
     words: dict[str, list[str]] = {}
@@ -39,8 +39,8 @@ def refused(problem: Problem | None) -> dict[str, str]:
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()}
 
 
-def refused_within(problem: Problem | None, of: str, item: str) -> dict[str, str]:
-    """The same; what is refused in a list's items stands under the list's name, with the item's number."""
+def collect_item_errors(problem: Problem | None, of: str, item: str) -> dict[str, str]:
+    """Return error messages by field name. Errors in items of the list `of` contain the number of the item."""
     words: dict[str, list[str]] = {}
     for error in problem.more.get("errors", ()) if problem is not None else ():
         steps = error["pointer"].split("/")
@@ -49,28 +49,22 @@ def refused_within(problem: Problem | None, of: str, item: str) -> dict[str, str
             words.setdefault(of, []).append(f"{where}: {error['message']}")
         else:
             words.setdefault(steps[-1], []).append(error["message"])
-    return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()} or refused(problem)
+    return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()} or collect_errors(problem)
 
 
 # ---- algorithms ----
 
-# The members of the union on the wire, by their tags.
-SCHEMAS: dict[str, Any] = {
-    get_args(kind.model_fields["type"].annotation)[0]: kind
-    for kind in get_args(get_args(algorithm_schemas.Algorithm.__value__)[0])
-}
 
-
-def offered(trust: str) -> list[Json]:
-    """The algorithms that work on such a dataset, `auto` first, each with what it says of itself."""
-    # `auto` is of both
+def list_algorithms(trust: str) -> list[Json]:
+    """Return the algorithms for a trust model with their descriptions, `auto` first."""
+    # `auto` supports both trust models
     tags = [tag for tag in SCHEMAS if tag == "auto" or (tag in CENTRAL_ALGORITHMS) == (trust == "central")]
     tags.sort(key=lambda tag: (tag != "auto", tag))
     return [{"tag": tag, "about": " ".join((SCHEMAS[tag].__doc__ or "").split())} for tag in tags]
 
 
 def fields(tag: str) -> list[Json]:
-    """The parameters of an algorithm as fields of a form."""
+    """Return the parameters of an algorithm as form fields."""
     schema = SCHEMAS[tag].model_json_schema()
     found = []
     for name, shape in schema["properties"].items():
@@ -85,7 +79,7 @@ def _field(name: str, shape: Json, *, is_needed: bool) -> Json:
     of = next((kind for kind in kinds if "type" in kind or "enum" in kind), shape)
     return {
         "name": name,
-        "label": name.replace("_", " "),
+        "label": name.replace("_", " ").capitalize(),
         "about": shape.get("description", ""),
         "kind": of.get("type", "string"),
         "choices": of.get("enum", []),
@@ -95,13 +89,13 @@ def _field(name: str, shape: Json, *, is_needed: bool) -> Json:
     }
 
 
-def algorithm(tag: str, said: dict[str, str]) -> Json:
-    """The algorithm a form describes; what was left empty is left out."""
-    made: Json = {"type": tag}
+def algorithm(tag: str, values: dict[str, str]) -> Json:
+    """Return the algorithm that a form describes, without empty parameters."""
+    body: Json = {"type": tag}
     for field in fields(tag) if tag in SCHEMAS else []:
-        text = said.get(field["name"], "")
+        text = values.get(field["name"], "")
         if field["kind"] == "boolean":
-            made[field["name"]] = text == "true"
+            body[field["name"]] = text == "true"
         elif text:
-            made[field["name"]] = text if field["choices"] else numeric(text)
-    return made
+            body[field["name"]] = text if field["choices"] else parse_number(text)
+    return body

@@ -1,54 +1,64 @@
-"""Maps of a result as a browser draws them: cells, borders, centres and coasts of two features, as plain numbers."""
+"""Data of a map that the browser draws: cells, borders, centres and coasts for two features."""
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.problems import NotFound
-from sfumato import geography
-from sfumato.cluster_model import ClusterModel
-from sfumato.drawing import PLANE_REACH, seats_of
-from sfumato.shading import colour, is_adaptive, plane_cells, planes
-from sfumato.specs import Feature
+from service.console.forms import Json
+from service.console.ratings import find_doubts
+from service.http.problems import NotFound
+from sfumato.model import geography
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.separation import separation
+from sfumato.plotting.drawing import PLANE_REACH, aspect, label_points
+from sfumato.plotting.shading import colour, is_adaptive, plane_cells, planes
+from sfumato.specs import MAX_FEATURES, Feature
 
-MAX_SIDE = 128  # cells a side that a browser is sent: finer than a screen tells apart, and light to send
+MAX_SIDE = 128  # cells per side sent to the browser: finer than a screen can show, and small to transfer
 
-Json = dict[str, Any]
 Plane = tuple[int, int]
 
 
 def plane_of(model: ClusterModel, across: str, up: str) -> Plane | None:
-    """The pair of features that was asked for, by their places; the first worth drawing where none was.
+    """Return the indices of the two requested features, or of the first suitable pair if none is requested.
 
-    None where there is nothing to map; raises NotFound where there are no such features.
+    Return None if the model has nothing to map. Raise NotFound for invalid features.
     """
     drawn = planes(model)
     if not drawn:
         return None
     if not across and not up:
         return drawn[0]
-    places = [int(text) if text.isascii() and text.isdigit() and len(text) < 4 else -1 for text in (across, up)]
+    places = [int(text) if text.isascii() and text.isdigit() and len(text) < 5 else -1 for text in (across, up)]
     if places[0] == places[1] or not all(0 <= place < len(model.features) for place in places):
-        raise NotFound("a map is of two different features of the result")
+        raise NotFound("choose two different features of the result")
     return places[0], places[1]
 
 
+def shown_features(model: ClusterModel) -> dict[int, str]:
+    """Return names of features by index: all of up to 64, otherwise those in which the centres differ most."""
+    shown: Iterable[int] = range(len(model.features))
+    if len(model.features) > MAX_FEATURES:
+        shown = sorted({axis for plane in planes(model) for axis in plane})
+    return {axis: model.features[axis].name for axis in shown}
+
+
 def map_of(model: ClusterModel, plane: Plane, *, colours: Sequence[str] | None = None, peak: float = 0.0) -> Json:
-    """What the browser draws.
+    """Return the data of a map.
 
     Parameters
     ----------
     model : ClusterModel
     plane : (across, up)
-        Places of features.
+        Indices of the features.
     colours : sequence of str, optional
-        Of the clusters, in their order.
+        Colours of the clusters.
     peak : float
-        The darkest tone stands for at least so much: maps side by side have one scale.
+        Minimum density of the darkest tone, so that two maps can share one scale.
     """
     across, up = (model.features[axis] for axis in plane)
     on_globe = geography.is_map(across, up)
@@ -59,7 +69,8 @@ def map_of(model: ClusterModel, plane: Plane, *, colours: Sequence[str] | None =
         "cells": _cells(model, plane, peak),
         "colours": list(colours or [colour(cluster)[1] for cluster in range(model.n_clusters)]),
         "centres": _centres(model, plane),
-        "ratio": _ratio(across, up) if on_globe else None,
+        "doubtful": [bool(doubt) for doubt in find_doubts(model, separation(model))],
+        "ratio": aspect(model.features, plane),
         "coasts": [line.round(1).ravel().tolist() for line in geography.coastline(across, up)] if on_globe else [],
         "meridians": geography.graticule(across.lower, across.upper, 6) if on_globe else [],
         "parallels": geography.graticule(up.lower, up.upper, 6) if on_globe else [],
@@ -67,15 +78,9 @@ def map_of(model: ClusterModel, plane: Plane, *, colours: Sequence[str] | None =
     }
 
 
-def _ratio(across: Feature, up: Feature) -> float:
-    """Width over height of a map that is true at its middle latitude."""
-    shrunk = math.cos(math.radians(geography.middle_latitude(up)))
-    return (across.upper - across.lower) / (up.upper - up.lower) * shrunk
-
-
 def peak_of(model: ClusterModel, plane: Plane) -> float:
-    """The darkest tone of a map: of how many times the even density, as a logarithm."""
-    cells = _reduced(model, plane)
+    """Return the logarithm of the largest density, relative to the mean density. The darkest tone shows this value."""
+    cells = _merge_cells(model, plane)
     return 0.0 if cells is None or cells[1] is None else _peak(cells[1])
 
 
@@ -84,12 +89,17 @@ def _peak(density: NDArray[np.float64]) -> float:
     return math.log1p(float(density.max()) / mean) if mean > 0 else 0.0
 
 
+def finite_or_none(value: float) -> float | None:
+    """Return a number that JSON can contain, or None."""
+    return value if math.isfinite(value) else None
+
+
 def _axis(feature: Feature) -> Json:
     return {"name": feature.name, "unit": feature.unit, "lower": feature.lower, "upper": feature.upper}
 
 
 def _cells(model: ClusterModel, plane: Plane, peak: float) -> Json | None:
-    cells = _reduced(model, plane)
+    cells = _merge_cells(model, plane)
     if cells is None:
         return None
     labels, density, reach = cells
@@ -97,23 +107,26 @@ def _cells(model: ClusterModel, plane: Plane, peak: float) -> Json | None:
     return {
         "columns": columns,
         "rows": rows,
-        "reach": reach,  # of the map, each way: blocks of cells may stand over its edge
-        "labels": _packed(labels.T.astype("<u2")),  # row by row, from below
-        "density": None if density is None else _packed(density.T.astype("<f4")),
+        "reach": reach,  # share of the map in each direction: blocks of cells can extend beyond its edge
+        "labels": _encode_array(labels.T.astype("<u2")),  # row by row, starting at the bottom
+        "density": None if density is None else _encode_array(density.T.astype("<f4")),
         "mean": 0.0 if density is None else float(density.mean()),
         "peak": 0.0 if density is None else max(peak, _peak(density)),
         "adaptive": density is not None and is_adaptive(density),
     }
 
 
-def _packed(values: NDArray[Any]) -> str:
+def _encode_array(values: NDArray[Any]) -> str:
     return base64.b64encode(values.tobytes()).decode()
 
 
-def _reduced(
+def _merge_cells(
     model: ClusterModel, plane: Plane
 ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None, tuple[float, float]] | None:
-    """The plane's cells, in blocks where they are finer than a screen needs: people are added, the densest names it."""
+    """Return the cells of the plane, merged into blocks if there are too many.
+
+    A block has the sum of the densities and the label of its densest cell.
+    """
     cells = plane_cells(model, plane)
     if cells is None:
         return None
@@ -138,10 +151,10 @@ def _reduced(
 
 
 def _centres(model: ClusterModel, plane: Plane) -> list[Json]:
-    """Where each cluster's number stands, its centre, and how far that may be off with 95 % confidence."""
+    """Return for each cluster the position of its number, its centre, and the axes of its 95 % confidence ellipse."""
     if model.centroids is None or not model.n_clusters:
         return []
-    apart, seats = seats_of(model, model.centroids)
+    apart, seats = label_points(model, model.centroids)
     found = []
     for cluster in range(model.n_clusters):
         reach = None

@@ -1,4 +1,4 @@
-"""The table behind forecasts of quality: what its rows stand for, that they rise, and how they are written."""
+"""The table of the quality forecast: its amounts of information, its monotone rows, and its module."""
 
 from itertools import pairwise
 
@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.forecast_table import LOG_INFORMATION, PLANS, rising, sizes_at, text
+from benchmarks.forecast_table import LOG_INFORMATION, PLANS, monotone, sizes_at, text
 from benchmarks.reference_shapes import SHAPES
-from sfumato.accounting import parse_epsilon
-from sfumato.forecast.limits import information
-from sfumato.forecast.table import PLACES, TABLE
+from sfumato.forecast.noise import information
+from sfumato.forecast.quality import PLACES, TABLE, TABLE_FILE
+from sfumato.privacy.accounting import parse_epsilon
 from sfumato.specs import LOCAL_ALGORITHMS
 
 
 @pytest.mark.parametrize("place", LOG_INFORMATION)
-def test_each_row_is_run_with_the_information_it_stands_for(place):
+def test_each_place_is_run_with_its_information(place):
     sizes = sizes_at(place)
     assert sizes
     for n_reports, epsilon in sizes:
@@ -24,27 +24,25 @@ def test_each_row_is_run_with_the_information_it_stands_for(place):
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_pooled_values_rise_and_keep_their_mean(values):
-    made = rising(values)
-    assert all(a <= b + 1e-12 for a, b in pairwise(made))
-    assert np.mean(made) == pytest.approx(np.mean(values))
-    assert rising(sorted(values)) == sorted(values)
+def test_pooled_values_are_monotone_and_keep_their_mean(values):
+    pooled = monotone(values)
+    assert all(a <= b + 1e-12 for a, b in pairwise(pooled))
+    assert np.mean(pooled) == pytest.approx(np.mean(values))
+    assert monotone(sorted(values)) == pytest.approx(sorted(values))
 
 
-def test_the_module_is_what_the_script_writes_of_it():
-    names: dict[str, object] = {}
-    exec(text(TABLE), names)  # noqa: S102 - our own text
-    assert (names["PLACES"], names["TABLE"]) == (PLACES, TABLE)
+def test_the_file_equals_the_output_of_the_script():
+    assert text(TABLE) == TABLE_FILE.read_text()
     assert PLACES == LOG_INFORMATION
 
 
-def test_what_is_measured_exists():
+def test_measured_algorithms_exist():
     assert set(PLANS) <= set(LOCAL_ALGORITHMS)
     assert {key[0] for key in TABLE} <= set(PLANS)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.name}-{shape.n_features}")
-def test_a_shape_is_what_it_says_and_the_same_for_the_same_seed(shape):
+def test_a_sample_has_its_shape_and_depends_on_the_seed(shape):
     points, labels = shape.sample(500, 3)
     assert points.shape == (500, shape.n_features)
     assert ((points >= 0) & (points <= 1)).all()

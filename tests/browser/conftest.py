@@ -1,8 +1,7 @@
-"""A service of the tests' own and a real browser before it: Debian's Chromium, driven by Playwright.
+"""Fixtures for tests with a service process and Chromium, driven by Playwright.
 
-The browser is the one `SFUMATO_TEST_CHROMIUM` names, or the machine's `chromium`; a missing
-one is an error, never a skip. What a page says on its console, and what it asks of anybody
-but the service, is kept and looked at after every test.
+`SFUMATO_TEST_CHROMIUM` names the browser; the default is `chromium` on the PATH. A missing browser is an error, not a
+skip. After each test the fixtures check that no page logged an error or sent a request to another server.
 """
 
 import os
@@ -18,12 +17,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from sfumato import Client
 from tests.service.processes import running
 
-PATIENCE_MILLISECONDS = 120_000  # for what must come, on a machine however busy
+PATIENCE_MILLISECONDS = 120_000  # timeout for an expected event on a busy machine
 
 
 @dataclass
 class Served:
-    """`sfumato serve`, and a way to it."""
+    """A running `sfumato serve` with a client."""
 
     url: str
     secret: str
@@ -32,7 +31,7 @@ class Served:
 
 @dataclass
 class Watched:
-    """A page, and what went wrong on it."""
+    """A page with its errors and its requests to other servers."""
 
     page: Page
     errors: list[str] = field(default_factory=list)
@@ -41,7 +40,7 @@ class Watched:
 
 @pytest.fixture
 def browser() -> Iterator[Browser]:
-    """A Chromium of the test's own: while one is driven, an event loop runs, and no other test of the process could."""
+    """Start a Chromium for one test. Playwright runs an event loop, so the browser must not outlive the test."""
     path = os.environ.get("SFUMATO_TEST_CHROMIUM") or shutil.which("chromium")
     assert path is not None, "no browser: install chromium, or name one in SFUMATO_TEST_CHROMIUM"
     with sync_playwright() as playwright:
@@ -52,7 +51,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The service as it starts on a laptop, with a worker."""
+    """Start `sfumato serve`, which includes a worker."""
     home = tmp_path_factory.mktemp("served") / "home"
     with running(home, "serve", "--port", "0") as service:
         url = service.url()
@@ -63,14 +62,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def opened(browser: Browser, served: Served) -> Iterator[Callable[..., Watched]]:
-    """Opens a page in a browser of its own: `opened(color_scheme="dark")`. Whatever went wrong fails the test."""
+    """Return a function that opens a page in a new browser context. Errors on the page fail the test."""
     with watching(browser, served.url) as open_page:
         yield open_page
 
 
 @contextmanager
 def watching(browser: Browser, url: str) -> Iterator[Callable[..., Watched]]:
-    """A way to open pages of a service; in the end none may have complained, nor asked anybody else."""
+    """Yield a function that opens pages of a service. At the end check their errors and foreign requests."""
     pages: list[Watched] = []
 
     def open_page(**options: object) -> Watched:
@@ -78,10 +77,14 @@ def watching(browser: Browser, url: str) -> Iterator[Callable[..., Watched]]:
         context.set_default_timeout(PATIENCE_MILLISECONDS)
         watched = Watched(context.new_page())
         page = watched.page
-        page.on("console", lambda said: watched.errors.append(said.text) if said.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: watched.errors.append(message.text) if message.type in ("error", "warning") else None,
+        )
         page.on("pageerror", lambda error: watched.errors.append(str(error)))
         page.on(
-            "request", lambda asked: None if asked.url.startswith((url, "data:")) else watched.outside.append(asked.url)
+            "request",
+            lambda request: None if request.url.startswith((url, "data:")) else watched.outside.append(request.url),
         )
         pages.append(watched)
         return watched
@@ -95,5 +98,5 @@ def watching(browser: Browser, url: str) -> Iterator[Callable[..., Watched]]:
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """The accessibility checker's source."""
+    """Return the source of the accessibility checker axe."""
     return (Path(__file__).parent / "vendor" / "axe.min.js").read_text()

@@ -1,4 +1,4 @@
-"""A gateway whose database was furnished by hand: no worker moves anything, so every page looks the same each time."""
+"""A gateway with a prepared database and without a worker, so that pages always look the same."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +9,15 @@ from typing import Any
 import httpx
 import numpy as np
 
-from models import sealing, tenant
-from models.db import Database, migrate
-from models.ledger import LedgerEntry, head
-from models.ledger import page as ledger_page
-from models.tenant import Scope
-from sfumato.cluster_model import ClusterModel
+from models import encryption
+from models.database.engine import Database
+from models.database.schema import migrate
+from models.identity import keys, tenants
+from models.ledger.ledger import head
+from models.ledger.ledger import page as ledger_page
+from models.tables.identity import Scope
+from models.tables.ledger import LedgerEntry
+from sfumato.model.cluster_model import ClusterModel
 from sfumato.specs import Feature
 from tests.service.api import Api, finish
 from tests.service.processes import running
@@ -27,7 +30,7 @@ ODD = "<b>bold</b> &amp; \N{RIGHT-TO-LEFT OVERRIDE}שלום עולם\N{POP DIREC
 
 @dataclass
 class Scene:
-    """A gateway, and what is in it by name."""
+    """A gateway with the ids of its objects by name."""
 
     url: str
     secret: str
@@ -38,17 +41,17 @@ class Scene:
 
 @contextmanager
 def gateway_alone(home: Path, database_url: str = "", **settings: str) -> Iterator[Scene]:
-    """A gateway without a worker, over a database of its own, and an admin's key."""
+    """Start a gateway without a worker, with its own database and an admin key."""
     home.mkdir(exist_ok=True)
     database_url = database_url or f"sqlite:///{home / 'sfumato.db'}"
     migrate(database_url)
     database = Database(database_url)
     with database.transaction() as session:
-        owner = tenant.get_or_create_tenant(session, "default", now=database.clock())
-        _, secret = tenant.create_key(session, owner.id, name="office", scopes=[Scope.ADMIN], now=database.clock())
+        owner = tenants.get_or_create_tenant(session, "default", now=database.clock())
+        _, secret = keys.create_key(session, owner.id, name="office", scopes=[Scope.ADMIN], now=database.clock())
     given = {
         "SFUMATO_DATABASE_URL": database_url,
-        "SFUMATO_RECORDS_KEY": sealing.write_key(sealing.new_secret()),
+        "SFUMATO_RECORDS_KEY": encryption.encode_key(encryption.new_secret()),
     } | settings
     try:
         with (
@@ -61,14 +64,14 @@ def gateway_alone(home: Path, database_url: str = "", **settings: str) -> Iterat
 
 
 def wire(features: tuple[Feature, ...]) -> list[dict[str, Any]]:
-    """Features as the API takes them."""
+    """Return features in the format of the API."""
     return [{"name": f.name, "lower": f.lower, "upper": f.upper, "unit": f.unit} for f in features]
 
 
 def hills(
     features: tuple[Feature, ...], tops: list[list[float]], shape: tuple[int, int], wide: float = 0.08
 ) -> ClusterModel:
-    """A map of two features with people about some places, each cell with the nearest of them."""
+    """Return a label map of two features with people around the given positions."""
     place = np.stack(np.meshgrid(*((np.arange(n) + 0.5) / n for n in shape), indexing="ij"), axis=-1)
     tops_scaled = np.array(
         [[(value - f.lower) / (f.upper - f.lower) for value, f in zip(top, features, strict=True)] for top in tops]
@@ -95,7 +98,7 @@ def hills(
 
 
 def flat(features: tuple[Feature, ...], n_clusters: int) -> ClusterModel:
-    """Centres on a diagonal."""
+    """Return a model with centroids on a diagonal."""
     part = (np.arange(n_clusters) + 0.5) / max(n_clusters, 1)
     lower, spans = (np.array([of(f) for f in features]) for of in (lambda f: f.lower, lambda f: f.upper - f.lower))
     return ClusterModel(
@@ -109,16 +112,16 @@ def flat(features: tuple[Feature, ...], n_clusters: int) -> ClusterModel:
 
 
 def released(scene: Scene, name: str, model: ClusterModel, dataset_id: str = "", **dataset: Any) -> str:
-    """A job that is over, of a dataset of its own or of one there is; its id."""
-    made = dataset_id or scene.api.dataset(name=name, features=wire(model.features), **dataset)["id"]
-    job_id: str = scene.api.job(made, target_reports=20_000)["id"]
+    """Create a finished job with the model, in a new or the given dataset. Return its id."""
+    created = dataset_id or scene.api.dataset(name=name, features=wire(model.features), **dataset)["id"]
+    job_id: str = scene.api.job(created, target_reports=20_000)["id"]
     finish(scene.database, job_id, model)
     scene.ids[name] = job_id
     return job_id
 
 
 def long_ledger(scene: Scene, dataset_id: str, n_entries: int) -> None:
-    """So many entries behind the first; their hashes do not fit, which nobody asked."""
+    """Extend a ledger to the given number of entries. Their hashes are not valid, which the test does not need."""
     with scene.database.transaction() as session:
         first = ledger_page(session, dataset_id, after_seq=0, limit=1)[0]
         columns = {column.key: getattr(first, column.key) for column in LedgerEntry.__table__.columns}
@@ -132,7 +135,7 @@ def long_ledger(scene: Scene, dataset_id: str, n_entries: int) -> None:
 
 
 def furnish(scene: Scene) -> None:
-    """What the pictures of the documentation show."""
+    """Create the objects that the screenshots of the documentation show."""
     api = scene.api
     europe = api.dataset(name="Commuters of Europe", features=wire(EUROPE), epsilon=6)["id"]
     lunch = api.dataset(name="Where people have lunch", features=wire(LUNCH), epsilon=4)["id"]
@@ -146,8 +149,8 @@ def furnish(scene: Scene) -> None:
     api.post(f"/datasets/{clinic}/records", content=body, headers={"content-type": "text/csv"})
     for epsilon in (0.75, 0.5, 1.25):
         opened = api.round(europe, epsilon=epsilon)["id"]
-        api.post(f"/rounds/{opened}/close")
-    made = api.post(
+        api.post(f"/rounds/{opened}/close?allow_empty=true")
+    created = api.post(
         "/webhooks", {"url": "https://hooks.example.com/sfumato", "event_types": ["job.succeeded", "job.failed"]}
     )
     api.made("/keys", {"name": "tablet at the counter", "scopes": ["device"], "dataset_id": lunch})
@@ -157,5 +160,5 @@ def furnish(scene: Scene) -> None:
         "clinic": clinic,
         "round": api.round(lunch, epsilon=1, target_reports=5000)["id"],
         "job": api.job(lunch, target_reports=5000)["id"],
-        "webhook": made.json()["id"],
+        "webhook": created.json()["id"],
     }

@@ -1,4 +1,4 @@
-"""Agreement of labellings, against pairs counted one by one and against scikit-learn."""
+"""Test agreement metrics against counted pairs and scikit-learn."""
 
 from fractions import Fraction
 from math import sqrt
@@ -20,7 +20,7 @@ METRICS = (accuracy, adjusted_rand_index, fowlkes_mallows, purity)
 
 class TestPairMetrics:
     @given(LABELLINGS)
-    def test_follow_from_pairs_counted_one_by_one(self, labellings):
+    def test_equal_counts_of_pairs(self, labellings):
         a, b = labellings
         both, in_a, in_b, every = naive.pair_counts(a, b)
         if in_a and in_b:
@@ -32,7 +32,7 @@ class TestPairMetrics:
             assert adjusted_rand_index(a, b) == pytest.approx(float(expected), abs=1e-15)
 
     @given(LABELLINGS)
-    def test_are_those_of_scikit_learn(self, labellings):
+    def test_equal_scikit_learn(self, labellings):
         a, b = labellings
         assert adjusted_rand_index(a, b) == pytest.approx(sklearn_metrics.adjusted_rand_score(a, b), abs=1e-12)
         assert fowlkes_mallows(a, b) == pytest.approx(sklearn_metrics.fowlkes_mallows_score(a, b), abs=1e-12)
@@ -57,7 +57,7 @@ class TestMatching:
         truth, labels = labellings
         assert contingency(truth, labels).counts.max() / len(truth) <= accuracy(truth, labels) <= purity(truth, labels)
 
-    def test_accuracy_names_each_cluster_once(self):
+    def test_accuracy_matches_each_cluster_once(self):
         assert accuracy([0, 0, 0, 0, 1, 1], [7, 7, 8, 8, 9, 9]) == pytest.approx(4 / 6)
         assert accuracy([0, 0, 1, 1], [5, 5, -2, -2]) == 1.0
         assert purity([0, 0, 0, 0, 1, 1], [7, 7, 8, 8, 9, 9]) == 1.0
@@ -66,10 +66,10 @@ class TestMatching:
 class TestInput:
     @pytest.mark.parametrize("metric", METRICS)
     @pytest.mark.parametrize(("a", "b"), [([], []), ([0], [0, 1]), ([[0]], [[0]]), ([0.0], [0]), ([0], ["a"])])
-    def test_that_is_no_labelling_is_refused(self, metric, a, b):
+    def test_rejects_invalid_labels(self, metric, a, b):
         with pytest.raises(ValueError, match="label"):
             metric(a, b)
 
     @pytest.mark.parametrize("metric", [accuracy, adjusted_rand_index, purity])
-    def test_of_one_point_agrees(self, metric):
+    def test_one_point_agrees(self, metric):
         assert metric([4], [2]) == 1.0

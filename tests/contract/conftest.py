@@ -1,4 +1,4 @@
-"""The gateway of the service's tests."""
+"""Fixtures: the gateway of the tests of the service."""
 
 from tests.service.conftest import api, database, http, no_settings, other, settings
 

@@ -1,4 +1,4 @@
-"""Requests made from the document alone: from its examples, with ids of things made from its examples as well."""
+"""Requests derived from the document: its examples, with ids of objects that were created from its examples."""
 
 import copy
 import re
@@ -8,49 +8,49 @@ from typing import Any
 
 import httpx
 
-from service.schemas import EXAMPLE_ULID
+from service.schemas.base import EXAMPLE_ULID
 from tests.contract.schema import resolve
 from tests.service.api import Api, a_model, finish
 
 _ID = re.compile(r"\^(\w+)_\[0-9a-hjkmnp-tv-z\]\{26\}\$")
 _NAMED_ID = re.compile(r"(\w*_)?ids?")
-ON_THEIR_OWN = {"listWebhookDeliveries", "getWebhookDelivery"}  # these change while nobody asks for anything
-NO_NAMES_OF_THINGS = {"report_id", "report_ids"}  # the device's own, 128 random bits: nobody is told of them
+CHANGES_BY_ITSELF = {"listWebhookDeliveries", "getWebhookDelivery"}  # change without requests
+NOT_OBJECT_IDS = {"report_id", "report_ids"}  # 128 random bits that only the device knows
 
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of the document, its references followed as they are met."""
+    """An operation of the document, with references resolved on demand."""
 
     document: Document = field(repr=False, compare=False)
     method: str
     path: str
-    told: dict[str, Any] = field(repr=False, compare=False)
+    definition: dict[str, Any] = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
-        return str(self.told["operationId"])
+        return str(self.definition["operationId"])
 
     @property
     def parameters(self) -> list[dict[str, Any]]:
-        return list(self.told.get("parameters", ()))
+        return list(self.definition.get("parameters", ()))
 
     @property
     def json_body(self) -> dict[str, Any] | None:
-        """What it says of a body of JSON."""
-        found: dict[str, Any] | None = self.told.get("requestBody", {}).get("content", {}).get("application/json")
+        """Return the description of the JSON body."""
+        found: dict[str, Any] | None = self.definition.get("requestBody", {}).get("content", {}).get("application/json")
         return found
 
     @property
     def scopes(self) -> set[str]:
-        """The scopes one of which it needs, as its description says; none where it needs no key."""
-        said = re.search(r"the scopes?((?: `\w+`,?)+)", self.told["description"].replace("\n", " "))
-        return set(re.findall(r"`(\w+)`", said[1])) if said else set()
+        """Return the alternative scopes named in the description; empty if the operation needs no key."""
+        scopes = re.search(r"the scopes?((?: `\w+`,?)+)", self.definition["description"].replace("\n", " "))
+        return set(re.findall(r"`(\w+)`", scopes[1])) if scopes else set()
 
     def bodies(self) -> list[Any]:
-        """The examples of its body; raises LookupError where it has a body and no example."""
+        """Return the examples of the body. Raise LookupError if there is a body without an example."""
         content = self.json_body
         if content is None:
             return [None]
@@ -61,26 +61,26 @@ class Operation:
         return copy.deepcopy(examples)
 
     def id_places(self) -> Iterator[tuple[str, tuple[str | int, ...], str]]:
-        """Where ids go: in its path, its query or its body; the way to each; its prefix.
+        """Yield (location, way, prefix) of each id in the path, the query or the body.
 
         Raises
         ------
         LookupError
-            What is named like an id has no pattern that says of what.
+            A parameter or member is named like an id, but its pattern has no prefix.
         """
         for parameter in self.parameters:
             prefix = self._prefix(parameter["name"], parameter["schema"])
             if prefix:
                 yield parameter["in"], (parameter["name"],), prefix
             elif parameter["in"] == "path":
-                raise LookupError(f"{self.name}: nobody knows what {{{parameter['name']}}} is the id of")
+                raise LookupError(f"{self.name}: the pattern of {{{parameter['name']}}} has no prefix of an id")
         if self.json_body is not None:
             for way, prefix in self._ids_within(self.json_body["schema"], ()):
                 yield "body", way, prefix
 
     def _ids_within(self, schema: dict[str, Any], way: tuple[str | int, ...]) -> Iterator[tuple[Any, str]]:
         if len(way) > 8:
-            raise LookupError(f"{self.name}: its body has no end at {way}")
+            raise LookupError(f"{self.name}: its body is nested too deeply at {way}")
         schema = self._followed(schema)
         for branch in [*schema.get("anyOf", ()), *schema.get("oneOf", ())]:
             yield from self._ids_within(branch, way)
@@ -94,8 +94,8 @@ class Operation:
 
     def _prefix(self, name: str, schema: dict[str, Any]) -> str | None:
         found = _ID.fullmatch(schema.get("pattern", ""))
-        if found is None and _NAMED_ID.fullmatch(name) and name not in NO_NAMES_OF_THINGS:
-            raise LookupError(f"{self.name}: nobody knows what {name} is the id of")
+        if found is None and _NAMED_ID.fullmatch(name) and name not in NOT_OBJECT_IDS:
+            raise LookupError(f"{self.name}: the pattern of {name} has no prefix of an id")
         return found[1] if found else None
 
     def _followed(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -103,46 +103,46 @@ class Operation:
             schema = resolve(self.document, schema["$ref"])
         return schema
 
-    def makes(self) -> str | None:
-        """Prefix of the id of what it makes out of other things; none where it makes nothing."""
+    def created_prefix(self) -> str | None:
+        """Return the prefix of the id that the operation creates, or None."""
         for status in ("201", "202"):
-            response = self.told["responses"].get(status, {})
+            response = self.definition["responses"].get(status, {})
             schema = self._followed(response.get("content", {}).get("application/json", {}).get("schema", {}))
-            made = _ID.fullmatch(schema.get("properties", {}).get("id", {}).get("pattern", ""))
+            created = _ID.fullmatch(schema.get("properties", {}).get("id", {}).get("pattern", ""))
             taken = {prefix for where, _, prefix in self.id_places() if where == "path"}
-            if made and made[1] not in taken and "Location" in response.get("headers", {}):
-                return made[1]
+            if created and created[1] not in taken and "Location" in response.get("headers", {}):
+                return created[1]
         return None
 
 
 def operations(document: Document) -> list[Operation]:
-    """All of them."""
+    """Return all operations of the document."""
     return [
-        Operation(document, method, path, told)
+        Operation(document, method, path, definition)
         for path, methods in document["paths"].items()
-        for method, told in methods.items()
+        for method, definition in methods.items()
     ]
 
 
-def request(operation: Operation, things: "Things | None", **replaced: Any) -> tuple[str, str, dict[str, Any]]:
-    """Method, path below /v1 and options of the example's request about somebody's things.
+def request(operation: Operation, objects: "Objects | None", **replaced: Any) -> tuple[str, str, dict[str, Any]]:
+    """Return method, path below /v1 and options of the example request, with ids of existing objects.
 
     Parameters
     ----------
     operation : Operation
-    things : Things or None
-        Whose; without, the example's ids stay.
+    objects : Objects or None
+        Source of ids; None keeps the ids of the examples.
     replaced : dict
-        `at`, a place, and `by`, the id to put there.
+        `at`, the place of an id, and `by`, its replacement.
     """
     bodies, query, path = operation.bodies(), {}, {}
     at = replaced.get("at", ("", ()))
     body = next((one for one in bodies if at[0] == "body" and _holds(one, at[1])), bodies[0])
     for where, way, prefix in operation.id_places():
-        wanted = replaced["by"] if at == (where, way) else None
-        if wanted is None and (where == "query" or (where == "body" and not _holds(body, way))):
+        replacement = replaced["by"] if at == (where, way) else None
+        if replacement is None and (where == "query" or (where == "body" and not _holds(body, way))):
             continue
-        own = wanted or (things.id(prefix, operation) if things else f"{prefix}_{EXAMPLE_ULID}")
+        own = replacement or (objects.id(prefix, operation) if objects else f"{prefix}_{EXAMPLE_ULID}")
         if where == "body":
             _put(body, way, own)
         else:
@@ -177,51 +177,51 @@ def _put(body: Any, way: tuple[str | int, ...], value: str) -> None:
             body = body[step]
 
 
-class Things:
-    """What a tenant has one of, made as somebody asks for its id, by the operations that make such things."""
+class Objects:
+    """Objects of a tenant, one of each kind, created on first use by the operations of the document."""
 
     def __init__(self, document: Document, api: Api) -> None:
         self.api = api
-        self._makers = {made: one for one in operations(document) if (made := one.makes())}
-        self._made: dict[tuple[str, bool], str] = {}
+        self._creators = {prefix: one for one in operations(document) if (prefix := one.created_prefix())}
+        self._ids: dict[tuple[str, bool], str] = {}
 
     def id(self, prefix: str, operation: Operation) -> str:
-        """The id of a thing the operation can be about."""
-        is_central = operation.told["tags"] == ["records"]
+        """Return the id of an object that the operation accepts."""
+        is_central = operation.definition["tags"] == ["records"]
         kind = (prefix, is_central)
-        if kind not in self._made:
-            self._made[kind] = self._make(prefix, operation, is_central=is_central)
-        return self._made[kind]
+        if kind not in self._ids:
+            self._ids[kind] = self._create(prefix, operation, is_central=is_central)
+        return self._ids[kind]
 
-    def _make(self, prefix: str, operation: Operation, *, is_central: bool) -> str:
-        if prefix not in self._makers:
-            raise LookupError(f"{operation.name}: no operation makes a {prefix}_")
-        method, path, options = request(self._makers[prefix], self)
+    def _create(self, prefix: str, operation: Operation, *, is_central: bool) -> str:
+        if prefix not in self._creators:
+            raise LookupError(f"{operation.name}: no operation creates an id {prefix}_")
+        method, path, options = request(self._creators[prefix], self)
         if prefix == "ds":
             options["json"] |= {"trust": "central" if is_central else "local", "epsilon": 32}
         answer = self.api.request(method, path, **options)
         assert answer.status_code in (201, 202), answer.text
-        made = str(answer.json()["id"])
+        id_ = str(answer.json()["id"])
         if prefix == "job":
-            finish(self.api.database, made, a_model())
-        return made
+            finish(self.api.database, id_, a_model())
+        return id_
 
-    def seen(self, document: Document) -> list[Any]:
-        """All that the tenant can read of what was made so far."""
+    def readable(self, document: Document) -> list[Any]:
+        """Return all responses that the tenant can read about the objects created so far."""
         shown = []
         for operation in operations(document):
             if operation.method != "get" or not operation.path.startswith("/v1"):
                 continue
-            if operation.name in ON_THEIR_OWN:
+            if operation.name in CHANGES_BY_ITSELF:
                 continue
-            prefixes = {(prefix, operation.told["tags"] == ["records"]) for where, _, prefix in operation.id_places()
-                        if where == "path"}  # fmt: skip
-            if prefixes <= self._made.keys():
+            is_central = operation.definition["tags"] == ["records"]
+            prefixes = {(prefix, is_central) for where, _, prefix in operation.id_places() if where == "path"}
+            if prefixes <= self._ids.keys():
                 method, path, options = request(operation, self)
                 answer = self.api.request(method, path, **options)
-                shown.append((operation.name, answer.status_code, _told(answer)))
+                shown.append((operation.name, answer.status_code, _content(answer)))
         return shown
 
 
-def _told(answer: httpx.Response) -> Any:
+def _content(answer: httpx.Response) -> Any:
     return answer.json() | {"request_id": ""} if "json" in answer.headers.get("content-type", "") else answer.text

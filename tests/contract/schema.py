@@ -1,7 +1,10 @@
-"""As much of JSON Schema as the document uses, to hold answers against it."""
+"""A validator for the part of JSON Schema that the document uses."""
 
+import json
 import re
 from collections.abc import Iterator
+from decimal import Decimal
+from math import inf
 from typing import Any
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -14,14 +17,15 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 _KNOWN = {
-    "$ref", "additionalProperties", "anyOf", "const", "contentEncoding", "default", "description", "discriminator",
-    "enum", "examples", "format", "items", "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum",
-    "oneOf", "pattern", "properties", "required", "title", "type", "x-extensible-enum",
+    "$ref", "additionalProperties", "allOf", "anyOf", "const", "contentEncoding", "default", "description",
+    "discriminator", "enum", "exclusiveMaximum", "exclusiveMinimum", "examples", "format", "items", "maxItems",
+    "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "not",
+    "oneOf", "pattern", "properties", "required", "title", "type", "uniqueItems", "x-extensible-enum",
 }  # fmt: skip
 
 
 def resolve(document: dict[str, Any], reference: str) -> Any:
-    """What a reference within the document points to; raises KeyError."""
+    """Return the target of a reference within the document. Raise KeyError."""
     assert reference.startswith("#/")
     found: Any = document
     for step in reference[2:].split("/"):
@@ -30,10 +34,14 @@ def resolve(document: dict[str, Any], reference: str) -> Any:
 
 
 def misfits(document: dict[str, Any], schema: dict[str, Any], value: Any, at: str = "") -> Iterator[str]:
-    """Where a value does not fit a schema."""
+    """Yield a description of each place where a value does not fit a schema."""
     assert schema.keys() <= _KNOWN, schema.keys() - _KNOWN
     if "$ref" in schema:
         yield from misfits(document, resolve(document, schema["$ref"]), value, at)
+    for part in schema.get("allOf", ()):
+        yield from misfits(document, part, value, at)
+    if "not" in schema and not list(misfits(document, {"type": "number"} | schema["not"], value, at)):
+        yield f"{at}: fits {schema['not']}"
     for branches in (schema.get("anyOf"), schema.get("oneOf")):
         if branches is not None:
             fitting = [branch for branch in branches if not list(misfits(document, branch, value, at))]
@@ -45,6 +53,8 @@ def misfits(document: dict[str, Any], schema: dict[str, Any], value: Any, at: st
         yield f"{at}: is none of {schema['enum']}"
     kind = schema.get("type")
     if kind is None:
+        if isinstance(value, dict):
+            yield from (f"{at}/{name}: is missing" for name in schema.get("required", ()) if name not in value)
         return
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         yield f"{at}: is no {kind}"
@@ -54,6 +64,8 @@ def misfits(document: dict[str, Any], schema: dict[str, Any], value: Any, at: st
 
 def _of_kind(document: dict[str, Any], schema: dict[str, Any], value: Any, at: str) -> Iterator[str]:
     if isinstance(value, dict):
+        if not schema.get("minProperties", 0) <= len(value) <= schema.get("maxProperties", len(value)):
+            yield f"{at}: has {len(value)} members"
         properties = schema.get("properties", {})
         yield from (f"{at}/{name}: is missing" for name in schema.get("required", ()) if name not in value)
         for name, member in value.items():
@@ -67,6 +79,8 @@ def _of_kind(document: dict[str, Any], schema: dict[str, Any], value: Any, at: s
     elif isinstance(value, list):
         if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
             yield f"{at}: has {len(value)} items"
+        if schema.get("uniqueItems") and len({json.dumps(item) for item in value}) < len(value):
+            yield f"{at}: has equal items"
         for place, item in enumerate(value):
             yield from misfits(document, schema.get("items", {}), item, f"{at}/{place}")
     elif isinstance(value, str):
@@ -74,5 +88,10 @@ def _of_kind(document: dict[str, Any], schema: dict[str, Any], value: Any, at: s
             yield f"{at}: has {len(value)} characters"
         if "pattern" in schema and not re.search(schema["pattern"], value):
             yield f"{at}: does not look like {schema['pattern']}"
-    elif isinstance(value, int | float) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-        yield f"{at}: lies outside its bounds"
+    elif isinstance(value, int | float):
+        if not schema.get("minimum", value) <= value <= schema.get("maximum", value):
+            yield f"{at}: lies outside its bounds"
+        if not schema.get("exclusiveMinimum", -inf) < value < schema.get("exclusiveMaximum", inf):
+            yield f"{at}: lies outside its open bounds"
+        if "multipleOf" in schema and Decimal(str(value)) % Decimal(str(schema["multipleOf"])):
+            yield f"{at}: is not a multiple of {schema['multipleOf']}"

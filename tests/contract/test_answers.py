@@ -1,4 +1,4 @@
-"""Everything the gateway answers in a long story fits the committed document."""
+"""All responses in a long sequence of requests fit the committed document."""
 
 import json
 import re
@@ -7,24 +7,27 @@ from typing import Any
 import httpx
 import pytest
 
-from models.db import Database
+from models.database.engine import Database
+from tests.contract.generated import Objects, request
+from tests.contract.generated import operations as list_operations
 from tests.contract.schema import misfits
 from tests.contract.test_openapi import COMMITTED, operations
-from tests.service.api import FEATURES, GRID, UNIFORM, Api, a_model, finish, packed, single, unknown
+from tests.service.api import GRID, UNIFORM, Api, a_model, finish, packed, single, unknown
+from tests.service.shuffler import TERMS, release, shuffled_dataset
 from tests.service.test_jobs import open_round
 
 DOCUMENT: dict[str, Any] = json.loads(COMMITTED.read_text())
 
 
-class Witness(Api):
-    """Holds every answer against the document, and remembers which operations and statuses it saw."""
+class CheckedApi(Api):
+    """Client that validates every response by the document and records operations and statuses."""
 
-    seen: set[tuple[str, str]]
+    responses: set[tuple[str, str]]
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         answer = super().request(method, path, **options)
         operation = self._operation(method.lower(), f"/v1{path.partition('?')[0]}")
-        self.seen.add((operation["operationId"], str(answer.status_code)))
+        self.responses.add((operation["operationId"], str(answer.status_code)))
         described = operation["responses"].get(str(answer.status_code))
         assert described is not None, (operation["operationId"], answer.status_code, answer.text)
         media_type = answer.headers.get("content-type", "").partition(";")[0]
@@ -35,7 +38,7 @@ class Witness(Api):
         value = answer.json() if media_type.endswith("json") else answer.text
         assert list(misfits(DOCUMENT, schema, value)) == []
         for name in described.get("headers", {}):
-            if name != "Retry-After" or answer.status_code != 200:  # which only comes where no round is open
+            if name != "Retry-After" or answer.status_code != 200:  # sent only without an open round
                 assert name.lower() in answer.headers
         return answer
 
@@ -47,86 +50,89 @@ class Witness(Api):
 
 
 def test_every_operation_answers_as_documented(api: Api, database: Database) -> None:
-    api = Witness(api.http, database, api.secret)
-    api.seen = set()
-    made = api.dataset(epsilon=10)
-    at = f"/datasets/{made['id']}"
-    api.request("PATCH", at, json={"name": "new"})
-    api.request("PATCH", at, json={"name": "new"}, headers={"If-Match": '"x"'})
-    api.made(f"{at}/grants", {"epsilon": 1})
-    api.get(f"{at}/round")
-    opened = [
-        api.round(
-            made["id"], mechanism="ss", encoding={"type": "shifted_grid", "n_features": 2, "cells": 3, "shifts": 2}
-        ),
-        api.round(made["id"]),
-    ]
-    tag = api.get(f"{at}/round").headers["etag"]
-    api.get(f"{at}/round", headers={"If-None-Match": tag})
-    reports = f"/rounds/{opened[1]['id']}/reports"
-    api.post(reports, single())
-    api.post(reports, single(slot=5))
-    api.post(reports, content=packed(10), headers={"content-type": "application/octet-stream"})
-    api.post(reports, content=b"", headers={"content-type": "text/plain"})
-    api.get(f"/rounds/{opened[1]['id']}")
-    api.made(f"/rounds/{opened[1]['id']}/close", None)
-    api.post(reports, single())
-    api.made("/forecasts", {"algorithm": UNIFORM, "dataset_id": made["id"], "expected_reports": 1000})
-    api.made("/forecasts", {"algorithm": UNIFORM, "n_features": 2, "expected_reports": 9, "wanted": {"quality": 0.5}})
-    api.post("/forecasts", {"algorithm": UNIFORM, "dataset_id": unknown("ds"), "expected_reports": 1000})
-    plain, waits = api.job(made["id"]), api.job(made["id"], algorithm=UNIFORM | {"clusters": 2})
-    open_round(database, waits["id"])
-    api.job(made["id"], round_ids=[opened[1]["id"]])
-    api.get(f"/jobs/{waits['id']}")
-    api.get(f"/jobs/{plain['id']}/result")
-    finish(database, plain["id"], a_model())
-    for path in ("", "/events", "/result", "/labels", "/labels?of=reports", "/plot.svg", "/plot.png"):
-        api.get(f"/jobs/{plain['id']}{path}")
-    api.post(f"/jobs/{plain['id']}/assign", {"points": [[0.1, 0.2]]})
-    api.post(f"/jobs/{waits['id']}/cancel")
-    api.post("/jobs", {"dataset_id": made["id"], "algorithm": UNIFORM | {"epsilon": 30}, "target_reports": 1})
-    api.post("/jobs", {"dataset_id": unknown("ds"), "algorithm": UNIFORM, "target_reports": 1})
+    """Send the example of each operation, and requests with other responses."""
+    api = CheckedApi(api.http, database, api.secret)
+    api.responses = set()
+    objects = Objects(DOCUMENT, api)
+    every = [operation for operation in list_operations(DOCUMENT) if operation.path.startswith("/v1")]
+    for method, path, options in [request(operation, objects) for operation in every if operation.method != "delete"]:
+        api.request(method, path, **options)
+    send_reports(api)
+    run_jobs(api)
     api.post("/datasets", {"name": 5})
     api.post("/datasets", content=b"{", headers={"content-type": "application/json"})
     api.post("/datasets", content=b"", headers={"Idempotency-Key": "x" * 300})
     key = api.made("/keys", {"name": "k", "scopes": ["device"], "expires_at": "2100-01-01T00:00:00Z"})
-    api.made(f"/keys/{key['id']}/rotate", {"overlap_seconds": 60})
-    api.post(f"/keys/{key['id']}/rotate", {})
-    api.request("DELETE", f"/keys/{key['id']}")
-    api.get("/audit")
-    hook = {"url": "https://hooks.example.invalid/", "event_types": ["job.failed"]}
-    webhook = f"/webhooks/{api.made('/webhooks', hook)['id']}"
-    api.post("/webhooks", hook | {"url": "https://127.0.0.1/"})
-    api.made(f"{webhook}/rotate", {})
-    delivery = f"{webhook}/deliveries/{api.made(f'{webhook}/test', None)['id']}"
-    api.made(f"{delivery}/redeliver", None)
-    for path in ("/webhooks", webhook, f"{webhook}/deliveries", f"{webhook}/deliveries?state=failed", delivery):
-        api.get(path)
-    api.request("PATCH", webhook, json={"enabled": False})
-    api.post(f"{webhook}/test")
-    api.request("DELETE", webhook)
-    central = api.made("/datasets", {"name": "c", "trust": "central", "features": FEATURES, "epsilon": 1})
-    api.post(f"/datasets/{central['id']}/rounds", {"encoding": GRID, "epsilon": 1, "target_reports": 1})
-    records = f"/datasets/{central['id']}/records"
-    api.made(records, {"columns": ["y", "x"], "rows": [[0.5, 0.5], [7, 0]]})
-    api.post(records, {"columns": ["y"], "rows": []})
-    api.post(records, content=b"x,y\n1", headers={"content-type": "text/csv"})
-    api.post(records, content=b"", headers={"content-type": "text/plain"})
-    api.post(f"{at}/records", {"columns": ["y", "x"], "rows": []})
-    api.get(records)
-    api.request("DELETE", records)
-    asked = {"algorithm": {"type": "gated_grid_kmeans", "epsilon": 1, "clusters": 2}}
-    over_records = api.made("/jobs", asked | {"dataset_id": central["id"]})
-    finish(database, over_records["id"], a_model(labels=False), odometer=[("counts", 9, 1_000_000_000)])
-    api.get(f"/jobs/{over_records['id']}/result")
-    api.post("/jobs", asked | {"dataset_id": central["id"], "target_reports": 9})
-    api.made("/forecasts", asked | {"dataset_id": central["id"], "expected_records": 1000})
-    for path in ("/datasets", at, f"{at}/budget", f"{at}/ledger", f"{at}/rounds", "/jobs", "/keys", "/limits"):
-        api.get(path)
-    api.request("DELETE", at)
-    succeeded = {name for name, status in api.seen if int(status) < 300}
-    assert succeeded == {o["operationId"] for _, path, o in operations(DOCUMENT) if path.startswith("/v1")}
-    assert len(api.seen) > len(succeeded) + 8  # refusals too
+    for _ in range(2):
+        api.post(f"/keys/{key['id']}/rotate", {"overlap_seconds": 60})
+    webhook = {"url": "https://hooks.example.invalid/", "event_types": ["job.failed"]}
+    at = f"/webhooks/{api.made('/webhooks', webhook)['id']}"
+    api.post("/webhooks", webhook | {"url": "https://127.0.0.1/"})
+    api.get(f"{at}/deliveries?state=failed")
+    api.patch(at, {"enabled": False})
+    api.post(f"{at}/test")
+    for method, path, _ in [request(operation, objects) for operation in every if operation.method == "delete"]:
+        api.request(method, path)
+    succeeded = {name for name, status in api.responses if int(status) < 300}
+    assert succeeded == {operation.name for operation in every}
+    assert len(api.responses) > len(succeeded) + 8  # includes refusals
+
+
+def send_reports(api: Api) -> None:
+    """Request rounds and send reports, of which some are refused."""
+    dataset = api.dataset(epsilon=10)
+    at = f"/datasets/{dataset['id']}"
+    api.patch(at, {"name": "new"}, headers={"If-Match": '"x"'})
+    api.get(f"{at}/round")
+    encoding = {"type": "shifted_grid", "n_features": 2, "cells": 3, "shifts": 2}
+    api.round(dataset["id"], mechanism="ss", encoding=encoding)
+    opened = f"/rounds/{api.round(dataset['id'])['id']}"
+    release(api, api.round(shuffled_dataset(api), target_reports=20, **TERMS)["id"], 20)
+    api.get(f"{at}/round", headers={"If-None-Match": api.get(f"{at}/round").headers["etag"]})
+    for options in (
+        {"body": single()},
+        {"body": single(slot=5)},
+        {"content": packed(10), "headers": {"content-type": "application/octet-stream"}},
+        {"content": b"", "headers": {"content-type": "text/plain"}},
+    ):
+        api.post(f"{opened}/reports", **options)
+    api.get(opened)
+    api.made(f"{opened}/close", None)
+    api.post(f"{opened}/reports", single())
+
+
+def run_jobs(api: Api) -> None:
+    """Submit jobs over reports and over records, forecast them, and read their results."""
+    dataset_id, central = api.dataset(epsilon=10)["id"], api.dataset(trust="central")["id"]
+    unknown_dataset = {"algorithm": UNIFORM, "dataset_id": unknown("ds")}
+    wanted = {"algorithm": UNIFORM, "n_features": 2, "expected_reports": 9, "target": {"quality": 0.5}}
+    for body in (wanted, unknown_dataset | {"expected_reports": 1000}):
+        api.post("/forecasts", body)
+    finished, waiting = api.job(dataset_id)["id"], api.job(dataset_id, algorithm=UNIFORM | {"clusters": 2})["id"]
+    open_round(api.database, waiting)
+    api.get(f"/jobs/{waiting}")
+    api.get(f"/jobs/{finished}/result")
+    finish(api.database, finished, a_model())
+    for path in ("", "/events", "/result", "/labels", "/labels?of=reports", "/plot.svg", "/plot.png"):
+        api.get(f"/jobs/{finished}{path}")
+    api.post(f"/jobs/{finished}/assign", {"points": [[0.1, 0.2]]})
+    api.post(f"/jobs/{waiting}/cancel")
+    too_expensive = {"dataset_id": dataset_id, "algorithm": UNIFORM | {"epsilon": 30}}
+    for body in (too_expensive, unknown_dataset):
+        api.post("/jobs", body | {"target_reports": 1})
+    at = f"/datasets/{central}"
+    api.post(f"{at}/rounds", {"encoding": GRID, "epsilon": 1, "target_reports": 1})
+    for path, body in (*[(at, [[0.5, 0.5], [7, 0]])] * 2, (at, []), (f"/datasets/{dataset_id}", [])):
+        api.post(f"{path}/records", {"columns": ["y", "x"], "rows": body})
+    for body, media_type in ((b"x,y\n1", "text/csv"), (b"", "text/plain")):
+        api.post(f"{at}/records", content=body, headers={"content-type": media_type})
+    api.get(f"{at}/records")
+    over_records = {"dataset_id": central, "algorithm": {"type": "private_kmeans", "epsilon": 1, "clusters": 2}}
+    job_id = api.made("/jobs", over_records)["id"]
+    finish(api.database, job_id, a_model(labels=False), odometer=[("counts", 9, 1_000_000_000)])
+    api.get(f"/jobs/{job_id}/result")
+    api.post("/jobs", over_records | {"target_reports": 9})
+    api.made("/forecasts", over_records | {"expected_records": 1000})
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])

@@ -1,7 +1,8 @@
-"""Schemathesis against a real gateway with a worker: thousands of cases, none unforeseen by the document."""
+"""Schemathesis sends thousands of cases to a gateway with a worker, and checks all responses by the document."""
 
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,18 +14,20 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from models.db import Database
-from service.schemas import EXAMPLE_ULID
+from models.database.engine import Database
+from service.schemas.base import EXAMPLE_ULID
 from tests.contract import test_openapi
 from tests.service.api import GRID, Api, a_model, finish
 from tests.service.processes import ROOT, Running, environment, running
 
 MIN_CASES = 3_000
+# random cases per operation and phase; 60 gives 20,000 cases over the three seeds
+N_EXAMPLES = int(os.environ.get("SFUMATO_TEST_EXAMPLES", "15"))
 PLACES = [
     {"name": "longitude", "lower": -180, "upper": 180, "unit": "degrees"},
     {"name": "latitude", "lower": -90, "upper": 90, "unit": "degrees"},
 ]
-ONLY_KNOCKED_AT = {"deleteRecords"}  # of central datasets alone, to which no link of the document leads
+NEVER_SUCCESSFUL = {"deleteRecords"}  # needs a central dataset, which no link of the document provides
 SIXTEEN_CELLS = GRID | {"cells": [4, 4]}
 SETTINGS = {
     "SFUMATO_PORT": "0",
@@ -50,8 +53,8 @@ def gateway(tmp_path: Path) -> Iterator[Running]:
         yield started
 
 
-def things(gateway: Running, api: Api) -> dict[str, Any]:
-    """One of everything, for examples to be about and to fit; made over HTTP, but for results."""
+def create_objects(gateway: Running, api: Api) -> dict[str, Any]:
+    """Create one object of each kind over HTTP, with a stored result, and return their ids."""
     local, central = api.dataset(), api.dataset(trust="central", epsilon=32, features=PLACES)
     rows = {"columns": [feature["name"] for feature in PLACES], "rows": [[0.5, 0.5]] * 50}
     api.made(f"/datasets/{central['id']}/records", rows)
@@ -72,13 +75,13 @@ def things(gateway: Running, api: Api) -> dict[str, Any]:
     return {"own_key": own["id"], "central": central["id"], "example": EXAMPLE_ULID, "by_prefix": by_prefix}
 
 
-def campaign(gateway: Running, directory: Path, *, seed: int, n_examples: int) -> dict[str, Any]:
-    """Let Schemathesis loose; its report."""
+def run_schemathesis(gateway: Running, directory: Path, *, seed: int, n_examples: int) -> dict[str, Any]:
+    """Run Schemathesis and return its report."""
     url = gateway.url()
     secret = (gateway.home / "admin.key").read_text().strip()
     database = Database(f"sqlite:///{gateway.home / 'sfumato.db'}")
     with httpx.Client(base_url=url, timeout=60) as client:
-        there = things(gateway, Api(client, database, secret))
+        objects = create_objects(gateway, Api(client, database, secret))
     database.close()
     (directory / "schemathesis.toml").write_text(CONFIGURATION)
     report, answers = directory / "report.json", directory / "answers.har"
@@ -89,7 +92,7 @@ def campaign(gateway: Running, directory: Path, *, seed: int, n_examples: int) -
         *("--seed", str(seed), "--max-examples", str(n_examples), "--generation-database", "none", "--no-color"),
         *("--report", "json,har", "--report-json-path", report, "--report-har-path", answers),
     ]
-    env = environment(gateway.home) | {"SFUMATO_TEST_THINGS": json.dumps(there), "PYTHONPATH": str(ROOT)}
+    env = environment(gateway.home) | {"SFUMATO_TEST_OBJECTS": json.dumps(objects), "PYTHONPATH": str(ROOT)}
     out = directory / "schemathesis.out"
     with out.open("wb") as written:
         ended = subprocess.run(command, cwd=directory, env=env, stdout=written, stderr=subprocess.STDOUT, check=False)
@@ -99,15 +102,15 @@ def campaign(gateway: Running, directory: Path, *, seed: int, n_examples: int) -
     entries = json.loads(answers.read_text())["log"]["entries"]
     assert ended.returncode == 0, found["text"] + history(found["text"], entries)
     found["statuses"] = [entry["response"]["status"] for entry in entries]
-    found["opened"] = opened(entries)
+    found["opened"] = succeeded(entries)
     with httpx.Client(base_url=url, timeout=60) as client:
         still = client.get("/v1/keys", headers={"Authorization": f"Bearer {secret}"})
-        assert still.status_code == 200  # else what came after its end was tested against a closed door
+        assert still.status_code == 200  # otherwise the last cases ran without a valid key
     return found
 
 
 def history(text: str, entries: list[dict[str, Any]]) -> str:
-    """Every request about what the failures name, in order: Schemathesis prints those of the failing chain alone."""
+    """Return all requests with an id that a failure names, because Schemathesis prints only the failing chain."""
     named = set(re.findall(r"(?:ds|rnd|job|key|whk)_[0-9a-z]{26}", text.partition("= WARNINGS =")[0]))
     return "\n".join(
         f"{entry['startedDateTime']} {sent['method']} {sent['url']} {entry['response']['status']}"
@@ -117,8 +120,8 @@ def history(text: str, entries: list[dict[str, Any]]) -> str:
     )
 
 
-def opened(entries: list[dict[str, Any]]) -> set[str]:
-    """Operations that did what they are for at least once."""
+def succeeded(entries: list[dict[str, Any]]) -> set[str]:
+    """Return the operations with at least one successful response."""
     document = json.loads(test_openapi.COMMITTED.read_text())
     paths = {path: re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for path in document["paths"]}
     fine = {
@@ -129,15 +132,14 @@ def opened(entries: list[dict[str, Any]]) -> set[str]:
     return {
         operation["operationId"]
         for method, path, operation in test_openapi.operations(document)
-        if any(sent == method and paths[path].fullmatch(asked) for sent, asked in fine)
+        if any(sent == method and paths[path].fullmatch(sent_path) for sent, sent_path in fine)
     }
 
 
 @pytest.mark.slow
-@pytest.mark.ci
-@pytest.mark.parametrize("seed", [7, 8, 9])
-def test_finds_nothing_in_thousands_of_cases(gateway: Running, tmp_path: Path, seed: int) -> None:
-    found = campaign(gateway, tmp_path, seed=seed, n_examples=15)
+@pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.release) for seed in (8, 9))])
+def test_schemathesis_finds_no_failure_in_thousands_of_cases(gateway: Running, tmp_path: Path, seed: int) -> None:
+    found = run_schemathesis(gateway, tmp_path, seed=seed, n_examples=N_EXAMPLES)
     text = found["text"]
     assert found["failures"] == [], text
     assert found["errors"] == [], text
@@ -149,7 +151,7 @@ def test_finds_nothing_in_thousands_of_cases(gateway: Running, tmp_path: Path, s
     assert {phase["status"] for phase in found["phases"].values()} == {"success"}, text
     assert len(found["statuses"]) >= MIN_CASES
     assert not [status for status in found["statuses"] if status >= 500]
-    assert every - found["opened"] <= ONLY_KNOCKED_AT
+    assert every - found["opened"] <= NEVER_SUCCESSFUL
     n_fine = sum(status < 400 for status in found["statuses"])
-    assert not [line for line in gateway.lines() if line.get("event") in ("request_failed", "database_away")]
+    assert not [line for line in gateway.lines() if line.get("event") in ("request_failed", "database_unavailable")]
     print(f"{found['test_cases']['generated']} cases, {n_fine} of {len(found['statuses'])} answers below 400")

@@ -1,4 +1,4 @@
-"""`python -m demo` as a person runs it: real service, real devices, and nothing left behind."""
+"""End-to-end tests of `python -m demo` with a real service and real devices."""
 
 import json
 import os
@@ -7,20 +7,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from rich.console import Console
 
-from sfumato.cluster_model import model_from_wire
+from demo.__main__ import Options, run
+from demo.scenario import DemoError
+from sfumato.errors import SfumatoError
+from sfumato.model.cluster_model import model_from_wire
 
 SECONDS = 800
 
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
-    """Where the demo puts what is to be gone when it ends."""
+    """Return the folder for temporary files of the demo, which must be empty at its end."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     return folder
@@ -38,7 +43,7 @@ def demo(*arguments: str, temporary: Path, **options: object) -> "subprocess.Pop
 
 
 def services(temporary: Path) -> Iterator[psutil.Process]:
-    """Processes whose home is in there: the service, its worker, the worker's child."""
+    """Yield the processes with a home in the folder: the service, its worker and the job process."""
     for process in psutil.process_iter():
         try:
             if process.environ().get("SFUMATO_HOME", "").startswith(str(temporary)):
@@ -48,7 +53,7 @@ def services(temporary: Path) -> Iterator[psutil.Process]:
 
 
 def assert_ended(temporary: Path) -> None:
-    deadline = time.monotonic() + 120  # the worker's child ends with its parent, a moment after it
+    deadline = time.monotonic() + 120  # the job process ends shortly after its parent
     while list(services(temporary)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert list(services(temporary)) == []
@@ -60,37 +65,35 @@ def assert_nothing_left(temporary: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 class TestWorld:
-    def test_ends_with_clusters_a_ledger_and_pictures(self, tmp_path: Path, temporary: Path) -> None:
+    def test_the_demo_writes_clusters_ledger_and_pictures(self, tmp_path: Path, temporary: Path) -> None:
         out = tmp_path / "out"
         process = demo("--reports", "20000", "--singles", "20", "--json", "--out", str(out), temporary=temporary)
         stdout, stderr = process.communicate(timeout=SECONDS)
         assert process.returncode == 0, stderr
         (line,) = stdout.splitlines()
-        told = json.loads(line)
-        assert told["reports"] == 20_000
-        assert told["singles"] == 20
-        assert told["epsilon"] == told["epsilon_granted"] == 2.0
-        assert 1.99 < told["epsilon_posted"] <= 2.0
-        assert told["ledger_verified"] is True
-        assert told["n_clusters"] == 6
-        assert -1 <= told["ari_vs_unperturbed"] <= 1
-        assert told["seconds"] > 0
+        summary = json.loads(line)
+        assert summary["reports"] == 20_000
+        assert summary["singles"] == 20
+        assert summary["epsilon"] == summary["epsilon_granted"] == 2.0
+        assert 1.99 < summary["epsilon_charged"] <= 2.0
+        assert summary["ledger_verified"] is True
+        assert summary["n_clusters"] == 3
+        assert -1 <= summary["ari_vs_unperturbed"] <= 1
+        assert summary["seconds"] > 0
         assert "Single devices report" in stderr
         document = json.loads((out / "result.json").read_text())
         model = model_from_wire(document["model"])
-        assert model.n_clusters == 6
-        assert [entry["kind"] for entry in document["ledger"]][:3] == ["grant", "reserve", "post"]
+        assert model.n_clusters == 3
+        assert [entry["kind"] for entry in document["ledger"]][:3] == ["grant", "reserve", "charge"]
         assert (out / "map.svg").read_text().startswith("<?xml")
         assert (out / "map.png").read_bytes().startswith(b"\x89PNG")
         assert_nothing_left(temporary)
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 class TestFile:
-    def test_clusters_of_its_own_are_found_again(self, tmp_path: Path, temporary: Path) -> None:
+    def test_the_clusters_of_a_file_are_found(self, tmp_path: Path, temporary: Path) -> None:
         rng = np.random.default_rng(8)
         labels = rng.integers(0, 2, size=6000)
         places = rng.normal(0, 0.5, size=(6000, 2)) + np.where(labels[:, None] == 1, 3.0, -3.0)
@@ -103,24 +106,25 @@ class TestFile:
         )
         stdout, stderr = process.communicate(timeout=SECONDS)
         assert process.returncode == 0, stderr
-        told = json.loads(stdout.splitlines()[-1])
-        assert told["reports"] == 6000
-        assert told["epsilon_granted"] == 3.0
-        assert told["ari_vs_labels"] > 0.95
+        summary = json.loads(stdout.splitlines()[-1])
+        assert summary["reports"] == 6000
+        assert summary["epsilon_granted"] == 3.0
+        assert summary["ari_vs_labels"] > 0.95
         assert_nothing_left(temporary)
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 class TestInterruption:
-    @pytest.mark.parametrize(("order", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    def test_ends_the_service_too(self, tmp_path: Path, temporary: Path, order: int, status: int) -> None:
+    @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_an_interrupted_demo_stops_its_service(
+        self, tmp_path: Path, temporary: Path, number: int, status: int
+    ) -> None:
         process = demo("--out", str(tmp_path / "out"), temporary=temporary)
         deadline = time.monotonic() + SECONDS
         while not list(temporary.glob("sfumato-demo-*/url")) and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        process.send_signal(order)
+        process.send_signal(number)
         _, stderr = process.communicate(timeout=SECONDS)
         assert process.returncode == status
         assert "Traceback" not in stderr
@@ -128,11 +132,11 @@ class TestInterruption:
 
 
 class TestKilled:
-    def test_takes_its_service_along(self, temporary: Path) -> None:
+    def test_the_service_of_a_killed_demo_ends(self, temporary: Path) -> None:
         script = (
             "import time\n"
-            "from demo.own_service import OwnService\n"
-            "with OwnService():\n"
+            "from demo.service import LocalService\n"
+            "with LocalService():\n"
             "    print('ready', flush=True)\n"
             "    time.sleep(3600)\n"
         )
@@ -144,32 +148,32 @@ class TestKilled:
             assert process.stdout.readline() == "ready\n"
             before = list(services(temporary))
             process.kill()
-        assert len(before) >= 2  # the service and its worker at least
+        assert len(before) >= 2  # at least the service and its worker
         assert_ended(temporary)
 
 
 class TestBadInput:
+    OPTIONS = Options(None, 500, 1, Path("demo-out"), None, None, None, 2.0, "")
+
     @pytest.mark.parametrize(
-        ("arguments", "sentence"),
+        ("options", "sentence"),
         [
-            (("--data", "nowhere.csv"), "there is no file nowhere.csv"),
-            (("--bounds", "0:1"), "--bounds goes with --data"),
-            (("--epsilon", "0"), "epsilon must lie in"),
-            (("--clusters", "many"), "--clusters is a number or auto"),
+            ({"data": Path("nowhere.csv")}, "there is no file nowhere.csv"),
+            ({"bounds": "0:1"}, "--bounds requires --data"),
+            ({"epsilon": 0}, "epsilon must lie in"),
+            ({"clusters": "many"}, "--clusters must be a number or auto"),
         ],
     )
-    def test_is_answered_by_a_sentence(self, temporary: Path, arguments: tuple[str, ...], sentence: str) -> None:
-        process = demo(*arguments, "--json", temporary=temporary)
+    def test_invalid_options_are_refused(self, options: dict[str, object], sentence: str) -> None:
+        with pytest.raises((DemoError, SfumatoError), match=sentence):
+            run(replace(self.OPTIONS, **options), Console(quiet=True))  # type: ignore[arg-type]
+
+    def test_too_few_records_are_reported_in_one_sentence(self, tmp_path: Path, temporary: Path) -> None:
+        (tmp_path / "few.csv").write_text("a,b\n" + "1,2\n" * 99)
+        process = demo("--data", str(tmp_path / "few.csv"), "--bounds", "0:9,0:9", "--json", temporary=temporary)
         stdout, stderr = process.communicate(timeout=SECONDS)
         assert process.returncode == 1
         assert stdout == ""
-        assert sentence in stderr
-        assert "Traceback" not in stderr
-
-    def test_too_few_records_are_refused_before_anything_starts(self, tmp_path: Path, temporary: Path) -> None:
-        (tmp_path / "few.csv").write_text("a,b\n" + "1,2\n" * 99)
-        process = demo("--data", str(tmp_path / "few.csv"), "--bounds", "0:9,0:9", temporary=temporary)
-        _, stderr = process.communicate(timeout=SECONDS)
-        assert process.returncode == 1
         assert "99 records" in stderr
-        assert list(temporary.iterdir()) == []
+        assert "Traceback" not in stderr
+        assert list(temporary.iterdir()) == []  # no service was started

@@ -1,7 +1,7 @@
-"""Seeded clients that go on whatever happens: each remembers what it sent and what it was told.
+"""Seeded clients that continue despite faults and record their requests and the responses.
 
-All do what the documents ask of a client: what was not answered is sent again, the same bytes under the
-same id or key, until there is an answer. What must never be answered they write down as it comes.
+They follow the documentation for clients: a request without a response is repeated, with the same bytes and the same id
+or key. Responses that must never occur are recorded as faults.
 """
 
 import random
@@ -14,21 +14,20 @@ from typing import Any
 
 import httpx
 
-from models.report import ID_BYTES
+from models.collection.report_log import ID_BYTES
 from sfumato.specs import round_spec_from_wire
 from tests.workers.collection import packed_reports
 
 PAUSE_SECONDS = 0.05
 TIMEOUT_SECONDS = 20.0
-PATIENCE_SECONDS = 240.0  # for what was begun to end, once everything runs again
-CELLS = (128, 128)  # of a round whose every report is a bucket of its own
+CELLS = (128, 128)  # each report of a round has its own bucket
 N_BUCKETS = CELLS[0] * CELLS[1]
-VALUE_BYTES = 2  # of such a report
-RECORD_SPAN = 1 << 20  # cells of the lattice: each record is one of its own
+VALUE_BYTES = 2  # bytes per value
+RECORD_SPAN = 1 << 20  # number of lattice cells; each record has its own
 FEATURES = [{"name": "x", "lower": 0, "upper": 1}, {"name": "y", "lower": -5, "upper": 5}]
 RECORD_FEATURES = [{"name": "x", "lower": 0, "upper": RECORD_SPAN}, {"name": "y", "lower": 0, "upper": 1}]
-CANARY = "canary"  # begins every idempotency key of an upload: none of it may be logged
-N_REPORTS = 60  # devices of a job
+CANARY = "canary"  # prefix of idempotency keys of uploads, which must never be logged
+N_REPORTS = 60  # devices per job
 LOCAL_JOBS: list[dict[str, Any]] = [
     {"type": "shifted_grid", "epsilon": 2.0, "clusters": 2, "cells": 4, "shifts": 3},
     {"type": "uniform_grid", "epsilon": 2.0, "clusters": 2, "cells": 4},
@@ -37,98 +36,99 @@ LOCAL_JOBS: list[dict[str, Any]] = [
     {"type": "grid_kmeans", "epsilon": 2.0, "clusters": 2, "cells": 4},
 ]
 CENTRAL_JOBS: list[dict[str, Any]] = [
-    {"type": "gated_grid_kmeans", "epsilon": 0.25, "clusters": 2},
+    {"type": "private_kmeans", "epsilon": 0.25, "clusters": 2},
     {"type": "dp_kmeans", "epsilon": 0.25, "clusters": 2},
     {"type": "dp_uniform_grid_kmeans", "epsilon": 0.25, "clusters": 2},
 ]
 
 
-class Ended(Exception):
-    """Nobody waits for the answer any more."""
+class ClientStopped(Exception):
+    """Raised when a client must stop without a response."""
 
 
 @dataclass
-class Line:
-    """What all clients of a wave share: the address, whether to go on, what went wrong."""
+class ClientContext:
+    """The state that all clients of a wave share: address, stop flags, counters and faults."""
 
     url: str
     secret: str
-    patience_seconds: float
-    has_to_end: threading.Event = field(default_factory=threading.Event)  # begin nothing new
-    is_over: threading.Event = field(default_factory=threading.Event)  # give up what is under way
+    is_ending: threading.Event = field(default_factory=threading.Event)  # start no new work
+    is_stopped: threading.Event = field(default_factory=threading.Event)  # abandon unfinished work
     wrong: list[str] = field(default_factory=list)
     n_requests: int = 0
-    n_answered: int = 0
+    n_responses: int = 0
     n_resent: int = 0
     n_unavailable: int = 0
 
-    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """The answer to a request that is sent again until there is one; raises Ended."""
+    def send(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Send a request until there is a response and return it; raise ClientStopped."""
         content: Callable[[], Any] | None = more.pop("streamed", None)
         headers = {"Authorization": f"Bearer {self.secret}", "Connection": "close", **more.pop("headers", {})}
-        while not self.is_over.is_set():
+        while not self.is_stopped.is_set():
             self.n_requests += 1
             body = {"content": content()} if content is not None else {}
             with suppress(httpx.TransportError):
-                answer = httpx.request(
+                response = httpx.request(
                     method, self.url + path, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False, **body, **more
                 )
-                if answer.status_code < 500:
-                    self.n_answered += 1
-                    return answer
+                if response.status_code < 500:
+                    self.n_responses += 1
+                    return response
                 self.n_unavailable += 1
-                self._check_refusal(method, path, answer)
+                self._check_unavailable(method, path, response)
             self.n_resent += 1
             time.sleep(PAUSE_SECONDS)
-        raise Ended
+        raise ClientStopped
 
-    def _check_refusal(self, method: str, path: str, answer: httpx.Response) -> None:
-        """Of 5xx there is one: unavailable, with a word on when to come back."""
+    def _check_unavailable(self, method: str, path: str, response: httpx.Response) -> None:
+        """Check a 5xx response: only 503 `unavailable` with Retry-After is valid."""
         code = ""
         with suppress(ValueError, AttributeError):
-            code = answer.json().get("code", "")
-        if (answer.status_code, code) != (503, "unavailable") or not answer.headers.get("retry-after", "").isdigit():
-            self.wrong.append(f"{method} {path} was answered {answer.status_code} {answer.text[:200]}")
+            code = response.json().get("code", "")
+        if (response.status_code, code) != (503, "unavailable") or not response.headers.get(
+            "retry-after", ""
+        ).isdigit():
+            self.wrong.append(f"{method} {path} returned {response.status_code} {response.text[:200]}")
 
-    def made(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        """The JSON of an answer that must be a success."""
-        answer = self.ask(method, path, **more)
-        if not answer.is_success:
-            self.wrong.append(f"{method} {path} was answered {answer.status_code} {answer.text[:300]}")
-            raise Ended
-        found: dict[str, Any] = answer.json()
-        return found
+    def request_json(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        """Return the JSON of a response that must be a success."""
+        response = self.send(method, path, **more)
+        if not response.is_success:
+            self.wrong.append(f"{method} {path} returned {response.status_code} {response.text[:300]}")
+            raise ClientStopped
+        findings: dict[str, Any] = response.json()
+        return findings
 
 
 class Client(threading.Thread):
-    """One client; `work` is called until it is told to end."""
+    """A client that repeats `run_step` until it must stop."""
 
-    def __init__(self, line: Line, name: str, seed: str) -> None:
+    def __init__(self, context: ClientContext, name: str, seed: str) -> None:
         super().__init__(name=name, daemon=True)
-        self.line, self.chance = line, random.Random(f"{seed} {name}")  # noqa: S311 - a schedule, not a secret
+        self.context, self.rng = context, random.Random(f"{seed} {name}")  # noqa: S311 - a schedule, not a secret
         self.doing = ""
 
-    def key(self) -> dict[str, str]:
-        """A new idempotency key."""
-        return {"Idempotency-Key": f"{self.name}-{self.chance.randbytes(8).hex()}"}
+    def new_key(self) -> dict[str, str]:
+        """Return a new idempotency key."""
+        return {"Idempotency-Key": f"{self.name}-{self.rng.randbytes(8).hex()}"}
 
     def run(self) -> None:
         try:
-            while not self.line.has_to_end.is_set():
-                self.work()
-        except Ended:
+            while not self.context.is_ending.is_set():
+                self.run_step()
+        except ClientStopped:
             return
         except Exception as error:
-            self.line.wrong.append(f"the client {self.name} fell over: {error!r}")
+            self.context.wrong.append(f"the client {self.name} failed: {error!r}")
 
-    def work(self) -> None:
-        """One thing after another."""
+    def run_step(self) -> None:
+        """Do one unit of work."""
         raise NotImplementedError
 
 
 @dataclass
-class Bucketed:
-    """A round whose every report is a bucket of its own."""
+class BucketRound:
+    """A round in which every report has its own bucket."""
 
     id: str
     sent: dict[int, bytes] = field(default_factory=dict)  # bucket -> packed report
@@ -136,61 +136,65 @@ class Bucketed:
 
 
 class Devices(Client):
-    """Devices that report to rounds of their own, each report another bucket, every so often one sent twice."""
+    """Devices that report to their own rounds, each report to another bucket, and sometimes repeat a report."""
 
-    def __init__(self, line: Line, name: str, seed: str) -> None:
-        super().__init__(line, name, seed)
+    def __init__(self, context: ClientContext, name: str, seed: str) -> None:
+        super().__init__(context, name, seed)
         self.dataset_id = ""
-        self.rounds: list[Bucketed] = []
+        self.rounds: list[BucketRound] = []
 
-    def work(self) -> None:
-        if not self.rounds or self.chance.random() < 0.02:
+    def run_step(self) -> None:
+        if not self.rounds or self.rng.random() < 0.02:
             self._open()
-        asked = self.rounds[-1]
-        n = self.chance.choice([1, 1, 1, 1, 5, 20])
-        first = len(asked.sent)
+        bucket_round = self.rounds[-1]
+        n = self.rng.choice([1, 1, 1, 1, 5, 20])
+        first = len(bucket_round.sent)
         if first + n > N_BUCKETS:
             self._open()
             return
         buckets = list(range(first, first + n))
         for bucket in buckets:
-            asked.sent[bucket] = self.chance.randbytes(ID_BYTES) + bytes(4) + bucket.to_bytes(VALUE_BYTES, "little")
-        again = list(self.chance.sample(sorted(asked.acknowledged), k=min(2, len(asked.acknowledged))))
-        twice = again if self.chance.random() < 0.1 else []
-        packed = b"".join(asked.sent[bucket] for bucket in buckets + twice)
-        answer = self.line.ask(
+            bucket_round.sent[bucket] = self.rng.randbytes(ID_BYTES) + bytes(4) + bucket.to_bytes(VALUE_BYTES, "little")
+        acknowledged_buckets = list(
+            self.rng.sample(sorted(bucket_round.acknowledged), k=min(2, len(bucket_round.acknowledged)))
+        )
+        repeated = acknowledged_buckets if self.rng.random() < 0.1 else []
+        packed = b"".join(bucket_round.sent[bucket] for bucket in buckets + repeated)
+        response = self.context.send(
             "POST",
-            f"/v1/rounds/{asked.id}/reports",
+            f"/v1/rounds/{bucket_round.id}/reports",
             content=packed,
             headers={"Content-Type": "application/octet-stream"},
         )
-        if answer.status_code == 202:
-            asked.acknowledged.update(buckets)
-        elif answer.json().get("code") == "round_closed":
+        if response.status_code == 202:
+            bucket_round.acknowledged.update(buckets)
+        elif response.json().get("code") == "round_closed":
             self._open()
         else:
-            self.line.wrong.append(f"reports were answered {answer.status_code} {answer.text[:200]}")
-        time.sleep(self.chance.uniform(0.02, 0.15))
+            self.context.wrong.append(f"reports returned {response.status_code} {response.text[:200]}")
+        time.sleep(self.rng.uniform(0.02, 0.15))
 
     def _open(self) -> None:
-        if not self.dataset_id or len(self.rounds) % 12 == 11:  # a dataset's budget bears so many rounds
+        if not self.dataset_id or len(self.rounds) % 12 == 11:  # a dataset's budget allows 12 rounds
             body = {"name": self.name, "trust": "local", "features": FEATURES, "epsilon": 30, "min_reports": 1}
-            self.dataset_id = self.line.made("POST", "/v1/datasets", json=body, headers=self.key())["id"]
-        if self.rounds and self.chance.random() < 0.3:
-            self.line.made("POST", f"/v1/rounds/{self.rounds[-1].id}/close")
+            self.dataset_id = self.context.request_json("POST", "/v1/datasets", json=body, headers=self.new_key())["id"]
+        if self.rounds and self.rng.random() < 0.3:
+            self.context.request_json("POST", f"/v1/rounds/{self.rounds[-1].id}/close?allow_empty=true")
         body = {
             "encoding": {"type": "grid", "cells": list(CELLS)},
             "mechanism": "grr",
             "epsilon": 1.0,
-            "target_reports": self.chance.randint(20, 200),
+            "target_reports": self.rng.randint(20, 200),
         }
-        made = self.line.made("POST", f"/v1/datasets/{self.dataset_id}/rounds", json=body, headers=self.key())
-        self.rounds.append(Bucketed(made["id"]))
+        request_json = self.context.request_json(
+            "POST", f"/v1/datasets/{self.dataset_id}/rounds", json=body, headers=self.new_key()
+        )
+        self.rounds.append(BucketRound(request_json["id"]))
 
 
 @dataclass
-class Submitted:
-    """One job, and what came of it as far as its analyst was told."""
+class SubmittedJob:
+    """A job and its state as reported to the analyst."""
 
     id: str
     dataset_id: str
@@ -201,56 +205,56 @@ class Submitted:
 
 
 class Analyst(Client):
-    """Submits one job after another, has devices answer it, cancels some."""
+    """An analyst that submits jobs, lets devices report to them, and cancels some."""
 
-    trust, features, most_jobs = "local", FEATURES, 12
+    trust, features, jobs_per_dataset = "local", FEATURES, 12
 
-    def __init__(self, line: Line, name: str, seed: str) -> None:
-        super().__init__(line, name, seed)
-        self.jobs: list[Submitted] = []
+    def __init__(self, context: ClientContext, name: str, seed: str) -> None:
+        super().__init__(context, name, seed)
+        self.jobs: list[SubmittedJob] = []
         self.datasets: list[str] = []
 
-    def work(self) -> None:
-        if not self.datasets or len(self.jobs) % self.most_jobs == self.most_jobs - 1:
+    def run_step(self) -> None:
+        if not self.datasets or len(self.jobs) % self.jobs_per_dataset == self.jobs_per_dataset - 1:
             self.datasets.append(self.make_dataset())
-        submitted = self.line.made("POST", "/v1/jobs", json=self.body(), headers=self.key())
-        job = Submitted(submitted["id"], self.datasets[-1])
+        submitted = self.context.request_json("POST", "/v1/jobs", json=self.body(), headers=self.new_key())
+        job = SubmittedJob(submitted["id"], self.datasets[-1])
         self.jobs.append(job)
-        cancels_at = time.monotonic() + self.chance.uniform(0, 3) if self.chance.random() < 0.15 else None
+        cancels_at = time.monotonic() + self.rng.uniform(0, 3) if self.rng.random() < 0.15 else None
         while not job.state:
-            seen = self.line.made("GET", f"/v1/jobs/{job.id}?wait=1")
-            if seen["finished_at"]:
-                job.state = seen["state"]
+            job_state = self.context.request_json("GET", f"/v1/jobs/{job.id}?wait=1")
+            if job_state["finished_at"]:
+                job.state = job_state["state"]
             elif cancels_at is not None and time.monotonic() > cancels_at:
                 job.is_cancelled, cancels_at = True, None
-                self.line.made("POST", f"/v1/jobs/{job.id}/cancel")
-            elif seen["progress"]["open_round_id"]:
-                self.answer(job, seen["progress"]["open_round_id"])
+                self.context.request_json("POST", f"/v1/jobs/{job.id}/cancel")
+            elif job_state["progress"]["open_round_id"]:
+                self.answer_round(job, job_state["progress"]["open_round_id"])
 
     def make_dataset(self) -> str:
-        """A new one's id."""
+        """Create a dataset and return its id."""
         body = {"name": self.name, "trust": self.trust, "features": self.features, "epsilon": 30}
         if self.trust == "local":
             body |= {"min_reports": 1, "keep_reports": True}
-        return str(self.line.made("POST", "/v1/datasets", json=body, headers=self.key())["id"])
+        return str(self.context.request_json("POST", "/v1/datasets", json=body, headers=self.new_key())["id"])
 
     def body(self) -> dict[str, Any]:
-        """A job to submit."""
+        """Return a job to submit."""
         return {
             "dataset_id": self.datasets[-1],
-            "algorithm": self.chance.choice(LOCAL_JOBS),
+            "algorithm": self.rng.choice(LOCAL_JOBS),
             "target_reports": N_REPORTS,
             "allow_insufficient": True,
         }
 
-    def answer(self, job: Submitted, round_id: str) -> None:
-        """Devices answer the round, a few at a time, until it is full."""
+    def answer_round(self, job: SubmittedJob, round_id: str) -> None:
+        """Let devices report to the round in small groups until it is full."""
         if round_id in job.sent:
             return
-        asked = self.line.made("GET", f"/v1/rounds/{round_id}")
-        spec = round_spec_from_wire(asked["spec"])
-        n = asked["target_reports"]
-        packed = packed_reports(spec, n, self.chance.getrandbits(40))
+        bucket_round = self.context.request_json("GET", f"/v1/rounds/{round_id}")
+        spec = round_spec_from_wire(bucket_round["spec"])
+        n = bucket_round["target_reports"]
+        packed = packed_reports(spec, n, self.rng.getrandbits(40))
         width = len(packed) // n
         reports = [packed[at : at + width] for at in range(0, len(packed), width)]
         sent = job.sent.setdefault(round_id, set())
@@ -258,49 +262,49 @@ class Analyst(Client):
         while reports:
             some, reports = reports[:20], reports[20:]
             sent.update(some)
-            answer = self.line.ask(
+            response = self.context.send(
                 "POST",
                 f"/v1/rounds/{round_id}/reports",
                 content=b"".join(some),
                 headers={"Content-Type": "application/octet-stream"},
             )
-            if answer.status_code == 202:
+            if response.status_code == 202:
                 acknowledged.update(some)
-            elif answer.json().get("code") == "round_closed":
+            elif response.json().get("code") == "round_closed":
                 return
             else:
-                self.line.wrong.append(f"reports were answered {answer.status_code} {answer.text[:200]}")
+                self.context.wrong.append(f"reports returned {response.status_code} {response.text[:200]}")
 
 
 class CentralAnalyst(Analyst):
-    """Submits jobs over the records of a curator's dataset."""
+    """An analyst that submits jobs on the records of a curator's dataset."""
 
-    trust, features, most_jobs = "central", RECORD_FEATURES, 10**9
+    trust, features, jobs_per_dataset = "central", RECORD_FEATURES, 10**9
 
-    def __init__(self, line: Line, name: str, seed: str, curator: "Curator") -> None:
-        super().__init__(line, name, seed)
+    def __init__(self, context: ClientContext, name: str, seed: str, curator: "Curator") -> None:
+        super().__init__(context, name, seed)
         self.curator = curator
 
     def make_dataset(self) -> str:
         while not self.curator.dataset_id:
-            if self.line.has_to_end.wait(0.02):
-                raise Ended
+            if self.context.is_ending.wait(0.02):
+                raise ClientStopped
         return self.curator.dataset_id
 
     def body(self) -> dict[str, Any]:
-        return {"dataset_id": self.datasets[-1], "algorithm": self.chance.choice(CENTRAL_JOBS)}
+        return {"dataset_id": self.datasets[-1], "algorithm": self.rng.choice(CENTRAL_JOBS)}
 
-    def work(self) -> None:
-        if len(self.jobs) >= 100:  # as many as the dataset's budget bears
-            self.line.has_to_end.wait(0.2)
+    def run_step(self) -> None:
+        if len(self.jobs) >= 100:  # the dataset's budget allows 100 jobs
+            self.context.is_ending.wait(0.2)
             return
-        super().work()
-        self.line.has_to_end.wait(0.1)
+        super().run_step()
+        self.context.is_ending.wait(0.1)
 
 
 @dataclass
-class Uploaded:
-    """One upload: its records are the numbers from `first` on."""
+class RecordUpload:
+    """An upload whose records are numbered from `first`."""
 
     first: int
     n_records: int
@@ -308,22 +312,22 @@ class Uploaded:
 
 
 class Curator(Client):
-    """Uploads records piece by piece, each record a number of its own."""
+    """A curator that uploads records in pieces, each record with its own number."""
 
-    def __init__(self, line: Line, name: str, seed: str) -> None:
-        super().__init__(line, name, seed)
+    def __init__(self, context: ClientContext, name: str, seed: str) -> None:
+        super().__init__(context, name, seed)
         self.dataset_id = ""
-        self.uploads: list[Uploaded] = []
+        self.uploads: list[RecordUpload] = []
         self._next = 0
 
-    def work(self) -> None:
+    def run_step(self) -> None:
         if not self.dataset_id:
             body = {"name": self.name, "trust": "central", "features": RECORD_FEATURES, "epsilon": 30}
-            self.dataset_id = self.line.made("POST", "/v1/datasets", json=body, headers=self.key())["id"]
-        upload = Uploaded(self._next, self.chance.choice([1, 50, 400]))
+            self.dataset_id = self.context.request_json("POST", "/v1/datasets", json=body, headers=self.new_key())["id"]
+        upload = RecordUpload(self._next, self.rng.choice([1, 50, 400]))
         self._next += upload.n_records
         self.uploads.append(upload)
-        key = f"{CANARY}-{self.name}-{self.chance.randbytes(8).hex()}"
+        new_key = f"{CANARY}-{self.name}-{self.rng.randbytes(8).hex()}"
 
         def body() -> Iterator[bytes]:
             yield b"x,y\n"
@@ -332,37 +336,37 @@ class Curator(Client):
                 yield b"".join(b"%d.5,0.25\n" % number for number in numbers)
                 time.sleep(0.005)
 
-        self.line.made(
+        self.context.request_json(
             "POST",
             f"/v1/datasets/{self.dataset_id}/records",
             streamed=body,
-            headers={"Content-Type": "text/csv", "Idempotency-Key": key},
+            headers={"Content-Type": "text/csv", "Idempotency-Key": new_key},
         )
         upload.is_acknowledged = True
-        self.line.has_to_end.wait(self.chance.uniform(0, 0.2))
+        self.context.is_ending.wait(self.rng.uniform(0, 0.2))
 
 
 @dataclass
-class Crowd:
+class ClientGroup:
     """All clients of one wave."""
 
-    line: Line
+    context: ClientContext
     devices: list[Devices]
     analysts: list[Analyst]
     curator: Curator
     central: CentralAnalyst
 
     @classmethod
-    def of(cls, url: str, secret: str, seed: str) -> "Crowd":
-        """Clients that have not begun."""
-        line = Line(url, secret, PATIENCE_SECONDS)
-        curator = Curator(line, "curator", seed)
+    def create(cls, url: str, secret: str, seed: str) -> "ClientGroup":
+        """Return clients that are not started."""
+        context = ClientContext(url, secret)
+        curator = Curator(context, "curator", seed)
         return cls(
-            line,
-            [Devices(line, f"devices{nth}", seed) for nth in range(2)],
-            [Analyst(line, f"analyst{nth}", seed) for nth in range(2)],
+            context,
+            [Devices(context, f"devices{nth}", seed) for nth in range(2)],
+            [Analyst(context, f"analyst{nth}", seed) for nth in range(2)],
             curator,
-            CentralAnalyst(line, "central", seed, curator),
+            CentralAnalyst(context, "central", seed, curator),
         )
 
     @property
@@ -370,19 +374,17 @@ class Crowd:
         return [*self.devices, *self.analysts, self.curator, self.central]
 
     def start(self) -> None:
-        """Begin."""
+        """Start all clients."""
         for client in self.all:
             client.start()
 
-    def settle(self) -> None:
-        """Have everybody end what is under way and begin nothing new; who cannot is written down."""
-        self.line.has_to_end.set()
-        deadline = time.monotonic() + self.line.patience_seconds
+    def finish(self, deadline: float) -> list[str]:
+        """Let all clients finish their work and start nothing new. Return those that do not finish until a time."""
+        self.context.is_ending.set()
         for client in self.all:
             client.join(max(0.0, deadline - time.monotonic()))
         stuck = [client.name for client in self.all if client.is_alive()]
-        if stuck:
-            self.line.wrong.append(f"not answered within {self.line.patience_seconds:g} s: {', '.join(stuck)}")
-        self.line.is_over.set()
+        self.context.is_stopped.set()
         for client in self.all:
             client.join(2 * TIMEOUT_SECONDS)
+        return stuck

@@ -1,9 +1,10 @@
-"""Steps of the shipped processes where a test may hold them, clocks it may turn, and faults it may plant.
+"""Steps at which a test can pause the shipped processes, clocks it can shift, and bugs it can plant.
 
-The tests' own main (`zygote`) wraps functions of the shipped code before it runs it; the code itself
-has no hook. What the harness wants is told by files in the directory `FAULTS_DIRECTORY`: `arm.<step>`
-holds the next process that comes to the step, which renames it to `held.<step>.<pid>` and waits until
-that file is gone; `clock.<name>` holds the microseconds a process of that name is ahead.
+The tests' own main (`fork_server`) wraps functions of the shipped code before it runs them. The code itself has no
+hook. Files in the directory `FAULTS_DIRECTORY` control the processes:
+    arm.<step>              pauses the next process at this step; the process renames the file
+    paused.<step>.<pid>     marks a paused process, which continues when the file is deleted
+    clock.<name>            microseconds by which the clock of a process is ahead
 """
 
 import os
@@ -13,167 +14,170 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import models.db
-from models import answer, fold, job, record, result
-from models import round as rounds
+import models.database.engine
+from models.collection import aggregation_leases, rounds
+from models.jobs import claims, curator_answers, lifecycle
+from models.records import records
+from models.tables.jobs import Job, QueryAnswer
 
-HELD_SECONDS = 60.0  # after which a process goes on, should nobody let it
+MAX_PAUSE_SECONDS = 60.0  # a paused process continues after this time
 
 GATEWAY_STEPS = {
-    "gateway.group": "a group of reports was gathered, nothing is written",
+    "gateway.group": "a batch of reports is closed, nothing is written",
     "gateway.received": "reports are written, not committed",
-    "gateway.committed": "reports are committed, nobody is answered",
-    "gateway.upload": "an upload of records is half-way in",
+    "gateway.committed": "reports are committed, no response is sent",
+    "gateway.upload": "an upload of records is half received",
     "gateway.append": "an upload is written, not committed",
     "gateway.submit": "a job is written, not committed",
     "gateway.cancel": "a cancel is written, not committed",
     "gateway.open": "a round is written, not committed",
-    "gateway.posted": "a POST is committed, not answered",
+    "gateway.charged": "a POST is committed, no response is sent",
 }
 SUPERVISOR_STEPS = {
     "supervisor.claim": "a claim is written, not committed",
-    "supervisor.ask": "a claim is committed, the child knows of nothing",
+    "supervisor.send": "a claim is committed, the job process has no order",
     "supervisor.renew": "a longer lease is written, not committed",
-    "supervisor.fold": "a fold is claimed, not committed",
+    "supervisor.aggregate": "a claim of an aggregation is written, not committed",
 }
 CHILD_STEPS = {
-    "child.fold": "a round is about to be folded",
-    "child.count": "a fold is half-way",
+    "child.aggregate": "a round is about to be aggregated",
+    "child.count": "an aggregation is half finished",
     "child.tally": "a tally is written, not committed",
     "child.open": "a round and its cost are written, not committed",
-    "child.opened": "a round is open, the claim is about to end",
-    "child.publish": "a model is there, nothing of it is written",
+    "child.opened": "a round is open, the claim is about to be released",
+    "child.publish": "a model is computed, nothing is written",
     "child.result": "a result is written, not committed",
-    "child.published": "a result is committed, the supervisor does not know",
-    "child.charge": "a question's charge is written, not committed",
-    "child.charged": "a question is charged, not answered",
+    "child.published": "a result is committed, the supervisor has no message",
+    "child.charge": "the charge of a query is written, not committed",
+    "child.charged": "a query is charged, not answered",
     "child.keep": "an answer is written, not committed",
-    "child.kept": "an answer is kept, the algorithm has not seen it",
+    "child.kept": "an answer is stored, the algorithm has not received it",
 }
 STEPS = GATEWAY_STEPS | SUPERVISOR_STEPS | CHILD_STEPS
 
 PLANTED = {
-    "acknowledge_early": "a gateway that answers before the commit",
-    "count_repeats": "a fold that forgets to leave repeats out",
-    "ignore_fence": "a worker that writes what a stale claim computed",
-    "charge_twice": "a question that is charged again when it is asked again",
-    "forget_keys": "a gateway that keeps no idempotency keys",
+    "acknowledge_early": "a gateway that responds before the commit",
+    "count_repeats": "an aggregation that counts repeated reports",
+    "ignore_fence": "a worker that writes the result of a stale claim",
+    "charge_twice": "a query that is charged again when it is repeated",
+    "forget_keys": "a gateway that stores no idempotency keys",
+    "long_lease": "a lease of an hour, which a lost worker keeps",
 }
 
 _directory = Path(os.environ.get("FAULTS_DIRECTORY", "/nonexistent"))
 _planted = os.environ.get("FAULTS_PLANTED", "")
 
 
-def at(step: str) -> None:
-    """Wait here, where the harness asked for that."""
-    held = _directory / f"held.{step}.{os.getpid()}"
+def pause_at(step: str) -> None:
+    """Pause here if the harness armed this step."""
+    paused = _directory / f"paused.{step}.{os.getpid()}"
     try:
-        os.rename(_directory / f"arm.{step}", held)
+        os.rename(_directory / f"arm.{step}", paused)
     except OSError:
         return
-    deadline = time.monotonic() + HELD_SECONDS
-    while held.exists() and time.monotonic() < deadline:
+    deadline = time.monotonic() + MAX_PAUSE_SECONDS
+    while paused.exists() and time.monotonic() < deadline:
         time.sleep(0.005)
 
 
 def wrap(owner: Any, name: str, *, before: str = "", after: str = "") -> None:
-    """Have a function of a module or class come by steps. One that returned None did nothing worth a stop."""
-    inner: Callable[..., Any] = getattr(owner, name)
+    """Wrap a function of a module or class with steps. Skip the step after an unsuccessful claim."""
+    function: Callable[..., Any] = getattr(owner, name)
 
-    @wraps(inner)
-    def stepping(*args: Any, **kwargs: Any) -> Any:
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         if before:
-            at(before)
-        given = inner(*args, **kwargs)
-        if after and (given is not None or after not in ("supervisor.claim", "supervisor.fold")):
-            at(after)
-        return given
+            pause_at(before)
+        result = function(*args, **kwargs)
+        if after and (result is not None or after not in ("supervisor.claim", "supervisor.aggregate")):
+            pause_at(after)
+        return result
 
-    setattr(owner, name, stepping)
+    setattr(owner, name, wrapper)
 
 
-def turn_clock() -> None:
-    """Have this process read a clock the harness may turn, by as much as its file says."""
-    real, ahead = models.db.system_clock, _directory / f"clock.{os.environ['FAULTS_NAME']}"
-    if real.__name__ == "turned":  # a child's supervisor has turned it already
+def shift_clock() -> None:
+    """Replace the clock of this process by one that the harness can shift with a file."""
+    original, offset_file = models.database.engine.system_clock, _directory / f"clock.{os.environ['FAULTS_NAME']}"
+    if original.__name__ == "shifted_clock":  # the supervisor of a job process has replaced it already
         return
 
-    def turned() -> int:
+    def shifted_clock() -> int:
         try:
-            return real() + int(ahead.read_text())
+            return original() + int(offset_file.read_text())
         except (OSError, ValueError):
-            return real()
+            return original()
 
-    models.db.system_clock = turned
+    models.database.engine.system_clock = shifted_clock
 
 
-def in_gateway() -> None:
-    """Prepare a gateway."""
-    from service.dependencies import Posting
-    from service.writer import ReportWriter
+def prepare_gateway() -> None:
+    """Wrap the functions of a gateway."""
+    from service.api.dependencies import IdempotentRequest
+    from service.ingestion.report_writer import ReportWriter
 
-    turn_clock()
+    shift_clock()
     _plant_in_gateway()
     wrap(rounds, "receive", after="gateway.received")
     wrap(ReportWriter, "_commit", before="gateway.group", after="gateway.committed")
-    wrap(record.Upload, "add", after="gateway.upload")
-    wrap(record, "append", after="gateway.append")
-    wrap(job, "submit", after="gateway.submit")
-    wrap(job, "cancel", after="gateway.cancel")
+    wrap(records.Upload, "add", after="gateway.upload")
+    wrap(records, "append", after="gateway.append")
+    wrap(lifecycle, "submit", after="gateway.submit")
+    wrap(lifecycle, "cancel", after="gateway.cancel")
     wrap(rounds, "open_standalone", after="gateway.open")
-    wrap(Posting, "answer", after="gateway.posted")
+    wrap(IdempotentRequest, "respond", after="gateway.charged")
 
 
-def in_supervisor() -> None:
-    """Prepare a supervisor."""
-    from workers.handle import ChildHandle
+def prepare_supervisor() -> None:
+    """Wrap the functions of a supervisor."""
+    from workers.process_handle import JobProcessHandle
 
-    turn_clock()
+    shift_clock()
     _plant_in_worker()
-    wrap(job, "claim", after="supervisor.claim")
-    wrap(ChildHandle, "ask", before="supervisor.ask")
-    wrap(job, "renew", after="supervisor.renew")
-    wrap(fold, "claim_fold", after="supervisor.fold")
+    wrap(claims, "claim_job", after="supervisor.claim")
+    wrap(JobProcessHandle, "send", before="supervisor.send")
+    wrap(claims, "renew", after="supervisor.renew")
+    wrap(aggregation_leases, "claim_aggregation", after="supervisor.aggregate")
 
 
-def in_child() -> None:
-    """Prepare a computing process."""
-    from clustering.tally import Counting
-    from workers import runner
-    from workers.central import JobJournal
+def prepare_child() -> None:
+    """Wrap the functions of a job process."""
+    from clustering.rounds.counting import RoundAggregator
+    from workers import job_runner
+    from workers.central_job import JobJournal
 
-    turn_clock()
+    shift_clock()
     _plant_in_worker()
     _plant_in_child()
-    wrap(runner, "fold_round", before="child.fold")
-    wrap(Counting, "add_packed", after="child.count")
+    wrap(job_runner, "aggregate_round", before="child.aggregate")
+    wrap(RoundAggregator, "add_packed", after="child.count")
     wrap(rounds, "store_tally", after="child.tally")
     wrap(rounds, "open_for_job", after="child.open")
-    wrap(runner._OwnRounds, "_open", after="child.opened")
-    wrap(runner, "_publish", before="child.publish", after="child.published")
-    wrap(result, "add", after="child.result")
-    wrap(answer, "charge", after="child.charge")
+    wrap(job_runner._OwnRounds, "_open", after="child.opened")
+    wrap(job_runner, "_publish", before="child.publish", after="child.published")
+    wrap(lifecycle, "add_result", after="child.result")
+    wrap(curator_answers, "charge", after="child.charge")
     wrap(JobJournal, "charge", after="child.charged")
-    wrap(answer, "keep", after="child.keep")
+    wrap(curator_answers, "store", after="child.keep")
     wrap(JobJournal, "keep", after="child.kept")
 
 
-# ---- faults on purpose, so that the oracle is seen to notice them ----
+# ---- deliberate bugs, which the oracle must detect ----
 
 
 def _plant_in_gateway() -> None:
-    from models import idempotency
-    from service.writer import ReportWriter
+    from models.jobs import idempotency
+    from service.ingestion.report_writer import ReportWriter
 
     if _planted == "acknowledge_early":
         store = ReportWriter.store
 
-        async def unheard(self: Any, round_id: str, packed: Any) -> None:
+        async def store_in_background(self: Any, round_id: str, packed: Any) -> None:
             import asyncio
 
             asyncio.get_running_loop().create_task(store(self, round_id, packed))
 
-        ReportWriter.store = unheard  # type: ignore[method-assign]
+        ReportWriter.store = store_in_background  # type: ignore[method-assign]
     if _planted == "forget_keys":
         idempotency.begin = lambda *_args, **_kwargs: None
         idempotency.finish = lambda *_args, **_kwargs: None
@@ -182,35 +186,36 @@ def _plant_in_gateway() -> None:
 def _plant_in_worker() -> None:
     if _planted == "ignore_fence":
 
-        def held_job(session: Any, held: Any) -> Any:
-            return session.get(job.Job, held.job_id, with_for_update=True, populate_existing=True)
+        def load_claimed(session: Any, claim: Any) -> Any:
+            return session.get(Job, claim.job_id, with_for_update=True, populate_existing=True)
 
-        job.held_job = held_job
+        for module in (claims, curator_answers, lifecycle):  # each has its own reference to the function
+            module.load_claimed = load_claimed
 
 
 def _plant_in_child() -> None:
     if _planted == "count_repeats":
-        from workers.distinct import IdSet
+        from workers.aggregation.id_set import IdSet
 
-        IdSet.add_packed = lambda self, records, said: None  # type: ignore[method-assign]
+        IdSet.add_packed = lambda self, records, statuses: None  # type: ignore[method-assign]
     if _planted == "charge_twice":
-        from models import ledger
+        from models.ledger import ledger
 
-        charge = answer.charge
+        charge = curator_answers.charge
 
-        def charge_again(session: Any, held: Any, index: int, question: Any, *, now: int) -> Any:
-            before = session.get(answer.Answer, (held.job_id, index))
+        def charge_again(session: Any, claim: Any, index: int, query: Any, *, now: int) -> Any:
+            before = session.get(QueryAnswer, (claim.job_id, index))
             if before is not None:
-                entry = job.held_job(session, held)
-                ledger.post(
+                job = claims.load_claimed(session, claim)
+                ledger.charge(
                     session,
-                    entry.dataset_id,
-                    question.epsilon_nano,
-                    reference=f"{answer.reference(held.job_id, index)}a{held.fence}",
+                    job.dataset_id,
+                    query.epsilon_nano,
+                    reference=f"{curator_answers.reference(claim.job_id, index)}a{claim.fence}",
                     reservation=None,
-                    actor=entry.created_by,
+                    actor=job.created_by,
                     now=now,
                 )
-            return charge(session, held, index, question, now=now)
+            return charge(session, claim, index, query, now=now)
 
-        answer.charge = charge_again
+        curator_answers.charge = charge_again

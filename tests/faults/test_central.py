@@ -1,4 +1,4 @@
-"""Central jobs whose real workers are killed: what was charged is charged once, what was told is told again."""
+"""Central jobs whose workers are killed: each query is charged once, and stored answers are repeated."""
 
 import json
 import signal
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from models.db import Database
-from models.job import JobState
-from models.ledger import Balance
+from models.database.engine import Database
+from models.ledger.ledger import Balance
+from models.tables.jobs import JobState
 from tests.workers.archive import GRANTED, RECORDS_KEY, Archive
 from tests.workers.processes import WorkerProcess, worker
 from tests.workers.toy import wait_for
 from tests.workers.toy_central import BLOCK_PRICES, DELTA_ATTO, PRICES
-from workers.central import unpack
+from workers.central_job import unpack
 
 on_sqlite = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 LEASE_SECONDS = 1.0
@@ -28,7 +28,7 @@ def archive(database_url: str) -> Iterator[Archive]:
 
 
 class Gate:
-    """The file the toy waits for; a worker that waits has left a mark."""
+    """A file on which the test algorithm waits. A waiting worker leaves a mark."""
 
     def __init__(self, scratch: Path) -> None:
         self.path = scratch / "gate"
@@ -63,7 +63,7 @@ def kill(running: WorkerProcess, *, whole: bool) -> None:
         running.child().send_signal(signal.SIGKILL)
 
 
-class TestAKilledWorker:
+class TestKilledWorker:
     def run_through(
         self, archive: Archive, tmp_path: Path, moment: tuple[str, int], *, whole: bool, has_block: bool = False
     ) -> None:
@@ -93,49 +93,44 @@ class TestAKilledWorker:
         assert [len(answer) for answer in answers] == [a["n_values"] for a in odometer]
         assert tuple((a["epsilon_nano"], a["delta_atto"]) for a in odometer) == prices
         archive.check(job_id)
-        posted = [sum(amounts) for amounts in zip(*prices, strict=True)]
-        assert archive.balance() == Balance(GRANTED, 0, posted[0], 5 * DELTA_ATTO, 0, posted[1])
+        charged = [sum(amounts) for amounts in zip(*prices, strict=True)]
+        assert archive.balance() == Balance(GRANTED, 0, charged[0], 5 * DELTA_ATTO, 0, charged[1])
 
     @on_sqlite
     @pytest.mark.slow
-    @pytest.mark.ci
-    def test_between_a_charge_and_its_answer_pays_once(self, archive: Archive, tmp_path: Path) -> None:
+    def test_a_kill_between_charge_and_answer_charges_once(self, archive: Archive, tmp_path: Path) -> None:
         self.run_through(archive, tmp_path, ("during", 1), whole=False)
 
     @on_sqlite
     @pytest.mark.slow
-    @pytest.mark.ci
-    def test_between_an_answer_and_the_next_charge_is_told_the_same_again(
-        self, archive: Archive, tmp_path: Path
-    ) -> None:
+    def test_a_kill_after_an_answer_repeats_the_stored_answer(self, archive: Archive, tmp_path: Path) -> None:
         self.run_through(archive, tmp_path, ("before", 2), whole=True)
 
-    @pytest.mark.slow
+    @pytest.mark.release
     @pytest.mark.parametrize("whole", [False, True], ids=["child", "supervisor"])
     @pytest.mark.parametrize(
         "moment",
-        [
-            *(("before", 0), ("during", 0), ("before", 1), ("during", 2), ("after", 0)),
-            pytest.param(("during", 1), marks=pytest.mark.ci),
-        ],
+        [("before", 0), ("during", 0), ("before", 1), ("during", 1), ("during", 2), ("after", 0)],
         ids=str,
     )
-    def test_anywhere_comes_to_the_result_its_answers_give(
+    def test_a_kill_at_any_step_gives_the_result_of_the_answers(
         self, archive: Archive, tmp_path: Path, moment: tuple[str, int], whole: bool
     ) -> None:
         self.run_through(archive, tmp_path, moment, whole=whole)
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("whole", [False, True], ids=["child", "supervisor"])
     @pytest.mark.parametrize(
         "moment",
         [
-            *(("during", 0), ("before", 1), ("before", 2), ("before", 3), ("during", 3), ("after", 0)),
-            pytest.param(("during", 2), marks=pytest.mark.ci),
+            *(
+                pytest.param(each, marks=pytest.mark.release)
+                for each in [("during", 0), ("before", 1), ("before", 2), ("before", 3), ("during", 3), ("after", 0)]
+            ),
+            pytest.param(("during", 2), marks=pytest.mark.slow),
         ],
         ids=str,
     )
-    def test_anywhere_about_a_concentrated_block_pays_for_it_once(
+    def test_a_kill_near_a_concentrated_block_charges_it_once(
         self, archive: Archive, tmp_path: Path, moment: tuple[str, int], whole: bool
     ) -> None:
         self.run_through(archive, tmp_path, moment, whole=whole, has_block=True)
@@ -144,8 +139,7 @@ class TestAKilledWorker:
 class TestCancelling:
     @on_sqlite
     @pytest.mark.slow
-    @pytest.mark.ci
-    def test_a_job_in_the_middle_ends_it_and_keeps_what_was_posted(self, archive: Archive, tmp_path: Path) -> None:
+    def test_a_cancelled_job_ends_and_keeps_its_charges(self, archive: Archive, tmp_path: Path) -> None:
         gate = Gate(tmp_path)
         job_id = archive.submit()
         with gate.worker(archive, ("before", 1), tmp_path / "log", has_block=False):

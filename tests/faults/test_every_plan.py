@@ -1,8 +1,7 @@
-"""Every algorithm once through the real service, its worker killed between and during rounds: not a bit changes.
+"""Run every algorithm in the service while its worker is killed between and during rounds. No bit of a result changes.
 
-Devices report over HTTP by the SDK; whatever is killed, the result is the one the same plan
-comes to in this process over the tallies that were stored, and the tallies are those of the
-reports that were sent.
+Devices report over HTTP by the SDK. The result equals the one of the same plan in this process over the stored tallies,
+and the tallies equal those of the sent reports.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,22 +17,24 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import undefer
 
-from clustering.plan import Collected, drive, read_answers
 from clustering.registry import start
+from clustering.rounds.counting import RoundAggregator
+from clustering.rounds.plan import Collected, drive
+from clustering.rounds.tally import read_aggregate
 from clustering.simulate import SeededEntropy
-from clustering.tally import Counting
-from models import result
-from models import round as rounds
-from models.db import canonical_json
-from models.result import Result
-from models.round import Round, answering
+from models.database.types import canonical_json
+from models.jobs import jobs
+from models.tables import rounds as rounds_tables
+from models.tables.jobs import Result
+from models.tables.rounds import Round
 from sfumato import Client, Feature, perturb_records
-from sfumato.accounting import cost
+from sfumato.privacy.accounting import cost
+from sfumato.sizing.rounds import expected_reports
 from sfumato.specs import LOCAL_ALGORITHMS, Algorithm, RoundSpec
-from tests.faults.service_under_test import ServiceUnderTest, service, until
+from tests.faults.service_under_test import ServiceUnderTest, service, wait_until
 
 N_DEVICES = 4000
-SMALL = {  # where it has them
+SMALL = {  # parameters that make an algorithm small
     "clusters": 2,
     "cells": 4,
     "height": 2,
@@ -43,20 +44,17 @@ SMALL = {  # where it has them
     "rounds": 3,
     "max_iterations": 50,
 }
-LAST_WORD_SECONDS = 1.0
+LAST_MESSAGE_SECONDS = 1.0
 LEAST_ROUNDS = {"adaptive_grid_iterative": 3, "adaptive_grid_tree": 2, "ldp_kmeans": 3}
 REFINED_ROUNDS = {"auto": 5, "lloyd": 5, "sign": 2, "none": 1}
-N_FEATURES = {"phase_sketch": 4}  # of algorithms that two would not suit: with fewer it asks one round
+N_FEATURES = {"phase_sketch": 4}  # algorithms that need more than two features to run several rounds
 EPSILON = 8.0
 
-Way = Callable[[ServiceUnderTest], None]  # of killing
+Kill = Callable[[ServiceUnderTest], None]  # kills processes of a running service
 
-N_WORKERS = 2  # of the slow test: as many jobs are killed at once
+N_WORKERS = 2  # workers of the slow test, and jobs killed at once
 
 on_sqlite = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-in_ci_on_sqlite = pytest.mark.parametrize(
-    "database_kind", [pytest.param("sqlite", marks=pytest.mark.ci), "postgresql"], indirect=True
-)
 
 
 def small(tag: str, **more: object) -> Algorithm:
@@ -77,8 +75,8 @@ EVERY_VARIANT = [small(tag, **more) for tag in LOCAL_ALGORITHMS for more in vari
 
 
 @dataclass
-class Devices:
-    """The same people for all rounds of a collection: their records, draws and coins, all seeded."""
+class SeededDevices:
+    """The same devices for all rounds of a collection, with seeded records, draws and coins."""
 
     features: tuple[Feature, ...]
     records: np.ndarray
@@ -86,7 +84,7 @@ class Devices:
     sent: dict[str, tuple[np.ndarray, np.ndarray]]  # round id -> slots, values
 
     @classmethod
-    def of(cls, n_features: int) -> "Devices":
+    def of(cls, n_features: int) -> "SeededDevices":
         chance = np.random.default_rng(n_features)
         centres = np.where(chance.random(N_DEVICES) < 0.6, 2.5, 7.5)[:, None]
         records = chance.normal(centres, 0.7, size=(N_DEVICES, n_features))
@@ -94,18 +92,18 @@ class Devices:
         return cls(features, records, SeededEntropy(n_features).words(N_DEVICES), {})
 
     def answer(self, client: Client, round_id: str, spec: RoundSpec) -> None:
-        """Those whose draws the round asks for report."""
+        """Report for the devices whose draws participate in the round."""
         reports = perturb_records(spec, self.records, SeededEntropy(len(self.sent)), draws=self.draws)
         self.sent[round_id] = (reports.slots.astype(np.int64), reports.values)
         client.send_reports(round_id, *reports)
 
 
 class Run:
-    """One job from its submission to its result."""
+    """A job from its submission to its result."""
 
     def __init__(self, running: ServiceUnderTest, client: Client, params: Algorithm) -> None:
         self._running, self._client, self._params = running, client, params
-        self.devices = Devices.of(N_FEATURES.get(params.type, 2))
+        self.devices = SeededDevices.of(N_FEATURES.get(params.type, 2))
         self.dataset_id = client.create_dataset(
             "t", self.devices.features, epsilon=32, min_reports=1, keep_reports=True
         ).id
@@ -123,7 +121,7 @@ class Run:
             assert job.error is None, job
             return "over" if job.is_final else job.progress.open_round_id
 
-        round_id = str(until(found))
+        round_id = str(wait_until(found))
         return None if round_id == "over" else round_id
 
     def answer(self, round_id: str) -> None:
@@ -134,7 +132,7 @@ class Run:
     def check(self) -> None:
         """One result, bit for bit that of the stored tallies, which are those of what was sent."""
         with self._running.database.reading() as session:
-            document = result.get(session, self.job_id).document
+            document = jobs.get_result(session, self.job_id).document
             n_results = session.scalar(select(func.count()).where(Result.job_id == self.job_id))
             query = select(Round).where(Round.job_id == self.job_id).order_by(Round.index)
             stored = list(session.scalars(query.options(undefer(Round.tally))))
@@ -144,25 +142,30 @@ class Run:
         assert len(stored) >= least
         for each in stored:
             slots, values = self.devices.sent[each.id]
-            counting = Counting(each.spec)
+            counting = RoundAggregator(each.spec)
             counting.add(slots, values)
-            assert read_answers(each.spec, each.tally or b"") == counting.result()
-            assert each.target_reports == answering(N_DEVICES, each.spec.draw) <= len(slots) == each.n_reports
+            assert read_aggregate(each.spec, each.tally or b"") == counting.result()
+            assert (
+                each.target_reports
+                == expected_reports(N_DEVICES, each.spec.participation)
+                <= len(slots)
+                == each.n_reports
+            )
         assert canonical_json(document["model"]) == canonical_json(self._model_of(stored))
-        price = cost(((each.spec.draw.lo, each.spec.draw.hi), each.epsilon_nano) for each in stored)
+        price = cost(((each.spec.participation.lo, each.spec.participation.hi), each.epsilon_nano) for each in stored)
         assert document["epsilon_nano"] == price
         balance = self._client.budget(self.dataset_id).balance
-        assert (balance.posted_nano, balance.reserved_nano) == (price, 0)
+        assert (balance.charged_nano, balance.reserved_nano) == (price, 0)
         assert self._client.verify_ledger(self.dataset_id).ok
 
-    def _model_of(self, stored: list[rounds.Round]) -> dict:
-        """What the same plan comes to in this process, over the same tallies."""
+    def _model_of(self, stored: list[rounds_tables.Round]) -> dict:
+        """Return the model of the same plan in this process, over the same tallies."""
         answers = iter(stored)
 
         def collect(wanted: RoundSpec) -> Collected:
             answered = next(answers)
             assert answered.spec == wanted
-            return Collected(answered.spec, read_answers(answered.spec, answered.tally or b""))
+            return Collected(answered.spec, read_aggregate(answered.spec, answered.tally or b""))
 
         model = drive(start(self._params, self.devices.features, N_DEVICES), collect)
         assert next(answers, None) is None
@@ -179,8 +182,8 @@ def client_of(running: ServiceUnderTest) -> Iterator[Client]:
 @contextmanager
 def frozen(running: ServiceUnderTest) -> Iterator[None]:
     """While it lasts, jobs are claimed and not computed."""
-    children = until(running.ready_children)
-    sleep(LAST_WORD_SECONDS)  # a child that just ended its claim may still be about to say so
+    children = wait_until(running.ready_children)
+    sleep(LAST_MESSAGE_SECONDS)  # a job process may be about to report the end of its claim
     for child in children:
         child.suspend()
     yield
@@ -201,7 +204,7 @@ def kill_supervisors(running: ServiceUnderTest) -> None:
         running.kill_supervisor()
 
 
-def kill_at_work(chance: np.random.Generator) -> Way:
+def kill_at_work(chance: np.random.Generator) -> Kill:
     """The computing processes, some time after they went on with their work."""
 
     def kill(running: ServiceUnderTest) -> None:
@@ -219,18 +222,15 @@ def kill_at_work(chance: np.random.Generator) -> Way:
 class TestEveryAlgorithm:
     @on_sqlite
     @pytest.mark.slow
-    @pytest.mark.ci
-    def test_killed_once_between_rounds_and_during_them_all_come_to_the_result_of_their_tallies(
-        self, database_url: str, tmp_path: Path
-    ) -> None:
+    def test_kills_between_and_during_rounds_do_not_change_results(self, database_url: str, tmp_path: Path) -> None:
         with service(database_url, tmp_path) as running, client_of(running) as client:
             runs = [Run(running, client, small(tag)) for tag in LOCAL_ALGORITHMS]
             asked = [(run, run.await_round() or "") for run in runs]
             with frozen(running):
                 for run, round_id in asked[::2]:
                     run.answer(round_id)
-                until(lambda: "running" in [run.state for run in runs])
-                running.kill_workers()  # one job is in their hands, some are next, the others wait for devices
+                wait_until(lambda: "running" in [run.state for run in runs])
+                running.kill_workers()  # one job is claimed, some are next, the others wait for devices
             running.start()
             for run in runs:
                 while (round_id := run.await_round()) is not None:
@@ -240,29 +240,26 @@ class TestEveryAlgorithm:
                 run.check()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(2400)
 class TestEveryVariant:
-    @in_ci_on_sqlite
-    def test_killed_between_and_during_all_rounds_all_come_to_the_result_of_their_tallies(
-        self, database_url: str, tmp_path: Path
-    ) -> None:
+    def test_kills_in_all_rounds_do_not_change_results(self, database_url: str, tmp_path: Path) -> None:
         ways = cycle([kill_children, kill_supervisors, kill_at_work(np.random.default_rng(1))])
         with service(database_url, tmp_path, n_workers=N_WORKERS) as running, client_of(running) as client:
             runs = [Run(running, client, params) for params in EVERY_VARIANT]
             while asked := [(run, round_id) for run in runs if (round_id := run.await_round()) is not None]:
-                for begin in range(0, len(asked), N_WORKERS):  # the others are between rounds meanwhile
+                for begin in range(0, len(asked), N_WORKERS):  # the other jobs are between rounds
                     self.kill_during(running, asked[begin : begin + N_WORKERS], next(ways))
             for run in runs:
                 run.check()
 
-    def kill_during(self, running: ServiceUnderTest, asked: list[tuple[Run, str]], kill: Way) -> None:
-        """Kill the workers as soon as each has a job in its hands whose round is full."""
+    def kill_during(self, running: ServiceUnderTest, asked: list[tuple[Run, str]], kill: Kill) -> None:
+        """Kill the workers as soon as each has claimed a job with a full round."""
         with frozen(running):
             for run, round_id in asked:
                 run.answer(round_id)
-            until(lambda: all(run.state == "running" for run, _ in asked))
+            wait_until(lambda: all(run.state == "running" for run, _ in asked))
             kill(running)
         running.start()
         for run, _ in asked:
-            run.await_round()  # with nothing else to do, workers take the next jobs as soon as those are full
+            run.await_round()  # idle workers take the next jobs as soon as their rounds are full

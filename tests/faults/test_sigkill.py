@@ -1,4 +1,4 @@
-"""The real service under SIGKILL: no acknowledged report lost, none counted twice, one result, the right epsilon."""
+"""The service under SIGKILL: acknowledged reports count once, jobs have one result, and charges are correct."""
 
 import base64
 import json
@@ -15,32 +15,30 @@ import psutil
 import pytest
 from sqlalchemy import func, select
 
-from clustering.plan import Tally
-from clustering.tally import count
-from models import ledger, report, result
-from models.db import canonical_json
-from models.report import HEADER_BYTES, ID_BYTES
-from models.result import Result
-from models.round import Round
-from sfumato.accounting import NANO
+from clustering.rounds.counting import count
+from clustering.rounds.tally import Tally
+from models.collection import report_log
+from models.collection.report_log import HEADER_BYTES, ID_BYTES
+from models.database.types import canonical_json
+from models.jobs import jobs
+from models.ledger import ledger
+from models.tables.jobs import Result
+from models.tables.rounds import Round
 from sfumato.mechanisms import value_bytes
+from sfumato.privacy.accounting import NANO
 from sfumato.specs import RoundSpec, round_spec_from_wire
-from tests.faults.service_under_test import ServiceUnderTest, service, until
+from tests.faults.service_under_test import ServiceUnderTest, service, wait_until
 from tests.workers.collection import packed_reports
 
 FEATURES = [{"name": "x", "lower": 0, "upper": 1}, {"name": "y", "lower": -5, "upper": 5}]
 ALGORITHM = {"type": "shifted_grid", "epsilon": 2, "clusters": 3}
-N_REPORTS = 2000  # of a job's round
+N_REPORTS = 2000  # reports per round of a job
 
-# Twenty kills in each: during ingest, about a minute a database; during jobs, some two (so not in every CI run).
-many_streams = pytest.mark.parametrize(
-    "n_kills", [pytest.param(20, marks=[pytest.mark.slow, pytest.mark.ci, pytest.mark.timeout(2400)])]
-)
-few_and_many_jobs = pytest.mark.parametrize(
+few_and_many = pytest.mark.parametrize(
     "n_kills",
     [
-        pytest.param(3, marks=[pytest.mark.slow, pytest.mark.ci]),
-        pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(2400)]),
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(20, marks=[pytest.mark.release, pytest.mark.timeout(2400)]),
     ],
 )
 
@@ -52,16 +50,16 @@ def make_dataset(running: ServiceUnderTest) -> str:
     return str(made["id"])
 
 
-def assert_ledger(running: ServiceUnderTest, dataset_id: str, posted_nano: int) -> None:
-    """Nothing is held any more, this much is spent, and the chain holds."""
+def assert_ledger(running: ServiceUnderTest, dataset_id: str, charged_nano: int) -> None:
+    """Assert that no reservation is left, that the charges are as expected, and that the chain is valid."""
     budget = running.call("GET", f"/v1/datasets/{dataset_id}/budget")
-    assert (budget["posted_nano"], budget["reserved_nano"]) == (posted_nano, 0)
+    assert (budget["charged_nano"], budget["reserved_nano"]) == (charged_nano, 0)
     with running.database.reading() as session:
         assert ledger.verify(session, dataset_id).ok
 
 
-class Sender(threading.Thread):
-    """Devices that post one after another, each the identical bytes until it is told they are stored."""
+class ReportSender(threading.Thread):
+    """Devices that send reports one after another and repeat identical bytes until they are acknowledged."""
 
     def __init__(self, running: ServiceUnderTest, round_id: str, spec: RoundSpec, seed: int) -> None:
         super().__init__()
@@ -95,7 +93,7 @@ class Sender(threading.Thread):
                     self.refusal = answer.text
                     return False
             if self.has_to_end.is_set():
-                return False  # whether it is stored, nobody knows
+                return False  # the report may or may not be stored
             self.n_resent += 1
             time.sleep(0.01)
 
@@ -118,7 +116,7 @@ def tally_of(spec: RoundSpec, reports: list[bytes]) -> Tally:
 
 
 class TestDuringIngest:
-    @many_streams
+    @few_and_many
     def test_every_acknowledged_report_counts_exactly_once(
         self, database_url: str, tmp_path: Path, n_kills: int
     ) -> None:
@@ -133,7 +131,7 @@ class TestDuringIngest:
                 target_reports=10**9,
             )
             spec = round_spec_from_wire(opened["spec"])
-            senders = [Sender(running, opened["id"], spec, seed) for seed in range(3)]
+            senders = [ReportSender(running, opened["id"], spec, seed) for seed in range(3)]
             for sender in senders:
                 sender.start()
             try:
@@ -151,29 +149,31 @@ class TestDuringIngest:
             self.check_result(running, dataset_id, opened)
 
     def kill_gateways(
-        self, running: ServiceUnderTest, senders: list[Sender], n_kills: int, chance: np.random.Generator
+        self, running: ServiceUnderTest, senders: list[ReportSender], n_kills: int, chance: np.random.Generator
     ) -> None:
         """SIGKILL in the middle of the stream, each time after some more reports were acknowledged."""
         for nth in range(n_kills):
             enough = sum(len(sender.acknowledged) for sender in senders) + int(chance.integers(1, 300))
-            until(lambda enough=enough: sum(len(sender.acknowledged) for sender in senders) >= enough)
+            wait_until(lambda enough=enough: sum(len(sender.acknowledged) for sender in senders) >= enough)
             time.sleep(chance.uniform(0, 0.03))
-            if nth == n_kills - 1:  # what is under way now stays in doubt for ever
+            if nth == n_kills - 1:  # requests that are interrupted now stay without a response
                 for sender in senders:
                     sender.has_to_end.set()
             running.kill_gateway()
             if nth < n_kills - 1:
                 running.start()
 
-    def check_tally(self, running: ServiceUnderTest, senders: list[Sender], spec: RoundSpec, round_id: str) -> None:
+    def check_tally(
+        self, running: ServiceUnderTest, senders: list[ReportSender], spec: RoundSpec, round_id: str
+    ) -> None:
         def tallied() -> Any:
             return running.call("GET", f"/v1/rounds/{round_id}")["state"] == "tallied"
 
-        until(tallied)
+        wait_until(tallied)
         sent = {report_id: packed for sender in senders for report_id, packed in sender.sent.items()}
         acknowledged = set().union(*(sender.acknowledged for sender in senders))
         with running.database.reading() as session:
-            log = b"".join(packed for _, packed in report.batches(session, round_id))
+            log = b"".join(packed for _, packed in report_log.batches(session, round_id))
             stored = session.get_one(Round, round_id)
             tally = Tally.from_bytes(stored.tally or b"")
         width = HEADER_BYTES + value_bytes(spec.mechanism)
@@ -186,25 +186,25 @@ class TestDuringIngest:
 
     def check_result(self, running: ServiceUnderTest, dataset_id: str, opened: dict[str, Any]) -> None:
         job = running.call("POST", "/v1/jobs", dataset_id=dataset_id, algorithm=ALGORITHM, round_ids=[opened["id"]])
-        until(lambda: running.call("GET", f"/v1/jobs/{job['id']}?wait=5")["state"] == "succeeded")
+        wait_until(lambda: running.call("GET", f"/v1/jobs/{job['id']}?wait=5")["state"] == "succeeded")
         assert_ledger(running, dataset_id, round(opened["epsilon"] * NANO))
 
 
-class TestDuringAJob:
-    @few_and_many_jobs
-    def test_every_job_ends_in_one_and_the_same_result(
+class TestDuringJobs:
+    @few_and_many
+    def test_every_job_ends_with_the_same_result(
         self, database_url: str, database_kind: str, tmp_path: Path, n_kills: int
     ) -> None:
-        n_workers = {"sqlite": 1, "postgresql": 2}[database_kind]  # as they are run; two may race for what one lost
+        n_workers = {"sqlite": 1, "postgresql": 2}[database_kind]  # two workers may compete for a lost job
         chance = np.random.default_rng(100 + n_kills)
         with service(database_url, tmp_path, n_workers=n_workers) as running:
             dataset_ids = [make_dataset(running)]
             kinds = [self.kill_children, self.kill_children, self.kill_supervisor, self.kill_all]
             expected, _ = self.run_job(running, dataset_ids[0], lambda: None)
-            again, seconds = self.run_job(running, dataset_ids[0], lambda: None)  # by warm workers
-            assert again == expected
+            repeated, seconds = self.run_job(running, dataset_ids[0], lambda: None)  # with warm workers
+            assert repeated == expected
             for nth in range(n_kills):
-                if nth % 10 == 8:  # a dataset's budget bears so many jobs
+                if nth % 10 == 8:  # a dataset's budget allows this number of jobs
                     dataset_ids.append(make_dataset(running))
                 when = chance.uniform(0, 1.5 * seconds)
                 how = kinds[int(chance.integers(len(kinds)))]
@@ -236,16 +236,16 @@ class TestDuringAJob:
         )
         disturbing.start()
         try:
-            (asked,) = until(lambda: running.call("GET", f"/v1/datasets/{dataset_id}/round")["rounds"])
+            (asked,) = wait_until(lambda: running.call("GET", f"/v1/datasets/{dataset_id}/round")["rounds"])
             packed = packed_reports(round_spec_from_wire(asked["spec"]), N_REPORTS, seed=1)
             self.post(running, asked["id"], packed)
-            until(lambda: running.call("GET", f"/v1/jobs/{job['id']}?wait=5")["finished_at"])
+            wait_until(lambda: running.call("GET", f"/v1/jobs/{job['id']}?wait=5")["finished_at"])
             seconds = time.monotonic() - began
         finally:
             disturbing.join()
         running.start()
         with running.database.reading() as session:
-            document = result.get(session, job["id"]).document
+            document = jobs.get_result(session, job["id"]).document
         assert [r["n_reports"] for r in document["rounds"]] == [N_REPORTS]
         return canonical_json(document["model"]), seconds
 
@@ -259,7 +259,7 @@ class TestDuringAJob:
                 return answer.status_code == 202 or answer.json()["code"] == "round_closed"
             return False
 
-        until(stored)
+        wait_until(stored)
 
     def kill_children(self, running: ServiceUnderTest) -> None:
         """The computing processes."""

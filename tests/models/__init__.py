@@ -1,1 +1,1 @@
-"""Tests of the tables and of the functions that change them, on both databases."""
+"""Tests of the tables and their state changes, on both databases where the database matters."""

@@ -1,4 +1,4 @@
-"""Backup and restore as docs/operations.md has them, beside a writer that goes on; and budgets closed afterwards."""
+"""Backup and restore by the commands of docs/operations.md during writes, and closed budgets after a restore."""
 
 import os
 import re
@@ -17,19 +17,28 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
+from typer.testing import CliRunner, Result
 
-from models import answer, job, ledger, restored, result
-from models import round as rounds
-from models.answer import Asked
-from models.dataset import Dataset
-from models.db import Base, Database, is_migrated
+from models import maintenance
+from models.collection import rounds
+from models.database.engine import Database
+from models.database.schema import is_migrated
+from models.database.types import Base
+from models.encryption import Keyring
 from models.errors import BudgetExhausted, NotFound, RecordsKeyMissing
-from models.job import Claim, JobState
-from models.ledger import Amounts, LedgerEntry
-from models.round import Collect, Round
-from models.sealing import Keyring
-from sfumato.accounting import NANO
+from models.jobs import curator_answers, jobs, lifecycle
+from models.jobs.claims import Claim
+from models.jobs.curator_answers import ChargedQuery
+from models.ledger import ledger
+from models.ledger.ledger import Amounts
+from models.tables.datasets import Dataset
+from models.tables.jobs import JobState
+from models.tables.ledger import LedgerEntry
+from models.tables.rounds import CollectionTarget, Round
+from service.cli.main import app
+from sfumato.privacy.accounting import NANO
 from tests.blocks import blocks_of
+from tests.databases import on_sqlite
 from tests.models.records import central, load, some, upload
 from tests.models.world import DOCUMENT, World, charge, succeed
 from tests.servers import postgres_installations
@@ -68,22 +77,22 @@ def filled(world: World) -> Filled:
     world.submit(records, epsilon_nano=3 * NANO)
     held = world.claimed()
     ask(world, held)
-    asked = world.open_standalone(local, collect=Collect(10**6, 1, 3600))
+    asked = world.open_standalone(local, collect=CollectionTarget(10**6, 1, 3600))
     return Filled(world, local, records, finished.id, collecting.id, held, asked)
 
 
 def ask(world: World, held: Claim, *, finish: bool = False) -> None:
     """A question of half a unit, and its answer."""
     with world.database.transaction() as session:
-        answer.charge(session, held, 0, Asked("count", NANO // 2, 4), now=world.now)
-        answer.keep(session, held, 0, b"noisy")
+        curator_answers.charge(session, held, 0, ChargedQuery("count", NANO // 2, 4), now=world.now)
+        curator_answers.store(session, held, 0, b"noisy")
         if finish:
             succeed(session, held)
 
 
 @contextmanager
 def writing(filled: Filled) -> Iterator[None]:
-    """Before, during and after the block somebody stores reports and a charge, together in each transaction."""
+    """Store reports and a charge in each transaction, before, during and after the block."""
     stored, over = threading.Semaphore(0), threading.Event()
     failed: list[BaseException] = []
 
@@ -93,7 +102,7 @@ def writing(filled: Filled) -> Iterator[None]:
             while not over.is_set():
                 with filled.database.transaction() as session:
                     rounds.receive(session, filled.asked.id, BATCH, b"r" * BATCH, now=filled.world.now)
-                    charge(session, filled.local.id, "post", 1, f"charge_{n}", None)
+                    charge(session, filled.local.id, "charge", 1, f"charge_{n}", None)
                 stored.release()
                 n += 1
         except BaseException as error:
@@ -131,7 +140,7 @@ def shell(script: str, place: Path, **variables: str) -> None:
 
 @contextmanager
 def copy_of(filled: Filled, place: Path) -> Iterator[Database]:
-    """What was restored, by the page's own commands, from a backup made while somebody wrote."""
+    """Restore a backup that was made during writes, by the commands of the page."""
     url = filled.database.engine.url.render_as_string(hide_password=False)
     through = _sqlite_copy if filled.database.is_sqlite else _postgres_copy
     with through(filled, place, url) as copy_url:
@@ -151,7 +160,11 @@ def _sqlite_copy(filled: Filled, place: Path, url: str) -> Iterator[str]:
         shell(documented("VACUUM INTO"), here, PATH=path)
     backup = here / "backup.db"
     assert backup.stat().st_mode & 0o077 == 0
-    for name in ("sfumato.db", "sfumato.db-wal", "sfumato.db-shm"):  # of what is broken, and must not come back
+    for name in (
+        "sfumato.db",
+        "sfumato.db-wal",
+        "sfumato.db-shm",
+    ):  # files of the broken database, which must not return
         (there / ".sfumato" / name).write_bytes(b"broken" * 1000)
     shutil.copyfile(backup, there / "backup.db")
     shell(documented("cp backup.db"), there)
@@ -182,7 +195,7 @@ def _postgres_copy(filled: Filled, place: Path, url: str) -> Iterator[str]:
 
 
 def _postgres_programs(url: str) -> Path:
-    """Where there is a pg_dump that this server can be read with: of its own version, or a newer one."""
+    """Return the path of a pg_dump of the server's version or a newer one."""
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         version = connection.info.server_version // 10_000
     on_path = shutil.which("pg_dump")
@@ -203,7 +216,7 @@ def rows(database: Database) -> dict[str, int]:
 
 
 def n_charges(database: Database) -> int:
-    """How many of the writer's."""
+    """Return the number of rows of the writer."""
     with database.reading() as session:
         return session.execute(
             select(func.count()).select_from(LedgerEntry).where(LedgerEntry.reference.like("charge%"))
@@ -218,13 +231,13 @@ class TestABackupWhileSomebodyWrites:
             assert N_BEFORE <= n < n_charges(filled.database)
             grown = {"ledger_entries": n, "report_batches": n}
             assert rows(copy) == {name: count + grown.get(name, 0) for name, count in before.items()}
-            assert min(before[name] for name in ("record_segments", "record_keys", "answers", "results")) > 0
+            assert min(before[name] for name in ("record_segments", "record_keys", "query_answers", "results")) > 0
             restored_world = World(copy)
             assert restored_world.n_logged(filled.asked.id) == n * BATCH
             with copy.reading() as session:
                 found = {each: ledger.verify(session, each) for each in ledger.dataset_ids(session)}
                 heads = {each: ledger.head(session, each).hash for each in found}
-                assert result.get(session, filled.finished).document == DOCUMENT
+                assert jobs.get_result(session, filled.finished).document == DOCUMENT
             assert set(found) == {filled.local.id, filled.central.id}
             assert all(each.ok and each.head_hash == heads[name] for name, each in found.items())
             assert found[filled.central.id].head_hash == self.head(filled.database, filled.central.id)
@@ -246,27 +259,25 @@ class TestABackupWhileSomebodyWrites:
             n = n_charges(copy)
             with copy.transaction() as session:
                 rounds.receive(session, filled.asked.id, 1, b"r", now=filled.world.now)
-                charge(session, filled.local.id, "post", 1, "after", None)
+                charge(session, filled.local.id, "charge", 1, "after", None)
                 assert ledger.verify(session, filled.local.id).ok
             assert (n_charges(copy), rows(copy)["report_batches"]) == (n, n + 2)
 
 
 class TestClosingBudgetsAfterARestore:
     def close(self, filled: Filled, within: Dataset) -> Amounts:
-        with filled.database.transaction() as session:
-            return restored.close_budget(session, within.id, now=filled.world.now)
+        return filled.world.write(maintenance.close_budget, within.id, now=filled.world.now)
 
     def test_leaves_nothing_to_spend_and_a_ledger_that_holds(self, filled: Filled) -> None:
         for within in (filled.local, filled.central):
             before = filled.world.balance(within.id)
-            posted = self.close(filled, within)
+            charged = self.close(filled, within)
 
             after = filled.world.balance(within.id)
-            assert posted == (before.granted_nano - before.posted_nano, before.granted_delta_atto)
-            assert posted.epsilon_nano > 0
-            assert after == (before[0], 0, before[0], before[3], 0, before[3])
-            with filled.database.reading() as session:
-                assert ledger.verify(session, within.id).ok
+            assert charged == (before.granted_nano - before.charged_nano, before.granted_delta_atto)
+            assert charged.epsilon_nano > 0
+            assert after[:6] == (before[0], 0, before[0], before[3], 0, before[3])
+            assert filled.world.read(ledger.verify, within.id).ok
             with pytest.raises(BudgetExhausted):
                 filled.world.submit(within, epsilon_nano=1000)
 
@@ -277,43 +288,52 @@ class TestClosingBudgetsAfterARestore:
         assert filled.world.job(filled.collecting).state == JobState.CANCELED
         assert filled.world.job(filled.held.job_id).cancel_requested
         with pytest.raises(BudgetExhausted), filled.database.transaction() as session:
-            answer.charge(session, filled.held, 1, Asked("sums", 1, 4), now=filled.world.now)
-        with filled.database.transaction() as session:
-            job.fail(session, filled.held, JobState.CANCELED, code="x", detail="x", now=filled.world.now)
+            curator_answers.charge(session, filled.held, 1, ChargedQuery("sums", 1, 4), now=filled.world.now)
+        filled.world.write(lifecycle.fail, filled.held, JobState.CANCELED, code="x", detail="x", now=filled.world.now)
         assert filled.world.balance(filled.central.id).free_nano == 0
 
     def test_again_posts_nothing_and_a_grant_afterwards_can_be_spent(self, filled: Filled) -> None:
         self.close(filled, filled.central)
         assert self.close(filled, filled.central) == (0, 0)
 
-        with filled.database.transaction() as session:
-            charge(session, filled.central.id, "grant", NANO, "known", None)
+        filled.world.write(charge, filled.central.id, "grant", NANO, "known", None)
         filled.world.submit(filled.central, epsilon_nano=NANO)
         assert filled.world.balance(filled.central.id).free_nano == 0
 
     def test_of_no_dataset_is_refused(self, filled: Filled) -> None:
         with pytest.raises(NotFound), filled.database.transaction() as session:
-            restored.close_budget(session, "ds_none", now=filled.world.now)
+            maintenance.close_budget(session, "ds_none", now=filled.world.now)
 
 
-class TestTheCommand:
+@on_sqlite
+class TestCloseAfterRestore:
     @pytest.fixture(autouse=True)
     def _at_this_database(self, filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
         url = filled.database.engine.url.render_as_string(hide_password=False)
         monkeypatch.setenv("SFUMATO_DATABASE_URL", url)
 
-    def test_closes_the_budgets_it_is_given(self, filled: Filled, capsys: pytest.CaptureFixture[str]) -> None:
-        restored.main([filled.central.id])
-        assert capsys.readouterr().out == f"{filled.central.id}: posted epsilon 9, delta 1e-6\n"
+    def test_closes_the_given_budgets(self, filled: Filled) -> None:
+        assert run(filled.central.id).output == f"{filled.central.id}: charged epsilon 9, delta 1e-6\n"
         assert filled.world.balance(filled.local.id).free_nano > 0
 
-        restored.main(["--all"])
-        assert capsys.readouterr().out.count(": posted epsilon ") == 2
+        assert run("--all").output.count(": charged epsilon ") == 2
         assert filled.world.balance(filled.local.id).free_nano == 0
 
-    @pytest.mark.parametrize(("arguments", "status"), [([], 2), (["ds_none"], "ds_none: no such ledger")])
-    def test_closes_none_by_accident(self, filled: Filled, arguments: list[str], status: object) -> None:
-        with pytest.raises(SystemExit) as ended:
-            restored.main(arguments)
-        assert ended.value.code == status
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ([], "either dataset ids"),
+            (["ds_x", "--all"], "either dataset ids"),
+            (["ds_x"], "ds_x: no such ledger"),
+        ],
+    )
+    def test_closes_no_budget_by_accident(self, filled: Filled, arguments: list[str], message: str) -> None:
+        result = run(*arguments)
+        assert result.exit_code != 0
+        assert message in result.output
         assert filled.world.balance(filled.central.id).free_nano > 0
+
+
+def run(*arguments: str) -> Result:
+    """Run `sfumato ledger close-after-restore`."""
+    return CliRunner().invoke(app, ["ledger", "close-after-restore", *arguments])

@@ -1,4 +1,4 @@
-"""The database: units of work that write or only read, identifiers, and a clean end."""
+"""The database: transactions, read-only sessions, identifiers, and closed connections."""
 
 import gc
 import re
@@ -7,21 +7,26 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from models import db, ledger, report
-from models.db import Database, canonical_json, is_migrated, migrate, new_id
-from models.tenant import Tenant
+from models import hash_chain
+from models.collection import report_log
+from models.database import engine
+from models.database.engine import Database
+from models.database.schema import is_migrated, migrate
+from models.database.types import canonical_json, new_id
+from models.ledger import ledger
+from models.tables.identity import Tenant
+from models.tables.ledger import LedgerEntry
+from tests.databases import on_postgresql, on_sqlite
 from tests.models.world import NOW, Thread
-
-SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 
 
 def add(database: Database, name: str) -> None:
@@ -34,27 +39,27 @@ def names(database: Database) -> set[str]:
         return set(session.execute(text("SELECT name FROM tenants")).scalars())
 
 
-class TestATransaction:
-    def test_is_kept_at_its_end_and_undone_by_any_exception(self, database: Database) -> None:
+class TestTransaction:
+    def test_commits_at_its_end_and_rolls_back_after_any_exception(self, database: Database) -> None:
         add(database, "kept")
         with pytest.raises(KeyboardInterrupt):
             interrupted(database)
 
         assert names(database) == {"kept"}
 
-    @SQLITE
-    def test_holds_the_one_write_lock_from_its_first_statement(self, database: Database) -> None:
+    @on_sqlite
+    def test_holds_the_write_lock_from_its_first_statement(self, database: Database) -> None:
         other = sqlite3.connect(str(database.engine.url.database), timeout=0, isolation_level=None)
         with closing(other), database.transaction() as session:
             session.execute(text("SELECT name FROM tenants"))
             with pytest.raises(sqlite3.OperationalError, match="locked"):
                 other.execute("BEGIN IMMEDIATE")
 
-    @SQLITE
-    def test_that_did_not_get_the_lock_leaves_every_connection_usable(
+    @on_sqlite
+    def test_without_the_write_lock_leaves_every_connection_usable(
         self, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(db, "_SQLITE_BUSY_MILLISECONDS", 10)
+        monkeypatch.setattr(engine, "_SQLITE_BUSY_MILLISECONDS", 10)
         impatient = Database(database.engine.url.render_as_string(), pool_size=1)
         with database.transaction() as session:
             session.execute(text("SELECT name FROM tenants"))
@@ -66,8 +71,8 @@ class TestATransaction:
         impatient.close()
         assert names(database) == {"in time"}
 
-    @SQLITE
-    def test_reaches_the_disk_and_overwrites_what_it_removes(self, database: Database) -> None:
+    @on_sqlite
+    def test_is_durable_and_overwrites_deleted_rows(self, database: Database) -> None:
         with database.transaction() as session:
             pragmas = {
                 name: session.execute(text(f"PRAGMA {name}")).scalar_one()
@@ -76,8 +81,8 @@ class TestATransaction:
 
         assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "secure_delete": 1}
 
-    @POSTGRES
-    def test_reads_what_is_committed_whatever_the_server_does_by_default(self, database: Database) -> None:
+    @on_postgresql
+    def test_is_read_committed_whatever_the_default_of_the_server(self, database: Database) -> None:
         strict = Database(
             database.engine.url.update_query_dict(
                 {"options": "-c default_transaction_isolation=serializable"}
@@ -100,7 +105,7 @@ def interrupted(database: Database) -> None:
 
 
 class TestReading:
-    def test_sees_one_state_while_others_write(self, database: Database) -> None:
+    def test_sees_one_snapshot(self, database: Database) -> None:
         add(database, "first")
         with database.reading() as session:
             before = session.execute(text("SELECT count(*) FROM tenants")).scalar_one()
@@ -114,9 +119,9 @@ class TestReading:
         with database.transaction() as session:
             session.add(Tenant(id=new_id("ten"), name="not yet", created_at=NOW))
             session.flush()
-            assert Thread(lambda: names(database)).outcome() == set()  # or both would wait for ever
+            assert Thread(lambda: names(database)).outcome() == set()  # does not wait for the writer
 
-    def test_is_refused_every_write_and_writing_goes_on_afterwards(self, database: Database) -> None:
+    def test_rejects_writes_and_leaves_the_connection_usable(self, database: Database) -> None:
         one = Database(database.engine.url.render_as_string(hide_password=False), pool_size=1)
         for _ in range(3):
             with pytest.raises(DBAPIError, match=r"read-?only"), one.reading() as session:
@@ -130,9 +135,23 @@ class TestReading:
         assert len(found) == 3
         assert "never" not in found
 
+    @on_sqlite
+    def test_sets_query_only_once_for_transactions_of_one_kind(self, database: Database) -> None:
+        """SQLite compiles all statements again after the PRAGMA, which takes as long as a group commit."""
+        one, statements = Database(database.engine.url.render_as_string(), pool_size=1), list[str]()
+        with one.engine.connect() as connection:
+            raw = connection.connection.driver_connection
+            assert isinstance(raw, sqlite3.Connection)
+            raw.set_trace_callback(statements.append)
+        for work in (names, names, lambda of: add(of, "x"), lambda of: add(of, "y"), names):
+            work(one)
+        one.close()
+
+        assert [each[-3:] for each in statements if "query_only" in each] == ["=ON", "OFF", "=ON"]
+
 
 def n_connections(url: str) -> int:
-    """Connections to this database that are open: of this process in SQLite, of anybody in PostgreSQL."""
+    """Return the number of open connections: of this process to SQLite, of all processes to PostgreSQL."""
     name = str(make_url(url).database)
     if url.startswith("sqlite"):
         return sum(opened.path.startswith(name) for opened in psutil.Process().open_files())
@@ -142,11 +161,11 @@ def n_connections(url: str) -> int:
     return int(row[0]) if row else 0
 
 
-@POSTGRES
-class TestAnIdleConnection:
+@on_postgresql
+class TestIdleConnection:
     @pytest.fixture
     def only(self, database: Database) -> Iterator[Database]:
-        """A database of one connection."""
+        """A database with one connection."""
         opened = Database(database.engine.url.render_as_string(hide_password=False), pool_size=1)
         yield opened
         opened.close()
@@ -156,10 +175,10 @@ class TestAnIdleConnection:
         with of.reading() as session:
             return int(session.execute(text("SELECT pg_backend_pid()")).scalar_one())
 
-    def test_that_its_server_ended_is_handed_to_nobody_however_new_it_is(
+    def test_is_replaced_after_the_server_closed_it(
         self, database: Database, only: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(db, "FRESH_SECONDS", 3600.0)
+        monkeypatch.setattr(engine, "FRESH_SECONDS", 3600.0)
         ended = self.server_process(only)
         with database.transaction() as session:
             session.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": ended})
@@ -167,27 +186,42 @@ class TestAnIdleConnection:
 
         assert self.server_process(only) != ended
 
-    def test_is_asked_whether_it_is_there_unless_it_was_in_use_a_moment_ago(
-        self, only: Database, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_is_validated_unless_it_was_used_recently(self, only: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         ping, asked = only.engine.dialect.do_ping, []
         monkeypatch.setattr(only.engine.dialect, "do_ping", lambda connection: asked.append(1) or ping(connection))
-        monkeypatch.setattr(db, "FRESH_SECONDS", 3600.0)
+        monkeypatch.setattr(engine, "FRESH_SECONDS", 3600.0)
         first = [self.server_process(only) for _ in range(3)]
         assert (len(set(first)), asked) == (1, [])
 
-        monkeypatch.setattr(db, "FRESH_SECONDS", 0.0)
+        monkeypatch.setattr(engine, "FRESH_SECONDS", 0.0)
         assert [self.server_process(only) for _ in range(2)] == first[:2]
         assert asked == [1, 1]
 
-    def test_that_does_not_answer_is_replaced(self, only: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_replaced_if_the_validation_fails(self, only: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         def away(_connection: object) -> bool:
             monkeypatch.undo()
             raise psycopg.OperationalError("gone")
 
         first = self.server_process(only)
-        monkeypatch.setattr(db, "FRESH_SECONDS", 0.0)
+        monkeypatch.setattr(engine, "FRESH_SECONDS", 0.0)
         monkeypatch.setattr(only.engine.dialect, "do_ping", away)
+        assert self.server_process(only) != first
+
+    def test_that_the_server_ended_is_replaced_before_the_driver_notices(
+        self, only: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Ended(psycopg.errors.IdleInTransactionSessionTimeout):
+            diag = SimpleNamespace(severity_nonlocalized="FATAL")  # type: ignore[assignment]
+
+        def end(*_: object) -> None:
+            raise Ended
+
+        first = self.server_process(only)
+        with monkeypatch.context() as patch:
+            patch.setattr(only.engine.dialect, "do_execute", end)
+            with pytest.raises(DBAPIError) as caught:
+                self.server_process(only)
+        assert engine.is_database_unavailable(caught.value)
         assert self.server_process(only) != first
 
 
@@ -202,8 +236,8 @@ def until_gone(database: Database, pid: int, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-class TestClosing:
-    def test_leaves_no_connection_open_even_after_reads_that_were_broken_off(self, database: Database) -> None:
+class TestClose:
+    def test_leaves_no_connection_open_after_interrupted_reads(self, database: Database) -> None:
         url = database.engine.url.render_as_string(hide_password=False)
         opened = Database(url, pool_size=2)
         assert is_migrated(opened)
@@ -212,15 +246,15 @@ class TestClosing:
             for i in range(3):
                 ledger.grant(session, "ds_x", 1, reference=str(i), actor="key", now=NOW)
         with opened.reading() as session:
-            assert next(ledger._entries(session, "ds_x")).seq == 1
-            assert next(report.batches(session, "rnd_x"), None) is None
+            assert next(hash_chain.read_all(session, select(LedgerEntry), LedgerEntry.seq)).seq == 1
+            assert next(report_log.batches(session, "rnd_x"), None) is None
         with pytest.raises(DBAPIError), opened.transaction() as session:
             session.execute(text("SELECT nonsense"))
         database.close()
         during = n_connections(url)
 
         opened.close()
-        gc.collect()  # what is still referred to by nobody but a cycle would warn here
+        gc.collect()  # an unclosed connection in a reference cycle warns here
 
         assert during > 0
         assert n_connections(url) == 0
@@ -236,34 +270,29 @@ class TestClosing:
         assert (tmp_path / "deep").stat().st_mode & 0o777 == 0o700
 
 
-class TestAnIdentifier:
-    def test_is_a_prefix_and_a_lower_case_ulid(self) -> None:
-        assert re.fullmatch(r"job_[0-9a-hjkmnp-tv-z]{26}", new_id("job"))
-
-    def test_sorts_by_time(self) -> None:
-        made = []
-        for _ in range(5):
-            made.append(new_id("x"))
-            time.sleep(0.002)
-
-        assert made == sorted(made)
-
-    def test_does_not_repeat(self) -> None:
-        assert len({new_id("x") for _ in range(10_000)}) == 10_000
-
-    def test_holds_the_time_in_its_first_ten_letters(self) -> None:
+class TestNewId:
+    def test_is_a_prefix_and_a_lower_case_ulid_with_its_time(self) -> None:
+        created = new_id("job")
+        assert re.fullmatch(r"job_[0-9a-hjkmnp-tv-z]{26}", created)
         alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
         value = 0
-        for letter in new_id("x")[2:12]:
+        for letter in created[4:14]:
             value = value * 32 + alphabet.index(letter)
-
         assert abs(value / 1000 - time.time()) < 60
+
+    def test_is_unique_and_sorts_by_time(self) -> None:
+        assert len({new_id("x") for _ in range(10_000)}) == 10_000
+        created = []
+        for _ in range(5):
+            created.append(new_id("x"))
+            time.sleep(0.002)
+        assert created == sorted(created)
 
 
 class TestCanonicalJson:
-    def test_is_the_same_bytes_for_the_same_value(self) -> None:
+    def test_has_the_same_bytes_for_the_same_value(self) -> None:
         assert canonical_json({"b": [1, 2.5, None], "a": "ä"}) == '{"a":"ä","b":[1,2.5,null]}'
 
-    def test_refuses_what_json_cannot_say(self) -> None:
+    def test_rejects_values_that_json_cannot_express(self) -> None:
         with pytest.raises(ValueError, match="JSON"):
             canonical_json(float("nan"))

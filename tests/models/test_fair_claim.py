@@ -1,4 +1,4 @@
-"""Claims go round the tenants: nobody waits for the flood of another, and quotas hold under races."""
+"""Claims serve tenants in turns: no tenant waits for the jobs of another, and quotas are never exceeded."""
 
 from collections import Counter
 
@@ -7,22 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, func, select
 
-from models import job, quota
-from models.db import Database
+from models.database.engine import Database
 from models.errors import LimitExceeded, NotFound
-from models.job import Claim, Job, JobState
-from models.quota import TenantQuota
-from models.result import Result
-from models.settings import Settings
-from models.tenant import Caller
-from sfumato.accounting import NANO
+from models.identity.caller import Caller
+from models.identity.tenants import LARGEST, limits, set_quotas
+from models.jobs import claims
+from models.jobs.claims import Claim
+from models.tables.identity import TenantQuota
+from models.tables.jobs import Job, JobState, Result
+from runtime.settings import Settings
+from sfumato.privacy.accounting import NANO
+from tests.databases import on_postgresql, on_sqlite
 from tests.models.world import LEASE, World, cancel, submit, succeed, together
-
-POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 
 
 class Tenants:
-    """Some tenants with a dataset each, told apart by a letter."""
+    """Some tenants with one dataset each; a letter names a tenant."""
 
     def __init__(self, world: World, names: str) -> None:
         self.world = world
@@ -51,17 +51,15 @@ class Tenants:
         return claimed[0]
 
     def finish(self, held: Claim) -> None:
-        with self.world.database.transaction() as session:
-            succeed(session, held)
+        self.world.write(succeed, held)
 
     def set_quota(self, name: str, **changes: int | None) -> None:
-        with self.world.database.transaction() as session:
-            quota.set_own(session, self.callers[name].tenant_id, dict(changes), now=self.world.now)
+        self.world.write(set_quotas, self.callers[name].tenant_id, dict(changes), now=self.world.now)
 
 
-class TestAFlood:
+class TestManyJobsOfOneTenant:
     @pytest.mark.parametrize("n_before", [0, 7])
-    def test_of_one_tenant_holds_up_another_by_one_claim_at_most(self, world: World, n_before: int) -> None:
+    def test_delay_another_tenant_by_at_most_one_claim(self, world: World, n_before: int) -> None:
         tenants = Tenants(world, "ab")
         tenants.submit("a", 40)
         for _ in range(n_before):
@@ -72,7 +70,7 @@ class TestAFlood:
 
         assert "b" in [tenants.next(), tenants.next()]
 
-    def test_does_not_do_so_either_where_its_jobs_run_on(self, world: World) -> None:
+    def test_delay_another_tenant_by_at_most_one_claim_if_they_keep_running(self, world: World) -> None:
         tenants = Tenants(world, "ab")
         tenants.submit("a", 20)
         assert [tenants.next() for _ in range(5)] == ["a"] * 5
@@ -80,7 +78,7 @@ class TestAFlood:
 
         assert [tenants.next() for _ in range(2)] == ["b", "b"]
 
-    def test_gives_each_the_same_share_by_one_worker_or_by_several(self, world: World) -> None:
+    def test_each_tenant_gets_the_same_share(self, world: World) -> None:
         tenants = Tenants(world, "abc")
         for name, n in (("a", 24), ("b", 10), ("c", 10)):
             tenants.submit(name, n)
@@ -96,33 +94,33 @@ class TestAFlood:
 
         assert max(served.values()) - min(served.values()) <= 2
 
-    def test_leaves_no_worker_idle_where_nobody_else_wants_it(self, world: World) -> None:
+    def test_use_all_workers_if_no_other_tenant_has_jobs(self, world: World) -> None:
         tenants = Tenants(world, "ab")
         tenants.submit("a", 4)
 
         assert [tenants.next() for _ in range(4)] == ["a"] * 4
         assert tenants.claim() is None
 
-    def test_of_resumed_jobs_takes_turns_like_one_of_new_ones(self, world: World) -> None:
+    def test_resumed_jobs_take_turns_like_new_ones(self, world: World) -> None:
         tenants = Tenants(world, "ab")
         tenants.submit("a", 3)
         for _ in range(3):
             tenants.next()
         tenants.submit("b", 2)
-        world.now += LEASE  # nobody runs any more
+        world.now += LEASE  # every lease has expired
 
         assert [tenants.next() for _ in range(4)] == ["b", "a", "b", "a"]
 
 
 def reference(waiting: dict[str, int], running: dict[str, int], turns: dict[str, int], caps: dict[str, int]) -> str:
-    """Whose turn it is, in plain words; empty for nobody's."""
+    """Return the tenant with the next turn, or an empty string."""
     may = [name for name in sorted(waiting) if waiting[name] and running[name] < caps.get(name, 1000)]
     return min(may, key=lambda name: (running[name], turns[name], name), default="")
 
 
-@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)  # the other has the same statements, and a race
-class TestWhoseTurnItIs:
-    def test_is_as_the_reference_has_it(self, database_url: str) -> None:
+@on_sqlite  # the other has the same statements, and a race
+class TestNextTenant:
+    def test_matches_the_reference(self, database_url: str) -> None:
         database = Database(database_url)
         acts = st.lists(st.sampled_from(["submit a", "submit b", "submit c", "claim", "claim", "end"]), max_size=20)
 
@@ -159,8 +157,8 @@ class TestWhoseTurnItIs:
         database.close()
 
 
-class TestARunningQuota:
-    def test_holds_however_many_claim_at_once(self, world: World) -> None:
+class TestRunningQuota:
+    def test_is_not_exceeded_by_concurrent_claims(self, world: World) -> None:
         tenants = Tenants(world, "ab")
         tenants.set_quota("a", max_running_jobs=2)
         tenants.submit("a", 8)
@@ -173,10 +171,10 @@ class TestARunningQuota:
         with world.database.reading() as session:
             counted = select(Job.tenant_id, func.count()).where(Job.state == JobState.RUNNING).group_by(Job.tenant_id)
             running = {tenant_id: n for tenant_id, n in session.execute(counted)}  # noqa: C416 - rows are no pairs to mypy
-            assert not job.is_any_waiting(session, now=world.now)  # and no idle worker asks in vain for ever
+            assert not claims.is_any_waiting(session, now=world.now)  # so idle workers stop polling
         assert running == {tenants.callers["a"].tenant_id: 2, tenants.callers["b"].tenant_id: 3}
 
-    def test_frees_its_place_as_a_job_ends_or_its_lease_lapses(self, world: World) -> None:
+    def test_is_free_again_after_a_job_or_its_lease_ends(self, world: World) -> None:
         tenants = Tenants(world, "a")
         tenants.set_quota("a", max_running_jobs=1)
         tenants.submit("a", 3)
@@ -190,7 +188,7 @@ class TestARunningQuota:
         world.now += LEASE
         assert tenants.next() == "a"
 
-    def test_does_not_keep_a_cancelled_job_from_its_end(self, world: World) -> None:
+    def test_does_not_delay_the_end_of_a_canceled_job(self, world: World) -> None:
         tenants = Tenants(world, "a")
         world.caller = tenants.callers["a"]
         tenants.set_quota("a", max_running_jobs=1)
@@ -203,66 +201,54 @@ class TestARunningQuota:
         assert world.job(suspended).state == JobState.CANCELED
 
 
-class TestATenantWithoutARow:
-    def test_of_a_process_of_before_is_served_at_the_second_look(self, world: World) -> None:
-        tenants = Tenants(world, "a")
-        tenants.submit("a")
-        with world.database.transaction() as session:
-            session.execute(delete(TenantQuota))
-        with world.database.reading() as session:
-            assert job.is_any_waiting(session, now=world.now)
-
-        assert [tenants.claim() is not None for _ in range(2)] == [False, True]
-
-
-class TestAtOnce:
-    @POSTGRES
-    def test_two_claims_go_to_two_tenants(self, world: World) -> None:
+class TestConcurrentClaims:
+    @on_postgresql
+    def test_serve_different_tenants(self, world: World) -> None:
         tenants = Tenants(world, "ab")
         tenants.submit("a", 5)
         tenants.submit("b", 5)
 
         with world.database.transaction() as session:  # a claim under way: of the first tenant
-            assert job.claim(session, now=world.now, lease_microseconds=LEASE, max_attempts=5) is not None
+            assert claims.claim(session, now=world.now, lease_microseconds=LEASE, max_attempts=5) is not None
             assert tenants.next() == "b"
 
 
-class TestAQuotaOfItsOwn:
-    def test_stands_in_the_place_of_a_setting_until_it_is_taken_back(self, world: World) -> None:
+@on_sqlite
+class TestTenantQuota:
+    def test_overrides_the_setting_until_it_is_removed(self, world: World) -> None:
         chosen = Settings(max_active_jobs=7)
         found = []
         for value in (2, None):
             Tenants(world, "a").set_quota("a", max_active_jobs=value)
-            with world.database.reading() as session:
-                found.append(quota.limits(session, world.new_caller("a").tenant_id, chosen).max_active_jobs)
+            found.append(world.read(limits, world.new_caller("a").tenant_id, chosen).max_active_jobs)
 
         assert found == [2, 7]
 
-    def test_is_nobody_elses(self, world: World) -> None:
+    def test_applies_to_its_tenant_only(self, world: World) -> None:
         tenants = Tenants(world, "ab")
         tenants.set_quota("a", max_datasets=1)
 
         with world.database.reading() as session:
-            held = [quota.limits(session, tenants.callers[name].tenant_id, Settings()).max_datasets for name in "ab"]
+            held = [limits(session, tenants.callers[name].tenant_id, Settings()).max_datasets for name in "ab"]
         assert held == [1, 10_000]
 
     @pytest.mark.parametrize(
         ("name", "value", "error"),
         [
             ("max_datasets", 0, LimitExceeded),
-            ("max_datasets", quota.LARGEST + 1, LimitExceeded),
+            ("max_datasets", LARGEST + 1, LimitExceeded),
             ("max_open_rounds", 65, LimitExceeded),
             ("max_running_jobs", 0, LimitExceeded),
             ("turn", 1, NotFound),
             ("max_nonsense", 1, NotFound),
         ],
     )
-    def test_is_refused_where_it_is_none(self, world: World, name: str, value: int, error: type[Exception]) -> None:
+    def test_invalid_quota_is_rejected(self, world: World, name: str, value: int, error: type[Exception]) -> None:
         tenants = Tenants(world, "a")
         with pytest.raises(error):
             tenants.set_quota("a", **{name: value})
 
-    def test_says_which_limit_it_is_and_what_to_do(self, world: World) -> None:
+    def test_error_names_the_limit_and_the_remedy(self, world: World) -> None:
         tenants = Tenants(world, "a")
-        with pytest.raises(LimitExceeded, match=r"3 unfinished jobs \(max_active_jobs\): wait for one to end, cancel"):
+        with pytest.raises(LimitExceeded, match=r"3 unfinished jobs \(max_active_jobs\): wait until one ends, cancel"):
             tenants.submit("a", 4, max_active_jobs=3)

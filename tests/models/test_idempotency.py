@@ -1,4 +1,4 @@
-"""Idempotency keys: a repeat is answered like the first, and does nothing."""
+"""Idempotency keys: a repeated request receives the stored response and has no effect."""
 
 import threading
 from typing import Any
@@ -6,18 +6,21 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from models import idempotency, ledger
 from models.errors import IdempotencyKeyReused
-from models.idempotency import KEEP_MICROSECONDS, Answer
+from models.jobs import idempotency
+from models.jobs.idempotency import KEEP_MICROSECONDS, StoredResponse
+from models.ledger import ledger
+from tests.databases import on_postgresql, on_sqlite
 from tests.models.world import NOW, Thread, World, rolled_back, together, wait_until_blocked
 
-POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 BODY, OTHER_BODY = b"a" * 32, b"b" * 32
-ANSWER = Answer(201, "/v1/datasets/ds_1/grants/led_1", b'{"granted":1}')
+ANSWER = StoredResponse(201, "/v1/datasets/ds_1/grants/led_1", b'{"granted":1}')
 
 
-def post(world: World, dataset_id: str, *, key: str = "key-1", fingerprint: bytes = BODY, now: int = NOW) -> Answer:
-    """What a route does: claim the key or repeat the answer, act, keep the answer."""
+def post(
+    world: World, dataset_id: str, *, key: str = "key-1", fingerprint: bytes = BODY, now: int = NOW
+) -> StoredResponse:
+    """Act like a route: claim the key or repeat the response, act, store the response."""
     with world.database.transaction() as session:
         earlier = idempotency.begin(session, world.caller.tenant_id, key, fingerprint, now=now)
         if earlier is not None:
@@ -32,8 +35,9 @@ def n_grants(world: World, dataset_id: str) -> int:
     return len(world.chain(dataset_id)) - 1
 
 
-class TestARepeat:
-    def test_is_answered_like_the_first_and_does_nothing(self, world: World) -> None:
+@on_sqlite
+class TestRepetition:
+    def test_returns_the_stored_response_without_effect(self, world: World) -> None:
         dataset_id = world.new_dataset().id
 
         answers = [post(world, dataset_id) for _ in range(3)]
@@ -41,7 +45,7 @@ class TestARepeat:
         assert answers == [ANSWER] * 3
         assert n_grants(world, dataset_id) == 1
 
-    def test_with_another_body_is_refused(self, world: World) -> None:
+    def test_with_another_body_is_rejected(self, world: World) -> None:
         dataset_id = world.new_dataset().id
         post(world, dataset_id)
 
@@ -51,7 +55,7 @@ class TestARepeat:
         assert post(world, dataset_id) == ANSWER
         assert n_grants(world, dataset_id) == 1
 
-    def test_under_another_key_or_of_another_tenant_is_a_request_of_its_own(self, world: World) -> None:
+    def test_under_another_key_or_tenant_is_a_new_request(self, world: World) -> None:
         dataset_id = world.new_dataset().id
         post(world, dataset_id)
         post(world, dataset_id, key="key-2", now=NOW + 1)
@@ -60,7 +64,7 @@ class TestARepeat:
 
         assert n_grants(world, dataset_id) == 3
 
-    def test_after_a_rollback_is_the_first(self, world: World) -> None:
+    def test_after_a_rollback_is_a_new_request(self, world: World) -> None:
         dataset_id = world.new_dataset().id
         with rolled_back(world.database) as session:
             assert idempotency.begin(session, world.caller.tenant_id, "key-1", OTHER_BODY, now=NOW) is None
@@ -81,8 +85,8 @@ class TestARepeat:
         assert counts == [1, 1, 2]
 
 
-class TestRepeatsAtOnce:
-    def test_one_acts_and_all_are_answered_alike(self, world: World) -> None:
+class TestConcurrentRepetition:
+    def test_one_has_an_effect_and_all_return_its_response(self, world: World) -> None:
         dataset_id = world.new_dataset().id
 
         answers = together([lambda: post(world, dataset_id)] * 8)
@@ -90,7 +94,7 @@ class TestRepeatsAtOnce:
         assert answers == [ANSWER] * 8
         assert n_grants(world, dataset_id) == 1
 
-    def test_of_two_bodies_one_is_served(self, world: World) -> None:
+    def test_one_of_two_bodies_is_accepted(self, world: World) -> None:
         dataset_id = world.new_dataset().id
 
         calls = [lambda body=body: post(world, dataset_id, fingerprint=body) for body in (BODY, OTHER_BODY) * 3]
@@ -100,12 +104,12 @@ class TestRepeatsAtOnce:
         assert sum(isinstance(answer, IdempotencyKeyReused) for answer in answers) == 3
         assert n_grants(world, dataset_id) == 1
 
-    @POSTGRES
+    @on_postgresql
     @pytest.mark.parametrize("fails", [True, False])
-    def test_a_repeat_waits_for_the_first_and_acts_where_that_one_failed(self, world: World, fails: bool) -> None:
+    def test_waits_for_the_first_request_and_runs_if_it_failed(self, world: World, fails: bool) -> None:
         dataset_id = world.new_dataset().id
         unit = rolled_back(world.database) if fails else world.database.transaction()
-        first = Answer(202, None, b"first")
+        first = StoredResponse(202, None, b"first")
         with unit as session:
             assert idempotency.begin(session, world.caller.tenant_id, "key-1", BODY, now=NOW) is None
             idempotency.finish(session, world.caller.tenant_id, "key-1", first)
@@ -115,8 +119,8 @@ class TestRepeatsAtOnce:
         assert repeat.outcome() == (ANSWER if fails else first)
         assert n_grants(world, dataset_id) == int(fails)
 
-    @POSTGRES
-    def test_a_repeat_whose_first_is_forgotten_under_its_eyes_is_the_first(
+    @on_postgresql
+    def test_is_a_new_request_if_the_response_expires_meanwhile(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         dataset_id = world.new_dataset().id
@@ -125,26 +129,24 @@ class TestRepeatsAtOnce:
 
         def get_after_the_sweep(self: Session, *arguments: Any, **options: Any) -> Any:
             if not seen:
-                with world.database.transaction() as session:
-                    idempotency.forget(session, now=NOW + KEEP_MICROSECONDS)
+                world.write(idempotency.delete_expired, now=NOW + KEEP_MICROSECONDS)
             seen.append(get(self, *arguments, **options))
             return seen[-1]
 
         monkeypatch.setattr(Session, "get", get_after_the_sweep)
-        with world.database.transaction() as session:
-            found = idempotency.begin(session, world.caller.tenant_id, "key-1", BODY, now=NOW + 1)
+        found = world.write(idempotency.begin, world.caller.tenant_id, "key-1", BODY, now=NOW + 1)
 
         assert (found, seen) == (None, [None])
 
 
-class TestForgetting:
-    def test_drops_what_is_a_day_old_and_nothing_else(self, world: World) -> None:
+@on_sqlite
+class TestExpiry:
+    def test_deletes_responses_older_than_a_day_only(self, world: World) -> None:
         dataset_id = world.new_dataset().id
         post(world, dataset_id, key="old")
         post(world, dataset_id, key="new", now=NOW + 1)
 
-        with world.database.transaction() as session:
-            idempotency.forget(session, now=NOW + KEEP_MICROSECONDS)
+        world.write(idempotency.delete_expired, now=NOW + KEEP_MICROSECONDS)
         post(world, dataset_id, key="old", now=NOW + 2)
         post(world, dataset_id, key="new", now=NOW + 2)
 

@@ -1,4 +1,4 @@
-"""Claims on jobs: one holder at a time, and transactions that do not wait in a circle."""
+"""Claims on jobs: one claim at a time, and no deadlocks."""
 
 import threading
 import time
@@ -11,33 +11,25 @@ import pytest
 from sqlalchemy import Select, text
 from sqlalchemy.orm import Session
 
-from models import job, ledger
-from models import round as rounds
-from models.db import SECOND
+from models.collection import rounds
+from models.database.types import SECOND
 from models.errors import NotFound, RoundClosed, StaleFence
-from models.job import Claim, Job, JobState
-from models.ledger import Balance, LedgerHead
-from models.round import Collect, RoundState
-from sfumato.accounting import NANO
-from tests.models.world import (
-    LEASE,
-    NOW,
-    Thread,
-    World,
-    cancel,
-    cost_of,
-    spec,
-    succeed,
-    together,
-    wait_until_blocked,
-)
+from models.jobs import claims, lifecycle
+from models.jobs.claims import Claim
+from models.ledger import ledger
+from models.ledger.ledger import Balance
+from models.tables.jobs import Job, JobState
+from models.tables.ledger import LedgerHead
+from models.tables.rounds import CollectionTarget, RoundState
+from sfumato.privacy.accounting import NANO
+from tests.databases import on_postgresql
+from tests.models.world import LEASE, NOW, Thread, World, cancel, cost_of, spec, succeed, together, wait_until_blocked
 
-POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 COST = cost_of(spec())
 
 
-class TestClaiming:
-    def test_takes_the_oldest_first(self, world: World) -> None:
+class TestClaim:
+    def test_takes_the_oldest_job(self, world: World) -> None:
         within = world.new_dataset(epsilon_nano=100 * NANO)
         ids = []
         for _ in range(4):
@@ -47,7 +39,7 @@ class TestClaiming:
         assert [world.claimed().job_id for _ in range(4)] == ids
         assert world.claim() is None
 
-    def test_passes_a_job_that_waits_for_devices(self, world: World) -> None:
+    def test_skips_a_job_with_an_open_round(self, world: World) -> None:
         within = world.new_dataset()
         world.submit(within)
         world.open_for(world.claimed())
@@ -56,7 +48,7 @@ class TestClaiming:
 
         assert world.claimed().job_id == second.id
 
-    def test_takes_a_job_whose_lease_lapsed_and_not_before(self, world: World) -> None:
+    def test_takes_a_job_after_its_lease_expired(self, world: World) -> None:
         queued = world.submit(world.new_dataset())
         world.claimed()
 
@@ -68,18 +60,17 @@ class TestClaiming:
         assert (early, late) == (None, Claim(queued.id, 2))
         assert world.job(queued.id).attempts == 2
 
-    def test_a_renewed_lease_counts_from_its_renewal(self, world: World) -> None:
+    def test_renewed_lease_counts_from_its_renewal(self, world: World) -> None:
         world.submit(world.new_dataset())
         held = world.claimed()
         world.now += LEASE - 1
-        with world.database.transaction() as session:
-            job.renew(session, held, now=world.now, lease_microseconds=LEASE)
+        world.write(claims.renew, held, now=world.now, lease_microseconds=LEASE)
 
         world.now += LEASE - 1
 
         assert world.claim() is None
 
-    def test_after_so_many_lost_workers_the_job_fails_and_the_next_is_taken(self, world: World) -> None:
+    def test_fails_a_job_after_too_many_lost_workers_and_takes_the_next(self, world: World) -> None:
         within = world.new_dataset()
         doomed = world.submit(within)
         for _ in range(3):
@@ -90,11 +81,11 @@ class TestClaiming:
         held = world.claim(max_attempts=3)
 
         found = world.job(doomed.id)
-        assert (found.state, found.error_code) == (JobState.FAILED, job.WORKER_LOST)
+        assert (found.state, found.error_code) == (JobState.FAILED, claims.WORKER_LOST)
         assert held == Claim(sound.id, 1)
         assert world.balance(within.id).reserved_nano == NANO
 
-    def test_every_lost_job_ends_in_the_end(self, world: World) -> None:
+    def test_every_lost_job_ends_eventually(self, world: World) -> None:
         within = world.new_dataset()
         lost = [world.submit(within).id for _ in range(3)]
         for _ in lost:
@@ -107,10 +98,9 @@ class TestClaiming:
         assert {world.job(job_id).state for job_id in lost} == {JobState.FAILED}
         assert world.balance(within.id).reserved_nano == 0
 
-    def test_an_idle_worker_sees_without_a_lock_whether_there_is_something_to_claim(self, world: World) -> None:
+    def test_idle_check_finds_claimable_jobs_without_locks(self, world: World) -> None:
         def sees_and_takes() -> tuple[bool, bool]:
-            with world.database.reading() as session:
-                seen = job.is_any_waiting(session, now=world.now)
+            seen = world.read(claims.is_any_waiting, now=world.now)
             return seen, world.claim() is not None
 
         found = [sees_and_takes()]
@@ -128,7 +118,7 @@ class TestClaiming:
         assert [seen for seen, _ in found] == [taken for _, taken in found]
         assert [seen for seen, _ in found] == [False, True, False, True, True, False, False, True]
 
-    def test_a_job_that_got_on_has_its_attempts_anew(self, world: World) -> None:
+    def test_progress_resets_the_attempts(self, world: World) -> None:
         queued = world.submit(world.new_dataset(), epsilon_nano=2 * NANO)
         world.claimed()
         world.now += LEASE
@@ -136,27 +126,27 @@ class TestClaiming:
 
         assert world.claim(max_attempts=1) == Claim(queued.id, 3)
 
-    def test_a_job_handed_back_is_free_at_once(self, world: World) -> None:
+    def test_requeued_job_can_be_claimed_at_once(self, world: World) -> None:
         queued = world.submit(world.new_dataset())
         counts = []
         for is_attempt in (True, False):
             held = world.claimed()
-            with world.database.transaction() as session:
-                job.hand_back(session, held, is_attempt=is_attempt, now=world.now)
+            world.write(lifecycle.requeue, held, is_attempt=is_attempt, now=world.now)
             counts.append(world.job(queued.id).attempts)
 
         assert counts == [1, 1]
         assert world.claimed().job_id == queued.id
 
-    def test_of_many_at_once_no_two_hold_one_fence(self, world: World) -> None:
+    def test_concurrent_claims_have_different_fences(self, world: World) -> None:
         within = world.new_dataset(epsilon_nano=1000 * NANO)
         ids = [world.submit(within).id for _ in range(6)]
 
         def work() -> list[Claim]:
             held = []
             for _ in range(8):
-                with world.database.transaction() as session:  # every lease has lapsed by the next claim
-                    claim = job.claim(session, now=NOW, lease_microseconds=0, max_attempts=10_000)
+                claim = world.write(
+                    claims.claim, now=NOW, lease_microseconds=0, max_attempts=10_000
+                )  # every lease has lapsed by the next claim
                 if claim is not None:
                     held.append(claim)
             return held
@@ -168,7 +158,7 @@ class TestClaiming:
             fences = sorted(claim.fence for claim in held if claim.job_id == job_id)
             assert fences == list(range(1, world.job(job_id).fence + 1))
 
-    def test_of_many_at_once_each_queued_job_goes_to_one(self, world: World) -> None:
+    def test_concurrent_claims_take_each_job_once(self, world: World) -> None:
         within = world.new_dataset(epsilon_nano=1000 * NANO)
         ids = {world.submit(within).id for _ in range(5)}
 
@@ -178,8 +168,8 @@ class TestClaiming:
         assert {claim.job_id for claim in taken} <= ids
         assert {claim.fence for claim in taken} == {1}
 
-    @POSTGRES
-    def test_passes_a_job_whose_row_somebody_holds(self, world: World) -> None:
+    @on_postgresql
+    def test_skips_a_locked_job(self, world: World) -> None:
         within = world.new_dataset()
         first = world.submit(within)
         time.sleep(0.002)
@@ -189,8 +179,8 @@ class TestClaiming:
             session.get_one(Job, first.id, with_for_update=True)
             assert world.claimed().job_id == second.id
 
-    @POSTGRES
-    def test_does_not_take_a_job_that_moved_on_to_another_round_meanwhile(
+    @on_postgresql
+    def test_does_not_take_a_job_that_opened_another_round_concurrently(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A statement sees the rounds as they were at its start, but the job's row as it is once it is locked."""
@@ -198,20 +188,20 @@ class TestClaiming:
         world.close(world.open_for(world.claimed(), lo=0, hi=0.5).id)
         lapsed = world.claimed()
         world.now += LEASE
-        oldest, calls = job._oldest, []
+        oldest, calls = claims._first, []
 
         def slow(session: Session, query: Select[Job], values: dict[str, Any]) -> Job | None:
             calls.append(threading.current_thread())
-            if isinstance(calls[-1], Thread) and calls.count(calls[-1]) == 2:  # the second looks for a job to take
+            if isinstance(calls[-1], Thread) and calls.count(calls[-1]) == 2:  # the second query selects a job to claim
                 query = query.where(text("(SELECT true FROM pg_advisory_xact_lock(1))"))
             return oldest(session, query, values)
 
-        monkeypatch.setattr(job, "_oldest", slow)
+        monkeypatch.setattr(claims, "_first", slow)
         with world.database.transaction() as session:
             session.execute(text("SELECT pg_advisory_xact_lock(1)"))
             claiming = Thread(world.claim)
             wait_until_blocked(world.database)
-            opened = world.open_for(lapsed, lo=0.5, hi=1)  # nobody has claimed the job from it yet
+            opened = world.open_for(lapsed, lo=0.5, hi=1)  # no worker has claimed the job again
 
         assert claiming.outcome() is None
         found = world.job(queued.id)
@@ -221,8 +211,8 @@ class TestClaiming:
 class TestLocks:
     """Transactions that meet wait for one another in one order, so none is ended by the database."""
 
-    @POSTGRES
-    def test_ending_a_datasets_jobs_and_a_worker_that_opens_a_round(self, world: World) -> None:
+    @on_postgresql
+    def test_cancel_all_and_a_worker_that_opens_a_round_do_not_deadlock(self, world: World) -> None:
         within = world.new_dataset(epsilon_nano=100 * NANO)
         world.submit(within)
         time.sleep(0.002)
@@ -231,24 +221,24 @@ class TestLocks:
         world.open_for(first)
 
         def end() -> None:
-            with world.database.transaction() as session:
-                job.cancel_all(session, within.id, now=NOW)
+            world.write(lifecycle.cancel_all, within.id, now=NOW)
 
         with world.database.transaction() as session:
-            held = job.held_job(session, second)
+            held = claims.load_claimed(session, second)
             ending = Thread(end)
             wait_until_blocked(world.database)
-            rounds.open_for_job(session, within, spec(), held.collect, job_id=held.id, actor=held.created_by, now=NOW)
-            job.suspend(session, second, now=NOW)
+            rounds.open_for_job(
+                session, within, spec(), held.collection_target, job_id=held.id, actor=held.created_by, now=NOW
+            )
+            lifecycle.wait_for_reports(session, second, now=NOW)
         ending.outcome()
 
         assert [world.job(held.job_id).state for held in (first, second)] == [JobState.CANCELED] * 2
-        with world.database.reading() as session:
-            assert {r.state for r in rounds.page(session, within.id, after="", limit=10)} == {RoundState.CLOSED}
+        assert {r.state for r in world.read(rounds.page, within.id, after="", limit=10)} == {RoundState.CLOSED}
         assert world.balance(within.id) == Balance(100 * NANO, 0, 2 * COST)
 
-    @POSTGRES
-    def test_two_claims_that_end_lost_jobs_of_two_datasets(self, world: World) -> None:
+    @on_postgresql
+    def test_two_claims_that_end_lost_jobs_do_not_deadlock(self, world: World) -> None:
         within = [world.new_dataset() for _ in range(2)]
         for each in (within[0], within[1], within[1], within[0]):
             world.submit(each)
@@ -265,7 +255,7 @@ class TestLocks:
         assert [each.outcome() for each in claiming] == [None, None]
         assert sum(world.balance(each.id).reserved_nano for each in within) == 2 * NANO
 
-    def test_everything_at_once_on_a_few_jobs_ends_every_job_and_breaks_nothing(self, world: World) -> None:
+    def test_concurrent_actions_on_a_few_jobs_end_every_job_consistently(self, world: World) -> None:
         within = [world.new_dataset(epsilon_nano=100 * NANO) for _ in range(2)]
         ids = [world.submit(each, epsilon_nano=2 * NANO).id for each in within for _ in range(4)]
 
@@ -280,26 +270,23 @@ class TestLocks:
                     ignoring(partial(advance, held))
 
         def advance(held: Claim) -> None:
-            with world.database.reading() as session:
-                n_rounds = len(rounds.of_job(session, held.job_id))
+            n_rounds = len(world.read(rounds.list_for_job, held.job_id))
             if n_rounds < 2:
-                world.open_for(held, lo=n_rounds / 2, hi=(n_rounds + 1) / 2, collect=Collect(3, 1, 3600))
+                world.open_for(held, lo=n_rounds / 2, hi=(n_rounds + 1) / 2, collect=CollectionTarget(3, 1, 3600))
             else:
-                with world.database.transaction() as session:
-                    succeed(session, held)
+                world.write(succeed, held)
 
         def send() -> None:
             for _ in range(12):
                 with world.database.reading() as session:
-                    open_ids = [r.id for each in within for r in rounds.open_rounds(session, each.id, now=NOW)]
+                    open_ids = [r.id for each in within for r in rounds.list_open(session, each.id, now=NOW)]
                 with world.database.transaction() as session:
                     for round_id in sorted(open_ids):
                         ignoring(partial(rounds.receive, session, round_id, 1, b"r", now=NOW))
 
         def sweep() -> None:
             for turn in range(12):
-                with world.database.transaction() as session:
-                    rounds.close_due(session, now=NOW + 3600 * SECOND if turn == 6 else NOW)
+                world.write(rounds.close_due, now=NOW + 3600 * SECOND if turn == 6 else NOW)
                 time.sleep(0.01)
 
         def cancel_some() -> None:
@@ -311,8 +298,7 @@ class TestLocks:
 
         assert outcomes == [None] * 6
         for each in within:
-            with world.database.transaction() as session:
-                job.cancel_all(session, each.id, now=NOW)
+            world.write(lifecycle.cancel_all, each.id, now=NOW)
         world.now += LEASE
         for _ in ids:
             world.claim()

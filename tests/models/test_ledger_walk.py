@@ -1,4 +1,4 @@
-"""The audit's walks of the ledger, over both databases, and a job's charges in any order that hypothesis thinks of."""
+"""The audit's walks of the ledger on both databases, and jobs with actions in any order."""
 
 from itertools import count
 
@@ -10,179 +10,183 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from numpy.typing import NDArray
 from sqlalchemy.exc import DBAPIError
 
-from audit import ledger as audited
-from audit import ledger_chain, ledger_jobs
-from audit.check import Effort, Setting
-from audit.ledger_chain import SEEN_BY_THE_SERVICE, SEEN_FROM_OUTSIDE, chain_of, faults
-from audit.ledger_jobs import LEASE, JobWalk, Work
-from audit.planted.ledger import epsilon_alone, one_name
-from models import job as jobs
-from models.db import Database
+from audit.checks.check import Effort, Setting
+from audit.ledger import chain as ledger_chain
+from audit.ledger import jobs as ledger_jobs
+from audit.ledger import walks
+from audit.ledger.chain import DETECTED_BY_AUDITOR, DETECTED_BY_SERVICE, find_faults, make_history
+from audit.ledger.jobs import LEASE, JobWalk, WorkerActions
+from audit.planted.ledger import charge_epsilon_only, charge_job_once
+from models.database.engine import Database
+from models.jobs import lifecycle
+
+
+@pytest.fixture
+def database_kind() -> str:
+    """Return SQLite only: these tests check rules that do not depend on the database."""
+    return "sqlite"
+
 
 SETTING = Setting(Effort.QUICK, 11)
 WORDS = st.lists(st.integers(0, 2**64 - 1), max_size=6)
-UNHURRIED = settings(
+SLOW_SETTINGS = settings(
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
 
-class Given:
-    """Words that hypothesis chose, then zeros: an entropy that shrinks."""
+class GivenWords:
+    """Entropy that returns the words chosen by hypothesis, then zeros."""
 
-    def __init__(self, chosen: list[int]) -> None:
-        self._chosen = chosen
+    def __init__(self, words_left: list[int]) -> None:
+        self._words = words_left
 
     def words(self, n: int) -> NDArray[np.uint64]:
-        drawn, self._chosen = self._chosen[:n], self._chosen[n:]
-        return np.array(drawn + [0] * (n - len(drawn)), dtype=np.uint64)
+        first, self._words = self._words[:n], self._words[n:]
+        return np.array(first + [0] * (n - len(first)), dtype=np.uint64)
 
 
 class JobMachine(RuleBasedStateMachine):
-    """Jobs submitted, claimed, worked on, lost and ended in any order; after each step, the audit's comparison."""
+    """Jobs with actions in any order; the audit compares the ledger after each step."""
 
     database: Database  # set by the test
-    work = Work()
+    actions = WorkerActions()
     numbers = count()
 
     @initialize()
-    def begin(self) -> None:
-        self.walk = JobWalk(self.database, Given([]), self.work, f"machine {next(self.numbers)}")
+    def start(self) -> None:
+        self.walk = JobWalk(self.database, GivenWords([]), self.actions, f"machine {next(self.numbers)}")
 
     @rule(words=WORDS)
     def submit(self, words: list[int]) -> None:
-        self._do(self.walk.submit, words)
+        self._run(self.walk.submit, words)
 
     @rule()
     def claim(self) -> None:
         self.walk.claim()
 
     @rule(words=WORDS)
-    def draw(self, words: list[int]) -> None:
-        self._do(self.walk.draw, words)
+    def charge_next(self, words: list[int]) -> None:
+        self._run(self.walk.charge_next, words)
 
     @rule(words=WORDS)
-    def draw_once_more(self, words: list[int]) -> None:
-        self._do(self.walk.draw, words)
+    def charge_another(self, words: list[int]) -> None:
+        self._run(self.walk.charge_next, words)
 
     @rule(words=WORDS)
     def close_rounds(self, words: list[int]) -> None:
-        self._do(self.walk.close, words)
+        self._run(self.walk.close, words)
 
     @rule(words=WORDS)
-    def run_again(self, words: list[int]) -> None:
-        self._do(self.walk.repeat, words)
+    def rerun(self, words: list[int]) -> None:
+        self._run(self.walk.rerun, words)
 
     @rule(words=WORDS)
-    def crash_before_the_commit(self, words: list[int]) -> None:
-        self._do(self.walk.crash, words)
+    def crash(self, words: list[int]) -> None:
+        self._run(self.walk.crash, words)
 
     @rule(words=WORDS)
-    def keep_an_answer(self, words: list[int]) -> None:
-        self._do(self.walk.keep, words)
+    def keep(self, words: list[int]) -> None:
+        self._run(self.walk.keep, words)
 
     @rule(words=WORDS)
     def fail(self, words: list[int]) -> None:
-        self._do(self.walk.fail, words)
+        self._run(self.walk.fail, words)
 
     @rule(words=WORDS)
     def succeed(self, words: list[int]) -> None:
-        self._do(self.walk.succeed, words)
+        self._run(self.walk.succeed, words)
 
     @rule()
     def cancel(self) -> None:
         self.walk.cancel()
 
     @rule()
-    def lose_every_lease(self) -> None:
-        self.walk.lapse()
+    def expire_leases(self) -> None:
+        self.walk.expire_leases()
 
     @invariant()
-    def what_was_drawn_is_posted(self) -> None:
+    def ledger_is_correct(self) -> None:
         self.walk.compare()
         assert self.walk.fault == ""
 
     def teardown(self) -> None:
-        """Every job ends, so that the next machine claims its own; by then nothing is held."""
+        """End every job, so that the next machine claims its own. No reservation remains."""
         with self.database.transaction() as session:
             for dataset_id in self.walk.dataset_ids.values():
-                jobs.cancel_all(session, dataset_id, now=self.database.clock())
+                lifecycle.cancel_all(session, dataset_id, now=self.database.clock())
         for _ in self.walk.jobs:
-            self.walk.claim(later=1000 * LEASE)
+            self.walk.claim(delay=1000 * LEASE)
         self.walk.compare()
         assert self.walk.fault == ""
 
-    def _do(self, step, words: list[int]) -> None:
-        self.walk.entropy = Given(words)
+    def _run(self, step, words: list[int]) -> None:
+        self.walk.entropy = GivenWords(words)
         step()
 
 
 class TestJobs:
     @pytest.mark.slow
-    @pytest.mark.ci
-    def test_whatever_becomes_of_a_job_what_was_drawn_is_posted(self, database: Database) -> None:
+    def test_charges_are_correct_for_any_sequence_of_actions(self, database: Database) -> None:
         class Machine(JobMachine):
             pass
 
         Machine.database = database
-        run_state_machine_as_test(Machine, settings=settings(UNHURRIED, max_examples=8, stateful_step_count=25))
+        run_state_machine_as_test(Machine, settings=settings(SLOW_SETTINGS, max_examples=8, stateful_step_count=25))
 
-    @pytest.mark.parametrize("charge", [one_name, epsilon_alone], ids=lambda charge: charge.__name__)
-    def test_the_machine_notices_a_charge_that_falls_short(self, database: Database, charge) -> None:
+    @pytest.mark.parametrize("charge", [charge_job_once, charge_epsilon_only], ids=lambda charge: charge.__name__)
+    def test_the_machine_detects_a_missing_charge(self, database: Database, charge) -> None:
         class Machine(JobMachine):
-            work = Work(charge=charge)
+            actions = WorkerActions(charge=charge)
 
         Machine.database = database
         machine = Machine()
-        machine.begin()
-        machine.submit([1 << 63] * 4)  # over records, with delta, for three questions
+        machine.start()
+        machine.submit([1 << 63] * 4)  # a central job with delta and three queries
         machine.claim()
-        machine.what_was_drawn_is_posted()
-        machine.draw([])
-        machine.draw([])
-        with pytest.raises(AssertionError, match="holds something else"):
-            machine.what_was_drawn_is_posted()
+        machine.ledger_is_correct()
+        machine.charge_next([])
+        machine.charge_next([])
+        with pytest.raises(AssertionError, match="has a reservation other than"):
+            machine.ledger_is_correct()
 
     @pytest.mark.slow
-    @pytest.mark.ci
     def test_the_audits_walk_finds_no_fault(self, database: Database) -> None:
-        finding = ledger_jobs.walked(database, SETTING, 120, Work())
+        finding = ledger_jobs.run_walks(database, SETTING, 120, WorkerActions())
         assert finding.holds, finding.why
 
 
 class TestCharges:
     @pytest.mark.slow
-    @pytest.mark.ci
     def test_the_audits_walk_finds_no_fault(self, database: Database) -> None:
-        found = audited.walked(database, SETTING, 150)
-        assert [finding.why for finding in found] == [""] * 3
+        findings = walks.run_walks(database, SETTING, 150)
+        assert [finding.why for finding in findings] == [""] * 3
 
-    def test_writers_at_once_never_overspend(self, database: Database) -> None:
-        (finding,) = audited.at_once(database, SETTING)
+    def test_concurrent_charges_never_overspend(self, database: Database) -> None:
+        (finding,) = walks.check_concurrent_charges(database, SETTING)
         assert finding.holds, finding.why
-        assert finding.trials == audited.MEETINGS * audited.WRITERS
+        assert finding.trials == walks.N_CONCURRENT_TRIALS * walks.N_WRITERS
 
 
 class TestTampering:
     @pytest.mark.slow
-    @pytest.mark.ci
-    def test_whatever_is_done_to_history_is_seen(self, database: Database) -> None:
-        chain = chain_of(database, SETTING, "ds_tampered")
+    def test_all_tampering_is_detected(self, database: Database) -> None:
+        chain = make_history(database, SETTING, "ds_tampered")
 
-        @given(st.sampled_from(SEEN_FROM_OUTSIDE), WORDS, st.booleans())
-        @settings(UNHURRIED, max_examples=60)
-        def look(tamper: ledger_chain.Tamper, words: list[int], with_end: bool) -> None:
-            entries = tamper(chain.entries, Given(words))
-            if with_end and entries[: len(chain.entries)] == chain.entries:
-                return  # what goes on from the end is no tampering
+        @given(st.sampled_from(DETECTED_BY_AUDITOR), WORDS, st.booleans())
+        @settings(SLOW_SETTINGS, max_examples=60)
+        def check(tamper: ledger_chain.Tamper, words: list[int], with_head: bool) -> None:
+            entries = tamper(chain.entries, GivenWords(words))
+            if with_head and entries[: len(chain.entries)] == chain.entries:
+                return  # entries after the head do not change the history
             try:
-                seen = list(faults(database, chain, entries, with_end=with_end))
+                detected = list(find_faults(database, chain, entries, with_head=with_head))
             except DBAPIError:
-                return  # the database itself takes no such entry
-            assert seen
-            if tamper in SEEN_BY_THE_SERVICE and not with_end:
-                assert seen[0].startswith("the service: ")
+                return  # the database rejects the entry
+            assert detected
+            if tamper in DETECTED_BY_SERVICE and not with_head:
+                assert detected[0].startswith("the service: ")
 
-        look()
-        assert list(faults(database, chain, chain.entries, with_end=True)) == []  # and it was all undone
+        check()
+        assert list(find_faults(database, chain, chain.entries, with_head=True)) == []  # all changes were rolled back

@@ -1,5 +1,6 @@
-"""Migrations: from nothing to the very tables the code declares, by one process at a time."""
+"""Migrations produce the declared tables, and run in one process at a time."""
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -8,24 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
-from models.db import Base, Database, SchemaInUse, _alembic, is_migrated, migrate
-from service.cli import app
+from models.database.engine import Database
+from models.database.schema import SchemaInUse, is_migrated, migrate
+from models.database.types import Base
+from service.cli.main import app
+from tests.databases import on_postgresql, on_sqlite
 
-POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 REPOSITORY = Path(__file__).parents[2]
 OBVIOUS = {"id", "name", "tenant_id", "dataset_id", "round_id", "job_id", "webhook_id", "n_reports", "state"}
 OBVIOUS |= {"closed_at", "tallied_at", "finished_at", "error_code", "location"}
 
 
-class TestMigrating:
-    def test_an_empty_database_gives_the_tables_the_code_declares(self, empty_database_url: str) -> None:
+class TestMigration:
+    def test_of_an_empty_database_creates_the_declared_tables(self, empty_database_url: str) -> None:
         database = Database(empty_database_url)
         before = is_migrated(database)
 
@@ -53,7 +55,7 @@ class TestMigrating:
             assert session.execute(text("SELECT name FROM tenants")).scalars().all() == ["kept"]
         database.close()
 
-    def test_that_fails_half_way_leaves_the_database_as_it_was(self, empty_database_url: str) -> None:
+    def test_failure_changes_nothing(self, empty_database_url: str) -> None:
         database = Database(empty_database_url)
         with database.transaction() as session:
             session.execute(text("CREATE TABLE report_batches (in_the_way INTEGER)"))
@@ -65,10 +67,10 @@ class TestMigrating:
         assert not is_migrated(database)
         database.close()
 
-    def test_by_two_processes_at_once_is_done_by_one(self, empty_database_url: str) -> None:
+    def test_runs_once_if_two_processes_migrate(self, empty_database_url: str) -> None:
         script = (
             "import sys\n"
-            "from models.db import migrate\n"
+            "from models.database.schema import migrate\n"
             "print('ready', flush=True); sys.stdin.readline(); migrate(sys.argv[1])\n"
         )
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -85,8 +87,8 @@ class TestMigrating:
         assert is_migrated(database)
         database.close()
 
-    @POSTGRES
-    def test_waits_for_another_longer_than_it_would_for_a_table(self, empty_database_url: str) -> None:
+    @on_postgresql
+    def test_waits_for_another_migration_beyond_the_lock_timeout(self, empty_database_url: str) -> None:
         database = Database(empty_database_url)
         migrating = threading.Thread(target=migrate, args=[empty_database_url])
         with database.transaction() as session:
@@ -100,58 +102,65 @@ class TestMigrating:
         database.close()
 
 
-class TestMigratingUnderWork:
-    @POSTGRES
-    def test_gives_up_on_a_table_somebody_holds_and_succeeds_afterwards(self, empty_database_url: str) -> None:
-        database = Database(empty_database_url)
-        config = _alembic(empty_database_url)
-        config.attributes["engine"] = database.engine
-        command.upgrade(config, "0002")
-        before = columns(database)
+class TestMigrationUnderLoad:
+    """A later migration, on tables that other transactions use."""
+
+    @pytest.fixture
+    def later(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Add a revision that changes the table `jobs`."""
+        scripts = tmp_path / "migrations"
+        shutil.copytree(REPOSITORY / "migrations", scripts)
+        (scripts / "versions" / "later.py").write_text(
+            "import sqlalchemy as sa\nfrom alembic import op\n"
+            'revision, down_revision, branch_labels, depends_on = "later", "0001", None, None\n'
+            'def upgrade():\n    op.add_column("jobs", sa.Column("later", sa.Integer()))\n'
+        )
+        monkeypatch.setattr("models.database.schema.files", lambda _: scripts)
+
+    @on_postgresql
+    def test_times_out_on_a_locked_table_and_succeeds_afterwards(
+        self, database_url: str, later: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        database = Database(database_url)
         with database.reading() as long_query:
-            long_query.execute(
-                text("SET LOCAL idle_in_transaction_session_timeout = '120s'")
-            )  # no migration waits for ever
             long_query.execute(text("SELECT count(*) FROM jobs"))
 
             with pytest.raises(SchemaInUse, match="nothing was changed, try again"):
-                migrate(empty_database_url)
+                migrate(database_url)
 
-            assert columns(database) == before
+            assert "later" not in columns(database, "jobs")
             assert not is_migrated(database)
-            with database.transaction() as session:  # and nobody waits behind it
+            with database.transaction() as session:  # no transaction waits behind the migration
                 session.execute(text("SET LOCAL lock_timeout = '1s'"))
                 session.execute(text("LOCK TABLE jobs IN ROW EXCLUSIVE MODE"))
 
-        migrate(empty_database_url)
+        migrate(database_url)
+        assert "later" in columns(database, "jobs")
         assert is_migrated(database)
         database.close()
 
-    @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-    def test_that_gave_up_is_said_in_a_sentence(self, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("models.db._SQLITE_BUSY_MILLISECONDS", 50)
-        monkeypatch.setenv("SFUMATO_DATABASE_URL", empty_database_url)
-        database = Database(empty_database_url)
-        config = _alembic(empty_database_url)
-        config.attributes["engine"] = database.engine
-        command.upgrade(config, "0002")
+    @on_sqlite
+    def test_command_explains_the_timeout(
+        self, database_url: str, later: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("models.database.engine._SQLITE_BUSY_MILLISECONDS", 50)
+        monkeypatch.setenv("SFUMATO_DATABASE_URL", database_url)
+        database = Database(database_url)
         with database.transaction() as session:
             session.execute(text("UPDATE jobs SET state = 'queued'"))
-            refused = CliRunner().invoke(app, ["migrate"])
+            rejected = CliRunner().invoke(app, ["migrate"])
         accepted = CliRunner().invoke(app, ["migrate"])
 
-        assert (refused.exit_code, accepted.exit_code) == (1, 0)
-        assert "nothing was changed, try again" in refused.output
+        assert (rejected.exit_code, accepted.exit_code) == (1, 0)
+        assert "nothing was changed, try again" in rejected.output
         database.close()
 
 
-def columns(database: Database) -> dict[str, list[str]]:
-    """By table."""
-    found = inspect(database.engine)
-    return {table: [column["name"] for column in found.get_columns(table)] for table in found.get_table_names()}
+def columns(database: Database, table: str) -> list[str]:
+    return [column["name"] for column in inspect(database.engine).get_columns(table)]
 
 
-class TestTheTables:
+class TestTables:
     def test_every_column_has_a_comment_or_an_obvious_name(self) -> None:
         silent = [
             f"{table.name}.{column.name}"

@@ -8,12 +8,12 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select, update
 
-from models import record
-from models.dataset import Dataset
+from models.encryption import Keyring
 from models.errors import LimitExceeded, RecordsKeyMissing, RecordsUnreadable
-from models.record import Counts, RecordSegment, Users
-from models.record_key import RecordKey
-from models.sealing import Keyring
+from models.records import records
+from models.records.records import RecordCounts, UserCounts
+from models.tables.datasets import Dataset, RecordKey, RecordSegment
+from tests.databases import on_sqlite
 from tests.models.records import MANY, RING, begin, central, counts, load, some, store, upload
 from tests.models.world import World, rolled_back, together
 
@@ -31,7 +31,7 @@ class TestRecords:
         assert max_per_user == 1
 
     def test_of_one_upload_take_several_segments(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(record, "SEGMENT_BYTES", 600)
+        monkeypatch.setattr(records, "SEGMENT_BYTES", 600)
         within, points = central(world), some(1000)
         made = begin(world, within)
         for at in range(0, 1000, 70):
@@ -40,13 +40,13 @@ class TestRecords:
 
         assert len(made.segments) == 8
         assert load(world, within).points.tolist() == points.tolist()
-        assert counts(world, within) == Counts(1000, 1, 1)
+        assert counts(world, within) == RecordCounts(1000, 1, 1)
         assert made.n_bytes == 1000 * 6 + 8 * 28
 
     def test_of_a_dataset_without_any_are_none(self, world: World) -> None:
         for within in (central(world), central(world, user_feature="who")):
             assert load(world, within).points.shape == (0, 2)
-            assert counts(world, within) == Counts(0, 0, 0)
+            assert counts(world, within) == RecordCounts(0, 0, 0)
 
     def test_are_counted_by_dataset(self, world: World) -> None:
         first, second = central(world), central(world)
@@ -54,8 +54,8 @@ class TestRecords:
         upload(world, first, some(7), n_clipped=1)
         upload(world, second, some(1))
 
-        assert counts(world, first) == Counts(12, 2, 3)
-        assert counts(world, second) == Counts(1, 1, 0)
+        assert counts(world, first) == RecordCounts(12, 2, 3)
+        assert counts(world, second) == RecordCounts(1, 1, 0)
 
     def test_stay_within_the_limit_exactly(self, world: World) -> None:
         within = central(world)
@@ -63,7 +63,7 @@ class TestRecords:
         over, fitting = begin(world, within), begin(world, within)
         over.add(some(6), None, 0)
         fitting.add(some(5), None, 0)
-        with pytest.raises(LimitExceeded, match="takes 10 records"):
+        with pytest.raises(LimitExceeded, match="at most 10 records"):
             store(world, over, max_records=10)
         store(world, fitting, max_records=10)
 
@@ -74,9 +74,9 @@ class TestRecords:
         made = begin(world, within)
         made.add(some(5), None, 0)
         with rolled_back(world.database) as session:
-            record.append(session, made, max_records=MANY)
+            records.append(session, made, max_records=MANY)
 
-        assert counts(world, within) == Counts(0, 0, 0)
+        assert counts(world, within) == RecordCounts(0, 0, 0)
 
     def test_need_the_master_key_that_sealed_them(self, world: World) -> None:
         within = central(world)
@@ -85,10 +85,11 @@ class TestRecords:
             load(world, within, Keyring((bytes(32),)))
 
 
+@on_sqlite
 class TestSealedSegments:
     @pytest.fixture
     def within(self, world: World, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-        monkeypatch.setattr(record, "SEGMENT_BYTES", 60)
+        monkeypatch.setattr(records, "SEGMENT_BYTES", 60)
         within = central(world)
         for n in (20, 20):
             made = begin(world, within)
@@ -145,6 +146,7 @@ class TestSealedSegments:
         assert lengths == set()
 
 
+@on_sqlite
 class TestParts:
     @pytest.mark.parametrize("limits", [{}, {"user_feature": "who", "max_records_per_user": 2}])
     @pytest.mark.parametrize("n_parts", [1, 2, 3, 7])
@@ -154,16 +156,16 @@ class TestParts:
             upload(world, within, some(n), [f"user {i % 3}".encode() for i in range(n)] if limits else None)
 
         with world.database.reading() as session:
-            parts = [record.load(session, within.id, RING, part=part, n_parts=n_parts) for part in range(n_parts)]
-            before = record.digest(session, within.id)
+            parts = [records.load(session, within.id, RING, part=part, n_parts=n_parts) for part in range(n_parts)]
+            before = records.digest(session, within.id)
 
         assert np.concatenate([part.points for part in parts]).tolist() == load(world, within).points.tolist()
         assert {part.max_per_user for part in parts} == {limits.get("max_records_per_user", 1)}
         upload(world, within, some(1), [b"user 1"] if limits else None)
-        with world.database.reading() as session:
-            assert record.digest(session, within.id) != before
+        assert world.read(records.digest, within.id) != before
 
 
+@on_sqlite
 class TestUsers:
     def test_have_their_first_records_used_and_no_more(self, world: World) -> None:
         within = central(world, user_feature="who", max_records_per_user=2)
@@ -175,15 +177,15 @@ class TestUsers:
         assert points[:, 0].tolist() == [1, 2, 3, 5, 6]
         assert max_per_user == 2
         with world.database.reading() as session:
-            assert record.count_users(session, session.get_one(Dataset, within.id), RING) == Users(3, 5)
+            assert records.count_users(session, session.get_one(Dataset, within.id), RING) == UserCounts(3, 5)
 
     @pytest.mark.parametrize("part_records", [50, 1])  # the latter means as many parts as there may be
     def test_are_bounded_whatever_others_have(
         self, world: World, monkeypatch: pytest.MonkeyPatch, part_records: int
     ) -> None:
         """One user's records replaced: the others' points stay, and at most m change."""
-        monkeypatch.setattr(record, "_PART_RECORDS", part_records)
-        monkeypatch.setattr(record, "SEGMENT_BYTES", 500)
+        monkeypatch.setattr(records, "_PART_RECORDS", part_records)
+        monkeypatch.setattr(records, "SEGMENT_BYTES", 500)
         chance = np.random.default_rng(7)
         users = chance.integers(0, 60, 700)
         points = some(700)
@@ -211,7 +213,7 @@ class TestUsers:
         for within in (central(world, user_feature="who"), central(world, user_feature="who")):
             upload(world, within, some(3), [b"anna", b"berta", b"anna"])
             with world.database.reading() as session:
-                names.append(record._pseudonyms(session, session.get_one(Dataset, within.id), RING))
+                names.append(records._pseudonyms(session, session.get_one(Dataset, within.id), RING))
         first, second = names
         assert first[0].tolist() == first[2].tolist() != first[1].tolist()
         assert not set(first.ravel().tolist()) & set(second.ravel().tolist())
@@ -220,7 +222,7 @@ class TestUsers:
         n = 300_000
         within = central(world, user_feature="who", max_records_per_user=2)
         upload(world, within, some(n), [b"%d" % (row // 3) for row in range(n)])
-        load(world, central(world))  # what is imported once
+        load(world, central(world))  # imports the modules that are loaded once
         tracemalloc.start()
         points, _ = load(world, within)
         _, peak = tracemalloc.get_traced_memory()
@@ -234,6 +236,6 @@ class TestAtOnce:
         within = central(world)
         outcomes = together([lambda n=n: upload(world, within, some(n)) for n in range(1, 9)])
         assert not [each for each in outcomes if isinstance(each, Exception)]
-        assert counts(world, within) == Counts(36, 8, 0)
+        assert counts(world, within) == RecordCounts(36, 8, 0)
         assert len({each.key.records for each in outcomes}) == 1
         assert len(load(world, within).points) == 36

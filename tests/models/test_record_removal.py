@@ -5,24 +5,20 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from models import dataset as datasets
-from models import record, removal
-from models.dataset import Dataset
-from models.db import Database
+from models import datasets, maintenance
+from models.database.engine import Database
 from models.errors import Conflict, NotFound
-from models.record import Counts, RecordSegment
-from models.record_key import RecordKey
+from models.records import records
+from models.records.records import RecordCounts
+from models.tables.datasets import Dataset, RecordKey, RecordSegment
+from tests.databases import on_postgresql, on_sqlite
 from tests.models.records import MANY, begin, central, counts, load, some, store, upload
 from tests.models.world import NOW, Thread, World, wait_until_blocked
-
-POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
-SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 
 
 class TestDeleting:
     def drop(self, world: World, within: Dataset) -> None:
-        with world.database.transaction() as session:
-            removal.remove_records(session, world.caller, within.id, now=NOW)
+        world.write(maintenance.delete_records, world.caller, within.id, now=NOW)
 
     def test_takes_records_and_key_and_leaves_the_dataset_and_its_ledger(self, world: World) -> None:
         within, other = central(world), central(world)
@@ -33,7 +29,7 @@ class TestDeleting:
         self.drop(world, within)
         self.drop(world, within)  # again changes nothing
 
-        assert (counts(world, within), load(world, within).points.shape) == (Counts(0, 0, 0), (0, 2))
+        assert (counts(world, within), load(world, within).points.shape) == (RecordCounts(0, 0, 0), (0, 2))
         with world.database.reading() as session:
             assert session.get(RecordKey, within.id) is None
             assert session.get(RecordKey, other.id) is not None
@@ -52,8 +48,7 @@ class TestDeleting:
     def test_of_the_dataset_takes_them_along(self, world: World) -> None:
         within = central(world)
         upload(world, within, some(5))
-        with world.database.transaction() as session:
-            removal.remove(session, world.caller, within.id, now=NOW)
+        world.write(maintenance.delete_dataset, world.caller, within.id, now=NOW)
         with world.database.reading() as session:
             assert session.scalars(select(RecordSegment)).all() == []
             assert session.scalars(select(RecordKey)).all() == []
@@ -63,7 +58,7 @@ class TestDeleting:
             self.drop(world, world.new_dataset())
         within = central(world)
         with pytest.raises(NotFound), world.database.transaction() as session:
-            removal.remove_records(session, world.new_caller("stranger"), within.id, now=NOW)
+            maintenance.delete_records(session, world.new_caller("stranger"), within.id, now=NOW)
 
     def test_voids_an_upload_that_is_under_way(self, world: World) -> None:
         within = central(world)
@@ -77,20 +72,20 @@ class TestDeleting:
             store(world, under_way)
         assert counts(world, within).n_records == 1
 
-    @POSTGRES
+    @on_postgresql
     def test_waits_for_an_upload_that_is_being_stored(self, world: World) -> None:
         within = central(world)
         made = begin(world, within)
         made.add(some(5), None, 0)
         with world.database.transaction() as session:
             datasets.get(session, world.caller, within.id, lock=True)
-            record.append(session, made, max_records=MANY)
+            records.append(session, made, max_records=MANY)
             dropping = Thread(lambda: self.drop(world, within))
             wait_until_blocked(world.database)
         dropping.outcome()
-        assert counts(world, within) == Counts(0, 0, 0)
+        assert counts(world, within) == RecordCounts(0, 0, 0)
 
-    @SQLITE
+    @on_sqlite
     def test_leaves_no_byte_of_them_in_any_file(self, world: World) -> None:
         within = central(world)
         made = [upload(world, within, some(n, seed=n)) for n in (2, 3000)]

@@ -4,21 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from models import report
-from models import round as rounds
-from models.db import Database
-from models.round import Collect
-from sfumato.accounting import NANO
+from models.collection import report_log, rounds
+from models.database.engine import Database
+from models.tables.rounds import CollectionTarget
+from sfumato.privacy.accounting import NANO
+from tests.databases import on_sqlite
 from tests.models.world import NOW, World
 
-SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 SECRET = b"DISTINCTIVE-PAYLOAD-OF-A-REPORT-"
 
 
 class TestBatches:
     def test_come_in_order_of_arrival_and_of_one_round_only(self, world: World) -> None:
         within = world.new_dataset(epsilon_nano=100 * NANO)
-        mine, other = (world.open_standalone(within, collect=Collect(10_000, 1, 3600)).id for _ in range(2))
+        mine, other = (world.open_standalone(within, collect=CollectionTarget(10_000, 1, 3600)).id for _ in range(2))
         with world.database.transaction() as session:
             for i in range(50):
                 rounds.receive(session, mine, 1, b"%d" % i, now=NOW)
@@ -26,21 +25,21 @@ class TestBatches:
 
         assert world.log(mine) == [b"%d" % i for i in range(50)]
         with world.database.reading() as session:
-            numbers = [number for number, _ in report.batches(session, mine)]
-            rest = [packed for _, packed in report.batches(session, mine, after=numbers[46])]
-            assert report.count(session, mine) == 50
+            numbers = [number for number, _ in report_log.batches(session, mine)]
+            rest = [packed for _, packed in report_log.batches(session, mine, after=numbers[46])]
+            assert report_log.count(session, mine) == 50
         assert numbers == sorted(numbers)
         assert rest == [b"47", b"48", b"49"]
 
     def test_are_read_whole_whatever_the_page_holds(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        opened = world.open_standalone(world.new_dataset(), collect=Collect(10_000, 1, 3600)).id
+        opened = world.open_standalone(world.new_dataset(), collect=CollectionTarget(10_000, 1, 3600)).id
         sent = [bytes([i]) * (1 + 37 * i % 300) for i in range(60)]
         with world.database.transaction() as session:
             for packed in sent:
                 rounds.receive(session, opened, 1, packed, now=NOW)
 
         for page_bytes in (1, 100, 1000, 1 << 20):
-            monkeypatch.setattr(report, "_PAGE_BYTES", page_bytes)
+            monkeypatch.setattr(report_log, "_PAGE_BYTES", page_bytes)
             assert world.log(opened) == sent
 
     def test_keep_every_byte(self, world: World) -> None:
@@ -50,7 +49,7 @@ class TestBatches:
         assert world.log(opened) == [bytes(range(256))]
 
     def test_of_large_requests_have_a_row_each(self, world: World) -> None:
-        opened = world.open_standalone(world.new_dataset(), collect=Collect(7, 1, 3600)).id
+        opened = world.open_standalone(world.new_dataset(), collect=CollectionTarget(7, 1, 3600)).id
         with world.database.transaction() as session:
             apart = [(2, memoryview(b"22")), (3, b"333")]
             assert not rounds.receive(session, opened, 1, b"1", apart=apart, now=NOW).is_full
@@ -66,19 +65,20 @@ class TestBatches:
         assert world.n_logged(opened) == 0
 
 
+@on_sqlite
 class TestMarks:
     def test_stand_behind_each_row_that_reaches_another_so_many_reports(self, world: World) -> None:
         within = world.new_dataset(epsilon_nano=100 * NANO)
-        mine, other = (world.open_standalone(within, collect=Collect(10_000, 1, 3600)).id for _ in range(2))
-        lengths = [3, 6, 3, 7, 0, 3, 24, 3, 6, 2, 9, 3]  # of reports of 3 bytes; 7 and 2 were cut short
+        mine, other = (world.open_standalone(within, collect=CollectionTarget(10_000, 1, 3600)).id for _ in range(2))
+        lengths = [3, 6, 3, 7, 0, 3, 24, 3, 6, 2, 9, 3]  # reports have 3 bytes; 7 and 2 were truncated
         with world.database.transaction() as session:
             for length in lengths:
                 rounds.receive(session, other, 1, b"o" * 30, now=NOW)
                 rounds.receive(session, mine, 1, b"r" * length, now=NOW)
 
         with world.database.reading() as session:
-            rows = [row for row, _ in report.batches(session, mine)]
-            found = {every: report.marks(session, mine, 3, every=every) for every in (1, 4, 5, 100)}
+            rows = [row for row, _ in report_log.batches(session, mine)]
+            found = {every: report_log.marks(session, mine, 3, every=every) for every in (1, 4, 5, 100)}
         behind = dict(zip(rows, [1, 3, 4, 4, 4, 5, 13, 14, 16, 16, 19, 20], strict=True))
         assert found[4] == [(rows[i], behind[rows[i]]) for i in (2, 6, 8, 11)]
         assert found[5] == [(rows[i], behind[rows[i]]) for i in (5, 6, 8, 11)]
@@ -92,7 +92,7 @@ def files_with_secret(database: Database) -> set[str]:
     return {found.name for found in path.parent.glob(f"{path.name}*") if SECRET in found.read_bytes()}
 
 
-@SQLITE
+@on_sqlite
 class TestScrubbing:
     @pytest.fixture
     def filled(self, world: World) -> str:
@@ -109,8 +109,7 @@ class TestScrubbing:
         return opened
 
     def store_tally(self, world: World, round_id: str) -> None:
-        with world.database.transaction() as session:
-            rounds.store_tally(session, round_id, b"tally", 1, now=NOW)
+        world.write(rounds.store_tally, round_id, b"tally", 1, now=NOW)
 
     def test_leaves_no_byte_of_a_report_in_any_file(self, world: World, filled: str) -> None:
         self.store_tally(world, filled)
@@ -131,11 +130,11 @@ class TestScrubbing:
     def test_is_made_up_for_where_somebody_was_reading(
         self, world: World, filled: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("models.db._WAL_RETRY_SECONDS", 0)
+        monkeypatch.setattr("models.database.engine._WAL_RETRY_SECONDS", 0)
         with world.database.reading() as session:
-            assert report.count(session, filled) == 4
+            assert report_log.count(session, filled) == 4
             self.store_tally(world, filled)
-            assert report.count(session, filled) == 4  # the reader still sees them: they cannot be gone yet
+            assert report_log.count(session, filled) == 4  # the reader still sees them: they cannot be gone yet
         assert files_with_secret(world.database) != set()
 
         world.new_dataset()

@@ -1,4 +1,4 @@
-"""Transactions that the database ends for others' sake are done again, counted by name; others are not."""
+"""Transactions that the database aborts because of a conflict are retried and counted. Other errors are not retried."""
 
 import sqlite3
 import threading
@@ -13,14 +13,14 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.orm import Session
 
-from models import db
-from models.db import Database, new_id
-from models.exposition import RetriedTransactions
-from models.tenant import Tenant
+from models.database import engine
+from models.database.engine import Database
+from models.database.types import new_id
+from models.tables.identity import Tenant
+from runtime.metrics_server import TransactionRetries
+from runtime.settings import Settings
+from tests.databases import on_postgresql, on_sqlite
 from tests.models.world import NOW, Thread
-
-SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 
 
 def add(database: Database, *names: str) -> None:
@@ -29,7 +29,7 @@ def add(database: Database, *names: str) -> None:
 
 
 def cross(database: Database, name: str, first: str, second: str, met: threading.Barrier) -> int:
-    """Change two rows in this order; the first try meets whoever changes them in the other. How often it was tried."""
+    """Change two rows in this order, while another thread changes them in reverse. Return the number of tries."""
     tries: list[int] = []
 
     def change(session: Session) -> None:
@@ -47,9 +47,9 @@ def url_of(database: Database) -> str:
     return database.engine.url.render_as_string(hide_password=False)
 
 
-class TestAnEndedTransaction:
-    @POSTGRES
-    def test_by_a_deadlock_is_done_again_and_both_are_kept(self, database: Database) -> None:
+class TestRetry:
+    @on_postgresql
+    def test_after_a_deadlock_keeps_both_changes(self, database: Database) -> None:
         add(database, "a", "b")
         met = threading.Barrier(2)
 
@@ -60,8 +60,8 @@ class TestAnEndedTransaction:
         with database.reading() as session:
             assert set(session.scalars(text("SELECT created_at FROM tenants"))) == {NOW + 2}
 
-    @POSTGRES
-    def test_by_a_serialization_failure_is_done_again(self, database: Database) -> None:
+    @on_postgresql
+    def test_after_a_serialization_failure(self, database: Database) -> None:
         add(database, "a")
         tries: list[int] = []
 
@@ -80,27 +80,25 @@ class TestAnEndedTransaction:
         with database.reading() as session:
             assert session.scalars(text("SELECT created_at FROM tenants")).one() == 2
 
-    @SQLITE
-    def test_that_did_not_get_the_one_lock_is_begun_again(
-        self, database: Database, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(db, "_SQLITE_BUSY_MILLISECONDS", 10)
+    @on_sqlite
+    def test_without_the_write_lock(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(engine, "_SQLITE_BUSY_MILLISECONDS", 10)
         impatient = Database(url_of(database), pool_size=1)
         other = sqlite3.connect(str(database.engine.url.database), timeout=0, isolation_level=None)
         with closing(other):
             other.execute("BEGIN IMMEDIATE")
 
-            def let_go(_seconds: float) -> None:
+            def release(_seconds: float) -> None:
                 with suppress(sqlite3.Error):
                     other.execute("ROLLBACK")
 
-            monkeypatch.setattr("models.db.time.sleep", let_go)
+            monkeypatch.setattr("models.database.engine.time.sleep", release)
             impatient.run("add", lambda s: s.add(Tenant(id=new_id("ten"), name="late", created_at=NOW)))
         assert impatient.retries == Counter({("add", "busy"): 1})
         impatient.close()
 
-    def test_is_given_up_after_some_tries(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("models.db.time.sleep", lambda _: None)
+    def test_ends_after_some_tries(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("models.database.engine.time.sleep", lambda _: None)
         kind = sqlite3.OperationalError("locked") if database.is_sqlite else psycopg.errors.DeadlockDetected()
         if isinstance(kind, sqlite3.Error):
             kind.sqlite_errorcode = sqlite3.SQLITE_BUSY  # type: ignore[attr-defined]
@@ -112,10 +110,10 @@ class TestAnEndedTransaction:
 
         with pytest.raises(OperationalError):
             database.run("fail", fail)
-        assert len(tries) == db.MAX_TRIES
-        assert sum(database.retries.values()) == db.MAX_TRIES - 1
+        assert len(tries) == engine.MAX_TRIES
+        assert sum(database.retries.values()) == engine.MAX_TRIES - 1
 
-    def test_that_failed_for_its_own_sake_is_not_done_again(self, database: Database) -> None:
+    def test_does_not_apply_to_other_errors(self, database: Database) -> None:
         add(database, "a")
         tries: list[int] = []
 
@@ -128,8 +126,8 @@ class TestAnEndedTransaction:
             database.run("twice", twice)
         assert (len(tries), database.retries) == (1, Counter())
 
-    @POSTGRES
-    def test_whose_connection_was_lost_is_not_done_again_since_nobody_knows(self, database: Database) -> None:
+    @on_postgresql
+    def test_does_not_apply_to_a_lost_connection(self, database: Database) -> None:
         tries: list[int] = []
 
         def lose(session: Session) -> None:
@@ -143,19 +141,19 @@ class TestAnEndedTransaction:
             database.run("lose", lose)
         assert (len(tries), database.retries) == (1, Counter())
 
-    def test_is_counted_by_its_name_and_the_reason(self, database: Database) -> None:
+    def test_is_counted_by_transaction_and_reason(self, database: Database) -> None:
         database.retries["submit", "deadlock"] += 2
         registry = CollectorRegistry()
-        registry.register(RetriedTransactions(database))
+        registry.register(TransactionRetries(database.retries))
 
         labels = {"transaction": "submit", "reason": "deadlock"}
         assert registry.get_sample_value("sfumato_transaction_retries_total", labels) == 2
-        assert {"serialization", "deadlock", "busy"} == db.RETRY_REASONS
+        assert {"serialization", "deadlock", "busy"} == engine.RETRY_REASONS
 
 
-class TestABoundedWait:
-    @POSTGRES
-    def test_for_a_row_ends_and_nothing_was_done(self, database: Database) -> None:
+class TestTimeout:
+    @on_postgresql
+    def test_ends_the_wait_for_a_row(self, database: Database) -> None:
         add(database, "a")
         hasty = Database(url_of(database), wait_seconds=0.1)
         with database.transaction() as session:
@@ -164,7 +162,7 @@ class TestABoundedWait:
                 waiting.execute(text("UPDATE tenants SET created_at = 2"))
         hasty.close()
 
-    def test_for_a_connection_ends(self, database: Database) -> None:
+    def test_ends_the_wait_for_a_connection(self, database: Database) -> None:
         hasty = Database(url_of(database), pool_size=1, wait_seconds=0.1)
         with hasty.reading() as one, hasty.reading() as two:
             for session in (one, two):
@@ -173,25 +171,22 @@ class TestABoundedWait:
                 third.execute(text("SELECT 1"))
         hasty.close()
 
-    @POSTGRES
-    def test_of_a_session_that_is_stuck_ends_so_that_its_rows_are_free(
-        self, database: Database, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(db, "IDLE_SECONDS", 0.2)
+    @on_postgresql
+    def test_of_an_idle_transaction_frees_its_rows(self, database: Database) -> None:
         add(database, "a")
-        hasty = Database(url_of(database), wait_seconds=1)
+        hasty = Database(url_of(database), idle_seconds=0.2)
         stuck = hasty.engine.connect()
         stuck.execute(text("UPDATE tenants SET created_at = 1"))
 
-        with database.transaction() as session:  # without a limit: for ever, were it not ended
+        with database.transaction() as session:  # waits until the server has ended the idle session
             session.execute(text("UPDATE tenants SET created_at = 2"))
         with pytest.raises(DBAPIError):
             stuck.execute(text("SELECT 1"))
         stuck.close()
         hasty.close()
 
-    @POSTGRES
-    def test_is_what_the_url_says_where_it_says_something(self, database: Database) -> None:
+    @on_postgresql
+    def test_of_the_url_has_priority(self, database: Database) -> None:
         options = {"options": "-c lock_timeout=1234"}
         own = Database(
             database.engine.url.update_query_dict(options).render_as_string(hide_password=False), wait_seconds=5
@@ -201,27 +196,32 @@ class TestABoundedWait:
         own.close()
         assert found == ["1234ms", "5min"]
 
-    @POSTGRES
-    def test_is_none_for_whoever_waits_as_it_sees_fit(self, database: Database) -> None:
-        with database.reading() as session:
-            assert session.scalar(text("SHOW lock_timeout")) == "0"
+    @on_postgresql
+    def test_follows_the_settings_of_a_process(self, database: Database) -> None:
+        limits = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+        settings = Settings(database_url=url_of(database), database_wait_seconds=3, lease_seconds=7)
+        with closing(Database.from_settings(settings)) as own, own.reading() as session:
+            assert [session.scalar(text(f"SHOW {name}")) for name in limits] == ["3s", "5min", "7s"]
+        migrating = Database(url_of(database), has_limits=False)
+        with closing(migrating), migrating.reading() as session:
+            assert [session.scalar(text(f"SHOW {name}")) for name in limits] == ["0", "0", "0"]
 
 
-class TestAServerThatIsGone:
-    @POSTGRES
-    def test_is_noticed_by_every_connection(self, database: Database) -> None:
-        assert told_of(database) == ("10", "20000", "10")
+class TestLostServer:
+    @on_postgresql
+    def test_is_detected_by_every_connection(self, database: Database) -> None:
+        assert connection_timeouts(database) == ("10", "20000", "10")
 
-    @POSTGRES
-    def test_is_noticed_as_the_url_says_where_it_says_something(self, database: Database) -> None:
+    @on_postgresql
+    def test_is_detected_within_the_time_of_the_url(self, database: Database) -> None:
         url = database.engine.url.update_query_dict({"tcp_user_timeout": "1234"})
         own = Database(url.render_as_string(hide_password=False), wait_seconds=5)
-        assert told_of(own) == ("10", "1234", "10")
+        assert connection_timeouts(own) == ("10", "1234", "10")
         own.close()
 
 
-def told_of(database: Database) -> tuple[str, ...]:
-    """What a connection of it says of its time to connect, unacknowledged data and idleness."""
+def connection_timeouts(database: Database) -> tuple[str, ...]:
+    """Return the time-outs of a connection: to connect, for unacknowledged data, and before the first probe."""
     with database.engine.connect() as connection:
         raw = connection.connection.dbapi_connection
         assert isinstance(raw, psycopg.Connection)

@@ -1,4 +1,4 @@
-"""Sealing: what is sealed opens with its own key, in its own place, and in no other way."""
+"""Encryption at rest: a ciphertext is valid with its own key and in its own place only."""
 
 import base64
 from pathlib import Path
@@ -6,58 +6,59 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from models import sealing
+from models import encryption
+from models.encryption import Keyring
 from models.errors import RecordsKeyMissing, RecordsUnreadable
-from models.sealing import Keyring
-from models.settings import Settings
+from runtime import settings as settings_module
+from runtime.settings import Settings
 
 KEY, OTHER = bytes(range(32)), bytes(32)
 
 
-class TestSealed:
-    def test_octets_open_to_what_they_were(self) -> None:
+class TestSeal:
+    def test_unseal_returns_the_plain_text(self) -> None:
         for plain in (b"", b"x", bytes(range(256)) * 1000):
-            sealed = sealing.seal(KEY, plain, b"here")
-            assert sealing.unseal(KEY, sealed, b"here") == plain
-            assert len(sealed) == sealing.NONCE_BYTES + len(plain) + 16
+            sealed = encryption.seal(KEY, plain, b"here")
+            assert encryption.unseal(KEY, sealed, b"here") == plain
+            assert len(sealed) == encryption.NONCE_BYTES + len(plain) + 16
 
-    def test_octets_never_look_the_same_and_never_show_what_they_hold(self) -> None:
-        sealed = [sealing.seal(KEY, b"somebody's record", b"") for _ in range(50)]
-        assert len({each[: sealing.NONCE_BYTES] for each in sealed}) == 50
+    def test_ciphertexts_differ_and_hide_the_plain_text(self) -> None:
+        sealed = [encryption.seal(KEY, b"somebody's record", b"") for _ in range(50)]
+        assert len({each[: encryption.NONCE_BYTES] for each in sealed}) == 50
         assert not any(b"record" in each for each in sealed)
 
-    def test_octets_do_not_open_with_another_key_or_in_another_place(self) -> None:
-        sealed = sealing.seal(KEY, b"plain", b"here")
+    def test_other_key_or_place_is_rejected(self) -> None:
+        sealed = encryption.seal(KEY, b"plain", b"here")
         for key, place in ((OTHER, b"here"), (KEY, b"there"), (KEY, b"")):
             with pytest.raises(RecordsUnreadable):
-                sealing.unseal(key, sealed, place)
+                encryption.unseal(key, sealed, place)
 
-    def test_octets_do_not_open_with_any_bit_changed_or_cut_off(self) -> None:
-        sealed = sealing.seal(KEY, b"plain", b"here")
+    def test_changed_or_truncated_ciphertext_is_rejected(self) -> None:
+        sealed = encryption.seal(KEY, b"plain", b"here")
         changed = [sealed[:i] + bytes([sealed[i] ^ 1]) + sealed[i + 1 :] for i in range(len(sealed))]
         for bad in (*changed, *(sealed[:i] for i in range(len(sealed)))):
             with pytest.raises(RecordsUnreadable):
-                sealing.unseal(KEY, bad, b"here")
+                encryption.unseal(KEY, bad, b"here")
 
 
-class TestAKeyring:
-    def test_seals_with_its_first_key_and_opens_with_each(self) -> None:
+class TestKeyring:
+    def test_encrypts_with_the_first_key_and_decrypts_with_each(self) -> None:
         before, after = Keyring((KEY,)), Keyring((OTHER, KEY))
         sealed = before.seal(b"plain", b"here")
         assert after.unseal(before.newest_id, sealed, b"here") == b"plain"
-        assert after.newest_id == sealing.key_id(OTHER) != before.newest_id
+        assert after.newest_id == encryption.key_id(OTHER) != before.newest_id
 
-    def test_without_the_key_says_which_it_lacks(self) -> None:
+    def test_error_names_the_missing_key(self) -> None:
         before = Keyring((KEY,))
         with pytest.raises(RecordsKeyMissing, match=rf"SFUMATO_RECORDS_KEY lacks the key {before.newest_id}"):
             Keyring((OTHER,)).unseal(before.newest_id, before.seal(b"plain", b""), b"")
 
-    def test_does_not_take_one_keys_work_for_anothers(self) -> None:
+    def test_ciphertext_of_one_key_is_rejected_for_another(self) -> None:
         sealed = Keyring((KEY,)).seal(b"plain", b"")
         with pytest.raises(RecordsUnreadable):
-            Keyring((KEY, OTHER)).unseal(sealing.key_id(OTHER), sealed, b"")
+            Keyring((KEY, OTHER)).unseal(encryption.key_id(OTHER), sealed, b"")
 
-    def test_shows_no_key(self) -> None:
+    def test_repr_hides_the_keys(self) -> None:
         ring = Keyring((KEY,))
         assert base64.b64encode(KEY).decode() not in repr(ring)
         assert repr(KEY) not in repr(ring)
@@ -66,33 +67,33 @@ class TestAKeyring:
 
 class TestKeysInSettings:
     def test_are_read_newest_first(self) -> None:
-        text = f" {sealing.write_key(OTHER)} , {sealing.write_key(KEY)}\n"
-        assert sealing.read_keys(text) == (OTHER, KEY)
+        text = f" {encryption.encode_key(OTHER)} , {encryption.encode_key(KEY)}\n"
+        assert settings_module.read_keys(text) == (OTHER, KEY)
 
     @pytest.mark.parametrize("text", ["", ",", "secret-but-short", base64.b64encode(bytes(31)).decode(), "é" * 44])
-    def test_that_are_none_are_refused_and_not_repeated(self, text: str) -> None:
+    def test_invalid_keys_are_rejected_without_quoting_them(self, text: str) -> None:
         with pytest.raises(ValueError, match="32 bytes, base64") as raised:
-            sealing.read_keys(text)
+            settings_module.read_keys(text)
         assert "secret" not in str(raised.value)
 
-    def test_are_checked_as_settings_are_read_and_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_validated_and_hidden_by_the_settings(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SFUMATO_RECORDS_KEY", "secret-but-short")
         with pytest.raises(ValidationError) as raised:
             Settings()
         assert "secret" not in str(raised.value)
-        monkeypatch.setenv("SFUMATO_RECORDS_KEY", sealing.write_key(KEY))
-        assert sealing.write_key(KEY) not in repr(Settings())
-        assert sealing.keyring_of(Settings()) == Keyring((KEY,))
+        monkeypatch.setenv("SFUMATO_RECORDS_KEY", encryption.encode_key(KEY))
+        assert encryption.encode_key(KEY) not in repr(Settings())
+        assert encryption.load_keyring(Settings()) == Keyring((KEY,))
 
-    def test_come_from_the_home_where_no_setting_has_them(
+    def test_come_from_the_home_directory_without_a_setting(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("SFUMATO_RECORDS_KEY", "")  # as a deployment's template leaves it
+        monkeypatch.setenv("SFUMATO_RECORDS_KEY", "")  # the value in a deployment's template
         settings = Settings(home=tmp_path)
         with pytest.raises(RecordsKeyMissing, match="set SFUMATO_RECORDS_KEY"):
-            sealing.keyring_of(settings)
-        (tmp_path / sealing.KEY_FILE).write_text("no key")
-        with pytest.raises(RecordsKeyMissing, match=r"records\.key in the home holds no key"):
-            sealing.keyring_of(settings)
-        (tmp_path / sealing.KEY_FILE).write_text(sealing.write_key(OTHER) + "\n")
-        assert sealing.keyring_of(settings) == Keyring((OTHER,))
+            encryption.load_keyring(settings)
+        (tmp_path / encryption.KEY_FILE).write_text("no key")
+        with pytest.raises(RecordsKeyMissing, match=r"records\.key in the home directory contains no valid key"):
+            encryption.load_keyring(settings)
+        (tmp_path / encryption.KEY_FILE).write_text(encryption.encode_key(OTHER) + "\n")
+        assert encryption.load_keyring(settings) == Keyring((OTHER,))

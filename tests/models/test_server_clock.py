@@ -1,4 +1,4 @@
-"""With PostgreSQL every process has the server's time, whatever its own machine says; with SQLite the machine's."""
+"""With PostgreSQL every process has the server's time, and with SQLite the time of its machine."""
 
 import time
 from collections.abc import Iterator
@@ -7,23 +7,23 @@ from contextlib import closing, contextmanager
 import pytest
 from sqlalchemy import event, text
 
-from models import db, job
-from models import fold as folds
-from models.db import SECOND, Database
-from models.server_clock import READ_SECONDS, SLOW_SECONDS, ServerClock
+from models.collection import aggregation_leases
+from models.database import engine
+from models.database.engine import Database
+from models.database.types import READ_SECONDS, SECOND, SLOW_SECONDS, ServerClock
+from models.jobs import claims, lifecycle
+from tests.databases import on_postgresql, on_sqlite
 from tests.models.world import LEASE, World
 
-POSTGRES = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
-SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 QUARTER = 900 * SECOND
 NEAR = 60 * SECOND  # on a machine with much else to do
 
 
 @contextmanager
 def elsewhere(database: Database, monkeypatch: pytest.MonkeyPatch, ahead: int) -> Iterator[Database]:
-    """The database as a process has it whose machine's clock is so far ahead."""
+    """Open the database in a process with a clock that is ahead by the given time."""
     with monkeypatch.context() as patch:
-        patch.setattr(db, "system_clock", lambda: time.time_ns() // 1000 + ahead)
+        patch.setattr(engine, "system_clock", lambda: time.time_ns() // 1000 + ahead)
         other = Database(database.engine.url.render_as_string(hide_password=False), pool_size=1)
     with closing(other):
         yield other
@@ -51,7 +51,7 @@ class Machine:
 
 @pytest.fixture
 def machine(database: Database) -> Iterator[Machine]:
-    """Of a process whose machine says 0; its database has a clock of the server's."""
+    """Return the clock of a database in a process with machine time 0."""
     made = Machine()
     database.clock = ServerClock(lambda: 0, made)
     event.listen(database.engine, "before_cursor_execute", made.ask)
@@ -60,7 +60,7 @@ def machine(database: Database) -> Iterator[Machine]:
 
 
 class TestTime:
-    @POSTGRES
+    @on_postgresql
     @pytest.mark.parametrize("ahead", [QUARTER, -QUARTER], ids=["ahead", "behind"])
     def test_is_the_servers_for_every_process(
         self, database: Database, monkeypatch: pytest.MonkeyPatch, ahead: int
@@ -73,7 +73,7 @@ class TestTime:
             assert told is not None
             assert abs(told.timestamp() * SECOND - between) < NEAR
 
-    @SQLITE
+    @on_sqlite
     def test_is_the_machines_without_a_server(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         with elsewhere(database, monkeypatch, QUARTER) as other:
             assert seen(database) + QUARTER - NEAR < seen(other) < seen(database) + QUARTER + NEAR
@@ -83,7 +83,7 @@ class TestTime:
         with closing(given):
             assert seen(given) == 7
 
-    @POSTGRES
+    @on_postgresql
     @pytest.mark.usefixtures("machine")
     def test_is_the_machines_before_the_server_was_asked(self, database: Database) -> None:
         assert database.clock() == 0
@@ -91,7 +91,7 @@ class TestTime:
 
 
 class TestReadings:
-    @POSTGRES
+    @on_postgresql
     def test_go_on_by_the_monotonic_clock_and_are_renewed(self, database: Database, machine: Machine) -> None:
         first = seen(database)
         machine.seconds += READ_SECONDS * 0.9
@@ -100,7 +100,7 @@ class TestReadings:
         assert first <= seen(database) < first + NEAR
         assert machine.n_asked == 2
 
-    @POSTGRES
+    @on_postgresql
     def test_that_took_long_are_left_out_where_there_is_a_better_one(
         self, database: Database, machine: Machine
     ) -> None:
@@ -111,16 +111,16 @@ class TestReadings:
         machine.statement_seconds = 0.0
         assert first <= seen(database) < first + NEAR
 
-    @POSTGRES
+    @on_postgresql
     def test_that_took_long_are_better_than_none(self, database: Database, machine: Machine) -> None:
         machine.statement_seconds = SLOW_SECONDS * 2
         assert abs(seen(database) - time.time_ns() // 1000) < NEAR
 
 
 class TestAProcessWhoseClockIsAhead:
-    """The time of what it writes is the time of those who read it."""
+    """Its rows have times of the same clock that readers use."""
 
-    @POSTGRES
+    @on_postgresql
     def test_leaves_a_cancelled_jobs_round_to_be_folded_at_once(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -128,18 +128,21 @@ class TestAProcessWhoseClockIsAhead:
         queued = world.submit(world.new_dataset())
         opened = world.open_for(world.claimed())
         with elsewhere(world.database, monkeypatch, QUARTER) as gateway, gateway.transaction() as session:
-            job.cancel(session, world.caller, queued.id, now=gateway.clock())
+            lifecycle.cancel(session, world.caller, queued.id, now=gateway.clock())
 
         with world.database.transaction() as session:
             now = world.database.clock() + LEASE
-            assert folds.claim_fold(session, now=now, lease_microseconds=LEASE, max_attempts=5) == opened.id
+            assert (
+                aggregation_leases.claim_aggregation(session, now=now, lease_microseconds=LEASE, max_attempts=5)
+                == opened.id
+            )
 
-    @POSTGRES
+    @on_postgresql
     def test_holds_a_job_no_longer_than_its_lease(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         world.now = seen(world.database)
         queued = world.submit(world.new_dataset())
         with elsewhere(world.database, monkeypatch, QUARTER) as worker, worker.transaction() as session:
-            assert job.claim(session, now=worker.clock(), lease_microseconds=LEASE, max_attempts=5) is not None
+            assert claims.claim(session, now=worker.clock(), lease_microseconds=LEASE, max_attempts=5) is not None
 
         world.now = world.database.clock() + LEASE
         held = world.claimed()

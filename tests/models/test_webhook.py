@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from models import webhook as webhooks
-from models.db import SECOND, Database
+from models import encryption
+from models.database.engine import Database
+from models.database.types import SECOND
+from models.encryption import Keyring, new_secret
 from models.errors import LimitExceeded, NotFound, RecordsKeyMissing, RecordsUnreadable
-from models.sealing import Keyring, new_secret
-from models.webhook import EventType, Webhook, WebhookSecret
+from models.tables.webhooks import EventType, Webhook, WebhookSecret
+from models.webhooks import webhooks
+from tests.databases import on_sqlite
 from tests.models.world import World, together
 
 KEYRING = Keyring((new_secret(),))
@@ -28,13 +31,11 @@ def new_webhook(world: World, **other: Any) -> tuple[Webhook, str]:
         **other,
     }
     caller = given.pop("caller", world.caller)
-    with world.database.transaction() as session:
-        return webhooks.create(session, caller, given.pop("keyring", KEYRING), **given)
+    return world.write(webhooks.create, caller, given.pop("keyring", KEYRING), **given)
 
 
 def live(world: World, webhook_id: str, keyring: Keyring = KEYRING) -> list[bytes]:
-    with world.database.reading() as session:
-        return webhooks.live_secrets(session, webhook_id, keyring, now=world.now)
+    return world.read(webhooks.live_secrets, webhook_id, keyring, now=world.now)
 
 
 def plain(secret: str) -> bytes:
@@ -63,12 +64,12 @@ class TestCreating:
             new_webhook(world, dataset_id=hidden.id)
 
 
+@on_sqlite
 class TestSecrets:
     def rotate(self, world: World, webhook_id: str, overlap_seconds: int = 60) -> str:
-        with world.database.transaction() as session:
-            return webhooks.rotate_secret(
-                session, world.caller, webhook_id, KEYRING, overlap_seconds=overlap_seconds, now=world.now
-            )[1]
+        return world.write(
+            webhooks.rotate_secret, world.caller, webhook_id, KEYRING, overlap_seconds=overlap_seconds, now=world.now
+        )[1]
 
     def test_overlap_until_the_older_expires(self, world: World) -> None:
         made, first = new_webhook(world)
@@ -106,14 +107,14 @@ class TestSecrets:
         newest = new_secret()
         both = Keyring((newest, *KEYRING.keys))
         with world.database.transaction() as session:
-            assert webhooks.masters_in_use(session) == {KEYRING.newest_id}
-            (outdated,) = webhooks.outdated(session, both, after="", limit=10)
-            webhooks.reseal(session, outdated, both)
-            webhooks.reseal(session, outdated, both)
-            webhooks.reseal(session, "whs_gone", both)
+            assert encryption.list_master_keys(session, WebhookSecret) == {KEYRING.newest_id}
+            (outdated,) = encryption.list_outdated(session, WebhookSecret, both, after="", limit=10)
+            encryption.reseal(session, WebhookSecret, outdated, both)
+            encryption.reseal(session, WebhookSecret, outdated, both)
+            encryption.reseal(session, WebhookSecret, "whs_gone", both)
         with world.database.reading() as session:
-            assert webhooks.outdated(session, both, after="", limit=10) == []
-            assert webhooks.masters_in_use(session) == {both.newest_id}
+            assert encryption.list_outdated(session, WebhookSecret, both, after="", limit=10) == []
+            assert encryption.list_master_keys(session, WebhookSecret) == {both.newest_id}
         assert live(world, made.id, Keyring((newest,))) == [plain(secret)]
 
 

@@ -1,90 +1,104 @@
-"""What the tests of `models` begin with: a tenant, datasets, specs, jobs, and threads that meet."""
+"""Test data and helpers for the tests of `models`: tenants, datasets, jobs, rounds, and concurrent threads."""
 
 import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from models import dataset, job, ledger, report, result, tenant
-from models import round as rounds
-from models.dataset import Dataset, Trust
-from models.db import SECOND, Database
+from models import datasets
+from models.collection import report_log, rounds
+from models.database.engine import Database
+from models.database.types import SECOND
 from models.errors import BudgetExhausted
-from models.job import Claim, Job
-from models.ledger import Balance
-from models.round import Collect, Round
-from models.tenant import Caller, Scope
+from models.identity import keys, tenants
+from models.identity.caller import Caller
+from models.jobs import claims, jobs, lifecycle
+from models.jobs.claims import Claim
+from models.ledger import ledger
+from models.ledger.ledger import Balance
+from models.tables.datasets import Dataset, Trust
+from models.tables.identity import Scope
+from models.tables.jobs import Job
+from models.tables.rounds import CollectionTarget, Round
 from sfumato import mechanisms
-from sfumato.accounting import NANO
-from sfumato.specs import Draw, Feature, GridEncoding, RoundSpec
+from sfumato.privacy.accounting import NANO
+from sfumato.specs import Feature, GridEncoding, Participation, RoundSpec
 
 NOW = 1_800_000_000 * SECOND
 LEASE = 20 * SECOND
+Result = TypeVar("Result")
 FEATURES = (Feature("x", 0.0, 1.0), Feature("y", 0.0, 1.0))
 ALGORITHM = {"type": "uniform_grid", "epsilon": 1}
 DOCUMENT = {"model": {"kind": "label_map"}, "rounds": []}
 
 
 class World:
-    """One database with one tenant, whose clock stands until a test moves it."""
+    """A database with one tenant and a clock that tests advance."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.now = NOW
         self.caller = self.new_caller("tenant")
 
-    def new_caller(self, tenant_name: str, dataset_id: str | None = None) -> Caller:
-        """A live admin key of this tenant."""
+    def write(self, change: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        """Call `change` with a session and these arguments, in one transaction."""
         with self.database.transaction() as session:
-            owner = tenant.get_or_create_tenant(session, tenant_name, now=self.now)
-            _, secret = tenant.create_key(
+            return change(session, *arguments, **named)
+
+    def read(self, query: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        """Call `query` with a session that only reads, and with these arguments."""
+        with self.database.reading() as session:
+            return query(session, *arguments, **named)
+
+    def new_caller(self, tenant_name: str, dataset_id: str | None = None) -> Caller:
+        """Create an admin key of this tenant."""
+        with self.database.transaction() as session:
+            owner = tenants.get_or_create_tenant(session, tenant_name, now=self.now)
+            _, secret = keys.create_key(
                 session, owner.id, name="test", scopes=[Scope.ADMIN], dataset_id=dataset_id, now=self.now
             )
-            caller = tenant.authenticate(session, tenant.hash_secret(secret), now=self.now)
+            caller = keys.authenticate(session, keys.hash_secret(secret), now=self.now)
         assert caller is not None
         return caller
 
     def new_dataset(self, *, epsilon_nano: int = 10 * NANO, keep_reports: bool = False, **other: Any) -> Dataset:
-        """A local dataset of two features."""
+        """Create a local dataset with two features."""
         given: dict[str, Any] = {"name": "d", "trust": Trust.LOCAL, "min_reports": 1, "max_datasets": 10_000, **other}
         caller = given.pop("caller", self.caller)
-        with self.database.transaction() as session:
-            return dataset.create(
-                session,
-                caller,
-                features=FEATURES,
-                epsilon_nano=epsilon_nano,
-                keep_reports=keep_reports,
-                now=self.now,
-                **given,
-            )
+        return self.write(
+            datasets.create,
+            caller,
+            features=FEATURES,
+            epsilon_nano=epsilon_nano,
+            keep_reports=keep_reports,
+            now=self.now,
+            **given,
+        )
 
     def submit(self, within: Dataset, *, epsilon_nano: int = NANO, **other: Any) -> Job:
-        """Queue a job that declares this epsilon."""
-        with self.database.transaction() as session:
-            return submit(session, self.caller, within, epsilon_nano=epsilon_nano, now=self.now, **other)
+        """Submit a job with this epsilon."""
+        return self.write(submit, self.caller, within, epsilon_nano=epsilon_nano, now=self.now, **other)
 
     def claim(self, *, max_attempts: int = 5) -> Claim | None:
-        """Claim whatever needs a worker."""
-        with self.database.transaction() as session:
-            return job.claim(session, now=self.now, lease_microseconds=LEASE, max_attempts=max_attempts)
+        """Claim the next job."""
+        return self.write(claims.claim, now=self.now, lease_microseconds=LEASE, max_attempts=max_attempts)
 
     def claimed(self) -> Claim:
-        """Claim, and insist."""
-        held = self.claim()
-        assert held is not None
-        return held
+        """Claim the next job, which must exist."""
+        claim = self.claim()
+        assert claim is not None
+        return claim
 
-    def open_for(self, held: Claim, *, suspend: bool = True, **spec_parts: Any) -> Round:
-        """As the runner does: post and publish the job's next round, let the job wait."""
-        collect = spec_parts.pop("collect", Collect(100, 1, 3600))
+    def open_for(self, claim: Claim, *, suspend: bool = True, **spec_parts: Any) -> Round:
+        """Open the job's next round and let the job wait, like the job runner."""
+        collect = spec_parts.pop("collect", CollectionTarget(100, 1, 3600))
         with self.database.transaction() as session:
-            found = job.held_job(session, held)
+            found = claims.load_claimed(session, claim)
             opened = rounds.open_for_job(
                 session,
                 session.get_one(Dataset, found.dataset_id),
@@ -95,132 +109,138 @@ class World:
                 now=self.now,
             )
             if suspend:
-                job.suspend(session, held, now=self.now)
+                lifecycle.wait_for_reports(session, claim, now=self.now)
         return opened
 
     def open_standalone(self, within: Dataset, **other: Any) -> Round:
-        """A collection of one round."""
-        collect = other.pop("collect", Collect(100, 1, 3600))
+        """Open a standalone round."""
+        collect = other.pop("collect", CollectionTarget(100, 1, 3600))
         max_open_rounds = other.pop("max_open_rounds", 16)
-        with self.database.transaction() as session:
-            return rounds.open_standalone(
-                session,
-                self.caller,
-                within,
-                spec(**other),
-                collect,
-                max_open_rounds=max_open_rounds,
-                now=self.now,
-            )
+        ceiling = other.pop("ceiling", ledger.UNLIMITED)
+        return self.write(
+            rounds.open_standalone,
+            self.caller,
+            within,
+            spec(**other),
+            collect,
+            max_open_rounds=max_open_rounds,
+            ceiling=ceiling,
+            now=self.now,
+        )
 
     def receive(self, round_id: str, n_reports: int = 1, packed: bytes | None = None) -> rounds.Received:
-        """A group commit of one round."""
-        with self.database.transaction() as session:
-            return rounds.receive(
-                session, round_id, n_reports, b"r" * n_reports if packed is None else packed, now=self.now
-            )
+        """Store reports of one round."""
+        return self.write(
+            rounds.receive, round_id, n_reports, b"r" * n_reports if packed is None else packed, now=self.now
+        )
 
     def close(self, round_id: str) -> Round:
-        """Close by hand."""
-        with self.database.transaction() as session:
-            return rounds.close(session, self.caller, round_id, now=self.now)
+        """Close the round as its tenant."""
+        return self.write(rounds.close, self.caller, round_id, now=self.now)
 
     def job(self, job_id: str) -> Job:
-        """A job as it is now."""
+        """Return the current state of a job."""
         with self.database.reading() as session:
             return session.get_one(Job, job_id)
 
     def round(self, round_id: str) -> Round:
-        """A round as it is now."""
+        """Return the current state of a round."""
         with self.database.reading() as session:
             return session.get_one(Round, round_id)
 
     def log(self, round_id: str) -> list[bytes]:
-        """The packed rows a round still has."""
+        """Return the packed rows of a round in the log."""
         with self.database.reading() as session:
-            return [packed for _, packed in report.batches(session, round_id)]
+            return [packed for _, packed in report_log.batches(session, round_id)]
 
     def n_logged(self, round_id: str) -> int:
-        """Reports a round's log still holds."""
-        with self.database.reading() as session:
-            return report.count(session, round_id)
+        """Return the number of reports of a round in the log."""
+        return self.read(report_log.count, round_id)
 
     def balance(self, dataset_id: str) -> Balance:
-        """What was granted, reserved, posted."""
-        with self.database.reading() as session:
-            return ledger.balance(session, dataset_id)
+        """Return the ledger's balance."""
+        return self.read(ledger.balance, dataset_id)
 
     def chain(self, dataset_id: str) -> list[tuple[str, int, str]]:
-        """The ledger: kind, amount, reference."""
+        """Return kind, amount and reference of all ledger entries."""
         with self.database.reading() as session:
             entries = ledger.page(session, dataset_id, after_seq=0, limit=1000)
             return [(entry.kind, entry.epsilon_nano, entry.reference) for entry in entries]
 
 
 def spec(*, epsilon_nano: int = NANO, lo: float = 0.0, hi: float = 1.0, kind: str = "grr") -> RoundSpec:
-    """A round over a 2 x 2 grid for the devices with a draw in [lo, hi)."""
-    return RoundSpec(FEATURES, GridEncoding((2, 2)), mechanisms.design(kind, 4, epsilon_nano), Draw.between(lo, hi))
+    """Return the spec of a round over a 2 x 2 grid for devices with a participation draw in [lo, hi)."""
+    return RoundSpec(
+        FEATURES, GridEncoding((2, 2)), mechanisms.design(kind, 4, epsilon_nano), Participation.between(lo, hi)
+    )
 
 
 def cost_of(published: RoundSpec) -> int:
-    """What one answer to it costs."""
+    """Return the cost of a report in nano-epsilon."""
     return mechanisms.epsilon_nano(published.mechanism)
 
 
 def submit(session: Session, caller: Caller, within: Dataset, *, epsilon_nano: int, now: int, **other: Any) -> Job:
-    """Queue a job in this session."""
-    given: dict[str, Any] = {"collect": Collect(100, 1, 3600), "max_active_jobs": 1000, **other}
-    return job.submit(session, caller, within, algorithm=ALGORITHM, epsilon_nano=epsilon_nano, now=now, **given)
+    """Submit a job in this session."""
+    given: dict[str, Any] = {"collect": CollectionTarget(100, 1, 3600), "max_active_jobs": 1000, **other}
+    return lifecycle.submit(session, caller, within, algorithm=ALGORITHM, epsilon_nano=epsilon_nano, now=now, **given)
 
 
-def succeed(session: Session, held: Claim, document: dict[str, Any] = DOCUMENT) -> None:
-    """Publish a result, in this session."""
-    job.succeed(session, held, document, software_version="1.2.3", now=NOW + 9)
+def succeed(session: Session, claim: Claim, document: dict[str, Any] = DOCUMENT) -> None:
+    """Store a result in this session."""
+    lifecycle.succeed(session, claim, document, software_version="1.2.3", now=NOW + 9)
 
 
 def cancel(world: World, job_id: str) -> Job:
-    """Cancel as the job's tenant."""
-    with world.database.transaction() as session:
-        return job.cancel(session, world.caller, job_id, now=world.now)
+    """Cancel a job as its tenant."""
+    return world.write(lifecycle.cancel, world.caller, job_id, now=world.now)
 
 
 def document_of(world: World, job_id: str) -> dict[str, Any]:
-    """A job's stored result."""
+    """Return the stored document of a job."""
     with world.database.reading() as session:
-        return result.get(session, job_id).document
+        return jobs.get_result(session, job_id).document
 
 
 def charge(
-    session: Session, dataset_id: str, kind: str, amount: int, reference: str, job_id: str | None, delta: int = 0
+    session: Session,
+    dataset_id: str,
+    kind: str,
+    amount: int,
+    reference: str,
+    job_id: str | None,
+    delta: int = 0,
+    shuffled: tuple[int, int] = (0, 0),
 ) -> Any:
-    """An entry of this kind, None for a release of nothing."""
+    """Append a ledger entry of this kind. Return None if nothing was left to release."""
     given: dict[str, Any] = {"actor": "key_test", "now": NOW}
     if kind == "release":
         return ledger.release(session, dataset_id, job_id=reference, **given)
     given["delta_atto"] = delta
-    if kind == "grant":
-        return ledger.grant(session, dataset_id, amount, reference=reference, **given)
     if kind == "reserve":
         return ledger.reserve(session, dataset_id, amount, job_id=reference, **given)
-    return ledger.post(session, dataset_id, amount, reference=reference, reservation=job_id, **given)
+    given["shuffled"] = shuffled
+    if kind == "grant":
+        return ledger.grant(session, dataset_id, amount, reference=reference, **given)
+    return ledger.charge(session, dataset_id, amount, reference=reference, reservation=job_id, **given)
 
 
-def spend_all(database: Database, dataset_id: str, who: str) -> int:
-    """Post one after the other until the budget is exhausted; how many went through."""
+def spend_all(database: Database, dataset_id: str, name: str) -> int:
+    """Charge repeatedly until the budget is exhausted. Return the number of charges."""
     for i in itertools.count():
         try:
             with database.transaction() as session:
-                charge(session, dataset_id, "post", 1, f"{who}_{i}", None)
+                charge(session, dataset_id, "charge", 1, f"{name}_{i}", None)
         except BudgetExhausted:
             return i
     raise AssertionError
 
 
-# ---- threads that meet ----
+# ---- threads ----
 
 
 class Thread(threading.Thread):
-    """A thread whose outcome is kept: `.outcome()` joins, and returns or raises."""
+    """A started thread. `.outcome()` joins it and returns its result or raises its error."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -236,16 +256,16 @@ class Thread(threading.Thread):
             self._error = error
 
     def outcome(self, seconds: float = 180) -> Any:
-        """What the call returned; raises what it raised."""
+        """Return the result of the call, or raise its error."""
         self.join(seconds)
-        assert not self.is_alive(), "still waiting for somebody"
+        assert not self.is_alive(), "the thread has not ended"
         if self._error is not None:
             raise self._error
         return self._result
 
 
 def together(calls: list[Callable[[], Any]]) -> list[Any]:
-    """Run the calls at once, each in a thread; for each what it returned, or the exception it raised."""
+    """Run the calls at once in threads. Return each result, or the exception."""
     gate = threading.Barrier(len(calls))
 
     def behind_gate(call: Callable[[], Any]) -> Any:
@@ -260,7 +280,7 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
 
 
 def wait_until_blocked(database: Database, n_waiting: int = 1, seconds: float = 120) -> None:
-    """Return as soon as this many PostgreSQL transactions wait for somebody's lock."""
+    """Wait until this many PostgreSQL transactions wait for a lock."""
     query = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
@@ -270,12 +290,12 @@ def wait_until_blocked(database: Database, n_waiting: int = 1, seconds: float = 
             if connection.execute(query).scalar_one() >= n_waiting:
                 return
         time.sleep(0.01)
-    raise AssertionError("nobody waits")
+    raise AssertionError("no transaction waits for a lock")
 
 
 @contextmanager
 def rolled_back(database: Database) -> Iterator[Session]:
-    """A transaction that comes to nothing."""
+    """Open a transaction and roll it back."""
 
     class _Undo(Exception):
         pass

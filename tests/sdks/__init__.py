@@ -1,1 +1,1 @@
-"""The packages as their users have them: built, installed alone, talking to a running service."""
+"""Tests of the built SDK packages in new environments against a running service."""

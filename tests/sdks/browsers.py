@@ -1,4 +1,4 @@
-"""A real Chromium for the tests, and a server of static files for it to open pages of."""
+"""Chromium for the tests, and a server of static files."""
 
 import os
 import shutil
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-PATIENCE_MILLISECONDS = 300_000  # for what must come, on a machine however busy
+PATIENCE_MILLISECONDS = 300_000  # limit for expected events on a busy machine
 
 
 def chromium() -> str:
-    """Where Chromium is; raises LookupError where it is nowhere."""
+    """Return the path of Chromium. Raise LookupError if it is missing."""
     found = os.environ.get("SFUMATO_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if not found:
         raise LookupError("no Chromium: install Debian's package chromium, or name one in SFUMATO_TEST_CHROMIUM")
@@ -24,7 +24,7 @@ def chromium() -> str:
 
 @contextmanager
 def opened_browser() -> Iterator[Browser]:
-    """A browser of the test's own."""
+    """Yield a browser for one test."""
     # Tests may run as root, in a container with little shared memory.
     arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
     with sync_playwright() as playwright:
@@ -40,12 +40,12 @@ class _Quiet(SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Do nothing, so that requests are not logged."""
 
 
 @contextmanager
 def served(directory: Path) -> Iterator[str]:
-    """The origin of a server of a directory's files."""
+    """Serve the files of a directory. Yield the origin."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(directory)))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""What the tests of the packages share: each package built once, and one service."""
+"""Shared fixtures: built packages and one running service."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tests.service.processes import running
 
 @dataclass(frozen=True)
 class Live:
-    """A service that runs."""
+    """A running service."""
 
     url: str
     key: str
@@ -24,7 +24,7 @@ class Live:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A directory that all processes of this run see."""
+    """Return a directory shared by all processes of the test run."""
     own = tmp_path_factory.getbasetemp()
     return own if worker_id == "master" else own.parent
 
@@ -36,7 +36,7 @@ def typescript_tarball(shared: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def typescript(typescript_tarball: Path) -> Path:
-    """The built package, with its tests."""
+    """Return the directory of the built package with its tests."""
     return typescript_tarball.parent / "sdk" / "typescript"
 
 

@@ -1,4 +1,4 @@
-"""How the packages are built for the tests: once for all of a run's processes, and the service they talk to."""
+"""Builds the packages once for all processes of a test run, and starts the service."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ RUN_SECONDS = 600
 
 
 def run(*arguments: str | Path, cwd: Path, **environment: str) -> str:
-    """What a command says; its whole output where it fails."""
+    """Return the output of a command. Fail with the complete output if the command fails."""
     done = subprocess.run(
         [str(argument) for argument in arguments],
         cwd=cwd,
@@ -33,21 +33,21 @@ def run(*arguments: str | Path, cwd: Path, **environment: str) -> str:
 
 
 def inherited() -> dict[str, str]:
-    """Nobody's settings, and no Python but the one that is named."""
+    """Return an environment without settings of Sfumato and with only the given Python."""
     own = ("SFUMATO_", "PYTHON", "VIRTUAL_ENV", "NODE_", "npm_")
     return {name: value for name, value in os.environ.items() if not name.startswith(own)}
 
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """No other process of this machine does what this one does under the same lock."""
+    """Hold a lock that excludes all other processes of this machine."""
     with lock.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def made_once(shared: Path, name: str, make: Callable[[Path], Path]) -> Path:
-    """What one of a run's processes makes and the others find."""
+    """Return a directory that one process creates and the other processes of the run reuse."""
     with alone(shared / f"{name}.lock"):
         told = shared / f"{name}.path"
         if not told.exists():
@@ -58,7 +58,7 @@ def made_once(shared: Path, name: str, make: Callable[[Path], Path]) -> Path:
 
 
 def typescript_package(directory: Path) -> Path:
-    """The tarball that npm would publish, made in a copy, with its sources and tests beside it."""
+    """Build the npm tarball in a copy of the package, next to its sources and tests."""
     copy = directory / "sdk" / "typescript"
     ignored = shutil.ignore_patterns("node_modules", "dist", "generated", "*.tgz")
     shutil.copytree(TYPESCRIPT, copy, ignore=ignored)
@@ -71,7 +71,7 @@ def typescript_package(directory: Path) -> Path:
 
 
 def wheel(directory: Path) -> Path:
-    """The wheel of sdk/python, built in a copy."""
+    """Build the wheel of sdk/python in a copy."""
     copy = directory / "python"
     shutil.copytree(PYTHON, copy, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
     python = ROOT / ".venv" / "bin" / "python"
@@ -93,7 +93,7 @@ def wheel(directory: Path) -> Path:
 
 
 def block_after(readme: Path, heading: str, language: str) -> str:
-    """The first code block of a section."""
+    """Return the first code block of a section."""
     section = re.split(rf"^## {re.escape(heading)}$", readme.read_text(), flags=re.MULTILINE)[1].split("\n## ")[0]
     found = re.search(rf"```{language}\n(.*?)```", section, flags=re.DOTALL)
     assert found is not None, f"{readme} has no {language} under {heading}"
@@ -101,6 +101,6 @@ def block_after(readme: Path, heading: str, language: str) -> str:
 
 
 def names_in(tarball: Path) -> list[str]:
-    """What a tarball holds."""
+    """Return the names of the files in a tarball."""
     with tarfile.open(tarball) as opened:
         return sorted(opened.getnames())

@@ -1,4 +1,4 @@
-"""Every block of TypeScript and JavaScript in the documents: compiled strictly, and run where it is a program."""
+"""Tests of all TypeScript and JavaScript blocks in the documents: strict compilation, and runs of programs."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.sdks.conftest import Live
 from tests.sdks.packages import run
 from tests.sdks.test_typescript import installed
 
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
+pytestmark = pytest.mark.slow
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if block.language in SCRIPTS and block.is_run]
 TYPED = [block for block in BLOCKS if block.language in ("ts", "typescript")]

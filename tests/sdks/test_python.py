@@ -1,4 +1,4 @@
-"""The Python package as its users have it: a wheel, alone in a new environment, talking to a running service."""
+"""Tests of the Python wheel in a new environment against a running service."""
 
 import json
 import sys
@@ -11,12 +11,12 @@ from tests.sdks import packages
 from tests.sdks.conftest import Live
 from tests.sdks.packages import PYTHON, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
+pytestmark = pytest.mark.slow
 
 UV = Path(sys.prefix) / "bin" / "uv"
 OF_THE_SERVER = {"numba", "scipy", "sqlalchemy", "fastapi", "uvicorn", "redis", "psycopg", "pyarrow", "pydantic"}
 
-# The processor's time: what others do with the core meanwhile does not count.
+# CPU time, which does not depend on other processes.
 MEASURE = """
 import json, sys, time
 began = time.process_time()
@@ -28,8 +28,9 @@ print(json.dumps({"seconds": seconds, "modules": sorted(sys.modules)}))
 FRAMES = """
 import doctest, os, sys
 import numpy as np
-from sfumato import Client, Feature, GridEncoding, UniformGrid, frames, perturb_records
+from sfumato import Client, Feature, GridEncoding, UniformGrid, perturb_records
 from sfumato import cells_frame, clusters_frame, labels_frame, ledger_frame
+from sfumato.model import frames
 ran = doctest.testmod(frames)
 assert ran.failed == 0 and ran.attempted >= 8, ran
 people = np.repeat([[2.2], [7.7]], 2000, axis=0)
@@ -48,7 +49,7 @@ assert sorted(clusters["east"].round()) == [2, 8], clusters
 cells = cells_frame(model)
 assert len(cells) == 8 and cells["east_upper"].max() == 10, cells
 assert labels_frame(model, people).groupby("cluster").size().tolist() == [2000, 2000]
-assert list(ledger["kind"]) == ["grant", "post"] and str(ledger["at"].dt.tz) == "UTC", ledger
+assert list(ledger["kind"]) == ["grant", "charge"] and str(ledger["at"].dt.tz) == "UTC", ledger
 assert ledger.index.tolist() == [1, 2] and ledger["epsilon_nano"].dtype == "int64"
 print("fine", file=sys.stdout)
 """
@@ -60,7 +61,7 @@ print([name for name in sys.argv[1:] if importlib.util.find_spec(name)])
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a new environment that holds the wheel, its extra for clients, and what these need."""
+    """Return the Python of a new environment with the wheel and its extra for clients."""
     home = tmp_path_factory.mktemp("environment")
     run(UV, "venv", "--quiet", "--python", sys.executable, home / "venv", cwd=home)
     python = home / "venv" / "bin" / "python"
@@ -69,10 +70,10 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestTheWheel:
-    def test_holds_the_package_its_types_and_its_licence_alone(self, wheel: Path) -> None:
+    def test_contains_only_the_package_its_types_and_its_licence(self, wheel: Path) -> None:
         with zipfile.ZipFile(wheel) as opened:
             names = set(opened.namelist())
-        assert {"sfumato/__init__.py", "sfumato/py.typed", "sfumato/device.py", "sfumato/client.py"} <= names
+        assert {"sfumato/__init__.py", "sfumato/py.typed", "sfumato/device/device.py", "sfumato/api/client.py"} <= names
         assert {name.split("/")[0].split("-")[0] for name in names} == {"sfumato"}
         assert any(name.endswith("LICENSE") for name in names)
         sources = {str(path.relative_to(PYTHON)) for path in (PYTHON / "sfumato").rglob("*.py")}
@@ -83,13 +84,15 @@ class TestTheWheel:
         where = run(environment, "-c", "import sfumato; print(sfumato.__file__)", cwd=tmp_path)
         assert Path(where.strip()).is_relative_to(environment.parents[1])
 
-    def test_imports_in_no_time(self, environment: Path, tmp_path: Path) -> None:
+    def test_imports_quickly(self, environment: Path, tmp_path: Path) -> None:
         runs = [json.loads(run(environment, "-c", MEASURE, cwd=tmp_path)) for _ in range(5)]
         assert min(each["seconds"] for each in runs) <= 0.15  # the first compiles its modules
         assert not (OF_THE_SERVER | {"numpy", "httpx"}) & set(runs[0]["modules"])
 
-    def test_gives_frames_where_pandas_is(self, environment: Path, wheel: Path, live: Live, tmp_path: Path) -> None:
-        assert run(environment, "-c", MISSING, "pandas", cwd=tmp_path) == "[]\n"  # it is asked for, and not before
+    def test_returns_frames_if_pandas_is_installed(
+        self, environment: Path, wheel: Path, live: Live, tmp_path: Path
+    ) -> None:
+        assert run(environment, "-c", MISSING, "pandas", cwd=tmp_path) == "[]\n"  # only the call imports it
         run(UV, "pip", "install", "--quiet", "--python", environment, f"{wheel}[client,pandas]", cwd=tmp_path)
         assert run(environment, "-c", FRAMES, cwd=tmp_path, **live.environment) == "fine\n"
 

@@ -1,4 +1,4 @@
-"""How the tests of the gateway speak to it: one caller, the things it makes, and what a refusal looks like."""
+"""An API client for the tests of the gateway, factories for objects, and checks of error responses."""
 
 import base64
 import secrets
@@ -7,15 +7,19 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 
-from models import job as jobs
-from models import tenant
-from models.db import Database
-from models.job import Claim, Job, JobState
-from models.tenant import Scope
-from service.schemas import Problem
+from models.database.engine import Database
+from models.identity import keys, tenants
+from models.identity.caller import Caller
+from models.jobs import lifecycle
+from models.jobs.claims import Claim
+from models.tables.identity import Scope
+from models.tables.jobs import Job, JobState
+from service.schemas.base import Problem
 from sfumato import specs
-from sfumato.cluster_model import ClusterModel
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.precision import ExpectedAgreement, Verdict
 from sfumato.specs import Feature
 
 FEATURES = [
@@ -26,25 +30,25 @@ GRID = {"type": "grid", "cells": [2, 2]}
 UNIFORM = {"type": "uniform_grid", "epsilon": 1.0}
 
 
-def told(algorithm: dict[str, Any]) -> dict[str, Any]:
-    """Parameters as they are told: with every default, without what was left out."""
+def show_algorithm(algorithm: dict[str, Any]) -> dict[str, Any]:
+    """Return algorithm parameters as the API shows them: with defaults and without absent options."""
     wire = specs.to_wire(specs.algorithm_from_wire(algorithm))
     return {name: value for name, value in wire.items() if value is not None}
 
 
 def unknown(prefix: str) -> str:
-    """A well-formed id that nothing has."""
+    """Return a well-formed id of no object."""
     return f"{prefix}_{'0' * 26}"
 
 
 class Api:
-    """One key's way to a gateway."""
+    """A client of a gateway with one key."""
 
     def __init__(self, http: httpx.Client, database: Database, secret: str) -> None:
         self.http, self.database, self.secret = http, database, secret
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """A request below /v1 with the key."""
+        """Send a request below /v1 with the key."""
         headers = {"Authorization": f"Bearer {self.secret}", **(options.pop("headers", None) or {})}
         return self.http.request(method, f"/v1{path}", headers=headers, **options)
 
@@ -55,62 +59,93 @@ class Api:
         return self.request("POST", path, **({"json": body} if body is not None else {}), **options)
 
     def made(self, path: str, body: Any, **options: Any) -> dict[str, Any]:
-        """POST what must succeed."""
+        """Send a POST that must succeed and return the document."""
         answer = self.post(path, body, **options)
         assert answer.status_code in (200, 201, 202), answer.text
         document: dict[str, Any] = answer.json()
         return document
 
+    def patch(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        return self.request("PATCH", path, json=body, **options)
+
+    def delete(self, path: str) -> httpx.Response:
+        return self.request("DELETE", path)
+
+    def list_all(self, path: str, **params: Any) -> list[dict[str, Any]]:
+        """Return the items of all pages of a list."""
+        items: list[dict[str, Any]] = []
+        cursor: dict[str, str] = {}
+        while True:
+            response = self.get(path, params=params | cursor)
+            assert response.status_code == 200, response.text
+            page = response.json()
+            assert len(page["items"]) <= params["limit"]
+            items += page["items"]
+            if page["next_cursor"] is None:
+                return items
+            cursor = {"cursor": page["next_cursor"]}
+
+    def budget(self, dataset_id: str) -> dict[str, Any]:
+        """Return the budget of a dataset."""
+        document: dict[str, Any] = self.get(f"/datasets/{dataset_id}/budget").json()
+        return document
+
     def dataset(self, **other: Any) -> dict[str, Any]:
-        """A local dataset of two features with much budget."""
+        """Create a local dataset with two features and a large budget."""
         given = {"name": "d", "trust": "local", "features": FEATURES, "epsilon": 8, "min_reports": 1}
         return self.made("/datasets", given | other)
 
     def round(self, dataset_id: str, **other: Any) -> dict[str, Any]:
-        """An open round of four symbols, one byte a value."""
+        """Open a round with four symbols and values of one byte."""
         given = {"encoding": GRID, "mechanism": "grr", "epsilon": 1, "target_reports": 1000}
         return self.made(f"/datasets/{dataset_id}/rounds", given | other)
 
     def job(self, dataset_id: str, **other: Any) -> dict[str, Any]:
-        """A queued job."""
-        given = {"dataset_id": dataset_id, "algorithm": UNIFORM, "target_reports": 1000}
-        return self.made("/jobs", given | other)
+        """Submit a job. A member that is None is left out."""
+        given = {"dataset_id": dataset_id, "algorithm": UNIFORM, "target_reports": 1000} | other
+        return self.made("/jobs", {name: value for name, value in given.items() if value is not None})
 
     def report(self, round_id: str, **other: Any) -> httpx.Response:
         """Send one report."""
         return self.post(f"/rounds/{round_id}/reports", single(**other))
 
     def n_received(self, round_id: str) -> int:
-        """What the round counts."""
+        """Return the number of received reports of a round."""
         received: int = self.get(f"/rounds/{round_id}").json()["n_received"]
         return received
 
-    def key(self, *scopes: str, dataset_id: str | None = None) -> "Api":
-        """Another key of the same tenant."""
+    def finished_job(self, model: ClusterModel | None = None, **dataset: Any) -> str:
+        """Create a job with a result in a new dataset. Return its id."""
+        job_id: str = self.job(self.dataset(**dataset)["id"])["id"]
+        finish(self.database, job_id, model or a_model())
+        return job_id
+
+    def caller(self) -> Caller:
+        """Return the caller that the key authenticates."""
+        with self.database.reading() as session:
+            caller = keys.authenticate(session, keys.hash_secret(self.secret), now=self.database.clock())
+        assert caller is not None
+        return caller
+
+    def key(self, *scopes: str, **other: Any) -> "Api":
+        """Return a client with another key of the same tenant."""
+        given = {"name": "k", "scopes": [Scope(scope) for scope in scopes], "now": self.database.clock()} | other
+        tenant_id = self.caller().tenant_id
         with self.database.transaction() as session:
-            caller = tenant.authenticate(session, tenant.hash_secret(self.secret), now=self.database.clock())
-            assert caller is not None
-            _, secret = tenant.create_key(
-                session,
-                caller.tenant_id,
-                name="k",
-                scopes=[Scope(scope) for scope in scopes],
-                dataset_id=dataset_id,
-                now=self.database.clock(),
-            )
+            _, secret = keys.create_key(session, tenant_id, **given)
         return Api(self.http, self.database, secret)
 
 
 def stranger(http: httpx.Client, database: Database) -> Api:
-    """An admin key of a tenant of its own."""
+    """Return a client with an admin key of a new tenant."""
     with database.transaction() as session:
-        owner = tenant.get_or_create_tenant(session, secrets.token_hex(8), now=database.clock())
-        _, secret = tenant.create_key(session, owner.id, name="t", scopes=[Scope.ADMIN], now=database.clock())
+        owner = tenants.get_or_create_tenant(session, secrets.token_hex(8), now=database.clock())
+        _, secret = keys.create_key(session, owner.id, name="t", scopes=[Scope.ADMIN], now=database.clock())
     return Api(http, database, secret)
 
 
 def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """Check a refusal against the contract; its document."""
+    """Check an error response against the contract and return its document."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["cache-control"] == "no-store"
@@ -122,7 +157,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
 
 
 def single(report_id: str | None = None, slot: Any = 0, value: bytes = b"\x01") -> dict[str, Any]:
-    """One report as JSON."""
+    """Return one report as JSON."""
     return {
         "report_id": secrets.token_hex(16) if report_id is None else report_id,
         "slot": slot,
@@ -131,12 +166,12 @@ def single(report_id: str | None = None, slot: Any = 0, value: bytes = b"\x01") 
 
 
 def packed(n_reports: int, slot: int = 0, value: bytes = b"\x01") -> bytes:
-    """Packed octets of fresh reports."""
+    """Return packed reports with new ids."""
     return b"".join(secrets.token_bytes(16) + slot.to_bytes(4, "little") + value for _ in range(n_reports))
 
 
 def a_model(*, labels: bool = True) -> ClusterModel:
-    """Two clusters, left and right."""
+    """Return a model with two clusters, left and right."""
     label_map = np.array([[0, 0], [1, 1]]) if labels else None
     return ClusterModel(
         type="label_map" if labels else "centroids",
@@ -146,10 +181,20 @@ def a_model(*, labels: bool = True) -> ClusterModel:
         centroids=np.array([[0.25, 0.0], [0.75, 0.0]]),
         label_map=label_map,
         density=None if label_map is None else np.full((2, 2), 0.25),
+        verdict=Verdict.UNCERTAIN,
+        expected_agreement=ExpectedAgreement(0.75, 0.5, 1.0) if labels else None,
         diagnostics={"n_reports": 1000},
         warnings=("a warning",),
         privacy={"sizes": "post_processed"},
     )
+
+
+def claim_job(database: Database, job_id: str) -> Claim:
+    """Start a job as a worker does. Return its claim."""
+    with database.transaction() as session:
+        job = session.get_one(Job, job_id)
+        job.state, job.fence, job.started_at = JobState.RUNNING.value, 1, database.clock()
+    return Claim(job_id, 1)
 
 
 def finish(
@@ -159,7 +204,7 @@ def finish(
     used: list[dict[str, Any]] | None = None,
     odometer: Sequence[tuple[str, int, int]] = (),
 ) -> None:
-    """End a job as its worker would; of a central one the odometer holds what was asked, of how many, and its cost."""
+    """Finish a job as a worker does. For a central job, the odometer lists (query, number of values, cost)."""
     with database.transaction() as session:
         job = session.get_one(Job, job_id)
         job.state, job.fence = JobState.RUNNING.value, 1
@@ -168,6 +213,17 @@ def finish(
             "algorithm": job.algorithm,
             "epsilon_nano": 1_000_000_000,
             "rounds": used or [],
-            "odometer": [dict(zip(("what", "n_values", "epsilon_nano"), asked, strict=True)) for asked in odometer],
+            "odometer": [
+                {"description": text, "n_values": n_values, "epsilon_nano": cost, "delta_atto": 0, "rho_pico": 0}
+                for text, n_values, cost in odometer
+            ],
         }
-        jobs.succeed(session, Claim(job_id, 1), document, software_version="0.1.0", now=database.clock())
+        lifecycle.succeed(session, Claim(job_id, 1), document, software_version="0.1.0", now=database.clock())
+
+
+# Marker for tests in which the kind of database does not matter.
+SQLITE_ONLY = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+SQLITE_BEFORE_RELEASE = pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.release)], indirect=True
+)
+SQLITE_KIND_ONLY = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)

@@ -1,4 +1,4 @@
-"""A gateway in this process, on SQLite and on PostgreSQL; every test has a tenant of its own in it."""
+"""A gateway in this process, on SQLite and on PostgreSQL. Each test has a separate tenant."""
 
 import os
 import secrets
@@ -12,9 +12,10 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 
-from models import sealing
-from models.db import Database, migrate
-from models.settings import Settings
+from models import encryption
+from models.database.engine import Database
+from models.database.schema import migrate
+from runtime.settings import Settings
 from service.app import create_app
 from tests.service.api import Api, stranger
 from tests.service.inprocess import InProcess
@@ -22,7 +23,7 @@ from tests.service.inprocess import InProcess
 
 @pytest.fixture(scope="session")
 def no_settings() -> Iterator[None]:
-    """Nobody's settings reach the tests."""
+    """Remove the settings of the environment."""
     foreign = [name for name in os.environ if name.startswith("SFUMATO_") and not name.startswith("SFUMATO_TEST_")]
     kept = {name: os.environ.pop(name) for name in foreign}
     yield
@@ -31,7 +32,7 @@ def no_settings() -> Iterator[None]:
 
 @contextmanager
 def own_database(kind: str, request: pytest.FixtureRequest, directory: Path) -> Iterator[str]:
-    """URL of a migrated database that is there as long as this lasts."""
+    """Yield the URL of a migrated temporary database."""
     if kind == "sqlite":
         url = f"sqlite:///{directory / 'sfumato.db'}"
         migrate(url)
@@ -51,7 +52,7 @@ def own_database(kind: str, request: pytest.FixtureRequest, directory: Path) -> 
 def database(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, no_settings: None
 ) -> Iterator[Database]:
-    """Migrated; shared by the tests, which do not meet: each has its own tenant."""
+    """Yield a migrated database that all tests share; each test has its own tenant."""
     with own_database(request.param, request, tmp_path_factory.mktemp("gateway")) as url:
         opened = Database(url)
         yield opened
@@ -60,10 +61,10 @@ def database(
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """As they come, but for limits a test can reach."""
+    """Return the default settings, with lower limits that tests can reach."""
     return Settings(
         home=tmp_path_factory.mktemp("home"),
-        records_key=SecretStr(sealing.write_key(sealing.new_secret())),
+        records_key=SecretStr(encryption.encode_key(encryption.new_secret())),
         max_body_bytes=4 << 20,
         max_batch_reports=50_000,
         max_page=20,
@@ -72,7 +73,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="session")
 def http(database: Database, settings: Settings, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    """The client of a gateway as it runs over this database, with Redis beside PostgreSQL; without a key."""
+    """Yield an HTTP client without a key for a gateway over this database, with Redis in addition to PostgreSQL."""
     if database.engine.dialect.name == "postgresql":
         settings = settings.model_copy(update={"redis_url": SecretStr(request.getfixturevalue("redis_session_url"))})
     with InProcess(create_app(settings, database)) as gateway:
@@ -81,19 +82,19 @@ def http(database: Database, settings: Settings, request: pytest.FixtureRequest)
 
 @pytest.fixture
 def api(http: httpx.Client, database: Database) -> Api:
-    """An admin key of a fresh tenant."""
+    """Return an API client with an admin key of a new tenant."""
     return stranger(http, database)
 
 
 @pytest.fixture
 def other(http: httpx.Client, database: Database) -> Api:
-    """An admin key of another tenant."""
+    """Return an API client with an admin key of another tenant."""
     return stranger(http, database)
 
 
 @pytest.fixture
 def over(tmp_path: Path, no_settings: None) -> Iterator[Callable[..., Api]]:
-    """Starts another gateway over a database: `over(database, max_pending_bytes=...)`; as a stranger."""
+    """Start gateways with a new tenant over a database: `over(database, max_pending_bytes=...)`."""
     running: list[InProcess] = []
 
     def start(database: Database, **settings: object) -> Api:
@@ -111,7 +112,7 @@ def over(tmp_path: Path, no_settings: None) -> Iterator[Callable[..., Api]]:
 def started(
     over: Callable[..., Api], database_kind: str, database_url: str, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Api]]:
-    """Starts a gateway over a database of the test's own: SQLite without servers, or PostgreSQL and Redis."""
+    """Start gateways over a database of this test: SQLite without servers, or PostgreSQL and Redis."""
     opened = Database(database_url)
     as_it_runs = {} if database_kind == "sqlite" else {"redis_url": request.getfixturevalue("redis_url")}
 

@@ -1,4 +1,4 @@
-"""A gateway in this process: its event loop in a thread, and a plain httpx client that any thread may use."""
+"""A gateway in this process with its event loop in a thread, and an httpx client for any thread."""
 
 import asyncio
 import threading
@@ -8,11 +8,11 @@ from typing import Self
 import httpx
 from fastapi import FastAPI
 
-PATIENCE_SECONDS = 200  # for an answer, on a machine however busy
+PATIENCE_SECONDS = 200  # for a response on a busy machine
 
 
 class _Transport(httpx.BaseTransport):
-    """Hands requests to the application, in its loop."""
+    """Pass requests to the application in its event loop."""
 
     def __init__(self, app: FastAPI, loop: asyncio.AbstractEventLoop) -> None:
         self._asgi = httpx.ASGITransport(app)
@@ -28,7 +28,7 @@ class _Transport(httpx.BaseTransport):
 
 
 class InProcess:
-    """An application from its start to its end; `client` speaks to it."""
+    """A running application; `client` sends requests to it."""
 
     client: httpx.Client
 

@@ -10,15 +10,16 @@ import zlib
 from base64 import b85decode
 from collections import Counter
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from service import arrow
-from service.problems import Problem, ValidationFailed
+from service.http.problems import Problem, ValidationFailed
+from service.ingestion import arrow
 
-# columns x, y, u of three records, with four octets changed: its first message says that it is no schema
+# columns x, y, u of three records, with four octets changed: its first message claims not to be a schema
 NO_SCHEMA = zlib.decompress(
     b85decode(
         "c-nPQF^<A85S+wLKqy5DbfV=4NIbxld;@A)B<Og+ec<i~bhKArbBCa!fsP0806H_f*$9Y~k=C1;9q-ysj4}QJC?V*fK+fFd7m;{!"
@@ -29,44 +30,59 @@ NO_SCHEMA = zlib.decompress(
 FEATURES, USER = ("x", "y"), "u"
 
 
-def written(**columns: Any) -> bytes:
-    """A whole stream."""
+def written(*, is_file: bool = False, **columns: Any) -> bytes:
+    """Return a complete stream or file."""
     table, file = pa.table(columns), io.BytesIO()
-    with pa.ipc.new_stream(file, table.schema) as writer:
+    with (pa.ipc.new_file if is_file else pa.ipc.new_stream)(file, table.schema) as writer:
         writer.write_table(table)
     return file.getvalue()
 
 
 def read_records(body: bytes) -> None:
-    """As an upload's."""
+    """Parse a stream as records."""
 
     def places(names: Sequence[str]) -> list[int]:
         if sorted(names) != sorted([*FEATURES, USER]):
             raise ValidationFailed
         return [names.index(name) for name in (*FEATURES, USER)]
 
-    for _ in arrow.records(body, places, len(FEATURES)):
+    for _ in arrow.parse_records(body, places, len(FEATURES)):
         pass
 
 
 def read_reports(body: bytes) -> None:
-    """As devices'."""
-    for _ in arrow.batches(body, 1):
+    """Parse a stream as reports."""
+    for _ in arrow.parse_reports(body, 1):
         pass
 
 
-STREAMS: dict[Callable[[bytes], None], bytes] = {
-    read_records: written(x=[0.1, 0.2, 0.9], y=[0.3, 0.4, 0.5], u=["a", "b", "é"]),
-    read_reports: written(
-        report_id=pa.array([b"1" * 16], pa.binary(16)),
-        slot=pa.array([1], pa.uint32()),
-        value=pa.array([b"\1"], pa.binary(1)),
+ENTRIES = pa.array(["a", "b", "é" * 20], pa.string_view())
+STREAMS: tuple[tuple[str, Callable[[bytes], None], bytes], ...] = (
+    ("records", read_records, written(x=[0.1, 0.2, 0.9], y=[0.3, 0.4, 0.5], u=["a", "b", "é"])),
+    (
+        "records of other types",
+        read_records,
+        written(
+            is_file=True,
+            x=pa.array([1, 2, 1]).dictionary_encode(),
+            y=pa.array([Decimal("0.37")] * 3, pa.decimal128(20, 2)),
+            u=pa.DictionaryArray.from_arrays(pa.array([0, 2, 1], pa.int8()), ENTRIES),
+        ),
     ),
-}
+    (
+        "reports",
+        read_reports,
+        written(
+            report_id=pa.array([b"1" * 16], pa.binary(16)),
+            slot=pa.array([1], pa.uint32()),
+            value=pa.array([b"\1"], pa.binary(1)),
+        ),
+    ),
+)
 
 
 def outcome(read: Callable[[bytes], None], body: bytes) -> str:
-    """What became of a stream: the name of whatever else is raised would be an error of the reader's."""
+    """Return the outcome for a stream. Any unexpected exception is an error of the reader."""
     try:
         read(body)
     except Problem:
@@ -77,7 +93,7 @@ def outcome(read: Callable[[bytes], None], body: bytes) -> str:
 
 
 def mutated(body: bytes, chance: np.random.Generator) -> bytes:
-    """The stream with up to six octets changed, and the end it needs."""
+    """Return the stream with up to six changed bytes and a valid end."""
     changed = bytearray(body)
     for place in chance.integers(8, len(changed) - 8, chance.integers(1, 7)).tolist():
         flipped = changed[place] ^ 1 << int(chance.integers(8))
@@ -86,13 +102,13 @@ def mutated(body: bytes, chance: np.random.Generator) -> bytes:
 
 
 def main(n_streams: int, seed: int) -> None:
-    """Read so many of each."""
+    """Parse this number of mutated streams of each kind."""
     found: dict[str, Counter[str]] = {}
-    for read, whole in STREAMS.items():
+    for name, read, whole in STREAMS:
         chance = np.random.default_rng(seed)
         assert outcome(read, whole) == "read"
         assert outcome(read, NO_SCHEMA) == "refused"
-        found[read.__name__] = Counter(outcome(read, mutated(whole, chance)) for _ in range(n_streams))
+        found[name] = Counter(outcome(read, mutated(whole, chance)) for _ in range(n_streams))
     print(json.dumps(found))
 
 

@@ -1,4 +1,4 @@
-"""Real servers of the tests' own: started, watched, always ended by whoever started them."""
+"""Real server processes for tests, which are always stopped at the end."""
 
 import json
 import os
@@ -13,28 +13,32 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 180.0  # for what must come, on a machine however busy
+START_SECONDS = 180.0  # for expected events on a busy machine
 STOP_SECONDS = 120.0
 
 
 def environment(home: Path, **settings: str) -> dict[str, str]:
-    """Nobody's settings but these; of a worker's kernels those alone are compiled that a test calls."""
+    """Return an environment with only these settings. Workers compile kernels when they are first called."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SFUMATO_")}
-    own = {"SFUMATO_HOME": str(home), "SFUMATO_WARM_KERNELS": "false", "PYTHONPATH": str(ROOT)}
+    own = {
+        "SFUMATO_HOME": str(home),
+        "SFUMATO_WARM_KERNELS": "false",
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "sdk" / "python"))),
+    }
     return inherited | own | settings
 
 
 def until(condition: Callable[[], Any], seconds: float = START_SECONDS) -> Any:
-    """Wait for what must come; what it was."""
+    """Wait until the condition is true and return its value."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come"
+        assert time.monotonic() < deadline, "the condition is still false"
         time.sleep(0.02)
     return found
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -42,7 +46,7 @@ def is_running(pid: int) -> bool:
 
 
 class Running:
-    """`sfumato <command>` as a child process."""
+    """A child process that runs `sfumato <command>`."""
 
     def __init__(self, home: Path, *arguments: str, **settings: str) -> None:
         home.mkdir(exist_ok=True)
@@ -67,33 +71,33 @@ class Running:
         return self._log.read_text()
 
     def lines(self) -> list[dict[str, Any]]:
-        """The log's lines of JSON, those of its workers among them."""
+        """Return the JSON log lines, including those of its workers."""
         return [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
 
     def url(self) -> str:
-        """Its address, once it listens."""
+        """Return its address once it listens."""
 
-        def said() -> str | None:
+        def find_url() -> str | None:
             assert self.process.poll() is None, self.log
             lines = [line for line in self.out.splitlines() if line.startswith("Sfumato listens on ")]
             return lines[0].removeprefix("Sfumato listens on ") if lines else None
 
-        found: str = until(said)
+        found: str = until(find_url)
         return found
 
     def children(self) -> list[int]:
-        """Process ids of its children that run."""
+        """Return the process ids of its running children."""
         return [child.pid for child in psutil.Process(self.process.pid).children() if is_running(child.pid)]
 
     def stop(self) -> int:
-        """End it in good order; its exit status."""
+        """Stop it gracefully and return its exit status."""
         self.process.terminate()
         return self.process.wait(STOP_SECONDS)
 
 
 @contextmanager
 def running(home: Path, *arguments: str, **settings: str) -> Iterator[Running]:
-    """A command, killed at the end unless it has ended by then."""
+    """Run a command and kill it at the end if it still runs."""
     started = Running(home, *arguments, **settings)
     try:
         yield started

@@ -1,4 +1,4 @@
-"""Receivers of webhooks on 127.0.0.1, as they are and as they should not be."""
+"""Well-behaved and misbehaving webhook receivers on 127.0.0.1."""
 
 import socket
 import ssl
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 PATIENCE_SECONDS = 120.0
 
-Answer = Callable[[socket.socket, int], None]  # the connection, and which request it is: 1, 2, ...
+Answer = Callable[[socket.socket, int], None]  # arguments: connection, number of the request from 1
 
 
 @dataclass
 class Request:
-    """What a receiver was sent."""
+    """A received request."""
 
     line: str
     headers: dict[str, str]
@@ -25,7 +25,7 @@ class Request:
 
 @dataclass
 class Receiver:
-    """A plain server that remembers what came; a thread for each connection."""
+    """A server that records its requests, with one thread per connection."""
 
     answer: Answer
     trust: ssl.SSLContext | None = None
@@ -45,12 +45,12 @@ class Receiver:
         return f"http://127.0.0.1:{self.port}/hook?x=1"
 
     def ids(self) -> list[str]:
-        """The `webhook-id` of each request, in the order they came."""
+        """Return the `webhook-id` of each request in order of arrival."""
         with self._changed:
             return [each.headers["webhook-id"] for each in self.requests]
 
     def wait_for(self, n_requests: int) -> list[Request]:
-        """Return once so many came; what they were."""
+        """Wait for this number of requests and return them."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.requests) >= n_requests, PATIENCE_SECONDS), self.requests
             return list(self.requests)
@@ -102,8 +102,8 @@ class Receiver:
         self.answer(connection, place)
 
 
-def says(*statuses: str, more: str = "", body: bytes = b"") -> Answer:
-    """Answers with these statuses in turn, and the last one from then on: `says("500 Error", "200 OK")`."""
+def respond(*statuses: str, more: str = "", body: bytes = b"") -> Answer:
+    """Respond with these statuses in turn; the last one repeats: `respond("500 Error", "200 OK")`."""
 
     def answer(connection: socket.socket, place: int) -> None:
         status = statuses[min(place, len(statuses)) - 1]
@@ -115,7 +115,7 @@ def says(*statuses: str, more: str = "", body: bytes = b"") -> Answer:
 
 @contextmanager
 def receiving(answer: Answer, trust: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """A receiver that is there as long as this lasts."""
+    """Run a receiver within a `with` block."""
     receiver = Receiver(answer, trust)
     try:
         yield receiver

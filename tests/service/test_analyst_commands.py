@@ -1,85 +1,80 @@
-"""`sfumato datasets`, `jobs`, `plot`, `report`: what a service answers, as tables and bars."""
+"""`sfumato datasets`, `rounds`, `jobs`, `plot` and `report` against a gateway."""
 
 import io
+import json
 import os
-from collections.abc import Callable, Iterator
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import httpx
 import numpy as np
 import pytest
+import typer
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
-from models.db import Database
-from service import cli, reporting, terminal
-from sfumato.client import Client
-from tests.service.api import Api, a_model, finish, unknown
-
-Run = Callable[..., Result]
+from models.database.engine import Database
+from service.cli import main, output
+from service.cli.connection import service_address
+from service.cli.report_receipt import ReceiptUnusable, open_receipt
+from sfumato.api import datasets, resources
+from sfumato.api.client import Client
+from sfumato.errors import Unreachable
+from sfumato.model.precision import Verdict
+from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
+from tests.service.commands import Run, connect_commands, run_command
 
 
 @pytest.fixture
-def run(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_settings: None) -> Iterator[Run]:
-    """Runs `sfumato ...` here, against the gateway of the test."""
-    made = Client.__init__
-
-    def init(self: Client, url: str, key: str, **options: object) -> None:
-        made(self, url, key, transport=_Through(api.http), **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Client, "__init__", init)
-    monkeypatch.setenv("SFUMATO_URL", "http://gateway")
-    monkeypatch.setenv("SFUMATO_KEY", api.secret)
+def run(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_settings: None) -> Run:
+    """Return a function that runs `sfumato ...` against the gateway, in a directory of the test."""
+    connect_commands(api, monkeypatch)
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-
-    def invoke(*arguments: str, status: int = 0) -> Result:
-        result = CliRunner().invoke(cli.app, list(arguments), env={"TERM": "dumb", "COLUMNS": "200"})
-        assert result.exit_code == status, result.output
-        return result
-
-    return invoke
+    return run_command
 
 
-class _Through(httpx.BaseTransport):
-    """The gateway in this process."""
-
-    def __init__(self, http: httpx.Client) -> None:
-        self._http = http
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        answer = self._http.request(
-            request.method, request.url.raw_path.decode(), headers=request.headers.raw, content=request.read()
-        )
-        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+PROCESSES = {"serve", "gateway", "worker", "shuffler", "demo", "audit", "migrate"}
 
 
+def read_lines(text: str) -> list[dict[str, Any]]:
+    """Return the objects that a command printed as JSON. Other lines are logs of the gateway in this process."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command that is no group, with its path."""
+    if hasattr(command, "commands"):
+        for name, each in command.commands.items():
+            yield from leaves((*path, name), each)
+    else:
+        yield path, command
+
+
+@SQLITE_ONLY
 class TestDatasets:
-    def test_are_listed_with_what_is_left(self, api: Api, run: Run) -> None:
-        made = api.dataset(name="[bold]odd[/] \N{RIGHT-TO-LEFT OVERRIDE}name")
-        api.round(made["id"], epsilon=2)
-        said = run("datasets").output
-        assert made["id"] in said
-        assert "[bold]odd[/] \ufffdname" in said
-        assert "█" * 6 + "░" * 18 in said.replace("▒", "█") or "█" * 7 + "░" * 17 in said
-        posted = api.get(f"/datasets/{made['id']}/budget").json()["remaining"]
-        assert f" {posted:g} " in said
-
-    def test_without_the_ledger_are_listed_still(self, api: Api, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = api.dataset()
+    def test_are_listed_with_a_bar_of_the_budget_if_the_key_may_read_it(
+        self, api: Api, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "no datasets yet" in run("datasets", "list").output
+        dataset_id = api.dataset(name="[bold]odd[/] \N{RIGHT-TO-LEFT OVERRIDE}name")["id"]
+        api.round(dataset_id, epsilon=2)
+        text = run("datasets", "list").output
+        assert dataset_id in text
+        assert "[bold]odd[/] \ufffdname" in text
+        assert "█" * 6 + "░" * 18 in text.replace("▒", "█") or "█" * 7 + "░" * 17 in text
+        assert f" {api.budget(dataset_id)['remaining']:g} " in text
         monkeypatch.setenv("SFUMATO_KEY", api.key("datasets").secret)
-        assert made["id"] in run("datasets").output
-
-    def test_of_nobody_are_a_sentence(self, run: Run) -> None:
-        assert "no datasets yet" in run("datasets").output
-
-    def test_with_a_key_that_is_none_end_in_a_sentence(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert dataset_id in run("datasets", "list").output
         monkeypatch.setenv("SFUMATO_KEY", "sfk_wrong")
-        said = run("datasets", status=1).output
-        assert "\nsfumato: " in f"\n{said}"
-        assert "Traceback" not in said
+        text = run("datasets", "list", status=1).output
+        assert "\nsfumato: " in f"\n{text}"
+        assert "Traceback" not in text
 
 
+@SQLITE_ONLY
 class TestJobs:
     def test_are_listed(self, api: Api, run: Run) -> None:
         assert "no jobs yet" in run("jobs", "list").output
@@ -90,53 +85,165 @@ class TestJobs:
         assert ids[0] in only
         assert ids[1] not in only
 
-    def test_are_watched_to_their_clusters(self, api: Api, run: Run, database: Database) -> None:
-        job_id = api.job(api.dataset()["id"])["id"]
-        finish(database, job_id, a_model())
-        said = run("jobs", "watch", job_id).output
+    def test_are_watched_until_they_end(self, api: Api, run: Run) -> None:
+        job_id = api.finished_job()
+        text = run("jobs", "watch", job_id).output
+        bar = "█" * output.BAR_CELLS
         for part in (
             f"{job_id} succeeded",
             "25.0 ± 1.0 %",
             "75.0 ± 1.0 %",
-            "█" * terminal.BAR_CELLS,
+            bar,
             "a warning",
-            "ε 1",
+            "Verdict: uncertain",
+            "Expected agreement: 0.75 (80 % interval 0.50 to 1.00)",
+            "ε = 1",
         ):
-            assert part in said
-
-    def test_that_did_not_succeed_are_exit_status_1(self, api: Api, run: Run) -> None:
+            assert part in text
         job_id = api.job(api.dataset()["id"])["id"]
+        assert f"{job_id} queued" in run("jobs", "watch", job_id, "--timeout-seconds", "0", status=1).output
         api.post(f"/jobs/{job_id}/cancel")
         assert "canceled" in run("jobs", "watch", job_id, status=1).output
-
-    def test_that_go_on_are_left_after_the_time_that_was_given(self, api: Api, run: Run) -> None:
-        job_id = api.job(api.dataset()["id"])["id"]
-        said = run("jobs", "watch", job_id, "--timeout-seconds", "0", status=1).output
-        assert f"{job_id} queued" in said
-
-    def test_that_are_not_there_end_in_a_sentence(self, run: Run) -> None:
         assert "not_found" in run("jobs", "watch", unknown("job"), status=1).output
 
 
+@SQLITE_ONLY
+class TestTheWholePath:
+    def test_of_a_local_dataset_leads_from_its_creation_to_a_job(self, api: Api, run: Run, tmp_path: Path) -> None:
+        features = ("--feature", "x:0:1:km", "--feature", "y:0:1")
+        dataset_id = run("datasets", "create", "Lunch", "--epsilon", "4", *features).output.splitlines()[-1]
+        assert [each["unit"] for each in api.get(f"/datasets/{dataset_id}").json()["features"]] == ["km", ""]
+        encoding = '{"type": "shifted_grid", "cells": 4, "shifts": 2}'
+        opening = ("rounds", "open", dataset_id, "--encoding", encoding, "--epsilon", "2", "--target-reports", "900")
+        round_id = run(*opening).output.splitlines()[-1]
+        text = run("rounds", "close", round_id, status=1).output
+        assert "has no reports" in text
+        np.savetxt(tmp_path / "p.csv", np.full((700, 2), 0.5), delimiter=",", header="x,y", comments="")
+        (sent,) = read_lines(run("report", "--from", "p.csv", dataset_id, "--json").stdout)
+        assert sent == {"round_id": round_id, "n_sent": 700, "n_received": 700}
+        assert f"{round_id} is closed with 700 reports" in run("rounds", "close", round_id).output
+        assert "700 of 900" in run("rounds", "list", dataset_id).output
+        given = ("--epsilon", "2", "--algorithm", "shifted_grid", "--clusters", "2", "--parameter", "cells=4")
+        job_id = run("jobs", "submit", dataset_id, *given, "--round", round_id).output.splitlines()[-1]
+        (job,) = read_lines(run("jobs", "list", "--json").output)
+        assert (job["id"], job["algorithm"]["cells"], job["used"]["n_reports"]) == (job_id, 4, 700)
+        shown = run("datasets", "show", dataset_id).output
+        for part in ("Lunch", "km", round_id, "ε 2 of 4 free", "700 of 900"):
+            assert part in shown
+
+    def test_lists_of_jobs_show_the_use_of_earlier_rounds_and_the_verdict(self, api: Api, run: Run) -> None:
+        opened = api.round(api.dataset()["id"])
+        api.report(opened["id"])
+        api.post(f"/rounds/{opened['id']}/close")
+        job_id = api.job(opened["dataset_id"], round_ids=[opened["id"]], target_reports=None)["id"]
+        (line,) = [each for each in run("jobs", "list").output.splitlines() if job_id in each]
+        assert line.split()[:6] == [job_id, "queued", "uniform_grid", "1", "1", "1"]  # cost, rounds, reports
+        assert "earlier rounds: 1 with 1 reports, already charged ε = 1" in " ".join(
+            run("jobs", "watch", job_id, "--timeout-seconds", "0", status=1).output.split()
+        )
+        doubtful = api.finished_job(replace(a_model(), verdict=Verdict.DOUBTFUL))
+        (line,) = [each for each in run("jobs", "list").output.splitlines() if doubtful in each]
+        assert line.split()[1:3] == ["succeeded", "doubtful"]
+
+    def test_ends_with_the_result_in_the_format_of_the_api(self, api: Api, run: Run) -> None:
+        job_id = api.finished_job()
+        assert read_lines(run("jobs", "result", job_id, "--json").output) == [api.get(f"/jobs/{job_id}/result").json()]
+        assert read_lines(run("jobs", "watch", job_id, "--json").output) == [api.get(f"/jobs/{job_id}").json()]
+        assert "Verdict: uncertain" in run("jobs", "result", job_id).output
+
+    def test_takes_its_address_and_key_from_options(self, api: Api, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("SFUMATO_URL", "SFUMATO_KEY"):
+            monkeypatch.delenv(name)
+        assert "set SFUMATO_URL or --url" in run("jobs", "list", status=1).output
+        options = ("--url", "http://gateway", "--key", api.secret)
+        assert "no jobs yet" in run("jobs", "list", *options).output
+        assert "unauthenticated" in run("jobs", "list", *options[:3], "sfk_wrong", status=1).output
+
+    @pytest.mark.parametrize(
+        ("command", "message"),
+        [
+            (("datasets", "create", "d", "--epsilon", "1"), "either --feature"),
+            (("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0"), "name:lower:upper"),
+            (("rounds", "open", "ds_x", "--encoding", "{", "--epsilon", "1", "--target-reports", "9"), "must be JSON"),
+            (("jobs", "submit", "ds_x", "--epsilon", "1", "--parameter", "cells"), "NAME=VALUE"),
+        ],
+    )
+    def test_refuses_malformed_arguments(self, run: Run, command: tuple[str, ...], message: str) -> None:
+        assert message in run(*command, status=2).output
+
+
+@SQLITE_ONLY
+class TestLedgerVerify:
+    def test_reads_the_ledgers_through_the_api_with_a_key_of_the_scope_ledger(
+        self, api: Api, run: Run, tmp_path: Path
+    ) -> None:
+        first, second = (api.dataset(epsilon=8)["id"] for _ in range(2))
+        api.round(first)
+        options = ("--url", "http://gateway", "--key", api.key("ledger").secret)
+        every = run("ledger", "verify", *options).output
+        assert (f"{first}: 2 entries" in every, f"{second}: 1 entries" in every, every.count(": ok")) == (True, True, 2)
+        (found,) = read_lines(run("ledger", "verify", first, *options, "--json").output)
+        budget = api.budget(first)
+        assert (found["ok"], found["n_entries"], found["head_hash"]) == (
+            True,
+            budget["ledger_seq"],
+            budget["ledger_hash"],
+        )
+        assert list(tmp_path.iterdir()) == []  # no database of this machine was needed
+
+    def test_finds_an_entry_that_the_service_changed(self, api: Api, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        dataset_id = api.dataset(epsilon=8)["id"]
+        api.round(dataset_id)
+
+        def parse_changed(document: dict[str, Any]) -> Any:
+            entry = parse(document)
+            return replace(entry, epsilon_nano=1) if entry.seq == 2 else entry
+
+        parse = resources.parse_ledger_entry
+        monkeypatch.setattr(resources, "parse_ledger_entry", parse_changed)
+        output = run("ledger", "verify", dataset_id, "--url", "http://gateway", status=1).output
+        assert f"{dataset_id}: 1 entries" in output
+        assert "BROKEN at entry 2: an entry was changed" in output
+
+    def test_refuses_a_key_without_a_url(self, run: Run) -> None:
+        assert "--key needs --url" in run("ledger", "verify", "--key", "sfk_x", status=2).output
+
+
+class TestHelp:
+    def test_has_one_style_and_the_options_of_a_service(self) -> None:
+        unlike, commands = list[str](), dict[str, set[str]]()
+        for path, command in leaves((), typer.main.get_command(main.app)):
+            name = " ".join(path)
+            options = {option for each in command.params for option in each.opts if option.startswith("--")}
+            commands[name] = options
+            texts = [(name, command.help or "")]
+            texts += [(f"{name} {each.name}", getattr(each, "help", "") or "") for each in command.params]
+            unlike += [where for where, text in texts if not re.fullmatch(r"[A-Z`].*[.]", text, re.DOTALL)]
+            unlike += [where for where, text in texts[1:] if "None" in text]
+        assert unlike == []
+        of_service, with_both = {"datasets", "rounds", "jobs", "report", "plot"}, {"records upload", "ledger verify"}
+        for name, options in commands.items():
+            if name not in PROCESSES:
+                assert "--json" in options, name
+            assert ({"--url", "--key"} <= options) == (name.split()[0] in of_service or name in with_both), name
+
+
+@SQLITE_ONLY
 class TestPlot:
-    def test_keeps_what_the_service_draws(self, api: Api, run: Run, database: Database, tmp_path: Path) -> None:
-        job_id = api.job(api.dataset()["id"])["id"]
-        finish(database, job_id, a_model())
+    def test_saves_the_plots_of_the_service(self, api: Api, run: Run, tmp_path: Path) -> None:
+        job_id = api.finished_job()
         assert run("plot", job_id).output.splitlines()[-1] == f"{job_id}.svg"
-        assert (tmp_path / f"{job_id}.svg").read_bytes() == api.get(f"/jobs/{job_id}/plot.svg").content
         run("plot", job_id, "--out", "picture.png")
-        assert (tmp_path / "picture.png").read_bytes() == api.get(f"/jobs/{job_id}/plot.png").content
-
-    def test_of_what_cannot_be_says_why(self, api: Api, run: Run, database: Database) -> None:
-        job_id = api.job(api.dataset()["id"])["id"]
+        for name, path in ((f"{job_id}.svg", "plot.svg"), ("picture.png", "plot.png")):
+            assert (tmp_path / name).read_bytes() == api.get(f"/jobs/{job_id}/{path}").content
         assert ".svg or .png" in run("plot", job_id, "--out", "picture.pdf", status=2).output
-        assert "job_not_finished" in run("plot", job_id, status=1).output
-        finish(database, job_id, a_model())
         assert "cannot be written" in run("plot", job_id, "--out", "no/such/place.svg", status=1).output
+        assert "job_not_finished" in run("plot", api.job(api.dataset()["id"])["id"], status=1).output
 
 
+@SQLITE_ONLY
 class TestReport:
-    def test_says_what_each_round_was_sent_and_how_full_it_is(self, api: Api, run: Run, tmp_path: Path) -> None:
+    def test_prints_the_reports_sent_and_received_per_round(self, api: Api, run: Run, tmp_path: Path) -> None:
         dataset_id = api.dataset()["id"]
         opened = api.round(dataset_id, target_reports=400)
         rows = np.random.default_rng(1).uniform(0, 1, (100, 2))
@@ -147,33 +254,73 @@ class TestReport:
         for part in (opened["id"], "100 of 400", "█" * 6 + " "):
             assert part in result.stderr
 
-    def test_without_an_open_round_says_so(self, api: Api, run: Run, tmp_path: Path) -> None:
+    def test_resumes_an_interrupted_run_with_identical_bytes_and_refuses_a_finished_one(
+        self, api: Api, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sfumato.api.datasets.BATCH_REPORTS", 10)
+        dataset_id, source = api.dataset()["id"], tmp_path / "people.csv"
+        halves = [{"lo": "0", "hi": str(1 << 63)}, {"lo": str(1 << 63), "hi": str(1 << 64)}]
+        opened = api.round(dataset_id, target_reports=400, participation=halves[0])["id"]
+        np.savetxt(source, np.random.default_rng(1).uniform(0, 1, (100, 2)), delimiter=",", header="x,y", comments="")
+        send, batches = datasets._batch, list[bytes]()
+
+        def fail_at_third(round_id: str, batch: np.ndarray, first: int) -> Any:
+            batches.append(batch.tobytes())
+            if len(batches) == 3:
+                raise Unreachable("the connection broke")
+            return send(round_id, batch, first)
+
+        monkeypatch.setattr(datasets, "_batch", fail_at_third)
+        run("report", "--from", "people.csv", dataset_id, status=1)
+        assert api.n_received(opened) == 20
+        receipt = tmp_path / "people.csv.receipt"
+        assert stat.S_IMODE(receipt.stat().st_mode) == 0o600
+        with open_receipt(source):
+            assert "another run uses it" in run("report", "--from", "people.csv", dataset_id, status=1).output
+        run("report", "--from", "people.csv", dataset_id)
+        assert batches[3:6] == batches[:3]
+        n_sent = sum(map(len, batches[3:])) // (len(batches[0]) // 10)
+        assert api.n_received(opened) == 20 + n_sent  # the tally drops the 20 repeated ids
+        text = run("report", "--from", "people.csv", dataset_id, status=1).output
+        for part in (opened, "people.csv.receipt", "nothing was sent", "double the epsilon"):
+            assert part in " ".join(text.split())
+        assert api.n_received(opened) == 20 + n_sent
+        with open_receipt(source) as kept:
+            draws = kept.get_draws(opened)
+            assert draws is not None
+            assert (draws < 1 << 63).sum() == n_sent  # a later round of the collection uses the same draws
+        source.write_text("x,y\n1,1\n")
+        with open_receipt(source) as kept, pytest.raises(ReceiptUnusable, match="the file was changed"):
+            kept.get_draws(opened)
+
+    def test_fails_without_an_open_round(self, api: Api, run: Run, tmp_path: Path) -> None:
         (tmp_path / "people.csv").write_text("x,y\n1,1\n")
-        said = run("report", "--from", "people.csv", api.dataset()["id"], status=1).output
-        assert "no open round" in said
+        text = run("report", "--from", "people.csv", api.dataset()["id"], status=1).output
+        assert "no open round" in text
 
 
 class TestBars:
     @pytest.mark.parametrize(
-        ("part", "drawn"),
+        ("part", "bar"),
         [(0, ""), (1, "█" * 24), (2, "█" * 24), (0.5, "█" * 12), (1 / 192, "▏"), (-1, ""), (float(1 / 24), "█")],
     )
-    def test_are_exact_to_an_eighth_of_a_cell(self, part: float, drawn: str) -> None:
-        assert terminal.bar(part, 1) == drawn.ljust(terminal.BAR_CELLS)
+    def test_have_a_resolution_of_an_eighth_of_a_cell(self, part: float, bar: str) -> None:
+        assert output.share_bar(part, 1) == bar.ljust(output.BAR_CELLS)
 
     @pytest.mark.parametrize("width", [60, 80, 200])
-    def test_leave_an_id_whole_on_a_narrow_terminal(self, api: Api, run: Run, width: int) -> None:
-        made, out = api.dataset(name="a name that is longer than what is left")["id"], io.StringIO()
-        with Client(*reporting.service(Path(os.environ["SFUMATO_HOME"]))) as client:
-            terminal.datasets(Console(file=out, force_terminal=True, width=width), client)
-        assert made in out.getvalue()
+    @SQLITE_ONLY
+    def test_leave_ids_uncut_on_a_narrow_terminal(self, api: Api, run: Run, width: int) -> None:
+        dataset_id, out = api.dataset(name="a name that is longer than what is left")["id"], io.StringIO()
+        with Client(*service_address(Path(os.environ["SFUMATO_HOME"]))) as client:
+            output.print_datasets(Console(file=out, force_terminal=True, width=width), client)
+        assert dataset_id in out.getvalue()
 
-    def test_of_nothing_are_empty(self) -> None:
-        assert terminal.bar(1, 0).strip() == ""
-        assert terminal.budget_bar(0, 0, 0) == "░" * 24
+    def test_are_empty_for_a_total_of_zero(self) -> None:
+        assert output.share_bar(1, 0).strip() == ""
+        assert output.budget_bar(0, 0, 0) == "░" * 24
 
     @pytest.mark.parametrize(
-        ("amounts", "drawn"),
+        ("amounts", "bar"),
         [
             ((24, 0, 0), "░" * 24),
             ((24, 1, 1), "█▒" + "░" * 22),
@@ -182,14 +329,15 @@ class TestBars:
             ((24, 20, 4), "█" * 20 + "▒" * 4),
         ],
     )
-    def test_of_a_budget_never_hide_what_was_spent(self, amounts: tuple[int, int, int], drawn: str) -> None:
-        assert terminal.budget_bar(*amounts) == drawn
+    def test_of_a_budget_show_the_smallest_charge(self, amounts: tuple[int, int, int], bar: str) -> None:
+        assert output.budget_bar(*amounts) == bar
 
-    def test_on_a_terminal_are_drawn_anew(self, api: Api, run: Run, database: Database) -> None:
+    @SQLITE_ONLY
+    def test_on_a_terminal_end_with_the_clusters(self, api: Api, run: Run, database: Database) -> None:
         job_id = api.job(api.dataset()["id"])["id"]
         finish(database, job_id, a_model())
         out = io.StringIO()
-        with Client(*reporting.service(Path(os.environ["SFUMATO_HOME"]))) as client:
-            assert terminal.watch(Console(file=out, force_terminal=True, width=160), client, job_id, None)
+        with Client(*service_address(Path(os.environ["SFUMATO_HOME"]))) as client:
+            assert output.watch_job(Console(file=out, force_terminal=True, width=160), client, job_id, None)
         assert "succeeded" in out.getvalue()
         assert "75.0 ± 1.0 %" in out.getvalue()

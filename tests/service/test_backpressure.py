@@ -1,4 +1,4 @@
-"""More senders than the database keeps up with: memory stays bounded, who is refused comes again, nothing is lost."""
+"""Overload: memory stays bounded, rejected clients retry, and no acknowledged report is lost."""
 
 import threading
 import time
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.services import Services
+from service.context import GatewayContext
 from tests.service.api import Api, packed
-from tests.service.test_ingest import OCTETS
+from tests.service.test_report_endpoint import OCTETS
 
 MAX_PENDING_BYTES = 300_000
 REPORTS_EACH, SENDERS, TRIES = 1000, 24, 6
@@ -18,36 +18,37 @@ COMMIT_SECONDS = 0.15
 
 
 class _Slow:
-    """A writer whose commits take their time; knows how much waited for them at most."""
+    """A writer with slow commits, which records the largest amount of waiting memory."""
 
-    def __init__(self, services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, services: GatewayContext, monkeypatch: pytest.MonkeyPatch) -> None:
         self._writer = services.writer
         self._commit = self._writer._commit
         self.most_waiting_bytes = 0
         monkeypatch.setattr(self._writer, "_commit", self.commit)
 
-    def commit(self, group: list[Any]) -> Any:
+    def commit(self, by_round: dict[str, list[Any]]) -> Any:
         time.sleep(COMMIT_SECONDS)
-        waiting = sum(len(each.packed.data) for each in [*group, *self._writer._pending])
+        waiting = sum(len(packed.data) for requests in by_round.values() for packed in requests)
+        waiting += sum(batch.n_bytes for batch in list(self._writer._pending))
         self.most_waiting_bytes = max(self.most_waiting_bytes, waiting)
-        return self._commit(group)
+        return self._commit(by_round)
 
 
-def test_memory_is_bounded_refusals_say_when_and_what_is_acknowledged_is_stored(
+def test_memory_is_bounded_and_acknowledged_reports_are_stored(
     started: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = started(max_pending_bytes=MAX_PENDING_BYTES)
-    services: Services = api.http._transport._asgi.app.state.services  # type: ignore[attr-defined]
+    services: GatewayContext = api.http._transport._asgi.app.state.context  # type: ignore[attr-defined]
     slow = _Slow(services, monkeypatch)
     opened = api.round(api.dataset()["id"], target_reports=10**6)
     path, body = f"/rounds/{opened['id']}/reports", packed(REPORTS_EACH)
-    accepted, refused, most_held = [], [], [0.0]
+    accepted, refused, most_pending = [], [], [0.0]
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(0.005):
-            held = services.metrics.registry.get_sample_value("sfumato_pending_bytes")
-            most_held[0] = max(most_held[0], held or 0.0)
+            pending = services.metrics.registry.get_sample_value("sfumato_pending_bytes")
+            most_pending[0] = max(most_pending[0], pending or 0.0)
 
     def send() -> None:
         for _ in range(TRIES):
@@ -69,7 +70,7 @@ def test_memory_is_bounded_refusals_say_when_and_what_is_acknowledged_is_stored(
     assert accepted
     assert refused
     assert min(refused) >= 1
-    assert 0 < most_held[0] <= MAX_PENDING_BYTES
+    assert 0 < most_pending[0] <= MAX_PENDING_BYTES
     assert 0 < slow.most_waiting_bytes <= MAX_PENDING_BYTES
     assert api.n_received(opened["id"]) == sum(accepted) == REPORTS_EACH * len(accepted)
     assert services.metrics.registry.get_sample_value("sfumato_pending_bytes") == 0

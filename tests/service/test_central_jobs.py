@@ -1,4 +1,4 @@
-"""Jobs over records through HTTP: what is refused, what is reserved and spent, what comes of every algorithm."""
+"""Jobs over records through HTTP: refusals, reservations and charges, and the result of every algorithm."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,27 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.db import Database
-from models.job import Claim, Job, JobState
-from service.job_resources import Job as JobSchema
-from service.job_resources import Result as ResultSchema
-from sfumato.accounting import NANO
+from models.database.engine import Database
+from service.schemas.jobs import Job as JobSchema
+from service.schemas.jobs import Result as ResultSchema
+from sfumato.privacy.accounting import NANO
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, to_wire
-from tests.service.api import UNIFORM, Api, refused
+from tests.service.api import SQLITE_ONLY, UNIFORM, Api, claim_job, refused, unknown
 from tests.texts import numbers_in
 from tests.workers.archive import KEYRING, RECORDS_KEY
 from tests.workers.toy_central import PRICES, ToyCentral
-from workers.runner import Outcome, run
-from workers.warm import small
+from workers.job_runner import ClaimOutcome, run
+from workers.kernels.warmup import small_parameters
 
-GATED = {"type": "gated_grid_kmeans", "epsilon": 1.0, "clusters": 2}
-PLACES = np.array([[0.2, -0.6], [0.7, 0.6]])  # of people, about evenly
+GATED = {"type": "private_kmeans", "epsilon": 1.0, "clusters": 2}
+PLACES = np.array([[0.2, -0.6], [0.7, 0.6]])  # cluster centres, about equally frequent
 N_RECORDS = 3456
 
 
 @pytest.fixture
 def api(over: Callable[..., Api], database: Database) -> Api:
-    """An admin key of a fresh tenant, at a gateway that knows the records' key."""
+    """Return an admin key of a new tenant, at a gateway with the key of the records."""
     return over(database, records_key=RECORDS_KEY)
 
 
@@ -38,7 +37,7 @@ def people(n: int = N_RECORDS) -> list[list[float]]:
 
 
 def central(api: Api, *, rows: int = 0, **other: Any) -> str:
-    """A central dataset, with so many records in it."""
+    """Create a central dataset with this number of records."""
     dataset_id = str(api.dataset(trust="central", **other)["id"])
     if rows:
         api.made(f"/datasets/{dataset_id}/records", {"columns": ["x", "y"], "rows": people(rows)})
@@ -49,190 +48,230 @@ def submit(api: Api, dataset_id: str, algorithm: dict[str, Any] = GATED, **other
     return api.made("/jobs", {"dataset_id": dataset_id, "algorithm": algorithm, **other})
 
 
-def work(database: Database, job_id: str, **other: Any) -> Outcome:
-    """As a worker that claims this job."""
-    with database.transaction() as session:
-        job = session.get_one(Job, job_id)
-        job.state, job.fence, job.started_at = JobState.RUNNING.value, 1, database.clock()
-    return run(database, Claim(job_id, 1), keyring=lambda: KEYRING, **other)
+def work(database: Database, job_id: str, **other: Any) -> ClaimOutcome:
+    """Claim this job as a worker does."""
+    return run(database, claim_job(database, job_id), keyring=lambda: KEYRING, **other)
 
 
-def postings(api: Api, dataset_id: str) -> list[tuple[str, int]]:
+def read_charges(api: Api, dataset_id: str) -> list[tuple[str, int]]:
+    """Return the charges of the ledger."""
     entries = api.get(f"/datasets/{dataset_id}/ledger", params={"limit": 20}).json()["items"]
-    return [(e["reference"], e["epsilon_nano"]) for e in entries if e["kind"] == "post"]
+    return read_costs([entry for entry in entries if entry["kind"] == "charge"])
 
 
-class TestSubmitting:
-    def test_reserves_and_asks_no_device(self, api: Api) -> None:
+def read_costs(entries: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(entry["reference"], entry["epsilon_nano"]) for entry in entries]
+
+
+def without_nulls(algorithm: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in algorithm.items() if value is not None}
+
+
+class TestSubmit:
+    def test_reserves_the_cost_and_opens_no_round(self, api: Api) -> None:
         dataset_id = central(api)
         job = submit(api, dataset_id)
         JobSchema.model_validate(job)
         assert (job["state"], job["epsilon"], job["target_reports"], job["round_ids"]) == ("queued", 1.0, None, [])
         assert job["progress"] == {"rounds_opened": 0, "open_round_id": None, "n_received": 0, "target_reports": None}
-        assert job["algorithm"] == GATED | {"seed": 0, "delta": 0.0}
-        assert api.get(f"/datasets/{dataset_id}/budget").json()["reserved_nano"] == NANO
+        assert job["algorithm"] == GATED | {"seed": 0, "delta": 0.0, "bounds": "declared"}
+        assert api.budget(dataset_id)["reserved_nano"] == NANO
 
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [("target_reports", 10), ("min_reports", 1), ("collect_seconds", 60), ("round_ids", [f"rnd_{'0' * 26}"])],
-    )
-    @pytest.mark.parametrize(
-        "algorithm", [GATED, {"type": "auto", "epsilon": 1.0, "clusters": 2}], ids=["gated", "auto"]
-    )
-    def test_with_anything_to_collect_is_refused_at_its_place(
-        self, api: Api, algorithm: dict[str, Any], name: str, value: Any
-    ) -> None:
+    @SQLITE_ONLY
+    def test_with_a_parameter_of_collections_is_refused_with_a_pointer(self, api: Api) -> None:
         dataset_id = central(api)
-        body = {"dataset_id": dataset_id, "algorithm": algorithm, name: value}
-        problem = refused(api.post("/jobs", body), 422, "validation_failed")
-        assert [error["pointer"] for error in problem["errors"]] == [f"/{name}"]
-        assert api.get(f"/datasets/{dataset_id}/budget").json()["reserved_nano"] == 0
+        collection = {"target_reports": 10, "min_reports": 1, "collect_seconds": 60, "round_ids": [unknown("rnd")]}
+        for algorithm in (GATED, {"type": "auto", "epsilon": 1.0, "clusters": 2}):
+            for name, value in collection.items():
+                body = {"dataset_id": dataset_id, "algorithm": algorithm, name: value}
+                problem = refused(api.post("/jobs", body), 422, "validation_failed")
+                assert [error["pointer"] for error in problem["errors"]] == [f"/{name}"]
+        assert api.budget(dataset_id)["reserved_nano"] == 0
 
-    @pytest.mark.parametrize("tag", sorted(LOCAL_ALGORITHMS.keys() - {"auto"}))
-    def test_of_an_algorithm_over_reports_is_refused_and_told_which_would_do(self, api: Api, tag: str) -> None:
-        algorithm = {name: value for name, value in to_wire(small(tag)).items() if value is not None}
-        body = {"dataset_id": central(api), "algorithm": algorithm, "target_reports": 1000}
-        detail = refused(api.post("/jobs", body), 409, "conflict")["detail"]
-        assert tag in detail
-        assert all(fit in detail for fit in CENTRAL_ALGORITHMS)
+    @SQLITE_ONLY
+    @pytest.mark.parametrize(
+        ("trust", "tags", "fitting", "more"),
+        [
+            ("central", LOCAL_ALGORITHMS, CENTRAL_ALGORITHMS, {"target_reports": 1000}),
+            ("local", CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, {}),
+        ],
+        ids=["central", "local"],
+    )
+    def test_of_an_algorithm_of_the_other_trust_model_is_refused_with_alternatives(
+        self, api: Api, trust: str, tags: dict[str, type], fitting: dict[str, type], more: dict[str, int]
+    ) -> None:
+        body = {"dataset_id": api.dataset(trust=trust)["id"]} | more
+        for tag in tags.keys() - {"auto"}:
+            algorithm = without_nulls(to_wire(small_parameters(tag)))
+            detail = refused(api.post("/jobs", body | {"algorithm": algorithm}), 409, "conflict")["detail"]
+            assert tag in detail
+            assert all(fit in detail for fit in fitting)
 
-    @pytest.mark.parametrize("tag", sorted(CENTRAL_ALGORITHMS.keys() - {"auto"}))
-    def test_of_an_algorithm_over_records_is_refused_by_a_local_dataset(self, api: Api, tag: str) -> None:
-        algorithm = {name: value for name, value in to_wire(small(tag)).items() if value is not None}
-        body = {"dataset_id": api.dataset()["id"], "algorithm": algorithm}
-        detail = refused(api.post("/jobs", body), 409, "conflict")["detail"]
-        assert tag in detail
-        assert all(fit in detail for fit in LOCAL_ALGORITHMS)
+    @SQLITE_ONLY
+    def test_needs_devices_over_reports_and_no_clusters(self, api: Api) -> None:
+        auto, local_id = {"type": "auto", "epsilon": 1.0}, api.dataset()["id"]
+        for algorithm in (auto, UNIFORM):
+            body = {"dataset_id": local_id, "algorithm": algorithm}
+            refused(api.post("/jobs", body), 422, "validation_failed")
+        for algorithm in (auto, {"type": "private_kmeans", "epsilon": 1.0}):
+            over_records = {"dataset_id": central(api), "algorithm": algorithm}
+            assert api.post("/jobs", over_records).status_code == 202
+        assert api.post("/jobs", body | {"target_reports": 1000}).status_code == 202
 
-    def test_of_auto_needs_the_number_of_clusters_here_and_a_number_of_devices_there(self, api: Api) -> None:
-        auto = {"type": "auto", "epsilon": 1.0}
-        refused(api.post("/jobs", {"dataset_id": central(api), "algorithm": auto}), 422, "validation_failed")
-        refused(api.post("/jobs", {"dataset_id": api.dataset()["id"], "algorithm": auto}), 422, "validation_failed")
-
+    @SQLITE_ONLY
     def test_needs_the_scope_jobs(self, api: Api) -> None:
         body = {"dataset_id": central(api), "algorithm": GATED}
         refused(api.key("records", "datasets", "ledger").post("/jobs", body), 403, "forbidden")
         assert api.key("jobs").post("/jobs", body).status_code == 202
 
 
-class TestTheBudget:
-    def test_that_is_short_by_one_nano_epsilon_is_exhausted(self, api: Api) -> None:
+class TestBudget:
+    @SQLITE_ONLY
+    def test_that_lacks_one_nano_epsilon_is_exhausted(self, api: Api) -> None:
         dataset_id = central(api, epsilon=0.999999999)
         problem = refused(api.post("/jobs", {"dataset_id": dataset_id, "algorithm": GATED}), 409, "budget_exhausted")
         assert (problem["requested"], problem["granted"]) == (1.0, 0.999999999)
         assert submit(api, dataset_id, GATED | {"epsilon": 0.999999999})["state"] == "queued"
 
     @pytest.mark.slow
-    @pytest.mark.ci
-    def test_for_ten_runs_ten_of_two_hundred_jobs_at_once(self, api: Api, database: Database) -> None:
+    def test_for_ten_jobs_admits_ten_of_two_hundred_concurrent_jobs(self, api: Api, database: Database) -> None:
         dataset_id = central(api, rows=10, epsilon=10.0)
         body = {"dataset_id": dataset_id, "algorithm": GATED}
         with ThreadPoolExecutor(200) as pool:
-            answers = list(pool.map(lambda _: api.post("/jobs", body), range(200)))
-        taken = [answer.json()["id"] for answer in answers if answer.status_code == 202]
-        assert len(taken) == 10
-        for answer in answers:
-            if answer.status_code != 202:
-                refused(answer, 409, "budget_exhausted")
+            responses = list(pool.map(lambda _: api.post("/jobs", body), range(200)))
+        job_ids = [response.json()["id"] for response in responses if response.status_code == 202]
+        assert len(job_ids) == 10
+        for response in responses:
+            if response.status_code != 202:
+                refused(response, 409, "budget_exhausted")
         whole = ToyCentral(prices=(NANO - 1, 1))
-        assert [work(database, job_id, run_central=whole) for job_id in taken] == [Outcome.SUCCEEDED] * 10
-        budget = api.get(f"/datasets/{dataset_id}/budget").json()
-        assert (budget["posted_nano"], budget["reserved_nano"], budget["remaining_nano"]) == (10 * NANO, 0, 0)
+        assert [work(database, job_id, run_central=whole) for job_id in job_ids] == [ClaimOutcome.SUCCEEDED] * 10
+        budget = api.budget(dataset_id)
+        assert (budget["charged_nano"], budget["reserved_nano"], budget["remaining_nano"]) == (10 * NANO, 0, 0)
         refused(api.post("/jobs", body), 409, "budget_exhausted")
 
-    def test_is_spent_question_by_question_as_the_odometer_says(self, api: Api, database: Database) -> None:
+    def test_is_charged_query_by_query_like_the_odometer(self, api: Api, database: Database) -> None:
         dataset_id = central(api, rows=10)
         job = submit(api, dataset_id)
-        assert work(database, job["id"], run_central=ToyCentral()) is Outcome.SUCCEEDED
+        assert work(database, job["id"], run_central=ToyCentral()) is ClaimOutcome.SUCCEEDED
         result = api.get(f"/jobs/{job['id']}/result").json()
-        assert [(asked["reference"], asked["epsilon_nano"]) for asked in result["odometer"]] == postings(
-            api, dataset_id
-        )
-        assert [asked["epsilon"] for asked in result["odometer"]] == [price / NANO for price in PRICES]
+        assert read_costs(result["odometer"]) == read_charges(api, dataset_id)
+        assert [entry["epsilon"] for entry in result["odometer"]] == [price / NANO for price in PRICES]
         assert result["epsilon"] == sum(PRICES) / NANO
-        assert api.get(f"/datasets/{dataset_id}/budget").json()["remaining_nano"] == 8 * NANO - sum(PRICES)
+        assert api.budget(dataset_id)["remaining_nano"] == 8 * NANO - sum(PRICES)
 
 
+@SQLITE_ONLY
 class TestEveryAlgorithm:
     @pytest.mark.parametrize("tag", sorted(CENTRAL_ALGORITHMS))
-    def test_comes_to_a_result_that_is_read_drawn_and_used(self, api: Api, database: Database, tag: str) -> None:
-        params = replace(small(tag), epsilon=4.0)
-        algorithm = {name: value for name, value in to_wire(params).items() if value is not None}
+    def test_has_a_result_that_can_be_read_plotted_and_used(self, api: Api, database: Database, tag: str) -> None:
+        algorithm = without_nulls(to_wire(replace(small_parameters(tag), epsilon=4.0)))
         dataset_id = central(api, rows=N_RECORDS)
-        job = submit(api, dataset_id, algorithm)
-        assert work(database, job["id"]) is Outcome.SUCCEEDED
-        answered = api.get(f"/jobs/{job['id']}/result")
-        result = answered.json()
+        path = f"/jobs/{submit(api, dataset_id, algorithm)['id']}"
+        assert work(database, path.rpartition("/")[2]) is ClaimOutcome.SUCCEEDED
+        result = api.get(f"{path}/result").json()
         ResultSchema.model_validate(result)
         assert (result["rounds"], result["algorithm"]) == ([], algorithm)
         assert result["model"]["n_clusters"] == 2
-        assert result["odometer"]
-        assert [(asked["reference"], asked["epsilon_nano"]) for asked in result["odometer"]] == postings(
-            api, dataset_id
-        )
-        spent = sum(asked["epsilon_nano"] for asked in result["odometer"])
-        assert spent == round(result["epsilon"] * NANO) <= 4 * NANO
-        budget = api.get(f"/datasets/{dataset_id}/budget").json()
-        assert (budget["posted_nano"], budget["reserved_nano"]) == (spent, 0)
-        assert api.get(f"/jobs/{job['id']}").json()["state"] == "succeeded"
-        told = {
-            refused(api.get(f"/jobs/{job['id']}/labels{of}"), 409, "conflict")["detail"] for of in ("", "?of=reports")
-        }
-        assert all("assign" in detail and "keep_reports" not in detail for detail in told)  # it never had reports
-        labels = api.made(f"/jobs/{job['id']}/assign", {"points": PLACES.tolist()})["labels"]
+        assert read_costs(result["odometer"]) == read_charges(api, dataset_id) != []
+        cost = sum(entry["epsilon_nano"] for entry in result["odometer"])
+        assert cost == round(result["epsilon"] * NANO) <= 4 * NANO
+        budget = api.budget(dataset_id)
+        assert (budget["charged_nano"], budget["reserved_nano"]) == (cost, 0)
+        assert api.get(path).json()["state"] == "succeeded"
+        is_map = result["model"]["type"] == "label_map"
+        assert is_map == (tag == "density_map")
+        if is_map:
+            assert set(api.get(f"{path}/labels").json()["labels"]) == {0, 1}
+        for query in ("?of=reports",) if is_map else ("", "?of=reports"):
+            detail = refused(api.get(f"{path}/labels{query}"), 409, "conflict")["detail"]
+            assert "assign" in detail
+            assert "keep_reports" not in detail  # a dataset of records has no reports
+        labels = api.made(f"{path}/assign", {"points": PLACES.tolist()})["labels"]
         assert sorted(labels) == [0, 1]
-        picture = api.get(f"/jobs/{job['id']}/plot.svg")
+        picture = api.get(f"{path}/plot.svg")
         assert picture.status_code == 200
         assert "reports" not in picture.text
 
-    def test_of_a_key_without_the_scope_records_is_not_told_how_many_there_are(
+    def test_rejects_a_label_map_of_four_features_without_a_reservation(self, api: Api) -> None:
+        features = [{"name": f"x{i}", "lower": 0, "upper": 1} for i in range(4)]
+        dataset_id = central(api, features=features)
+        body = {"dataset_id": dataset_id, "algorithm": {"type": "density_map", "epsilon": 0.5}}
+        assert "1 to 3 features" in refused(api.post("/jobs", body), 422, "validation_failed")["detail"]
+        assert api.budget(dataset_id)["reserved_nano"] == 0
+
+    def test_hides_the_number_of_records_from_keys_without_the_scope_records(
         self, api: Api, database: Database
     ) -> None:
         dataset_id = central(api, rows=N_RECORDS)
         job = submit(api, dataset_id)
-        assert work(database, job["id"], run_central=ToyCentral(prices=())) is Outcome.SUCCEEDED
+        assert work(database, job["id"], run_central=ToyCentral(prices=())) is ClaimOutcome.SUCCEEDED
         analyst = api.key("jobs", "datasets", "ledger")
-        paths = [f"/datasets/{dataset_id}", f"/jobs/{job['id']}", f"/jobs/{job['id']}/result"]
-        paths += [f"/datasets/{dataset_id}/ledger", f"/jobs/{job['id']}/plot.svg"]
-        for path in paths:
-            answer = analyst.get(path)
-            assert answer.status_code == 200
-            assert N_RECORDS not in numbers_in(answer.text)
+        paths = [f"/jobs/{job['id']}{suffix}" for suffix in ("", "/result", "/plot.svg")]
+        for path in (*paths, f"/datasets/{dataset_id}", f"/datasets/{dataset_id}/ledger"):
+            response = analyst.get(path)
+            assert response.status_code == 200
+            assert N_RECORDS not in numbers_in(response.text)
         assert N_RECORDS in numbers_in(api.get(f"/datasets/{dataset_id}/records").text)
         refused(analyst.get(f"/datasets/{dataset_id}/records"), 403, "forbidden")
 
 
-class TestCancelling:
-    def test_before_a_worker_has_it_releases_all(self, api: Api) -> None:
-        dataset_id = central(api)
-        job = submit(api, dataset_id)
-        assert api.made(f"/jobs/{job['id']}/cancel", None)["state"] == "canceled"
-        budget = api.get(f"/datasets/{dataset_id}/budget").json()
-        assert (budget["posted_nano"], budget["reserved_nano"]) == (0, 0)
+class TestPrivateBounds:
+    PRIVATE = GATED | {"bounds": "private"}
 
-    @pytest.mark.parametrize(("moment", "posted"), [(("before", 0), 0), (("before", 1), PRICES[0])])
-    def test_releases_what_was_not_asked(
-        self, api: Api, database: Database, moment: tuple[str, int], posted: int
+    @SQLITE_ONLY
+    def test_are_those_of_the_result(self, api: Api, database: Database) -> None:
+        wide = [{"name": name, "lower": -30.0, "upper": 30.0} for name in ("x", "y")]
+        dataset_id = central(api, rows=N_RECORDS, features=wide)
+        job = submit(api, dataset_id, self.PRIVATE)
+        assert work(database, job["id"]) is ClaimOutcome.SUCCEEDED
+        result = api.get(f"/jobs/{job['id']}/result").json()
+        ResultSchema.model_validate(result)
+        assert all(-6 < each["lower"] < each["upper"] < 6 for each in result["model"]["features"])
+        assert np.allclose(sorted(result["model"]["centroids"]), PLACES, atol=0.15)
+        assert read_charges(api, dataset_id)[0][1] == NANO // 200
+
+    @SQLITE_ONLY
+    def test_of_few_records_fail_and_cost_their_count(self, api: Api, database: Database) -> None:
+        dataset_id = central(api, rows=20)
+        job = submit(api, dataset_id, self.PRIVATE)
+        assert work(database, job["id"]) is ClaimOutcome.FAILED
+        error = api.get(f"/jobs/{job['id']}").json()["error"]
+        assert error["code"] == "too_few_records"
+        assert "would do" in error["detail"]
+        budget = api.budget(dataset_id)
+        assert (budget["reserved_nano"], budget["charged_nano"]) == (0, NANO // 200)
+
+    @SQLITE_ONLY
+    def test_are_refused_where_they_cannot_be_found(self, api: Api) -> None:
+        auto = {"type": "auto", "epsilon": 1.0, "bounds": "private"}
+        body = {"dataset_id": api.dataset()["id"], "algorithm": auto, "target_reports": 1000}
+        problem = refused(api.post("/jobs", body), 422, "validation_failed")
+        assert [error["pointer"] for error in problem["errors"]] == ["/algorithm/bounds"]
+        body = {"dataset_id": central(api), "algorithm": self.PRIVATE | {"epsilon": 1e-6}}
+        assert "private bounds" in refused(api.post("/jobs", body), 422, "validation_failed")["detail"]
+
+
+class TestCancel:
+    @pytest.mark.parametrize(("moment", "cost"), [(None, 0), (("before", 0), 0), (("before", 1), PRICES[0])])
+    def test_releases_the_reservation_of_open_queries(
+        self, api: Api, database: Database, moment: tuple[str, int] | None, cost: int
     ) -> None:
         dataset_id = central(api, rows=10)
-        job = submit(api, dataset_id)
-        stop = ToyCentral(at=moment, stop=lambda: api.made(f"/jobs/{job['id']}/cancel", None))
-        assert work(database, job["id"], run_central=stop) is Outcome.CANCELED
-        budget = api.get(f"/datasets/{dataset_id}/budget").json()
-        assert (budget["posted_nano"], budget["reserved_nano"]) == (posted, 0)
-        told = refused(api.get(f"/jobs/{job['id']}/result"), 409, "job_not_finished")["detail"]
-        assert told == "this job is over (canceled) and will have no result"
+        path = f"/jobs/{submit(api, dataset_id)['id']}"
+        if moment is None:  # before a worker claims the job
+            assert api.made(f"{path}/cancel", None)["state"] == "canceled"
+        else:
+            stop = ToyCentral(at=moment, stop=lambda: api.made(f"{path}/cancel", None))
+            assert work(database, path.rpartition("/")[2], run_central=stop) is ClaimOutcome.CANCELED
+        budget = api.budget(dataset_id)
+        assert (budget["charged_nano"], budget["reserved_nano"]) == (cost, 0)
+        detail = refused(api.get(f"{path}/result"), 409, "job_not_finished")["detail"]
+        assert detail == "this job ended as canceled and has no result"
 
     def test_by_deleting_the_dataset_ends_its_jobs(self, api: Api, database: Database) -> None:
         dataset_id = central(api, rows=10)
         job = submit(api, dataset_id)
-        gone = ToyCentral(at=("before", 1), stop=lambda: api.request("DELETE", f"/datasets/{dataset_id}"))
-        assert work(database, job["id"], run_central=gone) is Outcome.CANCELED
-        assert postings(api, dataset_id) == [(f"{job['id']}#0", PRICES[0])]
-
-
-class TestLocalDatasets:
-    def test_still_say_how_many_devices_they_expect(self, api: Api) -> None:
-        body = {"dataset_id": api.dataset()["id"], "algorithm": UNIFORM}
-        refused(api.post("/jobs", body), 422, "validation_failed")
-        assert api.post("/jobs", body | {"target_reports": 1000}).status_code == 202
+        delete = ToyCentral(at=("before", 1), stop=lambda: api.delete(f"/datasets/{dataset_id}"))
+        assert work(database, job["id"], run_central=delete) is ClaimOutcome.CANCELED
+        assert read_charges(api, dataset_id) == [(f"{job['id']}#0", PRICES[0])]

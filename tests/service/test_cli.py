@@ -1,29 +1,32 @@
-"""The command line: light to start, plain in what it says, honest in its exit status."""
+"""The command line: its imports, texts and exit status."""
 
+import importlib.metadata
 import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
-from typer.testing import CliRunner, Result
 
-from models import tenant
-from models.db import Database
-from service import cli, embedded
+from models.database.engine import Database
+from models.identity import keys
 from service.app import create_app
-from tests.service.api import FEATURES, Api, stranger
+from service.cli import main, report, serve
+from service.cli.connection import Unusable
+from service.schemas.specs import Feature, features_to_domain
+from sfumato.forecast import forecast, forecast_records, forecast_to_wire, records_forecast_to_wire
+from sfumato.specs import PrivateKmeans, UniformGrid
+from tests.service.api import FEATURES, stranger
+from tests.service.commands import Run, run_command
 from tests.service.inprocess import InProcess
 from tests.service.processes import ROOT
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture
 def home(tmp_path: Path, no_settings: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of a home that does not exist yet, and select it for all commands."""
     home = tmp_path / "home"
     monkeypatch.setenv("SFUMATO_HOME", str(home))
     monkeypatch.delenv("SFUMATO_URL", raising=False)
@@ -32,92 +35,54 @@ def home(tmp_path: Path, no_settings: None, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def run(home: Path) -> Run:
-    """Runs `sfumato ...` in this process."""
-
-    def invoke(*arguments: str, status: int = 0) -> Result:
-        result = CliRunner().invoke(cli.app, list(arguments), env={"TERM": "dumb", "COLUMNS": "200"})
-        assert result.exit_code == status, result.output
-        return result
-
-    return invoke
+    """Return a function that runs `sfumato ...` in this process."""
+    return run_command
 
 
 @pytest.fixture
-def made(home: Path, run: Run) -> Database:
-    """A migrated database in the home."""
+def migrated(home: Path, run: Run) -> Database:
+    """Return a migrated database in the home."""
     run("migrate")
     return Database(f"sqlite:///{home / 'sfumato.db'}")
 
 
 class TestStarting:
-    def test_loads_nothing_heavy_for_a_word_of_help(self) -> None:
-        program = "import sys, service.cli; print(*sorted(sys.modules))"
-        out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-        heavy = {"pydantic", "sqlalchemy", "fastapi", "numpy", "uvicorn", "redis", "alembic", "httpx", "structlog"}
-        assert heavy.isdisjoint(out.stdout.split())
-
-    def test_a_gateway_loads_no_kernels_no_pictures_and_no_arrow(self, tmp_path: Path) -> None:
-        program = (
-            "import sys\n"
-            "from pathlib import Path\n"
-            "from models.settings import Settings\n"
-            "from service import app, cli, embedded, ingest, logs, server\n"
-            "app.create_app(Settings(home=Path(sys.argv[1])))\n"
-            "print(*sorted(sys.modules))"
-        )
-        command = [sys.executable, "-c", program, str(tmp_path)]
-        out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        heavy = {
-            "numba",
-            "clustering",
-            "workers",
-            "demo",
-            "matplotlib",
-            "pyarrow",
-            "scipy",
-            "httpx",
-            "service.reference",
-        }
-        assert heavy.isdisjoint(out.stdout.split())
-
-    def test_says_what_there_is(self, run: Run) -> None:
-        said = run("--help").output
+    def test_with_help_lists_the_commands(self, run: Run) -> None:
+        output = run("--help").output
         for command in ("serve", "gateway", "worker", "migrate", "keys", "ledger", "report", "forecast", "demo"):
-            assert command in said
+            assert command in output
 
-    def test_passes_everything_on_to_the_demo(self) -> None:
+    @pytest.mark.slow
+    def test_of_the_demo_passes_the_options_on(self) -> None:
         command = [sys.executable, "-m", "service.cli", "demo", "--help"]
-        out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert "--clusters" in out.stdout
+        assert "--clusters" in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
-    def test_on_a_port_that_is_taken_says_so(self, run: Run) -> None:
+    def test_on_a_port_in_use_fails_with_a_sentence(self, run: Run) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = str(other.getsockname()[1])
             assert f"cannot bind 127.0.0.1:{port}" in run("gateway", "--port", port, status=1).output
 
-    @pytest.mark.parametrize(
-        "command", [["gateway", "--port", "70000"], ["keys", "nonsense"], ["ledger", "verify", "a", "b"]]
-    )
-    def test_with_arguments_that_are_none_is_a_mistake(self, run: Run, command: list[str]) -> None:
-        run(*command, status=2)
+    def test_with_invalid_arguments_exits_with_status_2(self, run: Run) -> None:
+        for command in (["gateway", "--port", "70000"], ["keys", "nonsense"], ["ledger", "verify", "a", "b"]):
+            assert "Error" in run(*command, status=2).output
 
-    def test_with_a_setting_that_is_none_names_it(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_with_an_invalid_setting_prints_only_its_name(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SFUMATO_MAX_PAGE", "many-4711")
-        said = run("keys", "list", status=2).output
-        assert "SFUMATO_MAX_PAGE" in said
-        assert "many-4711" not in said
+        output = run("keys", "list", status=2).output
+        assert "SFUMATO_MAX_PAGE" in output
+        assert "many-4711" not in output
 
 
 class TestMigrate:
-    def test_makes_the_schema_and_says_whether_it_is_there(self, run: Run, home: Path) -> None:
+    def test_creates_the_schema_and_checks_it(self, run: Run, home: Path) -> None:
         run("migrate", "--check", status=1)
         assert not home.exists()
         run("migrate")
         run("migrate")
         assert "newest" in run("migrate", "--check").output
 
-    def test_tells_an_old_schema(self, run: Run, made: Database) -> None:
-        with made.transaction() as session:
+    def test_reports_another_schema(self, run: Run, migrated: Database) -> None:
+        with migrated.transaction() as session:
             session.execute(text("DELETE FROM alembic_version"))
         run("migrate", "--check", status=1)
         for command in (["keys", "list"], ["ledger", "verify"]):
@@ -125,36 +90,39 @@ class TestMigrate:
 
 
 class TestKeys:
-    def test_are_made_listed_and_revoked(self, run: Run, made: Database) -> None:
+    def test_are_created_listed_and_revoked(self, run: Run, migrated: Database) -> None:
         result = run("keys", "create", "app", "--scope", "device", "--scope", "jobs", "--expires-days", "30")
         secret = result.stdout.strip()
-        with made.reading() as session:
-            caller = tenant.authenticate(session, tenant.hash_secret(secret), now=made.clock())
+        with migrated.reading() as session:
+            caller = keys.authenticate(session, keys.hash_secret(secret), now=migrated.clock())
         assert caller is not None
         assert caller.scopes == {"device", "jobs"}
         assert caller.expires_at is not None
-        assert abs(caller.expires_at - made.clock() - 30 * 86_400 * 1_000_000) < 60_000_000
+        assert abs(caller.expires_at - migrated.clock() - 30 * 86_400 * 1_000_000) < 60_000_000
         listed = run("keys", "list").stdout
         assert caller.key_id in listed
         assert "device jobs" in listed
         assert secret not in listed
         run("keys", "revoke", caller.key_id)
-        with made.reading() as session:
-            assert tenant.authenticate(session, tenant.hash_secret(secret), now=made.clock()) is None
+        with migrated.reading() as session:
+            assert keys.authenticate(session, keys.hash_secret(secret), now=migrated.clock()) is None
 
-    def test_belong_to_a_tenant(self, run: Run, made: Database) -> None:
+    def test_belong_to_a_tenant(self, run: Run, migrated: Database) -> None:
         run("keys", "create", "a", "--scope", "admin", "--tenant", "acme")
         (row,) = run("keys", "list", "--tenant", "acme").stdout.splitlines()[1:]
         assert "admin" in row
         assert len(run("keys", "list").stdout.splitlines()) == 1
-        run("keys", "revoke", row.split()[0], status=1)  # not of this tenant
-        run("keys", "revoke", row.split()[0], "--tenant", "nobody", status=1)
+        run("keys", "revoke", row.split()[0], status=1)  # the key of another tenant
+        run("keys", "revoke", row.split()[0], "--tenant", "unknown", status=1)
 
-    def test_that_cannot_be_are_refused(self, run: Run, made: Database) -> None:
-        run("keys", "create", "a", "--scope", "root", status=1)
-        run("keys", "create", "", "--scope", "device", status=1)
-        run("keys", "create", "a\nb", "--scope", "device", status=1)
-        run("keys", "create", "a", "--scope", "device", "--dataset", "ds_" + "0" * 26, status=1)
+    def test_with_invalid_properties_are_refused(self, run: Run, migrated: Database) -> None:
+        for name, more in (
+            ("a", ["--scope", "root"]),
+            ("", ["--scope", "device"]),
+            ("a\nb", ["--scope", "device"]),
+            ("a", ["--scope", "device", "--dataset", "ds_" + "0" * 26]),
+        ):
+            run("keys", "create", name, *more, status=1)
         assert len(run("keys", "list").stdout.splitlines()) == 1
 
     def test_need_a_database(self, run: Run, home: Path) -> None:
@@ -163,140 +131,155 @@ class TestKeys:
 
 
 @pytest.fixture
-def api(made: Database, home: Path) -> Api:
-    """A way to a gateway over the home's database, for making things; it is gone when the command runs."""
-    from models.settings import Settings
+def dataset_ids(migrated: Database, home: Path) -> tuple[str, str]:
+    """Return two datasets with a ledger; the first has two entries. The gateway has stopped."""
+    from runtime.settings import Settings
 
-    with InProcess(create_app(Settings(home=home), made)) as gateway:
-        way = stranger(gateway.client, made)
-        way.first = way.dataset(epsilon=8)  # type: ignore[attr-defined]
-        way.second = way.dataset(epsilon=8)  # type: ignore[attr-defined]
-        way.round(way.first["id"])  # type: ignore[attr-defined]
-    return way
+    with InProcess(create_app(Settings(home=home), migrated)) as gateway:
+        api = stranger(gateway.client, migrated)
+        first, second = (api.dataset(epsilon=8)["id"] for _ in range(2))
+        api.round(first)
+    return first, second
 
 
 class TestLedgerVerify:
-    def test_walks_every_chain(self, run: Run, api: Api) -> None:
-        said = run("ledger", "verify").stdout
-        assert said.count(": ok") == 2
-        said = run("ledger", "verify", api.first["id"]).stdout  # type: ignore[attr-defined]
-        assert said.startswith(f"{api.first['id']}: 2 entries")  # type: ignore[attr-defined]
+    def test_verifies_every_chain_or_one(self, run: Run, dataset_ids: tuple[str, str]) -> None:
+        assert run("ledger", "verify").stdout.count(": ok") == 2
+        assert run("ledger", "verify", dataset_ids[0]).stdout.startswith(f"{dataset_ids[0]}: 2 entries")
 
-    def test_names_the_place_where_one_is_broken(self, run: Run, api: Api) -> None:
-        broken = api.first["id"]  # type: ignore[attr-defined]
-        with api.database.engine.begin() as connection:
+    def test_prints_the_position_of_a_changed_entry(
+        self, run: Run, dataset_ids: tuple[str, str], migrated: Database
+    ) -> None:
+        broken, _ = dataset_ids
+        with migrated.engine.begin() as connection:
             triggers = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars().all()
             for name in triggers:
                 connection.execute(text(f"DROP TRIGGER {name}"))
-            changed = text("UPDATE ledger_entries SET epsilon_nano = 1 WHERE dataset_id = :id AND seq = 2")
-            connection.execute(changed, {"id": broken})
-        said = run("ledger", "verify", status=1).stdout
-        assert f"{broken}: 1 entries" in said
-        assert "BROKEN at entry 2: an entry was changed" in said
-        assert said.count(": ok") == 1
+            change = text("UPDATE ledger_entries SET epsilon_nano = 1 WHERE dataset_id = :id AND seq = 2")
+            connection.execute(change, {"id": broken})
+        output = run("ledger", "verify", status=1).stdout
+        assert f"{broken}: 1 entries" in output
+        assert "BROKEN at entry 2: an entry was changed" in output
+        assert output.count(": ok") == 1
         run("ledger", "verify", broken, status=1)
 
-    def test_of_an_unknown_dataset_fails(self, run: Run, made: Database) -> None:
-        run("ledger", "verify", "ds_" + "0" * 26, status=1)
+    def test_of_an_unknown_dataset_fails(self, run: Run, migrated: Database) -> None:
+        assert ": ok" not in run("ledger", "verify", "ds_" + "0" * 26, status=1).output
 
 
 class TestReport:
-    @pytest.mark.parametrize(
-        ("content", "said"),
-        [
+    def test_refuses_a_file_that_does_not_fit_the_features(self, tmp_path: Path) -> None:
+        path = tmp_path / "file.csv"
+        features = features_to_domain([Feature.model_validate(feature) for feature in FEATURES])
+        for content, message in (
             ("", "no column x, y"),
             ("x\n1\n", "no column y"),
             ("x,y\n", "no rows"),
             ("x,y\n1\n", "line 2"),
             ("x,y\n1,nan\n", "line 2"),
-        ],
-    )
-    def test_of_a_file_that_does_not_fit_sends_nothing(self, tmp_path: Path, content: str, said: str) -> None:
-        from service import reporting
-        from service.spec_schemas import Feature, feature_to_domain
+        ):
+            path.write_text(content)
+            with pytest.raises(Unusable, match=message):
+                report.read_csv(path, features)
 
-        path = tmp_path / "file.csv"
-        path.write_text(content)
-        features = [feature_to_domain(Feature.model_validate(feature)) for feature in FEATURES]
-        with pytest.raises(reporting.Unusable, match=said):
-            reporting.read(path, features)
-
-    def test_without_a_service_says_what_to_set(self, run: Run, tmp_path: Path) -> None:
+    def test_without_a_service_names_the_setting(self, run: Run, tmp_path: Path) -> None:
         file = tmp_path / "people.csv"
         file.write_text("x,y\n1,1\n")
         assert "SFUMATO_URL" in run("report", "--from", str(file), "ds_x", status=1).output
 
 
 class TestForecast:
-    ASKED = ("forecast", "--epsilon", "1", "--features", "2", "--reports", "50000", "--clusters", "3")
+    ARGUMENTS = ("forecast", "--epsilon", "1", "--features", "2", "--clusters", "3")
 
-    def test_is_a_table_for_people(self, run: Run) -> None:
-        said = run(*self.ASKED, "--size-error", "0.01").stdout
-        for word in (
-            "shifted_grid",
-            "ε = 1",
-            "effective reports",
-            "confidence",
-            "reports on a cluster's size is known",
-        ):
-            assert word in said
-
-    def test_is_json_for_programs(self, run: Run) -> None:
-        from sfumato.forecast import forecast, forecast_to_wire
-        from sfumato.specs import UniformGrid
-
-        said = json.loads(run(*self.ASKED, "--algorithm", "uniform_grid", "--json").stdout)
-        assert said == forecast_to_wire(forecast(UniformGrid(1.0, 3), n_features=2, expected_reports=50_000))
-
-    @pytest.mark.parametrize(
-        ("more", "said"),
-        [
+    def test_prints_a_table_or_json(self, run: Run) -> None:
+        arguments = (*self.ARGUMENTS, "--reports", "50000")
+        output = run(*arguments, "--size-error", "0.01").stdout
+        words = ["shifted_grid", "ε = 1", "effective reports", "verdict", "reports on a cluster's size is known"]
+        assert [word for word in words if word not in output] == []
+        document = json.loads(run(*arguments, "--algorithm", "uniform_grid", "--json").stdout)
+        assert document == forecast_to_wire(forecast(UniformGrid(1.0, 3), n_features=2, expected_reports=50_000))
+        for more, message in (
             (("--algorithm", "magic"), "unknown algorithm"),
             (("--epsilon", "99"), "epsilon must lie"),
             (("--quality", "0.5", "--size-error", "0.5"), "exactly one"),
             (("--features", "65"), "1 to 64 features"),
             (("--records", "1000"), "exactly one of --reports and --records"),
-        ],
-    )
-    def test_of_what_cannot_be_says_why(self, run: Run, more: tuple[str, ...], said: str) -> None:
-        assert said in run(*self.ASKED, *more, status=1).output
+            (("--delta", "1e-6"), "--records"),
+            (("--min-batch", "100"), "need --honest-share"),
+            (("--honest-share", "1", "--shuffled-epsilon", "0.5"), "exactly one of --epsilon and --shuffled-epsilon"),
+            (("--honest-share", "2"), "honest share"),
+        ):
+            assert message in run(*arguments, *more, status=1).output
 
-    def test_over_records_is_a_table_and_json_as_well(self, run: Run) -> None:
-        from sfumato.forecast import forecast_records, records_forecast_to_wire
-        from sfumato.specs import GatedGridKmeans
+    def test_of_shuffled_reports_prints_both_figures_and_the_inverse(self, run: Run) -> None:
+        terms = ("--features", "2", "--clusters", "3", "--algorithm", "uniform_grid", "--reports", "100000")
+        terms = (*terms, "--honest-share", "0.5")
+        inverse = json.loads(run("forecast", *terms, "--shuffled-epsilon", "0.5", "--json").stdout)
+        epsilon = inverse["algorithm"]["epsilon"]
+        assert inverse["shuffled"]["delta"] == 1e-6
+        assert inverse["shuffled"]["epsilon"] <= 0.5
+        forward = json.loads(run("forecast", *terms, "--epsilon", str(epsilon), "--json").stdout)
+        assert forward == inverse
+        table = run("forecast", *terms, "--epsilon", str(epsilon), "--min-batch", "50000").stdout
+        assert f"ε = {epsilon}" in table
+        assert "cost of its releases towards the service" in table
+        assert "δ = 1e-6" in table
 
-        asked = ("forecast", "--epsilon", "1", "--features", "2", "--records", "50000", "--clusters", "3")
-        said = run(*asked).stdout
-        for word in ("gated_grid_kmeans", "at most ε = 1 of the dataset's budget", "squared error"):
-            assert word in said
-        here = forecast_records(GatedGridKmeans(1.0, 3), n_features=2, expected_records=50_000)
-        found = json.loads(run(*asked, "--algorithm", "gated_grid_kmeans", "--json").stdout)
-        assert found == json.loads(json.dumps(records_forecast_to_wire(here)))
-        assert "over records" in run(*asked, "--quality", "0.5", status=1).output
-        assert "over records" in run(*asked, "--algorithm", "uniform_grid", status=1).output
+    def test_over_records_prints_a_table_or_json(self, run: Run) -> None:
+        arguments = (*self.ARGUMENTS, "--records", "50000")
+        output = run(*arguments).stdout
+        for word in (
+            "private_kmeans",
+            "at most ε = 1 of the dataset's budget",
+            "squared error",
+            "if clusters are curved",
+        ):
+            assert word in output
+        gated = (*arguments, "--algorithm", "private_kmeans")
+        document = json.loads(run(*gated, "--json").stdout)
+        expected = forecast_records(PrivateKmeans(1.0, 3), n_features=2, expected_records=50_000)
+        assert document == json.loads(json.dumps(records_forecast_to_wire(expected)))
+        assert "at most ε = 1 and δ = 1e-6 of the dataset's budget" in run(*gated, "--delta", "1e-6").stdout
+        assert "delta" in run(*gated, "--delta", "0.1", status=1).output
+        assert "not available with --records" in run(*arguments, "--quality", "0.5", status=1).output
+        assert "over records" in run(*arguments, "--algorithm", "uniform_grid", status=1).output
+        assert "δ = 1e-6" in run(*arguments, "--delta", "1e-6").stdout
 
-    def test_over_records_tells_delta_as_well(self, run: Run) -> None:
-        asked = ("forecast", "--epsilon", "1", "--features", "2", "--records", "50000", "--clusters", "3")
-        said = run(*asked, "--algorithm", "gated_grid_kmeans", "--delta", "1e-6").stdout
-        assert "at most ε = 1 and δ = 1e-6 of the dataset's budget" in said
-        assert "delta" in run(*asked, "--algorithm", "gated_grid_kmeans", "--delta", "0.1", status=1).output
-        assert "--records" in run(*self.ASKED, "--delta", "1e-6", status=1).output
-        assert "--algorithm gated_grid_kmeans" in run(*asked, "--delta", "1e-6", status=1).output
+    def test_auto_takes_a_shape(self, run: Run) -> None:
+        for over, shape, chosen in (
+            ("--records", "any", "density_map"),
+            ("--records", "round", "private_kmeans"),
+            ("--reports", "any", "shifted_grid"),
+            ("--reports", "round", "grid_kmeans"),
+        ):
+            assert chosen in run(*self.ARGUMENTS, over, "50000", "--shape", shape).stdout
+        arguments = (*self.ARGUMENTS, "--records", "50000", "--shape", "square")
+        assert "shape" in run(*arguments, status=1).output
+        assert "unknown shape" in run(*arguments, "--algorithm", "private_kmeans", status=1).output
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    assert run("--version").output == f"sfumato {importlib.metadata.version('sfumato-server')}\n"
 
 
 class TestTheFirstKey:
-    def test_is_made_once_and_kept_for_its_owner_alone(self, database_url: str, tmp_path: Path) -> None:
-        database = Database(database_url)
-        secret = embedded.first_key(database, tmp_path)
-        assert (tmp_path / "admin.key").read_text() == f"{secret}\n"
-        assert embedded.first_key(database, tmp_path) is None
-        database.close()
+    @pytest.mark.parametrize("is_terminal", [False, True])
+    def test_is_printed_to_a_terminal_only(
+        self, tmp_path: Path, is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+        main._welcome("http://127.0.0.1:1", tmp_path, "sfk_secret")
+        shown = capsys.readouterr().out
+        assert ("sfk_secret" in shown) is is_terminal
+        assert f"in {tmp_path}/admin.key" in shown
+        assert "http://127.0.0.1:1/console" in shown
 
-    def test_that_could_not_be_kept_is_not_made(self, database_url: str, tmp_path: Path) -> None:
-        database = Database(database_url)
-        (tmp_path / "home").write_text("a file")
+    def test_is_created_once_and_stored_in_the_home(self, migrated: Database, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("a file")
         with pytest.raises(OSError, match=r"."):
-            embedded.first_key(database, tmp_path / "home")
-        with database.reading() as session:
-            assert not tenant.has_any_key(session)
-        database.close()
+            serve.create_first_key(migrated, tmp_path / "file")
+        with migrated.reading() as session:
+            assert not keys.has_any_key(session)  # a key without a stored secret would be useless
+        secret = serve.create_first_key(migrated, tmp_path)
+        assert (tmp_path / "admin.key").read_text() == f"{secret}\n"
+        assert serve.create_first_key(migrated, tmp_path) is None

@@ -1,81 +1,120 @@
-"""One round of each mechanism over HTTP: what devices send is what is tallied, and it says what they hold."""
+"""One round of each mechanism over HTTP: the tally counts the sent reports, and decodes to the devices' symbols."""
+
+import base64
+from typing import Any
 
 import numpy as np
 import pytest
 
-from clustering.decoders import decoder
-from clustering.plan import Tally
-from clustering.tally import count
-from models.round import Round
+from clustering.rounds.counting import count
+from clustering.rounds.decoders import decoder
+from clustering.rounds.tally import Sample, Tally
+from models.tables.rounds import Round
 from sfumato import mechanisms
-from sfumato.accounting import NANO
-from sfumato.bulk import pack, perturb_records
-from sfumato.specs import round_spec_from_wire, to_wire
-from tests.service.api import Api, refused, single
-from workers.runner import fold_alone
+from sfumato.device.bulk import pack, perturb_records
+from sfumato.mechanisms import discrete_laplace
+from sfumato.privacy.accounting import NANO
+from sfumato.specs import MAX_SAMPLE_VALUES, RoundSpec, round_spec_from_wire, to_wire
+from tests.service.api import SQLITE_ONLY, Api, refused, single
+from workers.job_runner import aggregate_without_job
 
-KINDS = ["grr", "ss", "oue", "olh", "hr"]
 OCTETS = {"content-type": "application/octet-stream"}
 GRID = {"type": "grid", "cells": [3, 3]}
-RECORD = [0.1, 0.9]  # of every device; of that grid, symbol 2
+LATTICE = {"type": "lattice", "n_features": 2, "steps": 100}
+RECORD = [0.1, 0.9]  # record of every device; symbol 2 of the grid
 N_REPORTS = 3000
 
 
-@pytest.mark.parametrize("kind", KINDS)
-class TestARound:
-    def test_from_its_opening_to_its_tally(self, kind: str, api: Api) -> None:
+def open_round(api: Api, **given: object) -> tuple[dict[str, Any], RoundSpec]:
+    """Open a round in a new dataset. Return its document and its spec."""
+    document = api.round(api.dataset()["id"], **given)
+    spec = round_spec_from_wire(document["spec"])
+    assert document["spec"] == to_wire(spec)
+    return document, spec
+
+
+def collect(api: Api, document: dict[str, Any], reports: Any) -> bytes:
+    """Send the reports of all devices, one of them alone. Return the stored aggregate of the round."""
+    path = f"/rounds/{document['id']}"
+    first, others = pack(reports)[0].tobytes(), pack(reports)[1:].tobytes()
+    one = single(report_id=first[:16].hex(), value=first[20:])
+    assert api.post(f"{path}/reports", one).json()["accepted"] == 1
+    response = api.post(f"{path}/reports", content=others, headers=OCTETS)
+    assert response.json()["accepted"] == N_REPORTS - 1
+    assert api.get(path).json()["state"] == "closed"
+    aggregate_without_job(api.database, document["id"])
+    with api.database.reading() as session:
+        return session.get_one(Round, document["id"]).tally or b""
+
+
+@SQLITE_ONLY
+class TestRefusals:
+    def test_of_an_impossible_round_of_vectors_cost_nothing(self, api: Api) -> None:
         dataset_id = api.dataset()["id"]
-        opened = api.round(dataset_id, encoding=GRID, mechanism=kind, epsilon=2, target_reports=N_REPORTS)
-        spec = round_spec_from_wire(opened["spec"])
+        for change, pointer in (
+            ({"mechanism": "ss"}, None),
+            ({"encoding": {"type": "grid", "cells": [2, 2]}, "mechanism": "discrete_laplace"}, None),
+            ({"encoding": LATTICE | {"steps": 1 << 16}, "epsilon": 0.001}, None),
+            ({"encoding": LATTICE | {"n_features": 3}}, "/encoding"),
+            ({"target_reports": MAX_SAMPLE_VALUES // 2 + 1}, "/target_reports"),
+        ):
+            body = {"encoding": LATTICE, "mechanism": "auto", "epsilon": 1, "target_reports": 10} | change
+            problem = refused(api.post(f"/datasets/{dataset_id}/rounds", body), 422, "validation_failed")
+            assert pointer in (None, problem["errors"][0]["pointer"])
+        assert api.budget(dataset_id)["charged_nano"] == 0
+        for change in ({"clusters": 1}, {"clusters": None}, {"distance": "cosine"}, {"m": 1.0}):
+            algorithm = {"type": "noisy_fcm", "epsilon": 1.0, "clusters": 3} | change
+            body = {"dataset_id": dataset_id, "algorithm": algorithm, "target_reports": 100}
+            refused(api.post("/jobs", body), 422, "validation_failed")
+
+
+@SQLITE_ONLY
+class TestRound:
+    @pytest.mark.parametrize("kind", ["grr", "ss", "oue", "olh", "hr"])
+    def test_turns_reports_into_a_tally(self, kind: str, api: Api) -> None:
+        document, spec = open_round(api, encoding=GRID, mechanism=kind, epsilon=2, target_reports=N_REPORTS)
         assert spec.mechanism == mechanisms.design(kind, 9, 2 * NANO)
-        assert opened["spec"] == to_wire(spec)
-        assert opened["epsilon"] == mechanisms.epsilon_nano(spec.mechanism) / NANO
-        (asked,) = api.get(f"/datasets/{dataset_id}/round").json()["rounds"]
-        assert asked["spec"] == opened["spec"]
-
-        path = f"/rounds/{opened['id']}/reports"
+        assert document["epsilon"] == mechanisms.epsilon_nano(spec.mechanism) / NANO
         reports = perturb_records(spec, np.tile(RECORD, (N_REPORTS, 1)))
-        first, others = pack(reports)[0].tobytes(), pack(reports)[1:].tobytes()
-        one = single(report_id=first[:16].hex(), value=first[20:])
-        assert api.post(path, one).json()["accepted"] == 1
-        assert api.post(path, content=others, headers=OCTETS).json()["accepted"] == N_REPORTS - 1
-        assert api.get(f"/rounds/{opened['id']}").json()["state"] == "closed"
-
-        fold_alone(api.database, opened["id"])
-        with api.database.reading() as session:
-            tally = Tally.from_bytes(session.get_one(Round, opened["id"]).tally or b"")
+        tally = Tally.from_bytes(collect(api, document, reports))
         assert tally == count(spec, reports.slots.astype(np.int64), reports.values)
         (shares,) = decoder(spec.mechanism).frequencies(tally)
-        assert shares == pytest.approx(
-            np.eye(9)[2], abs=6 * decoder(spec.mechanism).variance(1, N_REPORTS) ** 0.5 + 0.1
-        )
+        tolerance = 6 * decoder(spec.mechanism).variance(1, N_REPORTS) ** 0.5 + 0.1
+        assert shares == pytest.approx(np.eye(9)[2], abs=tolerance)
         assert shares.argmax() == 2
 
-    def test_takes_no_value_that_its_devices_cannot_send(self, kind: str, api: Api) -> None:
-        opened = api.round(api.dataset()["id"], encoding=GRID, mechanism=kind)
-        mechanism = round_spec_from_wire(opened["spec"]).mechanism
-        path = f"/rounds/{opened['id']}/reports"
-        width = mechanisms.value_bytes(mechanism)
-        problem = refused(api.post(path, single(value=b"\xff" * width)), 422, "report_malformed")
-        assert problem["index"] == 0
-        refused(api.post(path, single(value=bytes(width + 1))), 422, "report_malformed")
-        good = perturb_records(round_spec_from_wire(opened["spec"]), [RECORD])
-        mixed = pack(good).tobytes() + bytes(20) + b"\xff" * width
-        assert refused(api.post(path, content=mixed, headers=OCTETS), 422, "report_malformed")["index"] == 1
-        assert api.n_received(opened["id"]) == 0
+    @pytest.mark.parametrize("kind", ["auto", "discrete_laplace"])
+    def test_turns_noisy_vectors_into_a_sample(self, kind: str, api: Api) -> None:
+        document, spec = open_round(api, encoding=LATTICE, mechanism=kind, epsilon=2, target_reports=N_REPORTS)
+        assert spec.mechanism == discrete_laplace.design(2, 100, 2 * NANO)
+        assert document["epsilon"] == 2
+        reports = perturb_records(spec, np.tile([0.3, 0.5], (N_REPORTS, 1)))
+        vectors = discrete_laplace.vectors_of(spec.mechanism, reports.values)  # type: ignore[arg-type]
+        assert Sample.from_bytes(collect(api, document, reports)) == Sample(vectors)
+        assert api.get(f"/rounds/{document['id']}").json()["n_reports"] == N_REPORTS
 
-
-class TestLimits:
-    def test_hashing_over_more_symbols_than_are_counted_is_refused(self, api: Api) -> None:
-        dataset_id = api.dataset()["id"]
-        body = {"encoding": GRID | {"cells": [65, 65]}, "mechanism": "olh", "epsilon": 1, "target_reports": 10}
-        refused(api.post(f"/datasets/{dataset_id}/rounds", body), 422, "validation_failed")
-        assert api.get(f"/datasets/{dataset_id}/budget").json()["posted_nano"] == 0
-
-    def test_coefficients_that_no_tally_holds_are_refused(self, api: Api) -> None:
-        dataset_id = api.dataset()["id"]
-        shifted = {"type": "shifted_grid", "n_features": 2, "cells": 511, "shifts": 8}
-        body = {"encoding": shifted, "mechanism": "hr", "epsilon": 1, "target_reports": 10}
-        problem = refused(api.post(f"/datasets/{dataset_id}/rounds", body), 422, "validation_failed")
-        assert problem["errors"][0]["pointer"] == "/encoding"
-        assert api.made(f"/datasets/{dataset_id}/rounds", body | {"mechanism": "grr"})["state"] == "open"
+    @pytest.mark.parametrize(
+        ("kind", "encoding"),
+        [*((kind, GRID) for kind in ("grr", "ss", "oue", "olh", "hr")), ("auto", LATTICE)],
+        ids=lambda value: value if isinstance(value, str) else value["type"],
+    )
+    def test_locates_the_first_malformed_report_and_stores_none(
+        self, kind: str, encoding: dict[str, object], api: Api
+    ) -> None:
+        document, spec = open_round(api, encoding=encoding, mechanism=kind)
+        path, width = f"/rounds/{document['id']}/reports", mechanisms.value_bytes(spec.mechanism)
+        good = perturb_records(spec, np.tile(RECORD, (5, 1)))
+        packed = pack(good).tobytes()
+        for bad in (b"\xff" * width, (9999).to_bytes(4, "little") + good.values[0].tobytes()):
+            body = packed + bytes(20)[: 20 + width - len(bad)] + bad + packed
+            assert refused(api.post(path, content=body, headers=OCTETS), 422, "report_malformed")["index"] == 5
+        columns = {
+            "report_ids": [row.tobytes().hex() for row in good.report_ids],
+            "slots": good.slots.tolist(),
+            "values": [base64.b64encode(row.tobytes()).decode() for row in good.values],
+        }
+        columns["values"][2] = base64.b64encode(b"\xff" * width).decode()
+        assert refused(api.post(path, columns), 422, "report_malformed")["index"] == 2
+        for wrong in (b"", bytes(width - 1), bytes(width + 1), b"\xff" * width):
+            assert refused(api.post(path, single(value=wrong)), 422, "report_malformed")["index"] == 0
+        assert api.n_received(str(document["id"])) == 0

@@ -1,4 +1,4 @@
-"""A POST whose transaction PostgreSQL ends for others' sake: its client learns nothing of it, its operator does."""
+"""A POST whose transaction PostgreSQL aborts is retried: clients do not notice, but a metric counts it."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,17 +8,19 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import text
 
-from models import audit, ledger
-from models.dataset import Dataset
-from models.db import MAX_TRIES, Database, migrate
-from models.settings import Settings
+from models.database.engine import MAX_TRIES, Database
+from models.database.schema import migrate
+from models.identity import audit_trail
+from models.ledger import ledger
+from models.tables.datasets import Dataset
+from runtime.settings import Settings
 from service.app import create_app
 from tests.models.world import together
 from tests.service.api import FEATURES, Api, refused, stranger
 from tests.service.inprocess import InProcess
 
-# Every try takes a number, which no rollback takes back.
-TRIES = "CREATE SEQUENCE tries"
+# Every attempt increments a sequence, which a rollback does not undo.
+ATTEMPTS = "CREATE SEQUENCE tries"
 TRIGGER = "CREATE TRIGGER ends BEFORE INSERT ON datasets FOR EACH ROW EXECUTE FUNCTION ends()"
 
 FAILS_AT_FIRST = """
@@ -27,7 +29,7 @@ CREATE FUNCTION ends() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     RETURN NEW;
 END $$"""
 
-# Two locks, in the order of the name or in the other; the first two tries meet with one each.
+# Take two advisory locks in an order that depends on the name, so that the first two attempts deadlock.
 CROSSES = """
 CREATE FUNCTION ends() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE first integer := CASE NEW.name WHEN 'a' THEN 1 ELSE 2 END;
@@ -47,19 +49,19 @@ END $$"""
 def gateway(
     fresh_postgres_url: str, no_settings: None, tmp_path: Path
 ) -> Iterator[tuple[Api, CollectorRegistry, Database]]:
-    """A gateway on a database of the test's own, and what it counts."""
+    """Return a gateway on a database of this test, and its metrics."""
     migrate(fresh_postgres_url)
     database = Database(fresh_postgres_url)
     app = create_app(Settings(home=tmp_path), database)
     with InProcess(app) as running:
-        yield stranger(running.client, database), app.state.services.metrics.registry, database
+        yield stranger(running.client, database), app.state.context.metrics.registry, database
     database.close()
 
 
 def plant(database: Database, function: str) -> None:
-    """Have every new dataset go through this function."""
+    """Install this function as a trigger on new datasets."""
     with database.transaction() as session:
-        for statement in (TRIES, function, TRIGGER):
+        for statement in (ATTEMPTS, function, TRIGGER):
             session.execute(text(statement))
 
 
@@ -73,22 +75,20 @@ def n_retried(registry: CollectorRegistry, reason: str) -> float | None:
 
 
 def assert_made_once(api: Api, database: Database, *ids: str) -> None:
-    """These datasets alone are there, each with its grant, and the audit trail names each once."""
+    """Check that only these datasets exist, each with one grant and one audit event."""
     assert [item["id"] for item in api.get("/datasets").json()["items"]] == sorted(ids)
     with database.reading() as session:
         for each in ids:
             assert ledger.verify(session, each).ok
             assert len(ledger.page(session, each, after_seq=0, limit=10)) == 1
         owner = session.get_one(Dataset, ids[0]).tenant_id
-        assert audit.verify(session, owner).ok
-        made = [event.subject_id for event in audit.page(session, owner, limit=10, act="dataset.created")]
-    assert sorted(made) == sorted(ids)
+        assert audit_trail.verify(session, owner).ok
+        created = [event.subject_id for event in audit_trail.page(session, owner, limit=10, act="dataset.created")]
+    assert sorted(created) == sorted(ids)
 
 
-class TestAPost:
-    def test_that_failed_to_serialize_is_answered_as_if_nothing_had_been(
-        self, gateway: tuple[Api, CollectorRegistry, Database]
-    ) -> None:
+class TestPost:
+    def test_succeeds_after_a_serialization_failure(self, gateway: tuple[Api, CollectorRegistry, Database]) -> None:
         api, registry, database = gateway
         n_failures = MAX_TRIES - 1
         plant(database, FAILS_AT_FIRST.replace(":n", str(n_failures)))
@@ -101,13 +101,13 @@ class TestAPost:
         assert (again.status_code, again.json()) == (201, answer.json())
         assert_made_once(api, database, answer.json()["id"])
 
-    def test_that_met_another_in_a_deadlock_is_answered_as_if_nothing_had_been_and_so_is_the_other(
+    def test_succeeds_after_a_deadlock_like_its_opponent(
         self, gateway: tuple[Api, CollectorRegistry, Database]
     ) -> None:
         api, registry, database = gateway
         plant(database, CROSSES)
 
-        both = [(api, "a"), (stranger(api.http, database), "b")]  # two tenants, who would not meet otherwise
+        both = [(api, "a"), (stranger(api.http, database), "b")]  # two tenants share no other lock
 
         answers = together([partial(each.post, "/datasets", dataset(name)) for each, name in both])
 
@@ -116,7 +116,7 @@ class TestAPost:
         for (each, _), answer in zip(both, answers, strict=True):
             assert_made_once(each, database, answer.json()["id"])
 
-    def test_that_fails_every_time_is_refused_for_the_moment_and_leaves_nothing(
+    def test_that_always_fails_is_unavailable_and_changes_nothing(
         self, gateway: tuple[Api, CollectorRegistry, Database]
     ) -> None:
         api, registry, database = gateway
@@ -126,6 +126,8 @@ class TestAPost:
 
         assert n_retried(registry, "serialization") == MAX_TRIES - 1
         assert api.get("/datasets").json()["items"] == []
-        made = api.post("/datasets", dataset("a"), headers={"Idempotency-Key": "once"})  # its key is free
-        assert made.status_code == 201
-        assert_made_once(api, database, made.json()["id"])
+        created = api.post(
+            "/datasets", dataset("a"), headers={"Idempotency-Key": "once"}
+        )  # the idempotency key is unused
+        assert created.status_code == 201
+        assert_made_once(api, database, created.json()["id"])

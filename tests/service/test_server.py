@@ -1,4 +1,4 @@
-"""The HTTP server around the gateway: patient with bodies and idle clients, not with heads."""
+"""Timeouts of the HTTP server for heads, and none for idle connections; bound addresses."""
 
 import asyncio
 import socket
@@ -6,12 +6,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import uvicorn
 
-from models.settings import Settings
-from service import server
+from runtime.settings import Settings
 from service.app import create_app
-from service.protocol import protocol_of
+from service.server import server
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Talking = Callable[..., None]
@@ -20,18 +18,16 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @pytest.fixture
 def talk(tmp_path: Path, no_settings: None) -> Talking:
-    """Runs a server in this thread while a client talks to it; a head may take so long."""
+    """Run a server with a timeout for heads while a client uses it."""
 
     def run(client: Talk, head_seconds: float = 0.3) -> None:
         app = create_app(Settings(home=tmp_path))
         bound = server.bind("127.0.0.1", 0)
 
         async def both() -> None:
-            config = uvicorn.Config(
-                app, http=protocol_of(head_seconds, app.state.fast_path), log_config=None, lifespan="on", ws="none"
-            )
+            config = server.configuration(app, head_seconds)
             begun = asyncio.Event()
-            running = server.Server(config, app.state.services, begun.set)
+            running = server.Server(config, app.state.context, begun.set)
             serving = asyncio.create_task(running.serve(sockets=[bound]))
             await begun.wait()
             reader, writer = await asyncio.open_connection(*bound.getsockname())
@@ -49,14 +45,14 @@ def talk(tmp_path: Path, no_settings: None) -> Talking:
     return run
 
 
-class TestAHead:
-    def test_that_never_begins_is_not_waited_for(self, talk: Talking) -> None:
+class TestHead:
+    def test_that_never_starts_times_out(self, talk: Talking) -> None:
         async def client(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
             assert await reader.read() == b""
 
         talk(client)
 
-    def test_that_trickles_is_not_waited_for(self, talk: Talking) -> None:
+    def test_that_is_too_slow_times_out(self, talk: Talking) -> None:
         async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             async def trickle() -> None:
                 for _ in range(100):
@@ -74,7 +70,7 @@ class TestAHead:
 
         talk(client)
 
-    def test_that_trickles_after_another_request_is_not_waited_for(self, talk: Talking) -> None:
+    def test_that_is_too_slow_after_another_request_times_out(self, talk: Talking) -> None:
         async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(HEALTH)
             assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
@@ -85,8 +81,8 @@ class TestAHead:
         talk(client, 2.0)
 
 
-class TestAConnection:
-    def test_may_be_idle_for_longer_than_a_head_may_take(self, talk: Talking) -> None:
+class TestConnection:
+    def test_may_be_idle_for_longer_than_the_timeout_of_heads(self, talk: Talking) -> None:
         async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             for pause in (2.0, 0.0):
                 writer.write(HEALTH)
@@ -96,7 +92,7 @@ class TestAConnection:
 
         talk(client, 1.5)
 
-    def test_may_bring_several_requests_at_once(self, talk: Talking) -> None:
+    def test_may_pipeline_requests(self, talk: Talking) -> None:
         async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(HEALTH * 5)
             for _ in range(5):
@@ -107,7 +103,7 @@ class TestAConnection:
 
 
 class TestAddresses:
-    def test_are_those_clients_of_this_machine_use(self) -> None:
+    def test_are_reachable_from_this_machine(self) -> None:
         with server.bind("127.0.0.1", 0) as bound:
             port = bound.getsockname()[1]
             assert server.address(bound, None) == f"http://127.0.0.1:{port}"
@@ -115,6 +111,6 @@ class TestAddresses:
         with server.bind("0.0.0.0", 0) as bound:  # noqa: S104
             assert server.address(bound, None) == f"http://127.0.0.1:{bound.getsockname()[1]}"
 
-    def test_that_are_taken_are_not_shared(self) -> None:
+    def test_that_are_in_use_are_not_shared(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
             server.bind(*taken.getsockname())

@@ -1,176 +1,152 @@
-"""What a tenant may have: quotas of its own by the command line, the view of them, and refusals that say which."""
+"""Quotas of a tenant: set by the command line, shown by the API, and named in refusals."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from functools import partial
+from typing import ClassVar
 
 import pytest
-from typer.testing import CliRunner
 
-from models import audit, quota, tenant
-from models.db import Database
-from models.tenant import Scope
-from service.cli import app
+from models.database.engine import Database
+from models.identity import audit_trail, keys, tenants
+from models.identity.caller import OPERATOR
+from models.tables.identity import Scope
 from tests.models.world import together
-from tests.service.api import Api, refused
+from tests.service.api import SQLITE_KIND_ONLY, SQLITE_ONLY, Api, refused
+from tests.service.commands import run_command
 
 
-def set_quota(api: Api, **changes: int | None) -> None:
+def set_quota(api: Api, **changes: int) -> None:
     with api.database.transaction() as session:
-        caller = tenant.authenticate(session, tenant.hash_secret(api.secret), now=api.database.clock())
-        assert caller is not None
-        quota.set_own(session, caller.tenant_id, dict(changes), now=api.database.clock())
+        changed = {name: Decimal(value) for name, value in changes.items()}
+        tenants.set_quotas(session, api.caller().tenant_id, changed, now=api.database.clock())
 
 
-class TestTheView:
-    def test_tells_the_settings_or_the_quotas_of_the_tenants_own_and_what_there_is(self, api: Api, other: Api) -> None:
-        made = api.dataset()
-        api.job(made["id"])
+@SQLITE_ONLY
+class TestLimits:
+    def test_show_the_settings_or_own_quotas_and_the_usage(self, api: Api, other: Api) -> None:
+        api.job(api.dataset()["id"])
+        assert api.key("datasets").get("/limits").json()["active_jobs"] == {"limit": 1000, "used": None}
+        assert api.key("jobs").get("/limits").json()["active_jobs"] == {"limit": 1000, "used": 1}
         set_quota(api, max_active_jobs=5, max_running_jobs=2, max_dataset_records=100)
-
         assert api.get("/limits").json() == {
             "datasets": {"limit": 10_000, "used": 1},
             "active_jobs": {"limit": 5, "used": 1},
             "max_running_jobs": 2,
             "max_open_rounds": 16,
             "max_dataset_records": 100,
+            "max_dataset_epsilon": None,
+            "max_dataset_delta": None,
+            "max_source_epsilon": None,
+            "max_source_delta": None,
         }
         assert other.get("/limits").json()["active_jobs"] == {"limit": 1000, "used": 0}
 
-    def test_tells_how_many_jobs_there_are_to_whoever_may_list_them_alone(self, api: Api) -> None:
-        api.job(api.dataset()["id"])
-
-        assert api.key("datasets").get("/limits").json()["active_jobs"] == {"limit": 1000, "used": None}
-        assert api.key("jobs").get("/limits").json()["active_jobs"] == {"limit": 1000, "used": 1}
-
-    def test_is_closed_to_a_key_of_one_dataset(self, api: Api) -> None:
+    def test_are_forbidden_for_a_key_of_one_dataset(self, api: Api) -> None:
         bound = api.key("jobs", "datasets", dataset_id=api.dataset()["id"])
         refused(bound.get("/limits"), 403, "forbidden")
 
 
 class TestAtTheLimit:
-    def test_of_datasets_jobs_and_rounds_a_sentence_says_which_and_what_to_do(self, api: Api) -> None:
-        made = api.dataset(epsilon=30)
+    JOB: ClassVar = {"algorithm": {"type": "uniform_grid", "epsilon": 1.0}, "target_reports": 1000}
+
+    @SQLITE_ONLY
+    def test_refusals_name_the_quota_and_the_remedy(self, api: Api) -> None:
+        dataset = api.dataset(epsilon=30)
         set_quota(api, max_datasets=1, max_active_jobs=1, max_open_rounds=1)
-        api.job(made["id"])
-        api.round(made["id"])
-        dataset = {"name": "d", "trust": "local", "features": made["features"], "epsilon": 1}
-        job = {"dataset_id": made["id"], "algorithm": {"type": "uniform_grid", "epsilon": 1.0}, "target_reports": 1000}
-        asked = {"encoding": {"type": "grid", "cells": [2, 2]}, "epsilon": 1, "target_reports": 1000}
-        for path, body, said in (
-            ("/datasets", dataset, "max_datasets): delete one"),
-            ("/jobs", job, "max_active_jobs): wait for one to end"),
-            (f"/datasets/{made['id']}/rounds", asked, "max_open_rounds): close one"),
+        api.job(dataset["id"])
+        api.round(dataset["id"])
+        body = {"name": "d", "trust": "local", "features": dataset["features"], "epsilon": 1}
+        round_body = {"encoding": {"type": "grid", "cells": [2, 2]}, "epsilon": 1, "target_reports": 1000}
+        for path, document, message in (
+            ("/datasets", body, "max_datasets): delete one"),
+            ("/jobs", self.JOB | {"dataset_id": dataset["id"]}, "max_active_jobs): wait until one ends"),
+            (f"/datasets/{dataset['id']}/rounds", round_body, "max_open_rounds): close one"),
         ):
-            assert said in refused(api.post(path, body), 422, "validation_failed")["detail"]
+            assert message in refused(api.post(path, document), 422, "validation_failed")["detail"]
 
-    def test_of_two_that_ask_at_once_one_gets_the_last_place(self, api: Api) -> None:
-        made = [api.dataset()["id"] for _ in range(4)]
+    def test_concurrent_requests_do_not_exceed_it(self, api: Api) -> None:
+        bodies = [self.JOB | {"dataset_id": api.dataset()["id"]} for _ in range(4)]
         set_quota(api, max_active_jobs=2)
-        body = {"algorithm": {"type": "uniform_grid", "epsilon": 1.0}, "target_reports": 1000}
-
-        answers = together([partial(api.post, "/jobs", body | {"dataset_id": each}) for each in made])
-
-        assert sorted(answer.status_code for answer in answers) == [202, 202, 422, 422]
+        responses = together([partial(api.post, "/jobs", body) for body in bodies])
+        assert sorted(response.status_code for response in responses) == [202, 202, 422, 422]
 
 
-class TestTheCommand:
+@SQLITE_KIND_ONLY
+class TestCommand:
     @pytest.fixture
-    def run(self, database_url: str, no_settings: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    def database(self, database_url: str, no_settings: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+        """Return the database of the commands."""
         monkeypatch.setenv("SFUMATO_DATABASE_URL", database_url)
+        opened = Database(database_url)
+        yield opened
+        opened.close()
 
-        def run(*arguments: str, status: int = 0) -> str:
-            done = CliRunner().invoke(app, ["tenant", *arguments])
-            assert done.exit_code == status, done.output
-            return done.output if status else done.stdout
+    def run(self, *arguments: str, status: int = 0) -> str:
+        result = run_command("tenant", *arguments, status=status)
+        return result.output if status else result.stdout
 
-        return run
-
-    def test_makes_a_tenant_and_prints_its_admin_key_once(self, run: Callable[..., str], database_url: str) -> None:
-        secret = run("create", "acme").strip()
-
-        database = Database(database_url)
+    def test_creates_a_tenant_and_prints_its_admin_key_once(self, database: Database) -> None:
+        secret = self.run("create", "acme").strip()
         with database.reading() as session:
-            caller = tenant.authenticate(session, tenant.hash_secret(secret), now=database.clock())
-        database.close()
+            caller = keys.authenticate(session, keys.hash_secret(secret), now=database.clock())
         assert caller is not None
         assert caller.may(Scope.ADMIN)
-        assert "there is such a tenant" in run("create", "acme", status=1)
-        assert secret not in run("list")
+        assert "a tenant of this name exists" in self.run("create", "acme", status=1)
+        assert secret not in self.run("list")
 
-    def test_sets_quotas_and_takes_them_back(self, run: Callable[..., str]) -> None:
-        run("create", "acme")
-        assert run("set-quota", "acme", "max_datasets=3", "max_running_jobs=1") == (
-            "acme: max_datasets=3 max_running_jobs=1\n"
-        )
-        assert run("list").split(maxsplit=1)[1] == "acme  max_datasets=3 max_running_jobs=1\n"
-        assert run("set-quota", "acme", "max_datasets=default", "max_running_jobs=default") == (
-            "acme: no quotas of its own\n"
-        )
-
-    def test_leaves_an_event_of_what_the_operator_did_to_the_tenant_and_none_where_nothing_changed(
-        self, run: Callable[..., str], database_url: str
-    ) -> None:
-        run("create", "acme")
-        run("create", "acme", status=1)
-        for quotas in (("max_datasets=3", "max_running_jobs=1"), ("max_datasets=3",), ("max_datasets=2", "turn=9")):
-            run("set-quota", "acme", *quotas, status=1 if "turn=9" in quotas else 0)
-        run("set-quota", "acme", "max_datasets=default", "max_running_jobs=1")
-
-        database = Database(database_url)
+    def test_sets_and_removes_quotas_with_an_audit_event_for_each_change(self, database: Database) -> None:
+        self.run("create", "acme")
+        self.run("create", "acme", status=1)
+        both = "acme: max_datasets=3 max_running_jobs=1\n"
+        assert self.run("set-quota", "acme", "max_datasets=3", "max_running_jobs=1") == both
+        assert self.run("list").split(maxsplit=1)[1] == both.replace(": ", "  ")
+        self.run("set-quota", "acme", "max_datasets=3")
+        self.run("set-quota", "acme", "max_datasets=2", "turn=9", status=1)
+        removed = self.run("set-quota", "acme", "max_datasets=default", "max_running_jobs=default")
+        assert removed == "acme: no quotas of its own\n"
         with database.reading() as session:
-            owner = tenant.find_tenant(session, "acme")
+            owner = tenants.find_tenant(session, "acme")
             assert owner is not None
-            events = audit.page(session, owner.id, limit=100)
-            assert audit.verify(session, owner.id).ok
-        database.close()
-        assert {event.actor for event in events} == {audit.OPERATOR}
-        assert [(event.act, event.subject_id == owner.id) for event in events] == [
-            ("tenant.created", True),
-            ("key.created", False),
-            ("quota.updated", True),
-            ("quota.updated", True),
-        ]
-        assert [event.details for event in events[2:]] == [
-            {"changed": ["max_datasets", "max_running_jobs"]},
-            {"changed": ["max_datasets"]},
-        ]
+            events = audit_trail.page(session, owner.id, limit=100)
+            assert audit_trail.verify(session, owner.id).ok
+        assert {event.actor for event in events} == {OPERATOR}
+        acts = ["tenant.created", "key.created", "quota.updated", "quota.updated"]
+        assert [event.act for event in events] == acts
+        assert [event.subject_id == owner.id for event in events] == [True, False, True, True]
+        assert [event.details for event in events[2:]] == [{"changed": ["max_datasets", "max_running_jobs"]}] * 2
 
-    @pytest.mark.parametrize(
-        ("arguments", "said"),
-        [
-            (("set-quota", "nobody", "max_datasets=3"), "no such tenant"),
-            (("set-quota", "acme", "max_nonsense=3"), "no such quota"),
-            (("set-quota", "acme", "max_datasets"), "write a quota as"),
-            (("set-quota", "acme", "max_datasets=-1"), "write a quota as"),
-            (("set-quota", "acme", "max_datasets=0"), "a whole number from 1"),
-            (("set-quota", "acme", "max_datasets=99999999999"), "write a quota as"),
-            (("set-quota", "acme", "max_open_rounds=65"), "from 1 to 64"),
-            (("create", ""), "1 to 100 printable"),
-            (("create", "a\nb"), "1 to 100 printable"),
-            (("create", "a" * 101), "1 to 100 printable"),
-        ],
-        ids=lambda value: value[0] if isinstance(value, tuple) else "said",
-    )
-    def test_says_what_is_wrong(self, run: Callable[..., str], arguments: tuple[str, ...], said: str) -> None:
-        run("create", "acme")
-        assert said in run(*arguments, status=1)
+    def test_explains_invalid_arguments(self, database: Database) -> None:
+        self.run("create", "acme")
+        for quota, message in (
+            ("max_nonsense=3", "no such quota"),
+            ("max_datasets", "write a quota as"),
+            ("max_datasets=-1", "write a quota as"),
+            ("max_datasets=0", "an integer from 1"),
+            ("max_datasets=99999999999", "write a quota as"),
+            ("max_open_rounds=65", "from 1 to 64"),
+        ):
+            assert message in self.run("set-quota", "acme", quota, status=1)
+        assert "no such tenant" in self.run("set-quota", "unknown", "max_datasets=3", status=1)
+        for name in ("", "a\nb", "a" * 101):
+            assert "1 to 100 printable" in self.run("create", name, status=1)
 
 
-class TestAStuckSession:
-    def test_costs_others_a_bounded_wait_and_a_503(self, over: Callable[..., Api], database_url: str) -> None:
-        """Fifty requests at two connections, the dataset's row in the hands of somebody who is gone."""
+class TestBlockedRow:
+    def test_costs_other_requests_a_bounded_wait_and_a_503(self, over: Callable[..., Api], database_url: str) -> None:
+        """Send requests over two connections while stale transactions hold all connections."""
         small = Database(database_url, pool_size=2, wait_seconds=0.2)
         api = over(small, database_pool_size=2)
-        made = api.dataset()
-        assert {a.status_code for a in together([partial(api.get, f"/datasets/{made['id']}")] * 50)} == {200}
+        get = partial(api.get, f"/datasets/{api.dataset()['id']}")
+        assert {response.status_code for response in together([get] * 50)} == {200}
 
         connections = [small.engine.connect() for _ in range(4)]
-        answers = together([partial(api.get, f"/datasets/{made['id']}")] * 8)
+        responses = together([get] * 8)
         for connection in connections:
             connection.close()
 
-        for answer in answers:
-            refused(answer, 503, "unavailable")
-            assert answer.headers["retry-after"] == "1"
-        assert api.get(f"/datasets/{made['id']}").status_code == 200
+        for response in responses:
+            refused(response, 503, "unavailable")
+            assert response.headers["retry-after"] == "1"
+        assert get().status_code == 200
         small.close()

@@ -1,4 +1,4 @@
-"""A gateway in this process that is spoken to over a socket, as it is served: bytes as they come, in any pieces."""
+"""A gateway in this process behind a real socket, for tests that send bytes in any pieces."""
 
 import socket
 import threading
@@ -6,58 +6,45 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 
-from service import server
-from service.protocol import protocol_of
+from service.server import server
 
 PATIENCE_SECONDS = 120
 
 
 class OnTheWire:
-    """An application and its server from their start to their end.
+    """A running application and its server.
 
     Attributes
     ----------
     client : httpx.Client
-    taken : list of bool
-        Of each request that looked as if the fast path may take it, whether it did.
+    n_regular : int
+        Number of uploads of reports that the front left to the application.
     """
 
     client: httpx.Client
 
     def __init__(self, app: FastAPI, *, slow_seconds: float = 20.0, idle_seconds: int = server.IDLE_SECONDS) -> None:
-        self.app = app
-        self.taken: list[bool] = []
+        self.app: Any = app
+        self.n_regular = 0
         self.bound = server.bind("127.0.0.1", 0)
-        config = uvicorn.Config(
-            app,
-            http=protocol_of(slow_seconds, app.state.fast_path),
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=idle_seconds,
-        )
+        config = server.configuration(app, slow_seconds, idle_seconds)
         self._begun = threading.Event()
-        self.server = server.Server(config, app.state.services, self._begun.set)
+        self.server = server.Server(config, app.state.context, self._begun.set)
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.bound]}, daemon=True)
-        self._watch(app.state.fast_path)
+        front = self.app.reports
+        application = front._app
 
-    def _watch(self, fast_path: Any) -> None:
-        take = fast_path.take
+        async def count(*given: Any) -> None:
+            self.n_regular += 1
+            await application(*given)
 
-        def seen(*given: Any) -> bool:
-            self.taken.append(bool(take(*given)))
-            return self.taken[-1]
-
-        fast_path.take = seen
+        front._app = count
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port."""
+        """Return host and port."""
         host, port = self.bound.getsockname()
         return host, port
 
@@ -77,14 +64,14 @@ class OnTheWire:
         self.bound.close()
 
     def connect(self) -> socket.socket:
-        """A client that waits for no answer without end."""
+        """Return a client socket with a timeout."""
         connected = socket.create_connection(self.address, timeout=PATIENCE_SECONDS)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected
 
 
 def read_answers(connected: socket.socket, n_answers: int) -> list[tuple[int, dict[str, str], bytes]]:
-    """The next answers of a connection: status, headers, body."""
+    """Return status, headers and body of the next responses of a connection."""
     answers = []
     with connected.makefile("rb") as stream:
         for _ in range(n_answers):

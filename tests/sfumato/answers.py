@@ -1,4 +1,4 @@
-"""What a service answers an analyst, and one in memory that answers it."""
+"""Responses of a service to analysts, and a service in memory that sends them."""
 
 import json
 from collections.abc import Callable
@@ -7,11 +7,13 @@ from typing import Any
 
 import httpx
 
-from sfumato.client import Client
-from sfumato.ledger import LedgerEntry
+from sfumato import mechanisms
+from sfumato.api.client import Client
+from sfumato.device.bulk import REPORT_ID_BYTES, SLOT_BYTES
+from sfumato.privacy.ledger import LedgerEntry
 from sfumato.specs import Feature, to_wire
+from tests.sfumato.model.test_cluster_model import label_map
 from tests.sfumato.scripted import round_spec
-from tests.sfumato.test_cluster_model import label_map
 
 AT = "2026-03-04T05:06:07.000008Z"
 MOMENT = datetime(2026, 3, 4, 5, 6, 7, 8, tzinfo=UTC)
@@ -39,6 +41,7 @@ ROUND = {
     "min_reports": 100,
     "n_received": 5,
     "n_reports": None,
+    "keep_reports": False,
     "opened_at": AT,
     "closes_at": AT,
     "closed_at": None,
@@ -91,7 +94,7 @@ Reply = httpx.Response | Callable[[httpx.Request], httpx.Response]
 
 
 class Service:
-    """Answers by method and path; a list is played in order, its last answer for ever."""
+    """A service with responses by method and path. It repeats the last response of a list."""
 
     def __init__(self, **routes: Any) -> None:
         self.routes: dict[str, list[Reply]] = {
@@ -121,6 +124,12 @@ def serving(routes: dict[str, Any]) -> tuple[Service, Client]:
 
 def ok(value: Any, status: int = 200) -> httpx.Response:
     return httpx.Response(status, json=value)
+
+
+def receipt(request: httpx.Request) -> httpx.Response:
+    """Return the receipt for the packed reports of `ROUND`, which a request contains."""
+    report_bytes = REPORT_ID_BYTES + SLOT_BYTES + mechanisms.value_bytes(round_spec().mechanism)
+    return ok({"round_id": request.url.path.split("/")[-2], "accepted": len(request.content) // report_bytes}, 202)
 
 
 def lost(_request: httpx.Request) -> httpx.Response:

@@ -8,6 +8,6 @@ import stamina
 
 @pytest.fixture
 def three_attempts() -> Iterator[None]:
-    """Every request is tried three times, without waiting in between."""
+    """Try every request three times without waiting."""
     with stamina.set_testing(True, attempts=3):
         yield

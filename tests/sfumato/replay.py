@@ -1,4 +1,4 @@
-"""Entropy that replays given words, and one that plays every word there is."""
+"""Entropy that replays given words, and the exact distribution over all words of a small space."""
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class Exhausted(Exception):
-    """More words were asked for than there are."""
+    """A caller drew more words than there are."""
 
 
 class ReplayEntropy:
-    """The given words, each once, in order."""
+    """A source of the given words, in order."""
 
     def __init__(self, words: Iterable[int]) -> None:
         self._words = list(words)
@@ -29,7 +29,7 @@ class ReplayEntropy:
 
 
 class GeneratorEntropy:
-    """Words of a seeded generator, counted."""
+    """A source of words of a seeded generator, with a count of the words drawn."""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
@@ -41,20 +41,20 @@ class GeneratorEntropy:
 
 
 def distribution(toss: Callable[[ReplayEntropy], T], word_span: int) -> dict[T, Fraction]:
-    """The exact distribution of `toss`, by playing every sequence of words below `word_span`."""
+    """Return the exact distribution of `toss` over all sequences of words below `word_span`."""
     chances: dict[T, Fraction] = {}
-    for outcome, chance in _played(toss, word_span, ()):
+    for outcome, chance in _outcomes(toss, word_span, ()):
         chances[outcome] = chances.get(outcome, Fraction(0)) + chance
     return chances
 
 
-def _played(
+def _outcomes(
     toss: Callable[[ReplayEntropy], T], word_span: int, prefix: tuple[int, ...]
 ) -> Iterator[tuple[T, Fraction]]:
     try:
         outcome = toss(ReplayEntropy(prefix))
     except Exhausted:
         for word in range(word_span):
-            yield from _played(toss, word_span, (*prefix, word))
+            yield from _outcomes(toss, word_span, (*prefix, word))
     else:
         yield outcome, Fraction(1, word_span ** len(prefix))

@@ -1,4 +1,4 @@
-"""A service in memory for devices: it asks what a test says, keeps what it is sent, and fails on demand."""
+"""A service in memory for devices. It announces given rounds, stores reports, and fails on demand."""
 
 import json
 from collections.abc import Callable
@@ -7,10 +7,11 @@ from typing import Any
 import httpx
 
 from sfumato import mechanisms
-from sfumato.accounting import NANO
-from sfumato.device import Device
-from sfumato.specs import Draw, Feature, GridEncoding, RoundSpec, to_wire
-from sfumato.store import MemoryStore
+from sfumato.device.device import Device
+from sfumato.device.store import MemoryStore
+from sfumato.privacy.accounting import NANO
+from sfumato.specs import Feature, GridEncoding, Participation, RoundSpec, to_wire
+from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 
 FEATURES = (Feature("x", 0, 8), Feature("y", 0, 8))
 RECORD = [3.5, 7.5]
@@ -18,10 +19,10 @@ RECORD = [3.5, 7.5]
 Reply = httpx.Response | BaseException | None
 
 
-def round_spec(epsilon: float = 1.0, draw: Draw | None = None, cells: int = 4) -> RoundSpec:
+def round_spec(epsilon: float = 1.0, participation: Participation | None = None, cells: int = 4) -> RoundSpec:
     encoding = GridEncoding((cells, cells))
     mechanism = mechanisms.design("ss", encoding.n_symbols, round(epsilon * NANO))
-    return RoundSpec(FEATURES, encoding, mechanism, draw or Draw())
+    return RoundSpec(FEATURES, encoding, mechanism, participation or Participation())
 
 
 def open_round(round_id: str = "rnd_1", spec: RoundSpec | None = None, **changes: Any) -> dict[str, Any]:
@@ -36,21 +37,22 @@ def open_round(round_id: str = "rnd_1", spec: RoundSpec | None = None, **changes
     } | changes
 
 
-def refusal(status: int, code: str) -> httpx.Response:
-    return httpx.Response(status, json={"code": code, "title": code, "status": status, "detail": "no"})
+def refusal(status: int, code: str, **members: Any) -> httpx.Response:
+    problem = {"type": f"{PROBLEM_TYPE}{code}", "code": code, "title": code, "status": status, "detail": "no"} | members
+    return httpx.Response(status, json=problem, headers={"Content-Type": PROBLEM_MEDIA_TYPE})
 
 
 class ScriptedService:
-    """Rounds a test sets, and every request it got.
+    """A service with the rounds of a test and a list of its requests.
 
-    `replies` are played to reports first: a response (the report is not stored), an
-    exception (the connection breaks after the report was stored), or None (all is well).
+    It answers reports with `replies` first: a response (the report is not stored), an
+    exception (the connection breaks after the report was stored), or None (success).
     """
 
     def __init__(self, *rounds: dict[str, Any]) -> None:
         self.rounds = list(rounds)
         self.replies: list[Reply] = []
-        self.asked: list[httpx.Request] = []  # for the open rounds
+        self.requests: list[httpx.Request] = []  # for the open rounds
         self.sent: list[tuple[str, bytes]] = []  # round and body of every attempt to report
         self.stored: dict[str, list[dict[str, Any]]] = {}
         self.retry_after = "17"
@@ -71,7 +73,7 @@ class ScriptedService:
         return httpx.Response(202, json={"round_id": round_id, "accepted": 1})
 
     def _show(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
+        self.requests.append(request)
         body = json.dumps({"rounds": self.rounds})
         etag = f'"{hash(body):x}"'
         if request.headers.get("If-None-Match") == etag:

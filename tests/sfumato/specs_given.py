@@ -1,10 +1,11 @@
 """Hypothesis strategies for specs."""
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
-from sfumato.accounting import DRAW_SPAN
+from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.specs import (
-    Draw,
     Encoding,
     Feature,
     GridEncoding,
@@ -13,12 +14,16 @@ from sfumato.specs import (
     Mechanism,
     OlhMechanism,
     OueMechanism,
+    Participation,
     RoundSpec,
     ShiftedGrid,
     ShiftedGridEncoding,
     SsMechanism,
     UniformGrid,
+    WindowMechanism,
 )
+
+GRID_KINDS = ("grr", "ss", "oue", "olh", "hr")  # mechanisms for the symbols of grids
 
 bounds = st.floats(-1e300, 1e300, allow_subnormal=False)
 
@@ -38,20 +43,22 @@ encodings: st.SearchStrategy[Encoding] = st.one_of(grids, shifted_grids)
 
 
 @st.composite
-def mechanisms(draw: st.DrawFn, n_symbols: int) -> Mechanism:
+def mechanisms(draw: st.DrawFn, n_symbols: int, kinds: Sequence[str] = GRID_KINDS) -> Mechanism:
+    """Draw a mechanism with any threshold."""
     threshold = draw(st.integers(1, DRAW_SPAN - 1))
-    kind = draw(st.sampled_from(["grr", "olh", "hr"] if n_symbols > 4096 else ["grr", "olh", "hr", "ss", "oue"]))
-    if kind == "ss":
-        return SsMechanism(n_symbols, draw(st.integers(1, n_symbols - 1)), threshold)
+    kind = draw(st.sampled_from([kind for kind in kinds if n_symbols <= 4096 or kind not in ("ss", "oue")]))
+    if kind in ("ss", "window"):
+        design = SsMechanism if kind == "ss" else WindowMechanism
+        return design(n_symbols, draw(st.integers(1, n_symbols - 1)), threshold)
     if kind == "olh":
         return OlhMechanism(n_symbols, draw(st.integers(2, 1 << 16)), threshold)
     return {"grr": GrrMechanism, "oue": OueMechanism, "hr": HrMechanism}[kind](n_symbols, threshold)
 
 
 @st.composite
-def draws(draw: st.DrawFn) -> Draw:
+def participations(draw: st.DrawFn) -> Participation:
     lo, hi = sorted(draw(st.sets(st.integers(0, DRAW_SPAN), min_size=2, max_size=2)))
-    return Draw(lo, hi)
+    return Participation(lo, hi)
 
 
 @st.composite
@@ -61,7 +68,7 @@ def round_specs(draw: st.DrawFn) -> RoundSpec:
         features=draw(features(encoding.n_features)),
         encoding=encoding,
         mechanism=draw(mechanisms(encoding.n_symbols)),
-        draw=draw(draws()),
+        participation=draw(participations()),
     )
 
 

@@ -1,8 +1,7 @@
-"""Estimates from sampled reports: unbiased, with the variance that is published, and not with one 30 % off.
+"""Test that estimates from sampled reports are unbiased with the published variance.
 
-A right mechanism passes each check but one time in a million; reports at 1.3 or .7 of the
-epsilon are found out. Words are seeded: so few reports as tell these apart in little time leave
-no room for a bound that would hold in every run.
+A correct mechanism fails a check once in a million seeds. Reports at 1.3 or .7 of epsilon are
+detected. Entropy is seeded, because few reports leave no room for a bound that holds in every run.
 """
 
 from dataclasses import replace
@@ -12,25 +11,25 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from clustering.decoders import decoder
+from clustering.rounds.counting import count
+from clustering.rounds.decoders import decoder
 from clustering.simulate import SeededEntropy
-from clustering.tally import count
 from sfumato import mechanisms
-from sfumato.accounting import NANO
+from sfumato.privacy.accounting import NANO
 from sfumato.specs import Feature, GridEncoding, Mechanism, OlhMechanism, RoundSpec, SsMechanism
 
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
+pytestmark = pytest.mark.release
 
 KINDS = ["grr", "ss", "oue", "olh", "hr"]
 K = 169
-HELD = {3: 0.6, 100: 0.4}  # who holds what
+HELD = {3: 0.6, 100: 0.4}  # symbols of the devices
 N_REPORTS, N_ROUNDS = 2000, 60
 P_LEAST = 1e-6
-TOLERANCE = 0.1  # of a mean of 10,020 squares: their standard error is .014
+TOLERANCE = 0.1  # limits of a mean of 10,020 squares, which has a standard error of .014
 
 
 def estimates(sending: Mechanism, reading: Mechanism) -> NDArray[np.float64]:
-    """What `reading` makes of rounds whose devices run `sending`: shape (N_ROUNDS, K)."""
+    """Return estimates by `reading` of rounds whose devices run `sending`: shape (N_ROUNDS, K)."""
     spec = RoundSpec((Feature("x", 0, 1),), GridEncoding((K,)), reading)
     own = np.repeat(list(HELD), [round(N_REPORTS * share) for share in HELD.values()])
     slots, entropy = np.zeros(N_REPORTS, dtype=np.int64), SeededEntropy(1)
@@ -42,7 +41,7 @@ def estimates(sending: Mechanism, reading: Mechanism) -> NDArray[np.float64]:
 
 
 def z_of_own(found: NDArray[np.float64], mechanism: Mechanism) -> float:
-    """How far the mean estimates of what is held lie from the truth: the worst, in standard errors."""
+    """Return the largest deviation of mean estimates of true symbols from the truth, in standard errors."""
     reading = decoder(mechanism)
     return max(
         abs(found[:, symbol].mean() - share) / np.sqrt(reading.variance(share, N_REPORTS) / N_ROUNDS)
@@ -51,13 +50,13 @@ def z_of_own(found: NDArray[np.float64], mechanism: Mechanism) -> float:
 
 
 def squares_of_others(found: NDArray[np.float64], mechanism: Mechanism) -> float:
-    """The mean square of estimates of what nobody holds, over what it should be."""
+    """Return the mean square of estimates of absent symbols, divided by its expectation."""
     others = np.delete(found, list(HELD), axis=1)
     return float((others**2).mean() / decoder(mechanism).variance(0.0, N_REPORTS))
 
 
 def of_another_epsilon(right: Mechanism, factor: float) -> Mechanism:
-    """The same mechanism but for its threshold."""
+    """Return the mechanism with another threshold."""
     wrong = mechanisms.design(right.type, K, round(NANO * factor))
     if isinstance(right, OlhMechanism):
         e = np.exp(factor)
@@ -70,7 +69,7 @@ def of_another_epsilon(right: Mechanism, factor: float) -> Mechanism:
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestEstimates:
-    def test_are_unbiased_and_as_noisy_as_published(self, kind: str) -> None:
+    def test_are_unbiased_with_the_published_variance(self, kind: str) -> None:
         mechanism = mechanisms.design(kind, K, NANO)
         found = estimates(mechanism, mechanism)
         assert found.sum(axis=1) == pytest.approx(np.ones(N_ROUNDS))
@@ -78,13 +77,13 @@ class TestEstimates:
         assert squares_of_others(found, mechanism) == pytest.approx(1, abs=TOLERANCE)
 
     @pytest.mark.parametrize("factor", [0.7, 1.3])
-    def test_of_reports_at_another_epsilon_are_found_out(self, kind: str, factor: float) -> None:
+    def test_detects_another_epsilon(self, kind: str, factor: float) -> None:
         right = mechanisms.design(kind, K, NANO)
         found = estimates(of_another_epsilon(right, factor), right)
         assert z_of_own(found, right) > stats.norm.isf(P_LEAST / 4)
 
     @pytest.mark.parametrize("factor", [0.7, 1.3])
-    def test_with_noise_of_another_size_are_found_out(self, kind: str, factor: float) -> None:
+    def test_detects_another_variance(self, kind: str, factor: float) -> None:
         mechanism = mechanisms.design(kind, K, NANO)
         found = estimates(mechanism, mechanism) * np.sqrt(factor)
         assert squares_of_others(found, mechanism) != pytest.approx(1, abs=TOLERANCE)

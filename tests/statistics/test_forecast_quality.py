@@ -1,6 +1,6 @@
-"""Forecasts are honest on shapes their table has not seen; a table that is 30 % off is not.
+"""Test forecasts on shapes that their table does not contain, with power against a table 30 % off.
 
-The shapes here are other kinds than the reference shapes, drawn by other generators.
+The shapes differ from the reference shapes and come from other generators.
 """
 
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ from clustering.simulate import simulate
 from sfumato.forecast import Band, forecast
 from sfumato.specs import AdaptiveGridTree, PhaseSketch, ShiftedGrid, UniformGrid
 
-WIDENED = 0.15  # of the band, on both sides
-INSIDE = 0.7  # of the cases, at least
-MISSED = 0.12  # mean of (realised - forecast median), at most in size
+WIDENED = 0.15  # width of the band's tolerance on both sides
+INSIDE = 0.7  # minimum share of cases
+MISSED = 0.12  # maximum absolute mean of (realised - forecast median)
 
 
 def half_moon_and_disc(n, seed):
@@ -28,7 +28,7 @@ def half_moon_and_disc(n, seed):
 
 
 def bars(n, seed):
-    """Three parallel bars."""
+    """Return three parallel bars."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 3, n)
     return np.column_stack([rng.uniform(0, 3, n), labels + rng.normal(0, 0.13, n)]), labels
@@ -62,7 +62,7 @@ def lattice_of_blobs(n, seed):
 
 
 def humps(n, seed):
-    """Four on a line."""
+    """Return four clusters on a line."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 4, n)
     return (labels + rng.normal(0, 0.16, n))[:, None], labels
@@ -81,7 +81,7 @@ SHAPES = {
 
 
 def balls_in_five(n, seed):
-    """Four, about as wide in the box as the reference shapes are."""
+    """Return four clusters about as wide in the box as the reference shapes."""
     return make_blobs(n, n_features=5, centers=4, cluster_std=1.8, random_state=seed + 3)
 
 
@@ -90,7 +90,7 @@ def balls_in_fourteen(n, seed):
 
 
 def corners(n, seed):
-    """Six of a cube in four features, of unlike sizes."""
+    """Return six clusters at corners of a cube in four features, of different sizes."""
     rng = np.random.default_rng(seed)
     labels = rng.choice(6, n, p=[0.25, 0.2, 0.2, 0.15, 0.1, 0.1])
     places = (np.array([0, 3, 5, 6, 9, 14])[:, None] >> np.arange(4)) & 1
@@ -98,7 +98,7 @@ def corners(n, seed):
 
 
 def ellipsoids(n, seed):
-    """Three along a diagonal of six features, wider in some features than in others."""
+    """Return three ellipsoids along a diagonal of six features."""
     rng = np.random.default_rng(seed)
     labels = rng.choice(3, n, p=[0.5, 0.3, 0.2])
     return labels[:, None] + rng.normal(0, 1, (n, 6)) * [0.15, 0.2, 0.3, 0.4, 0.5, 0.6], labels
@@ -109,22 +109,22 @@ SKETCHED = {balls_in_five: 4, balls_in_fourteen: 5, corners: 6, ellipsoids: 3}
 
 @dataclass(frozen=True)
 class Case:
-    """One shape at one epsilon: what was forecast, and what came of it."""
+    """A shape at one epsilon, with its forecast and its results."""
 
     band: Band
     realised: float
 
 
 def case(kind, shape, clusters, n_reports, epsilon, seeds):
-    asked, scores = kind(epsilon, clusters), []
+    params, scores = kind(epsilon, clusters), []
     for seed in range(seeds):
         points, labels = shape(n_reports, seed)
         lower, upper = points.min(axis=0), points.max(axis=0)
         margin = 0.05 * (upper - lower)
         scaled = (points - lower + margin) / (upper - lower + 2 * margin)
-        model = simulate(asked, scaled, seed=seed)
+        model = simulate(params, scaled, seed=seed)
         scores.append(max(0.0, adjusted_rand_index(model.assign(scaled), labels)))
-    band = forecast(asked, n_features=points.shape[1], expected_reports=n_reports).quality
+    band = forecast(params, n_features=points.shape[1], expected_reports=n_reports).quality
     assert band is not None
     return Case(band, float(np.median(scores)))
 
@@ -143,7 +143,7 @@ def is_honest(cases):
 
 
 def scaled(cases, factor):
-    """What a table would forecast whose values are off by a factor."""
+    """Return the forecast of a table whose values are off by a factor."""
 
     def off(band):
         return Band(*(min(1.0, factor * value) for value in (band.lower, band.median, band.upper)), band.n_runs)
@@ -152,57 +152,55 @@ def scaled(cases, factor):
 
 
 def judge(kind, conditions, seeds, shapes=SHAPES):
-    asked = [(shape, n, epsilon) for shape in shapes for n, epsilon in conditions]
-    cases = [case(kind, shape, shapes[shape], n, epsilon, seeds) for shape, n, epsilon in asked]
-    told = "\n".join(
+    params = [(shape, n, epsilon) for shape in shapes for n, epsilon in conditions]
+    cases = [case(kind, shape, shapes[shape], n, epsilon, seeds) for shape, n, epsilon in params]
+    listing = "\n".join(
         f"{shape.__name__:20} {n:7} {epsilon:4}: {c.realised:.2f}, forecast {c.band}"
-        for c, (shape, n, epsilon) in zip(cases, asked, strict=True)
+        for c, (shape, n, epsilon) in zip(cases, params, strict=True)
     )
-    assert is_honest(cases), f"{share_inside(cases):.2f} inside, {mean_miss(cases):+.2f} off\n{told}"
+    assert is_honest(cases), f"{share_inside(cases):.2f} inside, {mean_miss(cases):+.2f} off\n{listing}"
     # the true table passes above; one that is 30 % off must not
     assert not is_honest(scaled(cases, 0.7)), "a table of 70 % of its values passes"
     return cases
 
 
-def test_quality_of_a_plain_grid_is_as_forecast():
+def test_quality_of_a_regular_grid_is_as_forecast():
     judge(UniformGrid, [(20_000, 2.0), (60_000, 4.0)], seeds=2)
 
 
-# So few reports that forecasts leave room above: where they say 1, nobody can tell a table that says more.
+# Few reports keep forecasts below 1; at 1, a table with larger values would not be distinguishable.
 FEW = [(10_000, 1.0), (25_000, 1.0), (50_000, 1.0)]
 FEWER = [(1_500, 1.0), (4_000, 1.0), (10_000, 1.0)]
 
 
-@pytest.mark.slow
-@pytest.mark.ci
+@pytest.mark.release
 @pytest.mark.parametrize(("kind", "conditions"), [(ShiftedGrid, FEWER), (UniformGrid, FEW), (AdaptiveGridTree, FEW)])
 def test_quality_is_as_forecast(kind, conditions):
     cases = judge(kind, conditions, seeds=5)
     assert not is_honest(scaled(cases, 1.3)), "a table of 130 % of its values passes"
 
 
-@pytest.mark.slow
-@pytest.mark.ci
+@pytest.mark.release
 def test_quality_of_a_sketch_is_as_forecast():
-    """Its forecasts lean to the cautious side, so that a table of 130 % is not told from the true one here."""
+    """Its forecasts are cautious, so a table at 130 % is not distinguishable here."""
     judge(PhaseSketch, FEW, seeds=3, shapes=SKETCHED)
 
 
-SIZE_FACTOR = 2.5  # realised errors of sizes, in root mean square, at most so many times the forecast
+SIZE_FACTOR = 2.5  # maximum ratio of realised RMS size errors to the forecast
 
 
 @pytest.mark.parametrize("kind", [ShiftedGrid, UniformGrid, AdaptiveGridTree])
-def test_sizes_are_as_certain_as_forecast(kind):
-    """Against the true shares of people in the published regions; published errors within a factor of two."""
+def test_size_errors_are_as_forecast(kind):
+    """Compare with the true shares of people in the published regions, within a factor of two."""
     realised, published = [], []
     for shape in (cross_of_blobs, bars):
-        asked = kind(1.5, SHAPES[shape])
+        params = kind(1.5, SHAPES[shape])
         for seed in range(3):
             points, _ = shape(15_000, seed)
             scaled = (points - points.min(axis=0)) / (points.max(axis=0) - points.min(axis=0))
-            model = simulate(asked, scaled, seed=seed)
+            model = simulate(params, scaled, seed=seed)
             shares = np.bincount(model.assign(scaled), minlength=model.n_clusters) / len(points)
-            ahead = forecast(asked, n_features=2, expected_reports=15_000).size_error
+            ahead = forecast(params, n_features=2, expected_reports=15_000).size_error
             realised.append(np.sqrt(np.mean((model.sizes - shares) ** 2)) / ahead)
             published.append(np.sqrt(np.mean(model.size_errors**2)) / ahead)
     assert 1 / SIZE_FACTOR / 2 < np.sqrt(np.mean(np.square(realised))) < SIZE_FACTOR

@@ -1,7 +1,7 @@
-"""What k-means plans say of their errors is true: right scales pass, scales 30 % off fail.
+"""Test the standard errors of k-means plans: correct scales pass, scales 30 % off fail.
 
-Every test draws with a fixed seed; "passes" is a p-value above 1e-6, "fails" one below 1e-20.
-People and devices have seeds of their own: the same words would tie a device's draw to its place.
+Seeds are fixed. A pass is a p-value above 1e-6, a failure one below 1e-20. People and devices have
+different seeds, because equal words would correlate a device's draw with its place.
 """
 
 from math import sqrt
@@ -9,12 +9,12 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from clustering.broadcast_centroids import hear, to_lattice
-from clustering.decoders import decoder
-from clustering.phase_search import PublicWords
-from clustering.plans.grid_kmeans import keep, noise_errors
+from clustering.centroids.centroid_statistics import estimate_statistics, to_lattice
+from clustering.centroids.grid_kmeans import noise_errors, select_cells
+from clustering.centroids.weighted_kmeans import weighted_kmeans
+from clustering.random import PublicWords
+from clustering.rounds.decoders import decoder
 from clustering.simulate import SeededEntropy, collect, simulate
-from clustering.weighted_kmeans import weighted_kmeans
 from sfumato.mechanisms import design
 from sfumato.specs import GridEncoding, GridKmeans, LdpKmeans, NearestCentroidEncoding, RoundSpec
 from tests.statistics.test_plans_estimates import FAILS, PASSES, XY, mean_p_value, variance_p_value
@@ -24,29 +24,29 @@ SHARES = np.array([0.5, 0.3, 0.2])
 
 
 def sample(rng, n, spread=0.05):
-    """A fresh sample of people each time; nobody is as far as a neighbouring cluster."""
+    """Return a fresh sample of people, none closer to another cluster."""
     return (CENTRES[rng.choice(3, n, p=SHARES)] + rng.normal(0, spread, (n, 2))).clip(0, 1)
 
 
 @pytest.mark.parametrize("kind", ["grr", "ss", "oue", "hr"])
-class TestHeard:
+class TestCentroidStatistics:
     REPEATS, N = 500, 2000
 
-    def heard(self, kind):
-        """Rounds whose centroids stand at the clusters' own, so that every lean is zero."""
+    def collect_rounds(self, kind):
+        """Return rounds with centroids at the clusters' centres, so that all imbalances are zero."""
         encoding = NearestCentroidEncoding(to_lattice(CENTRES))
         spec = RoundSpec(XY, encoding, design(kind, encoding.n_symbols, 10**9))
         rng, entropy = np.random.default_rng(1), SeededEntropy(1)
         draws = entropy.words(self.N)
-        return [hear(collect(spec, sample(rng, self.N), entropy, draws)) for _ in range(self.REPEATS)]
+        return [estimate_statistics(collect(spec, sample(rng, self.N), entropy, draws)) for _ in range(self.REPEATS)]
 
-    def test_masses_and_leans_are_unbiased_and_vary_as_they_say(self, kind):
-        rounds = self.heard(kind)
-        masses = np.array([told.masses for told in rounds]) - SHARES
-        leans = np.array([told.leans for told in rounds])
+    def test_masses_and_imbalances_are_unbiased_with_the_reported_errors(self, kind):
+        rounds = self.collect_rounds(kind)
+        masses = np.array([one.masses for one in rounds]) - SHARES
+        imbalance_values = np.array([one.imbalances for one in rounds])
         for errors, claimed in (
-            (masses, np.mean([told.mass_errors**2 for told in rounds], axis=0)),
-            (leans, np.mean([told.lean_errors**2 for told in rounds], axis=0)),
+            (masses, np.mean([one.mass_errors**2 for one in rounds], axis=0)),
+            (imbalance_values, np.mean([one.imbalance_errors**2 for one in rounds], axis=0)),
         ):
             normalised = (errors / np.sqrt(claimed)).ravel()
             assert mean_p_value(normalised, 1.0) > PASSES
@@ -57,31 +57,32 @@ class TestHeard:
 
 
 class TestNoiseOfCentroids:
-    """Delta method over the cells' noise, the kept cells and their clusters held fixed."""
+    """The delta method for the cells' noise, with selected cells and clusters fixed."""
 
     N, REPEATS = 20_000, 300
 
     @pytest.mark.parametrize(("kind", "epsilon"), [("ss", 1), ("oue", 2), ("hr", 3)])
-    @pytest.mark.slow
-    @pytest.mark.ci
-    def test_centroids_vary_as_they_say(self, kind, epsilon):
+    @pytest.mark.release
+    def test_centroids_have_the_reported_errors(self, kind, epsilon):
         encoding = GridEncoding((8, 8))
         spec = RoundSpec(XY, encoding, design(kind, 64, epsilon * 10**9))
         reading = decoder(spec.mechanism)
         rng, entropy = np.random.default_rng(2), SeededEntropy(2)
         draws = entropy.words(self.N)
         exact = np.bincount((sample(rng, 400_000) * 8).astype(int) @ [8, 1], minlength=64) / 400_000
-        held = keep(encoding, exact, 1e-3, 3)
-        fixed = weighted_kmeans(held.points, held.estimates, 3, PublicWords(0))
+        selected = select_cells(encoding, exact, 1e-3, 3)
+        fixed = weighted_kmeans(selected.points, selected.estimates, 3, PublicWords(0))
         normalised = []
         for _ in range(self.REPEATS):
-            estimates = reading.frequencies(collect(spec, sample(rng, self.N), entropy, draws).tally)[0][held.places]
+            estimates = reading.frequencies(collect(spec, sample(rng, self.N), entropy, draws).tally)[0][
+                selected.places
+            ]
             masses = np.bincount(fixed.labels, weights=estimates)
             centres = np.stack(
-                [np.bincount(fixed.labels, weights=estimates * x) / masses for x in held.points.T], axis=1
+                [np.bincount(fixed.labels, weights=estimates * x) / masses for x in selected.points.T], axis=1
             )
             found = fixed._replace(centres=centres, masses=masses)
-            errors = noise_errors(held._replace(estimates=estimates), found, reading, self.N)
+            errors = noise_errors(selected._replace(estimates=estimates), found, reading, self.N)
             normalised.append((centres - fixed.centres) / errors)
         z = np.concatenate(normalised).ravel()
         assert abs(z.mean()) < 0.1
@@ -91,8 +92,8 @@ class TestNoiseOfCentroids:
 
 
 @pytest.mark.parametrize(("algorithm", "low", "high"), [(GridKmeans, 0.4, 1.3), (LdpKmeans, 0.25, 1.2)])
-def test_published_errors_are_neither_boastful_nor_idle(algorithm, low, high):
-    """Against the truth, over seeds, everything the plan does included."""
+def test_published_errors_match_the_truth(algorithm, low, high):
+    """Compare with the truth over seeds, for the whole plan."""
     rng = np.random.default_rng(4)
     points = sample(rng, 30_000, 0.06)
     nearest = ((points[:, None] - CENTRES[None]) ** 2).sum(axis=2).argmin(axis=1)
@@ -112,11 +113,11 @@ def test_published_errors_are_neither_boastful_nor_idle(algorithm, low, high):
 
 
 class TestQuality:
-    """As good as measured: RMSE of matched centroids and ARI, four clear blobs in the box."""
+    """RMSE of matched centroids and ARI for four clear blobs, as measured."""
 
     @staticmethod
     def scores(params, d, n, seeds):
-        """Over seeds, the median RMSE and the median share of people who are in the cluster of their blob."""
+        """Return the median RMSE and the median share of people in the cluster of their blob, over seeds."""
         out = []
         for seed in seeds:
             rng = np.random.default_rng(seed)
@@ -142,8 +143,7 @@ class TestQuality:
         assert typical < rmse
         assert right > 0.99
 
-    @pytest.mark.slow
-    @pytest.mark.ci
+    @pytest.mark.release
     @pytest.mark.parametrize(
         ("params", "d", "rmse"),
         [

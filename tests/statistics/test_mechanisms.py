@@ -1,8 +1,7 @@
-"""Sampled reports follow the channel, and a channel that is 30 % off is found out.
+"""Test that sampled reports follow the channel and that a channel 30 % off is detected.
 
-Each right channel must pass at p > 1e-11 (so a sound build fails one run in a hundred thousand
-million for each test), each wrong one must be rejected at p < 1e-11. Words come from the
-operating system, as on a device.
+A correct channel must pass at p > 1e-11, so a correct build fails each test once in 1e11 runs. A wrong
+one must be rejected at p < 1e-11. Words come from the operating system, as on a device.
 """
 
 import numpy as np
@@ -11,13 +10,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sfumato import mechanisms
-from sfumato.accounting import NANO
-from sfumato.bulk import perturb_records
-from sfumato.entropy import SystemEntropy
+from sfumato.device.bulk import perturb_records
 from sfumato.mechanisms import discrete_laplace
+from sfumato.privacy.accounting import NANO
+from sfumato.privacy.entropy import SystemEntropy
 from sfumato.specs import DiscreteLaplaceMechanism, Feature, Mechanism, RoundSpec, ShiftedGridEncoding
 
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
+pytestmark = pytest.mark.slow
 
 N_REPORTS = 200_000
 P_LEAST = 1e-11
@@ -31,7 +30,7 @@ def sampled(mechanism: Mechanism, n_reports: int = N_REPORTS) -> NDArray[np.uint
 
 
 def p_value(values: NDArray[np.uint8], mechanism: Mechanism) -> float:
-    """Chi-square of the values seen against the mechanism's exact channel."""
+    """Return the chi-square p-value of observed values under the mechanism's exact channel."""
     rows = mechanisms.channel(mechanism)
     width = mechanisms.value_bytes(mechanism)
     assert width == 1
@@ -54,10 +53,10 @@ class TestTheChannel:
         assert p_value(np.frombuffer(b"".join(values), np.uint8)[:, None], mechanism) > P_LEAST
 
     @pytest.mark.parametrize("factor", [0.7, 1.3])
-    def test_reports_of_another_epsilon_are_found_out(self, kind: str, factor: float) -> None:
+    def test_detects_another_epsilon(self, kind: str, factor: float) -> None:
         right = mechanisms.design(kind, SIZES[kind], EPSILON_NANO)
         wrong = mechanisms.design(kind, SIZES[kind], round(EPSILON_NANO * factor))
-        if kind == "ss":  # the same subset size, so that it is the threshold that is told apart
+        if kind == "ss":  # the same subset size, so that only the threshold differs
             wrong = type(right)(right.n_symbols, right.subset_size, _hold(right, factor))  # type: ignore[call-arg]
         assert p_value(sampled(wrong), right) < P_LEAST
 
@@ -69,7 +68,7 @@ def _hold(mechanism: Mechanism, factor: float) -> int:
 
 
 class TestManySymbols:
-    """Where values are too many to count, the own symbol and the others are counted apart."""
+    """With too many values to count, own and other symbols are counted separately."""
 
     K = 169
 
@@ -77,7 +76,7 @@ class TestManySymbols:
         values = sampled(mechanism, 100_000)
         return np.unpackbits(values, axis=1, bitorder="little", count=self.K).sum(axis=0, dtype=np.int64)
 
-    def test_the_own_symbol_is_named_as_often_as_it_should_and_the_others_alike(self) -> None:
+    def test_own_symbol_and_others_have_their_frequencies(self) -> None:
         mechanism = mechanisms.design("ss", self.K, EPSILON_NANO)
         p, q = (float(chance) for chance in mechanisms.support(mechanism))
         named = self._named(mechanism)
@@ -87,7 +86,7 @@ class TestManySymbols:
         assert P_LEAST < stats.chi2.sf(spread, self.K - 2) < 1 - P_LEAST
 
     @pytest.mark.parametrize("factor", [0.7, 1.3])
-    def test_another_epsilon_is_found_out(self, factor: float) -> None:
+    def test_detects_another_epsilon(self, factor: float) -> None:
         right = mechanisms.design("ss", self.K, EPSILON_NANO)
         wrong = type(right)(right.n_symbols, right.subset_size, _hold(right, factor))  # type: ignore[call-arg]
         p = float(mechanisms.support(right)[0])
@@ -95,7 +94,7 @@ class TestManySymbols:
 
 
 class TestSlots:
-    def test_slots_are_uniform_whatever_the_record_is(self) -> None:
+    def test_slots_are_uniform_for_any_record(self) -> None:
         encoding = ShiftedGridEncoding(n_features=2, cells=3, shifts=4)
         spec = RoundSpec((Feature("x", 0, 1), Feature("y", 0, 1)), encoding, mechanisms.design("grr", 16, EPSILON_NANO))
         for corner in ([0.0, 0.0], [1.0, 1.0]):
@@ -107,7 +106,7 @@ class TestSlots:
 
 
 class TestDiscreteLaplace:
-    """The noise of one feature, single and together, against its law up to where it is clamped."""
+    """The noise of one feature, scalar and vectorised, against its law up to the clamp."""
 
     SCALE = 4  # lattice units: epsilon 1 over 4 steps of one feature
     MARGIN = 12
@@ -139,10 +138,10 @@ class TestDiscreteLaplace:
         assert self._p_value(sent[:, 0].astype(np.int64)) > P_LEAST
 
     @pytest.mark.parametrize("factor", [0.7, 1.3])
-    def test_another_scale_is_found_out(self, factor: float) -> None:
+    def test_detects_another_scale(self, factor: float) -> None:
         assert self._p_value(self._together(self._mechanism(factor))) < P_LEAST
 
-    def test_features_have_noise_of_their_own(self) -> None:
+    def test_noise_is_independent_per_feature(self) -> None:
         mechanism = discrete_laplace.design(3, 1000, EPSILON_NANO)
         values = mechanisms.perturb_many(mechanism, np.full((N_REPORTS, 3), 500), SystemEntropy())
         vectors = discrete_laplace.vectors_of(mechanism, values)

@@ -1,6 +1,6 @@
-"""`phase_sketch`: published errors are those seen, and centroids come as close as its prototype's did.
+"""Test the published errors of `phase_sketch` and the accuracy of its centroids.
 
-Errors that are right pass at p > 1e-6, errors that are 30 % off fail at p < 1e-20.
+Correct errors pass at p > 1e-6. Errors 30 % off fail at p < 1e-20.
 """
 
 import numpy as np
@@ -9,8 +9,8 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import chi2
 
 from clustering.metrics import adjusted_rand_index
-from clustering.phase_model import Mixture, climb, sketch_of, standard_errors
-from clustering.phase_waves import limits_for, waves_for
+from clustering.phases.mixture_fit import Mixture, climb, sketch_of, standard_errors
+from clustering.phases.waves import limits_for, waves_for
 from clustering.simulate import SeededEntropy, collect, simulate
 from sfumato.mechanisms import design
 from sfumato.specs import Feature, PhaseSketch, RoundSpec
@@ -19,7 +19,7 @@ PASSES, FAILS = 1e-6, 1e-20
 
 
 def p_value(deviates):
-    """Chance of a sum of squares at least this far out, of independent standard normal numbers."""
+    """Return the p-value of a sum of squares of independent standard normal numbers."""
     squares = (deviates**2).sum()
     return 2 * min(chi2.cdf(squares, deviates.size), chi2.sf(squares, deviates.size))
 
@@ -30,10 +30,10 @@ REPEATS, PEOPLE = 200, 20_000
 
 @pytest.fixture(scope="module")
 def deviates():
-    """(found - true) / error: of centres, of the first share, of log widths.
+    """Return (found - true) / error of centres, first share and log widths.
 
-    Over fresh people and fresh coins, from the true mixture on, so that every fit ends in the
-    same optimum.
+    People and noise are fresh in each run. Fits start at the true mixture, so that all end in the same
+    optimum.
     """
     encoding = waves_for(3, 2, 128, 2 * 10**9, 3)
     spec = RoundSpec(tuple(Feature(f"x{i}", 0, 1) for i in range(3)), encoding, design("window", 16, 2 * 10**9))
@@ -54,20 +54,20 @@ def deviates():
 
 class TestErrors:
     @pytest.mark.parametrize("name", ["centres", "shares", "log_widths"])
-    def test_are_those_seen(self, deviates, name):
+    def test_errors_match_the_deviations(self, deviates, name):
         assert p_value(deviates[name]) > PASSES
 
-    def test_that_are_30_per_cent_off_are_found_out(self, deviates):
+    def test_detects_errors_30_percent_off(self, deviates):
         assert p_value(deviates["centres"] / 0.7) < FAILS
         assert p_value(deviates["centres"] / 1.3) < FAILS
 
-    def test_are_not_of_one_side(self, deviates):
+    def test_errors_are_symmetric(self, deviates):
         for values in deviates.values():
             assert abs(values.mean()) < 5 / np.sqrt(values.size)
 
 
 def blobs(n, n_features, n_clusters, seed):
-    """Clear round clusters of standard deviation .06, at least .45 apart (.35 in two features), of even shares."""
+    """Return clear round clusters of deviation .06 and equal shares, at least .45 apart (.35 in two features)."""
     rng = np.random.default_rng(seed)
     while True:
         centres = rng.uniform(0.15, 0.85, (n_clusters, n_features))
@@ -80,7 +80,7 @@ def blobs(n, n_features, n_clusters, seed):
 
 
 def scores(n, n_features, n_clusters, epsilon, seed, refine="none"):
-    """Adjusted Rand index; root mean squares of the matched centroids' errors, and of those in standard errors."""
+    """Return the ARI, and the RMS of matched centroids' errors, absolute and in standard errors."""
     points, labels = blobs(n, n_features, n_clusters, seed)
     params = PhaseSketch(epsilon=epsilon, clusters=n_clusters, seed=seed, refine=refine)
     model = simulate(params, points, seed=seed)
@@ -95,7 +95,7 @@ def scores(n, n_features, n_clusters, epsilon, seed, refine="none"):
     )
 
 
-# (people, features, clusters, epsilon): the most that the median error of five seeds may be.
+# (people, features, clusters, epsilon): maximum median error over five seeds.
 FIGURES = {
     (100_000, 4, 4, 0.5): 0.0165,
     (100_000, 4, 4, 1): 0.009,
@@ -108,16 +108,16 @@ FIGURES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("case", FIGURES, ids=str)
-def test_centroids_come_as_close_as_seen(case):
+def test_centroid_errors_are_as_measured(case):
     found = np.array([scores(*case, seed) for seed in range(5)])
     assert found[:, 0].min() > 0.985
     assert np.median(found[:, 1]) <= FIGURES[case]
 
 
-# (people, features, clusters, epsilon, refine): likewise. The least that any method of one report a device can come
-# to is .0038, .00073 and .0054: refined centroids come within one and a half times of it.
+# (people, features, clusters, epsilon, refine): the same. The lower bounds for any method with one report per
+# device are .0038, .00073 and .0054; refined centroids are within 1.5 times these.
 REFINED_FIGURES = {
     (100_000, 4, 4, 1, "sign"): 0.0057,
     (100_000, 4, 4, 1, "auto"): 0.0057,
@@ -127,9 +127,9 @@ REFINED_FIGURES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("case", REFINED_FIGURES, ids=str)
-def test_refined_centroids_come_as_close_as_seen_and_say_how_close(case):
+def test_refined_centroid_errors_are_as_measured(case):
     *facts, refine = case
     found = np.array([scores(*facts, seed, refine) for seed in range(5)])
     assert found[:, 0].min() > 0.985
@@ -137,8 +137,7 @@ def test_refined_centroids_come_as_close_as_seen_and_say_how_close(case):
     assert 0.6 < np.sqrt((found[:, 2] ** 2).mean()) < 1.4
 
 
-@pytest.mark.slow
-@pytest.mark.ci
+@pytest.mark.release
 def test_eight_clusters_in_eight_features_are_all_found():
     found = np.array([scores(100_000, 8, 8, 1, seed) for seed in range(3)])
     assert found[:, 0].min() > 0.99

@@ -1,7 +1,7 @@
-"""Estimates are unbiased and as exact as theory says: right scales pass, scales 30 % off fail.
+"""Test that estimates are unbiased with the theoretical variance: scales 30 % off fail.
 
-Every test draws with a fixed seed; "passes" is a p-value above 1e-6, "fails" one below
-1e-20, so that no luck with the seed decides.
+Seeds are fixed. A pass is a p-value above 1e-6, a failure one below 1e-20, so the choice of seed does
+not decide.
 """
 
 from math import erfc, sqrt
@@ -10,42 +10,42 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from clustering.decoders import decoder
-from clustering.deconvolution import blur
-from clustering.plan import Tally
-from clustering.shifted_field import field
+from clustering.density.deconvolution import blur
+from clustering.density.shifted_field import field
+from clustering.rounds.counting import count_into
+from clustering.rounds.decoders import decoder
+from clustering.rounds.tally import Tally
 from clustering.simulate import SeededEntropy, collect, simulate
-from clustering.tally import count_into
 from sfumato.mechanisms import design, perturb_many
 from sfumato.specs import Feature, GridEncoding, RoundSpec, ShiftedGrid, ShiftedGridEncoding, UniformGrid
 
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
+pytestmark = pytest.mark.release
 
 PASSES, FAILS = 1e-6, 1e-20
 XY = (Feature("x", 0, 1), Feature("y", 0, 1))
 
 
 def mean_p_value(errors, variance):
-    """Chance of a mean error at least this large, of independent errors with mean zero."""
+    """Return the p-value of the mean of independent errors with mean zero."""
     return erfc(abs(errors.mean()) / sqrt(2 * variance / errors.size))
 
 
 def variance_p_value(errors, variance):
-    """Chance of a sum of squares at least this far out, of independent normal errors."""
+    """Return the p-value of a sum of squares of independent normal errors."""
     squares = (errors**2).sum() / variance
     return 2 * min(chi2.cdf(squares, errors.size), chi2.sf(squares, errors.size))
 
 
-def repeated_tallies(mechanism, held, n_repeats, seed):
-    """One slot a repeat: the same symbols perturbed afresh each time."""
-    return tallies(mechanism, np.tile(held, n_repeats), n_repeats, seed)
+def repeated_tallies(mechanism, symbols_sent, n_repeats, seed):
+    """Return tallies with one slot per repetition: the same symbols, perturbed afresh."""
+    return tallies(mechanism, np.tile(symbols_sent, n_repeats), n_repeats, seed)
 
 
-def tallies(mechanism, held, n_repeats, seed):
-    """One slot a repeat, of as many symbols each."""
+def tallies(mechanism, symbols_sent, n_repeats, seed):
+    """Return tallies with one slot per repetition."""
     tally = Tally(np.zeros((n_repeats, mechanism.n_symbols), dtype=np.int64), np.zeros(n_repeats, dtype=np.int64))
     spec = RoundSpec(XY[:1], GridEncoding((mechanism.n_symbols,)), mechanism)
-    reports = perturb_many(mechanism, held, SeededEntropy(seed))
+    reports = perturb_many(mechanism, symbols_sent, SeededEntropy(seed))
     for repeat, values in enumerate(np.split(reports, n_repeats)):
         own = Tally(tally.counts[repeat : repeat + 1], tally.reports[repeat : repeat + 1])
         count_into(own, spec, np.zeros(len(values), dtype=np.int64), values)
@@ -59,10 +59,10 @@ class TestFrequencies:
 
     def errors(self, kind, epsilon):
         mechanism = design(kind, self.K, int(epsilon * 1e9))
-        held = np.arange(self.N) % (self.K - 2) + 2  # nobody holds 1
-        held[: int(self.HEAVY * self.N)] = 0
-        truth = np.bincount(held, minlength=self.K) / self.N
-        estimates = decoder(mechanism).frequencies(repeated_tallies(mechanism, held, self.REPEATS, seed=1))
+        symbols_sent = np.arange(self.N) % (self.K - 2) + 2  # no device has symbol 1
+        symbols_sent[: int(self.HEAVY * self.N)] = 0
+        truth = np.bincount(symbols_sent, minlength=self.K) / self.N
+        estimates = decoder(mechanism).frequencies(repeated_tallies(mechanism, symbols_sent, self.REPEATS, seed=1))
         return decoder(mechanism), estimates - truth
 
     def test_are_unbiased(self, kind, epsilon):
@@ -72,7 +72,7 @@ class TestFrequencies:
             assert mean_p_value(errors[:, symbol], variance) > PASSES
             assert mean_p_value(errors[:, symbol] + sqrt(variance) / 3, variance) < FAILS
 
-    def test_vary_as_theory_says_at_zero_and_above(self, kind, epsilon):
+    def test_variances_match_theory(self, kind, epsilon):
         reading, errors = self.errors(kind, epsilon)
         for symbol, frequency in ((0, self.HEAVY), (1, 0.0)):
             variance = reading.variance(frequency, self.N)
@@ -82,7 +82,7 @@ class TestFrequencies:
 
 
 @pytest.mark.parametrize("kind", ["grr", "ss"])
-def test_weighted_sums_vary_as_theory_says_when_devices_are_a_sample(kind):
+def test_weighted_sums_of_sampled_devices_match_theory(kind):
     k, n, repeats = 30, 400, 2000
     mechanism = design(kind, k, 10**9)
     reading = decoder(mechanism)
@@ -103,7 +103,7 @@ class TestField:
     REPEATS, N = 400, 2000
 
     def fields(self):
-        """F of many rounds over the same points, and T * f of those points."""
+        """Return F of many rounds over the same points, and T * f of these points."""
         spec = RoundSpec(XY, self.ENCODING, design("auto", self.ENCODING.n_symbols, 10**9))
         points = np.random.default_rng(3).beta(2, 5, (self.N, 2))
         fine = np.bincount((points * 8).astype(int) @ [8, 1], minlength=64).reshape(8, 8) / self.N
@@ -114,11 +114,11 @@ class TestField:
         )
         return observed, blur(fine, 2), reading
 
-    def test_is_unbiased_for_the_blurred_density_and_varies_by_v_over_n(self):
+    def test_is_unbiased_with_variance_v_over_n(self):
         observed, expected, reading = self.fields()
         z = (observed.mean(axis=0) - expected) / (observed.std(axis=0) / sqrt(self.REPEATS))
         assert np.abs(z).max() < 5
-        # a device's shift is drawn afresh, so that its symbol varies too: at most m (1 - m) more
+        # a fresh shift also varies the symbol, which adds at most m (1 - m)
         upper = (reading.zero_variance + expected * (reading.slope_variance + 1)) / self.N
         ratio = observed.var(axis=0) / upper
         assert 0.85 < ratio.mean() < 1.02
@@ -126,8 +126,8 @@ class TestField:
 
 
 @pytest.mark.parametrize("algorithm", [ShiftedGrid, UniformGrid])
-def test_size_errors_are_honest(algorithm):
-    """Against the people's true shares in the published regions: neither boastful nor timid."""
+def test_size_errors_match_the_truth(algorithm):
+    """Compare with the true shares of people in the published regions."""
     rng = np.random.default_rng(4)
     labels = rng.choice(3, 30_000, p=[0.5, 0.3, 0.2])
     centres = np.array([[0.25, 0.3], [0.7, 0.75], [0.75, 0.2]])

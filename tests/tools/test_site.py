@@ -1,8 +1,7 @@
-"""How the site is made: links that fit it, a shape without gaps, pages that ask nobody else; and the site itself."""
+"""Tests of the documentation site: links, navigation, references, external resources, and a build."""
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,17 +15,25 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 import sfumato
-from service import problems
-from tools.site import api, check, commands, python, shape, staging
-from tools.site.__main__ import made_pages
+from sfumato.specs import ALGORITHMS, CENTRAL_ALGORITHMS
+from tools import gallery
+from tools.site import check, references, staging
+from tools.site.__main__ import (
+    NavigationError,
+    fill_configuration,
+    generate_pages,
+    make_repository_link,
+    render_api_reference,
+)
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_MILLISECONDS = 120_000  # for what must come, on a machine however busy
+GENERATED = ("api/index.md", "commands.md", "settings.md", "python.md", "gallery.md")
+PATIENCE_MILLISECONDS = 120_000  # long, for busy machines
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
-    """A repository in small."""
+def repository(tmp_path: Path) -> Path:
+    """Return a small repository."""
     for name in ("docs/decisions", "docs/images", "sdk/python", "openapi/vectors"):
         (tmp_path / name).mkdir(parents=True)
     for name in staging.FILES:
@@ -40,13 +47,13 @@ def house(tmp_path: Path) -> Path:
 
 
 class TestStaging:
-    def staged(self, house: Path, text: str) -> str:
-        (house / "docs" / "decisions" / "0001-x.md").write_text(text)
-        staging.stage(house / "out", {}, house)
-        return (house / "out" / "decisions" / "0001-x.md").read_text()
+    def staged(self, repository: Path, text: str) -> str:
+        (repository / "docs" / "decisions" / "0001-x.md").write_text(text)
+        staging.stage(repository / "out", {}, repository)
+        return (repository / "out" / "decisions" / "0001-x.md").read_text()
 
     @pytest.mark.parametrize(
-        ("written", "shown"),
+        ("link", "expected"),
         [
             ("[a](README.md)", "[a](index.md)"),
             ("[a](../index.md#b)", "[a](../index.md#b)"),
@@ -57,100 +64,144 @@ class TestStaging:
             ("see [the vectors](../../openapi/vectors)", "see the vectors"),
         ],
     )
-    def test_a_link_leads_where_the_site_has_it(self, house: Path, written: str, shown: str) -> None:
-        assert self.staged(house, written + "\n") == shown + "\n"
+    def test_links_are_adapted_to_the_site(self, repository: Path, link: str, expected: str) -> None:
+        assert self.staged(repository, link + "\n") == expected + "\n"
 
-    def test_code_stays_as_it_is_and_comments_go(self, house: Path) -> None:
+    def test_code_blocks_stay_and_comments_are_removed(self, repository: Path) -> None:
         text = "<!-- not run: x -->\n```sh\n[a](nowhere)\n<!-- b -->\n```\n"
-        assert self.staged(house, text) == "\n" + text.split("\n", 1)[1]
+        assert self.staged(repository, text) == "\n" + text.split("\n", 1)[1]
 
     @pytest.mark.parametrize("link", ["[a](gone.md)", "![a](../images/gone.png)", "![a](../../sdk/python)"])
-    def test_a_link_that_leads_nowhere_stops_it(self, house: Path, link: str) -> None:
+    def test_a_broken_link_is_an_error(self, repository: Path, link: str) -> None:
         with pytest.raises(staging.BrokenLink, match=r"docs/decisions/0001-x\.md: "):
-            self.staged(house, link)
+            self.staged(repository, link)
 
-    def test_every_page_of_this_house_is_staged(self, tmp_path: Path) -> None:
+    def test_all_pages_of_the_repository_are_staged(self, tmp_path: Path) -> None:
         pages = staging.stage(tmp_path / "pages", {"made.md": "# Made\n"})
         assert {"index.md", "decisions/index.md", "sdk/typescript.md", "changelog.md", "made.md"} <= set(pages)
         assert all((tmp_path / "pages" / page).is_file() for page in pages)
         assert json.loads((tmp_path / "pages" / "api" / "openapi.json").read_text())["openapi"]
 
 
+class TestDivision:
+    TEXT = """# A
+
+<!-- page: b/c.md -->
+
+## C
+
+### D
+
+```python
+## code
+```
+
+<!-- page: b/e.md "E and F" -->
+
+## F
+
+[to C](#c), [to D](a.md#d), [to itself](#f), [to A](a.md)
+
+<!-- page: a.md -->
+
+## G
+
+<!-- page: b/c.md -->
+
+### H
+"""
+
+    def test_sections_become_pages_and_links_follow_them(self, repository: Path) -> None:
+        (repository / "docs" / "a.md").write_text(self.TEXT)
+        staging.stage(repository / "out", {}, repository)
+        pages = {name: (repository / "out" / name).read_text() for name in ("a.md", "b/c.md", "b/e.md")}
+        headings = {name: [line for line in text.splitlines() if line[:1] == "#"] for name, text in pages.items()}
+        assert headings["a.md"] == ["# A", "## G", "## Pages"]
+        assert headings["b/c.md"] == ["# C", "## D", "## code", "## H"]
+        assert headings["b/e.md"] == ["# E and F", "## F"]
+        assert "[to C](c.md#c), [to D](c.md#d), [to itself](#f), [to A](../a.md)" in pages["b/e.md"]
+        assert pages["a.md"].endswith("- [C](b/c.md)\n- [E and F](b/e.md)\n")
+
+    def test_no_page_of_the_evidence_has_more_than_3000_words(self) -> None:
+        evidence = ("audit", "benchmarks", "speed", "errata", "faults", "decisions/", "privacy")
+        words = {
+            part.place: sum(any(letter.isalpha() for letter in word) for word in part.text.split())
+            for part in staging.Site().parts
+            if part.place.startswith(evidence)
+        }
+        assert len(words) > 40
+        assert {place: n for place, n in words.items() if n > 3000} == {}
+
+
 class TestShape:
     CONFIGURATION = '[project]\nnav = [{ "A" = "a.md" }, { "B" = ["b/index.md", "b/*"] }]\n'
 
-    def test_a_folder_is_filled_in(self) -> None:
-        shaped = shape.configured(["a.md", "b/index.md", "b/2.md", "b/1.md"], self.CONFIGURATION)
+    def test_a_folder_is_replaced_by_its_pages(self) -> None:
+        shaped = fill_configuration(["a.md", "b/index.md", "b/2.md", "b/1.md"], self.CONFIGURATION)
         assert '["b/index.md", "b/1.md", "b/2.md"]' in shaped
 
     @pytest.mark.parametrize(
         ("pages", "words"),
         [
             (["a.md", "b/index.md", "b/1.md", "c.md"], "c.md is not in the navigation"),
-            (["b/index.md", "b/1.md"], "a.md is in the navigation and is no page"),
+            (["b/index.md", "b/1.md"], "a.md is in the navigation but is not a page"),
         ],
     )
-    def test_a_page_too_many_or_too_few_stops_it(self, pages: list[str], words: str) -> None:
-        with pytest.raises(shape.Misshapen, match=words):
-            shape.configured(pages, self.CONFIGURATION)
+    def test_a_page_too_many_or_too_few_is_an_error(self, pages: list[str], words: str) -> None:
+        with pytest.raises(NavigationError, match=words):
+            fill_configuration(pages, self.CONFIGURATION)
 
-    def test_this_house_has_a_place_for_every_page(self) -> None:
-        shape.configured(
-            [*staging.pages().values(), *(f"api/{name}.md" for name in ("index", "jobs", "problems", "schemas")), *MADE]
-        )
+    def test_the_navigation_has_all_pages_of_the_repository(self) -> None:
+        pages = [*(part.place for part in staging.Site().parts), *GENERATED]
+        shaped = fill_configuration(pages)
+        assert [page for page in pages if f'"{page}"' not in shaped] == []
+
+    @pytest.mark.parametrize(
+        ("origin", "link"),
+        [
+            ("git@git.example:a/b.git\n", "https://git.example/a/b"),
+            ("https://user:word@git.example/a/b", "https://git.example/a/b"),
+            ("/srv/b.git", ""),
+            ("", ""),
+        ],
+    )
+    def test_the_repository_is_linked_if_it_has_a_page(self, origin: str, link: str) -> None:
+        assert make_repository_link(origin) == (link and f"<a href='{link}'>Repository</a> ·")
 
 
-MADE = ("commands.md", "settings.md", "python.md")
+class TestGallery:
+    def test_has_a_picture_of_every_algorithm(self) -> None:
+        assert {*ALGORITHMS, *CENTRAL_ALGORITHMS} <= gallery.PICTURES.keys()
+        assert {path.stem for path in gallery.FOLDER.glob("*.png")} == gallery.PICTURES.keys()
 
 
 class TestReferences:
-    def test_a_kind_is_said_in_a_few_words(self) -> None:
-        assert api.kind({"$ref": "#/components/schemas/NewJob"}) == "[NewJob](schemas.md#newjob)"
-        assert api.kind({"type": "integer", "minimum": 1, "maximum": 9}) == "integer, ≥ 1, ≤ 9"
-        assert api.kind({"type": "array", "items": {"enum": ["a", "b"]}}) == 'list of `"a"` or `"b"`'
-        assert api.kind({"anyOf": [{"type": "string", "default": "x"}, {"type": "null"}]}) == (
-            'string, by default `"x"` or null'
-        )
+    def test_every_heading_of_the_python_page_has_names(self) -> None:
+        exported = {module: references.list_exports(module) for _, modules in references.PARTS for module in modules}
+        assert [module for module, names in exported.items() if not names] == []
 
-    def test_every_problem_of_an_operation_leads_to_what_to_do(self) -> None:
-        document = json.loads((ROOT / "openapi" / "openapi.json").read_text())
-        jobs = api.pages(document)["jobs.md"]
-        assert "[`budget_exhausted`](problems.md#budget_exhausted)" in jobs
-        told = re.findall(r"^## (\w+) \{", api.pages(document)["problems.md"], flags=re.MULTILINE)
-        unasked = {"method_not_allowed", "too_few_reports"}  # of a path without an operation; of a job that ended
-        assert sorted(told) == sorted({kind.code for kind in problems.ALL_PROBLEMS} - unasked)
-        assert "`POST /v1/jobs`" in jobs
+    def test_the_api_page_is_one_block_of_html(self) -> None:
+        page = render_api_reference()
+        assert "href='openapi.json'" in page
+        assert "\n\n" not in page  # a blank line could end the block in Markdown
 
-    def test_every_export_of_the_package_is_told(self) -> None:
-        page = python.page()
+    def test_the_python_page_has_all_exports(self) -> None:
+        page = references.python_page()
         missing = [name for name in sfumato.__all__ if f".{name}\n" not in page and name != "__version__"]
         assert missing == []
 
-    def test_every_command_is_told_with_its_options(self) -> None:
-        page = commands.page()
-        for name in ("serve", "worker", "demo", "audit", "keys create", "audit-trail verify"):
-            assert f"## sfumato {name} {{ #" in page
-        told = {
-            name: [written.split()[0] for written, _ in commands.takes(text)]
-            for name, text in commands.commands().items()
-        }
-        assert {"--host", "--port", "--home"} <= set(told["serve"])
-        assert {"--quick", "--planted", "--seed"} <= set(told["audit"])
-        assert {"--reports", "--bounds", "--production"} <= set(told["demo"])
-        assert {"name", "--scope", "--expires-days"} <= set(told["keys create"])
 
-
-class TestTheLook:
+class TestCheck:
     HARMLESS = '<a href="https://example.org">x</a><a href="b.html#there">y</a><img src="data:image/png;base64,x">'
 
-    def looked(self, site: Path, html: str, css: str = "") -> list[str]:
+    def find_problems(self, site: Path, html: str, css: str = "") -> list[str]:
         (site / "a.html").write_text(f"<!doctype html><title>a</title>{html}")
         (site / "b.html").write_text("<!doctype html><title>b</title><h1 id='there'>b</h1>")
         (site / "a.css").write_text(css)
-        return check.complaints(site)
+        return check.find_problems(site)
 
-    def test_lets_a_good_page_pass(self, tmp_path: Path) -> None:
-        assert self.looked(tmp_path, self.HARMLESS, "a { background: url(data:x) }") == []
+    def test_a_correct_page_has_no_problems(self, tmp_path: Path) -> None:
+        assert self.find_problems(tmp_path, self.HARMLESS, "a { background: url(data:x) }") == []
 
     @pytest.mark.parametrize(
         "html",
@@ -168,24 +219,24 @@ class TestTheLook:
             '<img src="gone.png">',
         ],
     )
-    def test_notices_what_is_fetched_elsewhere_or_leads_nowhere(self, tmp_path: Path, html: str) -> None:
-        assert len(self.looked(tmp_path, html)) == 1
+    def test_external_resources_and_broken_links_are_problems(self, tmp_path: Path, html: str) -> None:
+        assert len(self.find_problems(tmp_path, html)) == 1
 
-    def test_notices_what_a_style_sheet_fetches(self, tmp_path: Path) -> None:
-        assert self.looked(tmp_path, "", "a { src: url('https://fonts.example/x.woff2') }") != []
+    def test_external_resources_of_style_sheets_are_problems(self, tmp_path: Path) -> None:
+        assert self.find_problems(tmp_path, "", "a { src: url('https://fonts.example/x.woff2') }") != []
 
-    def test_an_empty_site_is_none(self, tmp_path: Path) -> None:
-        assert check.complaints(tmp_path) == ["there are no pages"]
+    def test_an_empty_site_is_a_problem(self, tmp_path: Path) -> None:
+        assert check.find_problems(tmp_path) == ["the site has no pages"]
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_said: object) -> None:
+    def log_message(self, *_arguments: object) -> None:
         pass
 
 
 @pytest.fixture
 def page() -> Iterator[Page]:
-    """A page of a real browser."""
+    """Return a page of Chromium."""
     path = os.environ.get("SFUMATO_TEST_CHROMIUM") or shutil.which("chromium")
     assert path is not None, "no browser: install chromium, or name one in SFUMATO_TEST_CHROMIUM"
     with sync_playwright() as playwright:
@@ -208,25 +259,42 @@ def served(site: Path) -> Iterator[str]:
             thread.join()
 
 
-@pytest.mark.slow
-@pytest.mark.ci
-class TestTheSite:
-    def test_is_built_has_every_page_and_asks_nobody_else_in_a_browser(self, page: Page) -> None:
+@pytest.mark.release
+class TestSite:
+    def test_the_built_site_has_all_pages_and_loads_no_external_resources(self, page: Page) -> None:
         built = subprocess.run(["make", "docs"], cwd=ROOT, capture_output=True, text=True, check=False)
         assert built.returncode == 0, built.stdout + built.stderr
         site = ROOT / "build" / "site"
-        expected = {place.removesuffix(".md") + ".html" for place in (*staging.pages().values(), *made_pages())}
+        expected = {
+            place.removesuffix(".md") + ".html"
+            for place in (*(part.place for part in staging.Site().parts), *generate_pages())
+        }
         assert expected <= {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
-        asked: list[str] = []
+        requested: list[str] = []
         errors: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requested.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
         with served(site) as address:
-            for place in ("quickstart-app", "api/jobs", "python", "commands", "benchmarks", "index"):
+            for place in (
+                "tutorials/app",
+                "algorithms/phase_sketch",
+                "gallery",
+                "api/index",
+                "python",
+                "commands",
+                "benchmarks",
+                "index",
+            ):
                 page.goto(f"{address}/{place}.html", wait_until="networkidle")
                 assert page.locator("article h1").count() == 1
+            assert sfumato.__version__ in page.locator(".md-header__title").inner_text()
+            for word in ("epsilon", "duplicate", "budget"):
+                page.keyboard.press("Control+k")
+                page.keyboard.type(word)
+                page.locator("a[role=option]").first.wait_for()
+                page.goto(f"{address}/index.html", wait_until="networkidle")
             page.keyboard.press("Control+k")
             page.keyboard.type("budget_exhausted")
             page.locator("a[role=option][href*='errors.html']").first.wait_for()
-            outside = [url for url in asked if not url.startswith((address, "data:", "blob:"))]
+            outside = [url for url in requested if not url.startswith((address, "data:", "blob:"))]
         assert (outside, errors) == ([], [])

@@ -1,4 +1,4 @@
-"""Write openapi/vectors anew: python -m tests.vectors"""
+"""Write openapi/vectors again: python -m tests.vectors"""
 
 from tests.vectors.files import DIRECTORY, rendered
 

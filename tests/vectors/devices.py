@@ -1,4 +1,4 @@
-"""Vectors of whole devices: what one asks, decides, remembers and sends, call by call; and what it refuses."""
+"""Vectors of whole devices: the requests, decisions, memory and reports of each call, and the refused calls."""
 
 import copy
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from decimal import Decimal
 from typing import Any
 
 from sfumato import mechanisms
-from sfumato.accounting import DRAW_SPAN, NANO
-from sfumato.device import Answered
+from sfumato.device.device import RoundOutcome
+from sfumato.device.store import MemoryStore
 from sfumato.errors import SfumatoError
-from sfumato.specs import Draw, Feature, GridEncoding, LatticeEncoding, RoundSpec, to_wire
-from sfumato.store import MemoryStore
+from sfumato.privacy.accounting import DRAW_SPAN, NANO
+from sfumato.specs import Feature, GridEncoding, LatticeEncoding, Participation, RoundSpec, to_wire
 from tests.sfumato.scripted import ScriptedService
 from tests.vectors.specs import FEATURES
 from tests.vectors.words import PlannedEntropy
@@ -21,11 +21,17 @@ HALF = DRAW_SPAN // 2
 
 
 def asked(
-    round_id: str = "rnd_1", kind: str = "ss", epsilon_nano: int = NANO, draw: Draw | None = None, **changes: Any
+    round_id: str = "rnd_1",
+    kind: str = "ss",
+    epsilon_nano: int = NANO,
+    participation: Participation | None = None,
+    **changes: Any,
 ) -> Json:
     """An open round, as a service lists it."""
     encoding = GridEncoding((4, 4))
-    spec = RoundSpec(FEATURES[:2], encoding, mechanisms.design(kind, 16, epsilon_nano), draw or Draw())
+    spec = RoundSpec(
+        FEATURES[:2], encoding, mechanisms.design(kind, 16, epsilon_nano), participation or Participation()
+    )
     declared = mechanisms.epsilon_nano(spec.mechanism) / NANO
     listed = {"id": round_id, "collection_id": round_id, "index": 0, "epsilon": declared, "spec": to_wire(spec)}
     return listed | changes
@@ -34,7 +40,10 @@ def asked(
 def device_vectors() -> list[Json]:
     """Devices that answer: each a list of calls."""
     inside, outside = (HALF - 1,), (HALF,)
-    low, high = asked("rnd_low", draw=Draw(0, HALF)), asked("rnd_high", draw=Draw(HALF, DRAW_SPAN))
+    low, high = (
+        asked("rnd_low", participation=Participation(0, HALF)),
+        asked("rnd_high", participation=Participation(HALF, DRAW_SPAN)),
+    )
     together = [each | {"collection_id": "rnd_low"} for each in (low, high)]
     by_name = {"lat": RECORD[1], "lon": RECORD[0]}
     return [
@@ -139,9 +148,9 @@ _CHANGES: dict[str, Callable[[Json], None]] = {
     "another number of features": _set("spec", "encoding", "cells", [16]),
     "a lattice without its noise": _set("spec", "encoding", _LATTICE),
     "a tree that tiles nothing": _set("spec", "encoding", {"type": "tree_grid", "n_features": 2, "levels": [1, 1, 1]}),
-    "an empty draw": _set("spec", "draw", {"lo": "7", "hi": "7"}),
-    "a draw past 2^64": _set("spec", "draw", {"lo": "0", "hi": str(DRAW_SPAN + 1)}),
-    "a draw of numbers": _set("spec", "draw", {"lo": 0, "hi": 10}),
+    "an empty draw": _set("spec", "participation", {"lo": "7", "hi": "7"}),
+    "a draw past 2^64": _set("spec", "participation", {"lo": "0", "hi": str(DRAW_SPAN + 1)}),
+    "a draw of numbers": _set("spec", "participation", {"lo": 0, "hi": 10}),
     "bounds the wrong way": _set("spec", "features", 0, "lower", 500.0),
     "equal bounds": _set("spec", "features", 0, "lower", 180.0),
     "a bound in words": _set("spec", "features", 0, "lower", "-180"),
@@ -181,7 +190,7 @@ _CHANGES: dict[str, Callable[[Json], None]] = {
 
 
 def _played(name: str, cap: float, calls: list[tuple[list[Any], Any, tuple[int, ...]]]) -> Json:
-    """What the Python device does."""
+    """Run the Python device and return its calls."""
     store, service, played = MemoryStore(), ScriptedService(), []
     for number, (rounds, record, first) in enumerate(calls):
         entropy = PlannedEntropy(f"sfumato device {name} {number}", first)
@@ -199,7 +208,7 @@ def _played(name: str, cap: float, calls: list[tuple[list[Any], Any, tuple[int, 
     return {"name": name, "cap": str(Decimal(repr(cap))), "calls": played}
 
 
-def _told(answered: Answered) -> Json:
+def _told(answered: RoundOutcome) -> Json:
     error = None if answered.error is None else answered.error.code
     return {"id": answered.round_id, "outcome": str(answered.outcome), "error": error}
 

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.specs.rounds import SPEC_VERSION
+from tests.vectors.answers import answer_vectors
 from tests.vectors.devices import device_vectors, refusal_vectors
 from tests.vectors.reports import cap_vectors, report_vectors
+from tests.vectors.sealed import sealed_vectors
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "openapi" / "vectors"
 
@@ -18,6 +20,8 @@ def rendered() -> dict[str, str]:
         "caps": cap_vectors(),
         "devices": device_vectors(),
         "refusals": refusal_vectors(),
+        "answers": answer_vectors(),
+        "sealed": sealed_vectors(),
     }
     return {f"{name}.json": _text(name, cases) for name, cases in parts.items()}
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from sfumato import mechanisms
-from sfumato.accounting import DRAW_SPAN, parse_epsilon
-from sfumato.encodings import scale, symbol
-from sfumato.entropy import below
+from sfumato.mechanisms.encodings import scale, symbol
+from sfumato.privacy.accounting import DRAW_SPAN, parse_epsilon
+from sfumato.privacy.entropy import below
 from sfumato.specs import Feature, RoundSpec, to_wire
 from tests.vectors.specs import round_specs
 from tests.vectors.words import PlannedEntropy

@@ -3,21 +3,18 @@
 from collections.abc import Iterator
 
 from sfumato import mechanisms
-from sfumato.accounting import NANO
 from sfumato.mechanisms import discrete_laplace
+from sfumato.privacy.accounting import NANO
 from sfumato.specs import (
     LATTICE,
-    MAX_WEIGHT,
     CentroidSignEncoding,
-    Draw,
     Encoding,
     Feature,
     GridEncoding,
-    HalfspaceCodeEncoding,
     LatticeEncoding,
     NearestCentroidEncoding,
+    Participation,
     PhaseEncoding,
-    ProjectedGridEncoding,
     RoundSpec,
     ShiftedGridEncoding,
     TreeGridEncoding,
@@ -36,16 +33,6 @@ ENCODINGS: dict[str, Encoding] = {
     "grid": GridEncoding((5, 3)),
     "shifted_grid": ShiftedGridEncoding(n_features=2, cells=6, shifts=3),
     "tree_grid": TreeGridEncoding(2, (1, 2, 2, 2, 3, 3, 3, 3, 1, 1)),
-    "projected_grid": ProjectedGridEncoding(
-        weights=((MAX_WEIGHT, -3, 7), (-11, 5, 1)),
-        lowers=(-3 * LATTICE, -9 * LATTICE),
-        spans=(16_390 * LATTICE, 999_983),
-        cells=12,
-        shifts=4,
-    ),
-    "halfspace_code": HalfspaceCodeEncoding(
-        weights=((1, 0, 0), (3, -4, 5), (-MAX_WEIGHT, 1, MAX_WEIGHT)), thresholds=(LATTICE // 2, 12_345, 0)
-    ),
     "phase": PhaseEncoding(weights=((1_024, 0, 0), (511, -733, 1_200), (-3, -5, -7)), phases=32),
     "nearest_centroid": NearestCentroidEncoding(((0, 0, LATTICE - 1), (524_288, 524_288, 524_288), (1_000_000, 7, 1))),
     "centroid_sign": CentroidSignEncoding(((0, 0, 9), (524_288, 524_287, 524_288), (LATTICE - 1, 7, 1), (5, 6, 7))),
@@ -82,4 +69,4 @@ def round_specs() -> Iterator[tuple[str, RoundSpec]]:
 
 
 def _spec(encoding: Encoding, mechanism: mechanisms.Mechanism) -> RoundSpec:
-    return RoundSpec(FEATURES[: encoding.n_features], encoding, mechanism, Draw())
+    return RoundSpec(FEATURES[: encoding.n_features], encoding, mechanism, Participation())

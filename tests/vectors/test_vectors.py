@@ -1,19 +1,21 @@
 """The committed vectors are what the Python device does, and they cover every mechanism and encoding."""
 
+import contextlib
 import copy
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from sfumato import mechanisms
-from sfumato.accounting import parse_epsilon
-from sfumato.encodings import scale, symbol
-from sfumato.entropy import below
-from sfumato.errors import SfumatoError
+from sfumato.device.store import MemoryStore
+from sfumato.errors import ApiProblem, SfumatoError
+from sfumato.mechanisms.encodings import scale, symbol
+from sfumato.privacy.accounting import parse_epsilon
+from sfumato.privacy.entropy import below
 from sfumato.specs import round_spec_from_wire
 from sfumato.specs.wire import ENCODINGS, MECHANISMS
-from sfumato.store import MemoryStore
 from tests.sfumato.replay import ReplayEntropy
 from tests.sfumato.scripted import ScriptedService
 from tests.vectors.files import DIRECTORY, rendered
@@ -79,6 +81,22 @@ def test_reports(case: dict[str, Any]) -> None:
 def test_caps() -> None:
     for case in committed("caps"):
         assert str(parse_epsilon(case["epsilon"])) == case["epsilon_nano"]
+
+
+@pytest.mark.parametrize("case", named("answers"))
+def test_answers(case: dict[str, Any]) -> None:
+    call = committed("devices")[0]["calls"][0]
+    store, service = MemoryStore(), ScriptedService(*call["open"]["rounds"])
+    headers = {"Content-Type": case["content_type"]}
+    service.replies = [httpx.Response(case["status"], headers=headers, text=case["body"])]
+    device = service.device(store=store, retry_seconds=0)
+    with contextlib.nullcontext() if case["state"] in {"acknowledged", "closed"} else pytest.raises(ApiProblem):
+        device.report(call["record"])
+    assert store.read("ds_1").memos["rnd_1"].state == case["state"]
+    assert device.report(call["record"]).outcome == ("sent" if case["state"] == "pending" else "already_answered")
+    assert len(service.sent) == (2 if case["state"] == "pending" else 1)
+    assert len(set(service.sent)) == 1
+    assert device.spent == call["open"]["rounds"][0]["epsilon"]
 
 
 @pytest.mark.parametrize("case", [*named("devices"), *named("refusals")])

@@ -1,4 +1,4 @@
-"""Words for the vectors: some on purpose, at the borders, then a stream that anybody can make again."""
+"""Words for the vectors: some chosen at the borders, then a reproducible stream."""
 
 import hashlib
 

@@ -1,58 +1,48 @@
-"""A tenant with a central dataset in a database, records in it, and what its jobs leave behind; all seeded."""
+"""A tenant with a central dataset and seeded records, and the stored results of its jobs."""
 
 import hashlib
-from dataclasses import dataclass
 
 import numpy as np
 from sqlalchemy import select
 
-from models import dataset as datasets
-from models import job as jobs
-from models import ledger, record_key, result, tenant
-from models import record as records
-from models.answer import Answer
-from models.dataset import Trust
-from models.db import Database
-from models.job import Job
-from models.round import Collect
-from models.sealing import Keyring, write_key
-from models.tenant import Caller, Scope
-from sfumato.accounting import NANO
+from models import datasets
+from models.database.engine import Database
+from models.encryption import Keyring, encode_key
+from models.jobs import lifecycle
+from models.ledger import ledger
+from models.records import record_keys, records
+from models.tables.datasets import Trust
+from models.tables.jobs import QueryAnswer
+from models.tables.rounds import CollectionTarget
+from sfumato.privacy.accounting import NANO
 from sfumato.specs import LATTICE, Feature
+from tests.workers.collection import OwnDataset, create_caller
 
 MASTER_KEY = hashlib.sha256(b"a test's").digest()
 KEYRING = Keyring((MASTER_KEY,))
-RECORDS_KEY = write_key(MASTER_KEY)  # as the setting holds it
-ALGORITHM = {"type": "gated_grid_kmeans", "epsilon": 1.0, "clusters": 2, "seed": 0}
+RECORDS_KEY = encode_key(MASTER_KEY)  # the value of the setting
+ALGORITHM = {"type": "private_kmeans", "epsilon": 1.0, "clusters": 2, "seed": 0}
 N_RECORDS = 1237
 GRANTED = 4 * NANO
+FEATURES = (Feature("x", 0.0, 10.0), Feature("y", -1.0, 1.0))
 
 
-@dataclass
-class Archive:
-    """One central dataset of two features."""
-
-    database: Database
-    caller: Caller
-    dataset_id: str
+class Archive(OwnDataset):
+    """A central dataset of two features with seeded records."""
 
     @classmethod
     def create(
         cls, database: Database, *, n_records: int = N_RECORDS, max_per_user: int = 1, delta_atto: int = 0
     ) -> "Archive":
-        """A fresh tenant and dataset; of several records a user all are one user's."""
-        now = database.clock()
-        features = (Feature("x", 0.0, 10.0), Feature("y", -1.0, 1.0))
+        """Create a tenant and a dataset. If users may have several records, all belong to one user."""
+        caller = create_caller(database)
         with database.transaction() as session:
-            owner = tenant.get_or_create_tenant(session, tenant.FIRST_TENANT, now=now)
-            key, _ = tenant.create_key(session, owner.id, name="test", scopes=[Scope.ADMIN], now=now)
-            caller = Caller(key.id, owner.id, frozenset(key.scopes), None, None)
-            made = datasets.create(
+            created = datasets.create(
                 session,
                 caller,
                 name="test",
                 trust=Trust.CENTRAL,
-                features=features,
+                features=FEATURES,
                 epsilon_nano=GRANTED,
                 min_reports=1,
                 keep_reports=False,
@@ -60,84 +50,56 @@ class Archive:
                 user_feature=None if max_per_user == 1 else "user",
                 max_records_per_user=max_per_user,
                 delta_atto=delta_atto,
-                now=now,
+                now=database.clock(),
             )
-        archive = cls(database, caller, made.id)
+        archive = cls(database, caller, created.id)
         if n_records:
             archive.add(n_records, users=None if max_per_user == 1 else [b"one"] * n_records)
         return archive
 
     def add(self, n_records: int, *, users: list[bytes] | None = None, seed: int = 0) -> None:
-        """An upload."""
+        """Upload records."""
         points = np.random.default_rng(seed).beta(2, 5, size=(n_records, 2)) * LATTICE
         with self.database.transaction() as session:
-            upload = records.Upload(record_key.open_or_make(session, self.dataset_id, KEYRING), 2)
+            upload = records.Upload(record_keys.open_or_create(session, self.dataset_id, KEYRING), 2)
             upload.add(points.astype(np.int32), users, 0)
             records.append(session, upload, max_records=10**9)
 
     def submit(self, *, epsilon_nano: int = NANO, delta_atto: int = 0, algorithm: dict = ALGORITHM) -> str:
-        """Queue a job; its id."""
+        """Submit a job and return its id."""
         with self.database.transaction() as session:
-            return jobs.submit(
+            return lifecycle.submit(
                 session,
                 self.caller,
                 datasets.get(session, self.caller, self.dataset_id),
                 algorithm=algorithm,
                 epsilon_nano=epsilon_nano,
                 delta_atto=delta_atto,
-                collect=Collect(0, 0, 0),
+                collect=CollectionTarget(0, 0, 0),
                 max_active_jobs=1000,
                 now=self.database.clock(),
             ).id
 
-    def cancel(self, job_id: str) -> Job:
-        """Cancel as its tenant."""
-        with self.database.transaction() as session:
-            return jobs.cancel(session, self.caller, job_id, now=self.database.clock())
-
-    def job(self, job_id: str) -> Job:
-        """The job as it stands."""
+    def answers(self, job_id: str) -> list[QueryAnswer]:
+        """Return the stored query answers of a job."""
         with self.database.reading() as session:
-            return session.get_one(Job, job_id)
+            return list(
+                session.scalars(select(QueryAnswer).where(QueryAnswer.job_id == job_id).order_by(QueryAnswer.index))
+            )
 
-    def document(self, job_id: str) -> dict:
-        """Its result's document."""
-        with self.database.reading() as session:
-            return result.get(session, job_id).document
-
-    def answers(self, job_id: str) -> list[Answer]:
-        """What is stored of its questions."""
-        with self.database.reading() as session:
-            return list(session.scalars(select(Answer).where(Answer.job_id == job_id).order_by(Answer.index)))
-
-    def balance(self) -> ledger.Balance:
-        """The ledger's balance; fails where its chain does not hold."""
-        with self.database.reading() as session:
-            assert ledger.verify(session, self.dataset_id).ok
-            return ledger.balance(session, self.dataset_id)
-
-    def posts(self, job_id: str) -> list[tuple[str, int]]:
-        """What was posted for a job: reference and nano-epsilon, in order."""
-        return [(entry.reference, entry.epsilon_nano) for entry in self._posts(job_id)]
-
-    def posted_deltas(self, job_id: str) -> list[int]:
-        """The same in atto-delta."""
-        return [entry.delta_atto for entry in self._posts(job_id)]
-
-    def _posts(self, job_id: str) -> list[ledger.LedgerEntry]:
-        with self.database.reading() as session:
-            entries = ledger.page(session, self.dataset_id, after_seq=0, limit=10_000)
-        return [entry for entry in entries if entry.kind == ledger.Kind.POST and entry.reservation == job_id]
+    def charges_of(self, job_id: str) -> list[tuple[str, int, int]]:
+        """Return the charges of a job: (reference, nano-epsilon, atto-delta), in order."""
+        charges = [entry for entry in self.charges() if entry.reservation == job_id]
+        return [(entry.reference, entry.epsilon_nano, entry.delta_atto) for entry in charges]
 
     def check(self, job_id: str) -> None:
-        """One result; the ledger's postings are its odometer to the nano and the atto; nothing is left behind."""
+        """Assert that the charges equal the odometer of the result, and that no query answer remains."""
         document = self.document(job_id)
-        prices = [asked["epsilon_nano"] for asked in document["odometer"]]
-        assert self.posts(job_id) == [(f"{job_id}#{index}", price) for index, price in enumerate(prices)]
-        assert document["epsilon_nano"] == sum(prices) <= self.job(job_id).epsilon_nano
-        deltas = [asked["delta_atto"] for asked in document["odometer"]]
-        assert self.posted_deltas(job_id) == deltas
-        assert document["delta_atto"] == sum(deltas) <= self.job(job_id).delta_atto
+        costs = [(query["epsilon_nano"], query["delta_atto"]) for query in document["odometer"]]
+        assert self.charges_of(job_id) == [(f"{job_id}#{index}", *cost) for index, cost in enumerate(costs)]
+        job, totals = self.job(job_id), [sum(amounts) for amounts in zip((0, 0), *costs, strict=True)]
+        assert [document["epsilon_nano"], document["delta_atto"]] == totals
+        assert (totals[0] <= job.epsilon_nano, totals[1] <= job.delta_atto) == (True, True)
         with self.database.reading() as session:
             assert ledger.reserved_for(session, self.dataset_id, job_id) == (0, 0)
         assert self.answers(job_id) == []

@@ -1,4 +1,4 @@
-"""A tenant with a dataset in a database, and devices that answer its rounds; all seeded."""
+"""A tenant with a dataset, and seeded devices that report to its rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,26 +8,29 @@ import numpy as np
 from sqlalchemy import select
 
 from clustering.simulate import SeededEntropy
-from models import dataset as datasets
-from models import job as jobs
-from models import ledger, result, tenant
-from models import round as rounds
-from models.dataset import Trust
-from models.db import Database
-from models.job import Job
-from models.round import Collect, Round, RoundState
-from models.tenant import Caller, Scope
-from sfumato.accounting import NANO
-from sfumato.encodings import symbols
-from sfumato.entropy import below_many
+from models import datasets
+from models.collection import rounds
+from models.database.engine import Database
+from models.identity import keys, tenants
+from models.identity.caller import Caller
+from models.jobs import jobs, lifecycle
+from models.ledger import ledger
+from models.tables.datasets import Trust
+from models.tables.identity import Scope
+from models.tables.jobs import Job
+from models.tables.ledger import Kind, LedgerEntry
+from models.tables.rounds import CollectionTarget, Round, RoundState
 from sfumato.mechanisms import perturb_many
+from sfumato.mechanisms.encodings import symbols
+from sfumato.privacy.accounting import NANO
+from sfumato.privacy.entropy import below_many
 from sfumato.specs import Feature, RoundSpec
 
 ALGORITHM = {"type": "uniform_grid", "epsilon": 1.0, "clusters": None, "cells": None}
 
 
 def packed_reports(spec: RoundSpec, n: int, seed: int, *, ids: np.ndarray | None = None) -> bytes:
-    """n devices' reports to a round, as the log holds them."""
+    """Return the packed reports of n devices to a round."""
     entropy = SeededEntropy(seed)
     points = np.random.default_rng(seed).beta(2, 5, size=(n, spec.encoding.n_features))
     slots = below_many(entropy, spec.encoding.n_slots, n)
@@ -38,13 +41,53 @@ def packed_reports(spec: RoundSpec, n: int, seed: int, *, ids: np.ndarray | None
     return np.concatenate(parts, axis=1).tobytes()
 
 
+def create_caller(database: Database) -> Caller:
+    """Create a tenant and an admin key."""
+    now = database.clock()
+    with database.transaction() as session:
+        owner = tenants.get_or_create_tenant(session, tenants.FIRST_TENANT, now=now)
+        key, _ = keys.create_key(session, owner.id, name="test", scopes=[Scope.ADMIN], now=now)
+    return Caller(key.id, owner.id, frozenset(key.scopes), None, None)
+
+
 @dataclass
-class Collection:
-    """One dataset, with 32 epsilon granted."""
+class OwnDataset:
+    """A dataset and an admin key of its tenant."""
 
     database: Database
     caller: Caller
     dataset_id: str
+
+    def cancel(self, job_id: str) -> Job:
+        """Cancel a job as its tenant."""
+        with self.database.transaction() as session:
+            return lifecycle.cancel(session, self.caller, job_id, now=self.database.clock())
+
+    def job(self, job_id: str) -> Job:
+        """Return the stored job."""
+        with self.database.reading() as session:
+            return session.get_one(Job, job_id)
+
+    def document(self, job_id: str) -> dict:
+        """Return the result document of a job."""
+        with self.database.reading() as session:
+            return jobs.get_result(session, job_id).document
+
+    def balance(self) -> ledger.Balance:
+        """Verify the ledger and return its balance."""
+        with self.database.reading() as session:
+            assert ledger.verify(session, self.dataset_id).ok
+            return ledger.balance(session, self.dataset_id)
+
+    def charges(self) -> list[LedgerEntry]:
+        """Return the charges in order."""
+        with self.database.reading() as session:
+            entries = ledger.page(session, self.dataset_id, after_seq=0, limit=10_000)
+        return [entry for entry in entries if entry.kind == Kind.CHARGE]
+
+
+class Collection(OwnDataset):
+    """A dataset with a grant of 32 epsilon, and seeded devices."""
 
     @classmethod
     def create(
@@ -55,13 +98,10 @@ class Collection:
         min_reports: int = 0,
         keep_reports: bool = False,
     ) -> "Collection":
-        """A fresh tenant and dataset."""
-        now = database.clock()
+        """Create a tenant and a dataset."""
+        caller = create_caller(database)
         with database.transaction() as session:
-            owner = tenant.get_or_create_tenant(session, tenant.FIRST_TENANT, now=now)
-            key, _ = tenant.create_key(session, owner.id, name="test", scopes=[Scope.ADMIN], now=now)
-            caller = Caller(key.id, owner.id, frozenset(key.scopes), None, None)
-            made = datasets.create(
+            created = datasets.create(
                 session,
                 caller,
                 name="test",
@@ -71,9 +111,9 @@ class Collection:
                 min_reports=min_reports,
                 keep_reports=keep_reports,
                 max_datasets=10,
-                now=now,
+                now=database.clock(),
             )
-        return cls(database, caller, made.id)
+        return cls(database, caller, created.id)
 
     def submit(
         self,
@@ -85,82 +125,65 @@ class Collection:
         algorithm: dict = ALGORITHM,
         epsilon_nano: int = NANO,
     ) -> str:
-        """Queue a job; its id."""
+        """Submit a job and return its id."""
         with self.database.transaction() as session:
-            made = jobs.submit(
+            return lifecycle.submit(
                 session,
                 self.caller,
                 datasets.get(session, self.caller, self.dataset_id),
                 algorithm=algorithm,
                 epsilon_nano=epsilon_nano,
-                collect=Collect(target_reports, min_reports, seconds),
+                collect=CollectionTarget(target_reports, min_reports, seconds),
                 round_ids=round_ids,
                 max_active_jobs=1000,
                 now=self.database.clock(),
-            )
-        return made.id
+            ).id
 
     def open_alone(self, spec: RoundSpec, *, target_reports: int = 200, min_reports: int = 0) -> str:
-        """A round of its own; its id."""
+        """Open a standalone round and return its id."""
         with self.database.transaction() as session:
             return rounds.open_standalone(
                 session,
                 self.caller,
                 datasets.get(session, self.caller, self.dataset_id),
                 spec,
-                Collect(target_reports, min_reports, 3600),
+                CollectionTarget(target_reports, min_reports, 3600),
                 max_open_rounds=10,
                 now=self.database.clock(),
             ).id
 
-    def job(self, job_id: str) -> Job:
-        """The job as it stands."""
-        with self.database.reading() as session:
-            return session.get_one(Job, job_id)
-
-    def document(self, job_id: str) -> dict:
-        """Its result's document."""
-        with self.database.reading() as session:
-            return result.get(session, job_id).document
-
     def rounds_of(self, job_id: str) -> list[Round]:
-        """Its own rounds."""
+        """Return the rounds of a job."""
         with self.database.reading() as session:
-            return rounds.of_job(session, job_id)
+            return rounds.list_for_job(session, job_id)
 
-    def open_round(self) -> Round | None:
-        """The dataset's newest open round."""
+    def find_open_round(self) -> Round | None:
+        """Return the newest open round of the dataset."""
         with self.database.reading() as session:
             query = select(Round).where(Round.dataset_id == self.dataset_id, Round.state == RoundState.OPEN)
             return session.scalars(query.order_by(Round.id.desc())).first()
 
-    def answer(self, asked: Round, n: int, *, batches: int = 3, seed: int = 0) -> None:
-        """n devices answer, in several groups; a full round closes."""
-        width = len(packed_reports(asked.spec, 1, 0))
-        packed = packed_reports(asked.spec, n, seed + asked.index)
+    def get_open_round(self) -> Round:
+        """Return the newest open round, which must exist."""
+        opened = self.find_open_round()
+        assert opened is not None
+        return opened
+
+    def answer(self, opened: Round, n: int, *, batches: int = 3, seed: int = 0) -> None:
+        """Store the reports of n devices in several groups. A full round closes."""
+        width = len(packed_reports(opened.spec, 1, 0))
+        packed = packed_reports(opened.spec, n, seed + opened.index)
         cuts = [n * i // batches * width for i in range(batches + 1)]
         for begin, end in pairwise(cuts):
             with self.database.transaction() as session:
                 part = packed[begin:end]
-                rounds.receive(session, asked.id, len(part) // width, part, now=self.database.clock())
+                rounds.receive(session, opened.id, len(part) // width, part, now=self.database.clock())
 
-    def fill(self, asked: Round, *, seed: int = 0) -> None:
-        """Just as many devices answer as the round waits for; it closes."""
-        self.answer(asked, asked.target_reports, seed=seed)
+    def fill(self, opened: Round, *, seed: int = 0) -> None:
+        """Store exactly as many reports as the round needs, so that it closes."""
+        self.answer(opened, opened.target_reports, seed=seed)
 
     def close(self, round_id: str, *, now: int | None = None) -> None:
-        """Close a round by hand."""
+        """Close a round as its tenant."""
         with self.database.transaction() as session:
             rounds.close(session, self.caller, round_id, now=now or self.database.clock())
-
-    def balance(self) -> ledger.Balance:
-        """The ledger's balance; fails where its chain does not hold."""
-        with self.database.reading() as session:
-            assert ledger.verify(session, self.dataset_id).ok
-            return ledger.balance(session, self.dataset_id)
-
-    def posts(self) -> list[int]:
-        """What was posted, entry by entry, in nano-epsilon."""
-        with self.database.reading() as session:
-            entries = ledger.page(session, self.dataset_id, after_seq=0, limit=1000)
-        return [entry.epsilon_nano for entry in entries if entry.kind == ledger.Kind.POST]

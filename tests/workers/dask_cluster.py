@@ -1,4 +1,4 @@
-"""A Dask scheduler and workers of a test's own, each a process on 127.0.0.1 that ends with the test."""
+"""A private Dask scheduler and its workers, as processes on 127.0.0.1."""
 
 import json
 import os
@@ -17,7 +17,7 @@ QUIET = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
 
 
 class DaskCluster:
-    """A scheduler and its workers, for `workers.scheduler.Scheduler(cluster.address)`."""
+    """A scheduler and its workers, for `workers.distributed.dask_client.Scheduler(cluster.address)`."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], options: Sequence[str]) -> None:
         self._folder, self._options = folder, options
@@ -36,14 +36,14 @@ class DaskCluster:
         self.address = str(json.loads(file.read_text())["address"])
 
     def add_worker(self, *options: str) -> subprocess.Popen[bytes]:
-        """Start a worker; it is there a second or two later."""
+        """Start a worker, which connects after a second or two."""
         always = ["--nthreads", "1", "--no-nanny", "--host", "127.0.0.1", "--local-directory", str(self._folder)]
         process = self._start("worker", [self.address, *always, *(options or ("--memory-limit", "0"))])
         self.workers.append(process)
         return process
 
     def logged(self) -> str:
-        """Everything that any of them wrote."""
+        """Return the logs of all processes."""
         return "".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("*.log")))
 
     def stop(self) -> None:
@@ -69,7 +69,7 @@ class DaskCluster:
 def dask_cluster(
     folder: Path, environment: Mapping[str, str], *, n_workers: int = 2, options: Sequence[str] = ()
 ) -> Iterator[DaskCluster]:
-    """A scheduler with so many workers, which have this environment."""
+    """Run a scheduler and `n_workers` workers with this environment."""
     cluster = DaskCluster(folder, environment, options)
     try:
         for _ in range(n_workers):

@@ -1,4 +1,4 @@
-"""Real workers, as processes of their own, that end with the test."""
+"""Worker processes that end with the test."""
 
 import json
 import os
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class WorkerProcess:
-    """A running worker, and what it said."""
+    """A running worker and its log."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process, self._log = process, log
@@ -28,27 +28,27 @@ class WorkerProcess:
     def pid(self) -> int:
         return self.process.pid
 
-    def said(self, event: str) -> list[dict]:
-        """Its log lines of one kind."""
+    def logged(self, event: str) -> list[dict]:
+        """Return the log lines with this event."""
         lines = self._log.read_text().splitlines()
         return [line for line in map(_parsed, lines) if line.get("event") == event]
 
     def child(self) -> psutil.Process:
-        """Its computing process."""
+        """Return the job process."""
         found = [p for p in psutil.Process(self.pid).children() if "spawn_main" in " ".join(p.cmdline())]
         assert len(found) == 1
         return found[0]
 
     def wait_until_ready(self, n_children: int = 1) -> None:
-        """Until that many children have said they are warm."""
-        wait_for(lambda: len(self.said("child_ready")) >= n_children or self.process.poll() is not None)
+        """Wait until that many job processes have been ready."""
+        wait_for(lambda: len(self.logged("job_process_ready")) >= n_children or self.process.poll() is not None)
         assert self.process.poll() is None, self._log.read_text()
 
     def send(self, order: signal.Signals) -> None:
         self.process.send_signal(order)
 
     def freeze(self, path: str) -> None:
-        """Stop it while it does not hold this SQLite file's one write lock, which it would keep from everybody."""
+        """Stop the process while it does not hold the write lock of this SQLite file, so that others can write."""
         while True:
             self.send(signal.SIGSTOP)
             wait_for(lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
@@ -70,16 +70,16 @@ def _parsed(line: str) -> dict:
 def worker(
     log: Path, database_url: str, *, module: str = "tests.workers.toy_worker", **more: object
 ) -> Iterator[WorkerProcess]:
-    """A worker on this database; upper-case `more` are environment variables.
+    """Run a worker on this database; `more` are environment variables.
 
-    It warms no kernel: the toys call few, and a test pays for those alone.
+    It does not warm up, because the toy plans call few kernels.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SFUMATO_")}
     environment |= {"SFUMATO_DATABASE_URL": database_url, "SFUMATO_WARM_KERNELS": "false"}
     environment |= {name: str(value) for name, value in more.items()}
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", module], cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT
+            [sys.executable, "-m", module], cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
     started = WorkerProcess(process, log)
     family: list[psutil.Process] = []
@@ -97,15 +97,15 @@ def worker(
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, reaped or not."""
+    """Return whether a process has ended, reaped or not."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
 
-def seconds_until(what, timeout: float = PATIENCE_SECONDS) -> float:
-    """How long it takes until `what()` is true."""
+def seconds_until(condition, timeout: float = PATIENCE_SECONDS) -> float:
+    """Return the seconds until `condition()` is true."""
     began = time.monotonic()
-    wait_for(what, timeout=timeout, every=0.005)
+    wait_for(condition, timeout=timeout, every=0.005)
     return time.monotonic() - began

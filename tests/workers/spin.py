@@ -1,11 +1,11 @@
-"""A kernel that holds a core for as long as anybody likes."""
+"""A kernel that keeps a core busy without end."""
 
 import numba
 
 
 @numba.njit(nogil=True, cache=True)
 def spin(n: int) -> int:
-    """Compute for a hundred years."""
+    """Compute practically without end."""
     x = 1
     for _ in range(n):
         x ^= x << 13

@@ -8,31 +8,32 @@ import pytest
 from numpy.typing import NDArray
 
 from clustering.central import run as central_run
-from clustering.curator import Curator, Journal, Question, Records
-from models.db import Database, canonical_json
-from sfumato.accounting import parse_epsilon
-from sfumato.cluster_model import ClusterModel
+from clustering.central.curator import Curator
+from clustering.central.queries import Journal, Query, Records
+from models.database.engine import Database
+from models.database.types import canonical_json
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.privacy.accounting import parse_epsilon
 from sfumato.specs import CENTRAL_ALGORITHMS, Feature, central_algorithm_from_wire, to_wire
 from tests.workers.archive import KEYRING, Archive
 from tests.workers.driving import LEASE, must_claim
 from tests.workers.toy_central import Crash
-from workers.runner import Outcome, run
-from workers.warm import small
+from workers.job_runner import ClaimOutcome, run
+from workers.kernels.warmup import small_parameters
 
 FEATURES = (Feature("x", 0.0, 10.0), Feature("y", -1.0, 1.0))  # the archive's
-SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 
 
 @dataclass
 class Witness:
-    """A job's journal, watched: what the algorithm was told, and an end after so many answers."""
+    """A job's journal that lists the query answers and ends the job after a number of them."""
 
     journal: Journal
     told: dict[int, NDArray[np.int64]]
     drawn: list[int]
     last: int
 
-    def charge(self, index: int, question: Question) -> NDArray[np.int64] | None:
+    def charge(self, index: int, question: Query) -> NDArray[np.int64] | None:
         before = self.journal.charge(index, question)
         if before is not None:
             assert index not in self.told or np.array_equal(before, self.told[index])
@@ -66,7 +67,7 @@ class Told:
     def __init__(self, told: dict[int, NDArray[np.int64]]) -> None:
         self._told = told
 
-    def charge(self, index: int, question: Question) -> NDArray[np.int64]:
+    def charge(self, index: int, question: Query) -> NDArray[np.int64]:
         assert len(self._told[index]) == question.n_values
         return self._told[index]
 
@@ -77,22 +78,21 @@ class Told:
         raise AssertionError("nothing is drawn")
 
 
-@SQLITE
 @pytest.mark.parametrize("tag", sorted(CENTRAL_ALGORITHMS))
 def test_a_crash_after_an_answer_changes_neither_the_price_nor_the_model(database: Database, tag: str) -> None:
-    params = replace(small(tag), epsilon=1.0)
+    params = replace(small_parameters(tag), epsilon=1.0)
     archive = Archive.create(database)
     job_id = archive.submit(algorithm=to_wire(params), epsilon_nano=parse_epsilon(params.epsilon))
     told: dict[int, NDArray[np.int64]] = {}
     drawn: list[int] = []
     for attempt, last in enumerate((0, 1, 1_000_000)):
-        if archive.job(job_id).is_final:  # with its cells given, one asks a single question
+        if archive.job(job_id).is_final:  # with given cells, an algorithm has a single query
             break
         held = must_claim(database, later=2 * attempt * LEASE)
         with suppress(Crash):
             assert (
                 run(database, held, run_central=Watched(told, drawn, last), keyring=lambda: KEYRING)
-                is Outcome.SUCCEEDED
+                is ClaimOutcome.SUCCEEDED
             )
     archive.check(job_id)
     document = archive.document(job_id)

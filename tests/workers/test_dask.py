@@ -1,4 +1,4 @@
-"""Folds and sums over records on a Dask scheduler's workers: the same integers as in one process."""
+"""Tests of aggregations and sums on Dask workers: the same integers as in one process."""
 
 import shutil
 import time
@@ -9,44 +9,45 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clustering.central.queries import Records, count_records
 from clustering.central.run import run as run_central
-from clustering.curator import Records
-from clustering.fuzzy import Rule, block_sums
-from clustering.plan import Collected, Sample
-from clustering.plans.noisy_fcm import fit, scaled
-from clustering.questions import number_of
-from models import round as rounds
-from models.db import Database
+from clustering.centroids.fuzzy_cmeans import block_sums
+from clustering.centroids.noisy_fcm import fit, scaled
+from clustering.rounds.plan import Collected, Rule
+from clustering.rounds.tally import Sample
+from models.collection import rounds
+from models.database.engine import Database
 from models.errors import Conflict
-from models.round import Round
-from sfumato.accounting import NANO
+from models.tables.rounds import Round
 from sfumato.mechanisms import design
+from sfumato.privacy.accounting import NANO
 from sfumato.specs import GridEncoding, NoisyFcm, RoundSpec
 from tests.workers.archive import KEYRING, RECORDS_KEY, Archive
 from tests.workers.collection import Collection, packed_reports
 from tests.workers.dask_cluster import DaskCluster, dask_cluster
 from tests.workers.driving import must_claim
-from tests.workers.spreading import N_REPORTS, WORKS, X, a_crowd, answered_round, assert_same, connected
-from workers import scheduler as scheduling
-from workers import spread
-from workers.remote import PartCount
-from workers.runner import Outcome, run
-from workers.scheduler import Scheduler, SchedulerAway
-from workers.spread import fold_round, held_records, passes_over
+from tests.workers.spreading import N_REPORTS, WORKS, X, a_crowd, aggregate_with, answered_round, assert_same, connected
+from workers.aggregation.aggregate import aggregate_round
+from workers.central_job import open_records
+from workers.distributed import dask_client, distribute
+from workers.distributed.dask_client import Scheduler, SchedulerUnavailable
+from workers.distributed.dask_tasks import PartCount
+from workers.distributed.distribute import distribute_passes
+from workers.job_runner import ClaimOutcome, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
+pytestmark = pytest.mark.slow
 
 KINDS = ["ss", "grr", "discrete_laplace"]
 
 
 @pytest.fixture(autouse=True)
 def _all_is_big(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "SPREAD_REPORTS", 1)
+    monkeypatch.setattr(distribute, "MIN_REPORTS", 1)
 
 
 @pytest.fixture(scope="module")
 def database(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """One database for all of them, which the workers know."""
+    """Return one database for all tests of this module, which the workers use too."""
     path = tmp_path_factory.mktemp("dask") / "sfumato.db"
     shutil.copyfile(_sqlite_template, path)
     opened = Database(f"sqlite:///{path}", pool_size=4)
@@ -56,7 +57,7 @@ def database(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def cluster(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
-    """Two workers that know the database and the key of records by their own environment."""
+    """Run two workers with the database and the records key in their environment."""
     environment = {"SFUMATO_DATABASE_URL": str(database.engine.url), "SFUMATO_RECORDS_KEY": RECORDS_KEY}
     with dask_cluster(tmp_path_factory.mktemp("cluster"), environment) as started:
         yield started
@@ -64,7 +65,7 @@ def cluster(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def scheduler(cluster: DaskCluster) -> Iterator[Scheduler]:
-    """The way to it."""
+    """Return the scheduler of the cluster."""
     opened = connected(cluster)
     yield opened
     opened.close()
@@ -72,7 +73,7 @@ def scheduler(cluster: DaskCluster) -> Iterator[Scheduler]:
 
 @pytest.fixture(scope="module")
 def archive(database: Database) -> Archive:
-    """Records, of which some tests look at sums, and the last adds some."""
+    """Records; most tests read their sums, and the last adds some."""
     return a_crowd(database)
 
 
@@ -86,39 +87,38 @@ class TestAFold:
     ) -> None:
         for kind in KINDS:
             closed = answered_round(collection, kind)
-            here = fold_round(collection.database, closed)
+            here = aggregate_round(collection.database, closed)
             assert here.n_repeated == N_REPORTS // 2
-            assert fold_round(collection.database, closed, scheduler) == here
-            assert here.tally.to_bytes() == fold_round(collection.database, closed, scheduler).tally.to_bytes()
+            assert aggregate_with(collection.database, closed, scheduler) == here
+            assert here.tally.to_bytes() == aggregate_with(collection.database, closed, scheduler).tally.to_bytes()
         logged = said(capsys)
-        assert logged.count("fold_spread") == 2 * len(KINDS)
-        assert "fold_not_spread" not in logged
+        assert logged.count("aggregation_distributed") == 2 * len(KINDS)
+        assert "aggregation_not_distributed" not in logged
 
     def test_counts_the_first_of_reports_with_one_id(self, collection: Collection, scheduler: Scheduler) -> None:
         spec = RoundSpec(X, GridEncoding((30,)), design("grr", 30, NANO))
         collection.open_alone(spec, target_reports=3000)
-        asked = collection.open_round()
-        assert asked is not None
+        asked = collection.get_open_round()
         ids = np.random.default_rng(0).integers(0, 1 << 63, size=(1000, 2), dtype=np.uint64)
-        for seed in range(3):  # other values each time: only the first tell
+        for seed in range(3):  # other values each time; only the first compile
             _append(collection, asked, packed_reports(spec, 1000, seed, ids=ids))
         with collection.database.reading() as session:
             closed = session.get_one(Round, asked.id)
         first = _counted(packed_reports(spec, 1000, 0, ids=ids))
         for way in (None, scheduler):
-            folded = fold_round(collection.database, closed, way)
-            assert folded.tally.counts[0].tolist() == first
-            assert folded.n_repeated == 2000
+            aggregation = aggregate_with(collection.database, closed, way)
+            assert aggregation.tally.counts[0].tolist() == first
+            assert aggregation.n_repeated == 2000
 
     def test_of_more_vectors_than_a_sample_holds_is_left_to_one_process(
         self, collection: Collection, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         closed = answered_round(collection, "discrete_laplace")
-        monkeypatch.setattr(spread, "MAX_SAMPLE_VALUES", N_REPORTS)
-        monkeypatch.setattr("clustering.tally.MAX_SAMPLE_VALUES", N_REPORTS)
-        folded = fold_round(collection.database, closed, scheduler)
-        assert folded == fold_round(collection.database, closed)
-        assert folded.n_left_out == N_REPORTS // 2
+        monkeypatch.setattr(distribute, "MAX_SAMPLE_VALUES", N_REPORTS)
+        monkeypatch.setattr("clustering.rounds.counting.MAX_SAMPLE_VALUES", N_REPORTS)
+        aggregation = aggregate_with(collection.database, closed, scheduler)
+        assert aggregation == aggregate_round(collection.database, closed)
+        assert aggregation.n_left_out == N_REPORTS // 2
 
 
 def _append(collection: Collection, asked: Round, packed: bytes) -> None:
@@ -135,42 +135,42 @@ class TestVectors:
     def test_are_passed_over_to_the_last_bit_as_here(
         self, collection: Collection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name in ("clustering.fuzzy.BLOCK_POINTS", "workers.spread.BLOCK_POINTS"):
+        for name in ("clustering.centroids.fuzzy_cmeans.BLOCK_POINTS", "workers.distributed.distribute.BLOCK_POINTS"):
             monkeypatch.setattr(name, 1 << 10)
         tallied = _tallied(collection, answered_round(collection, "discrete_laplace"))
         sample = Sample.from_bytes(tallied.tally or b"")
         centres, rule = np.array([[0.2], [0.7]]), Rule("mixed", 2.0, 0.3)
         here = block_sums(scaled(tallied.spec, sample), centres, rule)
         assert len(here) == 5
-        monkeypatch.setattr(spread, "SPREAD_VALUES", 1)
-        monkeypatch.setattr("workers.remote.own_database", lambda: collection.database)
-        passes = passes_over(tallied, sample, _Within("tcp://127.0.0.1:1"))
+        monkeypatch.setattr(distribute, "MIN_VALUES", 1)
+        monkeypatch.setattr("workers.distributed.dask_tasks.own_database", lambda: collection.database)
+        passes = distribute_passes(tallied, sample, _Within("tcp://127.0.0.1:1"))
         assert passes is not None
         assert (passes(centres, rule) == here).all()
-        away = passes_over(tallied, sample, Scheduler("tcp://127.0.0.1:1"))
+        away = distribute_passes(tallied, sample, Scheduler("tcp://127.0.0.1:1"))
         assert away is not None
-        monkeypatch.setattr(scheduling, "CONNECT_SECONDS", 0.3)
+        monkeypatch.setattr(dask_client, "CONNECT_SECONDS", 0.3)
         assert (away(centres, rule) == here).all()
 
     def test_on_the_workers_come_to_the_fit_of_this_process(
         self, collection: Collection, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(spread, "SPREAD_VALUES", 1)
+        monkeypatch.setattr(distribute, "MIN_VALUES", 1)
         tallied = _tallied(collection, answered_round(collection, "discrete_laplace"))
         sample = Sample.from_bytes(tallied.tally or b"")
-        passes = passes_over(tallied, sample, scheduler)
+        passes = distribute_passes(tallied, sample, scheduler)
         models = [fit(NoisyFcm(1.0, 2), Collected(tallied.spec, sample, way)).to_wire() for way in (None, passes)]
         assert models[0] == models[1]
 
     def test_few_of_them_stay_here(self, collection: Collection, scheduler: Scheduler) -> None:
         tallied = _tallied(collection, answered_round(collection, "discrete_laplace"))
-        assert passes_over(tallied, Sample.from_bytes(tallied.tally or b""), scheduler) is None
+        assert distribute_passes(tallied, Sample.from_bytes(tallied.tally or b""), scheduler) is None
 
 
 class _Within(Scheduler):
     """Two workers that are this process."""
 
-    def n_workers(self) -> int:
+    def count_workers(self) -> int:
         return 2
 
     def call(self, function: Callable, arguments: list) -> list:
@@ -180,10 +180,14 @@ class _Within(Scheduler):
 
 
 def _tallied(collection: Collection, closed: Round) -> Round:
-    folded = fold_round(collection.database, closed)
+    aggregation = aggregate_round(collection.database, closed)
     with collection.database.transaction() as session:
         stored = rounds.store_tally(
-            session, closed.id, folded.tally.to_bytes(), folded.tally.n_reports, now=collection.database.clock()
+            session,
+            closed.id,
+            aggregation.tally.to_bytes(),
+            aggregation.tally.n_reports,
+            now=collection.database.clock(),
         )
         session.refresh(stored, ["tally"])
     return stored
@@ -193,14 +197,14 @@ class TestAnAbsentScheduler:
     def test_no_scheduler_at_the_address_is_no_failure_either(
         self, collection: Collection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(scheduling, "CONNECT_SECONDS", 0.5)
+        monkeypatch.setattr(dask_client, "CONNECT_SECONDS", 0.5)
         closed = answered_round(collection, "grr")
         nobody = Scheduler("tcp://127.0.0.1:1")
-        assert fold_round(collection.database, closed, nobody) == fold_round(collection.database, closed)
+        assert aggregate_with(collection.database, closed, nobody) == aggregate_round(collection.database, closed)
         began = time.monotonic()
-        fold_round(collection.database, closed, nobody)  # which does not wait for it once more
+        aggregate_with(collection.database, closed, nobody)  # which does not wait for it once more
         assert time.monotonic() - began < 0.4
-        assert said(capsys).count("fold_not_spread") == 2
+        assert said(capsys).count("aggregation_not_distributed") == 2
 
 
 class TestAnotherState:
@@ -208,65 +212,65 @@ class TestAnotherState:
         closed = answered_round(collection, "grr")
 
         class TwoMinds(Scheduler):
-            def n_workers(self) -> int:
+            def count_workers(self) -> int:
                 return 2
 
             def call(self, function: Callable, arguments: list) -> list:
                 parts = [function(*given).value for given in arguments]
-                return [parts[0], PartCount(parts[1].answers, 0, parts[1].counted._replace(n_bytes=1))]
+                return [parts[0], PartCount(parts[1].tally, 0, parts[1].counts._replace(n_bytes=1))]
 
-        monkeypatch.setattr("workers.remote.own_database", lambda: collection.database)
-        with pytest.raises(SchedulerAway, match="different logs"):
-            spread.fold_spread(closed, TwoMinds("tcp://127.0.0.1:1"))
+        monkeypatch.setattr("workers.distributed.dask_tasks.own_database", lambda: collection.database)
+        with pytest.raises(SchedulerUnavailable, match="different logs"):
+            distribute.aggregate_on_workers(closed, TwoMinds("tcp://127.0.0.1:1"))
 
 
 class TestRecords:
     def test_sums_over_parts_are_those_of_all(
         self, archive: Archive, scheduler: Scheduler, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        with held_records(archive.database, archive.dataset_id, KEYRING, None) as here:
+        with open_records(archive.database, archive.dataset_id, KEYRING, None) as here:
             assert isinstance(here, Records)
             expected = [here.total(work) for work in WORKS]
-        with held_records(archive.database, archive.dataset_id, KEYRING, scheduler) as held:
-            assert isinstance(held, spread.SpreadRecords)
+        with open_records(archive.database, archive.dataset_id, KEYRING, scheduler) as held:
+            assert isinstance(held, distribute.DistributedRecords)
             assert (held.n_features, held.max_per_user) == (2, 3)
             for work, sums in zip(WORKS, expected, strict=True):
                 assert_same(held.total(work), sums)
-        assert "records_not_spread" not in said(capsys)
+        assert "records_not_distributed" not in said(capsys)
 
     def test_a_job_charges_and_answers_as_ever(
         self, archive: Archive, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, cluster: DaskCluster
     ) -> None:
-        monkeypatch.setattr("workers.runner.own_scheduler", lambda: scheduler)
+        monkeypatch.setattr("workers.job_runner.find_scheduler", lambda: scheduler)
         algorithm = {"type": "dp_kmeans", "epsilon": 1.0, "clusters": 2, "iterations": 3, "seed": 0}
         job_id = archive.submit(algorithm=algorithm)
         outcome = run(archive.database, must_claim(archive.database), run_central=run_central, keyring=lambda: KEYRING)
-        assert outcome is Outcome.SUCCEEDED
+        assert outcome is ClaimOutcome.SUCCEEDED
         document = archive.document(job_id)
         assert document["epsilon_nano"] == NANO
-        assert archive.balance().posted_nano == NANO
-        assert len(archive.posts(job_id)) == len(document["odometer"]) == 6
+        assert archive.balance().charged_nano == NANO
+        assert len(archive.charges_of(job_id)) == len(document["odometer"]) == 6
         assert RECORDS_KEY not in cluster.logged()
 
     def test_stay_here_where_others_could_listen_in(self, archive: Archive, capsys: pytest.CaptureFixture[str]) -> None:
-        with held_records(archive.database, archive.dataset_id, KEYRING, Scheduler("tcp://192.0.2.1:8786")) as held:
+        with open_records(archive.database, archive.dataset_id, KEYRING, Scheduler("tcp://192.0.2.1:8786")) as held:
             assert isinstance(held, Records)
         assert "tls://" in said(capsys)
 
     def test_that_have_changed_are_not_mixed_with_those_of_before(
         self, archive: Archive, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with held_records(archive.database, archive.dataset_id, KEYRING, scheduler) as held:
-            before = held.total(number_of)
+        with open_records(archive.database, archive.dataset_id, KEYRING, scheduler) as held:
+            before = held.total(count_records)
             archive.add(10, users=[b"another"] * 10, seed=99)
-            assert_same(held.total(number_of), before)
+            assert_same(held.total(count_records), before)
             with pytest.raises(Conflict, match="have changed since the job began"):
                 _ = held.points
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])
 def test_a_client_that_cannot_connect_is_closed_at_once(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
-    """One that is left to the garbage collector may end while another begins, and both wait for one lock for ever."""
+    """A client that the garbage collector ends can wait without end for a lock, together with a client that begins."""
     from distributed import Client
 
     made: list[Client] = []
@@ -277,8 +281,8 @@ def test_a_client_that_cannot_connect_is_closed_at_once(monkeypatch: pytest.Monk
         start(client, **given)
 
     monkeypatch.setattr(Client, "start", noted)
-    monkeypatch.setattr("workers.scheduler.CONNECT_SECONDS", 0.2)
-    with pytest.raises(SchedulerAway):
-        Scheduler(f"{scheme}://127.0.0.1:1").n_workers()
+    monkeypatch.setattr("workers.distributed.dask_client.CONNECT_SECONDS", 0.2)
+    with pytest.raises(SchedulerUnavailable):
+        Scheduler(f"{scheme}://127.0.0.1:1").count_workers()
     (client,) = made
     assert client.status == "closed"

@@ -16,30 +16,29 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from clustering.curator import Records
-from models.db import Database
+from clustering.central.queries import Records
+from models.database.engine import Database
+from tests.databases import on_both_databases
 from tests.workers.archive import KEYRING, RECORDS_KEY, Archive
 from tests.workers.collection import Collection
 from tests.workers.dask_cluster import DaskCluster, dask_cluster
-from tests.workers.spreading import WORKS, a_crowd, answered_round, assert_same, connected
-from workers import scheduler as scheduling
-from workers import spread
-from workers.scheduler import Scheduler, SchedulerAway
-from workers.spread import fold_round, held_records
-
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
+from tests.workers.spreading import WORKS, a_crowd, aggregate_with, answered_round, assert_same, connected
+from workers.aggregation.aggregate import aggregate_round
+from workers.central_job import open_records
+from workers.distributed import dask_client, distribute
+from workers.distributed.dask_client import Scheduler, SchedulerUnavailable
 
 
 @pytest.fixture(autouse=True)
 def _all_is_big(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "SPREAD_REPORTS", 1)
-    monkeypatch.setattr(scheduling, "WORKERLESS_SECONDS", 5.0)
-    monkeypatch.setattr(scheduling, "CONNECT_SECONDS", 30.0)  # on a busy machine
+    monkeypatch.setattr(distribute, "MIN_REPORTS", 1)
+    monkeypatch.setattr(dask_client, "WORKERLESS_SECONDS", 5.0)
+    monkeypatch.setattr(dask_client, "CONNECT_SECONDS", 30.0)  # on a busy machine
 
 
 @pytest.fixture
 def environment(database: Database) -> dict[str, str]:
-    """What a Dask worker has to know."""
+    """Return the settings of a Dask worker."""
     url = database.engine.url.render_as_string(hide_password=False)
     return {"SFUMATO_DATABASE_URL": url, "SFUMATO_RECORDS_KEY": RECORDS_KEY}
 
@@ -69,6 +68,8 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 class TestLost:
+    @pytest.mark.slow
+    @on_both_databases
     def test_a_worker_killed_in_the_middle_changes_nothing(
         self,
         collection: Collection,
@@ -78,8 +79,8 @@ class TestLost:
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         closed = answered_round(collection, "ss")
-        here = fold_round(collection.database, closed)
-        monkeypatch.setattr(spread, "PARTS_A_WORKER", 30)  # sixty tasks
+        here = aggregate_round(collection.database, closed)
+        monkeypatch.setattr(distribute, "PARTS_PER_WORKER", 30)  # sixty tasks
         n_asked = []
         call = Scheduler.call
 
@@ -93,13 +94,14 @@ class TestLost:
                 killer.join()
 
         monkeypatch.setattr(Scheduler, "call", call_and_kill)
-        folded = fold_round(collection.database, closed, scheduler)
+        aggregation = aggregate_with(collection.database, closed, scheduler)
         assert cluster.workers[0].wait(timeout=30) == -signal.SIGKILL
         assert cluster.workers[1].poll() is None
         assert n_asked[0] >= 40
-        assert folded == here
-        assert "fold_not_spread" not in said(capsys)
+        assert aggregation == here
+        assert "aggregation_not_distributed" not in said(capsys)
 
+    @pytest.mark.release
     def test_with_all_workers_gone_it_is_done_here_and_the_log_says_why(
         self,
         collection: Collection,
@@ -109,21 +111,22 @@ class TestLost:
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         closed = answered_round(collection, "grr")
-        monkeypatch.setattr(scheduling, "CONNECT_SECONDS", 1.0)
+        monkeypatch.setattr(dask_client, "CONNECT_SECONDS", 1.0)
         for process in cluster.workers:
             process.kill()
-        assert fold_round(collection.database, closed, scheduler) == fold_round(collection.database, closed)
-        assert "fold_not_spread" in (logged := said(capsys))
+        assert aggregate_with(collection.database, closed, scheduler) == aggregate_round(collection.database, closed)
+        assert "aggregation_not_distributed" in (logged := said(capsys))
         assert "workers" in logged
 
 
 def _slow_count_part(*asked: object) -> object:
-    from workers.remote import count_part
+    from workers.distributed.dask_tasks import count_part
 
     time.sleep(0.05)
     return count_part(*asked)
 
 
+@pytest.mark.release
 class TestAnotherDatabase:
     def test_on_the_workers_is_noticed(
         self, collection: Collection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -131,11 +134,12 @@ class TestAnotherDatabase:
         closed = answered_round(collection, "grr")
         with dask_cluster(tmp_path, {"SFUMATO_DATABASE_URL": f"sqlite:///{tmp_path}/empty.db"}) as elsewhere:
             astray = Scheduler(elsewhere.address)
-            assert fold_round(collection.database, closed, astray) == fold_round(collection.database, closed)
+            assert aggregate_with(collection.database, closed, astray) == aggregate_round(collection.database, closed)
             astray.close()
         assert "OperationalError" in said(capsys)
 
 
+@pytest.mark.release
 class TestSealed:
     def test_over_tls_with_certificates_of_an_authority_of_ones_own(
         self, archive: Archive, environment: dict[str, str], tmp_path: Path
@@ -153,14 +157,14 @@ class TestSealed:
         with dask_cluster(tmp_path, environment | sealed, options=["--protocol", "tls"]) as cluster:
             assert cluster.address.startswith("tls://")
             stranger = Scheduler(cluster.address)
-            with pytest.raises(SchedulerAway):
-                stranger.n_workers()
+            with pytest.raises(SchedulerUnavailable):
+                stranger.count_workers()
             own = {"ca-file": files["ca"], "client.key": files["key"], "client.cert": files["cert"]}
             with dask.config.set({f"distributed.comm.tls.{name}": file for name, file in own.items()}):
                 scheduler = connected(cluster)
-                with held_records(archive.database, archive.dataset_id, KEYRING, scheduler) as held:
-                    assert isinstance(held, spread.SpreadRecords)
-                    with held_records(archive.database, archive.dataset_id, KEYRING, None) as here:
+                with open_records(archive.database, archive.dataset_id, KEYRING, scheduler) as held:
+                    assert isinstance(held, distribute.DistributedRecords)
+                    with open_records(archive.database, archive.dataset_id, KEYRING, None) as here:
                         assert_same(held.total(WORKS[2]), here.total(WORKS[2]))
                 scheduler.close()
 
@@ -174,7 +178,7 @@ class TestSealed:
         ],
     )
     def test_is_what_nobody_else_can_read(self, address: str, is_sealed: bool) -> None:
-        assert Scheduler(address).is_sealed is is_sealed
+        assert Scheduler(address).is_confidential is is_sealed
 
 
 def certificates(folder: Path) -> dict[str, str]:
@@ -195,25 +199,27 @@ def certificates(folder: Path) -> dict[str, str]:
     return {name: str(folder / f"{name}.pem") for name in files}
 
 
+@pytest.mark.release
 class TestRecords:
+    @on_both_databases
     def test_lost_with_their_worker_are_loaded_by_another(
         self, archive: Archive, cluster: DaskCluster, scheduler: Scheduler, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        with held_records(archive.database, archive.dataset_id, KEYRING, None) as here:
+        with open_records(archive.database, archive.dataset_id, KEYRING, None) as here:
             assert isinstance(here, Records)
             expected = [here.total(work) for work in WORKS]
-        with held_records(archive.database, archive.dataset_id, KEYRING, scheduler) as held:
-            assert isinstance(held, spread.SpreadRecords)
+        with open_records(archive.database, archive.dataset_id, KEYRING, scheduler) as held:
+            assert isinstance(held, distribute.DistributedRecords)
             assert (held.n_features, held.max_per_user) == (2, 3)
             for work, sums in zip(WORKS, expected, strict=True):
                 assert_same(held.total(work), sums)
             cluster.workers[0].kill()
             for work, sums in zip(WORKS, expected, strict=True):
                 assert_same(held.total(work), sums)
-            assert "records_not_spread" not in said(capsys)
+            assert "records_not_distributed" not in said(capsys)
             cluster.workers[1].kill()
             assert_same(held.total(WORKS[2]), expected[2])
-            assert "records_not_spread" in said(capsys)
+            assert "records_not_distributed" in said(capsys)
 
     def test_stay_here_where_a_worker_may_write_them_to_disk(
         self, archive: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -223,7 +229,7 @@ class TestRecords:
         with dask_cluster(tmp_path, environment, n_workers=0) as spilling:
             spilling.add_worker("--memory-limit", "4GB")
             way = Scheduler(spilling.address)
-            with held_records(archive.database, archive.dataset_id, KEYRING, way) as held:
+            with open_records(archive.database, archive.dataset_id, KEYRING, way) as held:
                 assert isinstance(held, Records)
             way.close()
         assert "SpillsToDisk" in said(capsys)

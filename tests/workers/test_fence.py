@@ -1,110 +1,78 @@
-"""Claims that were overtaken, on both databases: whoever is stale writes nothing."""
-
-import threading
+"""A worker with a stale claim writes nothing."""
 
 import pytest
 from sqlalchemy import func, select
 
-from clustering.plan import Plan
-from models import job as jobs
-from models.job import Claim, JobState
-from models.result import Result
-from models.round import RoundState
-from sfumato.accounting import NANO, cost
+from clustering.rounds.plan import Plan
+from models.jobs import lifecycle
+from models.jobs.claims import Claim
+from models.tables.jobs import JobState, Result
+from models.tables.rounds import RoundState
+from tests.databases import on_both_databases
+from tests.models.world import together
 from tests.workers.collection import Collection
-from tests.workers.driving import LEASE, TOY, claim, must_claim, reports_in_log, step
+from tests.workers.driving import LEASE, TOY, cost_of_rounds, must_claim, reports_in_log, step
 from tests.workers.toy import Toy
-from workers.runner import Outcome, run
+from workers.job_runner import ClaimOutcome, run
 
 
-class TestFence:
-    def overtaken(self, collection: Collection) -> tuple[Claim, Claim]:
+@on_both_databases
+class TestStaleClaim:
+    def overtake(self, collection: Collection) -> tuple[Claim, Claim]:
+        """Return a stale claim, and the claim of the worker that took over the job."""
         stale = must_claim(collection.database)
         return stale, must_claim(collection.database, later=2 * LEASE)
 
-    def test_a_stale_claim_opens_no_round(self, collection: Collection) -> None:
+    def test_opens_no_round(self, collection: Collection) -> None:
         job_id = collection.submit()
-        stale, _ = self.overtaken(collection)
-        assert run(collection.database, stale, start=TOY) is Outcome.STALE
+        stale, _ = self.overtake(collection)
+        assert run(collection.database, stale, start=TOY) is ClaimOutcome.STALE
         assert collection.rounds_of(job_id) == []
-        assert collection.posts() == []
+        assert collection.charges() == []
 
-    def test_a_stale_claim_stores_no_tally(self, collection: Collection) -> None:
+    def test_stores_no_tally(self, collection: Collection) -> None:
         job_id = collection.submit()
         step(collection)
-        asked = collection.open_round()
-        assert asked is not None
-        collection.fill(asked)
-        stale, _ = self.overtaken(collection)
-        assert run(collection.database, stale, start=TOY) is Outcome.STALE
+        opened = collection.get_open_round()
+        collection.fill(opened)
+        stale, _ = self.overtake(collection)
+        assert run(collection.database, stale, start=TOY) is ClaimOutcome.STALE
         assert [r.state for r in collection.rounds_of(job_id)] == [RoundState.CLOSED]
-        assert reports_in_log(collection.database, asked.id) == asked.target_reports
+        assert reports_in_log(collection.database, opened.id) == opened.target_reports
 
-    def test_a_stale_claim_publishes_no_result_and_fails_nothing(self, collection: Collection) -> None:
+    def test_stores_no_result_and_fails_nothing(self, collection: Collection) -> None:
         job_id = collection.submit()
-        stale, held = self.overtaken(collection)
-        assert run(collection.database, stale, start=Toy(draws=())) is Outcome.STALE
-        broken = {"type": "shifted_grid"}
+        stale, current = self.overtake(collection)
+        assert run(collection.database, stale, start=Toy(draws=())) is ClaimOutcome.STALE
 
-        def start(params, features, expected) -> Plan:
-            raise ValueError(broken)
+        def fail(params, features, expected) -> Plan:
+            raise ValueError
 
-        assert run(collection.database, stale, start=start) is Outcome.STALE
+        assert run(collection.database, stale, start=fail) is ClaimOutcome.STALE
         assert collection.job(job_id).state == JobState.RUNNING
-        assert run(collection.database, held, start=Toy(draws=())) is Outcome.SUCCEEDED
+        assert run(collection.database, current, start=Toy(draws=())) is ClaimOutcome.SUCCEEDED
 
-    def test_a_claim_that_was_handed_back_is_void(self, collection: Collection) -> None:
+    def test_is_a_claim_that_was_requeued(self, collection: Collection) -> None:
         job_id = collection.submit()
-        held = must_claim(collection.database)
+        claimed = must_claim(collection.database)
         with collection.database.transaction() as session:
-            jobs.hand_back(session, held, is_attempt=False, now=collection.database.clock())
-        assert run(collection.database, held, start=TOY) is Outcome.STALE
+            lifecycle.requeue(session, claimed, is_attempt=False, now=collection.database.clock())
+        assert run(collection.database, claimed, start=TOY) is ClaimOutcome.STALE
         assert collection.job(job_id).attempts == 0
-        assert step(collection) is Outcome.COLLECTING  # at once, without waiting for the lease
+        assert step(collection) is ClaimOutcome.COLLECTING  # without waiting for the lease
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_two_workers_racing_for_one_job_leave_one_result(self, collection: Collection, seed: int) -> None:
+    def test_loses_the_race_for_one_job(self, collection: Collection, seed: int) -> None:
         job_id = collection.submit()
         while collection.job(job_id).state in (JobState.QUEUED, JobState.COLLECTING):
-            # Both believe that they hold the job: the first one's lease lapsed in between.
-            stale, held = self.overtaken(collection)
-            outcomes: dict[Claim, Outcome] = {}
-            barrier = threading.Barrier(2)
-
-            def work(mine: Claim, barrier: threading.Barrier = barrier, outcomes: dict = outcomes) -> None:
-                barrier.wait()
-                outcomes[mine] = run(collection.database, mine, start=TOY)
-
-            workers = [threading.Thread(target=work, args=(mine,)) for mine in (stale, held)]
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
-            assert outcomes[stale] is Outcome.STALE
-            if outcomes[held] is Outcome.COLLECTING:
-                asked = collection.open_round()
-                assert asked is not None
-                collection.fill(asked, seed=seed)
-        own = [((r.spec.draw.lo, r.spec.draw.hi), r.epsilon_nano) for r in collection.rounds_of(job_id)]
+            claims = self.overtake(collection)
+            outcomes = together([lambda each=each: run(collection.database, each, start=TOY) for each in claims])
+            assert outcomes[0] is ClaimOutcome.STALE
+            if outcomes[1] is ClaimOutcome.COLLECTING:
+                collection.fill(collection.get_open_round(), seed=seed)
+        own = collection.rounds_of(job_id)
         assert collection.job(job_id).state == JobState.SUCCEEDED
         assert len(own) == 3
-        assert collection.balance().posted_nano == cost(own)
+        assert collection.balance().charged_nano == cost_of_rounds(own)
         with collection.database.reading() as session:
             assert session.scalar(select(func.count()).select_from(Result)) == 1
-
-    def test_workers_that_claim_at_the_same_time_get_different_jobs(self, collection: Collection) -> None:
-        job_ids = {collection.submit(epsilon_nano=NANO // 4) for _ in range(8)}
-        claimed: list[str] = []
-        barrier = threading.Barrier(4)
-
-        def work() -> None:
-            barrier.wait()
-            while (held := claim(collection.database)) is not None:
-                claimed.append(held.job_id)
-
-        workers = [threading.Thread(target=work) for _ in range(4)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        assert sorted(claimed) == sorted(job_ids)

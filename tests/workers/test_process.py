@@ -1,4 +1,4 @@
-"""What a worker's process does with the memory it frees."""
+"""A worker's process returns the memory that it frees."""
 
 import ctypes
 import os
@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
+from runtime.process import WORKER_KEPT_BYTES, keep_freed_memory
 from tests.workers.processes import ROOT
-from workers.process import keep_freed_memory
 
 PAGES = """
 import resource, sys
-from workers.process import keep_freed_memory
+from runtime.process import WORKER_KEPT_BYTES, keep_freed_memory
 if sys.argv[1] == "keep":
-    keep_freed_memory()
+    keep_freed_memory(WORKER_KEPT_BYTES)
 for _ in range(3):
     bytearray(b"x" * (4 << 20))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -49,5 +49,5 @@ class TestFreedMemory:
             return object()
 
         monkeypatch.setattr(ctypes, "CDLL", another)
-        keep_freed_memory()
+        keep_freed_memory(WORKER_KEPT_BYTES)
         assert asked == [None]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.read_ahead import AHEAD, read_ahead
+from workers.aggregation.aggregate import MAX_CHUNKS_AHEAD, read_ahead
 
 CHUNKS = [bytes([i]) * i for i in range(20)]
 
@@ -49,7 +49,7 @@ class TestReadingAhead:
         with read_ahead(counted()) as ready:
             next(ready)
             time.sleep(0.2)
-            assert n_read <= AHEAD + 2
+            assert n_read <= MAX_CHUNKS_AHEAD + 2
 
     def test_ends_with_whoever_takes_no_more(self) -> None:
         with read_ahead(CHUNKS) as ready:

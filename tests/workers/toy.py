@@ -1,4 +1,4 @@
-"""A plan for tests: rounds laid out by the tallies before them, and a model of all tallies."""
+"""A plan for tests: each round depends on the earlier tallies, and the model on all tallies."""
 
 import os
 import time
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from clustering.plan import Plan
-from sfumato.accounting import NANO
-from sfumato.cluster_model import ClusterModel
+from clustering.rounds.plan import Plan
 from sfumato.mechanisms import design
-from sfumato.specs import Algorithm, Draw, Feature, GridEncoding, RoundSpec
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.privacy.accounting import NANO
+from sfumato.specs import Algorithm, Feature, GridEncoding, Participation, RoundSpec
 
-PATIENCE_SECONDS = 240.0  # for what must come; a machine may be busy, or compile for the first time
+PATIENCE_SECONDS = 240.0  # the machine may be busy, or compile kernels for the first time
 THREE_ROUNDS = ((0.0, 0.5), (0.5, 1.0), (0.25, 0.75))  # the first two in parallel, the third across both
 
 
@@ -22,9 +22,8 @@ THREE_ROUNDS = ((0.0, 0.5), (0.5, 1.0), (0.25, 0.75))  # the first two in parall
 class Toy:
     """Starts the plan in place of `clustering.registry.start`; can be sent to a spawned child.
 
-    `gate` names a file: while it is not there, the plan goes on without end after its
-    last round, and says so in a file of the same name with `.reached`. It sleeps, or where
-    it `spins` computes. `pause_seconds` is how long the plan takes at its end.
+    `gate` names a file. If it does not exist, the plan appends to the file `<gate>.reached` after its last round and
+    never ends: it sleeps or, with `spins`, computes. `pause_seconds` is the time that the plan takes at its end.
     """
 
     draws: tuple[tuple[float, float], ...] = THREE_ROUNDS
@@ -35,15 +34,15 @@ class Toy:
     pause_seconds: float = 0.0
 
     def __call__(self, params: Algorithm, features: tuple[Feature, ...], expected_reports: int) -> Plan:
-        """The plan."""
+        """Return the plan."""
         cells, sizes = 12, []
         for lo, hi in self.draws:
             encoding = GridEncoding((cells,))
             mechanism = design(self.mechanism, encoding.n_symbols, self.epsilon_nano)
-            collected = yield RoundSpec(features, encoding, mechanism, Draw.between(lo, hi))
+            collected = yield RoundSpec(features, encoding, mechanism, Participation.between(lo, hi))
             counts = collected.tally.counts[0]
             sizes.append(counts.max() / max(1, counts.sum()))
-            cells = 12 + int(counts.argmax())  # the next round depends on what came of this one
+            cells = 12 + int(counts.argmax())  # the next round depends on this one
         time.sleep(self.pause_seconds)
         if self.gate:
             self._wait_at_gate()
@@ -58,21 +57,20 @@ class Toy:
         if self.spins:
             from tests.workers.spin import spin
 
-            spin(0)  # compiled, before anybody is told
+            spin(0)  # compiles it before the test continues
             go_on = partial(spin, 1 << 62)
-        is_shut = not Path(self.gate).exists()  # as it was before anybody is told, who may open it then
+        is_shut = not Path(self.gate).exists()  # before the test continues, which may open the gate
         with Path(self.gate + ".reached").open("a") as marks:
             marks.write(f"{os.getpid()}\n")
         if is_shut:
             go_on()
 
 
-def wait_for(what, timeout: float = PATIENCE_SECONDS, every: float = 0.01):
-    """What `what()` says as soon as that is true."""
+def wait_for(condition, timeout: float = PATIENCE_SECONDS, every: float = 0.01):
+    """Wait until `condition()` is true, and return its value."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        said = what()
-        if said:
-            return said
+        if found := condition():
+            return found
         time.sleep(every)
     raise AssertionError(f"not within {timeout} s")

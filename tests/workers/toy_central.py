@@ -1,4 +1,4 @@
-"""A central algorithm for tests: questions that follow from earlier answers, and places to stop at."""
+"""A central algorithm for tests: its queries depend on earlier answers, and it can stop at given moments."""
 
 import os
 import time
@@ -10,24 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.central.cells import GridCells
-from clustering.concentrated_block import ConcentratedBlock
-from clustering.curator import Curator
-from sfumato.accounting import NANO
-from sfumato.cluster_model import ClusterModel
+from clustering.central.curator import Curator
+from clustering.central.gaussian_block import ConcentratedBlock
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.privacy.accounting import NANO
 from sfumato.specs import Auto, CentralAlgorithm, Feature
 
-PRICES = (NANO // 2, NANO // 4 + 1, NANO // 8)  # of its questions
-DELTA_ATTO = 10**12  # of its block, where it asks for one
-BLOCK_PRICES = ((NANO // 2, 0), (NANO // 4 + 1, DELTA_ATTO), (0, 0), (0, 0))  # then: a count, a block, two within it
+PRICES = (NANO // 2, NANO // 4 + 1, NANO // 8)  # nano-epsilon of the queries
+DELTA_ATTO = 10**12  # delta of the block
+BLOCK_PRICES = ((NANO // 2, 0), (NANO // 4 + 1, DELTA_ATTO), (0, 0), (0, 0))  # a count, a block, two queries within it
 
 
 class Crash(BaseException):
-    """The process ends here, as far as anybody can tell."""
+    """The process ends here."""
 
 
 @dataclass(frozen=True)
 class StoppingCells:
-    """A plain grid that stops when the curator looks: what is asked is charged then, and nothing is drawn yet."""
+    """A grid that stops when the curator counts records: the query is charged, and no noise is drawn."""
 
     grid: GridCells
     stop: Callable[[], None] = field(compare=False)
@@ -45,13 +45,11 @@ class StoppingCells:
 class ToyCentral:
     """Runs in place of `clustering.central.run.run`; can be sent to a spawned child.
 
-    It stops at `at`: ("before", i) ahead of question i, so when every earlier answer is kept;
-    ("during", i) when question i is charged and not answered; ("after", 0) at its end. With a
-    `gate` it marks a file of that name with `.reached` and waits without end while the gate
-    is not there; without one it crashes, unless `stop` does something else.
+    It stops at `at`: ("before", i) means before query i, after the earlier answers are stored. ("during", i) means that
+    query i is charged and not answered. ("after", 0) means after the last query. With a `gate`, it appends to the file
+    `<gate>.reached` and waits while the file `gate` does not exist. Otherwise it calls `stop`, by default a crash.
 
-    With `has_block` its questions are those of `BLOCK_PRICES`; a block draws nothing, so it is
-    never stopped while it is asked for.
+    With `has_block`, its queries cost `BLOCK_PRICES`. It cannot stop during query 1, because a block draws no noise.
     """
 
     prices: tuple[int, ...] = PRICES
@@ -63,21 +61,20 @@ class ToyCentral:
     def __call__(
         self, params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator: Curator
     ) -> ClusterModel:
-        """The model, which holds every answer."""
+        """Return a model with all answers."""
         cells, answers = 3, []
         block: ConcentratedBlock | None = None
         for i, price in enumerate([epsilon for epsilon, _ in BLOCK_PRICES] if self.has_block else self.prices):
             self._stop_at("before", i)
-            asked = StoppingCells(
-                GridCells((cells,) + (1,) * (len(features) - 1)), lambda i=i: self._stop_at("during", i)
-            )
+            grid = GridCells((cells,) + (1,) * (len(features) - 1))
+            counted = StoppingCells(grid, lambda i=i: self._stop_at("during", i))
             if self.has_block and i == 1:
-                block = curator.concentrated(price, DELTA_ATTO)
+                block = curator.open_block(price, DELTA_ATTO)
                 answers.append([])
                 continue
-            answer = curator.counts(asked, price) if block is None else block.counts(asked, block.left_pico // 2)
+            answer = curator.counts(counted, price) if block is None else block.counts(counted, block.left_pico // 2)
             answers.append(answer.tolist())
-            cells = 3 + int(answer.argmax())  # the next question depends on what came of this one
+            cells = 3 + int(answer.argmax())  # the next query depends on this answer
         self._stop_at("after", 0)
         centroids = np.array([[(f.lower + f.upper) / 2 for f in features]])
         ones = np.ones(1)

@@ -1,35 +1,35 @@
-"""Looks at the pages as they were built: they ask nobody else for anything, and every link leads somewhere."""
+"""Check the built pages: they load no external resources, and all their links have a target."""
 
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-# Where an address is fetched as soon as the page is seen; in an `a` it is not until somebody follows it.
+# Attributes with addresses that a browser fetches when it shows the page, except `href` of `a`.
 _FETCHED = {"src", "srcset", "href", "data", "poster", "action", "formaction", "ping", "background", "manifest"}
 _CSS_ADDRESS = re.compile(r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)")
-_ELSEWHERE = re.compile(r"^(?:[a-z][a-z0-9+.-]*:)?//", flags=re.IGNORECASE)
+_EXTERNAL = re.compile(r"^(?:[a-z][a-z0-9+.-]*:)?//", flags=re.IGNORECASE)
 _HARMLESS = ("data:", "javascript:void", "mailto:")
 
 
 class Page(HTMLParser):
-    """What a page fetches, what it leads to, and the places within it."""
+    """The addresses that a page fetches, its links, and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
         self.fetched: list[str] = []
         self.followed: list[str] = []
-        self.places: set[str] = set()
+        self.anchors: set[str] = set()
         self._in_style = False
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attributes}
-        self.places |= {given[name] for name in ("id", "name") if given.get(name)}
+        self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
         self._in_style = tag == "style"
-        self.fetched += css_addresses(given.get("style", ""))
+        self.fetched += find_css_addresses(given.get("style", ""))
         if given.get("rel") in ("canonical", "prev", "next", "alternate") and tag == "link":
-            return  # says where the page belongs, and fetches nothing
+            return  # the browser does not fetch this link
         for name in _FETCHED & given.keys():
             addresses = re.split(r"\s*,\s*", given[name]) if name == "srcset" else [given[name]]
             kept = self.followed if tag in ("a", "area") and name == "href" else self.fetched
@@ -40,31 +40,32 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._in_style:
-            self.fetched += css_addresses(data)
+            self.fetched += find_css_addresses(data)
 
 
-def css_addresses(text: str) -> list[str]:
-    """What a style sheet fetches."""
+def find_css_addresses(text: str) -> list[str]:
+    """Return the addresses that a style sheet fetches."""
     return [first or second for first, second in _CSS_ADDRESS.findall(text)]
 
 
-def complaints(site: Path) -> list[str]:
-    """All that is wrong with a built site; nothing where it is as it should be."""
+def find_problems(site: Path) -> list[str]:
+    """Return the problems of a built site; empty if there are none."""
     site = site.resolve()
     pages = {path: Page(path.read_text()) for path in sorted(site.rglob("*.html"))}
-    found = [] if pages else ["there are no pages"]
+    found = [] if pages else ["the site has no pages"]
     for path, page in pages.items():
         shown = path.relative_to(site).as_posix()
-        found += [f"{shown} fetches {address}" for address in page.fetched if _ELSEWHERE.match(address)]
-        local = [address for address in page.fetched + page.followed if not _ELSEWHERE.match(address)]
-        found += [f"{shown} leads to {address}" for address in local if not _is_there(address, path, site, pages)]
+        found += [f"{shown} fetches {address}" for address in page.fetched if _EXTERNAL.match(address)]
+        local = [address for address in page.fetched + page.followed if not _EXTERNAL.match(address)]
+        broken = [address for address in local if not _exists(address, path, site, pages)]
+        found += [f"{shown} links to {address}, which is missing" for address in broken]
     for path in sorted(site.rglob("*.css")):
-        outside = filter(_ELSEWHERE.match, css_addresses(path.read_text()))
+        outside = filter(_EXTERNAL.match, find_css_addresses(path.read_text()))
         found += [f"{path.relative_to(site).as_posix()} fetches {address}" for address in outside]
     return found
 
 
-def _is_there(address: str, page: Path, site: Path, pages: dict[Path, Page]) -> bool:
+def _exists(address: str, page: Path, site: Path, pages: dict[Path, Page]) -> bool:
     if address.startswith(_HARMLESS):
         return True
     parts = urlsplit(address)
@@ -75,4 +76,4 @@ def _is_there(address: str, page: Path, site: Path, pages: dict[Path, Page]) -> 
         target = target / "index.html"
     if not target.is_file() or not target.is_relative_to(site):
         return False
-    return not parts.fragment or target not in pages or unquote(parts.fragment) in pages[target].places
+    return not parts.fragment or target not in pages or unquote(parts.fragment) in pages[target].anchors

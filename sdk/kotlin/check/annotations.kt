@@ -1,4 +1,4 @@
-/** The annotations of kotlinx.serialization that models carry, in its place where its library is not at hand: for `make sdks` alone. */
+/** Stand-ins for the annotations of kotlinx.serialization, so that `make sdks` compiles the models without that library. */
 @file:Suppress("unused")
 
 package kotlinx.serialization

@@ -1,4 +1,4 @@
-/** The same for kotlinx.serialization.json. */
+/** Stand-in for the annotation of kotlinx.serialization.json, used by `make sdks`. */
 @file:Suppress("unused")
 
 package kotlinx.serialization.json

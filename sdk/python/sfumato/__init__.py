@@ -1,80 +1,80 @@
-"""Sfumato: report under local differential privacy from a device, read private clusters as an analyst.
+"""Sfumato's SDK: perturbed reports from devices, and private clusters for analysts.
 
-    from sfumato import Device, FileStore          # one person's device
-    from sfumato import Client, ShiftedGrid        # an analyst
-    from sfumato import AsyncClient                # the same, awaited
+    from sfumato import Device, FileStore          # device of one person
+    from sfumato import Client, ShiftedGrid        # analyst
+    from sfumato import AsyncClient                # analyst, asynchronous
 
-Names are loaded when first used, so that `import sfumato` costs next to nothing and needs
-neither numpy nor httpx.
+The first use of a name loads its module. `import sfumato` alone loads neither numpy nor httpx.
 """
 
+# ruff: isort: skip_file
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfumato.bulk import Reports, perturb_records
-    from sfumato.client import AsyncClient, Client
-    from sfumato.cluster_model import ClusterModel
-    from sfumato.device import Answered, Device, Outcome, Receipt
-    from sfumato.dry_runs import DeviceDryRun, DryRun, Prospect, dry_run
+    from sfumato.api.client import AsyncClient as AsyncClient, Client as Client
+    from sfumato.api.jobs import AsyncSubmittedJob as AsyncSubmittedJob, SubmittedJob as SubmittedJob
+    from sfumato.device.bulk import Reports as Reports, perturb_records as perturb_records
+    from sfumato.device.device import (
+        Device as Device,
+        Outcome as Outcome,
+        Receipt as Receipt,
+        RoundOutcome as RoundOutcome,
+    )
+    from sfumato.device.dry_runs import (
+        DeviceDryRun as DeviceDryRun,
+        DryRun as DryRun,
+        RoundPreview as RoundPreview,
+        dry_run as dry_run,
+    )
+    from sfumato.device.shuffled import ShuffledDevice as ShuffledDevice
+    from sfumato.device.store import FileStore as FileStore, MemoryStore as MemoryStore
     from sfumato.errors import (
-        ApiProblem,
-        CapExceeded,
-        InvalidDelta,
-        InvalidEpsilon,
-        InvalidPoint,
-        InvalidSpec,
-        JobTimeout,
-        ReportMalformed,
-        RoundRefused,
-        SfumatoError,
-        StoreUnusable,
-        Unreachable,
+        ApiProblem as ApiProblem,
+        CapExceeded as CapExceeded,
+        InvalidDelta as InvalidDelta,
+        InvalidEpsilon as InvalidEpsilon,
+        InvalidPoint as InvalidPoint,
+        InvalidSpec as InvalidSpec,
+        JobTimeout as JobTimeout,
+        ReportMalformed as ReportMalformed,
+        RoundRefused as RoundRefused,
+        SfumatoError as SfumatoError,
+        StoreUnusable as StoreUnusable,
+        Unreachable as Unreachable,
     )
-    from sfumato.frames import cells_frame, clusters_frame, labels_frame, ledger_frame
-    from sfumato.jobs import AsyncSubmittedJob, SubmittedJob
-    from sfumato.specs.algorithms import (
-        AdaptiveGridIterative,
-        AdaptiveGridTree,
-        Auto,
-        GridKmeans,
-        LdpKmeans,
-        NoisyFcm,
-        PhaseSketch,
-        ShiftedGrid,
-        UniformGrid,
-        ValleyHashing,
+    from sfumato.forecast.sweeps import Sweep as Sweep, SweepPoint as SweepPoint, sweep as sweep
+    from sfumato.model.cluster_model import ClusterModel as ClusterModel
+    from sfumato.model.frames import (
+        cells_frame as cells_frame,
+        clusters_frame as clusters_frame,
+        labels_frame as labels_frame,
+        ledger_frame as ledger_frame,
     )
-    from sfumato.specs.central import (
-        DpBisectingKmeans,
-        DpDensityPeaks,
-        DpKmeans,
-        DpQuadtreeKmeans,
-        DpUniformGridKmeans,
-        GatedGridKmeans,
-    )
+    from sfumato.plotting.figures import plot as plot
+    from sfumato.specs.algorithms import *  # noqa: F403
+    from sfumato.specs.central import *  # noqa: F403
     from sfumato.specs.encodings import (
-        CentroidSignEncoding,
-        GridEncoding,
-        HalfspaceCodeEncoding,
-        LatticeEncoding,
-        NearestCentroidEncoding,
-        PhaseEncoding,
-        ProjectedGridEncoding,
-        ShiftedGridEncoding,
-        TreeGridEncoding,
+        CentroidSignEncoding as CentroidSignEncoding,
+        GridEncoding as GridEncoding,
+        LatticeEncoding as LatticeEncoding,
+        NearestCentroidEncoding as NearestCentroidEncoding,
+        PhaseEncoding as PhaseEncoding,
+        ShiftedGridEncoding as ShiftedGridEncoding,
+        TreeGridEncoding as TreeGridEncoding,
     )
-    from sfumato.specs.rounds import Draw, Feature
-    from sfumato.store import FileStore, MemoryStore
+    from sfumato.specs.rounds import Embedding as Embedding, Feature as Feature, Participation as Participation
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "bulk": ("Reports", "perturb_records"),
-    "client": ("AsyncClient", "Client"),
-    "cluster_model": ("ClusterModel",),
-    "device": ("Answered", "Device", "Outcome", "Receipt"),
-    "dry_runs": ("DeviceDryRun", "DryRun", "Prospect", "dry_run"),
+    "device.bulk": ("Reports", "perturb_records"),
+    "api.client": ("AsyncClient", "Client"),
+    "forecast.sweeps": ("Sweep", "SweepPoint", "sweep"),
+    "model.cluster_model": ("ClusterModel",),
+    "device.device": ("RoundOutcome", "Device", "Outcome", "Receipt"),
+    "device.dry_runs": ("DeviceDryRun", "DryRun", "RoundPreview", "dry_run"),
     "errors": (
         "ApiProblem",
         "CapExceeded",
@@ -89,114 +89,39 @@ _HOMES = {
         "StoreUnusable",
         "Unreachable",
     ),
-    "frames": ("cells_frame", "clusters_frame", "labels_frame", "ledger_frame"),
-    "jobs": ("AsyncSubmittedJob", "SubmittedJob"),
-    "specs.algorithms": (
-        "AdaptiveGridIterative",
-        "AdaptiveGridTree",
-        "Auto",
-        "GridKmeans",
-        "LdpKmeans",
-        "NoisyFcm",
-        "PhaseSketch",
-        "ShiftedGrid",
-        "UniformGrid",
-        "ValleyHashing",
-    ),
-    "specs.central": (
-        "DpBisectingKmeans",
-        "DpDensityPeaks",
-        "DpKmeans",
-        "DpQuadtreeKmeans",
-        "DpUniformGridKmeans",
-        "GatedGridKmeans",
-    ),
+    "model.frames": ("cells_frame", "clusters_frame", "labels_frame", "ledger_frame"),
+    "api.jobs": ("AsyncSubmittedJob", "SubmittedJob"),
+    "plotting.figures": ("plot",),
     "specs.encodings": (
         "CentroidSignEncoding",
         "GridEncoding",
-        "HalfspaceCodeEncoding",
         "LatticeEncoding",
         "NearestCentroidEncoding",
         "PhaseEncoding",
-        "ProjectedGridEncoding",
         "ShiftedGridEncoding",
         "TreeGridEncoding",
     ),
-    "specs.rounds": ("Draw", "Feature"),
-    "store": ("FileStore", "MemoryStore"),
+    "specs.rounds": ("Participation", "Embedding", "Feature"),
+    "device.shuffled": ("ShuffledDevice",),
+    "device.store": ("FileStore", "MemoryStore"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_ALGORITHM_HOMES = ("specs.algorithms", "specs.central")  # their `__all__` lists the algorithms
 
-__all__ = [
-    "AdaptiveGridIterative",
-    "AdaptiveGridTree",
-    "Answered",
-    "ApiProblem",
-    "AsyncClient",
-    "AsyncSubmittedJob",
-    "Auto",
-    "CapExceeded",
-    "CentroidSignEncoding",
-    "Client",
-    "ClusterModel",
-    "Device",
-    "DeviceDryRun",
-    "DpBisectingKmeans",
-    "DpDensityPeaks",
-    "DpKmeans",
-    "DpQuadtreeKmeans",
-    "DpUniformGridKmeans",
-    "Draw",
-    "DryRun",
-    "Feature",
-    "FileStore",
-    "GatedGridKmeans",
-    "GridEncoding",
-    "GridKmeans",
-    "HalfspaceCodeEncoding",
-    "InvalidDelta",
-    "InvalidEpsilon",
-    "InvalidPoint",
-    "InvalidSpec",
-    "JobTimeout",
-    "LatticeEncoding",
-    "LdpKmeans",
-    "MemoryStore",
-    "NearestCentroidEncoding",
-    "NoisyFcm",
-    "Outcome",
-    "PhaseEncoding",
-    "PhaseSketch",
-    "ProjectedGridEncoding",
-    "Prospect",
-    "Receipt",
-    "ReportMalformed",
-    "Reports",
-    "RoundRefused",
-    "SfumatoError",
-    "ShiftedGrid",
-    "ShiftedGridEncoding",
-    "StoreUnusable",
-    "SubmittedJob",
-    "TreeGridEncoding",
-    "UniformGrid",
-    "Unreachable",
-    "ValleyHashing",
-    "__version__",
-    "cells_frame",
-    "clusters_frame",
-    "dry_run",
-    "labels_frame",
-    "ledger_frame",
-    "perturb_records",
-]
+
+@cache
+def _homes() -> dict[str, str]:
+    """Return the module of each public name."""
+    algorithms = {name: home for home in _ALGORITHM_HOMES for name in import_module(f"sfumato.{home}").__all__}
+    return algorithms | {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name == "__all__":
+        return __dir__()
+    if name not in _homes():
         raise AttributeError(f"module 'sfumato' has no attribute {name!r}")
-    return getattr(import_module(f"sfumato.{_HOME_OF[name]}"), name)
+    return getattr(import_module(f"sfumato.{_homes()[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_homes(), "__version__"])

@@ -1,33 +1,33 @@
-"""The domain's exceptions, one tree.
+"""Exceptions of the package.
 
 SfumatoError
-├── InvalidSpec        a round, mechanism, encoding or parameter that cannot be
-├── InvalidEpsilon     an epsilon out of range or with too many decimals
-├── InvalidDelta       a delta out of range or with too many decimals
-├── InvalidPoint       a record that does not fit the declared features
-├── ReportMalformed    a report whose bytes the mechanism could not have produced
-├── CapExceeded        a round that would cost more than the user allows
-├── RoundRefused       a round that says less than it costs, or is no longer what it was
-├── StoreUnusable      a device's memory that cannot be trusted
-├── ApiProblem         the service answered with a problem (RFC 9457)
-├── JobTimeout         a job that was not over in the time one would wait
-└── Unreachable        the service could not be reached within the retries
+├── InvalidSpec        invalid round, mechanism, encoding or parameter
+│   ├── InvalidEpsilon epsilon out of range or with too many decimals
+│   └── InvalidDelta   delta out of range or with too many decimals
+├── InvalidPoint       record that does not fit the declared features
+├── ReportMalformed    report with bytes that the mechanism cannot produce
+├── CapExceeded        round that would exceed the user's cap
+├── RoundRefused       round that declares less than its cost, or has changed
+├── StoreUnusable      device store that cannot be read, written or locked
+├── ApiProblem         problem document of the service (RFC 9457)
+├── JobTimeout         job without final state after the time to wait
+└── Unreachable        service that did not answer within the retries
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-MAX_NAMED = 5  # places a problem is told of
+MAX_NAMED = 5  # maximum number of errors in a message
 
 
 class SfumatoError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base class of the package's exceptions."""
 
     code = "error"
 
 
 class InvalidSpec(SfumatoError):
-    """A round spec, mechanism, encoding or algorithm parameter that cannot be."""
+    """An invalid round specification, mechanism, encoding or algorithm parameter."""
 
     code = "validation_failed"
 
@@ -50,72 +50,72 @@ class InvalidPoint(SfumatoError):
 
 
 class ReportMalformed(SfumatoError):
-    """Bytes the mechanism could not have produced; `index` is the report's place."""
+    """Bytes that the mechanism cannot produce. `index` counts reports from 0, the message from 1."""
 
     code = "report_malformed"
 
     def __init__(self, index: int, reason: str) -> None:
-        super().__init__(f"report {index}: {reason}")
+        super().__init__(f"report {index + 1} (counted from 1): {reason}")
         self.index = index
         self.reason = reason
 
 
 class CapExceeded(SfumatoError):
-    """Answering would cost the user more than the cap they set on this device."""
+    """A round whose report would exceed the user's cap on this device."""
 
     code = "cap_exceeded"
 
-    def __init__(self, *, asked_nano: int, spent_nano: int, cap_nano: int) -> None:
+    def __init__(self, *, cost_nano: int, spent_nano: int, cap_nano: int) -> None:
         super().__init__(
-            f"this round costs {asked_nano / 1e9:g}, {spent_nano / 1e9:g} of the cap of "
-            f"{cap_nano / 1e9:g} is spent: nothing was sent"
+            f"this round costs {cost_nano / 1e9:g}, and {spent_nano / 1e9:g} of the cap of "
+            f"{cap_nano / 1e9:g} is spent. No report was sent."
         )
-        self.asked_nano = asked_nano
+        self.cost_nano = cost_nano
         self.spent_nano = spent_nano
         self.cap_nano = cap_nano
 
 
 class RoundRefused(SfumatoError):
-    """A round this device does not answer: it says less than it costs, or has changed since."""
+    """A round that the device rejects, because it declares less than its cost or has changed."""
 
     code = "round_refused"
 
 
 class StoreUnusable(SfumatoError):
-    """What a device remembers cannot be read, or not be locked.
+    """A device store that cannot be read, written or locked.
 
-    Nothing is sent: a device that forgot its answers would perturb the same record anew,
-    and would not know what it has spent.
+    The device then sends no report. Without its memory it would perturb the same record a second
+    time and would not know its spent epsilon.
     """
 
     code = "store_unusable"
 
 
 class ApiProblem(SfumatoError):
-    """A problem document the service answered with."""
+    """A problem document of the service."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         self.status = status
         self.problem = dict(problem)
         self.code = str(problem.get("code", "internal_error"))
-        super().__init__(f"{status} {self.code}: {_said(self.problem)}")
+        super().__init__(f"{status} {self.code}: {_describe(self.problem)}")
 
 
-def _said(problem: Mapping[str, Any]) -> str:
-    """The detail, and what its `errors` add: a request that is wrong in several places has the rest there alone."""
-    said = str(problem.get("detail") or problem.get("title"))
+def _describe(problem: Mapping[str, Any]) -> str:
+    """Return the detail, followed by the messages in `errors` that it does not contain."""
+    text = str(problem.get("detail") or problem.get("title"))
     errors = problem.get("errors")
     places = [each for each in errors if isinstance(each, Mapping)] if isinstance(errors, list) else []
     for each in places[:MAX_NAMED]:
         message = str(each.get("message", ""))
-        if message not in said:
+        if message not in text:
             where = str(each.get("parameter") or each.get("pointer") or "")
-            said += f"; {where}: {message}" if where else f"; {message}"
-    return said
+            text += f"; {where}: {message}" if where else f"; {message}"
+    return text
 
 
 class JobTimeout(SfumatoError, TimeoutError):
-    """The job is not over yet; `job` is as it was last seen."""
+    """A job without final state after the time to wait. `job` is its last known state."""
 
     code = "job_not_finished"
 
@@ -125,6 +125,6 @@ class JobTimeout(SfumatoError, TimeoutError):
 
 
 class Unreachable(SfumatoError):
-    """No answer within the retries; what was to be sent is kept and can be sent again."""
+    """A service that did not answer within the retries. A device keeps its report for the next call."""
 
     code = "unreachable"

@@ -1,28 +1,28 @@
 /**
- * What is spent: rules over integers (nano-epsilon), no state.
+ * Epsilon arithmetic.
  *
- * An epsilon is a bigint of nano-epsilon wherever it is stored, added or compared; a decimal
- * number only where a person types or reads it.
+ * Amounts are integers in nano-epsilon (10^-9), stored as bigint. Decimal numbers are used only for input and display.
  */
 
 import { InvalidSpec } from "./errors.js";
 
 export const NANO = 1_000_000_000n;
 const EPSILON_MIN_NANO = 1_000n; // 1e-6
-const EPSILON_MAX_NANO = 32n * NANO; // beyond this a report says next to everything
-const MAX_TYPED = 64; // characters of a number that comes as text
+const EPSILON_MAX_NANO = 32n * NANO; // a larger epsilon gives almost no protection
+const MAX_CHARACTERS = 64; // limit for a number given as text
 const MAX_EXPONENT = 400;
 const DECIMAL = /^([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d{1,4}))?$/;
 
 /**
- * Read an epsilon as nano-epsilon, exactly.
+ * Parse an epsilon exactly.
  *
- * @param value In [1e-6, 32], at most nine decimals. A number is read as it prints.
- * @throws InvalidSpec Not a number, out of range, or too many decimals.
+ * @param value Epsilon in [1e-6, 32] with at most nine decimals. A `number` is converted to its decimal text first.
+ * @returns The epsilon in nano-epsilon.
+ * @throws InvalidSpec The value is not a number, is out of range, or has too many decimals.
  */
 export function parseEpsilon(value: number | string): bigint {
   const text = String(value);
-  const parts = text.length <= MAX_TYPED ? DECIMAL.exec(text) : null;
+  const parts = text.length <= MAX_CHARACTERS ? DECIMAL.exec(text) : null;
   const [, sign = "", whole = "", fraction = "", exponent = "0"] = parts ?? [];
   const digits = whole + fraction;
   const shift = Number(exponent) - fraction.length + 9;
@@ -38,17 +38,17 @@ export function parseEpsilon(value: number | string): bigint {
   return nano;
 }
 
-/** Write nano-epsilon as a plain decimal: 1_500_000_000n -> "1.5". */
+/** Format nano-epsilon as a plain decimal: 1_500_000_000n becomes "1.5". */
 export function formatEpsilon(nano: bigint): string {
   const rest = (nano % NANO).toString().padStart(9, "0").replace(/0+$/, "");
   return `${nano / NANO}${rest && "."}${rest}`;
 }
 
-const BITS = 256n; // of a fixed-point number
+const BITS = 256n; // fraction bits of a fixed-point number
 const ONE = 1n << BITS;
-const SLACK = 1n << 16n; // more than all the roundings below come to
+const SLACK = 1n << 16n; // upper bound on the sum of all rounding errors below
 
-/** 2 atanh(1/3) = ln 2, and 2 atanh(z) in general, for a fixed-point z in [0, 1/3]. */
+/** Return 2 atanh(z) for a fixed-point z in [0, 1/3]. For z = 1/3 the result is ln 2. */
 function twiceAtanh(z: bigint): bigint {
   const square = (z * z) >> BITS;
   let power = z;
@@ -61,14 +61,15 @@ function twiceAtanh(z: bigint): bigint {
 }
 
 /**
- * The cost of a channel whose largest probability ratio is numerator/denominator (at least 1).
+ * Return the cost of a mechanism with the largest probability ratio numerator/denominator.
  *
- * @returns The least integer at or above ln(ratio) in nano-epsilon: never under-charges.
+ * @returns ln(numerator/denominator) in nano-epsilon, rounded up, so that no cost is too small.
+ * @throws InvalidSpec The ratio is below 1.
  */
 export function realisedEpsilon(numerator: bigint, denominator: bigint): bigint {
-  if (numerator < denominator) throw new InvalidSpec("a probability ratio lies at or above 1");
+  if (numerator < denominator) throw new InvalidSpec("the probability ratio must be at least 1");
   if (numerator === denominator) return 0n;
-  let doublings = 0n; // ratio = 2^doublings m, m in [1, 2)
+  let doublings = 0n; // ratio = 2^doublings * m with m in [1, 2)
   while (numerator >= denominator << (doublings + 1n)) doublings += 1n;
   const base = denominator << doublings;
   const z = ((numerator - base) * ONE) / (numerator + base);

@@ -1,15 +1,15 @@
 /**
- * The analyst's side: datasets, budgets, rounds, jobs, results, keys, webhooks.
+ * The client for analysts: datasets, budgets, rounds, jobs, results, keys and webhooks.
  *
  *     const client = new Client({ url, key });
  *     const job = await client.createJob({ dataset_id, algorithm, target_reports });
  *     await job.wait();
  *     const { model } = await client.getResult(job.id);
  *
- * There is a method for each operation of the service, named as its description names it. What
- * goes over the wire keeps the wire's names. Every method rejects with ApiProblem where the
- * service refuses, with Unreachable where it does not answer, and with InvalidSpec for an id
- * that is none. A write carries an idempotency key and keeps it over its retries.
+ * `Client` has a method for each operation of the OpenAPI document, with the operation's name. Objects keep the field names
+ * of the HTTP API. Each method rejects with ApiProblem if the service returns an error, with Unreachable if the service does
+ * not respond, and with InvalidSpec if an id is malformed. A call that creates an object uses one idempotency key for all
+ * its attempts.
  */
 
 import { Calls, type CallOptions, type WriteOptions } from "./calls.js";
@@ -23,359 +23,382 @@ export * from "./errors.js";
 export type * from "./generated/types.gen.js";
 export type { Fetch, HttpOptions } from "./http.js";
 
-const MAX_ANSWER_BYTES = 256 << 20;
+const MAX_RESPONSE_BYTES = 256 << 20;
 const TIMEOUT_SECONDS = 30;
 const LONG_POLL_SECONDS = 30;
-const TOLD_SECONDS = 1; // how often who follows a job is told
-const PAUSE_MILLISECONDS = 100; // between two questions about one job, should the service not wait
-const OVER: readonly wire.Job["state"][] = ["succeeded", "failed", "canceled", "expired"];
+const PROGRESS_SECONDS = 1; // interval between calls of onProgress
+const PAUSE_MILLISECONDS = 100; // minimum pause between two polls of a job
+const FINAL_STATES: readonly wire.Job["state"][] = ["succeeded", "failed", "canceled", "expired"];
 
+/** Options of a client. */
 export interface ClientOptions extends HttpOptions {
-  /** Where the service is, without `/v1`. */
+  /** URL of the service without `/v1`. */
   readonly url: string;
-  /** What it may do is up to its scopes. An analyst's key never belongs into a web page. */
+  /** API key with the scopes that the calls need. Never put an analyst's key into a web page. */
   readonly key: string;
 }
 
+/** Options for waiting until a job ends. */
 export interface WaitOptions extends CallOptions {
-  /** Longest wait; without end by default. */
+  /** Timeout in seconds; unlimited by default. */
   readonly timeoutSeconds?: number;
-  /** Told the job about once a second, and when it is over. */
+  /** Function that receives the job about once a second and when it ends. */
   readonly onProgress?: (job: wire.Job) => void;
 }
 
-/** A job as it was when it was asked about, and how to go on. */
+/** The state of a job at the time of the request, with a method that waits for its end. */
 export type PendingJob = wire.Job & {
-  /** Wait until it is over: succeeded, failed, canceled or expired. Rejects with JobTimeout where it is not in time. */
+  /**
+   * Wait until the job has succeeded, failed, expired or been canceled.
+   *
+   * @throws JobTimeout The job has not ended within `timeoutSeconds`.
+   */
   wait(options?: WaitOptions): Promise<PendingJob>;
 };
 
-/** The forms records come in beside JSON. */
+/** Media types for uploading records, besides JSON. */
 export type RecordsType = "text/csv" | "application/x-npy" | "application/vnd.apache.arrow.stream";
-/** The forms many reports come in beside JSON. */
+/** Media types for sending reports in bulk, besides JSON. */
 export type ReportsType = "application/octet-stream" | "application/vnd.apache.arrow.stream";
 
-/** Bytes of a form that is not JSON. */
+/** A request body of another media type than JSON. */
 export interface Content<T extends string> {
   readonly type: T;
   readonly bytes: string | Uint8Array<ArrayBuffer>;
 }
 
-/** One service, with one key. */
+/** A client of one service with one key. */
 export class Client {
   readonly #calls: Calls;
 
   constructor(options: ClientOptions) {
-    const http = new Http(options.url, options.key, { timeoutSeconds: TIMEOUT_SECONDS, ...options }, MAX_ANSWER_BYTES);
+    const http = new Http(options.url, options.key, { timeoutSeconds: TIMEOUT_SECONDS, ...options }, MAX_RESPONSE_BYTES);
     this.#calls = new Calls(http);
   }
 
   // ---- datasets ----
 
+  /** Create a dataset with its first grant. */
   createDataset(body: wire.NewDataset, options?: WriteOptions): Promise<wire.Dataset> {
-    return this.#calls.once<wire.CreateDatasetData, wire.CreateDatasetResponse>("/v1/datasets", { body }, options);
+    return this.#calls.sendOnce<wire.CreateDatasetData, wire.CreateDatasetResponse>("/v1/datasets", { body }, options);
   }
 
-  /** Every dataset the key sees, oldest first. */
+  /** List all datasets that the key can access, oldest first. */
   listDatasets(options?: CallOptions): AsyncGenerator<wire.Dataset, void, void> {
     return this.#calls.items<wire.ListDatasetsData, wire.Dataset>("/v1/datasets", {}, options);
   }
 
+  /** Return a dataset. */
   getDataset(dataset_id: string, options?: CallOptions): Promise<wire.Dataset> {
     return this.#calls.get<wire.GetDatasetData, wire.GetDatasetResponse>("/v1/datasets/{dataset_id}", { path: { dataset_id } }, options);
   }
 
-  /** Change what may change; what is left out stays. */
+  /** Change the given fields of a dataset. With `ifMatch`, change it only if its ETag still matches. */
   updateDataset(dataset_id: string, body: wire.DatasetChange, options: CallOptions & { readonly ifMatch?: string } = {}): Promise<wire.Dataset> {
     const more = options.ifMatch === undefined ? {} : { headers: { "If-Match": options.ifMatch } };
-    const given = { path: { dataset_id }, body };
-    return this.#calls.send<wire.UpdateDatasetData, wire.UpdateDatasetResponse>("PATCH", "/v1/datasets/{dataset_id}", given, options, more);
+    const parameters = { path: { dataset_id }, body };
+    return this.#calls.send<wire.UpdateDatasetData, wire.UpdateDatasetResponse>("PATCH", "/v1/datasets/{dataset_id}", parameters, options, more);
   }
 
-  /** Cancel its jobs, close its rounds, scrub its reports and records; the ledger stays readable. */
+  /** Delete a dataset: cancel its jobs, close its rounds, and delete its reports and records. The ledger remains readable. */
   deleteDataset(dataset_id: string, options?: CallOptions): Promise<void> {
     return this.#calls.send<wire.DeleteDatasetData, void>("DELETE", "/v1/datasets/{dataset_id}", { path: { dataset_id } }, options);
   }
 
   // ---- budget and ledger ----
 
+  /** Return the privacy budget of a dataset. */
   getBudget(dataset_id: string, options?: CallOptions): Promise<wire.Budget> {
     return this.#calls.get<wire.GetBudgetData, wire.GetBudgetResponse>("/v1/datasets/{dataset_id}/budget", { path: { dataset_id } }, options);
   }
 
-  /** Allow so much more. */
+  /** Add privacy budget to a dataset. */
   createGrant(dataset_id: string, body: wire.NewGrant, options?: WriteOptions): Promise<wire.LedgerEntry> {
-    const given = { path: { dataset_id }, body };
-    return this.#calls.once<wire.CreateGrantData, wire.CreateGrantResponse>("/v1/datasets/{dataset_id}/grants", given, options);
+    const parameters = { path: { dataset_id }, body };
+    return this.#calls.sendOnce<wire.CreateGrantData, wire.CreateGrantResponse>("/v1/datasets/{dataset_id}/grants", parameters, options);
   }
 
-  /** Every entry, in order. */
+  /** List all ledger entries of a dataset, oldest first. */
   listLedgerEntries(dataset_id: string, options?: CallOptions): AsyncGenerator<wire.LedgerEntry, void, void> {
-    const given = { path: { dataset_id } };
-    return this.#calls.items<wire.ListLedgerEntriesData, wire.LedgerEntry>("/v1/datasets/{dataset_id}/ledger", given, options);
+    const parameters = { path: { dataset_id } };
+    return this.#calls.items<wire.ListLedgerEntriesData, wire.LedgerEntry>("/v1/datasets/{dataset_id}/ledger", parameters, options);
   }
 
   // ---- records ----
 
-  /** Append records to a central dataset: all of them, or none. */
+  /** Add records to a central dataset. The service stores either all of them or none. */
   uploadRecords(dataset_id: string, records: wire.RecordRows | Content<RecordsType>, options?: WriteOptions): Promise<wire.RecordUpload> {
-    const { body, more } = sent<wire.RecordRows>(records);
-    const given = { path: { dataset_id }, body };
-    return this.#calls.once<wire.UploadRecordsData, wire.UploadRecordsResponse>("/v1/datasets/{dataset_id}/records", given, options, more);
+    const { body, more } = splitContent<wire.RecordRows>(records);
+    const parameters = { path: { dataset_id }, body };
+    return this.#calls.sendOnce<wire.UploadRecordsData, wire.UploadRecordsResponse>("/v1/datasets/{dataset_id}/records", parameters, options, more);
   }
 
-  /** How many there are: private, so it needs the scope `records`. */
+  /** Return the number of records. It is private and requires the scope `records`. */
   countRecords(dataset_id: string, options?: CallOptions): Promise<wire.RecordCounts> {
-    const given = { path: { dataset_id } };
-    return this.#calls.get<wire.CountRecordsData, wire.CountRecordsResponse>("/v1/datasets/{dataset_id}/records", given, options);
+    const parameters = { path: { dataset_id } };
+    return this.#calls.get<wire.CountRecordsData, wire.CountRecordsResponse>("/v1/datasets/{dataset_id}/records", parameters, options);
   }
 
-  /** Remove every record of a dataset; what was spent stays spent. */
+  /** Delete all records of a dataset. Spent budget is not refunded. */
   deleteRecords(dataset_id: string, options?: CallOptions): Promise<void> {
     return this.#calls.send<wire.DeleteRecordsData, void>("DELETE", "/v1/datasets/{dataset_id}/records", { path: { dataset_id } }, options);
   }
 
   // ---- rounds and reports ----
 
-  /** Open a collection of one round, for later jobs; posts its cost first. */
+  /** Charge the cost of a standalone round and open it, for later jobs. */
   createRound(dataset_id: string, body: wire.NewRound, options?: WriteOptions): Promise<wire.Round> {
-    const given = { path: { dataset_id }, body };
-    return this.#calls.once<wire.CreateRoundData, wire.CreateRoundResponse>("/v1/datasets/{dataset_id}/rounds", given, options);
+    const parameters = { path: { dataset_id }, body };
+    return this.#calls.sendOnce<wire.CreateRoundData, wire.CreateRoundResponse>("/v1/datasets/{dataset_id}/rounds", parameters, options);
   }
 
-  /** Every round of a dataset, oldest first. */
+  /** List all rounds of a dataset, oldest first. */
   listRounds(dataset_id: string, options?: CallOptions): AsyncGenerator<wire.Round, void, void> {
     return this.#calls.items<wire.ListRoundsData, wire.Round>("/v1/datasets/{dataset_id}/rounds", { path: { dataset_id } }, options);
   }
 
+  /** Return a round. */
   getRound(round_id: string, options?: CallOptions): Promise<wire.Round> {
     return this.#calls.get<wire.GetRoundData, wire.GetRoundResponse>("/v1/rounds/{round_id}", { path: { round_id } }, options);
   }
 
-  /** Take no more reports; closing again changes nothing. */
-  closeRound(round_id: string, options?: WriteOptions): Promise<wire.Round> {
-    return this.#calls.once<wire.CloseRoundData, wire.CloseRoundResponse>("/v1/rounds/{round_id}/close", { path: { round_id } }, options);
+  /** Close a round, so that it accepts no more reports. A round without reports closes only with `allowEmpty`. */
+  closeRound(round_id: string, options: WriteOptions & { readonly allowEmpty?: boolean } = {}): Promise<wire.Round> {
+    const parameters = { path: { round_id }, query: { allow_empty: options.allowEmpty ?? false } };
+    return this.#calls.sendOnce<wire.CloseRoundData, wire.CloseRoundResponse>("/v1/rounds/{round_id}/close", parameters, options);
   }
 
-  /** Hand in reports that were perturbed elsewhere; a person's own device uses `Device`. Sending one again changes nothing. */
+  /** Send reports that are already perturbed. Sending a report again has no effect. Apps on a device use `Device` instead. */
   sendReports(round_id: string, reports: wire.Report | wire.ReportColumns | Content<ReportsType>, options?: CallOptions): Promise<wire.Receipt> {
-    const { body, more } = sent<wire.Report | wire.ReportColumns>(reports);
-    const given = { path: { round_id }, body };
-    return this.#calls.send<wire.SendReportsData, wire.SendReportsResponse>("POST", "/v1/rounds/{round_id}/reports", given, options, more);
+    const { body, more } = splitContent<wire.Report | wire.ReportColumns>(reports);
+    const parameters = { path: { round_id }, body };
+    return this.#calls.send<wire.SendReportsData, wire.SendReportsResponse>("POST", "/v1/rounds/{round_id}/reports", parameters, options, more);
   }
 
   // ---- forecasts ----
 
-  /** What an algorithm would cost, and how good it would be; spends and stores nothing. */
+  /** Predict the cost and quality of a job. A forecast spends and stores nothing. */
   createForecast(body: wire.NewForecast, options?: CallOptions): Promise<wire.AnyForecast> {
     return this.#calls.send<wire.CreateForecastData, wire.CreateForecastResponse>("POST", "/v1/forecasts", { body }, options);
   }
 
   // ---- jobs ----
 
-  /** Ask for clusters. */
+  /** Submit a job. */
   async createJob(body: wire.NewJob, options?: WriteOptions): Promise<PendingJob> {
-    return this.#pending(await this.#calls.once<wire.CreateJobData, wire.CreateJobResponse>("/v1/jobs", { body }, options));
+    return this.#pending(await this.#calls.sendOnce<wire.CreateJobData, wire.CreateJobResponse>("/v1/jobs", { body }, options));
   }
 
-  /** Every job the key sees, oldest first; only of one dataset, where it is named. */
+  /** List all jobs that the key can access, oldest first. With `datasetId`, list the jobs of this dataset only. */
   listJobs(options: CallOptions & { readonly datasetId?: string } = {}): AsyncGenerator<wire.Job, void, void> {
     const query = options.datasetId === undefined ? {} : { dataset_id: options.datasetId };
     return this.#calls.items<wire.ListJobsData, wire.Job>("/v1/jobs", { query }, options);
   }
 
   /**
-   * One job as it stands.
+   * Return a job.
    *
-   * @param options waitSeconds: answered when it is over, or after so long; the operator may allow less.
+   * @param options With `waitSeconds`, the service responds when the job ends, at the latest after this time. The operator
+   *   can set a shorter limit.
    */
   async getJob(job_id: string, options: CallOptions & { readonly waitSeconds?: number } = {}): Promise<PendingJob> {
     const wait = options.waitSeconds;
-    const given = { path: { job_id }, ...(wait === undefined ? {} : { query: { wait } }) };
+    const parameters = { path: { job_id }, ...(wait === undefined ? {} : { query: { wait } }) };
     const more = { extraSeconds: wait ?? 0 };
-    return this.#pending(await this.#calls.get<wire.GetJobData, wire.GetJobResponse>("/v1/jobs/{job_id}", given, options, more));
+    return this.#pending(await this.#calls.get<wire.GetJobData, wire.GetJobResponse>("/v1/jobs/{job_id}", parameters, options, more));
   }
 
-  /** Wait until a job is over; `job.wait()` by its id. */
+  /**
+   * Wait until a job has ended. Same as `job.wait()`, but with an id.
+   *
+   * @throws JobTimeout The job has not ended within `timeoutSeconds`.
+   */
   async waitForJob(job_id: string, options: WaitOptions = {}): Promise<PendingJob> {
     const { timeoutSeconds = Infinity, onProgress, ...call } = options;
-    check(timeoutSeconds >= 0, "timeoutSeconds is 0 or more");
-    const longest = onProgress === undefined ? LONG_POLL_SECONDS : TOLD_SECONDS;
+    check(timeoutSeconds >= 0, "timeoutSeconds must be 0 or more");
+    const longest = onProgress === undefined ? LONG_POLL_SECONDS : PROGRESS_SECONDS;
     const deadline = performance.now() + 1000 * timeoutSeconds;
     for (;;) {
       const left = Math.max(0, (deadline - performance.now()) / 1000);
       const job = await this.getJob(job_id, { ...call, waitSeconds: Math.floor(Math.min(left, longest)) });
       onProgress?.(job);
-      if (OVER.includes(job.state)) return job;
+      if (FINAL_STATES.includes(job.state)) return job;
       if (left === 0) throw new JobTimeout(job, timeoutSeconds);
       await new Promise((resolve) => setTimeout(resolve, Math.min(1000 * left, PAUSE_MILLISECONDS)));
     }
   }
 
-  /** What was posted stays, the rest of the reservation is released. */
+  /** Cancel a job. Spent budget is not refunded; the rest of the reservation is released. */
   async cancelJob(job_id: string, options?: WriteOptions): Promise<PendingJob> {
-    const given = { path: { job_id } };
-    return this.#pending(await this.#calls.once<wire.CancelJobData, wire.CancelJobResponse>("/v1/jobs/{job_id}/cancel", given, options));
+    const parameters = { path: { job_id } };
+    return this.#pending(await this.#calls.sendOnce<wire.CancelJobData, wire.CancelJobResponse>("/v1/jobs/{job_id}/cancel", parameters, options));
   }
 
   // ---- results ----
 
-  /** What a job that succeeded released. */
+  /** Return the result of a succeeded job. */
   getResult(job_id: string, options?: CallOptions): Promise<wire.Result> {
     return this.#calls.get<wire.GetResultData, wire.GetResultResponse>("/v1/jobs/{job_id}/result", { path: { job_id } }, options);
   }
 
-  /** The labels of a result's cells. */
+  /** Return the cluster labels of the map cells of a result. */
   getLabels(job_id: string, options?: CallOptions): Promise<wire.Labels> {
     return this.#calls.get<wire.GetLabelsData, wire.Labels>("/v1/jobs/{job_id}/labels", { path: { job_id } }, options);
   }
 
-  /** Labels of the reports behind a result, where its dataset keeps reports; they say little. */
+  /** List cluster labels of the reports of a result, if its dataset keeps reports. A label of one report is uncertain. */
   listReportLabels(job_id: string, options?: CallOptions): AsyncGenerator<wire.ReportLabel, void, void> {
-    const given = { path: { job_id }, query: { of: "reports" } } as const;
-    return this.#calls.items<wire.GetLabelsData, wire.ReportLabel>("/v1/jobs/{job_id}/labels", given, options);
+    const parameters = { path: { job_id }, query: { of: "reports" } } as const;
+    return this.#calls.items<wire.GetLabelsData, wire.ReportLabel>("/v1/jobs/{job_id}/labels", parameters, options);
   }
 
-  /** The result as an SVG picture. */
+  /** Return a plot of the result as SVG text. */
   getPlot(job_id: string, options?: CallOptions): Promise<string> {
     const more = { accept: "image/svg+xml" };
     return this.#calls.get<wire.GetPlotData, string>("/v1/jobs/{job_id}/plot.svg", { path: { job_id } }, options, more);
   }
 
-  /** The result as a PNG picture, 1200 pixels wide. */
+  /** Return a plot of the result as a PNG image, 1200 pixels wide. */
   getPlotPng(job_id: string, options?: CallOptions): Promise<Uint8Array> {
     const more = { accept: "image/png" };
     return this.#calls.get<wire.GetPlotPngData, Uint8Array>("/v1/jobs/{job_id}/plot.png", { path: { job_id } }, options, more);
   }
 
-  /** Label points with a job's model; the service stores none of them, but is shown them. */
+  /** Assign clusters to points with the model of a job. The service receives the points but does not store them. */
   assignPoints(job_id: string, body: wire.Points, options?: CallOptions): Promise<wire.PointLabels> {
-    const given = { path: { job_id }, body };
-    return this.#calls.send<wire.AssignPointsData, wire.AssignPointsResponse>("POST", "/v1/jobs/{job_id}/assign", given, options);
+    const parameters = { path: { job_id }, body };
+    return this.#calls.send<wire.AssignPointsData, wire.AssignPointsResponse>("POST", "/v1/jobs/{job_id}/assign", parameters, options);
   }
 
   // ---- keys ----
 
   /**
-   * Make a key; its secret is in the answer, and nowhere else ever again.
+   * Create a key. Only this response contains its secret.
    *
-   * Where that one answer was lost, the key nobody can use is revoked, and another made.
+   * If the response is lost, the method revokes the key without a known secret and creates another one.
    */
   async createKey(body: wire.NewKey, options: CallOptions = {}): Promise<wire.NewKeySecret> {
     for (;;) {
-      const made = await this.#calls.once<wire.CreateKeyData, wire.CreateKeyResponse>("/v1/keys", { body }, options);
-      if (made.secret !== null) return made;
-      await this.revokeKey(made.id, options);
+      const created = await this.#calls.sendOnce<wire.CreateKeyData, wire.CreateKeyResponse>("/v1/keys", { body }, options);
+      if (created.secret !== null) return created;
+      await this.revokeKey(created.id, options);
     }
   }
 
-  /** Make a key in place of another, which works on for `overlap_seconds`. */
+  /** Replace a key by a new one. The old key stays valid for `overlap_seconds`. */
   async rotateKey(key_id: string, body: wire.KeyRotation, options: CallOptions = {}): Promise<wire.NewKeySecret> {
-    let made = await this.#rotated(key_id, body, options);
-    while (made.secret === null) made = await this.#rotated(made.id, { ...body, overlap_seconds: 0 }, options); // that answer was lost
-    return made;
+    let created = await this.#rotateOnce(key_id, body, options);
+    while (created.secret === null) { // the response with the secret was lost
+      created = await this.#rotateOnce(created.id, { ...body, overlap_seconds: 0 }, options);
+    }
+    return created;
   }
 
-  #rotated(key_id: string, body: wire.KeyRotation, options: CallOptions): Promise<wire.NewKeySecret> {
-    return this.#calls.once<wire.RotateKeyData, wire.RotateKeyResponse>("/v1/keys/{key_id}/rotate", { path: { key_id }, body }, options);
+  #rotateOnce(key_id: string, body: wire.KeyRotation, options: CallOptions): Promise<wire.NewKeySecret> {
+    return this.#calls.sendOnce<wire.RotateKeyData, wire.RotateKeyResponse>("/v1/keys/{key_id}/rotate", { path: { key_id }, body }, options);
   }
 
-  /** Every key of the tenant, without secrets. */
+  /** List all keys of the tenant, without secrets. */
   listKeys(options?: CallOptions): AsyncGenerator<wire.Key, void, void> {
     return this.#calls.items<wire.ListKeysData, wire.Key>("/v1/keys", {}, options);
   }
 
-  /** End a key at once. */
+  /** Revoke a key immediately. */
   revokeKey(key_id: string, options?: CallOptions): Promise<void> {
     return this.#calls.send<wire.RevokeKeyData, void>("DELETE", "/v1/keys/{key_id}", { path: { key_id } }, options);
   }
 
-  // ---- what surrounds them ----
+  // ---- limits and audit trail ----
 
-  /** What the tenant may have at once, and has. */
+  /** Return the limits of the tenant and their current use. */
   getLimits(options?: CallOptions): Promise<wire.Limits> {
     return this.#calls.get<wire.GetLimitsData, wire.GetLimitsResponse>("/v1/limits", {}, options);
   }
 
-  /** Who did which act of administration, in order. */
+  /** List the events of the audit trail, oldest first. */
   listAuditEvents(options: CallOptions & { readonly query?: AuditQuery } = {}): AsyncGenerator<wire.AuditEvent, void, void> {
     return this.#calls.items<wire.ListAuditEventsData, wire.AuditEvent>("/v1/audit", { query: options.query ?? {} }, options);
   }
 
   // ---- webhooks ----
 
-  /** Have an address told what happens; the secret that signs it is in the answer, and nowhere else ever again. */
+  /** Create a webhook. Only this response contains the secret that signs its deliveries. */
   async createWebhook(body: wire.NewWebhook, options: CallOptions = {}): Promise<wire.NewWebhookSecret> {
     for (;;) {
-      const made = await this.#calls.once<wire.CreateWebhookData, wire.CreateWebhookResponse>("/v1/webhooks", { body }, options);
-      if (made.secret !== null) return made;
-      await this.deleteWebhook(made.id, options);
+      const created = await this.#calls.sendOnce<wire.CreateWebhookData, wire.CreateWebhookResponse>("/v1/webhooks", { body }, options);
+      if (created.secret !== null) return created;
+      await this.deleteWebhook(created.id, options);
     }
   }
 
+  /** List all webhooks of the tenant. */
   listWebhooks(options?: CallOptions): AsyncGenerator<wire.Webhook, void, void> {
     return this.#calls.items<wire.ListWebhooksData, wire.Webhook>("/v1/webhooks", {}, options);
   }
 
+  /** Return a webhook. */
   getWebhook(webhook_id: string, options?: CallOptions): Promise<wire.Webhook> {
     return this.#calls.get<wire.GetWebhookData, wire.GetWebhookResponse>("/v1/webhooks/{webhook_id}", { path: { webhook_id } }, options);
   }
 
+  /** Change the given fields of a webhook. */
   updateWebhook(webhook_id: string, body: wire.WebhookChange, options?: CallOptions): Promise<wire.Webhook> {
-    const given = { path: { webhook_id }, body };
-    return this.#calls.send<wire.UpdateWebhookData, wire.UpdateWebhookResponse>("PATCH", "/v1/webhooks/{webhook_id}", given, options);
+    const parameters = { path: { webhook_id }, body };
+    return this.#calls.send<wire.UpdateWebhookData, wire.UpdateWebhookResponse>("PATCH", "/v1/webhooks/{webhook_id}", parameters, options);
   }
 
+  /** Delete a webhook. */
   deleteWebhook(webhook_id: string, options?: CallOptions): Promise<void> {
     return this.#calls.send<wire.DeleteWebhookData, void>("DELETE", "/v1/webhooks/{webhook_id}", { path: { webhook_id } }, options);
   }
 
-  /** A new secret, in the answer alone; the old one signs beside it for a while. */
+  /** Create a new signing secret. Only this response contains it. The old secret also signs deliveries during the overlap. */
   async rotateWebhookSecret(webhook_id: string, body: wire.Rotation, options: CallOptions = {}): Promise<wire.NewWebhookSecret> {
-    const [url, given] = ["/v1/webhooks/{webhook_id}/rotate", { path: { webhook_id }, body }] as const;
+    const [url, parameters] = ["/v1/webhooks/{webhook_id}/rotate", { path: { webhook_id }, body }] as const;
     for (;;) {
-      const made = await this.#calls.once<wire.RotateWebhookSecretData, wire.RotateWebhookSecretResponse>(url, given, options);
-      if (made.secret !== null) return made;
+      const created = await this.#calls.sendOnce<wire.RotateWebhookSecretData, wire.RotateWebhookSecretResponse>(url, parameters, options);
+      if (created.secret !== null) return created;
     }
   }
 
-  /** Send it a test. */
+  /** Send a test event to a webhook. */
   testWebhook(webhook_id: string, options?: WriteOptions): Promise<wire.Delivery> {
     const url = "/v1/webhooks/{webhook_id}/test";
-    return this.#calls.once<wire.TestWebhookData, wire.TestWebhookResponse>(url, { path: { webhook_id } }, options);
+    return this.#calls.sendOnce<wire.TestWebhookData, wire.TestWebhookResponse>(url, { path: { webhook_id } }, options);
   }
 
-  /** What was sent or is to be sent. */
+  /** List the deliveries of a webhook, optionally of one state. */
   listWebhookDeliveries(
     webhook_id: string,
     options: CallOptions & { readonly state?: wire.Delivery["state"] } = {},
   ): AsyncGenerator<wire.Delivery, void, void> {
-    const given = { path: { webhook_id }, ...(options.state === undefined ? {} : { query: { state: options.state } }) };
-    return this.#calls.items<wire.ListWebhookDeliveriesData, wire.Delivery>("/v1/webhooks/{webhook_id}/deliveries", given, options);
+    const parameters = { path: { webhook_id }, ...(options.state === undefined ? {} : { query: { state: options.state } }) };
+    return this.#calls.items<wire.ListWebhookDeliveriesData, wire.Delivery>("/v1/webhooks/{webhook_id}/deliveries", parameters, options);
   }
 
+  /** Return a delivery. */
   getWebhookDelivery(webhook_id: string, delivery_id: string, options?: CallOptions): Promise<wire.Delivery> {
     const url = "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}";
     return this.#calls.get<wire.GetWebhookDeliveryData, wire.GetWebhookDeliveryResponse>(url, { path: { webhook_id, delivery_id } }, options);
   }
 
-  /** Send a delivery again. */
+  /** Repeat a delivery. */
   redeliverWebhook(webhook_id: string, delivery_id: string, options?: WriteOptions): Promise<wire.Delivery> {
     const url = "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver";
-    return this.#calls.once<wire.RedeliverWebhookData, wire.RedeliverWebhookResponse>(url, { path: { webhook_id, delivery_id } }, options);
+    return this.#calls.sendOnce<wire.RedeliverWebhookData, wire.RedeliverWebhookResponse>(url, { path: { webhook_id, delivery_id } }, options);
   }
 
   #pending(job: wire.Job): PendingJob {
     const wait = (options?: WaitOptions): Promise<PendingJob> => this.waitForJob(job.id, options);
-    return Object.defineProperty({ ...job }, "wait", { value: wait }) as PendingJob; // not enumerable: a job is plain JSON
+    return Object.defineProperty({ ...job }, "wait", { value: wait }) as PendingJob; // not enumerable, so that the job serialises as plain JSON
   }
 }
 
-/** Which acts; all of them by default. */
+/** Filter of the audit trail. Empty by default, which selects all events. */
 export type AuditQuery = Pick<NonNullable<wire.ListAuditEventsData["query"]>, "dataset_id" | "act" | "actor">;
 
-/** JSON as it is; other bytes in its place. */
-function sent<J>(given: J | Content<string>): { body: J; more: { content?: Content<string> } } {
+/** Separate a JSON body from content of another media type. */
+function splitContent<J>(given: J | Content<string>): { body: J; more: { content?: Content<string> } } {
   if (typeof given === "object" && given !== null && "bytes" in given) return { body: undefined as J, more: { content: given } };
   return { body: given as J, more: {} };
 }

@@ -1,18 +1,18 @@
-/**
- * Coins and choices of exact probability, made of integers alone.
- *
- * The coin of probability exp(-a/b) is that of Canonne, Kamath and Steinke 2020 ("The discrete
- * Gaussian for differential privacy", algorithm 1).
- */
+/** Random choices with exact probabilities, computed with integers only. */
 
-import { below, type Entropy } from "./entropy.js";
+import { drawBelow, type Entropy } from "./entropy.js";
 
-/** Uniform in 0 .. bound-1; where there is one choice no word is drawn. */
+/** Draw uniformly from 0 .. bound-1. Draws no word if `bound` is 1. */
 export function pick(entropy: Entropy, bound: number): number {
-  return bound === 1 ? 0 : below(entropy, bound);
+  return bound === 1 ? 0 : drawBelow(entropy, bound);
 }
 
-/** A coin of probability exp(-a/b), 0 <= a <= b: the k-th coin of a/(k b) is one of a/b and one of 1/k. */
+/**
+ * Return true with probability exp(-a/b), for 0 <= a <= b.
+ *
+ * Source: Canonne, Kamath and Steinke 2020, "The Discrete Gaussian for Differential Privacy", algorithm 1. A coin with
+ * probability a/(k b) is drawn as one with probability a/b and one with probability 1/k.
+ */
 export function bernoulliExp(a: number, b: number, entropy: Entropy): boolean {
   let k = 1;
   while (pick(entropy, b) < a && pick(entropy, k) === 0) k += 1;

@@ -1,175 +1,211 @@
 /**
- * A device: answers the rounds its user's cap allows, each once, and resends the same bytes.
+ * A device that answers each open round at most once, within the user's cap.
  *
- *     fetch ──► own draw in [lo, hi)? ──► within the cap? ──► encode, perturb ──► remember ──► send
- *                                                                                (on disk)
+ *     fetch ──► draw in [lo, hi)? ──► within the cap? ──► encode, perturb ──► store ──► send
  *
- * Nothing the service says is taken on trust: the cost of a round is computed here from its
- * published thresholds, what was spent is what this device remembers to have answered, and a
- * round that was answered is never perturbed again, whatever the record is by then.
+ * The device does not trust the service. It computes the cost of a round from the published thresholds. It computes the
+ * spent epsilon from its own memory. It never perturbs a record twice for one round, even if the record has changed, but
+ * resends the stored bytes until the service settles them with a receipt or a final problem.
  */
 
 import { formatEpsilon, parseEpsilon } from "./accounting.js";
-import { check, isObject, littleEndian } from "./checks.js";
-import { SystemEntropy, type Entropy } from "./entropy.js";
+import { check, encodeLittleEndian, isObject } from "./checks.js";
+import { drawWord, SystemEntropy, type Entropy } from "./entropy.js";
 import { ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError } from "./errors.js";
-import { Http, retryAfterSeconds, unexpected, type HttpOptions } from "./http.js";
-import { freshDraw, perturb, readRoundSpec, type Feature, type PersonRecord, type RoundSpec } from "./specs.js";
-import { spentNano, type Memo, type MemoState, type Memory, type Store } from "./store.js";
+import { Http, readRetryAfter, unexpectedResponse, type HttpOptions, type RequestOptions } from "./http.js";
+import { checkReceipt, findSettledState } from "./receipts.js";
+import { perturb, readRoundSpec, scale, type Feature, type PersonRecord, type RoundSpec } from "./specs.js";
+import { sumSpentNano, type Memo, type MemoState, type Memory, type Store } from "./store.js";
 
-const MAX_OPEN_ROUNDS = 64;
-const DEFAULT_LOOK_AGAIN_SECONDS = 60;
-const ID = /^(?!__proto__$)[A-Za-z0-9_-]{1,64}$/; // goes into paths and names properties, and comes from the service
+export const MAX_OPEN_ROUNDS = 64;
+export const DEFAULT_RETRY_AFTER_SECONDS = 60;
+const ID = /^(?!__proto__$)[A-Za-z0-9_-]{1,64}$/; // ids from the service become URL paths and property names
 
 /**
- * What became of a round: the service acknowledged the report just now; it did in an earlier
- * call; the round asks other devices; it closed before the report came (it was charged); this
- * device or the service refused. Of a call also: the dataset asks nothing now.
+ * Outcome of a round on this device, or of a call of `report`:
+ *
+ * - `sent`: the service acknowledged the report in this call;
+ * - `already_answered`: the device answered the round in an earlier call;
+ * - `not_selected`: the participation draw of the device is outside the round's interval;
+ * - `too_late`: the round closed before the report arrived; its cost counts as spent;
+ * - `refused`: no receipt arrived, and the error has the reason; `pending` lists the report if it is kept;
+ * - `no_open_round`: the dataset has no open round (only for a call).
  */
-export type Outcome = "sent" | "already_answered" | "not_drawn" | "too_late" | "refused" | "no_open_round";
+export type Outcome = "sent" | "already_answered" | "not_selected" | "too_late" | "refused" | "no_open_round";
 
-/** One open round, and what became of it; `epsilon` is what it cost this device, 0 where it was not answered. */
-export interface Answered {
+/** The outcome of one round. `epsilon` is the cost for this device, or 0 if the device sent no report. */
+export interface RoundOutcome {
   readonly roundId: string;
   readonly outcome: Outcome;
   readonly epsilon: number;
+  /** The reason, if the outcome is `refused`. */
   readonly error?: SfumatoError;
 }
 
-/** What one call of `Device.report` did. */
+/** The outcome of one call of `Device.report`. */
 export interface Receipt {
-  /** The first of sent, too_late, already_answered, not_drawn that some round had; no_open_round where none was open. */
+  /** First of `sent`, `too_late`, `already_answered`, `not_selected` that a round has, or `no_open_round`. */
   readonly outcome: Outcome;
-  /** Every open round, in the order the service lists them, then the reports to earlier rounds that were resent. */
-  readonly rounds: readonly Answered[];
-  /** When to look again, where no round is open. */
+  /** All open rounds in the order of the service, then earlier rounds whose pending reports were resent. */
+  readonly rounds: readonly RoundOutcome[];
+  /** Seconds until the next call is useful, if no round is open. */
   readonly retryAfterSeconds?: number;
 }
 
+/** Options of a device. */
 export interface DeviceOptions extends HttpOptions {
-  /** Where the service is, without `/v1`. */
+  /** URL of the service without `/v1`. */
   readonly url: string;
-  /** A key with the scope `device`. */
+  /** API key with the scope `device`. */
   readonly key: string;
+  /** Dataset that receives the reports. */
   readonly datasetId: string;
-  /** The user's own: the most epsilon this device ever spends on this dataset, in [1e-6, 32], at most nine decimals. */
+  /** Largest epsilon that this device spends on the dataset, set by the user, in [1e-6, 32] with at most nine decimals. */
   readonly cap: number | string;
-  /** Where the device remembers. */
+  /** Storage for the memory of the device. */
   readonly store: Store;
-  /** What the app was built for; a round with any other features or bounds is refused. */
+  /** Features that the app expects. The device refuses a round with other features or bounds. */
   readonly features?: readonly Feature[];
-  /** Every coin the device tosses. */
+  /** Source of randomness; `SystemEntropy` by default. Replace it in tests only. */
   readonly entropy?: Entropy;
 }
 
-interface OpenRound {
+/** An open round as the service lists it. */
+export interface OpenRound {
   readonly roundId: string;
   readonly collectionId: string;
-  readonly epsilon: unknown; // as the service declares it
+  readonly epsilon: unknown; // cost declared by the service, not validated yet
   readonly spec: unknown;
   readonly specHash: string;
 }
 
-/** One person's device, for one dataset. */
+/** The open rounds of a dataset. */
+export interface OpenRounds {
+  readonly rounds: readonly OpenRound[];
+  readonly retryAfterSeconds: number;
+}
+
+/** A perturbed report in the form in which the memory stores it. */
+export type Payload = Pick<Memo, "reportId" | "slot" | "value">;
+
+/** The request that sends a stored report. */
+export interface ReportRequest {
+  readonly path: string;
+  readonly options: RequestOptions;
+}
+
+/** The device of one person for one dataset. */
 export class Device {
   readonly #capNano: bigint;
-  readonly #datasetId: string;
-  readonly #store: Store;
+  protected readonly datasetId: string;
+  protected readonly store: Store;
   readonly #features: string | undefined;
-  readonly #entropy: Entropy;
-  readonly #http: Http;
+  protected readonly entropy: Entropy;
+  protected readonly http: Http;
   #etag: string | null = null;
-  #open: readonly OpenRound[] = [];
-  #lookAgainSeconds = DEFAULT_LOOK_AGAIN_SECONDS;
+  #open: OpenRounds = { rounds: [], retryAfterSeconds: DEFAULT_RETRY_AFTER_SECONDS };
 
-  /** @throws InvalidSpec The cap is no epsilon, or the dataset's id is none. */
+  /** @throws InvalidSpec The cap or the dataset id is invalid. */
   constructor(options: DeviceOptions) {
     this.#capNano = parseEpsilon(options.cap);
-    this.#datasetId = checkedId(options.datasetId);
-    this.#store = options.store;
-    this.#features = options.features && featuresText(options.features);
-    this.#entropy = options.entropy ?? new SystemEntropy();
-    this.#http = new Http(options.url, options.key, options);
+    this.datasetId = readId(options.datasetId);
+    this.store = options.store;
+    this.#features = options.features && serialiseFeatures(options.features);
+    this.entropy = options.entropy ?? new SystemEntropy();
+    this.http = new Http(options.url, options.key, options);
   }
 
   /**
-   * Answer every open round that asks this device, and resend what is pending.
+   * Answer all open rounds that select this device, and resend pending reports.
    *
-   * Rejects with CapExceeded, RoundRefused, InvalidSpec, InvalidPoint or ApiProblem where every
-   * open round that was left was refused for such a reason (the first is given) and no report
-   * arrived; where one did, the reasons stand in the receipt. With StoreUnusable where the device
-   * cannot remember, so it does not answer. With Unreachable where the service does not answer;
-   * what was perturbed already is kept, and sent by the next call.
+   * If at least one report arrives, errors of other rounds are part of the receipt. If no report arrives, the method
+   * rejects with the first error.
    *
-   * @param record One value for each feature, in the features' units: clipped to the public
-   *   bounds, perturbed, and kept nowhere.
+   * @param record One value per feature, in the units of the features. The device clips the values to the bounds, perturbs
+   *   the record and does not store it.
+   * @throws CapExceeded, RoundRefused, InvalidSpec, InvalidPoint or ApiProblem No report arrived; this is the first error.
+   * @throws StoreUnusable The device memory cannot be used, so no report was sent.
+   * @throws Unreachable The service does not respond. Perturbed reports stay pending, and the next call sends them.
    */
   async report(record: PersonRecord): Promise<Receipt> {
-    const rounds = await this.#fetch();
-    const { decided, waiting } = await this.#store.change(this.#datasetId, (memory) => {
-      const made = new Map(rounds.map((asked) => [asked.roundId, this.#decide(memory, asked, record)]));
-      return { decided: made, waiting: pending(memory).filter((memo) => made.get(memo.roundId)?.outcome !== "refused") };
+    const { rounds, retryAfterSeconds } = await this.fetchRounds();
+    const prepare = await this.prepareReports(rounds, record);
+    const { decided, waiting } = await this.store.change(this.datasetId, (memory) => {
+      const outcomes = new Map(rounds.map((round) => [round.roundId, this.#decide(memory, round, record, prepare)]));
+      return { decided: outcomes, waiting: findPending(memory).filter((memo) => outcomes.get(memo.roundId)?.outcome !== "refused") };
     });
     for (const memo of waiting) decided.set(memo.roundId, await this.#send(memo));
-    const answered = [...decided.values()];
-    const outcome = outcomeOf(answered, rounds.length > 0);
-    const wait = rounds.length > 0 ? {} : { retryAfterSeconds: this.#lookAgainSeconds };
-    return { outcome, rounds: answered, ...wait };
+    const outcomes = [...decided.values()];
+    const outcome = selectOutcome(outcomes, rounds.length > 0);
+    const wait = rounds.length > 0 ? {} : { retryAfterSeconds };
+    return { outcome, rounds: outcomes, ...wait };
   }
 
-  /** The rounds answered here whose reports the service has not acknowledged yet. */
+  /** Return the ids of rounds with reports that the service has not acknowledged yet. */
   async pending(): Promise<string[]> {
-    return pending(await this.#store.read(this.#datasetId)).map((memo) => memo.roundId);
+    return findPending(await this.store.read(this.datasetId)).map((memo) => memo.roundId);
   }
 
-  /** Resend what is pending, and only that; rejects with Unreachable, StoreUnusable or ApiProblem. */
-  async flush(): Promise<readonly Answered[]> {
-    const sent: Answered[] = [];
-    for (const memo of pending(await this.#store.read(this.#datasetId))) sent.push(await this.#send(memo));
-    const failed = sent.find((answered) => answered.error);
+  /**
+   * Resend pending reports without answering new rounds.
+   *
+   * @throws ApiProblem, Unreachable or StoreUnusable A report was not sent.
+   */
+  async flush(): Promise<readonly RoundOutcome[]> {
+    const sent: RoundOutcome[] = [];
+    for (const memo of findPending(await this.store.read(this.datasetId))) sent.push(await this.#send(memo));
+    const failed = sent.find((outcome) => outcome.error);
     if (failed?.error) throw failed.error;
     return sent;
   }
 
-  /** The epsilon this device has answered for so far in this dataset. */
+  /** Return the epsilon that this device has spent on the dataset. */
   async spent(): Promise<number> {
-    return toNumber(spentNano(await this.#store.read(this.#datasetId)));
+    return toNumber(sumSpentNano(await this.store.read(this.datasetId)));
   }
 
-  // ---- what the service asks ----
+  // ---- open rounds of the service ----
 
-  async #fetch(): Promise<readonly OpenRound[]> {
+  /** Fetch the open rounds. */
+  protected async fetchRounds(): Promise<OpenRounds> {
     const headers: Record<string, string> = this.#etag === null ? {} : { "If-None-Match": this.#etag };
-    const answer = await this.#http.request("GET", `datasets/${this.#datasetId}/round`, { headers });
-    if (answer.status !== 304) {
-      this.#open = await openRounds(answer.body, answer.status);
-      this.#etag = answer.headers.get("ETag");
-      this.#lookAgainSeconds = retryAfterSeconds(answer.headers) ?? DEFAULT_LOOK_AGAIN_SECONDS;
+    const response = await this.http.request("GET", `datasets/${this.datasetId}/round`, { headers });
+    if (response.status !== 304) {
+      if (!isObject(response.body)) throw unexpectedResponse(response.status, "the response is not a JSON object");
+      const listed = response.body["rounds"];
+      if (Array.isArray(listed) && listed.some((round) => isObject(round) && "hpke_public_key" in round)) {
+        throw new RoundRefused("this dataset is shuffled: its shuffler takes sealed reports, and the service takes none");
+      }
+      const rounds = await readOpenRounds(listed);
+      this.#open = { rounds, retryAfterSeconds: readRetryAfter(response.headers) ?? DEFAULT_RETRY_AFTER_SECONDS };
+      this.#etag = response.headers.get("ETag");
     }
     return this.#open;
   }
 
-  // ---- what the device decides; only here is anything drawn ----
+  // ---- decisions of the device, with all its random choices ----
 
-  #decide(memory: Memory, asked: OpenRound, record: PersonRecord): Answered {
-    const { roundId, collectionId } = asked;
+  /** Decide whether to answer a round, and add the perturbed report to the memory. */
+  #decide(memory: Memory, round: OpenRound, record: PersonRecord, prepare: (round: OpenRound, spec: RoundSpec) => Payload): RoundOutcome {
+    const { roundId, collectionId } = round;
     try {
-      const spec = readRoundSpec(asked.spec);
-      const memo = own(memory.memos, roundId);
+      const spec = readRoundSpec(round.spec);
+      const memo = getOwn(memory.memos, roundId);
       if (memo !== undefined) {
-        if (memo.collectionId !== collectionId || memo.specHash !== asked.specHash) {
-          throw new RoundRefused(`${roundId} is no longer the round this device answered`);
+        if (memo.collectionId !== collectionId || memo.specHash !== round.specHash) {
+          throw new RoundRefused(`round ${roundId} has changed since this device answered it`);
         }
         return { roundId, outcome: "already_answered", epsilon: toNumber(BigInt(memo.epsilonNano)) };
       }
-      const epsilonNano = this.#cost(asked, spec);
-      const kept = own(memory.draws, collectionId) ?? freshDraw(this.#entropy).toString();
-      memory.draws[collectionId] = kept;
-      const draw = BigInt(kept);
-      if (draw < spec.draw.lo || draw >= spec.draw.hi) return { roundId, outcome: "not_drawn", epsilon: 0 };
-      const spent = spentNano(memory);
+      const epsilonNano = this.computeCost(round, spec);
+      scale(spec.features, record); // before the draw: an invalid record changes nothing
+      const draw = BigInt(getOwn(memory.draws, collectionId) ?? drawWord(this.entropy));
+      memory.draws[collectionId] = draw.toString();
+      if (draw < spec.participation.lo || draw >= spec.participation.hi) return { roundId, outcome: "not_selected", epsilon: 0 };
+      const spent = sumSpentNano(memory);
       if (spent + epsilonNano > this.#capNano) throw new CapExceeded(epsilonNano, spent, this.#capNano);
-      memory.memos[roundId] = this.#perturbed(asked, spec, epsilonNano, record);
+      const payload = prepare(round, spec);
+      memory.memos[roundId] = { roundId, collectionId, epsilonNano: epsilonNano.toString(), specHash: round.specHash, state: "pending", ...payload };
       return { roundId, outcome: "already_answered", epsilon: toNumber(epsilonNano) };
     } catch (error) {
       if (!(error instanceof SfumatoError)) throw error;
@@ -177,137 +213,137 @@ export class Device {
     }
   }
 
-  /** What the round really costs; throws where it is not what it says or the app expects. */
-  #cost(asked: OpenRound, spec: RoundSpec): bigint {
-    if (this.#features !== undefined && featuresText(spec.features) !== this.#features) {
-      throw new RoundRefused(`${asked.roundId} asks for other features than this app was built for`);
+  /** Compute the cost of a round in nano-epsilon. Throw RoundRefused for a false cost or unexpected features. */
+  protected computeCost(round: OpenRound, spec: RoundSpec): bigint {
+    if (this.#features !== undefined && serialiseFeatures(spec.features) !== this.#features) {
+      throw new RoundRefused(`round ${round.roundId} has other features than this app expects`);
     }
-    check(typeof asked.epsilon === "number", "a round's epsilon is a number");
-    const declaredNano = parseEpsilon(asked.epsilon);
+    check(typeof round.epsilon === "number", "the epsilon of a round must be a number");
+    const declaredNano = parseEpsilon(round.epsilon);
     const epsilonNano = spec.mechanism.epsilonNano;
     if (declaredNano < epsilonNano) {
-      const [declared, real] = [formatEpsilon(declaredNano), formatEpsilon(epsilonNano)];
-      throw new RoundRefused(`${asked.roundId} declares epsilon ${declared} and costs ${real}`);
+      const [declared, actual] = [formatEpsilon(declaredNano), formatEpsilon(epsilonNano)];
+      throw new RoundRefused(`round ${round.roundId} declares epsilon ${declared} but costs ${actual}`);
     }
     return epsilonNano;
   }
 
-  #perturbed(asked: OpenRound, spec: RoundSpec, epsilonNano: bigint, record: PersonRecord): Memo {
-    const { slot, value } = perturb(spec, record, this.#entropy);
-    return {
-      roundId: asked.roundId,
-      collectionId: asked.collectionId,
-      epsilonNano: epsilonNano.toString(),
-      specHash: asked.specHash,
-      state: "pending",
-      reportId: reportId(this.#entropy),
-      slot,
-      value: base64(value),
+  /**
+   * Prepare the reports that have to wait for something. Return the function that yields the report of a round.
+   *
+   * The memory changes in one transaction, which cannot wait. It calls the function only for reports that it stores.
+   */
+  protected async prepareReports(_rounds: readonly OpenRound[], record: PersonRecord): Promise<(round: OpenRound, spec: RoundSpec) => Payload> {
+    return (_round, spec) => {
+      const { slot, value } = perturb(spec, record, this.entropy);
+      return { reportId: createReportId(this.entropy), slot, value: encodeBase64(value) };
     };
   }
 
-  // ---- what is sent: always the bytes of the memo ----
+  // ---- sending ----
 
-  async #send(memo: Memo): Promise<Answered> {
+  /** Send the stored bytes of a report and store the response of the service. */
+  async #send(memo: Memo): Promise<RoundOutcome> {
     const roundId = memo.roundId;
     const epsilon = toNumber(BigInt(memo.epsilonNano));
-    const body = { report_id: memo.reportId, slot: memo.slot, value: memo.value };
+    const { path, options } = this.createRequest(memo);
     try {
-      await this.#http.request("POST", `rounds/${roundId}/reports`, { body });
+      checkReceipt(await this.http.request("POST", path, options), roundId);
     } catch (error) {
       if (!(error instanceof ApiProblem)) throw error;
-      if (error.code === "round_closed") {
-        await this.#settle(memo, "closed");
-        return { roundId, outcome: "too_late", epsilon };
-      }
-      if (isAboutTheReport(error)) await this.#settle(memo, "refused");
-      return { roundId, outcome: "refused", epsilon, error };
+      const state = findSettledState(error);
+      if (state !== undefined) await this.#settle(memo, state);
+      return state === "closed" ? { roundId, outcome: "too_late", epsilon } : { roundId, outcome: "refused", epsilon, error };
     }
     await this.#settle(memo, "acknowledged");
     return { roundId, outcome: "sent", epsilon };
   }
 
+  /** Create the request that sends the stored bytes of a report. */
+  protected createRequest({ roundId, reportId, slot, value }: Memo): ReportRequest {
+    return { path: `rounds/${roundId}/reports`, options: { body: { report_id: reportId, slot, value } } };
+  }
+
+  /** Store the final state of a report and delete its slot and value. */
   async #settle(memo: Memo, state: MemoState): Promise<void> {
-    await this.#store.change(this.#datasetId, (memory) => {
+    await this.store.change(this.datasetId, (memory) => {
       memory.memos[memo.roundId] = { ...memo, state, slot: null, value: null };
     });
   }
 }
 
-/** A property that was put there, not one that every object has. */
-function own<T>(held: Readonly<Record<string, T>>, name: string): T | undefined {
-  return Object.hasOwn(held, name) ? held[name] : undefined;
+/** Return an own property of an object. Ignore inherited ones, such as `constructor`. */
+function getOwn<T>(object: Readonly<Record<string, T>>, name: string): T | undefined {
+  return Object.hasOwn(object, name) ? object[name] : undefined;
 }
 
-function pending(memory: Memory): Memo[] {
+function findPending(memory: Memory): Memo[] {
   return Object.values(memory.memos).filter((memo) => memo.state === "pending");
 }
 
-/** Whether sending it again can only fail again; not so for a key, a limit or a fault of the service. */
-function isAboutTheReport(problem: ApiProblem): boolean {
-  return problem.status >= 400 && problem.status < 500 && ![401, 403, 408, 429].includes(problem.status);
-}
-
-/** The most telling outcome; throws the first error where no report arrived. */
-function outcomeOf(rounds: readonly Answered[], isOpen: boolean): Outcome {
-  const outcomes = new Set(rounds.map((answered) => answered.outcome));
-  const failed = rounds.find((answered) => answered.error);
+/** Return the outcome of a call. Throw the first error if no report arrived. */
+function selectOutcome(rounds: readonly RoundOutcome[], isOpen: boolean): Outcome {
+  const outcomes = new Set(rounds.map((round) => round.outcome));
+  const failed = rounds.find((round) => round.error);
   if (failed?.error && !outcomes.has("sent") && !outcomes.has("too_late")) throw failed.error;
   if (!isOpen) return "no_open_round";
-  const order: readonly Outcome[] = ["sent", "too_late", "already_answered", "not_drawn"];
+  const order: readonly Outcome[] = ["sent", "too_late", "already_answered", "not_selected"];
   return order.find((outcome) => outcomes.has(outcome)) ?? "refused";
 }
 
-function checkedId(value: unknown): string {
-  check(typeof value === "string" && ID.test(value), "an id is 1 to 64 letters, digits, _ and -");
+/** Validate an id, which becomes part of URL paths. */
+export function readId(value: unknown): string {
+  check(typeof value === "string" && ID.test(value), "an id must have 1 to 64 characters: letters, digits, _ or -");
   return value;
 }
 
-/** Read the list of open rounds. The specs are read one by one, later. */
-async function openRounds(wire: unknown, status: number): Promise<readonly OpenRound[]> {
-  if (!isObject(wire)) throw unexpected(status, "the answer is not a JSON object");
-  const rounds = wire["rounds"];
-  check(Array.isArray(rounds) && rounds.length <= MAX_OPEN_ROUNDS, `open rounds are a list of at most ${MAX_OPEN_ROUNDS}`);
-  const read = await Promise.all(
+/** Validate the list of open rounds. Each spec is validated later, so that one invalid spec does not affect other rounds. */
+export async function readOpenRounds(rounds: unknown): Promise<readonly OpenRound[]> {
+  check(Array.isArray(rounds) && rounds.length <= MAX_OPEN_ROUNDS, `rounds must be a list of at most ${MAX_OPEN_ROUNDS} items`);
+  const open = await Promise.all(
     rounds.map(async (item: unknown): Promise<OpenRound> => {
-      check(isObject(item), "an open round is an object");
-      const [roundId, collectionId] = [checkedId(item["id"]), checkedId(item["collection_id"])];
+      check(isObject(item), "an open round must be an object");
+      const [roundId, collectionId] = [readId(item["id"]), readId(item["collection_id"])];
       const spec = item["spec"];
-      return { roundId, collectionId, epsilon: item["epsilon"], spec, specHash: await digest(canonical(spec)) };
+      return { roundId, collectionId, epsilon: item["epsilon"], spec, specHash: await hashText(toCanonicalJson(spec)) };
     }),
   );
-  check(new Set(read.map((asked) => asked.roundId)).size === read.length, "an open round is listed twice");
-  return read;
+  check(new Set(open.map((round) => round.roundId)).size === open.length, "an open round is listed twice");
+  return open;
 }
 
-/** JSON with sorted keys: the same value gives the same text. */
-function canonical(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
+/** Serialise a value as JSON with sorted keys, so that equal values give the same text. */
+function toCanonicalJson(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map(toCanonicalJson).join(",")}]`;
   if (!isObject(value)) return JSON.stringify(value) ?? "null";
-  const parts = Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`);
+  const parts = Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${toCanonicalJson(value[key])}`);
   return `{${parts.join(",")}}`;
 }
 
-async function digest(text: string): Promise<string> {
-  const subtle = globalThis.crypto?.subtle as SubtleCrypto | undefined; // browsers have it on https and localhost alone
-  if (subtle === undefined) throw new InvalidSpec("crypto.subtle is missing: serve the page over https");
-  return hex(new Uint8Array(await subtle.digest("SHA-256", new TextEncoder().encode(text))));
+/** Return the SHA-256 of a text in hex. */
+async function hashText(text: string): Promise<string> {
+  const subtle = globalThis.crypto?.subtle as SubtleCrypto | undefined; // browsers provide it only on https pages and localhost
+  if (subtle === undefined) throw new InvalidSpec("crypto.subtle is not available; serve the page over https");
+  return encodeHex(new Uint8Array(await subtle.digest("SHA-256", new TextEncoder().encode(text))));
 }
 
-function featuresText(features: readonly Feature[]): string {
-  return canonical(features.map(({ name, lower, upper, unit = "" }) => ({ name, lower, upper, unit })));
+function serialiseFeatures(features: readonly Feature[]): string {
+  return toCanonicalJson(features.map(({ name, lower, upper, unit = "" }) => ({ name, lower, upper, unit })));
 }
 
-function reportId(entropy: Entropy): string {
-  const halves = [freshDraw(entropy), freshDraw(entropy)];
-  return halves.map((half) => hex(littleEndian(Number(half & 0xffffffffn), 4)) + hex(littleEndian(Number(half >> 32n), 4))).join("");
+/** Return a random report id of 32 hex digits. */
+export function createReportId(entropy: Entropy): string {
+  const words = [drawWord(entropy), drawWord(entropy)];
+  const parts = words.flatMap((word) => [Number(word & 0xffffffffn), Number(word >> 32n)]);
+  return parts.map((part) => encodeHex(encodeLittleEndian(part, 4))).join("");
 }
 
-function hex(bytes: Uint8Array): string {
+function encodeHex(bytes: Uint8Array): string {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function base64(bytes: Uint8Array): string {
+/** Encode bytes in base64. */
+export function encodeBase64(bytes: Uint8Array): string {
   return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 }
 

@@ -1,16 +1,15 @@
 /**
- * The only source of randomness on a device: words of the platform's cryptographic generator.
+ * The only source of randomness on a device: the platform's cryptographic generator.
  *
- * Everything random a device does is made of 64-bit words drawn here and compared as
- * integers. The seam is `Entropy`, so that published test vectors can replay words; nothing
- * in this package can be seeded.
+ * All random choices compare 64-bit words as integers. Tests replay the words of published vectors through the `Entropy`
+ * interface. The generator cannot be seeded.
  */
 
 export const WORD_SPAN = 1n << 64n;
 
-const WORDS_AT_ONCE = 65536 / 8; // what one call of getRandomValues gives
+const WORDS_PER_CALL = 65536 / 8; // limit of one getRandomValues call
 
-/** Uniform, independent 64-bit words. */
+/** A source of uniform, independent 64-bit words. */
 export interface Entropy {
   /** Draw `n` words, each uniform in [0, 2^64). */
   words(n: number): BigUint64Array;
@@ -19,31 +18,31 @@ export interface Entropy {
 /** Words from `crypto.getRandomValues`. */
 export class SystemEntropy implements Entropy {
   words(n: number): BigUint64Array {
-    const drawn = new BigUint64Array(n);
-    for (let at = 0; at < n; at += WORDS_AT_ONCE) {
-      crypto.getRandomValues(drawn.subarray(at, at + WORDS_AT_ONCE));
+    const words = new BigUint64Array(n);
+    for (let at = 0; at < n; at += WORDS_PER_CALL) {
+      crypto.getRandomValues(words.subarray(at, at + WORDS_PER_CALL));
     }
-    return drawn;
+    return words;
   }
 }
 
 /** Draw one word. */
-export function word(entropy: Entropy): bigint {
-  const [drawn] = entropy.words(1);
-  if (drawn === undefined) throw new RangeError("the entropy gave no word");
-  return drawn;
+export function drawWord(entropy: Entropy): bigint {
+  const [word] = entropy.words(1);
+  if (word === undefined) throw new RangeError("the entropy source returned no word");
+  return word;
 }
 
 /**
- * Draw uniformly from 0 .. bound-1, exactly: by rejection, without a remainder.
+ * Draw uniformly from 0 .. bound-1 by rejection sampling.
  *
- * The words are cut into `bound` runs of equal length; a word past the last run is drawn again.
+ * Divide the range of words into `bound` runs of equal length. Reject a word beyond the last run and draw another.
  */
-export function below(entropy: Entropy, bound: number): number {
+export function drawBelow(entropy: Entropy, bound: number): number {
   const runs = BigInt(bound);
   const run = WORD_SPAN / runs;
   for (;;) {
-    const choice = word(entropy) / run;
+    const choice = drawWord(entropy) / run;
     if (choice < runs) return Number(choice);
   }
 }

@@ -1,23 +1,24 @@
 /**
- * What goes wrong on purpose, one tree.
+ * The errors of this package.
  *
  *     SfumatoError
- *     ├── InvalidSpec      a round, mechanism, encoding or parameter that cannot be
- *     ├── InvalidPoint     a record that does not fit the declared features
- *     ├── CapExceeded      a round that would cost more than the user allows
- *     ├── RoundRefused     a round that says less than it costs, or is no longer what it was
- *     ├── StoreUnusable    a device's memory that cannot be trusted
- *     ├── ApiProblem       the service answered with a problem (RFC 9457)
- *     ├── JobTimeout       a job is not over in the time it was given
- *     └── Unreachable      the service could not be reached within the retries
+ *     ├── InvalidSpec      an invalid round spec, mechanism, encoding or parameter
+ *     ├── InvalidPoint     a record that does not match the features
+ *     ├── CapExceeded      a round that would exceed the user's cap
+ *     ├── RoundRefused     a round with a false cost, unexpected features or a changed spec
+ *     ├── StoreUnusable    a device store that cannot be read, written or locked
+ *     ├── ApiProblem       a problem document of the service (RFC 9457)
+ *     ├── JobTimeout       a job that has not ended in time
+ *     └── Unreachable      no response from the service within the retry time
  *
- * No message holds a record's value.
+ * No message contains a value of a record.
  */
 
 import type { Job, Problem } from "./generated/types.gen.js";
 
-/** Base of every error this package throws on purpose. */
+/** The base class of all errors of this package. */
 export class SfumatoError extends Error {
+  /** Machine-readable error code, shared with the service and the other SDKs. */
   readonly code: string = "error";
 
   constructor(message: string) {
@@ -26,53 +27,53 @@ export class SfumatoError extends Error {
   }
 }
 
-/** A round spec, mechanism, encoding or parameter that cannot be. */
+/** An invalid round spec, mechanism, encoding or parameter. */
 export class InvalidSpec extends SfumatoError {
   override readonly code = "validation_failed";
 }
 
-/** A record with the wrong number of features or a value that is not finite; names the feature, never the value. */
+/** A record with the wrong features or with a value that is not finite. The message contains feature names, never values. */
 export class InvalidPoint extends SfumatoError {
   override readonly code = "point_invalid";
 }
 
-/** Answering would cost the user more than the cap they set on this device. Amounts are nano-epsilon. */
+/** A round that would exceed the user's cap on this device. Amounts are in nano-epsilon. */
 export class CapExceeded extends SfumatoError {
   override readonly code = "cap_exceeded";
 
   constructor(
-    readonly askedNano: bigint,
+    readonly costNano: bigint,
     readonly spentNano: bigint,
     readonly capNano: bigint,
   ) {
-    super(`this round costs ${shown(askedNano)}, ${shown(spentNano)} of the cap of ${shown(capNano)} is spent: nothing was sent`);
+    super(`the round costs epsilon ${toDecimal(costNano)}, but ${toDecimal(spentNano)} of the cap of ${toDecimal(capNano)} is spent; no report was sent`);
   }
 }
 
-function shown(nano: bigint): string {
+function toDecimal(nano: bigint): string {
   return String(Number(nano) / 1e9);
 }
 
-/** A round this device does not answer: it says less than it costs, or has changed since. */
+/** A round that declares less than it costs, has features that the app does not expect, or changed after it was answered. */
 export class RoundRefused extends SfumatoError {
   override readonly code = "round_refused";
 }
 
 /**
- * What a device remembers cannot be read, or not be locked. Nothing is sent: a device that
- * forgot its answers would perturb the same record anew, and would not know what it has spent.
+ * A device store that cannot be read, written or locked. The device then sends no report: without its memory it would
+ * perturb the same record a second time and would not know its spent epsilon.
  */
 export class StoreUnusable extends SfumatoError {
   override readonly code = "store_unusable";
 }
 
-/** A problem document the service answered with. */
+/** A problem document (RFC 9457) that the service returned. */
 export class ApiProblem extends SfumatoError {
   override readonly code: string;
 
   constructor(
     readonly status: number,
-    /** As the service sent it: programs go by its `code`, and no member but `code` is sure to be there. */
+    /** The document as received. Only `code` is always present. */
     readonly problem: Readonly<Partial<Problem>>,
   ) {
     const code = typeof problem.code === "string" ? problem.code : "internal_error";
@@ -81,16 +82,16 @@ export class ApiProblem extends SfumatoError {
   }
 }
 
-/** No answer within the retries; what was to be sent is kept and can be sent again. */
+/** No response within the retry time. A pending report stays in the store and can be sent again. */
 export class Unreachable extends SfumatoError {
   override readonly code = "unreachable";
 }
 
-/** A job that is not over in the time it was given, as it was last seen; it goes on. */
+/** A job that has not ended in time. `job` is its last known state. The job continues to run. */
 export class JobTimeout extends SfumatoError {
   override readonly code = "job_not_finished";
 
   constructor(readonly job: Job, waitedSeconds: number) {
-    super(`${job.id} is still ${job.state} after ${waitedSeconds} s`);
+    super(`job ${job.id} has not ended after ${waitedSeconds} s; its state is ${job.state}`);
   }
 }

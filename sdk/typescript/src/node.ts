@@ -1,4 +1,4 @@
-/** A store for programs on node: one JSON file, replaced whole and synced at every change. */
+/** A file store for programs on Node.js. */
 
 import { closeSync, constants, fsyncSync, mkdirSync, openSync, readFileSync, renameSync, rmSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
@@ -6,53 +6,53 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import { isObject } from "./checks.js";
 import { StoreUnusable } from "./errors.js";
-import { checkedMemory, emptyMemory, type Memory, type Store } from "./store.js";
+import { createMemory, readMemory, type Memory, type Store } from "./store.js";
 
-const LOCK_WAIT_MILLISECONDS = 20;
-const LOCK_PATIENCE_MILLISECONDS = 10_000;
+const LOCK_POLL_MILLISECONDS = 20;
+const LOCK_TIMEOUT_MILLISECONDS = 10_000;
 
 /**
- * One JSON file, readable by its owner alone.
+ * A store in one JSON file that only its owner can read.
  *
- * A lock file beside it, which names the process that holds it, keeps two processes of one app
- * apart; one whose process is gone is taken over. The draws in the file are secret: whoever knows
- * them knows which rounds the device was asked in. Copying the file to a second device, or putting
- * an old backup back, lets one record be perturbed twice.
+ * Each change replaces the whole file and syncs it to disk. A lock file next to it contains a process id and prevents
+ * concurrent changes by two processes. The lock of an ended process is taken over. The participation draws in the file
+ * are secret, because they reveal in which rounds the device takes part. Do not copy the file to a second device or
+ * restore an old backup: the device could then perturb one record twice.
  */
 export class FileStore implements Store {
   readonly #path: string;
   readonly #lockPath: string;
 
-  /** @param path The file; made at the first change, with its directory. */
+  /** @param path Path of the file. The first change creates the file and its directory. */
   constructor(path: string) {
     this.#path = path;
     this.#lockPath = `${path}.lock`;
   }
 
   async read(datasetId: string): Promise<Memory> {
-    return this.#load()[datasetId] ?? emptyMemory(); // replaced whole, so there is nothing to wait for
+    return this.#load()[datasetId] ?? createMemory(); // needs no lock, because a change replaces the whole file
   }
 
   async change<T>(datasetId: string, change: (memory: Memory) => T): Promise<T> {
     await this.#lock();
     try {
       const memories = this.#load();
-      const memory = memories[datasetId] ?? emptyMemory();
+      const memory = memories[datasetId] ?? createMemory();
       const before = JSON.stringify(memory);
-      const done = change(memory);
+      const result = change(memory);
       if (JSON.stringify(memory) !== before) this.#save({ ...memories, [datasetId]: memory });
-      return done;
+      return result;
     } finally {
       rmSync(this.#lockPath, { force: true });
     }
   }
 
   async #lock(): Promise<void> {
-    const deadline = Date.now() + LOCK_PATIENCE_MILLISECONDS;
+    const deadline = Date.now() + LOCK_TIMEOUT_MILLISECONDS;
     this.#attempt(() => mkdirSync(dirname(this.#path), { recursive: true, mode: 0o700 }));
     while (!this.#attempt(() => this.#tryLock())) {
-      if (Date.now() > deadline) throw new StoreUnusable(`${this.#lockPath} is held by another process; if none runs, remove it and ${this.#lockPath}.takeover`);
-      await sleep(LOCK_WAIT_MILLISECONDS);
+      if (Date.now() > deadline) throw new StoreUnusable(`another process holds the lock ${this.#lockPath}; if no such process runs, delete it and ${this.#lockPath}.takeover`);
+      await sleep(LOCK_POLL_MILLISECONDS);
     }
   }
 
@@ -63,8 +63,8 @@ export class FileStore implements Store {
     } catch (error) {
       if (codeOf(error) !== "EEXIST") throw error;
     }
-    if (!this.#isHolderGone()) return false;
-    // Only who holds the guard removes a dead process's lock, so nobody removes one that was just taken anew.
+    if (!this.#isOwnerGone()) return false;
+    // Only the owner of the guard file deletes a stale lock. Otherwise a process could delete a lock that was just created.
     const guard = `${this.#lockPath}.takeover`;
     try {
       write(guard, String(process.pid), false);
@@ -73,21 +73,21 @@ export class FileStore implements Store {
       return false;
     }
     try {
-      if (this.#isHolderGone()) rmSync(this.#lockPath, { force: true });
+      if (this.#isOwnerGone()) rmSync(this.#lockPath, { force: true });
     } finally {
       rmSync(guard, { force: true });
     }
     return false;
   }
 
-  /** Our own pid is another store of this process, or one long gone whose number came round: it is waited for. */
-  #isHolderGone(): boolean {
-    const holder = Number(readOrNothing(this.#lockPath) ?? NaN);
-    return Number.isInteger(holder) && holder > 0 && holder !== process.pid && !isAlive(holder);
+  /** Return whether the process in the lock file has ended. This process's own id counts as alive: another store may use it. */
+  #isOwnerGone(): boolean {
+    const owner = Number(readIfExists(this.#lockPath) ?? NaN);
+    return Number.isInteger(owner) && owner > 0 && owner !== process.pid && !isAlive(owner);
   }
 
   #load(): Record<string, Memory> {
-    const text = this.#attempt(() => readOrNothing(this.#path));
+    const text = this.#attempt(() => readIfExists(this.#path));
     if (text === undefined) return {};
     let document: unknown;
     try {
@@ -96,20 +96,20 @@ export class FileStore implements Store {
       document = undefined;
     }
     if (!isObject(document)) {
-      throw new StoreUnusable(`${this.#path} is damaged: not knowing what it answered, this device answers nothing`);
+      throw new StoreUnusable(`${this.#path} is damaged; no report was sent`);
     }
-    return Object.fromEntries(Object.entries(document).map(([datasetId, stored]) => [datasetId, checkedMemory(stored)]));
+    return Object.fromEntries(Object.entries(document).map(([datasetId, stored]) => [datasetId, readMemory(stored)]));
   }
 
   #save(memories: Record<string, Memory>): void {
     this.#attempt(() => {
-      const fresh = `${this.#path}.new`;
-      rmSync(fresh, { force: true }); // what a crash may have left
-      write(fresh, JSON.stringify(memories, null, 1), true);
-      renameSync(fresh, this.#path);
+      const newPath = `${this.#path}.new`;
+      rmSync(newPath, { force: true }); // left over after a crash
+      write(newPath, JSON.stringify(memories, null, 1), true);
+      renameSync(newPath, this.#path);
       const directory = openSync(dirname(this.#path), constants.O_RDONLY);
       try {
-        fsyncSync(directory); // or a power cut could bring the old file back
+        fsyncSync(directory); // otherwise a power failure could undo the rename
       } finally {
         closeSync(directory);
       }
@@ -135,7 +135,7 @@ function write(path: string, text: string, sync: boolean): void {
   }
 }
 
-function readOrNothing(path: string): string | undefined {
+function readIfExists(path: string): string | undefined {
   try {
     return readFileSync(path, "utf8");
   } catch (error) {

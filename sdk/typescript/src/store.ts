@@ -1,9 +1,9 @@
 /**
- * What a device must never forget: its draws, and what it answered to which round.
+ * Durable memory of a device: its participation draws and the rounds that it answered.
  *
- * A device that forgets would perturb the same record anew for the same round (averaging takes
- * the noise away) and would not know what it has spent. So every change is stored before
- * anything is sent, and a memory that cannot be read is refused, not begun anew.
+ * Without this memory a device would perturb the same record again for the same round, and averaging the reports would
+ * remove the noise. It would also not know its spent epsilon. Therefore every change is stored before a report is sent.
+ * A memory that cannot be read is an error and is not replaced by an empty one.
  */
 
 import { isObject } from "./checks.js";
@@ -11,69 +11,85 @@ import { StoreUnusable } from "./errors.js";
 
 export const STORE_VERSION = 1;
 
-/** Whether the service has the report: not known yet; yes; no, the round had closed; no, it did not take it. */
+/**
+ * State of a report:
+ *
+ * - `pending`: the service has not acknowledged the report yet;
+ * - `acknowledged`: the service stored the report;
+ * - `closed`: the round closed before the report arrived;
+ * - `refused`: the service rejected the report.
+ */
 export type MemoState = "pending" | "acknowledged" | "closed" | "refused";
 
-/** One round this device answered; kept for ever, because what it cost stays spent. */
+/** A round that this device answered. Memos are never deleted, because their cost stays spent. */
 export interface Memo {
   readonly roundId: string;
   readonly collectionId: string;
-  /** What the answer cost: the realised epsilon in nano-epsilon, rounded up; a decimal string. */
+  /** Cost of the report: the realised epsilon in nano-epsilon, rounded up, as a decimal string. */
   readonly epsilonNano: string;
-  /** SHA-256 of the round's spec as it was answered, in hex. */
+  /** SHA-256 of the round spec at the time of the report, in hex. */
   readonly specHash: string;
   readonly state: MemoState;
-  /** 32 hex digits. */
+  /** Random id of the report, 32 hex digits, or "" for a sealed report, which contains it. */
   readonly reportId: string;
-  /** Slot and perturbed value (base64) are dropped once the state is final. */
+  /** Slot of the report, or null for a sealed report and once the state is final. */
   readonly slot: number | null;
+  /** Perturbed value or sealed report in base64, or null once the state is final. */
   readonly value: string | null;
 }
 
-/** What a device remembers of one dataset: plain JSON. */
+/** The memory of a device for one dataset, as plain JSON. */
 export interface Memory {
   readonly version: typeof STORE_VERSION;
-  /** The secret draw of each collection, a decimal string. */
+  /** Secret participation draw by collection id, as a decimal string. */
   readonly draws: Record<string, string>;
-  /** By round, in the order of answering. */
+  /** Answered rounds by round id, in the order of answering. */
   readonly memos: Record<string, Memo>;
 }
 
-/** Where a device keeps its memories; one store may serve several datasets. */
+/** Storage for the memory of a device. One store can serve several datasets. */
 export interface Store {
-  /** A copy of the memory; an empty one for a dataset not seen before. */
+  /** Return a copy of the memory. For an unknown dataset, return an empty memory. */
   read(datasetId: string): Promise<Memory>;
   /**
-   * Hand the memory to `change`, alone, and make what it did to it last.
+   * Apply `change` to the memory and store the changed memory durably.
    *
-   * `change` runs once and at once; if it throws, nothing changes. The promise is kept when the
-   * change is durable. Rejects with StoreUnusable.
+   * The store calls `change` exactly once and allows no other change at the same time. If `change` throws, the stored memory
+   * stays the same. The promise resolves after the change is durable.
+   *
+   * @throws StoreUnusable The memory cannot be read, written or locked.
    */
   change<T>(datasetId: string, change: (memory: Memory) => T): Promise<T>;
 }
 
-export function emptyMemory(): Memory {
+/** Return an empty memory. */
+export function createMemory(): Memory {
   return { version: STORE_VERSION, draws: {}, memos: {} };
 }
 
-/** What this device has answered for so far, in nano-epsilon. */
-export function spentNano(memory: Memory): bigint {
+/** Return the spent epsilon of a memory, in nano-epsilon. */
+export function sumSpentNano(memory: Memory): bigint {
   return Object.values(memory.memos).reduce((sum, memo) => sum + BigInt(memo.epsilonNano), 0n);
 }
 
 const STATES: readonly unknown[] = ["pending", "acknowledged", "closed", "refused"];
 
-/** A memory as it was stored; throws StoreUnusable for anything else. */
-export function checkedMemory(stored: unknown): Memory {
-  if (stored === undefined) return emptyMemory();
+/**
+ * Validate a stored memory.
+ *
+ * @param stored The stored JSON value, or undefined for an unknown dataset.
+ * @throws StoreUnusable The value is damaged or has another version.
+ */
+export function readMemory(stored: unknown): Memory {
+  if (stored === undefined) return createMemory();
   const { version, draws, memos } = isObject(stored) ? stored : {};
-  const whole = version === STORE_VERSION && isObject(draws) && isObject(memos);
-  const sound =
-    whole &&
+  const hasShape = version === STORE_VERSION && isObject(draws) && isObject(memos);
+  const isValid =
+    hasShape &&
     Object.values(draws).every((draw) => typeof draw === "string" && /^\d{1,20}$/.test(draw)) &&
     Object.entries(memos).every(([roundId, memo]) => isMemo(memo) && memo.roundId === roundId);
-  if (!sound) {
-    throw new StoreUnusable("the memory is damaged or of another version: not knowing what it answered, this device answers nothing");
+  if (!isValid) {
+    throw new StoreUnusable("the device memory is damaged or has another version; no report was sent");
   }
   return stored as Memory;
 }
@@ -81,108 +97,110 @@ export function checkedMemory(stored: unknown): Memory {
 function isMemo(memo: unknown): memo is Memo {
   if (!isObject(memo)) return false;
   const { roundId, collectionId, epsilonNano, specHash, state, reportId, slot, value } = memo;
-  const texts = [roundId, collectionId, specHash].every((text) => typeof text === "string");
-  const cost = typeof epsilonNano === "string" && /^\d{1,20}$/.test(epsilonNano);
-  const id = typeof reportId === "string" && /^[0-9a-f]{32}$/.test(reportId);
-  const kept = state === "pending" ? typeof value === "string" && typeof slot === "number" : value === null;
-  return texts && cost && id && kept && STATES.includes(state);
+  const hasTexts = [roundId, collectionId, specHash].every((text) => typeof text === "string");
+  const hasCost = typeof epsilonNano === "string" && /^\d{1,20}$/.test(epsilonNano);
+  const isSealed = reportId === "";
+  const hasId = isSealed || (typeof reportId === "string" && /^[0-9a-f]{32}$/.test(reportId));
+  const hasSlot = isSealed ? slot === null : typeof slot === "number";
+  const hasValue = state === "pending" ? typeof value === "string" && hasSlot : value === null;
+  return hasTexts && hasCost && hasId && hasValue && STATES.includes(state);
 }
 
-/** Forgets when the page or process ends: for tests, and for devices that answer once and go. */
+/** A store that loses its memory when the page or process ends. Use it for tests and simulations only. */
 export class MemoryStore implements Store {
   readonly #memories = new Map<string, Memory>();
 
   async read(datasetId: string): Promise<Memory> {
-    return structuredClone(this.#memories.get(datasetId) ?? emptyMemory());
+    return structuredClone(this.#memories.get(datasetId) ?? createMemory());
   }
 
   async change<T>(datasetId: string, change: (memory: Memory) => T): Promise<T> {
-    const memory = structuredClone(this.#memories.get(datasetId) ?? emptyMemory());
-    const done = change(memory);
+    const memory = structuredClone(this.#memories.get(datasetId) ?? createMemory());
+    const result = change(memory);
     this.#memories.set(datasetId, memory);
-    return done;
+    return result;
   }
 }
 
-const OBJECTS = "memories";
+const OBJECT_STORE = "memories";
 
 /**
- * A browser's IndexedDB: one transaction for each change, flushed to disk, so that two tabs of
- * one app never answer the same round twice.
+ * A store in the browser's IndexedDB.
  *
- * The draws in it are secret: whoever knows them knows which rounds the device was asked in.
- * A user who clears the site's data makes the device forget; ask for `navigator.storage.persist()`
- * so that the browser does not clear it by itself.
+ * Each change is one transaction that is flushed to disk, so two tabs of an app never answer the same round twice. The
+ * participation draws in the database are secret, because they reveal in which rounds the device takes part. Call
+ * `navigator.storage.persist()`, so that the browser does not delete the database on its own. If the user clears the site
+ * data, the device loses its memory.
  */
 export class IndexedDbStore implements Store {
-  #opened: Promise<IDBDatabase> | undefined;
+  #database: Promise<IDBDatabase> | undefined;
 
-  /** @param name Of the database; one for each person who uses this browser. */
+  /** @param name Name of the database. Use one database for each person who uses this browser. */
   constructor(private readonly name = "sfumato") {}
 
   async read(datasetId: string): Promise<Memory> {
     const database = await this.#open();
     return new Promise((resolve, reject) => {
-      const request = database.transaction(OBJECTS, "readonly").objectStore(OBJECTS).get(datasetId);
-      request.onsuccess = () => settle(resolve, reject, () => checkedMemory(request.result));
-      request.onerror = () => reject(unusable(request.error));
+      const request = database.transaction(OBJECT_STORE, "readonly").objectStore(OBJECT_STORE).get(datasetId);
+      request.onsuccess = () => settle(resolve, reject, () => readMemory(request.result));
+      request.onerror = () => reject(storeUnusable(request.error));
     });
   }
 
   async change<T>(datasetId: string, change: (memory: Memory) => T): Promise<T> {
     const database = await this.#open();
     return new Promise((resolve, reject) => {
-      const transaction = database.transaction(OBJECTS, "readwrite", { durability: "strict" });
-      const objects = transaction.objectStore(OBJECTS);
-      let finish = () => reject(unusable(null));
+      const transaction = database.transaction(OBJECT_STORE, "readwrite", { durability: "strict" });
+      const objects = transaction.objectStore(OBJECT_STORE);
+      let finish = () => reject(storeUnusable(null));
       let failure: unknown;
       const request = objects.get(datasetId);
       request.onsuccess = () => {
         try {
-          const memory = checkedMemory(request.result);
-          const done = change(memory);
+          const memory = readMemory(request.result);
+          const result = change(memory);
           objects.put(memory, datasetId);
-          finish = () => resolve(done);
+          finish = () => resolve(result);
         } catch (error) {
           failure = error;
           transaction.abort();
         }
       };
       transaction.oncomplete = () => finish();
-      transaction.onabort = () => reject(failure ?? unusable(transaction.error));
+      transaction.onabort = () => reject(failure ?? storeUnusable(transaction.error));
     });
   }
 
-  /** Let go of the database; the next use opens it again. */
+  /** Close the database. The next use opens it again. */
   async close(): Promise<void> {
-    const opened = this.#opened;
-    this.#opened = undefined;
-    (await opened)?.close();
+    const database = this.#database;
+    this.#database = undefined;
+    (await database)?.close();
   }
 
   #open(): Promise<IDBDatabase> {
-    this.#opened ??= new Promise<IDBDatabase>((resolve, reject) => {
+    this.#database ??= new Promise<IDBDatabase>((resolve, reject) => {
       const request = indexedDB.open(this.name, STORE_VERSION);
-      request.onupgradeneeded = () => request.result.createObjectStore(OBJECTS);
+      request.onupgradeneeded = () => request.result.createObjectStore(OBJECT_STORE);
       request.onsuccess = () => resolve(request.result);
-      request.onerror = () => reject(unusable(request.error));
-      request.onblocked = () => reject(new StoreUnusable("another tab holds an older version of the device's memory open"));
+      request.onerror = () => reject(storeUnusable(request.error));
+      request.onblocked = () => reject(new StoreUnusable("another tab uses an older version of the device memory; close it and try again"));
     }).catch((error: unknown) => {
-      this.#opened = undefined;
+      this.#database = undefined;
       throw error;
     });
-    return this.#opened;
+    return this.#database;
   }
 }
 
-function settle<T>(resolve: (value: T) => void, reject: (error: unknown) => void, make: () => T): void {
+function settle<T>(resolve: (value: T) => void, reject: (error: unknown) => void, compute: () => T): void {
   try {
-    resolve(make());
+    resolve(compute());
   } catch (error) {
     reject(error);
   }
 }
 
-function unusable(error: DOMException | null): StoreUnusable {
-  return new StoreUnusable(`the browser does not keep the device's memory: ${error?.name ?? "the transaction was cut off"}`);
+function storeUnusable(error: DOMException | null): StoreUnusable {
+  return new StoreUnusable(`the browser could not store the device memory: ${error?.name ?? "the transaction was aborted"}`);
 }

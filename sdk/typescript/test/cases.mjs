@@ -1,6 +1,6 @@
-/** Every published vector as something that can be run, on node and in a browser: throws where a device does otherwise. */
+/** The published vectors as test cases for Node.js and browsers. A case throws if a device behaves differently. */
 
-/** The given words, each once, in order. */
+/** An entropy source that returns each of the given words once, in order. */
 export class ReplayEntropy {
   constructor(hexWords) {
     this.left = BigUint64Array.from(hexWords.match(/.{16}/g) ?? [], (text) => {
@@ -10,26 +10,26 @@ export class ReplayEntropy {
   }
 
   words(n) {
-    if (n > this.left.length) throw new Error("more words were asked for than there are");
-    const drawn = this.left.subarray(0, n);
+    if (n > this.left.length) throw new Error("the device drew more words than the vector contains");
+    const words = this.left.subarray(0, n);
     this.left = this.left.subarray(n);
-    return drawn;
+    return words;
   }
 }
 
-/** Rounds a test sets, and every request it got; `replies` are played to reports first. */
+/** A fake service with the given open rounds. It records requests and answers reports with `replies` first. */
 export class ScriptedService {
   constructor(...rounds) {
     this.rounds = rounds;
     this.sent = [];
-    this.asked = [];
+    this.roundRequests = [];
     this.replies = [];
     this.fetch = async (url, init) => this.answer(new URL(url), init);
   }
 
   answer(url, init) {
     if (init.method === "GET") {
-      this.asked.push(init.headers);
+      this.roundRequests.push(init.headers);
       const etag = `"${JSON.stringify(this.rounds).length}-${this.rounds.map((round) => round.id)}"`;
       if (init.headers["If-None-Match"] === etag) return new Response(null, { status: 304, headers: { ETag: etag } });
       const headers = { ETag: etag, "Content-Type": "application/json", ...(this.rounds.length ? {} : { "Retry-After": "17" }) };
@@ -38,7 +38,7 @@ export class ScriptedService {
     this.sent.push({ id: url.pathname.split("/").at(-2), body: init.body });
     const reply = this.replies.shift();
     if (reply instanceof Error) throw reply;
-    return reply ?? Response.json({ accepted: 1 }, { status: 202 });
+    return reply ?? Response.json({ round_id: this.sent.at(-1).id, accepted: 1 }, { status: 202 });
   }
 
   options(changes = {}) {
@@ -47,67 +47,84 @@ export class ScriptedService {
 }
 
 /**
+ * Return the test cases of the vectors.
+ *
  * @param sfumato The package: `import * as sfumato`.
- * @param vectors The list of each file, by its name.
- * @param newStore Makes an empty store for one device.
- * @returns Cases, each with a name, how many reports it compares, and `run`.
+ * @param vectors The vectors of each file, by file name.
+ * @param newStore Function that returns an empty store for one device.
+ * @returns Cases with a name, the number of compared reports, and the function `run`.
  */
-export function cases(sfumato, vectors, newStore) {
+export function createCases(sfumato, vectors, newStore) {
   const devices = [...vectors.devices, ...vectors.refusals];
   return [
-    ...vectors.reports.map((vector) => ({ name: `reports: ${vector.name}`, n: vector.reports.length, run: () => reports(sfumato, vector) })),
-    ...vectors.caps.map((vector) => ({ name: `cap: ${vector.epsilon}`, n: 0, run: () => cap(sfumato, vector) })),
-    ...devices.map((vector) => ({ name: `device: ${vector.name}`, n: 0, run: () => device(sfumato, vector, newStore) })),
+    ...vectors.reports.map((vector) => ({ name: `reports: ${vector.name}`, n: vector.reports.length, run: () => checkReports(sfumato, vector) })),
+    ...vectors.caps.map((vector) => ({ name: `cap: ${vector.epsilon}`, n: 0, run: () => checkCap(sfumato, vector) })),
+    ...devices.map((vector) => ({ name: `device: ${vector.name}`, n: 0, run: () => checkDevice(sfumato, vector, newStore) })),
+    ...vectors.answers.map((vector) => ({ name: `answer: ${vector.name}`, n: 0, run: () => checkAnswer(sfumato, vector, vectors.devices[0].calls[0], newStore) })),
   ];
 }
 
-function reports({ readRoundSpec, perturb }, vector) {
+function checkReports({ readRoundSpec, perturb }, vector) {
   const spec = readRoundSpec(vector.spec);
-  same(spec.mechanism.epsilonNano.toString(), vector.epsilon_nano);
-  same(spec.mechanism.valueBytes, vector.value_bytes);
+  checkEqual(spec.mechanism.epsilonNano.toString(), vector.epsilon_nano);
+  checkEqual(spec.mechanism.valueBytes, vector.value_bytes);
   for (const each of vector.reports) {
     const entropy = new ReplayEntropy(each.entropy);
     const { slot, value } = perturb(spec, each.record, entropy);
-    same([slot, hex(value)], [each.slot, each.value]);
-    same(entropy.left.length, 0); // as many words are drawn
+    checkEqual([slot, encodeHex(value)], [each.slot, each.value]);
+    checkEqual(entropy.left.length, 0); // the device drew all words
   }
 }
 
-function cap({ parseEpsilon }, { epsilon, epsilon_nano: nano }) {
-  same(parseEpsilon(epsilon).toString(), nano);
+function checkCap({ parseEpsilon }, { epsilon, epsilon_nano: nano }) {
+  checkEqual(parseEpsilon(epsilon).toString(), nano);
 }
 
-async function device({ Device, SfumatoError }, vector, newStore) {
+async function checkDevice({ Device, SfumatoError }, vector, newStore) {
   const store = newStore();
   for (const call of vector.calls) {
     const service = new ScriptedService(...call.open.rounds);
     const entropy = new ReplayEntropy(call.entropy);
-    const asked = new Device(service.options({ cap: vector.cap, store, entropy }));
-    const done = await asked.report(call.record).then((receipt) => ({ receipt }), (error) => ({ error }));
+    const device = new Device(service.options({ cap: vector.cap, store, entropy }));
+    const result = await device.report(call.record).then((receipt) => ({ receipt }), (error) => ({ error }));
     if (call.error) {
-      same([done.error instanceof SfumatoError, done.error?.code], [true, call.error]);
+      checkEqual([result.error instanceof SfumatoError, result.error?.code], [true, call.error]);
     } else {
-      if (done.error) throw done.error;
-      same(done.receipt.outcome, call.outcome);
-      const told = done.receipt.rounds.map(({ roundId: id, outcome, error }) => ({ id, outcome, error: error?.code ?? null }));
-      same(told, call.rounds);
+      if (result.error) throw result.error;
+      checkEqual(result.receipt.outcome, call.outcome);
+      const rounds = result.receipt.rounds.map(({ roundId: id, outcome, error }) => ({ id, outcome, error: error?.code ?? null }));
+      checkEqual(rounds, call.rounds);
     }
-    const parsed = (sent) => sent.map(({ id, body }) => ({ id, body: JSON.parse(body) }));
-    same(parsed(service.sent), parsed(call.sent));
-    same(entropy.left.length, 0);
+    const parseBodies = (sent) => sent.map(({ id, body }) => ({ id, body: JSON.parse(body) }));
+    checkEqual(parseBodies(service.sent), parseBodies(call.sent));
+    checkEqual(entropy.left.length, 0);
   }
 }
 
-function same(got, wanted) {
-  if (canonical(got) !== canonical(wanted)) throw new Error(`${canonical(got)} is not ${canonical(wanted)}`);
+async function checkAnswer({ Device }, vector, call, newStore) {
+  const [store, service] = [newStore(), new ScriptedService(...call.open.rounds)];
+  const hasBody = ![204, 304].includes(vector.status); // `Response` forbids a body then
+  service.replies.push(new Response(hasBody ? vector.body : null, { status: vector.status, headers: { "Content-Type": vector.content_type } }));
+  const device = new Device(service.options({ store }));
+  const error = await device.report(call.record).then(() => undefined, ({ code }) => code);
+  checkEqual((await store.read("ds_1")).memos.rnd_1.state, vector.state);
+  checkEqual(error === undefined, ["acknowledged", "closed"].includes(vector.state));
+  const again = await device.report(call.record);
+  checkEqual([again.outcome, service.sent.length], vector.state === "pending" ? ["sent", 2] : ["already_answered", 1]);
+  checkEqual(new Set(service.sent.map(({ body }) => body)).size, 1);
+  checkEqual(await device.spent(), call.open.rounds[0].epsilon);
 }
 
-/** JSON with sorted keys. */
-function canonical(value) {
+function checkEqual(actual, expected) {
+  if (toCanonicalJson(actual) !== toCanonicalJson(expected)) throw new Error(`${toCanonicalJson(actual)} is not ${toCanonicalJson(expected)}`);
+}
+
+/** Serialise a value as JSON with sorted keys. */
+function toCanonicalJson(value) {
   const sorted = (_, item) => (item?.constructor === Object ? Object.fromEntries(Object.entries(item).sort(([a], [b]) => (a < b ? -1 : 1))) : item);
   return JSON.stringify(value, sorted);
 }
 
-export function hex(bytes) {
+export function encodeHex(bytes) {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

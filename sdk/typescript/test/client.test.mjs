@@ -1,20 +1,20 @@
-/** The client says what the service's description says, asks again without doing twice, and follows pages and jobs. */
+/** Tests of the client: requests match the OpenAPI document, retries are idempotent, and lists and jobs are followed. */
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
 import { ApiProblem, Client, InvalidSpec, JobTimeout, Unreachable } from "../dist/client.js";
-import { refusal } from "./vectors.mjs";
+import { problemResponse } from "./vectors.mjs";
 
-const description = JSON.parse(readFileSync(new URL("../../../openapi/openapi.json", import.meta.url), "utf8"));
-const operations = Object.entries(description.paths).flatMap(([path, methods]) =>
-  Object.entries(methods).map(([method, told]) => ({ path, method: method.toUpperCase(), ...told })),
+const document = JSON.parse(readFileSync(new URL("../../../openapi/openapi.json", import.meta.url), "utf8"));
+const operations = Object.entries(document.paths).flatMap(([path, methods]) =>
+  Object.entries(methods).map(([method, operation]) => ({ path, method: method.toUpperCase(), ...operation })),
 );
 const id = (prefix) => `${prefix}_01jd0b1v3tq5c9m8x2h7r4k6ez`;
 const JOB = { id: id("job"), state: "running" };
 
-/** Answers in turn, the last one for ever; keeps what it was sent. */
+/** A fake service that returns the replies in order, repeats the last one, and records requests. */
 class Script {
   constructor(...replies) {
     this.replies = replies;
@@ -42,27 +42,28 @@ const page = (items, next_cursor = null) => json({ items, next_cursor });
 
 // ---- every operation ----
 
-// Probes are for who runs the service; a device asks for its rounds itself; a job is followed by `wait`.
-const ELSEWHERE = new Set(["getHealth", "getReadiness", "getDeviceRounds", "streamJobEvents"]);
+// Operations that `Client` omits: probes for the operator, rounds for `Device`, releases, which a shuffler sends, and the
+// event stream, for which `wait` polls.
+const OMITTED = new Set(["getHealth", "getReadiness", "getDeviceRounds", "releaseRound", "streamJobEvents"]);
 const PREFIXES = { dataset_id: "ds", round_id: "rnd", job_id: "job", key_id: "key", webhook_id: "whk", delivery_id: "dlv" };
-const covered = operations.filter(({ operationId }) => !ELSEWHERE.has(operationId));
+const covered = operations.filter(({ operationId }) => !OMITTED.has(operationId));
 
-test("what is left out is in the description", () => {
+test("all omitted operations are in the OpenAPI document", () => {
   assert.ok(covered.length >= 40);
-  assert.equal(operations.length - covered.length, ELSEWHERE.size);
+  assert.equal(operations.length - covered.length, OMITTED.size);
 });
 
 for (const operation of covered) {
-  test(`${operation.operationId} asks for what the description says`, async () => {
+  test(`${operation.operationId} sends the request of the OpenAPI document`, async () => {
     const named = operation.path.match(/(?<=\{)\w+/g) ?? [];
     const ids = named.map((name) => id(PREFIXES[name]));
     const status = Object.keys(operation.responses).find((code) => code.startsWith("2"));
-    const answer = operation.operationId.startsWith("list") ? { items: [], next_cursor: null } : { ...JOB, secret: "sfk_x" };
-    const script = new Script(() => (status === "204" ? new Response(null, { status: 204 }) : json(answer, Number(status))));
-    const given = operation.requestBody === undefined ? ids : [...ids, { marker: 1 }];
-    const called = script.client()[operation.operationId](...given);
-    if (operation.operationId.startsWith("list")) for await (const item of called) assert.fail(item);
-    else await called;
+    const reply = operation.operationId.startsWith("list") ? { items: [], next_cursor: null } : { ...JOB, secret: "sfk_x" };
+    const script = new Script(() => (status === "204" ? new Response(null, { status: 204 }) : json(reply, Number(status))));
+    const parameters = operation.requestBody === undefined ? ids : [...ids, { marker: 1 }];
+    const call = script.client()[operation.operationId](...parameters);
+    if (operation.operationId.startsWith("list")) for await (const item of call) assert.fail(item);
+    else await call;
     assert.equal(script.sent.length, 1);
     const [{ url, method, headers, body }] = script.sent;
     assert.equal(method, operation.method);
@@ -78,8 +79,8 @@ for (const operation of covered) {
 
 // ---- retries ----
 
-test("a write whose answer was lost is sent again with the same idempotency key and the same bytes", async () => {
-  const script = new Script(new TypeError("the connection broke"), refusal(503, "unavailable"), json(JOB, 202));
+test("a write is retried with the same idempotency key and the same bytes after its response was lost", async () => {
+  const script = new Script(new TypeError("the connection broke"), problemResponse(503, "unavailable"), json(JOB, 202));
   const job = await script.client().createJob({ dataset_id: id("ds") });
   assert.equal(job.id, JOB.id);
   assert.equal(script.sent.length, 3);
@@ -88,7 +89,7 @@ test("a write whose answer was lost is sent again with the same idempotency key 
   assert.equal(new Set(script.sent.map(({ body }) => body)).size, 1);
 });
 
-test("two writes have two keys, and a key of one's own is kept", async () => {
+test("each write has a new idempotency key unless the caller passes one", async () => {
   const script = new Script(json(JOB, 202));
   const client = script.client();
   await client.createJob({});
@@ -99,33 +100,33 @@ test("two writes have two keys, and a key of one's own is kept", async () => {
   assert.equal(own, "lunch-1");
 });
 
-test("Retry-After is waited for, and not where it ends after there is time", async () => {
-  const busy = (seconds) => json({ code: "rate_limited" }, 429, { "Retry-After": String(seconds) });
-  const patient = new Script(busy(0.4), json(JOB));
-  const began = performance.now();
-  await patient.client().getJob(JOB.id);
-  assert.ok(performance.now() - began >= 390);
-  const late = new Script(busy(3600));
+test("the client obeys Retry-After unless it exceeds retrySeconds", async () => {
+  const rateLimited = (seconds) => json({ code: "rate_limited" }, 429, { "Retry-After": String(seconds) });
+  const early = new Script(rateLimited(0.4), json(JOB));
+  const start = performance.now();
+  await early.client().getJob(JOB.id);
+  assert.ok(performance.now() - start >= 390);
+  const late = new Script(rateLimited(3600));
   await assert.rejects(late.client({ retrySeconds: 5 }).getJob(JOB.id), (error) => error instanceof ApiProblem && error.status === 429);
   assert.equal(late.sent.length, 1);
 });
 
-test("what was refused is not asked again", async () => {
-  const script = new Script(json({ code: "budget_exhausted", title: "no", status: 409, granted: 2, posted: 1.5 }, 409));
+test("a rejected request is not retried", async () => {
+  const script = new Script(problemResponse(409, "budget_exhausted", { granted: 2, charged: 1.5 }));
   await assert.rejects(script.client().createJob({}), (error) => {
     assert.ok(error instanceof ApiProblem);
-    assert.deepEqual([error.code, error.problem.granted, error.problem.posted], ["budget_exhausted", 2, 1.5]);
+    assert.deepEqual([error.code, error.problem.granted, error.problem.charged], ["budget_exhausted", 2, 1.5]);
     return true;
   });
   assert.equal(script.sent.length, 1);
 });
 
-test("a service that does not answer is told as such", async () => {
-  const script = new Script(new TypeError("nobody there"));
+test("a service that does not respond causes Unreachable", async () => {
+  const script = new Script(new TypeError("no connection"));
   await assert.rejects(script.client({ retrySeconds: 0 }).getJob(JOB.id), Unreachable);
 });
 
-test("an abort ends the call and its retries, with the caller's reason", async () => {
+test("an abort ends the call and its retries with the reason of the caller", async () => {
   const script = new Script(json({ code: "unavailable" }, 503, { "Retry-After": "20" }));
   const controller = new AbortController();
   const reason = new Error("the page was left");
@@ -134,9 +135,9 @@ test("an abort ends the call and its retries, with the caller's reason", async (
   assert.equal(script.sent.length, 1);
 });
 
-// ---- ids and answers ----
+// ---- ids and responses ----
 
-test("an id that is none is refused before anything is sent", async () => {
+test("a malformed id is rejected before a request is sent", async () => {
   const script = new Script(json(JOB));
   for (const bad of ["", "..", "a/b", "x?y", "é", "a".repeat(65), undefined, 7]) {
     await assert.rejects(script.client().getJob(bad), InvalidSpec);
@@ -144,27 +145,27 @@ test("an id that is none is refused before anything is sent", async () => {
   assert.equal(script.sent.length, 0);
 });
 
-test("an answer that is no page, no JSON or too long is no list", async () => {
+test("a response that is not a page is rejected", async () => {
   for (const wrong of [json({ items: 3, next_cursor: null }), json({ items: [] }), json([]), new Response("<html>")]) {
     const listed = new Script(wrong).client().listDatasets();
-    await assert.rejects(listed.next(), (error) => error.code === "unexpected_answer");
+    await assert.rejects(listed.next(), (error) => error.code === "unexpected_response");
   }
 });
 
-test("bytes of another form are sent as they are", async () => {
+test("a body of another media type is sent unchanged", async () => {
   const script = new Script(json({}, 201));
   await script.client().uploadRecords(id("ds"), { type: "text/csv", bytes: "x,y\n1,2\n" });
   assert.equal(script.sent[0].headers["Content-Type"], "text/csv");
   assert.equal(script.sent[0].body, "x,y\n1,2\n");
 });
 
-test("a picture is text", async () => {
+test("an SVG plot is returned as text", async () => {
   const script = new Script(new Response("<svg/>", { headers: { "Content-Type": "image/svg+xml" } }));
   assert.equal(await script.client().getPlot(JOB.id), "<svg/>");
   assert.equal(script.sent[0].headers.Accept, "image/svg+xml");
 });
 
-test("a picture of pixels is bytes", async () => {
+test("a PNG plot is returned as bytes", async () => {
   const bytes = new Uint8Array([0x89, 0x50, 0x4e, 0x47, 0xff, 0x00]);
   const script = new Script(new Response(bytes, { headers: { "Content-Type": "image/png" } }));
   assert.deepEqual(await script.client().getPlotPng(JOB.id), bytes);
@@ -173,7 +174,7 @@ test("a picture of pixels is bytes", async () => {
 
 // ---- pages ----
 
-test("a list is every item, page after page, asked for when it is needed", async () => {
+test("a list requests each page when its first item is needed", async () => {
   const script = new Script(page([1, 2], "after-2"), page([], "after-none"), page([3]));
   const seen = [];
   for await (const item of script.client().listDatasets()) {
@@ -183,17 +184,17 @@ test("a list is every item, page after page, asked for when it is needed", async
   assert.deepEqual(script.sent.map(({ url }) => url.searchParams.get("cursor")), [null, "after-2", "after-none"]);
 });
 
-test("a list that is left early is not read on, and a cursor that stands still ends it", async () => {
-  const left = new Script(page([1, 2], "more"));
-  for await (const item of left.client().listKeys()) if (item === 1) break;
-  assert.equal(left.sent.length, 1);
-  const still = new Script(page([1], "same"));
+test("a list requests no page after an early exit or after a repeated cursor", async () => {
+  const exited = new Script(page([1, 2], "more"));
+  for await (const item of exited.client().listKeys()) if (item === 1) break;
+  assert.equal(exited.sent.length, 1);
+  const repeated = new Script(page([1], "same"));
   const seen = [];
-  for await (const item of still.client().listKeys()) seen.push(item);
+  for await (const item of repeated.client().listKeys()) seen.push(item);
   assert.deepEqual(seen, [1, 1]);
 });
 
-test("what a list is narrowed by stands on every page", async () => {
+test("a list sends its filter with every page", async () => {
   const script = new Script(page([1], "next"), page([2]));
   for await (const item of script.client().listJobs({ datasetId: id("ds") })) assert.ok(item);
   assert.deepEqual(script.sent.map(({ url }) => url.searchParams.get("dataset_id")), [id("ds"), id("ds")]);
@@ -201,23 +202,23 @@ test("what a list is narrowed by stands on every page", async () => {
 
 // ---- jobs ----
 
-test("a job is waited for by long polls, until it is over", async () => {
+test("waiting for a job uses long polls until it ends", async () => {
   const script = new Script(json(JOB, 202), json(JOB), json({ ...JOB, state: "collecting" }), json({ ...JOB, state: "succeeded" }));
   const job = await script.client().createJob({});
-  assert.deepEqual(JSON.parse(JSON.stringify(job)), JOB); // a job stays plain JSON
+  assert.deepEqual(JSON.parse(JSON.stringify(job)), JOB); // a job serialises as plain JSON
   assert.equal((await job.wait()).state, "succeeded");
   assert.deepEqual(script.sent.slice(1).map(({ url }) => url.searchParams.get("wait")), ["30", "30", "30"]);
 });
 
-test("who follows a job is told of it, the last time when it is over", async () => {
+test("onProgress receives the job, the last time when it ends", async () => {
   const script = new Script(json(JOB), json({ ...JOB, state: "failed" }));
-  const told = [];
-  await script.client().waitForJob(JOB.id, { onProgress: ({ state }) => told.push(state) });
-  assert.deepEqual(told, ["running", "failed"]);
+  const states = [];
+  await script.client().waitForJob(JOB.id, { onProgress: ({ state }) => states.push(state) });
+  assert.deepEqual(states, ["running", "failed"]);
   assert.equal(script.sent[0].url.searchParams.get("wait"), "1");
 });
 
-test("a job that is not over in time is told as it was last seen", async () => {
+test("JobTimeout contains the last known state of the job", async () => {
   const script = new Script(json(JOB));
   await assert.rejects(script.client().waitForJob(JOB.id, { timeoutSeconds: 0.2 }), (error) => {
     assert.ok(error instanceof JobTimeout);
@@ -229,19 +230,19 @@ test("a job that is not over in time is told as it was last seen", async () => {
 
 // ---- secrets ----
 
-test("a key whose secret was lost with an answer is revoked, and another made", async () => {
+test("createKey revokes a key without a known secret and creates another one", async () => {
   const lost = { id: id("key"), secret: null };
   const script = new Script(json(lost, 201), new Response(null, { status: 204 }), json({ id: "key_2", secret: "sfk_new" }, 201));
-  const made = await script.client().createKey({ name: "app", scopes: ["device"] });
-  assert.equal(made.secret, "sfk_new");
+  const created = await script.client().createKey({ name: "app", scopes: ["device"] });
+  assert.equal(created.secret, "sfk_new");
   assert.deepEqual(script.sent.map(({ method }) => method), ["POST", "DELETE", "POST"]);
   assert.equal(new Set([script.keys()[0], script.keys()[2]]).size, 2);
 });
 
-test("a rotated key whose secret was lost is rotated in turn, at once", async () => {
+test("rotateKey rotates a key without a known secret again without overlap", async () => {
   const script = new Script(json({ id: "key_2", secret: null }, 201), json({ id: "key_3", secret: "sfk_new" }, 201));
-  const made = await script.client().rotateKey("key_1", { overlap_seconds: 3600 });
-  assert.equal(made.id, "key_3");
+  const created = await script.client().rotateKey("key_1", { overlap_seconds: 3600 });
+  assert.equal(created.id, "key_3");
   assert.deepEqual(script.sent.map(({ url, body }) => [url.pathname, JSON.parse(body).overlap_seconds]), [
     ["/v1/keys/key_1/rotate", 3600],
     ["/v1/keys/key_2/rotate", 0],

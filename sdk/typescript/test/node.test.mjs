@@ -1,4 +1,4 @@
-/** The file store: what was answered outlives the process, and two processes do not answer twice. */
+/** Tests of the file store: durable memory and locking between processes. */
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -9,9 +9,9 @@ import test from "node:test";
 
 import { Device, StoreUnusable } from "../dist/index.js";
 import { FileStore } from "../dist/node.js";
-import { ScriptedService, vectors } from "./vectors.mjs";
+import { ScriptedService, loadVectors } from "./vectors.mjs";
 
-const [{ calls }] = vectors("devices");
+const [{ calls }] = loadVectors("devices");
 const { open, record } = calls[0];
 
 function scratch(context) {
@@ -20,7 +20,7 @@ function scratch(context) {
   return join(directory, "deeper", "memory.json");
 }
 
-test("a device that starts again remembers", async (context) => {
+test("a restarted device keeps its memory", async (context) => {
   const path = scratch(context);
   const service = new ScriptedService(...open.rounds);
   const device = () => new Device(service.options({ store: new FileStore(path) }));
@@ -32,7 +32,7 @@ test("a device that starts again remembers", async (context) => {
   assert.ok(!readFileSync(path, "utf8").includes(String(record[0])));
 });
 
-test("a damaged file answers nothing", async (context) => {
+test("a device with a damaged file sends no report", async (context) => {
   const path = scratch(context);
   const service = new ScriptedService(...open.rounds);
   await new Device(service.options({ store: new FileStore(path) })).report(record);
@@ -44,7 +44,7 @@ test("a damaged file answers nothing", async (context) => {
   assert.equal(service.sent.length, 1);
 });
 
-test("a change that throws changes nothing, and lets go of the lock", async (context) => {
+test("a change that throws leaves the memory unchanged and releases the lock", async (context) => {
   const store = new FileStore(scratch(context));
   const failing = store.change("ds_1", (memory) => { memory.draws.c = "1"; throw new Error("no"); });
   await assert.rejects(failing, /no/);
@@ -53,18 +53,18 @@ test("a change that throws changes nothing, and lets go of the lock", async (con
   assert.deepEqual((await store.read("ds_1")).draws, { c: "2" });
 });
 
-test("a lock whose process is gone is taken over", async (context) => {
+test("the lock of an ended process is taken over", async (context) => {
   const path = scratch(context);
   const store = new FileStore(path);
   await store.change("ds_1", (memory) => { memory.draws.c = "1"; });
-  const gone = spawn(process.execPath, ["-e", ""]);
-  await new Promise((resolve) => gone.on("exit", resolve));
-  writeFileSync(`${path}.lock`, String(gone.pid));
+  const ended = spawn(process.execPath, ["-e", ""]);
+  await new Promise((resolve) => ended.on("exit", resolve));
+  writeFileSync(`${path}.lock`, String(ended.pid));
   await store.change("ds_1", (memory) => { memory.draws.c = "2"; });
   assert.deepEqual((await store.read("ds_1")).draws, { c: "2" });
 });
 
-test("processes that change it at once lose nothing", async (context) => {
+test("concurrent changes by several processes are all stored", async (context) => {
   const path = scratch(context);
   const program = `
     import { FileStore } from ${JSON.stringify(new URL("../dist/node.js", import.meta.url).href)};

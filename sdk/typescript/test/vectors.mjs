@@ -1,14 +1,15 @@
-/** What the tests on node share: the committed vectors, and a refusal. */
+/** Helpers of the Node.js tests: committed vectors and problem responses. */
 
 import { readFileSync } from "node:fs";
 
-export { ReplayEntropy, ScriptedService, hex } from "./cases.mjs";
+export { ReplayEntropy, ScriptedService, encodeHex } from "./cases.mjs";
 
-export function vectors(name) {
+export function loadVectors(name) {
   const path = new URL(`../../../openapi/vectors/${name}.json`, import.meta.url);
   return JSON.parse(readFileSync(path, "utf8"))[name];
 }
 
-export function refusal(status, code) {
-  return Response.json({ code, title: code, status }, { status });
+export function problemResponse(status, code, members = {}) {
+  const headers = { "Content-Type": "application/problem+json" };
+  return Response.json({ type: `urn:sfumato:problem:${code}`, code, title: code, status, ...members }, { status, headers });
 }

@@ -1,28 +1,28 @@
-// Keeps the part of a page that moves up to date: at each event of the job's stream, and every two seconds
-// without one or where something moves that is no event.
+// Reloads the live part of a page at each event of the job's stream. Polls every two seconds while there is no stream,
+// and on pages that also show changes without an event.
 "use strict";
 (() => {
   const POLL_MILLISECONDS = 2000;
   let source = null;
   let timer = null;
-  let isAsking = false;
-  let isStale = false; // something moved while the page was asked for: what comes may be older
+  let isLoading = false;
+  let isStale = false; // an event arrived during a request, so its response may be outdated
 
   const part = () => document.getElementById("live");
   const isPolled = () => part().dataset.polled !== undefined;
 
   function refresh() {
-    isStale = isAsking;
-    if (isAsking) return;
-    isAsking = true;
+    isStale = isLoading;
+    if (isLoading) return;
+    isLoading = true;
     htmx.trigger(part(), "refresh");
   }
 
-  function poll() {
+  function startPolling() {
     if (timer === null) timer = setInterval(refresh, POLL_MILLISECONDS);
   }
 
-  function rest() {
+  function stopPolling() {
     if (isPolled()) return;
     clearInterval(timer);
     timer = null;
@@ -34,36 +34,36 @@
     source = timer = null;
   }
 
-  function follow() {
+  function subscribe() {
     const url = part().dataset.live;
     if (url === undefined) return stop();
-    if (url === "" || typeof EventSource === "undefined") return poll();
-    if (isPolled()) poll();
+    if (url === "" || typeof EventSource === "undefined") return startPolling();
+    if (isPolled()) startPolling();
     if (source !== null) {
-      if (source.readyState === EventSource.OPEN) rest();
+      if (source.readyState === EventSource.OPEN) stopPolling();
       return undefined;
     }
     source = new EventSource(url);
     source.addEventListener("job", refresh);
-    source.addEventListener("open", rest);
-    source.addEventListener("error", poll); // the browser tries the stream again meanwhile, unless it was refused
+    source.addEventListener("open", stopPolling);
+    source.addEventListener("error", startPolling); // the browser reconnects, unless the service rejected the stream
     return undefined;
   }
 
-  function settled() {
-    isAsking = false;
-    follow();
+  function handleSettle() {
+    isLoading = false;
+    subscribe();
     if (isStale) refresh();
   }
 
-  function answered(event) {
+  function handleResponse(event) {
     if (event.detail.successful) return;
-    isAsking = false;
-    poll();
+    isLoading = false;
+    startPolling();
   }
 
-  document.addEventListener("DOMContentLoaded", follow);
-  document.addEventListener("htmx:afterSettle", settled);
-  document.addEventListener("htmx:afterRequest", answered);
+  document.addEventListener("DOMContentLoaded", subscribe);
+  document.addEventListener("htmx:afterSettle", handleSettle);
+  document.addEventListener("htmx:afterRequest", handleResponse);
   window.addEventListener("pagehide", stop);
 })();

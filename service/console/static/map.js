@@ -1,44 +1,73 @@
-// Draws maps of results: each <canvas data-map="..."> fetches its numbers and draws them; a pointer reads a cell.
+// Draws maps of results. Each <canvas data-map="..."> fetches its data and shows the cell under the pointer as text.
 "use strict";
 (() => {
-  const INK = "#222222";
+  const LIGHT = { ground: "#ffffff", ink: "#222222", line: "#444444", strongest: 0 };
+  const DARK = { ground: "#14171a", ink: "#e8eaed", line: "#c8ced4", strongest: 255 };
   const GREY = "#888888";
-  const HIGHEST = 520; // pixels: a map and what is said of it fit a screen
+  const IMAGE_CELLS = 256; // approximate resolution of the longer side, so that the density is smooth
+  const HATCH_PIXELS = 7;
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  const look = () => (scheme.matches ? DARK : LIGHT);
+  const MAX_HEIGHT = 520; // pixels, so that a map and its readout fit on one screen
   const EDGE = { left: 52, right: 20, top: 10, bottom: 40 };
   const round = (value) => Number(value.toPrecision(4)).toLocaleString("en");
   const degrees = (value, below, above) => `${round(Math.abs(value))}°${value < 0 ? below : value > 0 ? above : ""}`;
 
   function unpack(text, Kind) {
-    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
     return new Kind(bytes.buffer);
   }
 
   function rgb(hex) {
-    return [1, 3, 5].map((place) => Number.parseInt(hex.slice(place, place + 2), 16));
+    return [1, 3, 5].map((start) => Number.parseInt(hex.slice(start, start + 2), 16));
   }
 
-  // White to the hue, and on to its shade: as sfumato.shading.shaded has it.
+  // Returns the ground for tone 0, the hue at 0.62 and beyond it a darker shade, in dark mode a lighter one. In light mode
+  // sfumato.plotting.shading.shade uses the same formula.
   function shade(hue, tone) {
-    const light = Math.min(tone / 0.62, 1);
-    const dark = 1 - 0.55 * Math.min(Math.max((tone - 0.62) / 0.38, 0), 1);
-    return hue.map((part) => (255 + (part - 255) * light) * dark);
+    const { ground, strongest } = look();
+    const base = rgb(ground);
+    const near = Math.min(tone / 0.62, 1);
+    const beyond = 0.55 * Math.min(Math.max((tone - 0.62) / 0.38, 0), 1);
+    return hue.map((part, channel) => {
+      const mixed = base[channel] + (part - base[channel]) * near;
+      return mixed + (strongest - mixed) * beyond;
+    });
   }
 
+  // Returns the place of a pixel between two cell centres: the lower cell, the higher cell, and the share of the higher.
+  function between(pixel, factor, count) {
+    const at = Math.min(Math.max((pixel + 0.5) / factor - 0.5, 0), count - 1);
+    const low = Math.floor(at);
+    return [low, Math.min(low + 1, count - 1), at - low];
+  }
+
+  // Draws each cell in the hue of its cluster. The tone is interpolated, unless the cells differ in size.
   function cellImage(map) {
-    const { columns, rows, mean, peak } = map.cells;
-    const image = new ImageData(columns, rows);
+    const { columns, rows, mean, peak, adaptive } = map.cells;
+    const factor = Math.max(1, Math.round(IMAGE_CELLS / Math.max(columns, rows)));
+    const image = new ImageData(columns * factor, rows * factor);
     const hues = map.colours.map(rgb);
-    for (let row = 0; row < rows; row += 1) {
-      for (let column = 0; column < columns; column += 1) {
-        const from = row * columns + column;
-        const tone = map.density === null ? 0.3 : peak > 0 ? Math.log1p(map.density[from] / mean) / peak : 0;
-        const to = 4 * ((rows - 1 - row) * columns + column); // pictures begin above
-        image.data.set([...shade(hues[map.labels[from]], tone), 255], to);
+    const tones = map.density === null ? null : map.density.map((value) => (peak > 0 ? Math.log1p(value / mean) / peak : 0));
+    for (let y = 0; y < image.height; y += 1) {
+      const [low, high, up] = between(y, factor, rows);
+      const row = Math.floor(y / factor);
+      for (let x = 0; x < image.width; x += 1) {
+        const own = row * columns + Math.floor(x / factor);
+        let tone = 0.3;
+        if (tones !== null && adaptive) tone = tones[own];
+        else if (tones !== null) {
+          const [left, right, across] = between(x, factor, columns);
+          const below = tones[low * columns + left] * (1 - across) + tones[low * columns + right] * across;
+          const above = tones[high * columns + left] * (1 - across) + tones[high * columns + right] * across;
+          tone = below * (1 - up) + above * up;
+        }
+        image.data.set([...shade(hues[map.labels[own]], tone), 255], 4 * ((image.height - 1 - y) * image.width + x)); // from the top
       }
     }
     const canvas = document.createElement("canvas");
-    canvas.width = columns;
-    canvas.height = rows;
+    canvas.width = image.width;
+    canvas.height = image.height;
     canvas.getContext("2d").putImageData(image, 0, 0);
     return canvas;
   }
@@ -48,27 +77,33 @@
       this.canvas = canvas;
       this.figure = canvas.closest("figure");
       this.readout = this.figure.querySelector("[data-readout]");
-      canvas.addEventListener("pointermove", (event) => this.tell(event));
-      canvas.addEventListener("pointerleave", () => this.say(""));
+      canvas.addEventListener("pointermove", (event) => this.describeCell(event));
+      canvas.addEventListener("pointerleave", () => this.showText(""));
       new ResizeObserver(() => this.map && this.width !== canvas.clientWidth && this.draw()).observe(canvas);
     }
 
     async load() {
       const query = new URLSearchParams(new FormData(document.querySelector("form[data-view]"))).toString();
       const separator = this.canvas.dataset.map.includes("?") ? "&" : "?";
-      const answer = await fetch(`${this.canvas.dataset.map}${separator}${query}`, { headers: { accept: "application/json" } });
-      if (answer.redirected || !answer.ok) {
-        this.say(answer.redirected ? "The session is over: sign in again." : "The map is not there.");
+      const response = await fetch(`${this.canvas.dataset.map}${separator}${query}`, { headers: { accept: "application/json" } });
+      if (response.redirected || !response.ok) {
+        this.showText(response.redirected ? "The session has ended. Sign in again." : "The map is not available.");
         return;
       }
-      const map = await answer.json();
-      const began = performance.now();
+      const map = await response.json();
+      const start = performance.now();
       map.labels = map.cells === null ? null : unpack(map.cells.labels, Uint16Array);
       map.density = map.cells === null || map.cells.density === null ? null : unpack(map.cells.density, Float32Array);
-      map.image = map.cells === null ? null : cellImage(map);
       this.map = map;
+      this.paint();
+      this.canvas.dataset.milliseconds = String(performance.now() - start);
+    }
+
+    // Computes the image again, because its colours depend on the scheme.
+    paint() {
+      if (!this.map) return;
+      this.map.image = this.map.cells === null ? null : cellImage(this.map);
       this.draw();
-      this.canvas.dataset.milliseconds = String(performance.now() - began);
     }
 
     x(value) { return EDGE.left + ((value - this.map.across.lower) / (this.map.across.upper - this.map.across.lower)) * this.inner.width; }
@@ -79,26 +114,27 @@
       const { canvas, map } = this;
       const shown = new Set(new FormData(document.querySelector("form[data-view]")).getAll("show"));
       this.width = canvas.clientWidth;
-      const ratio = Math.min(Math.max(map.ratio ?? 1.6, 0.5), 4);
-      const height = Math.min(Math.max((this.width - EDGE.left - EDGE.right) / ratio, 80), HIGHEST);
-      const width = Math.max(Math.min(this.width - EDGE.left - EDGE.right, height * ratio), 50); // true in both directions
+      const ratio = Math.min(Math.max(map.ratio, 0.5), 4);
+      const height = Math.min(Math.max((this.width - EDGE.left - EDGE.right) / ratio, 80), MAX_HEIGHT);
+      const width = Math.max(Math.min(this.width - EDGE.left - EDGE.right, height * ratio), 50); // keeps the aspect ratio
       this.inner = { width, height };
-      const dense = window.devicePixelRatio || 1;
-      canvas.width = Math.round(this.width * dense);
-      canvas.height = Math.round((height + EDGE.top + EDGE.bottom) * dense);
+      const pixelRatio = window.devicePixelRatio || 1;
+      canvas.width = Math.round(this.width * pixelRatio);
+      canvas.height = Math.round((height + EDGE.top + EDGE.bottom) * pixelRatio);
       canvas.style.height = `${height + EDGE.top + EDGE.bottom}px`;
       const pen = canvas.getContext("2d");
-      pen.setTransform(dense, 0, 0, dense, 0, 0);
-      pen.fillStyle = "#ffffff";
+      pen.setTransform(pixelRatio, 0, 0, pixelRatio, 0, 0);
+      pen.fillStyle = look().ground;
       pen.fillRect(0, 0, canvas.width, canvas.height);
       pen.save();
       pen.beginPath();
       pen.rect(EDGE.left, EDGE.top, width, height);
       pen.clip();
       if (map.image !== null && shown.has("density")) this.cells(pen);
+      if (map.image !== null) this.hatch(pen);
       if (map.image !== null && shown.has("borders")) this.borders(pen);
       this.lines(pen);
-      if (shown.has("centres")) this.ellipses(pen);
+      if (shown.has("ellipses")) this.ellipses(pen);
       pen.restore();
       this.axes(pen);
       if (shown.has("centres")) this.numbers(pen);
@@ -110,6 +146,31 @@
       pen.imageSmoothingEnabled = false;
       const tall = this.inner.height * high;
       pen.drawImage(this.map.image, EDGE.left, EDGE.top + this.inner.height - tall, this.inner.width * wide, tall);
+    }
+
+    // Hatches the cells of doubtful clusters.
+    hatch(pen) {
+      const { labels, doubtful } = this.map;
+      if (!doubtful.includes(true)) return;
+      const { columns, rows, reach } = this.map.cells;
+      const wide = (this.inner.width * reach[0]) / columns;
+      const high = (this.inner.height * reach[1]) / rows;
+      const area = new Path2D();
+      for (let cell = 0; cell < labels.length; cell += 1) {
+        if (!doubtful[labels[cell]]) continue;
+        area.rect(EDGE.left + (cell % columns) * wide, EDGE.top + this.inner.height - (Math.floor(cell / columns) + 1) * high, wide, high);
+      }
+      pen.save();
+      pen.clip(area);
+      pen.beginPath();
+      for (let start = -this.inner.height; start < this.inner.width; start += HATCH_PIXELS) {
+        pen.moveTo(EDGE.left + start, EDGE.top + this.inner.height);
+        pen.lineTo(EDGE.left + start + this.inner.height, EDGE.top);
+      }
+      pen.strokeStyle = look().line;
+      pen.lineWidth = 0.8;
+      pen.stroke();
+      pen.restore();
     }
 
     borders(pen) {
@@ -130,16 +191,16 @@
         }
         return path;
       };
-      if (adaptive) { // cells of different sizes
+      if (adaptive) { // outlines the cells, which differ in size
         pen.strokeStyle = "#88888899";
         pen.lineWidth = 0.5;
         pen.stroke(edges((one, other) => density[one] !== density[other]));
       }
       const path = edges((one, other) => labels[one] !== labels[other]);
-      pen.strokeStyle = "#ffffff";
+      pen.strokeStyle = look().ground;
       pen.lineWidth = 2.5;
       pen.stroke(path);
-      pen.strokeStyle = "#444444";
+      pen.strokeStyle = look().line;
       pen.lineWidth = 1;
       pen.stroke(path);
     }
@@ -148,11 +209,11 @@
       const { map } = this;
       pen.beginPath();
       for (const flat of map.coasts) {
-        for (let place = 0; place < flat.length; place += 2) {
-          pen[place === 0 ? "moveTo" : "lineTo"](this.x(flat[place]), this.y(flat[place + 1]));
+        for (let start = 0; start < flat.length; start += 2) {
+          pen[start === 0 ? "moveTo" : "lineTo"](this.x(flat[start]), this.y(flat[start + 1]));
         }
       }
-      pen.strokeStyle = "#555555";
+      pen.strokeStyle = look().line;
       pen.lineWidth = 0.7;
       pen.stroke();
       pen.beginPath();
@@ -167,7 +228,7 @@
 
     ellipses(pen) {
       const { map } = this;
-      pen.strokeStyle = INK;
+      pen.strokeStyle = look().ink;
       for (const { centre, reach, apart } of map.centres) {
         const [x, y] = [this.x(centre[0]), this.y(centre[1])];
         pen.lineWidth = 1.3;
@@ -177,10 +238,10 @@
         const up = (reach[1] / (map.up.upper - map.up.lower)) * this.inner.height;
         pen.beginPath();
         pen.ellipse(x, y, across, up, 0, 0, 2 * Math.PI);
-        pen.strokeStyle = "#ffffff";
+        pen.strokeStyle = look().ground;
         pen.lineWidth = 3;
         pen.stroke();
-        pen.strokeStyle = INK;
+        pen.strokeStyle = look().ink;
         pen.lineWidth = 1.3;
         pen.stroke();
       }
@@ -191,15 +252,15 @@
       pen.strokeStyle = GREY;
       pen.lineWidth = 1;
       pen.strokeRect(EDGE.left, EDGE.top, this.inner.width, this.inner.height);
-      pen.fillStyle = "#444444";
+      pen.fillStyle = look().line;
       pen.font = "12px system-ui, sans-serif";
       const label = ({ name, unit }) => (unit ? `${name} (${unit})` : name);
       const ticks = (axis, given) => given.length > 0 ? given : [0, 0.25, 0.5, 0.75, 1].map((part) => axis.lower + part * (axis.upper - axis.lower));
       const bottom = EDGE.top + this.inner.height;
       pen.textAlign = "center";
-      const few = this.inner.width < 380 ? 2 : 1; // a phone has room for every other one
-      for (const [place, at] of ticks(map.across, map.meridians).entries()) {
-        if (place % few === 0) pen.fillText(map.meridians.length > 0 ? degrees(at, "W", "E") : round(at), this.x(at), bottom + 15);
+      const step = this.inner.width < 380 ? 2 : 1; // a phone has room for every second label
+      for (const [index, at] of ticks(map.across, map.meridians).entries()) {
+        if (index % step === 0) pen.fillText(map.meridians.length > 0 ? degrees(at, "W", "E") : round(at), this.x(at), bottom + 15);
       }
       pen.fillText(label(map.across), EDGE.left + this.inner.width / 2, bottom + 33, this.inner.width);
       pen.textAlign = "right";
@@ -216,16 +277,16 @@
       pen.font = "bold 11px system-ui, sans-serif";
       pen.textAlign = "center";
       pen.textBaseline = "middle";
-      for (let cluster = this.map.centres.length - 1; cluster >= 0; cluster -= 1) { // the largest lies on top
+      for (let cluster = this.map.centres.length - 1; cluster >= 0; cluster -= 1) { // draw the largest cluster last, on top
         const [x, y] = [this.x(this.map.centres[cluster].seat[0]), this.y(this.map.centres[cluster].seat[1])];
         pen.beginPath();
         pen.arc(x, y, 9, 0, 2 * Math.PI);
-        pen.fillStyle = "#ffffff";
+        pen.fillStyle = look().ground;
         pen.fill();
         pen.strokeStyle = this.map.colours[cluster];
         pen.lineWidth = 2.5;
         pen.stroke();
-        pen.fillStyle = INK;
+        pen.fillStyle = look().ink;
         pen.fillText(String(cluster), x, y + 0.5);
       }
       pen.textBaseline = "alphabetic";
@@ -237,9 +298,9 @@
       const [x, y] = [EDGE.left + 12, EDGE.top + this.inner.height - 12];
       const long = (scale.degrees / (across.upper - across.lower)) * this.inner.width;
       pen.font = "11px system-ui, sans-serif";
-      pen.fillStyle = "#ffffffcc";
+      pen.fillStyle = `${look().ground}cc`;
       pen.fillRect(x - 4, y - 20, Math.max(long, pen.measureText(scale.text).width) + 8, 27);
-      pen.fillStyle = pen.strokeStyle = INK;
+      pen.fillStyle = pen.strokeStyle = look().ink;
       pen.textAlign = "left";
       pen.fillText(scale.text, x, y - 7);
       pen.lineWidth = 1.5;
@@ -248,25 +309,25 @@
       pen.stroke();
     }
 
-    tell(event) {
+    describeCell(event) {
       const { map } = this;
       if (!map) return;
       const box = this.canvas.getBoundingClientRect();
       const right = (event.clientX - box.left - EDGE.left) / this.inner.width;
       const above = 1 - (event.clientY - box.top - EDGE.top) / this.inner.height;
-      if (right < 0 || right >= 1 || above < 0 || above >= 1) { this.say(""); return; }
-      const place = (axis, part) => `${axis.name} ${round(axis.lower + part * (axis.upper - axis.lower))}`;
-      let text = `${place(map.across, right)}, ${place(map.up, above)}`;
+      if (right < 0 || right >= 1 || above < 0 || above >= 1) { this.showText(""); return; }
+      const coordinate = (axis, part) => `${axis.name} ${round(axis.lower + part * (axis.upper - axis.lower))}`;
+      let text = `${coordinate(map.across, right)}, ${coordinate(map.up, above)}`;
       if (map.cells !== null) {
         const { columns, rows, reach } = map.cells;
         const cell = Math.floor((above / reach[1]) * rows) * columns + Math.floor((right / reach[0]) * columns);
         text += `: cluster ${map.labels[cell]}`;
         if (map.density !== null) text += `, ${(100 * map.density[cell]).toPrecision(3)} % of people in this cell (estimated)`;
       }
-      this.say(text);
+      this.showText(text);
     }
 
-    say(text) { this.readout.textContent = text; }
+    showText(text) { this.readout.textContent = text; }
   }
 
   document.addEventListener("DOMContentLoaded", () => {
@@ -278,6 +339,7 @@
       if (event.target.name !== "show") maps.forEach((each) => each.load());
       else maps.forEach((each) => each.draw());
     });
+    scheme.addEventListener("change", () => maps.forEach((each) => each.paint()));
     maps.forEach((each) => each.load());
   });
 })();

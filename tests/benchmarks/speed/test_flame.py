@@ -1,4 +1,4 @@
-"""Flame graphs: stacks become a picture that tells functions and shares, and no machine."""
+"""Flame graphs: from stacks to a picture of functions and shares."""
 
 import pytest
 
@@ -12,26 +12,26 @@ STACKS = [
 ]
 
 
-def test_frames_are_added_up_by_function():
+def test_samples_are_summed_by_function():
     root = flame.read(STACKS)
     assert root.n_samples == 10
     (main,) = root.below.values()
     assert {name: frame.n_samples for name, frame in main.below.items()} == {"work (app)": 8, "<listcomp> (app)": 2}
 
 
-def test_only_what_a_function_calls_is_kept_where_that_is_asked():
+def test_below_keeps_only_the_calls_of_a_function():
     root = flame.read(STACKS, "work")
     assert (root.name, root.n_samples) == ("work", 8)
     assert {frame.n_samples for frame in root.below.values()} == {6}
 
 
 @pytest.mark.parametrize(("lines", "below"), [(["no number here"], None), (STACKS, "nowhere"), ([], None)])
-def test_what_is_no_profile_is_refused(lines, below):
+def test_input_without_stacks_is_refused(lines, below):
     with pytest.raises(ValueError, match="stack"):
         flame.read(lines, below)
 
 
-def test_the_picture_names_functions_and_no_place_of_a_machine(tmp_path):
+def test_the_picture_has_functions_and_no_paths(tmp_path):
     (tmp_path / "stacks.txt").write_text("\n".join(STACKS))
     assert flame.main([str(tmp_path / "stacks.txt"), str(tmp_path / "out.svg"), "--title", "a < b"]) == 0
     text = (tmp_path / "out.svg").read_text()
@@ -42,7 +42,7 @@ def test_the_picture_names_functions_and_no_place_of_a_machine(tmp_path):
     assert "script" not in text
 
 
-def test_a_file_without_stacks_is_said_to_be_so(tmp_path, capsys):
+def test_a_file_without_stacks_ends_with_a_message(tmp_path, capsys):
     (tmp_path / "stacks.txt").write_text("nothing\n")
     with pytest.raises(SystemExit):
         flame.main([str(tmp_path / "stacks.txt"), str(tmp_path / "out.svg")])

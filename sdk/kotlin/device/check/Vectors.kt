@@ -1,133 +1,164 @@
-/** The published vectors, run against this device: to the byte, and as many words drawn. */
+/** Checks of this device against every byte and every random word of the published vectors. */
 package sfumato.device
 
 import java.io.File
 import java.math.BigInteger
 
-class Different(message: String) : Exception(message)
+/** A failed check. */
+class CheckFailed(message: String) : Exception(message)
 
-fun same(got: Any?, wanted: Any?) {
-    if (got != wanted) throw Different("$got is not $wanted")
+/** Throw CheckFailed unless the values are equal. */
+fun checkEqual(actual: Any?, expected: Any?) {
+    if (actual != expected) throw CheckFailed("$actual is not $expected")
 }
 
-/** The given words, each once, in order: eight little-endian bytes a word, in hex. */
-class Replay(hexWords: String) : Entropy {
+/** An entropy source that returns each of the given words once, in order. A word is eight little-endian bytes in hex. */
+class ReplayEntropy(hexWords: String) : Entropy {
     private val words = ArrayDeque(
         hexWords.chunked(16).map { text -> BigInteger(1, text.chunked(2).reversed().map { it.toInt(16).toByte() }.toByteArray()) },
     )
 
     val nLeft: Int get() = words.size
 
-    override fun word(): BigInteger = words.removeFirstOrNull() ?: throw Different("more words were asked for than there are")
+    override fun word(): BigInteger = words.removeFirstOrNull() ?: throw CheckFailed("the device drew more words than the vector contains")
 }
 
-/** A service that plays a script: what is open, and every report it got; `replies` are played to reports first. */
-class Scripted(private val open: Any?) : Transport {
+/** A fake service with the given open rounds. It records requests and answers reports with `replies` first. */
+class ScriptedService(private val open: Any?) : Transport {
     val sent = ArrayList<Pair<String, String>>()
-    val asked = ArrayList<Request>()
+    val requests = ArrayList<Request>()
     val replies = ArrayDeque<() -> Response>()
 
     override fun send(request: Request): Response {
-        asked.add(request)
-        if (request.method == "GET") return Response(200, mapOf("etag" to "\"1\"", "retry-after" to "17"), canonical(open).toByteArray())
+        requests.add(request)
+        if (request.method == "GET") return Response(200, mapOf("etag" to "\"1\"", "retry-after" to "17"), toCanonicalJson(open).toByteArray())
         sent.add(Pair(request.url.split("/").let { it[it.size - 2] }, String(request.body!!)))
-        return (replies.removeFirstOrNull() ?: { Response(202, emptyMap(), "{\"accepted\":1}".toByteArray()) })()
+        return (replies.removeFirstOrNull() ?: { Response(202, emptyMap(), """{"round_id":"${sent.last().first}","accepted":1}""".toByteArray()) })()
     }
 }
 
-/** Time that passes as it is slept. */
-class Instant : Patience {
+/** A clock that advances only by its pauses. */
+class FakeClock : Clock {
     private var now = 0.0
-    val slept = ArrayList<Double>()
+    val pauses = ArrayList<Double>()
 
     override fun seconds(): Double = now
 
     override fun sleep(seconds: Double) {
-        slept.add(seconds)
+        pauses.add(seconds)
         now += seconds
     }
 
-    override fun spread(): Double = 1.0
+    override fun jitter(): Double = 1.0
 }
 
-fun device(service: Transport, store: Store, entropy: Entropy, cap: String, retrySeconds: Double = 0.0, patience: Patience = Instant()): Device =
-    Device("http://service.example", "sfk_device", "ds_1", cap, store, null, entropy, retrySeconds, service, patience)
+fun device(service: Transport, store: Store, entropy: Entropy, cap: String, retrySeconds: Double = 0.0, clock: Clock = FakeClock()): Device =
+    Device("http://service.example", "sfk_device", "ds_1", cap, store, null, entropy, retrySeconds, service, clock)
 
-/** A case: what it is called, how many reports it compares, and how it runs. */
+/** A test case with its name and number of compared reports. */
 class Case(val name: String, val nReports: Int, val run: () -> Unit)
 
-fun vectors(directory: File, name: String): List<Map<*, *>> {
+/** Read the vectors of one file. */
+fun readVectors(directory: File, name: String): List<Map<*, *>> {
     val document = readJson(File(directory, "$name.json").readText()) as Map<*, *>
     return (document[name] as List<*>).map { it as Map<*, *> }
 }
 
-fun cases(directory: File): List<Case> =
-    vectors(directory, "reports").map { Case("reports: ${it["name"]}", (it["reports"] as List<*>).size) { reports(it) } } +
-        vectors(directory, "caps").map { Case("cap: ${it["epsilon"]}", 0) { same(parseEpsilon(it["epsilon"] as String).toString(), it["epsilon_nano"]) } } +
-        (vectors(directory, "devices") + vectors(directory, "refusals")).map { Case("device: ${it["name"]}", 0) { calls(it) } }
+/** Return the test cases of all vectors. */
+fun createVectorCases(directory: File): List<Case> =
+    readVectors(directory, "reports").map { Case("reports: ${it["name"]}", (it["reports"] as List<*>).size) { checkReports(it) } } +
+        readVectors(directory, "caps").map { Case("cap: ${it["epsilon"]}", 0) { checkEqual(parseEpsilon(it["epsilon"] as String).toString(), it["epsilon_nano"]) } } +
+        (readVectors(directory, "devices") + readVectors(directory, "refusals")).map { Case("device: ${it["name"]}", 0) { checkCalls(it) } } +
+        readVectors(directory, "answers").map { Case("answer: ${it["name"]}", 0) { checkAnswer(it, readFirstCall(directory)) } }
 
-fun reports(vector: Map<*, *>) {
+fun checkReports(vector: Map<*, *>) {
     val spec = readRoundSpec(vector["spec"])
-    same(spec.mechanism.epsilonNano().toString(), vector["epsilon_nano"])
-    same(spec.mechanism.valueBytes.toString(), (vector["value_bytes"] as JsonNumber).text)
+    checkEqual(spec.mechanism.epsilonNano().toString(), vector["epsilon_nano"])
+    checkEqual(spec.mechanism.valueBytes.toString(), (vector["value_bytes"] as JsonNumber).text)
     for (each in vector["reports"] as List<*>) {
-        val told = each as Map<*, *>
-        val entropy = Replay(told["entropy"] as String)
-        val made = perturb(spec, record(told["record"]), entropy)
-        same(Pair(made.slot.toString(), hex(made.value)), Pair((told["slot"] as JsonNumber).text, told["value"]))
-        same(entropy.nLeft, 0)
+        val expected = each as Map<*, *>
+        val entropy = ReplayEntropy(expected["entropy"] as String)
+        val perturbed = perturb(spec, readRecord(expected["record"]), entropy)
+        checkEqual(Pair(perturbed.slot.toString(), encodeHex(perturbed.value)), Pair((expected["slot"] as JsonNumber).text, expected["value"]))
+        checkEqual(entropy.nLeft, 0)
     }
 }
 
-fun record(value: Any?): PersonRecord = when (value) {
-    is List<*> -> InOrder(*value.map { number(it) }.toDoubleArray())
-    is Map<*, *> -> ByName(value.entries.associate { (name, each) -> (name as String) to number(each) })
-    else -> throw Different("no record")
+fun readRecord(value: Any?): PersonRecord = when (value) {
+    is List<*> -> OrderedRecord(*value.map { toDouble(it) }.toDoubleArray())
+    is Map<*, *> -> NamedRecord(value.entries.associate { (name, each) -> (name as String) to toDouble(each) })
+    else -> throw CheckFailed("the record is neither a list nor an object")
 }
 
-private fun number(value: Any?): Double = (value as JsonNumber).text.toDouble()
+private fun toDouble(value: Any?): Double = (value as JsonNumber).text.toDouble()
 
-fun calls(vector: Map<*, *>) {
+fun checkCalls(vector: Map<*, *>) {
     val store = MemoryStore()
     for (each in vector["calls"] as List<*>) {
         val call = each as Map<*, *>
-        val service = Scripted(call["open"])
-        val entropy = Replay(call["entropy"] as String)
-        val asked = device(service, store, entropy, vector["cap"] as String)
-        val wanted = call["error"] as String?
+        val service = ScriptedService(call["open"])
+        val entropy = ReplayEntropy(call["entropy"] as String)
+        val device = device(service, store, entropy, vector["cap"] as String)
+        val expectedError = call["error"] as String?
         val error = try {
-            val receipt = asked.report(record(call["record"]))
-            same(receipt.outcome.name.lowercase(), call["outcome"])
-            same(receipt.rounds.map { listOf(it.roundId, it.outcome.name.lowercase(), it.error?.code) }, told(call["rounds"]))
+            val receipt = device.report(readRecord(call["record"]))
+            checkEqual(receipt.outcome.name.lowercase(), call["outcome"])
+            checkEqual(receipt.rounds.map { listOf(it.roundId, it.outcome.name.lowercase(), it.error?.code) }, readOutcomes(call["rounds"]))
             null
-        } catch (refused: SfumatoException) {
-            refused.code
+        } catch (exception: SfumatoException) {
+            exception.code
         }
-        same(error, wanted)
-        same(service.sent.map { (id, body) -> Pair(id, readJson(body)) }, sent(call["sent"]))
-        same(entropy.nLeft, 0)
+        checkEqual(error, expectedError)
+        checkEqual(service.sent.map { (id, body) -> Pair(id, readJson(body)) }, readSent(call["sent"]))
+        checkEqual(entropy.nLeft, 0)
     }
 }
 
-private fun told(rounds: Any?): List<List<Any?>> = (rounds as List<*>).map { it as Map<*, *> }.map { listOf(it["id"], it["outcome"], it["error"]) }
+fun readFirstCall(directory: File): Map<*, *> = (readVectors(directory, "devices").first()["calls"] as List<*>).first() as Map<*, *>
 
-private fun sent(reports: Any?): List<Pair<Any?, Any?>> = (reports as List<*>).map { it as Map<*, *> }.map { Pair(it["id"], readJson(it["body"] as String)) }
+fun checkAnswer(vector: Map<*, *>, call: Map<*, *>) {
+    val status = (vector["status"] as JsonNumber).text.toInt()
+    val answer = Response(status, mapOf("content-type" to vector["content_type"] as String), (vector["body"] as String).toByteArray())
+    val service = ScriptedService(call["open"]).apply { replies.add { answer } }
+    val store = MemoryStore()
+    val device = device(service, store, SystemEntropy(), "2")
+    val isFinal = try {
+        device.report(readRecord(call["record"]))
+        true
+    } catch (_: ApiProblem) {
+        false
+    }
+    val state = store.read("ds_1").memos.getValue("rnd_1").state.name.lowercase()
+    checkEqual(state, vector["state"])
+    checkEqual(isFinal, state == "acknowledged" || state == "closed")
+    val again = device.report(readRecord(call["record"])).outcome
+    checkEqual(Pair(again, service.sent.size), if (state == "pending") Pair(Outcome.SENT, 2) else Pair(Outcome.ALREADY_ANSWERED, 1))
+    checkEqual(service.sent.toSet().size, 1)
+    checkEqual(device.spent, 1.0)
+}
 
-/** A runner that finds nothing wrong finds nothing at all: vectors that were changed must fail. */
-fun falsified(directory: File): List<Case> {
-    val report = vectors(directory, "reports").first()
+private fun readOutcomes(rounds: Any?): List<List<Any?>> = (rounds as List<*>).map { it as Map<*, *> }.map { listOf(it["id"], it["outcome"], it["error"]) }
+
+private fun readSent(reports: Any?): List<Pair<Any?, Any?>> = (reports as List<*>).map { it as Map<*, *> }.map { Pair(it["id"], readJson(it["body"] as String)) }
+
+/** Return cases with changed vectors, which must all fail. They show that the checks can find an error. */
+fun createFalseCases(directory: File): List<Case> {
+    val report = readVectors(directory, "reports").first()
     val changedReports = (report["reports"] as List<*>).map { (it as Map<*, *>) + ("value" to "ff") }
-    val call = (vectors(directory, "devices").first()["calls"] as List<*>).first() as Map<*, *>
+    val call = readFirstCall(directory)
+    val answer = readVectors(directory, "answers").first()
     return listOf(
-        Case("another value", 1) { reports(report + ("reports" to changedReports)) },
-        Case("another cost", 1) { reports(report + ("epsilon_nano" to "1")) },
-        Case("another outcome", 0) { calls(mapOf("cap" to "2", "calls" to listOf(call + ("outcome" to "too_late")))) },
-        Case("a word that nobody draws", 0) { calls(mapOf("cap" to "2", "calls" to listOf(call + ("entropy" to call["entropy"].toString() + "0".repeat(16))))) },
-        Case("other bytes sent", 0) { calls(mapOf("cap" to "2", "calls" to listOf(call + ("sent" to emptyList<Any>())))) },
+        Case("another state", 0) { checkAnswer(answer + ("state" to "pending"), call) },
+        Case("another value", 1) { checkReports(report + ("reports" to changedReports)) },
+        Case("another cost", 1) { checkReports(report + ("epsilon_nano" to "1")) },
+        Case("another outcome", 0) { checkCalls(mapOf("cap" to "2", "calls" to listOf(call + ("outcome" to "too_late")))) },
+        Case("an unused word", 0) { checkCalls(mapOf("cap" to "2", "calls" to listOf(call + ("entropy" to call["entropy"].toString() + "0".repeat(16))))) },
+        Case("other bytes sent", 0) { checkCalls(mapOf("cap" to "2", "calls" to listOf(call + ("sent" to emptyList<Any>())))) },
     )
 }
 
-fun failures(cases: List<Case>): List<String> = cases.mapNotNull { case ->
+/** Run the cases. Return a message for each failed case. */
+fun findFailures(cases: List<Case>): List<String> = cases.mapNotNull { case ->
     try {
         case.run()
         null
@@ -138,11 +169,11 @@ fun failures(cases: List<Case>): List<String> = cases.mapNotNull { case ->
 
 fun main(arguments: Array<String>) {
     val directory = File(arguments[0])
-    val held = cases(directory)
-    val untouched = falsified(directory).let { all -> all.size - failures(all).size }
-    val behaviours = behaviours()
-    val failed = failures(held) + failures(behaviours) + List(untouched) { "a vector that was changed passes" }
+    val vectors = createVectorCases(directory)
+    val nPassed = createFalseCases(directory).let { all -> all.size - findFailures(all).size }
+    val behaviours = createBehaviourCases()
+    val failed = findFailures(vectors) + findFailures(behaviours) + List(nPassed) { "a changed vector passes" }
     failed.forEach(::println)
-    println("${held.size} vectors with ${held.sumOf { it.nReports }} reports, ${behaviours.size} behaviours: ${if (failed.isEmpty()) "all hold" else "${failed.size} fail"}")
-    if (failed.isNotEmpty() || held.size < 140 || held.sumOf { it.nReports } < 350) kotlin.system.exitProcess(1)
+    println("${vectors.size} vectors with ${vectors.sumOf { it.nReports }} reports, ${behaviours.size} behaviours: ${if (failed.isEmpty()) "all pass" else "${failed.size} fail"}")
+    if (failed.isNotEmpty() || vectors.size < 200 || vectors.sumOf { it.nReports } < 270) kotlin.system.exitProcess(1)
 }

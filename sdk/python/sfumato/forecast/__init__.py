@@ -1,13 +1,15 @@
-"""What an algorithm will cost and how well it will do, before anybody is asked: from public facts alone.
+"""Forecasts of cost, accuracy and required reports, from public facts alone.
 
-Public facts are the parameters, the number of features and the reports expected. Nothing
-here sees a record, a report or a result, so a forecast costs nothing and tells nothing.
+The parameters of an algorithm, the number of features and the expected reports or records enter; a
+`Forecast` or `RecordsForecast` leaves. Forecasts use no records, reports or results, so they cost no
+privacy budget.
 """
 
-from sfumato.forecast.central import CentralForecast, forecast_central
-from sfumato.forecast.choosing import CentralChoice, Choice, choose, choose_central
-from sfumato.forecast.figures import Forecast, Needed, RoundForecast, forecast
-from sfumato.forecast.needs import reports_needed
+from sfumato.forecast.auto import CentralChoice, Choice, choose, choose_central
+from sfumato.forecast.central import CentralForecast, check_over_records, forecast_central
+from sfumato.forecast.estimates import Forecast, Needed, RoundForecast, forecast
+from sfumato.forecast.families import FamilyForecast
+from sfumato.forecast.inverse import reports_needed
 from sfumato.forecast.quality import Band
 from sfumato.forecast.records import (
     RecordsForecast,
@@ -15,29 +17,35 @@ from sfumato.forecast.records import (
     records_forecast_from_wire,
     records_forecast_to_wire,
 )
-from sfumato.forecast.verdict import Confidence, Insufficient, insufficient_of, is_far_from
+from sfumato.forecast.releases import forecast_releases, local_epsilon_for
+from sfumato.forecast.warnings import Insufficient, insufficient_of, is_far_below
 from sfumato.forecast.wire import forecast_from_wire, forecast_to_wire
+from sfumato.model.precision import Verdict
 
 __all__ = [
     "Band",
     "CentralChoice",
     "CentralForecast",
     "Choice",
-    "Confidence",
+    "FamilyForecast",
     "Forecast",
     "Insufficient",
     "Needed",
     "RecordsForecast",
     "RoundForecast",
+    "Verdict",
+    "check_over_records",
     "choose",
     "choose_central",
     "forecast",
     "forecast_central",
     "forecast_from_wire",
     "forecast_records",
+    "forecast_releases",
     "forecast_to_wire",
     "insufficient_of",
-    "is_far_from",
+    "is_far_below",
+    "local_epsilon_for",
     "records_forecast_from_wire",
     "records_forecast_to_wire",
     "reports_needed",

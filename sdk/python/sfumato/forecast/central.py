@@ -1,101 +1,175 @@
-"""How near k-means without noise an algorithm over records will come, by a number of records somebody expects.
+"""Expected accuracy of an algorithm over records, relative to k-means without noise.
 
-The records of a dataset are counted by nobody for a forecast: their number is private. What
-is said follows from the parameters and a guess that the caller makes.
+The number of records is private and is not read. The forecast follows from the parameters and the
+caller's estimate.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
+from statistics import median
 
-from sfumato.accounting import NANO, parse_epsilon
 from sfumato.errors import InvalidSpec
-from sfumato.sizing.records import CLUSTERS_BY_U, GRID_FEATURES, ONE_MEAN_BELOW, clusters_told, usable_epsilon
-from sfumato.specs import MAX_FEATURES, Auto, CentralAlgorithm, GatedGridKmeans
+from sfumato.forecast.auto import choose_central
+from sfumato.forecast.families import FamilyForecast, RouteName, forecast_families
+from sfumato.model.precision import Verdict
+from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
+from sfumato.sizing.grids import MAP_INFORMATION, check_map_grid
+from sfumato.sizing.private_bounds import SHARE, plan_bounds
+from sfumato.sizing.required_reports import (
+    CLEAR_BLOCK,
+    CLUSTERS_BY_U,
+    GRID_FEATURES,
+    ONE_MEAN_BELOW,
+    affords_block,
+    detectable_clusters,
+    usable_epsilon,
+)
+from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm, DensityMap, PrivateKmeans
 
-# ratio - 1 is a x^-b, fitted to runs on 30 real and drawn sets at epsilon .01 to 1 (decision 0009), of
-GRID_FIT = (1.22, 0.82)  # x = N epsilon / k, up to four features, times d^2
-STEPS_FIT = (2.6, 0.73)  # x = N epsilon / (d k), above
-ONE_MEAN_FIT = (19.5, 0.85)  # x = N epsilon / d, above, where one centre is all that can be told
-# Between these times ratio - 1 lay four of five runs.
-GRID_BAND, STEPS_BAND, ONE_MEAN_BAND = (0.08, 3.5), (0.04, 1.9), (0.3, 1.6)
+RELIABLE_UPPER = 1.3  # largest upper end of the band of a reliable result
+UNCERTAIN_RATIO = 2.0  # largest ratio of an uncertain one
 
-CLEAR = 30.0  # N epsilon / k below which the centres of a grid are mostly noise
+CLEAR = 30.0  # N epsilon / k below which a grid's centres are mostly noise
 
 
 @dataclass(frozen=True, slots=True)
 class CentralForecast:
-    """What to expect of `gated_grid_kmeans`.
+    """The expected accuracy of an algorithm over records.
 
     Attributes
     ----------
     ratio : float or None
-        Mean squared distance to the nearest centre over that of k-means without noise, at least 1. None for other
-        methods, which were not fitted. With a delta it is what pure epsilon would give: Gaussian noise comes nearer.
+        Mean squared distance to the nearest centre, divided by that of k-means without noise: the median
+        over the families. None for other methods, which were not simulated.
     lower, upper : float or None
-        Four of five reference runs lay between.
-    clusters : int
-        How many will be looked for: fewer than asked for where noise would hide the others.
+        The ends of the bands of all families.
+    clusters : int or None
+        Number of clusters that the job searches for: fewer than requested if noise would hide the others.
+        None if the job estimates it.
     warnings : tuple of str
         Sentences for a person.
+    families : tuple of FamilyForecast
+        The expected accuracy by family of data. Empty if the ratio is None.
     """
 
     ratio: float | None
     lower: float | None
     upper: float | None
-    clusters: int
+    clusters: int | None
     warnings: tuple[str, ...]
+    families: tuple[FamilyForecast, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return reliable if the whole band is near 1; doubtful if the ratio is not, or with warnings."""
+        if self.warnings or self.ratio is None or self.upper is None or self.ratio > UNCERTAIN_RATIO:
+            return Verdict.DOUBTFUL
+        return Verdict.RELIABLE if self.upper <= RELIABLE_UPPER else Verdict.UNCERTAIN
 
 
 def forecast_central(
     params: CentralAlgorithm | Auto, n_features: int, n_records: float, max_per_user: int = 1
 ) -> CentralForecast:
-    """Forecast an algorithm over records; costs nothing and sees none.
+    """Return the expected accuracy of an algorithm over records, without reading records.
 
     Parameters
     ----------
     params : CentralAlgorithm or Auto
     n_features : int
-        1..64.
+        1..1536.
     n_records : float
-        As many as the caller expects, at least 1; in a running algorithm its noisy count.
+        The caller's estimate, at least 1, or a running algorithm's noisy count.
     max_per_user : int
-        Records one user may have, at least 1.
+        Maximum number of records of one user, at least 1.
 
     Raises
     ------
     InvalidSpec
-        Another number of features, no records, or no number of clusters.
+        The number of records is invalid, or see `check_over_records`.
     """
-    if not 1 <= n_features <= MAX_FEATURES:
-        raise InvalidSpec(f"records have 1 to {MAX_FEATURES} features")
     if not n_records >= 1 or max_per_user < 1:
         raise InvalidSpec("expected_records and max_per_user are at least 1")
-    if params.clusters is None:
-        raise InvalidSpec("over records the number of clusters is needed: no method there counts them")
-    if not isinstance(params, GatedGridKmeans | Auto):
-        said = "How near this method comes to k-means without noise was not fitted; gated_grid_kmeans comes nearer."
+    if isinstance(params, Auto):
+        params = choose_central(params, n_features).algorithm
+    check_over_records(params, n_features, max_per_user)
+    if params.bounds == "private":
+        needed = plan_bounds(params, n_features, max_per_user).needed_records
+        left = parse_epsilon(params.epsilon) * (1000 - SHARE) // 1000 / NANO
+        rest = forecast_central(replace(params, epsilon=left, bounds="declared"), n_features, n_records, max_per_user)
+        return replace(rest, warnings=(*_few_for_bounds(n_records, needed), *rest.warnings))
+    if isinstance(params, DensityMap):
+        epsilon = parse_epsilon(params.epsilon) / NANO / max_per_user
+        return CentralForecast(None, None, None, params.clusters, _few_for_a_map(n_records, epsilon))
+    if not isinstance(params, PrivateKmeans):
+        unknown = "How near this method comes to k-means without noise was not simulated; private_kmeans comes nearer."
         few = _few(n_records, parse_epsilon(params.epsilon) / NANO / max_per_user, params.clusters)
-        return CentralForecast(None, None, None, params.clusters, (said, *few))
-    epsilon = usable_epsilon(parse_epsilon(params.epsilon), max_per_user)
-    clusters = clusters_told(n_records, epsilon, n_features, params.clusters)
-    excess, (low, high) = _excess(n_records * epsilon, n_features, params.clusters)
-    warnings = _warnings(n_records, epsilon, n_features, params.clusters, clusters)
-    return CentralForecast(1 + excess, 1 + low * excess, 1 + high * excess, clusters, warnings)
+        return CentralForecast(None, None, None, params.clusters, (unknown, *few))
+    if params.clusters is None:
+        unknown = (
+            "The accuracy depends on the number of clusters, which the job estimates; give a number to forecast it."
+        )
+        few = _few(n_records, parse_epsilon(params.epsilon) / NANO / max_per_user, 2)
+        return CentralForecast(None, None, None, None, (unknown, *few))
+    epsilon_nano = parse_epsilon(params.epsilon)
+    route: RouteName
+    if n_features > GRID_FEATURES and affords_block(epsilon_nano, parse_delta(params.delta), max_per_user):
+        epsilon, clusters, route = epsilon_nano / NANO / max_per_user, params.clusters, "block"
+        warnings = _few_for_a_block(n_records, epsilon, clusters)
+    else:
+        epsilon, route = usable_epsilon(epsilon_nano, max_per_user), "grid" if n_features <= GRID_FEATURES else "steps"
+        clusters = detectable_clusters(n_records, epsilon, n_features, params.clusters)
+        warnings = _warnings(n_records, epsilon, n_features, params.clusters, clusters)
+    families = forecast_families(route, n_records * epsilon, n_features, params.clusters)
+    return CentralForecast(
+        median(each.ratio for each in families),
+        min(each.lower for each in families),
+        max(each.upper for each in families),
+        clusters,
+        warnings,
+        families,
+    )
 
 
-def _excess(information: float, n_features: int, clusters: int) -> tuple[float, tuple[float, float]]:
-    """The expected ratio less one, and its band, by N epsilon."""
-    if n_features <= GRID_FEATURES:
-        return n_features**2 * _power(GRID_FIT, information / clusters), GRID_BAND
-    u = information / n_features
-    if u < ONE_MEAN_BELOW:
-        return _power(ONE_MEAN_FIT, u), ONE_MEAN_BAND
-    # many clusters at little information: more records do not make it worse than one mean was
-    return min(_power(STEPS_FIT, u / clusters), _power(ONE_MEAN_FIT, ONE_MEAN_BELOW)), STEPS_BAND
+def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: int) -> None:
+    """Check that an algorithm over records supports the number of features, and that ε covers private bounds.
+
+    Laplace noise in each of more than 64 features would hide all clusters, so a delta is then required.
+
+    Raises
+    ------
+    InvalidSpec
+        States the limit and the remedy.
+    """
+    if not 1 <= n_features <= MAX_RECORD_FEATURES:
+        raise InvalidSpec(f"records have 1 to {MAX_RECORD_FEATURES} features")
+    if isinstance(params, DensityMap):
+        check_map_grid(params, n_features)
+    if params.bounds == "private":
+        plan_bounds(params, n_features, max_per_user)
+    if n_features <= MAX_FEATURES:
+        return
+    if not isinstance(params, PrivateKmeans):
+        raise InvalidSpec(
+            f"{params.type} takes at most {MAX_FEATURES} features: use private_kmeans with a delta, such as 1e-6"
+        )
+    if not params.delta:
+        raise InvalidSpec(
+            f"more than {MAX_FEATURES} features need a delta: set delta, such as 1e-6, which the dataset must have "
+            "been granted"
+        )
+    if not affords_block(parse_epsilon(params.epsilon), parse_delta(params.delta), max_per_user):
+        raise InvalidSpec(
+            f"this epsilon and delta are too small for more than {MAX_FEATURES} features: increase epsilon or delta"
+        )
 
 
-def _power(fit: tuple[float, float], x: float) -> float:
-    return float(fit[0] * x ** -fit[1])
+def _few_for_a_block(n_records: float, epsilon: float, clusters: int) -> tuple[str, ...]:
+    if n_records * epsilon >= CLEAR_BLOCK * clusters:
+        return ()
+    return (
+        f"About {round(n_records)} records are few for {clusters} clusters at this epsilon: some centres may be "
+        f"noise alone; about {ceil(CLEAR_BLOCK * clusters / epsilon)} would do.",
+    )
 
 
 def _few(n_records: float, epsilon: float, clusters: int) -> tuple[str, ...]:
@@ -107,13 +181,33 @@ def _few(n_records: float, epsilon: float, clusters: int) -> tuple[str, ...]:
     )
 
 
-def _warnings(n_records: float, epsilon: float, n_features: int, clusters: int, told: int) -> tuple[str, ...]:
+def _few_for_bounds(n_records: float, needed: int) -> tuple[str, ...]:
+    if n_records >= needed:
+        return ()
+    return (
+        f"About {round(n_records)} records are few for private bounds at this epsilon: the job would fail; about "
+        f"{needed} would do.",
+    )
+
+
+def _few_for_a_map(n_records: float, epsilon: float) -> tuple[str, ...]:
+    if n_records * epsilon >= MAP_INFORMATION:
+        return ()
+    return (
+        f"About {round(n_records)} records are few for a label map at this epsilon: clusters may be missing or noise; "
+        f"about {ceil(MAP_INFORMATION / epsilon)} would do.",
+    )
+
+
+def _warnings(n_records: float, epsilon: float, n_features: int, clusters: int, detectable: int) -> tuple[str, ...]:
     if n_features <= GRID_FEATURES:
         return _few(n_records, epsilon, clusters)
-    if told == clusters:
+    if detectable == clusters:
         return ()
     enough = ceil(max(ONE_MEAN_BELOW, (clusters - 0.5) / CLUSTERS_BY_U) * n_features / epsilon)
-    most = "one centre at their mean is better than more" if told == 1 else f"at most {told} clusters can be told apart"
+    most = f"at most {detectable} clusters can be separated"
+    if detectable == 1:
+        most = "one centre at their mean is better than more"
     return (
         f"About {round(n_records)} records are few for {clusters} clusters in {n_features} features at this epsilon: "
         f"{most}; about {enough} would do for {clusters}.",

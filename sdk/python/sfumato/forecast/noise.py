@@ -1,12 +1,12 @@
-"""Standard errors that follow from the mechanisms of a plan's rounds, for clusters of equal size."""
+"""Limits of detection, and standard errors for clusters of equal size, from the planned rounds."""
 
 from collections.abc import Sequence
-from math import cos, pi, sin, sqrt
+from math import ceil, cos, isfinite, pi, sin, sqrt
 
-from sfumato.accounting import DRAW_SPAN, parse_epsilon
-from sfumato.forecast.limits import detectable_mass
 from sfumato.mechanisms import design, offset_chances
-from sfumato.sizing import PlannedRound, precision_of
+from sfumato.model.precision import contrast_of, mass_noise, signal_of
+from sfumato.privacy.accounting import DRAW_SPAN, exp_epsilon, parse_epsilon
+from sfumato.sizing.rounds import MAX_JSON_INT, MIN_EFFECTIVE_REPORTS, PlannedRound, effective_reports, precision_of
 from sfumato.specs import (
     AdaptiveGridIterative,
     AdaptiveGridTree,
@@ -20,71 +20,110 @@ from sfumato.specs import (
     WindowMechanism,
 )
 
-OPEN_CLUSTERS = 2  # where nobody said how many: their sizes are the least certain
-SKETCHED_MASS = 2.8  # c / (|c_1| sqrt(N)) of people that a sketch of phases shows (STATISTICS 4.2)
+NOISE_FACTOR = 8.0  # excess of mass, in δ, of a cluster that stands out (STATISTICS 3.2)
+GAP_ERRORS = 3.0  # z of the gap rule: N >= z² / (4 δ² tanh²(eps/2))
+SAMPLING_VARIANCE = 0.02  # variance by the sampling of devices, added to v for a cell of typical mass
+ASSUMED_CLUSTERS = 2  # if the number is estimated; two clusters have the largest size errors
+SKETCHED_MASS = 2.8  # c in the detectable share c / (|c_1| sqrt(N)) of a phase sketch (STATISTICS 4.2)
+
+
+def detectable_mass(n_reports: int, epsilon_nano: int) -> float:
+    """Return the least share of people of a cluster that stands out, 8 δ with δ = 1 / (2 sqrt(N) tanh(eps/2))."""
+    return min(1.0, NOISE_FACTOR * mass_noise(n_reports, contrast(epsilon_nano)))
+
+
+def gap_mass(n_reports: int, epsilon_nano: int) -> float:
+    """Return the least share of people whose absence separates two clusters, 3 δ. A heuristic (STATISTICS 3.2)."""
+    return min(1.0, GAP_ERRORS * mass_noise(n_reports, contrast(epsilon_nano)))
+
+
+def information(n_reports: int, epsilon_nano: int) -> float:
+    """Return N / (1/signal + .02), which is N_eff limited by the sampling of devices. Quality depends on it."""
+    return n_reports / (1 / signal_of(exp_epsilon(epsilon_nano)) + SAMPLING_VARIANCE)
+
+
+def puts_all_in_one(params: Algorithm, n_reports: int) -> bool:
+    """Return whether an adaptive grid returns one cluster instead of estimating their number: N_eff < 10,000."""
+    counts = isinstance(params, AdaptiveGridIterative | AdaptiveGridTree) and params.clusters is None
+    if not counts or getattr(params, "variant", "sound") == "paper":
+        return False
+    return effective_reports(n_reports, parse_epsilon(params.epsilon)) < MIN_EFFECTIVE_REPORTS
+
+
+def contrast(epsilon_nano: int) -> float:
+    """Return tanh(eps/2)."""
+    return contrast_of(exp_epsilon(epsilon_nano))
+
+
+def to_report_count(n_reports: float) -> int | None:
+    """Return a number of reports rounded up, at least 1, or None above 2**53-1."""
+    return max(1, ceil(n_reports)) if isfinite(n_reports) and n_reports <= MAX_JSON_INT else None
+
+
+# ---- errors of planned rounds ----
 
 
 def detectable_mass_of(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
-    """The least share of people that makes a cluster stand out from noise; None where no rule is known."""
+    """Return the least share of people of a cluster that stands out from noise, or None without a information rule."""
     if isinstance(params, NoisyFcm | LdpKmeans):
         return None
     if isinstance(params, PhaseSketch):
-        asked = planned[0]
-        reports = n_reports * (asked.draw.hi - asked.draw.lo) / DRAW_SPAN
-        return min(1.0, SKETCHED_MASS / (phase_contrast(asked) * sqrt(reports)))
+        first = planned[0]
+        reports = n_reports * (first.participation.hi - first.participation.lo) / DRAW_SPAN
+        return min(1.0, SKETCHED_MASS / (phase_contrast(first) * sqrt(reports)))
     return detectable_mass(n_reports, parse_epsilon(params.epsilon))
 
 
-def phase_contrast(asked: PlannedRound) -> float:
-    """|c_1|: what a window leaves of a phase's first harmonic, cells and window both."""
-    made = design("window", asked.n_symbols, asked.epsilon_nano)
-    chances = offset_chances(made) if isinstance(made, WindowMechanism) else ()
-    turn = 2 * pi / asked.n_symbols
+def phase_contrast(each: PlannedRound) -> float:
+    """Return |c_1|, the factor by which cells and window reduce a phase's first harmonic."""
+    mechanism = design("window", each.n_symbols, each.epsilon_nano)
+    chances = offset_chances(mechanism) if isinstance(mechanism, WindowMechanism) else ()
+    turn = 2 * pi / each.n_symbols
     real = sum(float(chance) * cos(turn * offset) for offset, chance in enumerate(chances))
     imaginary = sum(float(chance) * sin(turn * offset) for offset, chance in enumerate(chances))
     return sqrt(real**2 + imaginary**2) * sin(turn / 2) / (turn / 2)
 
 
 def size_error_of(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
-    """Standard error of the size of one of K equal clusters on equal parts of the box.
+    """Return the standard error of the size of one of K equal clusters on equal parts of the box.
 
-    Of a grid's cells a cluster has a share a = 1/K, so its estimate varies by
+    A cluster has a share a = 1/K of a grid's cells, so the variance of its estimate is
         v k a (1-a) / n + a (1-a) / N,
     with v the mechanism's variance of a weighted sum for each unit of sum (w - mean w)^2 and
-    n the round's reports; rounds that ask about the whole box count by their inverse
-    variance. Cells are those of the first round where later ones adapt.
+    n the round's reports. Rounds over the whole box are weighted by their inverse variance. If
+    later rounds adapt, the cells are those of the first round.
     """
-    known = _known(params, planned, n_reports)
-    if known is None:
+    information = _information(params, planned, n_reports)
+    if information is None:
         return None
-    share = 1 / (params.clusters or OPEN_CLUSTERS)
-    return min(1.0, sqrt(share * (1 - share) * (1 / known + 1 / n_reports)))
+    share = 1 / (params.clusters or ASSUMED_CLUSTERS)
+    return min(1.0, sqrt(share * (1 - share) * (1 / information + 1 / n_reports)))
 
 
 def centre_error_of(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
-    """Standard error of a coordinate of the centre of mass of such a cluster, its outline held fixed.
+    """Return the standard error of a coordinate of such a cluster's centre of mass, for a fixed outline.
 
-    Of a cube that is the share a of the box and holds as much of the people: a coordinate
-    varies within it by h = a^(2/d) / 12, so the sum of cells weighted by it, over a, varies by
+    The cluster is a cube with the share a of the box and of the people. A coordinate has the
+    variance h = a^(2/d) / 12 within it, so the sum of cells weighted by it, over a, has the variance
         v k h / (a n) + h / (a N).
     """
-    known = _known(params, planned, n_reports)
+    information = _information(params, planned, n_reports)
     first = planned[0].encoding
-    if known is None or first is None:
+    if information is None or first is None:
         return None
-    share = 1 / (params.clusters or OPEN_CLUSTERS)
+    share = 1 / (params.clusters or ASSUMED_CLUSTERS)
     within = share ** (2 / first.n_features) / 12
-    return min(1.0, sqrt(within / share * (1 / known + 1 / n_reports)))
+    return min(1.0, sqrt(within / share * (1 / information + 1 / n_reports)))
 
 
-def _known(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
-    """n / (v k), summed over rounds that ask about the whole box; None where sizes are not such sums."""
+def _information(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
+    """Return n / (v k), summed over rounds over the whole box, or None if sizes are not sums of cells."""
     of_grids = ShiftedGrid | UniformGrid | AdaptiveGridIterative | AdaptiveGridTree | GridKmeans
     if not isinstance(params, of_grids) or getattr(params, "variant", "sound") == "paper":
         return None
-    known = 0.0
-    for asked in planned:
-        k = planned[0].n_symbols if asked.adapts else asked.n_symbols
-        coins = precision_of(asked.kind, k, asked.epsilon_nano).spread_variance * k
-        known += n_reports * ((asked.draw.hi - asked.draw.lo) / DRAW_SPAN) / coins
-    return known
+    information = 0.0
+    for each in planned:
+        k = planned[0].n_symbols if each.adapts else each.n_symbols
+        variance = precision_of(each.kind, k, each.epsilon_nano).spread_variance * k
+        information += n_reports * ((each.participation.hi - each.participation.lo) / DRAW_SPAN) / variance
+    return information

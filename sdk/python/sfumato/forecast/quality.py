@@ -1,34 +1,54 @@
-"""Expected quality: what reference sets came to at as much information, by a table that simulation made.
+"""Expected quality of a result, from a table of simulated reference sets.
 
-The table (`sfumato.forecast.table`) is measured, not derived: `python -m benchmarks.forecast_table`
-runs algorithms over shapes it draws itself and keeps the quartiles of the adjusted Rand
-index. Between its rows the quartiles are interpolated in log information,
-N / (1/signal + .02); outside of them the nearest row holds.
+`python -m benchmarks.forecast_table` measures the table (`quality.json`): it runs the algorithms over random
+shapes and stores the quartiles of the adjusted Rand index. Quartiles are
+interpolated between rows in log information, N / (1/signal + .02). Outside the table the nearest row
+applies.
 """
 
+import json
 from bisect import bisect_right
 from dataclasses import dataclass, fields
 from math import log10
+from pathlib import Path
 
-from sfumato.accounting import parse_epsilon
-from sfumato.forecast.limits import information, puts_all_in_one
-from sfumato.forecast.table import PLACES, TABLE
-from sfumato.sizing import MAX_JSON_INT
+from sfumato.forecast.noise import information, puts_all_in_one
+from sfumato.privacy.accounting import parse_epsilon
+from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Algorithm, Auto
+
+Key = tuple[str, str, str]  # algorithm, class of features, class of clusters
+Quartile = tuple[float, ...]  # a value per amount of information
+Row = tuple[int, Quartile, Quartile, Quartile]  # runs per amount of information, and the quartiles
+
+TABLE_FILE = Path(__file__).with_name("quality.json")
+
+
+def _read_table() -> tuple[tuple[float, ...], dict[Key, Row]]:
+    """Return the logarithms (base 10) of the information, and the rows."""
+    document = json.loads(TABLE_FILE.read_text())
+    rows = {
+        (kind, features, clusters): (n_runs, tuple(lower), tuple(median), tuple(upper))
+        for kind, features, clusters, n_runs, lower, median, upper in document["rows"]
+    }
+    return tuple(document["log_information"]), rows
+
+
+PLACES, TABLE = _read_table()
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
     """Quartiles of the adjusted Rand index against the true clusters, over the reference sets.
 
-    Half of the reference runs lay between lower and upper; a quarter did worse than lower.
+    Half of the reference runs are between lower and upper, and a quarter below lower.
 
     Attributes
     ----------
     lower, median, upper : float
-        In [0, 1], 1 where every point is with its own.
+        In [0, 1]. 1 means that all labels are correct.
     n_runs : int
-        Behind each row of the table.
+        Number of runs for each row of the table.
     """
 
     lower: float
@@ -38,23 +58,23 @@ class Band:
 
 
 def feature_class(n_features: int) -> str:
-    """Which reference sets speak for so many features."""
+    """Return the class of reference sets for a number of features."""
     return str(n_features) if n_features <= 3 else "4-8" if n_features <= 8 else "9-64"
 
 
 def cluster_class(clusters: int | None) -> str:
-    """Which reference sets speak for so many clusters."""
+    """Return the class of reference sets for a number of clusters."""
     if clusters is None:
         return "counted"
     return "2-3" if clusters <= 3 else "4-9" if clusters <= 9 else "10-"
 
 
 def quality_of(params: Algorithm, n_features: int, n_reports: int) -> Band | None:
-    """The quartiles the reference sets came to; None where there are none for such parameters.
+    """Return the expected quartiles, or None if they were not measured for the parameters.
 
-    All 0 where clusters should be counted and everybody will be put in one. None for one
-    cluster, which holds everybody; for parameters other than the defaults, and for methods as
-    printed, which were not measured.
+    They are 0 if the algorithm would put all people in one cluster instead of estimating the number
+    of clusters. They are None for one cluster, which contains all people, for other parameters than
+    the defaults, and for methods as printed.
     """
     if isinstance(params, Auto) or params.clusters == 1 or not has_defaults(params):
         return None
@@ -72,11 +92,11 @@ def quality_of(params: Algorithm, n_features: int, n_reports: int) -> Band | Non
 
 
 def ceiling_of(params: Algorithm, n_features: int) -> Band | None:
-    """The quartiles that no number of reports exceeds at this epsilon."""
+    """Return the quartiles for an unlimited number of reports at this epsilon."""
     return quality_of(params, n_features, MAX_JSON_INT)
 
 
 def has_defaults(params: Algorithm) -> bool:
-    """Whether all but epsilon and the number of clusters is left as it comes."""
+    """Return whether all parameters except epsilon and the number of clusters have their defaults."""
     free = ("epsilon", "clusters")
     return all(getattr(params, field.name) == field.default for field in fields(params) if field.name not in free)

@@ -1,13 +1,15 @@
-"""Forecasts of algorithms over records: what a job may cost and how near it will come, by a number somebody expects."""
+"""Forecast of an algorithm over records: cost and expected accuracy for an estimated number of records."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sfumato.accounting import ATTO, NANO, parse_delta, parse_epsilon
 from sfumato.errors import InvalidSpec
-from sfumato.forecast.central import CentralForecast, forecast_central
-from sfumato.forecast.choosing import choose_central
+from sfumato.forecast.auto import choose_central
+from sfumato.forecast.central import UNCERTAIN_RATIO, CentralForecast, forecast_central
+from sfumato.forecast.families import FamilyForecast
+from sfumato.model.tables import html_bar, html_table
+from sfumato.privacy.accounting import ATTO, NANO, format_epsilon, parse_delta, parse_epsilon
 from sfumato.specs import Auto, CentralAlgorithm, central_algorithm_from_wire, to_wire
 
 MAX_EXPECTED = 2**53 - 1
@@ -17,22 +19,22 @@ _PLAIN = ("reason", "n_features", "expected_records", "max_records_per_user", "e
 
 @dataclass(frozen=True, slots=True)
 class RecordsForecast:
-    """What an algorithm over records will cost and bring.
+    """The forecast of an algorithm over records.
 
     Attributes
     ----------
     algorithm : CentralAlgorithm
-        What would run: of `Auto`, what it stands for.
+        The algorithm that would run; for `Auto`, the selected one.
     reason : str or None
-        Why, where `Auto` chose.
+        Reason of the selection by `Auto`.
     n_features, expected_records, max_records_per_user : int
-        What was asked about; the number of records is the caller's guess, and nobody counted them.
+        Arguments of the forecast. The number of records is the caller's estimate.
     epsilon_nano : int
-        The most the job spends: what it reserves. What it did not ask is released.
+        Maximum cost of the job, which reserves it and releases the rest.
     delta_atto : int
-        The same of delta; 0 for a pure guarantee.
+        Maximum delta of the job; 0 for a pure guarantee.
     expected : CentralForecast
-        How near it will come, and what to beware of.
+        Expected accuracy and warnings.
     """
 
     algorithm: CentralAlgorithm
@@ -44,25 +46,36 @@ class RecordsForecast:
     delta_atto: int
     expected: CentralForecast
 
+    def _repr_html_(self) -> str:
+        found, cost = self.expected, f"ε {format_epsilon(self.epsilon_nano)} over all records"
+        rows = {"algorithm": self.algorithm.type, "records": f"{self.expected_records:,}", "cost": cost}
+        picture = ""
+        if found.ratio is not None and found.lower is not None and found.upper is not None:
+            band = f"{found.ratio:.3g} ({found.lower:.3g} to {found.upper:.3g})"
+            rows["squared error relative to k-means without noise"] = band
+            scale = max(2 * UNCERTAIN_RATIO, found.upper)
+            picture = html_bar([found.lower, found.upper - found.lower, scale - found.upper], scale)
+        return html_table(rows | {"verdict": found.verdict.value}, picture)
+
 
 def forecast_records(
     algorithm: CentralAlgorithm | Auto, *, n_features: int, expected_records: int, max_records_per_user: int = 1
 ) -> RecordsForecast:
-    """Forecast an algorithm over records. Deterministic, without data, and without cost.
+    """Return the forecast of an algorithm over records. It uses no data and costs no privacy budget.
 
     Parameters
     ----------
     algorithm : CentralAlgorithm or Auto
     n_features : int
     expected_records : int
-        As many as the caller believes there are, 1..2**53-1.
+        The caller's estimate of the number of records, 1..2**53-1.
     max_records_per_user : int
-        As the dataset declares, at least 1.
+        The dataset's declaration, at least 1.
 
     Raises
     ------
     InvalidSpec
-        What the algorithm cannot take, as when its job would start.
+        The algorithm does not support the arguments.
     """
     if not 1 <= expected_records <= MAX_EXPECTED:
         raise InvalidSpec(f"expected_records lies in 1..{MAX_EXPECTED}")
@@ -82,31 +95,36 @@ def forecast_records(
     )
 
 
-def records_forecast_to_wire(made: RecordsForecast) -> dict[str, Any]:
-    """A forecast as plain JSON values."""
+def records_forecast_to_wire(forecast: RecordsForecast) -> dict[str, Any]:
+    """Return a forecast as JSON values."""
     return {
         "trust": "central",
-        "algorithm": {name: value for name, value in to_wire(made.algorithm).items() if value is not None},
-        "epsilon": made.epsilon_nano / NANO,
-        "delta": made.delta_atto / ATTO,
-        "delta_atto": made.delta_atto,
-        **{name: getattr(made, name) for name in _PLAIN},
-        **asdict(made.expected),
-        "warnings": list(made.expected.warnings),
+        "algorithm": {name: value for name, value in to_wire(forecast.algorithm).items() if value is not None},
+        "epsilon": forecast.epsilon_nano / NANO,
+        "delta": forecast.delta_atto / ATTO,
+        "delta_atto": forecast.delta_atto,
+        **{name: getattr(forecast, name) for name in _PLAIN},
+        **asdict(forecast.expected),
+        "verdict": forecast.expected.verdict.value,
+        "warnings": list(forecast.expected.warnings),
+        "families": [asdict(each) for each in forecast.expected.families],
     }
 
 
 def records_forecast_from_wire(wire: Mapping[str, Any]) -> RecordsForecast:
-    """Read what `records_forecast_to_wire` wrote; fields a newer service adds are passed over. Raises InvalidSpec."""
+    """Return the forecast that `records_forecast_to_wire` wrote. Ignore unknown members. Raise InvalidSpec."""
     try:
         algorithm = central_algorithm_from_wire(wire["algorithm"])
-        expected = {name: wire[name] for name in CentralForecast.__slots__ if name != "warnings"}
-        made = {name: wire[name] for name in _PLAIN}
+        expected = {name: wire[name] for name in CentralForecast.__slots__ if name not in ("warnings", "families")}
+        families = tuple(
+            FamilyForecast(**{name: each[name] for name in FamilyForecast.__slots__}) for each in wire["families"]
+        )
+        plain = {name: wire[name] for name in _PLAIN}
         warnings = tuple(wire["warnings"])
-        delta_atto = wire.get("delta_atto", 0)  # an older service does not say
+        delta_atto = wire.get("delta_atto", 0)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidSpec("this is not a forecast") from error
     if isinstance(algorithm, Auto):
         raise InvalidSpec("this is not a forecast")
-    told = CentralForecast(**expected, warnings=warnings)
-    return RecordsForecast(algorithm=algorithm, **made, delta_atto=delta_atto, expected=told)
+    accuracy = CentralForecast(**expected, warnings=warnings, families=families)
+    return RecordsForecast(algorithm=algorithm, **plain, delta_atto=delta_atto, expected=accuracy)

@@ -1,7 +1,8 @@
-"""Mechanisms, one file each, behind one set of functions that dispatch on the spec's type.
+"""Mechanisms, one module each, and functions that dispatch on the type of the specification.
 
-Each file holds the thresholds (`design`), the device (`perturb`, `perturb_many`), what the
-server needs (`support` or `offset_chances`, `is_value`), and the proof of its cost (`channel`, `ratio`).
+A symbol enters and a perturbed value leaves. Each module has the thresholds (`design`), the device's
+part (`perturb`, `perturb_many`), the estimator's part (`support` or `offset_chances`, `is_value`) and
+the exact channel that proves the cost (`channel`, `ratio`).
 """
 
 from fractions import Fraction
@@ -12,10 +13,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.accounting import NANO, realised_epsilon
-from sfumato.entropy import Entropy
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import discrete_laplace, grr, hr, olh, oue, ss, window
+from sfumato.privacy.accounting import NANO, realised_epsilon
+from sfumato.privacy.entropy import Entropy
 from sfumato.specs import (
     MAX_SUBSET_SYMBOLS,
     DiscreteLaplaceMechanism,
@@ -42,38 +43,37 @@ _FILES: dict[type[Mechanism], ModuleType] = {
 }
 _DESIGNS: dict[str, ModuleType] = {"grr": grr, "ss": ss, "oue": oue, "olh": olh, "hr": hr, "window": window}
 
-HASHING_GAIN = 1.3  # how many times less than `hr`'s the variance of `olh` must be to pay for its decoding
+HASHING_GAIN = 1.3  # minimum ratio of `hr`'s variance to `olh`'s that justifies the decoding time
 
 
 def design(kind: str, n_symbols: int, epsilon_nano: int, *, n_candidates: int | None = None) -> Mechanism:
-    """The mechanism of this kind for k symbols that costs at most `epsilon_nano`.
+    """Return the mechanism of a kind for k symbols with a cost of at most `epsilon_nano`.
 
     Parameters
     ----------
     kind : {'auto', 'grr', 'ss', 'oue', 'olh', 'hr', 'window'}
-        'auto' weighs predicted variance, report size and decoding (STATISTICS, section 1).
-        Up to 4096 symbols it is subset selection, which has the least variance of all and is
-        sent in k bits and counted in k additions; where a subset would hold one symbol,
-        randomised response, the same channel in fewer bytes.
-        Above, k bits are too long a report. There it is randomised response or Hadamard
-        response, whichever has less variance: one to three bytes, one addition a report,
-        and at the end K log K. Local hashing costs one hash for each report and each
-        symbol counted, so it is taken only where few symbols will be looked at
-        (`n_candidates`) and its variance is at least 1.3 times less than of both: for
-        many symbols that is from epsilon 1.05 on.
-        It never takes 'window', which is for symbols on a circle.
+        'auto' selects by variance, report size and decoding time (STATISTICS, section 1). Up to
+        4096 symbols it selects subset selection, which has the least variance, k bits per report
+        and k additions per count. If a subset would have one symbol, it selects randomised
+        response, which is the same channel in fewer bytes.
+        Above 4096 symbols, k bits are too long. 'auto' then selects randomised response or
+        Hadamard response, by variance: one to three bytes and one addition per report, and
+        K log K operations at the end. Local hashing costs one hash per report and counted symbol.
+        It is selected only for few counted symbols (`n_candidates`) and a variance at least 1.3
+        times less than that of both. With many symbols this is so from epsilon 1.05.
+        'auto' never selects 'window', which is for symbols on a circle.
     n_symbols : int
         k, at least 2.
     epsilon_nano : int
         Nano-epsilon, in [1e3, 32e9].
     n_candidates : int, optional
-        How many symbols will be counted, by who keeps the reports; only `olh` needs to know.
-        The service counts every symbol, so it leaves this out.
+        Number of symbols that will be counted, which only `olh` uses. The service counts all
+        symbols and does not pass it.
 
     Raises
     ------
     InvalidSpec
-        Unknown kind, or more symbols than the kind can carry or count.
+        The kind is unknown, or does not support so many symbols.
 
     Examples
     --------
@@ -92,22 +92,22 @@ def design(kind: str, n_symbols: int, epsilon_nano: int, *, n_candidates: int | 
 
 
 def design_for(encoding: Encoding, kind: str, epsilon_nano: int) -> Mechanism:
-    """The mechanism of this kind for an encoding's symbols that costs at most `epsilon_nano`.
+    """Return the mechanism of a kind for an encoding's symbols with a cost of at most `epsilon_nano`.
 
     Parameters
     ----------
     encoding : Encoding
     kind : str
-        As for `design`; of a lattice, 'discrete_laplace', which 'auto' takes there.
+        As for `design`. For a lattice 'discrete_laplace', which 'auto' also selects.
     epsilon_nano : int
 
     Raises
     ------
     InvalidSpec
-        As for `design`; or a kind that perturbs other symbols than the encoding's.
+        As for `design`, or the kind does not perturb the encoding's symbols.
     """
     if isinstance(encoding, LatticeEncoding) != (kind == "discrete_laplace") and kind != "auto":
-        raise InvalidSpec("discrete_laplace perturbs the vectors of a lattice, and nothing else does")
+        raise InvalidSpec("discrete_laplace is only for the vectors of a lattice, and the only mechanism for them")
     if isinstance(encoding, LatticeEncoding):
         return discrete_laplace.design(encoding.n_features, encoding.steps, epsilon_nano)
     return design(kind, encoding.n_symbols, epsilon_nano)
@@ -127,26 +127,26 @@ def _least_noise(n_symbols: int, epsilon_nano: int, n_candidates: int | None) ->
 
 
 def zero_variance(mechanism: Mechanism) -> Fraction:
-    """v = q (1-q) / (p-q)^2: n times the variance of (C/n - q) / (p-q) at frequency 0.
+    """Return v = q (1-q) / (p-q)^2, n times the variance of (C/n - q) / (p-q) at frequency 0.
 
     Raises
     ------
     InvalidSpec
-        Reports say nothing about their symbol (p = q), or are a window's, which have no (p, q).
+        Reports are independent of their symbol (p = q), or the mechanism has no (p, q), as a window.
     """
     p, q = support(mechanism)
     if p == q:
-        raise InvalidSpec("reports of this mechanism say nothing about their symbol")
+        raise InvalidSpec("reports of this mechanism are independent of their symbol")
     return q * (1 - q) / (p - q) ** 2
 
 
 def tally_width(mechanism: Mechanism) -> int:
-    """How many counters a tally of this mechanism has in a slot: k, or 2 K for `hr`.
+    """Return the number of counters of a tally per slot: k, or 2 K for `hr`.
 
     Raises
     ------
     InvalidSpec
-        Reports of this mechanism are vectors: they are kept, not counted.
+        Reports of this mechanism are vectors, which are stored and not counted.
     """
     if isinstance(mechanism, DiscreteLaplaceMechanism):
         raise InvalidSpec("vectors are kept, not counted")
@@ -154,15 +154,15 @@ def tally_width(mechanism: Mechanism) -> int:
 
 
 def epsilon_nano(mechanism: Mechanism) -> int:
-    """What one report costs: the realised epsilon of the published thresholds, rounded up.
+    """Return the cost of one report: the realised epsilon of the published thresholds, rounded up.
 
-    Exact rational arithmetic on the channel; never below the true cost, and never above
-    what `design` was asked for.
+    The cost follows from exact rational arithmetic on the channel. It is never below the true cost
+    and never above the argument of `design`.
 
     Raises
     ------
     InvalidSpec
-        The thresholds bound nothing: a report would give the symbol away.
+        The cost is unbounded, because a report would reveal the symbol.
     """
     try:
         if isinstance(mechanism, DiscreteLaplaceMechanism):
@@ -173,19 +173,19 @@ def epsilon_nano(mechanism: Mechanism) -> int:
 
 
 def value_bytes(mechanism: Mechanism) -> int:
-    """Width of a report's value in bytes."""
+    """Return the size of a report's value in bytes."""
     return cast(int, _FILES[type(mechanism)].value_bytes(mechanism))
 
 
 def perturb(mechanism: Mechanism, symbol: Symbol, entropy: Entropy) -> bytes:
-    """One device's report value for its symbol, 0 .. k-1, or its vector of a lattice."""
+    """Return a report's value for a symbol 0 .. k-1 or a vector of a lattice."""
     if not _is_symbol(mechanism, symbol):
         raise InvalidSpec("the symbol is out of range")
     return cast(bytes, _FILES[type(mechanism)].perturb(mechanism, symbol, entropy))
 
 
 def perturb_many(mechanism: Mechanism, symbols: NDArray[np.int64], entropy: Entropy) -> NDArray[np.uint8]:
-    """Report values of n devices, by the very same integers: uint8, shape (n, value_bytes)."""
+    """Return the values of n devices with the same integer arithmetic: uint8 of shape (n, value_bytes)."""
     if not _are_symbols(mechanism, symbols):
         raise InvalidSpec("a symbol is out of range")
     return cast(NDArray[np.uint8], _FILES[type(mechanism)].perturb_many(mechanism, symbols, entropy))
@@ -210,23 +210,23 @@ def _are_symbols(mechanism: Mechanism, symbols: NDArray[np.int64]) -> bool:
 
 
 def is_value(mechanism: Mechanism, value: bytes) -> bool:
-    """Whether a device that follows the mechanism could have sent this value."""
+    """Return whether the mechanism can produce a value."""
     return cast(bool, _FILES[type(mechanism)].is_value(mechanism, value))
 
 
 def are_values(mechanism: Mechanism, values: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """What `is_value` says, for values of shape (n, value_bytes): bool of shape (n,)."""
+    """Return whether the mechanism can produce each value of shape (n, value_bytes): bool of shape (n,)."""
     return cast(NDArray[np.bool_], _FILES[type(mechanism)].are_values(mechanism, values))
 
 
 def support(mechanism: Mechanism) -> tuple[Fraction, Fraction]:
-    """(p, q): the chance that a report supports its own symbol, and any one other.
+    """Return (p, q), the probabilities that a report supports its own symbol and another given symbol.
 
     Raises
     ------
     InvalidSpec
-        A window's report supports its neighbours too, near ones more than far ones: no (p, q)
-        says that. What `offset_chances` says of it does. And a noisy vector names none.
+        The mechanism has no (p, q). A window's report supports near symbols more than far ones; see
+        `offset_chances`. A noisy vector supports no symbol.
     """
     if isinstance(mechanism, WindowMechanism):
         raise InvalidSpec("reports through a window support no one symbol")
@@ -236,14 +236,14 @@ def support(mechanism: Mechanism) -> tuple[Fraction, Fraction]:
 
 
 def offset_chances(mechanism: Mechanism) -> tuple[Fraction, ...]:
-    """For each t = 0 .. k-1, the chance that (sent - own) mod k is t: the channel of symbols on a circle.
+    """Return for each t = 0 .. k-1 the probability that (sent - own) mod k is t, for symbols on a circle.
 
-    Of randomised response, which treats all other symbols alike, as of a window.
+    Randomised response and windows have such probabilities.
 
     Raises
     ------
     InvalidSpec
-        A mechanism whose report is not one symbol.
+        A report of the mechanism is not one symbol.
     """
     if isinstance(mechanism, WindowMechanism):
         return window.offset_chances(mechanism)
@@ -254,12 +254,12 @@ def offset_chances(mechanism: Mechanism) -> tuple[Fraction, ...]:
 
 
 def ratio(mechanism: Mechanism) -> Fraction:
-    """The largest ratio of an output's probabilities under two symbols, exactly.
+    """Return the largest ratio of an output's probabilities under two symbols, as an exact fraction.
 
     Raises
     ------
     InvalidSpec
-        Of discrete Laplace noise it is no fraction: its logarithm is, `discrete_laplace.epsilon`.
+        The ratio of discrete Laplace noise is not a fraction; see `discrete_laplace.epsilon`.
     """
     if isinstance(mechanism, DiscreteLaplaceMechanism):
         raise InvalidSpec("the ratio of discrete Laplace noise is no fraction")
@@ -267,12 +267,12 @@ def ratio(mechanism: Mechanism) -> Fraction:
 
 
 def channel(mechanism: Mechanism) -> dict[bytes, tuple[Fraction, ...]]:
-    """For each value, its probability given each symbol; enumerates, so small k only.
+    """Return the probability of each value given each symbol. It enumerates the values, so k must be small.
 
     Raises
     ------
     InvalidSpec
-        The chances of discrete Laplace noise are no fractions.
+        The probabilities of discrete Laplace noise are not fractions.
     """
     if isinstance(mechanism, DiscreteLaplaceMechanism):
         raise InvalidSpec("the chances of discrete Laplace noise are no fractions")

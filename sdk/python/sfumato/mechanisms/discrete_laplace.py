@@ -4,21 +4,21 @@ A device adds to each of its K integers 0..steps an integer of noise, P(z) = (1-
 with r = exp(-1/scale), and sends the sums. One feature's whole clipped range is steps units, so
 it costs steps/scale, and K of them, which one record holds, K steps/scale: epsilon/K each
 (composition, Theorem 5 of paper 004). The published scale is a fraction t/s, rounded up, so the
-epsilon K steps s/t is known as a fraction and is at most what was asked.
+epsilon K steps s/t is an exact fraction and at most the requested one.
 
-What is sent of a feature is clamped to -margin .. steps + margin. That is done to the sum
-alone, after the noise, so it costs nothing; it is what gives a report a fixed width. `design`
-takes a margin of 16 scales, which a device passes with probability e^-16, one in nine million.
+The sum of a feature and its noise is clamped to -margin .. steps + margin, which gives a report a
+fixed width. The clamp follows the noise, so it costs no privacy. `design` uses a margin of 16 scales,
+which a device exceeds with probability e^-16, one in nine million.
 
-The noise is drawn by integers alone (Canonne, Kamath and Steinke 2020, "The discrete Gaussian
+The noise uses integers alone (Canonne, Kamath and Steinke 2020, "The discrete Gaussian
 for differential privacy", algorithms 1 and 2): U uniform in 0..t-1, kept with probability
-exp(-U/t); V with P(V >= v) = e^-v; then floor((U + t V)/s) with a sign, where minus zero is
-drawn again. A coin of probability exp(-a/b) tosses coins of a/b, a/(2b), a/(3b), ... until one
-fails, and says whether the first to fail has an odd number. V is counted only until the report
-is at its clamp whatever the record holds.
+exp(-U/t); V with P(V >= v) = e^-v; then floor((U + t V)/s) with a sign; minus zero is
+drawn again. A Bernoulli sample of probability exp(-a/b) draws samples of a/b, a/(2b), a/(3b), ... until
+one fails, and is true if the first failure has an odd number. V is counted only until every record
+would be clamped.
 
-The value is what is sent of each feature, plus the margin, little-endian, in as many whole
-bytes as the largest needs. (STATISTICS 4.1.)
+The value has each feature's clamped sum plus the margin, little-endian, in as many whole bytes as
+the largest sum needs. (STATISTICS 4.1.)
 """
 
 from fractions import Fraction
@@ -27,25 +27,24 @@ from math import ceil, sinh
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.accounting import NANO
-from sfumato.entropy import Entropy
 from sfumato.errors import InvalidSpec
-from sfumato.exact_coins import bernoulli_exp, bernoulli_exp_many, pick, pick_many
+from sfumato.privacy.accounting import NANO
+from sfumato.privacy.entropy import Entropy, bernoulli_exp, bernoulli_exp_many, pick, pick_many
 from sfumato.specs import MAX_SCALE, MAX_SCALE_PART, DiscreteLaplaceMechanism
 
 MARGIN_SCALES = 16
 
 
 def design(n_features: int, steps: int, epsilon_nano: int) -> DiscreteLaplaceMechanism:
-    """The mechanism for vectors of this lattice that costs at most `epsilon_nano`, all features together.
+    """Return the mechanism for vectors of a lattice, with a cost of at most `epsilon_nano` for all features.
 
-    Its scale is K steps/epsilon where 32 bits hold that fraction, else the next above that they
-    hold: at most 2^-31 more in relation.
+    The scale is K steps/epsilon, or the next larger fraction of 32-bit integers, which is larger by a
+    factor of at most 1 + 2^-31.
 
     Raises
     ------
     InvalidSpec
-        A scale above 2^26 units: coarser steps lose nothing there.
+        The scale would exceed 2^26 units. Coarser steps lose no accuracy there.
     """
     scale = Fraction(n_features * steps * NANO, epsilon_nano)
     if scale > MAX_SCALE:
@@ -60,20 +59,20 @@ def design(n_features: int, steps: int, epsilon_nano: int) -> DiscreteLaplaceMec
 
 
 def epsilon(mechanism: DiscreteLaplaceMechanism) -> Fraction:
-    """What a report costs, exactly: K steps s/t; ZeroDivisionError where nothing is added."""
+    """Return the exact cost of a report, K steps s/t. Raise ZeroDivisionError for a scale of 0."""
     units = mechanism.n_features * mechanism.steps * mechanism.scale_denominator
     return Fraction(units, mechanism.scale_numerator)
 
 
 def variance(mechanism: DiscreteLaplaceMechanism) -> float:
-    """Variance of one feature's noise before the clamp, in squared lattice units: 2 r / (1-r)^2."""
+    """Return the variance of a feature's noise before the clamp, 2 r / (1-r)^2 squared lattice units."""
     if mechanism.scale_numerator == 0:
         return 0.0
     return 0.5 / sinh(mechanism.scale_denominator / mechanism.scale_numerator / 2) ** 2
 
 
 def width(mechanism: DiscreteLaplaceMechanism) -> int:
-    """Bytes of one feature in a report: 1 to 4."""
+    """Return the bytes of one feature in a report, 1 to 4."""
     return max(1, (_largest(mechanism).bit_length() + 7) // 8)
 
 
@@ -82,12 +81,12 @@ def _largest(mechanism: DiscreteLaplaceMechanism) -> int:
 
 
 def value_bytes(mechanism: DiscreteLaplaceMechanism) -> int:
-    """Width of a report's value."""
+    """Return the size of a report's value in bytes."""
     return mechanism.n_features * width(mechanism)
 
 
 def perturb(mechanism: DiscreteLaplaceMechanism, vector: tuple[int, ...], entropy: Entropy) -> bytes:
-    """One report's value. Words drawn: those of each feature's noise, the first feature's first."""
+    """Return a report's value. It draws the noise of the features in order."""
     parts = []
     for place in vector:
         reached = place + noise(mechanism, entropy) + mechanism.margin
@@ -98,7 +97,7 @@ def perturb(mechanism: DiscreteLaplaceMechanism, vector: tuple[int, ...], entrop
 def perturb_many(
     mechanism: DiscreteLaplaceMechanism, vectors: NDArray[np.int64], entropy: Entropy
 ) -> NDArray[np.uint8]:
-    """Values of n devices with the same integers: uint8 of shape (n, value_bytes)."""
+    """Return the values of n devices with the same integer arithmetic: uint8 of shape (n, value_bytes)."""
     reached = np.empty(vectors.shape, dtype="<u8")
     for feature in range(mechanism.n_features):
         sums = vectors[:, feature] + _noise_many(mechanism, len(vectors), entropy) + mechanism.margin
@@ -108,7 +107,7 @@ def perturb_many(
 
 
 def noise(mechanism: DiscreteLaplaceMechanism, entropy: Entropy) -> int:
-    """One draw of the noise, exact to where the clamp hides the rest."""
+    """Return one exact sample of the noise, cut off beyond the clamp."""
     t, s = mechanism.scale_numerator, mechanism.scale_denominator
     if t == 0:
         return 0
@@ -126,7 +125,7 @@ def noise(mechanism: DiscreteLaplaceMechanism, entropy: Entropy) -> int:
 
 
 def _noise_many(mechanism: DiscreteLaplaceMechanism, n: int, entropy: Entropy) -> NDArray[np.int64]:
-    """What `noise` draws, n times: int64 of shape (n,). Whoever is rejected draws again with the others."""
+    """Return n samples of the noise: int64 of shape (n,). Rejected samples are drawn again together."""
     t, s = mechanism.scale_numerator, mechanism.scale_denominator
     drawn = np.zeros(n, dtype=np.int64)
     waiting = np.arange(n if t else 0)
@@ -151,13 +150,13 @@ def _noise_many(mechanism: DiscreteLaplaceMechanism, n: int, entropy: Entropy) -
 
 
 def _turns_to_clamp(mechanism: DiscreteLaplaceMechanism) -> int:
-    """The least V with which every sum is clamped: t V / s >= steps + margin."""
+    """Return the least V for which every sum is clamped: t V / s >= steps + margin."""
     reach = (mechanism.steps + mechanism.margin) * mechanism.scale_denominator
     return -(-reach // mechanism.scale_numerator)
 
 
 def is_value(mechanism: DiscreteLaplaceMechanism, value: bytes) -> bool:
-    """Whether a device that follows the mechanism could have sent this value."""
+    """Return whether the mechanism can produce a value."""
     if len(value) != value_bytes(mechanism):
         return False
     step = width(mechanism)
@@ -167,12 +166,12 @@ def is_value(mechanism: DiscreteLaplaceMechanism, value: bytes) -> bool:
 
 
 def are_values(mechanism: DiscreteLaplaceMechanism, values: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """What `is_value` says, for values of shape (n, value_bytes)."""
+    """Return whether the mechanism can produce each value of shape (n, value_bytes): bool of shape (n,)."""
     return np.asarray((_numbers(mechanism, values) <= _largest(mechanism)).all(axis=1), dtype=np.bool_)
 
 
 def vectors_of(mechanism: DiscreteLaplaceMechanism, values: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """What values of shape (n, value_bytes) say, in lattice units: int32 of shape (n, n_features)."""
+    """Return the vectors in values of shape (n, value_bytes), in lattice units: int32 of shape (n, n_features)."""
     return (_numbers(mechanism, values) - mechanism.margin).astype(np.int32)
 
 

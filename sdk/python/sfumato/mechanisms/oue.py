@@ -13,26 +13,26 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.accounting import exp_epsilon
-from sfumato.entropy import WORD_SPAN, Entropy
+from sfumato.privacy.accounting import exp_epsilon
+from sfumato.privacy.entropy import WORD_SPAN, Entropy
 from sfumato.specs import OueMechanism
 
-_CHUNK_BITS = 1 << 21  # symbols times devices worked on at once: 16 MB of words
+_CHUNK_BITS = 1 << 21  # symbols times devices per block: 16 MB of words
 
 
 def design(n_symbols: int, epsilon_nano: int) -> OueMechanism:
-    """The mechanism that costs at most `epsilon_nano` and comes closest to it."""
+    """Return the mechanism with the largest cost of at most `epsilon_nano`."""
     other = 1 / (exp_epsilon(epsilon_nano) + 1)
     return OueMechanism(n_symbols, -int(-other * WORD_SPAN // 1))
 
 
 def value_bytes(mechanism: OueMechanism) -> int:
-    """Width of a report's value: one bit a symbol."""
+    """Return the size of a report's value: one bit per symbol."""
     return (mechanism.n_symbols + 7) // 8
 
 
 def perturb(mechanism: OueMechanism, symbol: int, entropy: Entropy) -> bytes:
-    """One report's value. Words drawn: one a symbol, in order."""
+    """Return a report's value. It draws one word per symbol, in order."""
     bits = 0
     for i, drawn in enumerate(entropy.words(mechanism.n_symbols).tolist()):
         threshold = WORD_SPAN // 2 if i == symbol else mechanism.other_threshold
@@ -41,7 +41,7 @@ def perturb(mechanism: OueMechanism, symbol: int, entropy: Entropy) -> bytes:
 
 
 def perturb_many(mechanism: OueMechanism, symbols: NDArray[np.int64], entropy: Entropy) -> NDArray[np.uint8]:
-    """Values of n devices with the same integers: uint8 of shape (n, value_bytes)."""
+    """Return the values of n devices with the same integer arithmetic: uint8 of shape (n, value_bytes)."""
     out = np.empty((len(symbols), value_bytes(mechanism)), dtype=np.uint8)
     step = max(1, _CHUNK_BITS // mechanism.n_symbols)
     for start in range(0, len(symbols), step):
@@ -55,29 +55,29 @@ def perturb_many(mechanism: OueMechanism, symbols: NDArray[np.int64], entropy: E
 
 
 def is_value(mechanism: OueMechanism, value: bytes) -> bool:
-    """Whether a device that follows the mechanism could have sent this value."""
+    """Return whether the mechanism can produce a value."""
     return len(value) == value_bytes(mechanism) and int.from_bytes(value, "little") < 1 << mechanism.n_symbols
 
 
 def are_values(mechanism: OueMechanism, values: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """What `is_value` says, for values of shape (n, value_bytes)."""
+    """Return whether the mechanism can produce each value of shape (n, value_bytes): bool of shape (n,)."""
     spare_bits = 8 * value_bytes(mechanism) - mechanism.n_symbols
     return values[:, -1] < (256 >> spare_bits)
 
 
 def support(mechanism: OueMechanism) -> tuple[Fraction, Fraction]:
-    """(p, q): the chance that a report names its own symbol, and any one other."""
+    """Return (p, q), the probabilities that a report names its own symbol and another given symbol."""
     return Fraction(1, 2), Fraction(mechanism.other_threshold, WORD_SPAN)
 
 
 def ratio(mechanism: OueMechanism) -> Fraction:
-    """The largest probability ratio between two symbols: of a value that names one and not the other."""
+    """Return the largest probability ratio between two symbols, of a value that names only one of them."""
     _, other = support(mechanism)
     return max((1 - other) / other, other / (1 - other))
 
 
 def channel(mechanism: OueMechanism) -> dict[bytes, tuple[Fraction, ...]]:
-    """The whole channel: for each value, its probability given each symbol (small k only)."""
+    """Return the probability of each value given each symbol, for small k."""
     own, other = support(mechanism)
     k = mechanism.n_symbols
     rows = {}
@@ -85,6 +85,6 @@ def channel(mechanism: OueMechanism) -> dict[bytes, tuple[Fraction, ...]]:
         n_named = bits.bit_count()
         with_own = own * other ** (n_named - 1) * (1 - other) ** (k - n_named) if n_named else Fraction(0)
         without_own = (1 - own) * other**n_named * (1 - other) ** (k - n_named - 1) if n_named < k else Fraction(0)
-        chances = tuple(with_own if bits >> held & 1 else without_own for held in range(k))
+        chances = tuple(with_own if bits >> symbol & 1 else without_own for symbol in range(k))
         rows[bits.to_bytes(value_bytes(mechanism), "little")] = chances
     return rows

@@ -1,9 +1,9 @@
 """Subset selection (`ss`).
 
-A device names d of the k symbols. With probability p = d e^eps / (d e^eps + k - d) its own
-is among them, the rest drawn uniformly; otherwise all d are drawn from the others. At
+A device names d of the k symbols. With probability p = d e^eps / (d e^eps + k - d) its own symbol is
+one of them, and the others are uniform. Otherwise all d are uniform among the other symbols. At
 p = T / 2^64 the realised ratio is p (k-d) / ((1-p) d), at or below e^eps. The value is a
-set of k bits: bit i of the little-endian integer says that symbol i is named.
+set of k bits: bit i of the little-endian integer is set if symbol i is named.
 (STATISTICS, section 1; Ye and Barg 2018, "Optimal schemes for discrete distribution
 estimation under locally differential privacy".)
 """
@@ -15,15 +15,15 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.accounting import exp_epsilon
-from sfumato.entropy import WORD_SPAN, Entropy, below, below_many, word
+from sfumato.privacy.accounting import exp_epsilon
+from sfumato.privacy.entropy import WORD_SPAN, Entropy, below, below_many, word
 from sfumato.specs import SsMechanism
 
-_CHUNK_BITS = 1 << 24  # symbols times devices worked on at once: 16 MB
+_CHUNK_BITS = 1 << 24  # symbols times devices per block: 16 MB
 
 
 def design(n_symbols: int, epsilon_nano: int) -> SsMechanism:
-    """The mechanism of least variance that costs at most `epsilon_nano`."""
+    """Return the mechanism of least variance with a cost of at most `epsilon_nano`."""
     weight = exp_epsilon(epsilon_nano)
     size = min(max(1, round(n_symbols / (weight + 1))), n_symbols - 1)
     hold = size * weight / (size * weight + n_symbols - size)
@@ -31,21 +31,21 @@ def design(n_symbols: int, epsilon_nano: int) -> SsMechanism:
 
 
 def value_bytes(mechanism: SsMechanism) -> int:
-    """Width of a report's value: one bit a symbol."""
+    """Return the size of a report's value: one bit per symbol."""
     return (mechanism.n_symbols + 7) // 8
 
 
 def perturb(mechanism: SsMechanism, symbol: int, entropy: Entropy) -> bytes:
-    """One report's value.
+    """Return a report's value.
 
-    Words drawn: the decision, then one choice for each other symbol named, by Floyd's
-    sampling of m of the k - 1 others (Bentley and Floyd 1987): for j = k-1-m .. k-2 take a
-    uniform t in 0..j, or j where t is taken already.
+    The first word decides. One word per other named symbol then selects m of the k - 1 others by
+    Floyd's sampling (Bentley and Floyd 1987): for j = k-1-m .. k-2 take a uniform t in 0..j, or j if
+    t is already taken.
     """
     k = mechanism.n_symbols
-    held = word(entropy) < mechanism.hold_threshold
-    n_others = mechanism.subset_size - held
-    bits = 1 << symbol if held else 0
+    holds_own = word(entropy) < mechanism.hold_threshold
+    n_others = mechanism.subset_size - holds_own
+    bits = 1 << symbol if holds_own else 0
     for last in range(k - 1 - n_others, k - 1):
         other = below(entropy, last + 1)
         if bits >> (other + (other >= symbol)) & 1:
@@ -55,7 +55,7 @@ def perturb(mechanism: SsMechanism, symbol: int, entropy: Entropy) -> bytes:
 
 
 def perturb_many(mechanism: SsMechanism, symbols: NDArray[np.int64], entropy: Entropy) -> NDArray[np.uint8]:
-    """Values of n devices with the same integers: uint8 of shape (n, value_bytes)."""
+    """Return the values of n devices with the same integer arithmetic: uint8 of shape (n, value_bytes)."""
     out = np.empty((len(symbols), value_bytes(mechanism)), dtype=np.uint8)
     step = max(1, _CHUNK_BITS // mechanism.n_symbols)
     for start in range(0, len(symbols), step):
@@ -66,12 +66,12 @@ def perturb_many(mechanism: SsMechanism, symbols: NDArray[np.int64], entropy: En
 def _perturb_chunk(mechanism: SsMechanism, symbols: NDArray[np.int64], entropy: Entropy) -> NDArray[np.uint8]:
     k = mechanism.n_symbols
     named = np.zeros((len(symbols), k), dtype=np.bool_)
-    held = entropy.words(len(symbols)) < np.uint64(mechanism.hold_threshold)
-    for is_held in (True, False):
-        (rows,) = np.nonzero(held == is_held)
+    holds_own = entropy.words(len(symbols)) < np.uint64(mechanism.hold_threshold)
+    for holds in (True, False):
+        (rows,) = np.nonzero(holds_own == holds)
         own = symbols[rows]
-        named[rows, own] = is_held
-        n_others = mechanism.subset_size - is_held
+        named[rows, own] = holds
+        n_others = mechanism.subset_size - holds
         for last in range(k - 1 - n_others, k - 1):
             other = below_many(entropy, last + 1, rows.size)
             taken = named[rows, other + (other >= own)]
@@ -81,7 +81,7 @@ def _perturb_chunk(mechanism: SsMechanism, symbols: NDArray[np.int64], entropy: 
 
 
 def is_value(mechanism: SsMechanism, value: bytes) -> bool:
-    """Whether a device that follows the mechanism could have sent this value."""
+    """Return whether the mechanism can produce a value."""
     bits = int.from_bytes(value, "little")
     return (
         len(value) == value_bytes(mechanism)
@@ -91,7 +91,7 @@ def is_value(mechanism: SsMechanism, value: bytes) -> bool:
 
 
 def are_values(mechanism: SsMechanism, values: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """What `is_value` says, for values of shape (n, value_bytes)."""
+    """Return whether the mechanism can produce each value of shape (n, value_bytes): bool of shape (n,)."""
     sizes = np.bitwise_count(values).sum(axis=1, dtype=np.int64)
     spare_bits = 8 * value_bytes(mechanism) - mechanism.n_symbols
     spare_clear = values[:, -1] < (256 >> spare_bits)
@@ -100,14 +100,14 @@ def are_values(mechanism: SsMechanism, values: NDArray[np.uint8]) -> NDArray[np.
 
 
 def support(mechanism: SsMechanism) -> tuple[Fraction, Fraction]:
-    """(p, q): the chance that a report names its own symbol, and any one other."""
+    """Return (p, q), the probabilities that a report names its own symbol and another given symbol."""
     k, d = mechanism.n_symbols, mechanism.subset_size
     hold = Fraction(mechanism.hold_threshold, WORD_SPAN)
     return hold, (hold * (d - 1) + (1 - hold) * d) / (k - 1)
 
 
 def ratio(mechanism: SsMechanism) -> Fraction:
-    """The largest probability ratio between two symbols."""
+    """Return the largest probability ratio between two symbols."""
     k, d = mechanism.n_symbols, mechanism.subset_size
     hold = Fraction(mechanism.hold_threshold, WORD_SPAN)
     with_own = hold / comb(k - 1, d - 1)
@@ -116,7 +116,7 @@ def ratio(mechanism: SsMechanism) -> Fraction:
 
 
 def channel(mechanism: SsMechanism) -> dict[bytes, tuple[Fraction, ...]]:
-    """The whole channel: for each value, its probability given each symbol (small k only)."""
+    """Return the probability of each value given each symbol, for small k."""
     k, d = mechanism.n_symbols, mechanism.subset_size
     hold = Fraction(mechanism.hold_threshold, WORD_SPAN)
     with_own = hold / comb(k - 1, d - 1)
@@ -124,5 +124,5 @@ def channel(mechanism: SsMechanism) -> dict[bytes, tuple[Fraction, ...]]:
     rows = {}
     for subset in combinations(range(k), d):
         value = sum(1 << named for named in subset).to_bytes(value_bytes(mechanism), "little")
-        rows[value] = tuple(with_own if held in subset else without_own for held in range(k))
+        rows[value] = tuple(with_own if symbol in subset else without_own for symbol in range(k))
     return rows

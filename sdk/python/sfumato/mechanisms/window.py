@@ -9,8 +9,8 @@ little-endian integer of fixed width. (STATISTICS, section 4.2; its continuous f
 line is Li et al. 2020, "Estimating Numerical Distributions under Local Differential
 Privacy".)
 
-A report near a symbol tells of its neighbours too, so no two numbers p and q say what it
-supports: `offset_chances` is what estimates are made of.
+A report supports the neighbours of a symbol too, so two numbers p and q do not describe it.
+Estimates use `offset_chances`.
 """
 
 from fractions import Fraction
@@ -18,14 +18,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.accounting import exp_epsilon
-from sfumato.entropy import WORD_SPAN, Entropy, below, below_many, word
 from sfumato.mechanisms.grr import symbols_of
+from sfumato.privacy.accounting import exp_epsilon
+from sfumato.privacy.entropy import WORD_SPAN, Entropy, below, below_many, word
 from sfumato.specs import WindowMechanism
 
 
 def design(n_symbols: int, epsilon_nano: int) -> WindowMechanism:
-    """The mechanism that costs at most `epsilon_nano`, its window w = max(1, round(k / (1 + e^(eps/2))))."""
+    """Return the mechanism with a cost of at most `epsilon_nano` and w = max(1, round(k / (1 + e^(eps/2))))."""
     size = max(1, round(n_symbols / (1 + exp_epsilon(epsilon_nano // 2))))
     weight = size * exp_epsilon(epsilon_nano)
     inside = weight / (weight + n_symbols - size)
@@ -33,12 +33,12 @@ def design(n_symbols: int, epsilon_nano: int) -> WindowMechanism:
 
 
 def value_bytes(mechanism: WindowMechanism) -> int:
-    """Width of a report's value: 1 or 2 bytes."""
+    """Return the size of a report's value: 1 or 2 bytes."""
     return 1 if mechanism.n_symbols <= 256 else 2
 
 
 def perturb(mechanism: WindowMechanism, symbol: int, entropy: Entropy) -> bytes:
-    """One report's value. Words drawn: the decision, then the place inside the window or outside."""
+    """Return a report's value. The words decide, then select the place inside or outside the window."""
     k, w = mechanism.n_symbols, mechanism.window_size
     inside = word(entropy) < mechanism.inside_threshold
     offset = below(entropy, w) if inside else w + below(entropy, k - w)
@@ -46,7 +46,7 @@ def perturb(mechanism: WindowMechanism, symbol: int, entropy: Entropy) -> bytes:
 
 
 def perturb_many(mechanism: WindowMechanism, symbols: NDArray[np.int64], entropy: Entropy) -> NDArray[np.uint8]:
-    """Values of n devices with the same integers: uint8 of shape (n, value_bytes)."""
+    """Return the values of n devices with the same integer arithmetic: uint8 of shape (n, value_bytes)."""
     k, w = mechanism.n_symbols, mechanism.window_size
     inside = entropy.words(len(symbols)) < np.uint64(mechanism.inside_threshold)
     offsets = np.empty(len(symbols), dtype=np.int64)
@@ -57,37 +57,37 @@ def perturb_many(mechanism: WindowMechanism, symbols: NDArray[np.int64], entropy
 
 
 def is_value(mechanism: WindowMechanism, value: bytes) -> bool:
-    """Whether a device that follows the mechanism could have sent this value."""
+    """Return whether the mechanism can produce a value."""
     return len(value) == value_bytes(mechanism) and int.from_bytes(value, "little") < mechanism.n_symbols
 
 
 def are_values(mechanism: WindowMechanism, values: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """What `is_value` says, for values of shape (n, value_bytes)."""
+    """Return whether the mechanism can produce each value of shape (n, value_bytes): bool of shape (n,)."""
     return symbols_of(values) < mechanism.n_symbols
 
 
 def _densities(mechanism: WindowMechanism) -> tuple[Fraction, Fraction]:
-    """The chance of one symbol inside the window, and of one outside."""
+    """Return the probabilities of a symbol inside and outside the window."""
     inside = Fraction(mechanism.inside_threshold, WORD_SPAN)
     w = mechanism.window_size
     return inside / w, (1 - inside) / (mechanism.n_symbols - w)
 
 
 def offset_chances(mechanism: WindowMechanism) -> tuple[Fraction, ...]:
-    """For each t = 0 .. k-1, the chance that (sent - own) mod k is t."""
+    """Return for each t = 0 .. k-1 the probability that (sent - own) mod k is t."""
     near, far = _densities(mechanism)
     k, w = mechanism.n_symbols, mechanism.window_size
     return tuple(near if (t + w // 2) % k < w else far for t in range(k))
 
 
 def ratio(mechanism: WindowMechanism) -> Fraction:
-    """The largest probability ratio between two symbols."""
+    """Return the largest probability ratio between two symbols."""
     near, far = _densities(mechanism)
     return max(near / far, far / near)
 
 
 def channel(mechanism: WindowMechanism) -> dict[bytes, tuple[Fraction, ...]]:
-    """The whole channel: for each value, its probability given each symbol."""
+    """Return the probability of each value given each symbol."""
     chances, k = offset_chances(mechanism), mechanism.n_symbols
     width = value_bytes(mechanism)
     return {sent.to_bytes(width, "little"): tuple(chances[(sent - own) % k] for own in range(k)) for sent in range(k)}

@@ -1,82 +1,64 @@
-"""How plans that do not end in a grid's label map size their rounds: cuts, phases, vectors, centroids."""
+"""Rounds of plans that estimate centroids: phases, vectors, grids for k-means, broadcast centroids."""
 
-from math import ceil
+from math import ceil, floor
 
-from sfumato.accounting import NANO, parse_epsilon
 from sfumato.errors import InvalidSpec
+from sfumato.privacy.accounting import NANO, parse_epsilon
 from sfumato.sizing.rounds import PlannedRound, draws, effective_reports, precision_of, whole_round
 from sfumato.specs import (
     MAX_CENTROIDS,
     MAX_FEATURES,
     MAX_SAMPLE_VALUES,
     MAX_SCALE,
-    Draw,
     GridEncoding,
     GridKmeans,
     LatticeEncoding,
     LdpKmeans,
     NoisyFcm,
+    Participation,
     PhaseSketch,
     Refine,
-    ValleyHashing,
 )
 
-# valley_hashing
-MIN_VALLEY_FEATURES = 2
-VALLEY_FIRST_SHARE = 0.4  # of the draws, that look for valleys
-VALLEY_CELLS = 10  # s, coarse cells along a direction
-
-# phase_sketch. At epsilon 8 and above a phase is told finely. Two reports of half the epsilon each
-# would tell a little more (sqrt 2 at most), but take a second round of every device's time.
+# phase_sketch. From epsilon 8 on, phases are finer. Two reports with half of epsilon each would be slightly more
+# precise, by at most sqrt 2, but would need a second report of every device.
 PHASES = 16  # L
 FINE_PHASES = 64
 FINE_PHASES_EPSILON_NANO = 8_000_000_000
 
-# Its later rounds, each for other devices: of so many parts the first round's, and how many follow.
+# Later rounds of phase_sketch, each for other devices: parts of the first round, and the number of later rounds.
 PARTS = 40
 LLOYD_FIRST, LLOYD_ROUNDS = 12, 4
-FLAT_FIRST, FLAT_ROUNDS = 28, 2  # with one or two features
+FLAT_FIRST, FLAT_ROUNDS = 28, 2  # for one or two features
 SIGN_FIRST = 20
-MOST_FIRST = 36  # where phases need more, all are phases
+MOST_FIRST = 36  # if phases need more parts, all devices report phases
 FLAT_FEATURES = 2
-LEAST_REFINED_FEATURES = 4  # for 'auto'
+LEAST_REFINED_FEATURES = 4  # minimum number of features for refine='auto'
 
-# N tanh^2(eps/2) from which on centroids are found: about 1000 with 2 or 4 features and 4 clusters,
-# 2000 with 8 (STATISTICS 4.2). Eight clusters took eight times as many: what is seen of a cluster falls
-# with the square of its share, and there are more of them to miss.
+# Required N tanh^2(eps/2): about 1000 with 2 or 4 features and 4 clusters, 2000 with 8 features (STATISTICS 4.2).
+# Eight clusters took eight times as many, because the signal of a cluster falls with the square of its share.
 SKETCHED_REPORTS_PER_FEATURE = 250
 FEWEST_FEATURES, FEW_CLUSTERS = 4, 4
 
 # grid_kmeans
 MAX_KMEANS_FEATURES = 4
-MAX_KMEANS_CELLS = 1 << 16  # in all
-MAX_CHOSEN_CELLS = 1 << 14  # in all, where nobody asked for more
-LEAST_CELLS = 8  # for each cluster
+MAX_KMEANS_CELLS = 1 << 16  # maximum number of cells in all
+MAX_CHOSEN_CELLS = 1 << 14  # maximum number of cells in all by default
+LEAST_CELLS = 8  # minimum number of cells per cluster
 
 # ldp_kmeans
-STARTS = 8  # places of the first round for each cluster; twice as many where reports are
-FIRST_WEIGHT = 4  # the first round's part of the devices is one in 1 + 4: see `centroid_shares`
+STARTS = 8  # centroids of the first round per cluster; twice as many with many reports
+FIRST_WEIGHT = 4  # the first round has one device in 1 + 4; see `centroid_shares`
 
 # noisy_fcm
-LATTICE_STEPS = 1000  # lattice units a feature, far below the noise
+LATTICE_STEPS = 1000  # lattice units per feature, far below the noise
 
 
-def of_valley_hashing(params: ValleyHashing, n_features: int) -> tuple[PlannedRound, ...]:
-    """Round 2 is not opened where no direction has a valley; that changes what is known, not what it costs."""
-    if not MIN_VALLEY_FEATURES <= n_features <= MAX_FEATURES:
-        raise InvalidSpec(f"valley_hashing takes {MIN_VALLEY_FEATURES} to {MAX_FEATURES} features")
-    epsilon_nano = parse_epsilon(params.epsilon)
-    return (
-        PlannedRound(Draw.between(0, VALLEY_FIRST_SHARE), "auto", epsilon_nano, VALLEY_CELLS + 1),
-        PlannedRound(Draw.between(VALLEY_FIRST_SHARE, 1), "auto", epsilon_nano, 1 << params.cuts, adapts=True),
-    )
+def phase_sketch_rounds(params: PhaseSketch, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+    """Return a round of phases and the later rounds, independent of the reports.
 
-
-def of_phase_sketch(params: PhaseSketch, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
-    """A round of phases, and what follows it: all planned, whatever the answers will be.
-
-    A later round asks about centroids; the second, but of 'lloyd', asks for phases once more where those
-    of the first do not tell enough to ask about them.
+    Later rounds collect reports about centroids. Except with 'lloyd', the second round collects phases
+    again if those of the first round are insufficient.
     """
     if not 1 <= n_features <= MAX_FEATURES:
         raise InvalidSpec(f"phase_sketch takes 1 to {MAX_FEATURES} features")
@@ -84,23 +66,23 @@ def of_phase_sketch(params: PhaseSketch, n_features: int, expected_reports: int)
     n_phases = phases(epsilon_nano)
     first, n_later = first_part(params, n_features, expected_reports)
     if n_later == 0 or params.clusters is None:
-        return (PlannedRound(Draw(), "window", epsilon_nano, n_phases),)
-    told = 2 if asks_signs(params.clusters, n_features, epsilon_nano) else 2 * params.clusters
+        return (PlannedRound(Participation(), "window", epsilon_nano, n_phases),)
+    n_answers = 2 if prefers_signs(params.clusters, n_features, epsilon_nano) else 2 * params.clusters
     of_phases, second, *later = draws([first * n_later, *[PARTS - first] * n_later])
-    n_symbols = told if params.refine == "lloyd" else max(told, n_phases)
+    n_symbols = n_answers if params.refine == "lloyd" else max(n_answers, n_phases)
     return (
         PlannedRound(of_phases, "window", epsilon_nano, n_phases),
         PlannedRound(second, "auto", epsilon_nano, n_symbols, adapts=True),
-        *(PlannedRound(draw, "auto", epsilon_nano, told, adapts=True) for draw in later),
+        *(PlannedRound(draw, "auto", epsilon_nano, n_answers, adapts=True) for draw in later),
     )
 
 
 def first_part(params: PhaseSketch, n_features: int, expected_reports: int) -> tuple[int, int]:
-    """The first round's parts of 40 of the devices, and how many rounds follow it.
+    """Return the first round's parts of 40 of the devices, and the number of later rounds.
 
-    Left to 'auto', it has as many as phases need to find so many clear clusters, where those of nine in ten
-    devices are enough; at least three in ten, and three in ten where they are not, for that tells the density as
-    well as it can be told.
+    With 'auto' the first round has the devices that phases need to find clear clusters, at least three
+    in ten, if nine in ten devices are enough. Otherwise it has three in ten, which are sufficient for
+    the density.
     """
     refine = refinement(params, n_features)
     if refine == "none" or params.clusters is None:
@@ -109,7 +91,7 @@ def first_part(params: PhaseSketch, n_features: int, expected_reports: int) -> t
         return SIGN_FIRST, 1
     if n_features <= FLAT_FEATURES:
         return FLAT_FIRST, FLAT_ROUNDS
-    if asks_density(params, n_features, expected_reports):
+    if needs_density(params, n_features, expected_reports):
         return LLOYD_FIRST, LLOYD_ROUNDS
     needed = ceil(PARTS * phases_needed(params, n_features, expected_reports))
     if needed > MOST_FIRST:
@@ -118,8 +100,8 @@ def first_part(params: PhaseSketch, n_features: int, expected_reports: int) -> t
     return first, max(1, round(LLOYD_ROUNDS * (PARTS - first) / (PARTS - LLOYD_FIRST)))
 
 
-def asks_density(params: PhaseSketch, n_features: int, expected_reports: int) -> bool:
-    """Whether the first round is about how people spread, not about clear clusters: more than phases would find."""
+def needs_density(params: PhaseSketch, n_features: int, expected_reports: int) -> bool:
+    """Return whether the first round serves to estimate the density, because phases cannot find the clusters."""
     if n_features <= FLAT_FEATURES:
         return False
     refine = refinement(params, n_features)
@@ -127,25 +109,25 @@ def asks_density(params: PhaseSketch, n_features: int, expected_reports: int) ->
 
 
 def phases_needed(params: PhaseSketch, n_features: int, expected_reports: int) -> float:
-    """The share of the devices whose phases suffice to find so many clear clusters; above 1, all do not."""
-    tells = expected_reports * precision_of("auto", 2, parse_epsilon(params.epsilon)).contrast ** 2
-    return sketched_reports(n_features, params.clusters or 1) / tells
+    """Return the share of the devices whose phases find clear clusters; above 1 if all devices are too few."""
+    signal = expected_reports * precision_of("auto", 2, parse_epsilon(params.epsilon)).contrast ** 2
+    return sketched_reports(n_features, params.clusters or 1) / signal
 
 
 def refinement(params: PhaseSketch, n_features: int) -> Refine:
-    """What follows the first round; 'auto' where that is left to its answers."""
+    """Return the rounds after the first; 'auto' if they depend on its reports."""
     if params.refine != "auto":
         return params.refine
     refines = params.clusters is not None and params.clusters > 1 and n_features >= LEAST_REFINED_FEATURES
     return "auto" if refines else "none"
 
 
-def asks_signs(clusters: int, n_features: int, epsilon_nano: int) -> bool:
-    """Whether a bit about the nearest centroid tells more of its leans than the centroid and the side do.
+def prefers_signs(clusters: int, n_features: int, epsilon_nano: int) -> bool:
+    """Return whether a bit about the nearest centroid is more precise than the centroid with the side.
 
-    The variance of a lean times the mass, for each report: of a bit d + 1 over
-    tanh^2(eps/2), one part in d + 1 being about masses; of sides d times that of the difference of two
-    of 2K estimates, which tell of masses besides.
+    Compare the variance of an imbalance times the mass, per report. For a bit it is d + 1 over
+    tanh^2(eps/2), because one part in d + 1 is for the masses. For sides it is d times the variance
+    of the difference of two of 2K estimates, which also give the masses.
     """
     bits = precision_of("auto", 2, epsilon_nano)
     sides = precision_of("auto", 2 * clusters, epsilon_nano)
@@ -155,30 +137,38 @@ def asks_signs(clusters: int, n_features: int, epsilon_nano: int) -> bool:
 
 
 def phases(epsilon_nano: int) -> int:
-    """L, how many phases a wave is told in."""
+    """Return L, the number of phases of a wave."""
     return FINE_PHASES if epsilon_nano >= FINE_PHASES_EPSILON_NANO else PHASES
 
 
 def sketched_reports(n_features: int, n_clusters: int) -> float:
-    """N tanh^2(eps/2) from which on centroids are found by phases."""
+    """Return the N tanh^2(eps/2) from which phases find the centroids."""
     crowd = max(1.0, n_clusters / FEW_CLUSTERS) ** 3
     return SKETCHED_REPORTS_PER_FEATURE * max(n_features, FEWEST_FEATURES) * crowd
 
 
-def of_noisy_fcm(params: NoisyFcm, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+def supported_clusters(n_features: int, n_effective: float) -> int:
+    """Return the largest number of clusters that phases find with N tanh^2(eps/2) = `n_effective`, at least 1."""
+    crowd = n_effective / sketched_reports(n_features, 1)
+    return 1 if crowd < 1 else max(1, floor(FEW_CLUSTERS * crowd ** (1 / 3) + 1e-9))
+
+
+def noisy_fcm_rounds(params: NoisyFcm, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+    """Return the round of `noisy_fcm`: noisy vectors over a lattice."""
     if not 1 <= n_features <= MAX_FEATURES:
         raise InvalidSpec(f"noisy_fcm takes 1 to {MAX_FEATURES} features")
     most = MAX_SAMPLE_VALUES // n_features
     if expected_reports > most:
         raise InvalidSpec(f"noisy_fcm keeps every vector: over {n_features} features it takes {most} reports")
     epsilon_nano = parse_epsilon(params.epsilon)
-    # at the least epsilon the noise leaves no sense in fine steps, nor room for them
+    # with a tiny epsilon, fine steps would be useless and would exceed the maximum scale
     steps = max(1, min(LATTICE_STEPS, MAX_SCALE * epsilon_nano // (n_features * NANO)))
     encoding = LatticeEncoding(n_features, steps)
-    return (PlannedRound(Draw(), "discrete_laplace", epsilon_nano, encoding.n_symbols, encoding),)
+    return (PlannedRound(Participation(), "discrete_laplace", epsilon_nano, encoding.n_symbols, encoding),)
 
 
-def of_grid_kmeans(params: GridKmeans, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+def grid_kmeans_rounds(params: GridKmeans, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+    """Return the round of `grid_kmeans`: cells of a grid."""
     if not 1 <= n_features <= MAX_KMEANS_FEATURES:
         raise InvalidSpec(f"grid_kmeans takes 1 to {MAX_KMEANS_FEATURES} features")
     epsilon_nano = parse_epsilon(params.epsilon)
@@ -189,15 +179,15 @@ def of_grid_kmeans(params: GridKmeans, n_features: int, expected_reports: int) -
 
 
 def grid_kmeans_cells(n_features: int, n_reports: int, epsilon_nano: int, clusters: int) -> int:
-    """m, cells per feature, that weighs the cells' size against their noise.
+    """Return m, the cells per feature that balance the cells' size and noise.
 
     Let K clusters of width W = K^(-1/d) share the box, over cells of width h = 1/m and noise
     v/N each. A centroid then moves by noise of variance (v/N) h^-d K^(1-2/d) / 12 a feature,
     and by the cells that its bounds cut by h^2/24 or so. The sum is least where
-    m^(d+2) = N / (v d K^(1-2/d)). At least eight cells a cluster: what is coarser cannot tell
-    them apart. On S1, iris, xclara and blobs in 2 and 4 features (100,000 reports, epsilon .5
-    to 4) grids of .5, .75, 1 and 1.3 times (N/v)^(1/(d+2)) were compared: this rule, .7 to .85
-    of it, was within a tenth of the best but for four features at epsilon .5.
+    m^(d+2) = N / (v d K^(1-2/d)). There are at least eight cells per cluster, because
+    coarser grids cannot separate clusters. On S1, iris, xclara and blobs in 2 and 4 features
+    (100,000 reports, epsilon .5 to 4) grids of .5, .75, 1 and 1.3 times (N/v)^(1/(d+2)) were compared: this
+    rule, .7 to .85 of it, was within a tenth of the best except for four features at epsilon .5.
     """
     d = n_features
     effective = effective_reports(n_reports, epsilon_nano)
@@ -207,13 +197,14 @@ def grid_kmeans_cells(n_features: int, n_reports: int, epsilon_nano: int, cluste
     return int(min(max(2, balanced, least), most, 1024))
 
 
-def of_ldp_kmeans(params: LdpKmeans, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+def ldp_kmeans_rounds(params: LdpKmeans, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+    """Return the rounds of `ldp_kmeans`: first places, then broadcasts of centroids."""
     if not 1 <= n_features <= MAX_FEATURES:
         raise InvalidSpec(f"ldp_kmeans takes 1 to {MAX_FEATURES} features")
     epsilon_nano = parse_epsilon(params.epsilon)
     first = first_places(params.clusters, expected_reports, epsilon_nano)
     places = (first, *[params.clusters] * (params.rounds - 1))
-    # a report names a place and a side of it: two symbols each, known however the centroids move
+    # a report has a centroid and a side of it, so there are two symbols per centroid
     return tuple(
         PlannedRound(draw, "auto", epsilon_nano, 2 * n_places)
         for draw, n_places in zip(draws(centroid_shares(params.rounds)), places, strict=True)
@@ -221,9 +212,9 @@ def of_ldp_kmeans(params: LdpKmeans, n_features: int, expected_reports: int) -> 
 
 
 def first_places(clusters: int, n_reports: int, epsilon_nano: int) -> int:
-    """How many places the first round shows: 8 K, or 16 K where a place's mass is heard to a twentieth of 1/K.
+    """Return the number of centroids of the first round: 8 K, or 16 K if masses are known to 1/20 of 1/K.
 
-    More places find clusters that share a neighbourhood, and add noise. Four blobs in 8
+    More centroids separate close clusters, but add noise. Four blobs in 8
     features, two of them close, 100,000 reports: RMSE at epsilon 4 .023 with 8 K, .004 with
     16 K; at epsilon 1 .017 and .026.
     """
@@ -233,5 +224,5 @@ def first_places(clusters: int, n_reports: int, epsilon_nano: int) -> int:
 
 
 def centroid_shares(rounds: int) -> list[int]:
-    """The first round is for one device in five, the others for equal parts of the rest."""
+    """Return the shares of the rounds: one device in five for the first, equal parts of the rest for the others."""
     return [rounds - 1] + [FIRST_WEIGHT] * (rounds - 1)

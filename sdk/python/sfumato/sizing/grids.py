@@ -1,7 +1,9 @@
-"""How plans over grids size them: shifted grids, plain grids, dyadic cells, and grids as printed."""
+"""Rounds of plans over grids: shifted grids, uniform grids, dyadic cells, and grids as printed."""
 
-from sfumato.accounting import parse_epsilon
+from math import inf
+
 from sfumato.errors import InvalidSpec
+from sfumato.privacy.accounting import parse_epsilon
 from sfumato.sizing.rounds import (
     PlannedRound,
     draws,
@@ -17,42 +19,62 @@ from sfumato.specs import (
     MAX_SYMBOLS,
     AdaptiveGridIterative,
     AdaptiveGridTree,
-    Draw,
+    DensityMap,
     GridEncoding,
+    Participation,
     ShiftedGrid,
     ShiftedGridEncoding,
     UniformGrid,
 )
 
-MAX_GRID_FEATURES = 8  # of plain grids and trees
+MAX_GRID_FEATURES = 8  # limit of uniform grids and trees
 
 # shifted_grid
 MAX_SHIFTED_FEATURES = 3
-MAX_FINE_CELLS = 1 << 19  # of the label map: what a fit takes in seconds
+MAX_FINE_CELLS = 1 << 19  # maximum cells of the label map, for a fit within seconds
 
-# N_eff below which; s for one, two and three features. Two: STATISTICS 3.2. One and three were
-# measured: one feature is flat from 12 to 64, three lose by s=8 below 1e5 and by s=10 below 4e5.
-_CELLS_BY_EFFECTIVE_REPORTS = ((1e5, (16, 8, 5)), (4e5, (24, 12, 6)), (float("inf"), (32, 16, 8)))
+# Upper limit of N_eff; s and the length scale for one, two and three features. Two features: STATISTICS 3.4. One and
+# three were measured: with one, 12 to 64 cells are equal; with three, s=8 below 1e5 and s=10 below 4e5 are worse.
+_SHIFTED_GRIDS: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] = (
+    (1e4, ((16, 0.06), (8, 0.06), (5, 0.06))),
+    (8e4, ((16, 0.06), (16, 0.06), (5, 0.06))),
+    (5e5, ((24, 0.04), (16, 0.04), (6, 0.06))),
+    (5e6, ((32, 0.04), (20, 0.04), (8, 0.06))),
+    (inf, ((32, 0.03), (24, 0.03), (8, 0.06))),
+)
+
+# density_map, over records
+MAX_MAP_FEATURES = 3
+MAX_MAP_CELLS = 1 << 16
+MAP_INFORMATION = 1000.0  # N epsilon below which a map is flagged; the mean ARI of 22 sets is .7 there
+
+# Upper limit of N epsilon; cells per feature and length scale for one, two and three features (decision 0022)
+_MAP_GRIDS: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] = (
+    (600, ((64, 0.04), (16, 0.05), (12, 0.06))),
+    (2000, ((128, 0.04), (24, 0.05), (16, 0.06))),
+    (6000, ((128, 0.03), (48, 0.04), (16, 0.06))),
+    (inf, ((256, 0.02), (64, 0.04), (24, 0.06))),
+)
 
 # uniform_grid
 MAX_UNIFORM_CELLS = 1024  # per feature
-MAX_PRINTED_CELLS = 1 << 16  # of any grid as printed: Theorem 1 can ask for more cells than there are people
-COARSE_CELLS = 16  # per feature, where that is at most MAX_PRINTED_CELLS; the paper does not say
+MAX_PRINTED_CELLS = 1 << 16  # maximum for grids as printed; Theorem 1 can require more cells than people
+COARSE_CELLS = 16  # cells per feature, within MAX_PRINTED_CELLS; the paper has no value
 
 # dyadic cells
 MAX_DEPTH_BITS = 16  # levels times features: 65,536 finest boxes
 MAX_DEPTH = 9  # 512 cells per feature
-MAX_CELLS = MAX_SUBSET_SYMBOLS  # of one round: what subset selection carries
+MAX_CELLS = MAX_SUBSET_SYMBOLS  # maximum cells in a round of subset selection
 DYADIC_DENSE_SHARE = 0.25  # r of the detectability rule k <= sqrt(N/v) / (z r), see `start_level`
-SPLITS = 1  # levels below the first; with 2, aniso at epsilon 1 and 2 lost .1 or more of its ARI
+SPLITS = 1  # levels below the first; with 2, the ARI of aniso fell by .1 or more at epsilon 1 and 2
 
-# Levels times features of the lowest tree: 16 leaves per feature in two. What lies below what
-# can be told from noise is pooled; against 8 leaves the mean ARI on moons, circles and aniso
-# (150,000 points, epsilon .5) was as good (.42 for .42): aniso gained what moons lost.
+# Minimum levels times features of a tree: 16 leaves per feature in two features. Levels below the noise are pooled.
+# The mean ARI on moons, circles and aniso (150,000 points, epsilon .5) equals that with 8 leaves, .42.
 LEAST_BITS = 8
 
 
-def of_shifted_grid(params: ShiftedGrid, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+def shifted_grid_rounds(params: ShiftedGrid, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+    """Return the round of `shifted_grid`."""
     if not 1 <= n_features <= MAX_SHIFTED_FEATURES:
         raise InvalidSpec(f"shifted_grid takes 1 to {MAX_SHIFTED_FEATURES} features")
     cells = params.cells or shifted_grid_cells(n_features, expected_reports, parse_epsilon(params.epsilon))
@@ -63,14 +85,44 @@ def of_shifted_grid(params: ShiftedGrid, n_features: int, expected_reports: int)
 
 
 def shifted_grid_cells(n_features: int, n_reports: int, epsilon_nano: int) -> int:
-    """s, coarse cells per feature, by N_eff."""
-    effective = effective_reports(n_reports, epsilon_nano)
-    return next(cells for below, cells in _CELLS_BY_EFFECTIVE_REPORTS if effective < below)[n_features - 1]
+    """Return s, the coarse cells per feature, from N_eff."""
+    return _shifted_grid(n_features, effective_reports(n_reports, epsilon_nano))[0]
 
 
-def of_grid(
+def shifted_grid_length_scale(n_features: int, n_effective: float) -> float:
+    """Return ℓ, the length scale of the prior, from N_eff."""
+    return _shifted_grid(n_features, n_effective)[1]
+
+
+def _shifted_grid(n_features: int, n_effective: float) -> tuple[int, float]:
+    return next(grids for below, grids in _SHIFTED_GRIDS if n_effective < below or below == inf)[n_features - 1]
+
+
+def check_map_grid(params: DensityMap, n_features: int) -> None:
+    """Raise InvalidSpec if `density_map` does not support the number of features or of cells."""
+    if not 1 <= n_features <= MAX_MAP_FEATURES:
+        raise InvalidSpec(f"density_map takes 1 to {MAX_MAP_FEATURES} features")
+    if params.cells is not None and params.cells**n_features > MAX_MAP_CELLS:
+        raise InvalidSpec(f"the grid may have at most {MAX_MAP_CELLS} cells in total: reduce cells per feature")
+
+
+def choose_map_grid(n_features: int, records_epsilon: float) -> tuple[int, float]:
+    """Return the cells per feature and the length scale of `density_map`.
+
+    Parameters
+    ----------
+    n_features : int
+        1..3.
+    records_epsilon : float
+        N epsilon; epsilon per record.
+    """
+    return next(grids for below, grids in _MAP_GRIDS if records_epsilon < below)[n_features - 1]
+
+
+def grid_rounds(
     params: UniformGrid | AdaptiveGridIterative | AdaptiveGridTree, n_features: int, expected_reports: int
 ) -> tuple[PlannedRound, ...]:
+    """Return the rounds of the uniform and adaptive grids."""
     if not 1 <= n_features <= MAX_GRID_FEATURES:
         raise InvalidSpec(f"{params.type} takes 1 to {MAX_GRID_FEATURES} features")
     if params.variant == "paper":
@@ -87,14 +139,14 @@ def of_grid(
 
 
 def uniform_grid_cells(n_features: int, n_reports: int, epsilon_nano: int) -> int:
-    """Cells per feature of the finest grid whose dense cells can be told from noise.
+    """Return the cells per feature of the finest grid with dense cells distinguishable from noise.
 
-    If a share r of k cells holds everybody, a dense cell holds about 1/(r k), and it is told
-    from noise when that is z standard errors: k <= sqrt(N/v) / (z r), and a little less for
-    sampling (`reports_to_tell`). The paper spends half of its epsilon on r. Here r = 1/2
-    without a look at anybody: fewer than half of the cells exceed the mean density in all but
-    the flattest data. On nine sets of 15,000 and 150,000 points at epsilon .5 to 4 the mean
-    ARI was .43 for every r from 1/4 to 1/2, and .36 at r = 1.
+    If a share r of k cells contains all people, a dense cell contains about 1/(r k). It is
+    distinguishable if this is z standard errors: k <= sqrt(N/v) / (z r), slightly less because of
+    sampling (`reports_to_tell`). The paper spends half of epsilon on r. Here r = 1/2 without any
+    report: in all but the flattest data, fewer than half of the cells exceed the mean density. On
+    nine sets of 15,000 and 150,000 points at epsilon .5 to 4 the mean ARI was .43 for every r from 1/4 to 1/2, and
+    .36 at r = 1.
     """
     most = min(MAX_UNIFORM_CELLS, int(round(MAX_SYMBOLS ** (1 / n_features), 6)))
 
@@ -133,27 +185,26 @@ def _of_tree(params: AdaptiveGridTree, n_features: int, expected_reports: int) -
 
 
 def deepest(n_features: int) -> int:
-    """The finest level of dyadic cells that a plan uses."""
+    """Return the finest level of dyadic cells that a plan uses."""
     return min(MAX_DEPTH, MAX_DEPTH_BITS // n_features)
 
 
 def check_height(n_features: int, height: int) -> None:
-    """Raise InvalidSpec for a tree whose leaves are too many."""
+    """Raise InvalidSpec for a tree with too many leaves."""
     if height > deepest(n_features):
         raise InvalidSpec(f"a tree over {n_features} features has at most {deepest(n_features)} levels")
 
 
 def dyadic(n_features: int, level: int) -> GridEncoding:
-    """All cells of one level."""
+    """Return the grid of all cells of a level."""
     return GridEncoding((1 << level,) * n_features)
 
 
 def start_level(n_features: int, n_reports: int, epsilon_nano: int) -> int:
-    """The finest level whose dense cells can be told from noise, at least 1.
+    """Return the finest level with dense cells distinguishable from noise, at least 1.
 
-    k <= sqrt(N/v) / (z r), as `uniform_grid` sizes its grid, with r = 1/4: levels come in
-    steps of 2**d cells, and cells that cannot be told from noise one by one still add up
-    along a cluster.
+    The rule k <= sqrt(N/v) / (z r) is that of `uniform_grid`, with r = 1/4: levels differ by a
+    factor of 2**d cells, and single cells below the noise still add up along a cluster.
     """
     level = 1
     while level < deepest(n_features) and 1 << (level + 1) * n_features <= MAX_CELLS:
@@ -171,23 +222,23 @@ def start_level(n_features: int, n_reports: int, epsilon_nano: int) -> int:
 def _as_printed(
     params: UniformGrid | AdaptiveGridIterative | AdaptiveGridTree, n_features: int
 ) -> tuple[PlannedRound, ...]:
-    """A coarse round for every draw; the passes or levels; a last round for every draw: their costs add up."""
+    """Return a coarse round, the passes or levels, and a last round. Their costs add up for each device."""
     parts = spending(parse_epsilon(params.epsilon), 2 if isinstance(params, UniformGrid) else 3)
-    loop: list[tuple[Draw, int]] = []
+    loop: list[tuple[Participation, int]] = []
     if isinstance(params, AdaptiveGridIterative):
-        loop = [(Draw(), part) for part in spending(parts[1], params.passes)]
+        loop = [(Participation(), part) for part in spending(parts[1], params.passes)]
     elif isinstance(params, AdaptiveGridTree):
         if params.height is not None:
             check_height(n_features, params.height)
         loop = [(draw, parts[1]) for draw in draws([1] * (params.height or 1))]
     coarse = GridEncoding((min(COARSE_CELLS, most_printed_cells(n_features)),) * n_features)
     return (
-        PlannedRound(Draw(), "grr", parts[0], coarse.n_symbols, coarse),
+        PlannedRound(Participation(), "grr", parts[0], coarse.n_symbols, coarse),
         *(PlannedRound(draw, "grr", nano, MAX_PRINTED_CELLS, adapts=True) for draw, nano in loop),
-        PlannedRound(Draw(), "grr", parts[-1], MAX_PRINTED_CELLS, adapts=True),
+        PlannedRound(Participation(), "grr", parts[-1], MAX_PRINTED_CELLS, adapts=True),
     )
 
 
 def most_printed_cells(n_features: int) -> int:
-    """Cells per feature of the finest grid of at most MAX_PRINTED_CELLS."""
+    """Return the cells per feature of the finest grid of at most MAX_PRINTED_CELLS."""
     return int(round(MAX_PRINTED_CELLS ** (1 / n_features), 6))

@@ -1,107 +1,128 @@
-"""A round as planned, and what every plan's sizes are made of: what reports can tell, parts of draws and epsilon."""
+"""Planned rounds, and rules that all plans use for grid sizes, shares of the draws and parts of epsilon."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from math import ceil
+from math import ceil, isqrt
 from typing import Literal
 
-from sfumato.accounting import EPSILON_MIN_NANO, exp_epsilon, parse_epsilon
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import design, design_for
-from sfumato.precision import Precision, precision, signal_of
-from sfumato.specs import Draw, Encoding, Feature, RoundSpec
+from sfumato.model.precision import Precision, precision, signal_of
+from sfumato.privacy.accounting import DRAW_SPAN, EPSILON_MIN_NANO, exp_epsilon, parse_epsilon
+from sfumato.specs import Encoding, Feature, Mechanism, Participation, RoundSpec
 
 MAX_JSON_INT = (1 << 53) - 1
-MIN_EFFECTIVE_REPORTS = 1e4  # below this the number of clusters is not to be told
-Z = 3.0  # standard errors a dense cell stands above noise
+MIN_EFFECTIVE_REPORTS = 1e4  # effective reports required to estimate the number of clusters
+Z = 3.0  # standard errors of a dense cell above noise
 DENSE_SHARE = 0.5  # r, see `uniform_grid_cells`
+
+SHORTFALL = 3  # standard deviations by which the number of participating devices may fall below its expectation
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """A round that a plan will ask for, as far as public facts tell.
+    """A round of a plan, as far as it follows from public facts.
 
     Attributes
     ----------
-    draw : Draw
+    participation : Participation
         Which devices answer.
     kind : {'auto', 'grr', 'window', 'discrete_laplace'}
-        Of the mechanism, as `sfumato.mechanisms.design_for` takes it.
+        Kind of the mechanism, an argument of `sfumato.mechanisms.design_for`.
     epsilon_nano : int
-        What an answer may cost.
+        Maximum cost of a report.
     n_symbols : int
-        k; at most, where `adapts`.
+        Number of symbols k, an upper bound if `adapts`.
     encoding : Encoding or None
-        None where the plan makes it: of public directions, or of what earlier rounds tell.
+        None if the plan determines it later.
     adapts : bool
-        The encoding follows from what earlier rounds tell.
+        Whether the encoding depends on earlier rounds.
     """
 
-    draw: Draw
+    participation: Participation
     kind: Literal["auto", "grr", "window", "discrete_laplace"]
     epsilon_nano: int
     n_symbols: int
     encoding: Encoding | None = None
     adapts: bool = False
 
+    def mechanism(self) -> Mechanism:
+        """Return the mechanism of a report, for `n_symbols` symbols if the plan determines the encoding later."""
+        if self.encoding is None:
+            return design(self.kind, self.n_symbols, self.epsilon_nano)
+        return design_for(self.encoding, self.kind, self.epsilon_nano)
+
     def spec(self, features: tuple[Feature, ...], encoding: Encoding | None = None) -> RoundSpec:
-        """The round as it is published, over `encoding` where the plan had to find it first."""
+        """Return the published specification, with `encoding` if the plan determined it."""
         over = self.encoding if encoding is None else encoding
         if over is None:
             raise InvalidSpec("the plan makes the encoding of this round")
-        return RoundSpec(features, over, design_for(over, self.kind, self.epsilon_nano), self.draw)
+        return RoundSpec(features, over, design_for(over, self.kind, self.epsilon_nano), self.participation)
 
 
-def whole_round(epsilon: float, encoding: Encoding, draw: Draw | None = None) -> PlannedRound:
-    """A round over a known encoding, by default for every draw."""
-    return PlannedRound(draw or Draw(), "auto", parse_epsilon(epsilon), encoding.n_symbols, encoding)
+def whole_round(epsilon: float, encoding: Encoding, participation: Participation | None = None) -> PlannedRound:
+    """Return a round with a known encoding, by default for every draw."""
+    return PlannedRound(participation or Participation(), "auto", parse_epsilon(epsilon), encoding.n_symbols, encoding)
+
+
+def expected_reports(n_devices: int, participation: Participation) -> int:
+    """Return how many of `n_devices` devices answer a round, except with small probability.
+
+    The participation draw of each device is uniform, so the number of answering devices is binomial with
+    p = (hi - lo) / 2**64. A round with the target n p would miss it every other time. The result is therefore
+    floor(n p - 3 sqrt(n p (1 - p))): fewer devices answer with probability below 1/250 (1/700 for p <= 1/2).
+    It is n for the whole interval, and at least 1 if n is at least 1.
+    """
+    width = participation.hi - participation.lo
+    spread = isqrt(SHORTFALL**2 * n_devices * width * (DRAW_SPAN - width))  # 2**64 times the standard deviations
+    return max((n_devices * width - spread) // DRAW_SPAN, min(n_devices, 1))
 
 
 def effective_reports(n_reports: int, epsilon_nano: int) -> float:
-    """N_eff = N (e^eps - 1)^2 / (4 e^eps)."""
+    """Return N_eff = N (e^eps - 1)^2 / (4 e^eps)."""
     return n_reports * signal_of(exp_epsilon(epsilon_nano))
 
 
 @lru_cache(maxsize=4096)
 def precision_of(kind: str, n_symbols: int, epsilon_nano: int) -> Precision:
-    """The precision of the mechanism that `design` makes of these."""
+    """Return the precision of the mechanism that `design` returns."""
     return precision(design(kind, n_symbols, epsilon_nano))
 
 
 def reports_to_tell(n_symbols: int, zero_variance: float, dense_share: float = DENSE_SHARE) -> int:
-    """What it takes to tell the dense cells of a grid of k cells from noise, at least 1.
+    """Return the reports required to distinguish the dense cells of a grid of k cells from noise, at least 1.
 
-    N = z² (v + f) / f² at a dense cell's f = 1/(r k): v by the mechanism, f by the devices
-    being a sample.
+    N = z² (v + f) / f² for the frequency f = 1/(r k) of a dense cell. v is the mechanism's variance and
+    f the variance of the sampling of devices.
     """
     dense = min(1.0, 1 / (dense_share * n_symbols))
     return min(max(1, ceil(Z**2 * (zero_variance + dense) / dense**2)), MAX_JSON_INT)
 
 
-def draws(shares: Sequence[int]) -> list[Draw]:
-    """Intervals of the draw in proportion to whole numbers; they meet and leave no draw out."""
+def draws(shares: Sequence[int]) -> list[Participation]:
+    """Return adjacent intervals in proportion to whole numbers, which contain all draws."""
     ends = list(accumulate(shares, initial=0))
-    return [Draw.between(lo / ends[-1], hi / ends[-1]) for lo, hi in pairwise(ends)]
+    return [Participation.between(lo / ends[-1], hi / ends[-1]) for lo, hi in pairwise(ends)]
 
 
 def spending(epsilon_nano: int, n_parts: int) -> list[int]:
-    """Nano-epsilon of equal parts, their sum at most the whole: every device pays for every part.
+    """Return equal parts of epsilon whose sum is at most the whole, because every device pays every part.
 
     Raises
     ------
     InvalidSpec
-        A part would be less than any mechanism may cost.
+        A part would be below the minimum cost of a mechanism.
     """
     part = epsilon_nano // n_parts
     if part < EPSILON_MIN_NANO:
-        raise InvalidSpec(f"this epsilon is too small to be spent in {n_parts} parts")
+        raise InvalidSpec(f"this epsilon is too small to be divided into {n_parts} parts")
     return [part] * n_parts
 
 
 def largest(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number in low..high for which a falling condition holds; `low` if for none."""
+    """Return the largest number in low..high for which a falling condition holds, or `low`."""
     while low < high:
         middle = (low + high + 1) // 2
         if holds(middle):

@@ -1,46 +1,21 @@
-"""What is published: features, encodings, mechanisms, round specs, algorithm parameters.
+"""Published specifications: features, encodings, mechanisms, rounds and parameters of algorithms.
 
-Frozen dataclasses without behaviour beyond checking themselves.
+JSON values enter and leave through `wire`. The classes are frozen dataclasses that validate themselves
+and have no other behaviour.
 """
 
-from sfumato.specs.algorithms import (
-    MAX_CLUSTERS,
-    MAX_SKETCHED_CLUSTERS,
-    AdaptiveGridIterative,
-    AdaptiveGridTree,
-    Algorithm,
-    Auto,
-    Distance,
-    GridKmeans,
-    LdpKmeans,
-    NoisyFcm,
-    PhaseSketch,
-    Refine,
-    ShiftedGrid,
-    UniformGrid,
-    ValleyHashing,
-    Variant,
-)
-from sfumato.specs.central import (
-    CentralAlgorithm,
-    DpBisectingKmeans,
-    DpDensityPeaks,
-    DpKmeans,
-    DpQuadtreeKmeans,
-    DpUniformGridKmeans,
-    GatedGridKmeans,
-)
+from sfumato.specs import algorithms, central
+from sfumato.specs.algorithms import *  # noqa: F403
+from sfumato.specs.algorithms import MAX_CLUSTERS, MAX_SKETCHED_CLUSTERS, Algorithm, Distance, Refine, Variant
+from sfumato.specs.central import *  # noqa: F403
+from sfumato.specs.central import CentralAlgorithm
 from sfumato.specs.encodings import (
     LATTICE,
     MAX_CENTROIDS,
-    MAX_CODE_BITS,
     MAX_FEATURES,
     MAX_PHASE_SLOTS,
     MAX_PHASES,
-    MAX_PROJECTED_CELLS,
-    MAX_PROJECTED_SHIFTS,
-    MAX_PROJECTION,
-    MAX_PROJECTIONS,
+    MAX_RECORD_FEATURES,
     MAX_SAMPLE_VALUES,
     MAX_STEPS,
     MAX_SYMBOLS,
@@ -51,11 +26,9 @@ from sfumato.specs.encodings import (
     CentroidSignEncoding,
     Encoding,
     GridEncoding,
-    HalfspaceCodeEncoding,
     LatticeEncoding,
     NearestCentroidEncoding,
     PhaseEncoding,
-    ProjectedGridEncoding,
     ShiftedGridEncoding,
     Symbol,
     TreeGridEncoding,
@@ -76,7 +49,7 @@ from sfumato.specs.mechanisms import (
     SsMechanism,
     WindowMechanism,
 )
-from sfumato.specs.rounds import SPEC_VERSION, Draw, Feature, RoundSpec
+from sfumato.specs.rounds import MAX_NORM, SPEC_VERSION, Embedding, Feature, Participation, RoundSpec
 from sfumato.specs.wire import (
     ALGORITHMS,
     CENTRAL_ALGORITHMS,
@@ -91,6 +64,8 @@ from sfumato.specs.wire import (
     local_algorithm_from_wire,
     mechanism_from_wire,
     round_spec_from_wire,
+    to_algorithm,
+    to_features,
     to_wire,
 )
 
@@ -102,16 +77,13 @@ __all__ = [
     "LOCAL_ALGORITHMS",
     "MAX_CENTROIDS",
     "MAX_CLUSTERS",
-    "MAX_CODE_BITS",
     "MAX_FEATURES",
     "MAX_HASH_RANGE",
     "MAX_MARGIN",
+    "MAX_NORM",
     "MAX_PHASES",
     "MAX_PHASE_SLOTS",
-    "MAX_PROJECTED_CELLS",
-    "MAX_PROJECTED_SHIFTS",
-    "MAX_PROJECTION",
-    "MAX_PROJECTIONS",
+    "MAX_RECORD_FEATURES",
     "MAX_SAMPLE_VALUES",
     "MAX_SCALE",
     "MAX_SCALE_PART",
@@ -126,48 +98,31 @@ __all__ = [
     "MECHANISMS",
     "SPEC_VERSION",
     "TURN",
-    "AdaptiveGridIterative",
-    "AdaptiveGridTree",
     "Algorithm",
     "AnyAlgorithm",
-    "Auto",
     "CentralAlgorithm",
     "CentroidSignEncoding",
     "DiscreteLaplaceMechanism",
     "Distance",
-    "DpBisectingKmeans",
-    "DpDensityPeaks",
-    "DpKmeans",
-    "DpQuadtreeKmeans",
-    "DpUniformGridKmeans",
-    "Draw",
+    "Embedding",
     "Encoding",
     "Feature",
-    "GatedGridKmeans",
     "GridEncoding",
-    "GridKmeans",
     "GrrMechanism",
-    "HalfspaceCodeEncoding",
     "HrMechanism",
     "LatticeEncoding",
-    "LdpKmeans",
     "Mechanism",
     "NearestCentroidEncoding",
-    "NoisyFcm",
     "OlhMechanism",
     "OueMechanism",
+    "Participation",
     "PhaseEncoding",
-    "PhaseSketch",
-    "ProjectedGridEncoding",
     "Refine",
     "RoundSpec",
-    "ShiftedGrid",
     "ShiftedGridEncoding",
     "SsMechanism",
     "Symbol",
     "TreeGridEncoding",
-    "UniformGrid",
-    "ValleyHashing",
     "Variant",
     "WindowMechanism",
     "algorithm_from_wire",
@@ -177,5 +132,9 @@ __all__ = [
     "local_algorithm_from_wire",
     "mechanism_from_wire",
     "round_spec_from_wire",
+    "to_algorithm",
+    "to_features",
     "to_wire",
 ]
+__all__ += algorithms.__all__
+__all__ += central.__all__

@@ -1,381 +1,270 @@
-"""Parameters of the algorithms, one dataclass each."""
+"""Parameters of the algorithms over device reports.
+
+The first paragraph of a docstring is the algorithm's description in the OpenAPI document and the
+console. docs/algorithms.md describes the methods.
+"""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
-from sfumato.accounting import parse_epsilon
-from sfumato.specs.checks import finite, is_int, is_number, require
-from sfumato.specs.encodings import MAX_CODE_BITS, MAX_PHASE_SLOTS, MAX_PROJECTIONS
+from sfumato.privacy.accounting import parse_delta, parse_epsilon
+from sfumato.specs.encodings import MAX_PHASE_SLOTS
+from sfumato.specs.validation import AlgorithmParameters, parameter, require
+
+__all__ = [
+    "AdaptiveGridIterative",
+    "AdaptiveGridTree",
+    "Auto",
+    "GridKmeans",
+    "LdpKmeans",
+    "NoisyFcm",
+    "PhaseSketch",
+    "ShiftedGrid",
+    "UniformGrid",
+]
 
 MAX_CLUSTERS = 256
-MAX_SKETCHED_CLUSTERS = 64  # a fit takes their number cubed
+MAX_SKETCHED_CLUSTERS = 64  # the time of a fit grows with the cube of the number
+MAX_SEED = 2**32 - 1
 
-Distance = Literal["mixed", "euclidean", "absolute", "laplace", "gaussian"]  # of a noisy vector from a centre
-Refine = Literal["auto", "none", "sign", "lloyd"]  # what follows a sketch of phases
-Variant = Literal["sound", "paper"]  # of a method that was published: made sound, or as printed
+Distance = Literal["mixed", "euclidean", "absolute", "laplace", "gaussian"]  # from a noisy vector to a centroid
+Bounds = Literal["declared", "private"]  # bounds that scale records
+Refine = Literal["auto", "none", "sign", "lloyd"]  # rounds after the first one of a phase sketch
+Shape = Literal["any", "round"]  # shape of the clusters of interest
+Variant = Literal["sound", "paper"]  # a published method with corrections, or as printed
+
+DEVICE_EPSILON = "Maximum ε for one device, with at most nine decimals."
+SIGNIFICANT = "all clusters with a significant excess of mass"
+REPEATED = "the number with which the label map comes out again"
+
+
+def epsilon_parameter(description: str = DEVICE_EPSILON, example: float = 1.0) -> Any:
+    """Return the declaration of an ε."""
+    return parameter(description, minimum=1e-6, maximum=32, check=parse_epsilon, example=example)
+
+
+def clusters_parameter(
+    description: str = "Number of clusters.",
+    *,
+    minimum: int = 1,
+    maximum: int = MAX_CLUSTERS,
+    automatic: str = "",
+    example: int | None = 4,
+) -> Any:
+    """Return the declaration of the number of clusters."""
+    return parameter(description, minimum=minimum, maximum=maximum, automatic=automatic, example=example)
+
+
+def delta_parameter(description: str) -> Any:
+    """Return the declaration of a δ, 0 by default."""
+    return parameter(description, default=0.0, minimum=0, maximum=1e-3, check=parse_delta)
+
+
+def seed_parameter(description: str) -> Any:
+    """Return the declaration of a seed."""
+    return parameter(description, default=0, minimum=0, maximum=MAX_SEED)
+
+
+def bounds_parameter() -> Any:
+    """Return the declaration of the bounds of an algorithm over records."""
+    return parameter(
+        "Bounds that scale the records. `declared`: those of the dataset. `private`: narrower ones within them, found "
+        "from the records at a cost of at most 8 % of ε. Records outside are clipped to them.",
+        default="declared",
+    )
+
+
+def _variant_parameter(difference: str) -> Any:
+    return parameter(f"`paper` is the published method as printed, for comparison: {difference}.", default="sound")
 
 
 @dataclass(frozen=True, slots=True)
-class ShiftedGrid:
-    """Parameters of `shifted_grid`: local, 1 to 3 features (STATISTICS 3.2).
+class ShiftedGrid(AlgorithmParameters):
+    """Clusters of any shape in 1 to 3 features, from one smooth density over shifted coarse grids.
 
-    Parameters
-    ----------
-    epsilon : float
-        What one device may spend, in [1e-6, 32], at most nine decimals.
-    clusters : int, optional
-        How many clusters, 1..256; None counts them from the data.
-    cells : int, optional
-        s, coarse cells per feature; None chooses by the reports expected.
-    shifts : int
-        w, shifts per feature; the fine grid has cells * shifts cells a feature.
-    length_scale : float
-        Correlation length of the log density's prior, as a share of a feature's range.
-    amplitude : float
-        Standard deviation of the log density's prior.
+    Source: STATISTICS 3.2.
     """
 
     type: ClassVar[str] = "shifted_grid"
-    epsilon: float
-    clusters: int | None = None
-    cells: int | None = None
-    shifts: int = 4
-    length_scale: float = 0.06
-    amplitude: float = 2.5
-
-    def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
-        _check_clusters(self.clusters)
-        require(self.cells is None or (is_int(self.cells) and 2 <= self.cells <= 64), "cells lies in 2..64")
-        require(is_int(self.shifts) and 1 <= self.shifts <= 8, "shifts lies in 1..8")
-        require(0.005 <= finite(self.length_scale, "length_scale") <= 1, "length_scale lies in [.005, 1]")
-        require(0.1 <= finite(self.amplitude, "amplitude") <= 10, "amplitude lies in [.1, 10]")
+    epsilon: float = epsilon_parameter(example=2.0)
+    clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)
+    cells: int | None = parameter(
+        "Coarse cells per feature.", minimum=2, maximum=64, automatic="from the expected reports"
+    )
+    shifts: int = parameter(
+        "Shifts per feature. The fine grid has `cells · shifts` cells per feature.", default=4, minimum=1, maximum=8
+    )
+    length_scale: float | None = parameter(
+        "Correlation length of the log density under the prior.",
+        minimum=0.005,
+        maximum=1,
+        unit="share of a feature's range",
+        automatic="from the reports",
+    )
+    amplitude: float = parameter(
+        "Standard deviation of the log density under the prior.", default=2.5, minimum=0.1, maximum=10
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class UniformGrid:
-    """Parameters of `uniform_grid`: one plain grid, dense cells joined (paper 000, UGC, made sound).
+class UniformGrid(AlgorithmParameters):
+    """Clusters as connected dense cells of one grid, for comparison.
 
-    Parameters
-    ----------
-    epsilon : float
-        What one device may spend, in [1e-6, 32], at most nine decimals.
-    clusters : int, optional
-        How many clusters, 1..256; None keeps every connected dense region.
-    cells : int, optional
-        Cells per feature; None takes the finest grid whose dense cells can be told from noise.
-    variant : {'sound', 'paper'}
-        'paper' is the method as printed, for comparison.
+    Source: UGC of paper 000, with corrections.
     """
 
     type: ClassVar[str] = "uniform_grid"
-    epsilon: float
-    clusters: int | None = None
-    cells: int | None = None
-    variant: Variant = "sound"
-
-    def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
-        _check_clusters(self.clusters)
-        _check_variant(self.variant)
-        require(self.cells is None or (is_int(self.cells) and 2 <= self.cells <= 1024), "cells lies in 2..1024")
+    epsilon: float = epsilon_parameter()
+    clusters: int | None = clusters_parameter(automatic="every connected dense region", example=None)
+    cells: int | None = parameter(
+        "Cells per feature.",
+        minimum=2,
+        maximum=1024,
+        automatic="the finest grid with dense cells that are distinguishable from noise",
+    )
+    variant: Variant = _variant_parameter("two rounds at half of ε each")
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveGridIterative:
-    """Parameters of `adaptive_grid_iterative`: cells split and merged by rounds (paper 000, AGC1, made sound).
+class AdaptiveGridIterative(AlgorithmParameters):
+    """Clusters on a grid whose cells are split and merged from round to round, for comparison.
 
-    Parameters
-    ----------
-    epsilon : float
-        What one device may spend, in [1e-6, 32], at most nine decimals.
-    clusters : int, optional
-        How many clusters, 1..256; None counts them from the data.
-    passes : int
-        Rounds over the cells as adapted so far, 3..8.
-    variant : {'sound', 'paper'}
-        'paper' is the method as printed, for comparison: two more rounds.
+    Source: AGC1 of paper 000, with corrections.
     """
 
     type: ClassVar[str] = "adaptive_grid_iterative"
-    epsilon: float
-    clusters: int | None = None
-    passes: int = 3
-    variant: Variant = "sound"
-
-    def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
-        _check_clusters(self.clusters)
-        _check_variant(self.variant)
-        require(is_int(self.passes) and 3 <= self.passes <= 8, "passes lies in 3..8")
+    epsilon: float = epsilon_parameter()
+    clusters: int | None = clusters_parameter(automatic=SIGNIFICANT, example=3)
+    passes: int = parameter("Number of rounds.", default=3, minimum=3, maximum=8)
+    variant: Variant = _variant_parameter("two more rounds; every device reports in all rounds, and their ε adds up")
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveGridTree:
-    """Parameters of `adaptive_grid_tree`: all levels of a grid tree at once (paper 000, AGC2, made sound).
+class AdaptiveGridTree(AlgorithmParameters):
+    """Clusters on the levels of a grid tree, each for its own part of the devices, for comparison.
 
-    Parameters
-    ----------
-    epsilon : float
-        What one device may spend, in [1e-6, 32], at most nine decimals.
-    clusters : int, optional
-        How many clusters, 1..256; None counts them from the data.
-    height : int, optional
-        H, levels of the tree and rounds, 1..9; None takes the finest leaves whose dense cells can be told
-        from noise.
-    variant : {'sound', 'paper'}
-        'paper' is the method as printed, for comparison: two more rounds.
+    Source: AGC2 of paper 000, with corrections.
     """
 
     type: ClassVar[str] = "adaptive_grid_tree"
-    epsilon: float
-    clusters: int | None = None
-    height: int | None = None
-    variant: Variant = "sound"
-
-    def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
-        _check_clusters(self.clusters)
-        _check_variant(self.variant)
-        require(self.height is None or (is_int(self.height) and 1 <= self.height <= 9), "height lies in 1..9")
+    epsilon: float = epsilon_parameter()
+    clusters: int | None = clusters_parameter(automatic=SIGNIFICANT, example=3)
+    height: int | None = parameter(
+        "Levels of the tree. Each level is one round.", minimum=1, maximum=9, automatic="from the expected reports"
+    )
+    variant: Variant = _variant_parameter("two more rounds; the two and the tree have ε/3 each")
 
 
 @dataclass(frozen=True, slots=True)
-class ValleyHashing:
-    """Parameters of `valley_hashing`: local, 2 to 64 features, experimental (STATISTICS 3.3).
+class Auto(AlgorithmParameters):
+    """The algorithm that is best for the number of features and, over devices, for the expected reports.
 
-    Parameters
-    ----------
-    epsilon : float
-        What one device may spend, in [1e-6, 32], at most nine decimals.
-    clusters : int, optional
-        How many clusters, 1..256; None counts them from the data.
-    cuts : int
-        B, at most so many cuts make the code, 1..12.
-    projections : int, optional
-        Directions that are looked along, 2..128: the features first, then random ones; None takes
-        twice the number of features, at least 16.
-    seed : int
-        Of the random directions, which are public; 0..2**32-1.
-    """
-
-    type: ClassVar[str] = "valley_hashing"
-    epsilon: float
-    clusters: int | None = None
-    cuts: int = 8
-    projections: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
-        _check_clusters(self.clusters)
-        require(is_int(self.cuts) and 1 <= self.cuts <= MAX_CODE_BITS, f"cuts lies in 1..{MAX_CODE_BITS}")
-        require(
-            self.projections is None or (is_int(self.projections) and 2 <= self.projections <= MAX_PROJECTIONS),
-            f"projections lies in 2..{MAX_PROJECTIONS}",
-        )
-        require(is_int(self.seed) and 0 <= self.seed < 1 << 32, "seed lies in 0..2**32-1")
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseSketch:
-    """Parameters of `phase_sketch`: local, 1 to 64 features, one small integer a device (STATISTICS 4.2).
-
-    Parameters
-    ----------
-    epsilon : float
-        What one device may spend, in [1e-6, 32], at most nine decimals.
-    clusters : int, optional
-        How many clusters, 1..64; None counts them from the data, up to 16.
-    slots : int, optional
-        m, how many public waves, 32..1024; None takes 512, or 1024 from 16 features on.
-    seed : int
-        Of the waves, which are public, and of the places the fit starts from; 0..2**32-1.
-    refine : {'auto', 'none', 'sign', 'lloyd'}
-        What follows the first round, each for other devices. 'none': nothing, it is for all of
-        them. 'sign': a round of signs about the centroids found. 'lloyd': rounds that move
-        particles of the density found, for clusters that overlap. 'auto': what the first round
-        speaks for, where the number of clusters is given and there are 4 features or more;
-        else nothing. 'sign' and 'lloyd' need the number of clusters.
-    """
-
-    type: ClassVar[str] = "phase_sketch"
-    epsilon: float
-    clusters: int | None = None
-    slots: int | None = None
-    seed: int = 0
-    refine: Refine = "auto"
-
-    def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
-        require(
-            self.clusters is None or (is_int(self.clusters) and 1 <= self.clusters <= MAX_SKETCHED_CLUSTERS),
-            f"clusters lies in 1..{MAX_SKETCHED_CLUSTERS}, or is left out",
-        )
-        require(
-            self.slots is None or (is_int(self.slots) and 32 <= self.slots <= MAX_PHASE_SLOTS),
-            f"slots lies in 32..{MAX_PHASE_SLOTS}",
-        )
-        require(is_int(self.seed) and 0 <= self.seed < 1 << 32, "seed lies in 0..2**32-1")
-        require(
-            isinstance(self.refine, str) and self.refine in get_args(Refine),
-            f"refine is {', '.join(get_args(Refine))}",
-        )
-        require(
-            self.clusters is not None or self.refine in ("auto", "none"),
-            f"refine={self.refine} needs the number of clusters",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NoisyFcm:
-    """Parameters of `noisy_fcm`: local, fuzzy c-means over noisy vectors (paper 004, mnFCM, made sound).
-
-    Parameters
-    ----------
-    epsilon : float
-        What one device may spend, in [1e-6, 32], at most nine decimals.
-    clusters : int
-        How many clusters, 2..256. The fuzzy objective does not say, so it has to be given.
-    distance : {'mixed', 'euclidean', 'absolute', 'laplace', 'gaussian'}
-        Of a report from a centre.
-    m : float
-        Fuzziness, in [1.05, 16]; near 1 a report belongs to one cluster, large m to all alike.
-    sigma0 : float, optional
-        σ0, least spread of a report about its centre a feature, as a share of the feature's range,
-        in [1e-6, 1e9]; None makes it of the noise and a spread of .06.
-    max_iterations : int
-        Steps of the fit, 1..1000.
-    seed : int
-        Of the places the fit starts from and of the resampling behind its errors; 0..2**32-1.
-    """
-
-    type: ClassVar[str] = "noisy_fcm"
-    epsilon: float
-    clusters: int
-    distance: Distance = "mixed"
-    m: float = 2.0
-    sigma0: float | None = None
-    max_iterations: int = 300
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
-        require(
-            is_int(self.clusters) and 2 <= self.clusters <= MAX_CLUSTERS,
-            f"noisy_fcm needs the number of clusters, in 2..{MAX_CLUSTERS}",
-        )
-        require(
-            isinstance(self.distance, str) and self.distance in get_args(Distance),
-            f"distance is {', '.join(get_args(Distance))}",
-        )
-        require(1.05 <= finite(self.m, "m") <= 16, "m lies in [1.05, 16]")
-        require(
-            self.sigma0 is None or 1e-6 <= finite(self.sigma0, "sigma0") <= 1e9,
-            "sigma0 lies in [.000001, 1e9], or is left out",
-        )
-        require(is_int(self.max_iterations) and 1 <= self.max_iterations <= 1000, "max_iterations lies in 1..1000")
-        require(is_int(self.seed) and 0 <= self.seed < 1 << 32, "seed lies in 0..2**32-1")
-
-
-@dataclass(frozen=True, slots=True)
-class Auto:
-    """Parameters of `auto`: the algorithm that public facts speak for.
-
-    `sfumato.forecast.choose` says which, and over records `sfumato.forecast.choose_central`.
-
-    Parameters
-    ----------
-    epsilon : float
-        What one device may spend, or over records the job, in [1e-6, 32], at most nine decimals.
-    clusters : int, optional
-        How many clusters, 1..256; None counts them from the data, which nothing does over records.
+    The result names the algorithm and the reason. `sfumato.forecast.choose` selects over reports
+    and `sfumato.forecast.choose_central` over records.
     """
 
     type: ClassVar[str] = "auto"
-    delta: ClassVar[float] = 0.0  # over records too: who wants Gaussian noise names the algorithm
-    epsilon: float
-    clusters: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
-        _check_clusters(self.clusters)
+    epsilon: float = epsilon_parameter("Maximum ε for one device, or for the job over records. At most nine decimals.")
+    clusters: int | None = clusters_parameter(
+        "Number of clusters. Over reports at most 64 above 4 features.",
+        automatic="estimated",
+        example=3,
+    )
+    shape: Shape | None = parameter(
+        "Shape of the clusters of interest in up to 3 features. `any`: a label map. `round`: centroids.",
+        automatic="any over reports, round over records",
+    )
+    delta: float = delta_parameter(
+        "Only over records: maximum δ of the dataset's budget for the job, 0 or at least 1e-15, with at most 18 "
+        "decimals. Required above 64 features."
+    )
+    bounds: Bounds = bounds_parameter()
 
 
 @dataclass(frozen=True, slots=True)
-class GridKmeans:
-    """Parameters of `grid_kmeans`: local, 1 to 4 features, k-means over the noisy cells of one plain grid.
+class NoisyFcm(AlgorithmParameters):
+    """Fuzzy c-means over noisy vectors, for comparison: its noise hides most clusters.
 
-    Parameters
-    ----------
-    epsilon : float
-        What one device may spend, in [1e-6, 32], at most nine decimals.
-    clusters : int
-        How many clusters, 1..256.
-    cells : int, optional
-        Cells per feature, 2..1024, 65,536 in all; None weighs their size against their noise.
-    seed : int
-        Of the places k-means starts from; 0..2**32-1.
+    Source: mnFCM of paper 004, with corrections.
     """
+
+    type: ClassVar[str] = "noisy_fcm"
+    epsilon: float = epsilon_parameter(
+        "Maximum ε for one device over all features together, with at most nine decimals.", example=8.0
+    )
+    clusters: int = clusters_parameter(
+        "Number of clusters. Required, because the objective does not determine it.", minimum=2
+    )
+    distance: Distance = parameter("Distance of a report from a centroid.", default="mixed")
+    m: float = parameter(
+        "Fuzziness. Near 1 a report belongs to one cluster, with large values equally to all.",
+        default=2.0,
+        minimum=1.05,
+        maximum=16,
+    )
+    sigma0: float | None = parameter(
+        "Least spread of a report about its centroid.",
+        minimum=1e-6,
+        maximum=1e9,
+        unit="share of a feature's range",
+        automatic="√(.06² + the noise's variance)",
+    )
+    max_iterations: int = parameter("Maximum number of steps of the fit.", default=300, minimum=1, maximum=1000)
+    seed: int = seed_parameter("Seed of the starting points, uniform in the box, and of the resampling for the errors.")
+
+
+@dataclass(frozen=True, slots=True)
+class GridKmeans(AlgorithmParameters):
+    """k-means over the noisy cells of one grid, for 1 to 4 features."""
 
     type: ClassVar[str] = "grid_kmeans"
-    epsilon: float
-    clusters: int
-    cells: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
-        require(self.clusters is not None, "grid_kmeans needs the number of clusters")
-        _check_clusters(self.clusters)
-        require(self.cells is None or (is_int(self.cells) and 2 <= self.cells <= 1024), "cells lies in 2..1024")
-        require(is_int(self.seed) and 0 <= self.seed < 1 << 32, "seed lies in 0..2**32-1")
+    epsilon: float = epsilon_parameter()
+    clusters: int = clusters_parameter("Number of clusters. Required, because cells do not determine it.")
+    cells: int | None = parameter(
+        "Cells per feature, at most 65,536 in all.", minimum=2, maximum=1024, automatic="from the expected reports"
+    )
+    seed: int = seed_parameter("Seed of the starting points of k-means.")
 
 
 @dataclass(frozen=True, slots=True)
-class LdpKmeans:
-    """Parameters of `ldp_kmeans`: local, 1 to 64 features, rounds of broadcast centroids.
-
-    Parameters
-    ----------
-    epsilon : float
-        What one device may spend, in [1e-6, 32], at most nine decimals.
-    clusters : int
-        How many clusters, 1..256.
-    rounds : int
-        3..32, each for its own part of the devices.
-    seed : int
-        Of the first centroids, which are public; 0..2**32-1.
-    """
+class LdpKmeans(AlgorithmParameters):
+    """k-means by rounds of broadcast centroids: devices report the nearest centroid and their side of it."""
 
     type: ClassVar[str] = "ldp_kmeans"
-    epsilon: float
-    clusters: int
-    rounds: int = 8
-    seed: int = 0
+    epsilon: float = epsilon_parameter()
+    clusters: int = clusters_parameter()
+    rounds: int = parameter("Number of rounds, each for its own part of the devices.", default=8, minimum=3, maximum=32)
+    seed: int = seed_parameter("Seed of the public centroids of the first round, and of the places for dead centroids.")
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSketch(AlgorithmParameters):
+    """Centroids and widths of round clusters in 1 to 64 features, from one small integer per device.
+
+    Source: STATISTICS 4.2.
+    """
+
+    type: ClassVar[str] = "phase_sketch"
+    epsilon: float = epsilon_parameter()
+    clusters: int | None = clusters_parameter(
+        maximum=MAX_SKETCHED_CLUSTERS, automatic="the number from 1 to 16 with the least BIC"
+    )
+    slots: int | None = parameter(
+        "Number of public waves.", minimum=32, maximum=MAX_PHASE_SLOTS, automatic="512, or 1024 from 16 features"
+    )
+    seed: int = seed_parameter("Seed of the waves, which are public, and of the starting points of the fit.")
+    refine: Refine = parameter(
+        "The rounds after the first, each for other devices. `none`: no round. `sign`: a round of signs about the "
+        "centroids. `lloyd`: rounds that move particles of the density, for clusters that overlap. `auto`: selected "
+        "from the first round, with at least 4 features and a given number of clusters. `sign` and `lloyd` need "
+        "`clusters`.",
+        default="auto",
+    )
 
     def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
-        require(self.clusters is not None, "ldp_kmeans needs the number of clusters")
-        _check_clusters(self.clusters)
-        require(is_int(self.rounds) and 3 <= self.rounds <= 32, "rounds lies in 3..32")
-        require(is_int(self.seed) and 0 <= self.seed < 1 << 32, "seed lies in 0..2**32-1")
-
-
-def _check_variant(variant: str) -> None:
-    require(isinstance(variant, str) and variant in get_args(Variant), "variant is sound or paper")
-
-
-def _check_epsilon(epsilon: float) -> None:
-    require(is_number(epsilon), "epsilon must be a number")  # on the wire it is never text
-    parse_epsilon(epsilon)
-
-
-def _check_clusters(clusters: int | None) -> None:
-    require(
-        clusters is None or (is_int(clusters) and 1 <= clusters <= MAX_CLUSTERS),
-        f"clusters lies in 1..{MAX_CLUSTERS}, or is left out",
-    )
+        AlgorithmParameters.__post_init__(self)
+        needs_clusters = self.refine in ("sign", "lloyd")
+        require(self.clusters is not None or not needs_clusters, f"refine={self.refine} needs the number of clusters")
 
 
 Algorithm = (
@@ -383,10 +272,9 @@ Algorithm = (
     | UniformGrid
     | AdaptiveGridIterative
     | AdaptiveGridTree
-    | ValleyHashing
-    | PhaseSketch
-    | NoisyFcm
     | Auto
+    | NoisyFcm
     | GridKmeans
     | LdpKmeans
+    | PhaseSketch
 )

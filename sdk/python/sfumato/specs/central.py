@@ -1,226 +1,209 @@
-"""Parameters of the central algorithms: over records that a curator keeps."""
+"""Parameters of the central algorithms, over records that the service stores.
+
+The first paragraph of a docstring is the algorithm's description in the OpenAPI document and the
+console. docs/algorithms.md describes the methods.
+"""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
-from sfumato.accounting import parse_delta, parse_epsilon
-from sfumato.specs.algorithms import MAX_CLUSTERS
-from sfumato.specs.checks import is_int, is_number, require
+from sfumato.specs.algorithms import (
+    REPEATED,
+    Bounds,
+    bounds_parameter,
+    clusters_parameter,
+    delta_parameter,
+    epsilon_parameter,
+    seed_parameter,
+)
+from sfumato.specs.validation import AlgorithmParameters, parameter
 
+__all__ = [
+    "DensityMap",
+    "DpBisectingKmeans",
+    "DpDensityPeaks",
+    "DpKmeans",
+    "DpQuadtreeKmeans",
+    "DpUniformGridKmeans",
+    "PrivateKmeans",
+]
+
+MAX_CELLS = 1024  # cells per feature
 MAX_STEPS_OF_LLOYD = 32
 MAX_HEIGHT = 20
 
-Budget = Literal["halving", "uniform"]  # how epsilon is divided over the steps
-Init = Literal["random", "plusplus", "subsets"]  # where centres start
-Split = Literal["largest_sse", "total_sse"]  # which cluster is bisected next
+Budget = Literal["halving", "uniform"]  # distribution of epsilon over the steps
+Init = Literal["random", "plusplus", "subsets"]  # starting centres
+Split = Literal["largest_sse", "total_sse"]  # selection of the next cluster to bisect
+
+
+def _epsilon() -> Any:
+    return epsilon_parameter("Maximum ε of the dataset's budget for the job, with at most nine decimals.")
+
+
+def _steps(description: str, default: int) -> Any:
+    return parameter(description, default=default, minimum=1, maximum=MAX_STEPS_OF_LLOYD)
+
+
+def _cells(description: str, automatic: str = "from a noisy count") -> Any:
+    return parameter(description, minimum=1, maximum=MAX_CELLS, automatic=automatic)
 
 
 @dataclass(frozen=True, slots=True)
-class DpKmeans:
-    """Parameters of `dp_kmeans`: Lloyd's steps, each on noisy sums and counts (paper 001, made sound).
+class DpKmeans(AlgorithmParameters):
+    """Lloyd's k-means over records, with noisy sums and counts in each step.
 
-    Parameters
-    ----------
-    epsilon : float
-        What the job may spend of the dataset's budget, in [1e-6, 32], at most nine decimals.
-    clusters : int
-        How many clusters, 1..256.
-    init : {'random', 'plusplus', 'subsets'}
-        DPk-means from public, spread-out places; DPk-means++ from noisy cells, which are paid
-        for; IDPk-means from the means of disjoint random subsets, which are paid for.
-    budget : {'uniform', 'halving'}
-        Of the steps: all alike, or each half of what is left.
-    iterations : int
-        T, steps, 1..32.
-    seed : int
-        Of public choices; 0..2**32-1.
+    Source: paper 001, with corrections.
     """
 
     type: ClassVar[str] = "dp_kmeans"
     delta: ClassVar[float] = 0.0
-    epsilon: float
-    clusters: int
-    init: Init = "random"
-    budget: Budget = "uniform"
-    iterations: int = 5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self.epsilon, self.clusters, self.seed)
-        _one_of(self.init, Init, "init")
-        _one_of(self.budget, Budget, "budget")
-        require(
-            is_int(self.iterations) and 1 <= self.iterations <= MAX_STEPS_OF_LLOYD,
-            f"iterations lies in 1..{MAX_STEPS_OF_LLOYD}",
-        )
+    epsilon: float = _epsilon()
+    clusters: int = clusters_parameter()
+    init: Init = parameter(
+        "Starting centres. `random`: public, spread-out places. `plusplus`: seeds from noisy cells. `subsets`: noisy "
+        "means of disjoint random subsets. The last two cost a part of ε.",
+        default="random",
+    )
+    budget: Budget = parameter(
+        "Distribution of ε over the steps. `uniform`: equal parts. `halving`: each step spends half of the remainder, "
+        "and the last step all of it.",
+        default="uniform",
+    )
+    iterations: int = _steps("Number of steps.", 5)
+    seed: int = seed_parameter("Seed of the public choices.")
+    bounds: Bounds = bounds_parameter()
 
 
 @dataclass(frozen=True, slots=True)
-class DpBisectingKmeans:
-    """Parameters of `dp_bisecting_kmeans`: clusters split in two until there are enough (paper 001, made sound).
+class DpBisectingKmeans(AlgorithmParameters):
+    """Clusters of records, split in two until the number of clusters is reached.
 
-    Parameters
-    ----------
-    epsilon : float
-        What the job may spend of the dataset's budget, in [1e-6, 32], at most nine decimals.
-    clusters : int
-        How many clusters, 1..256.
-    split : {'largest_sse', 'total_sse'}
-        Bisect the cluster of the largest noisy sum of squares, or the one whose bisection
-        leaves the least in all.
-    synopsis : bool
-        Bisect noisy cells instead of records: no further cost for each split.
-    iterations : int
-        T, steps of each bisection, 1..32.
-    seed : int
-        Of public choices; 0..2**32-1.
+    Source: paper 001, with corrections.
     """
 
     type: ClassVar[str] = "dp_bisecting_kmeans"
     delta: ClassVar[float] = 0.0
-    epsilon: float
-    clusters: int
-    split: Split = "largest_sse"
-    synopsis: bool = False
-    iterations: int = 2
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self.epsilon, self.clusters, self.seed)
-        _one_of(self.split, Split, "split")
-        require(isinstance(self.synopsis, bool), "synopsis is true or false")
-        require(
-            is_int(self.iterations) and 1 <= self.iterations <= MAX_STEPS_OF_LLOYD,
-            f"iterations lies in 1..{MAX_STEPS_OF_LLOYD}",
-        )
+    epsilon: float = _epsilon()
+    clusters: int = clusters_parameter()
+    split: Split = parameter(
+        "The next cluster to split. `largest_sse`: the one with the largest noisy sum of squares. `total_sse`: the "
+        "one with the smallest total after its split.",
+        default="largest_sse",
+    )
+    synopsis: bool = parameter(
+        "Whether to split noisy cells instead of records, at no further cost per split.", default=False
+    )
+    iterations: int = _steps("Steps per split. More steps pay off with many records.", 2)
+    seed: int = seed_parameter("Seed of the public choices.")
+    bounds: Bounds = bounds_parameter()
 
 
 @dataclass(frozen=True, slots=True)
-class DpUniformGridKmeans:
-    """Parameters of `dp_uniform_grid_kmeans`: k-means on one noisy grid (paper 003's EUGkM, made sound).
+class DpUniformGridKmeans(AlgorithmParameters):
+    """k-means over the noisy cells of one grid over records.
 
-    Parameters
-    ----------
-    epsilon : float
-        What the job may spend of the dataset's budget, in [1e-6, 32], at most nine decimals.
-    clusters : int
-        How many clusters, 1..256.
-    cells : int, optional
-        Cells per feature, 1..1024; None chooses by a noisy count of the records.
-    seed : int
-        Of the places k-means starts from; 0..2**32-1.
+    Source: EUGkM of paper 003, with corrections.
     """
 
     type: ClassVar[str] = "dp_uniform_grid_kmeans"
     delta: ClassVar[float] = 0.0
-    epsilon: float
-    clusters: int
-    cells: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self.epsilon, self.clusters, self.seed)
-        require(self.cells is None or (is_int(self.cells) and 1 <= self.cells <= 1024), "cells lies in 1..1024")
+    epsilon: float = _epsilon()
+    clusters: int = clusters_parameter()
+    cells: int | None = _cells("Cells per feature, at most 131,072 in all.")
+    seed: int = seed_parameter("Seed of the starting points of k-means.")
+    bounds: Bounds = bounds_parameter()
 
 
 @dataclass(frozen=True, slots=True)
-class DpQuadtreeKmeans:
-    """Parameters of `dp_quadtree_kmeans`: k-means on the leaves of a noisy tree (paper 003's DPQTk-means, made sound).
+class DpQuadtreeKmeans(AlgorithmParameters):
+    """k-means over the leaves of a noisy tree over records, for any number of features.
 
-    Parameters
-    ----------
-    epsilon : float
-        What the job may spend of the dataset's budget, in [1e-6, 32], at most nine decimals.
-    clusters : int
-        How many clusters, 1..256.
-    height : int, optional
-        Levels of the tree, 1..20; None chooses by a noisy count of the records.
-    seed : int
-        Of the places k-means starts from; 0..2**32-1.
+    Source: DPQTk-means of paper 003, with corrections.
     """
 
     type: ClassVar[str] = "dp_quadtree_kmeans"
     delta: ClassVar[float] = 0.0
-    epsilon: float
-    clusters: int
-    height: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self.epsilon, self.clusters, self.seed)
-        require(
-            self.height is None or (is_int(self.height) and 1 <= self.height <= MAX_HEIGHT),
-            f"height lies in 1..{MAX_HEIGHT}",
-        )
+    epsilon: float = _epsilon()
+    clusters: int = clusters_parameter()
+    height: int | None = parameter(
+        "Levels of the tree. By default enough levels for M boxes (see `dp_uniform_grid_kmeans`) and for 16 per "
+        "cluster.",
+        minimum=1,
+        maximum=MAX_HEIGHT,
+        automatic="from a noisy count",
+    )
+    seed: int = seed_parameter("Seed of the starting points of k-means.")
+    bounds: Bounds = bounds_parameter()
 
 
 @dataclass(frozen=True, slots=True)
-class DpDensityPeaks:
-    """Parameters of `dp_density_peaks`: density peaks of noisy cells (comparator DP-DPCL of paper 004, made sound).
+class DpDensityPeaks(AlgorithmParameters):
+    """Density peaks of the noisy cells of one grid over records.
 
-    Parameters
-    ----------
-    epsilon : float
-        What the job may spend of the dataset's budget, in [1e-6, 32], at most nine decimals.
-    clusters : int
-        How many clusters, 1..256.
-    cells : int, optional
-        Cells per feature, 1..1024; None chooses by a noisy count of the records.
+    Source: comparator DP-DPCL of paper 004, with corrections.
     """
 
     type: ClassVar[str] = "dp_density_peaks"
     delta: ClassVar[float] = 0.0
-    epsilon: float
-    clusters: int
-    cells: int | None = None
-
-    def __post_init__(self) -> None:
-        _check(self.epsilon, self.clusters, 0)
-        require(self.cells is None or (is_int(self.cells) and 1 <= self.cells <= 1024), "cells lies in 1..1024")
+    epsilon: float = _epsilon()
+    clusters: int = clusters_parameter()
+    cells: int | None = _cells("Cells per feature.", "from a noisy count, at most 4,096 in all")
+    bounds: Bounds = bounds_parameter()
 
 
 @dataclass(frozen=True, slots=True)
-class GatedGridKmeans:
-    """Parameters of `gated_grid_kmeans`: the default for records (STATISTICS 5.2).
+class DensityMap(AlgorithmParameters):
+    """Clusters of any shape over records in 1 to 3 features, from one smooth density of noisy cells.
 
-    Parameters
-    ----------
-    epsilon : float
-        What the job may spend of the dataset's budget, in [1e-6, 32], at most nine decimals.
-    clusters : int
-        How many clusters, 1..256.
-    seed : int
-        Of the places k-means starts from; 0..2**32-1.
-    delta : float
-        What the job may spend of the dataset's delta: 0, or in [1e-15, 1e-3], at most 18 decimals.
-        With it the guarantee is approximate, and steps on records, which there are above four
-        features, have Gaussian noise where that is less. Elsewhere it is not spent.
+    Source: STATISTICS 5.4.
     """
 
-    type: ClassVar[str] = "gated_grid_kmeans"
-    epsilon: float
-    clusters: int
-    seed: int = 0
-    delta: float = 0.0
+    type: ClassVar[str] = "density_map"
+    delta: ClassVar[float] = 0.0
+    epsilon: float = _epsilon()
+    clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)
+    cells: int | None = parameter(
+        "Cells per feature of the label map, at most 65,536 in all.",
+        minimum=2,
+        maximum=MAX_CELLS,
+        automatic="from a noisy count",
+    )
+    length_scale: float | None = parameter(
+        "Correlation length of the log density under the prior.",
+        minimum=0.005,
+        maximum=1,
+        unit="share of a feature's range",
+        automatic="from a noisy count",
+    )
+    amplitude: float = parameter(
+        "Standard deviation of the log density under the prior.", default=2.5, minimum=0.1, maximum=10
+    )
+    bounds: Bounds = bounds_parameter()
 
-    def __post_init__(self) -> None:
-        _check(self.epsilon, self.clusters, self.seed)
-        require(is_number(self.delta), "delta must be a number")
-        parse_delta(self.delta)
 
+@dataclass(frozen=True, slots=True)
+class PrivateKmeans(AlgorithmParameters):
+    """k-means over records, by a route that suits ε, δ and the features. It is the default over records.
 
-def _check(epsilon: float, clusters: int, seed: int) -> None:
-    require(is_number(epsilon), "epsilon must be a number")  # on the wire it is never text
-    parse_epsilon(epsilon)
-    require(is_int(clusters) and 1 <= clusters <= MAX_CLUSTERS, f"clusters lies in 1..{MAX_CLUSTERS}")
-    require(is_int(seed) and 0 <= seed < 1 << 32, "seed lies in 0..2**32-1")
+    Source: STATISTICS 5.2 and 5.3.
+    """
 
-
-def _one_of(value: str, kind: object, name: str) -> None:
-    known = get_args(kind)
-    require(isinstance(value, str) and value in known, f"{name} is {', '.join(known)}")
+    type: ClassVar[str] = "private_kmeans"
+    epsilon: float = _epsilon()
+    clusters: int | None = clusters_parameter(
+        "Number of clusters. Fewer are published, with a warning, if noise would hide them.",
+        automatic="counted from noisy answers, at most 64, with an interval",
+    )
+    seed: int = seed_parameter("Seed of the starting points of k-means and of the places for dead centres.")
+    delta: float = delta_parameter(
+        "Maximum δ of the dataset's budget for the job: 0, or at least 1e-15, with at most 18 decimals. A δ permits "
+        "Gaussian noise, which is much less above four features. Where it does not help, δ is not spent, and the "
+        "guarantee stays pure. Required above 64 features."
+    )
+    bounds: Bounds = bounds_parameter()
 
 
 CentralAlgorithm = (
-    DpKmeans | DpBisectingKmeans | DpUniformGridKmeans | DpQuadtreeKmeans | DpDensityPeaks | GatedGridKmeans
+    DpKmeans | DpBisectingKmeans | DpUniformGridKmeans | DpQuadtreeKmeans | DpDensityPeaks | DensityMap | PrivateKmeans
 )

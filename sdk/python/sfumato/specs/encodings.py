@@ -1,39 +1,35 @@
-"""Encodings: how a point becomes a symbol, as published."""
+"""Specifications of the encodings, which convert a point to a symbol."""
 
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sfumato.specs.checks import is_int, require
+from sfumato.specs.validation import is_int, require, require_int
 
-MAX_FEATURES = 64
-MAX_SYMBOLS = 1 << 20  # of any encoding
+MAX_FEATURES = 64  # maximum of a record on a device, and of queries with Laplace noise
+MAX_RECORD_FEATURES = 1536  # maximum of a record of a central dataset
+MAX_SYMBOLS = 1 << 20  # maximum for every encoding
 MAX_TREE_CELLS = 1 << 16
-MAX_TREE_BITS = 48  # of a cell's place: exact in a double, so that every device can compute it
+MAX_TREE_BITS = 48  # bits of a cell's place, which a double represents exactly on every device
 
-# Projections are integers: a coordinate is one of LATTICE places, a weight is at most MAX_WEIGHT,
-# so with 64 features no sum leaves 2**40, and every product a device makes is below 2**53.
+# Projections use integers: coordinates below LATTICE and weights up to MAX_WEIGHT. With 64 features every sum is
+# below 2**40 and every product on a device below 2**53.
 LATTICE = 1 << 20
 MAX_WEIGHT = 1 << 14
-MAX_PROJECTION = MAX_FEATURES * MAX_WEIGHT * LATTICE
-MAX_PROJECTIONS = 128
-MAX_PROJECTED_CELLS = 256
-MAX_PROJECTED_SHIFTS = 8
-MAX_CODE_BITS = 12
 MAX_CENTROIDS = 256
 MAX_STEPS = 1 << 16  # lattice units across a feature's range
-MAX_SAMPLE_VALUES = 1 << 24  # reports times features that a lattice's round keeps: 64 MB
+MAX_SAMPLE_VALUES = 1 << 24  # maximum reports times features in a lattice's round, 64 MB
 
-Symbol = int | tuple[int, ...]  # a number, or of a lattice a vector
+Symbol = int | tuple[int, ...]  # an integer, or a vector for a lattice
 
-TURN = 1 << 30  # of a phase: 1024 weights across a feature's whole range
+TURN = 1 << 30  # phase units per turn; a weight of 1024 gives one turn across a feature's range
 MAX_PHASES = 1 << 10
 MAX_PHASE_SLOTS = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class GridEncoding:
-    """A plain grid: the symbol is the cell, row-major, the first feature slowest."""
+    """A grid. The symbol is the cell in row-major order, with the first feature slowest."""
 
     type: ClassVar[str] = "grid"
     cells: tuple[int, ...]  # per feature
@@ -58,10 +54,10 @@ class GridEncoding:
 
 @dataclass(frozen=True, slots=True)
 class ShiftedGridEncoding:
-    """A coarse grid under one of `shifts` per feature public shifts (STATISTICS 3.2).
+    """A coarse grid with a public shift, one of `shifts` per feature (STATISTICS 3.2).
 
-    The fine grid has cells * shifts cells a feature. The slot is the shift, row-major;
-    the symbol is the coarse cell of the shifted fine cell, row-major.
+    The fine grid has cells * shifts cells per feature. The slot is the shift, and the symbol is the
+    coarse cell of the shifted fine cell, both in row-major order.
     """
 
     type: ClassVar[str] = "shifted_grid"
@@ -70,9 +66,9 @@ class ShiftedGridEncoding:
     shifts: int  # w, shifts per feature
 
     def __post_init__(self) -> None:
-        require(is_int(self.n_features) and 1 <= self.n_features <= 8, "a shifted grid has 1 to 8 features")
-        require(is_int(self.cells) and 1 <= self.cells <= 4096, "cells per feature lie in 1..4096")
-        require(is_int(self.shifts) and 1 <= self.shifts <= 64, "shifts per feature lie in 1..64")
+        require_int(self.n_features, 1, 8, "a shifted grid has 1 to 8 features")
+        require_int(self.cells, 1, 4096, "cells per feature lie in 1..4096")
+        require_int(self.shifts, 1, 64, "shifts per feature lie in 1..64")
         require(self.n_symbols <= MAX_SYMBOLS, f"a shifted grid has at most {MAX_SYMBOLS} symbols")
         require(self.n_slots <= MAX_SYMBOLS, f"a shifted grid has at most {MAX_SYMBOLS} slots")
 
@@ -86,26 +82,25 @@ class ShiftedGridEncoding:
 
     @property
     def fine_cells(self) -> int:
-        """G, fine cells per feature."""
+        """Return G, the fine cells per feature."""
         return self.cells * self.shifts
 
 
 @dataclass(frozen=True, slots=True)
 class TreeGridEncoding:
-    """Dyadic cells of different levels that tile the box: the symbol is the cell's place in the list.
+    """Dyadic cells of different levels that tile the box. The symbol is the cell's index in the list.
 
-    A cell of level l has sides of 2**-l of every feature's range. The cells are listed as a
-    tree is walked: a box of level l is a cell, or its 2**n_features halves of level l + 1
-    follow one another, the first feature's half slowest (Z-order). So the levels alone say
-    where every cell lies.
+    A cell of level l has a side of 2**-l of every feature's range. The list is in Z-order: a box of
+    level l is either a cell, or its 2**n_features halves of level l + 1 follow each other, with the
+    first feature's half slowest. The levels alone therefore determine the place of every cell.
     """
 
     type: ClassVar[str] = "tree_grid"
     n_features: int
-    levels: tuple[int, ...]  # of every cell
+    levels: tuple[int, ...]  # level of every cell
 
     def __post_init__(self) -> None:
-        require(is_int(self.n_features) and 1 <= self.n_features <= 8, "a tree grid has 1 to 8 features")
+        require_int(self.n_features, 1, 8, "a tree grid has 1 to 8 features")
         require(
             isinstance(self.levels, tuple) and 2 <= len(self.levels) <= MAX_TREE_CELLS,
             f"a tree grid has 2 to {MAX_TREE_CELLS} cells",
@@ -115,7 +110,7 @@ class TreeGridEncoding:
             f"levels are integers from 0, levels times features at most {MAX_TREE_BITS}",
         )
         depth = self.depth
-        place = 0  # of the cell's first finest box, along the walk
+        place = 0  # places of the cells' first finest boxes in Z-order
         for level in self.levels:
             size = 1 << (depth - level) * self.n_features
             require(place % size == 0, "these cells do not tile the box: one lies across another's bounds")
@@ -132,129 +127,45 @@ class TreeGridEncoding:
 
     @property
     def depth(self) -> int:
-        """The finest level."""
+        """Return the finest level."""
         return max(self.levels)
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectedGridEncoding:
-    """One of several public projections, cut into coarse cells under one of several public shifts.
-
-    A coordinate in [0, 1] is the integer floor(x * 2**20), at most 2**20 - 1; a projection is the
-    sum of weight times coordinate. Its range, from a lower end on and clipped at both, has
-    cells * shifts fine cells. The slot is projection * shifts + shift; the symbol is the coarse
-    cell of the shifted fine cell.
-    """
-
-    type: ClassVar[str] = "projected_grid"
-    weights: tuple[tuple[int, ...], ...]  # of each projection, per feature
-    lowers: tuple[int, ...]  # where each projection's range begins
-    spans: tuple[int, ...]  # how wide it is
-    cells: int  # s, coarse cells
-    shifts: int  # w
-
-    def __post_init__(self) -> None:
-        _check_weights(self.weights, MAX_PROJECTIONS)
-        for name, least, most in (("lowers", -MAX_PROJECTION, MAX_PROJECTION), ("spans", 1, 2 * MAX_PROJECTION)):
-            ends = getattr(self, name)
-            require(isinstance(ends, tuple) and len(ends) == len(self.weights), f"{name} has one for each projection")
-            require(all(is_int(e) and least <= e <= most for e in ends), f"{name} are integers in {least}..{most}")
-        for name, most in (("cells", MAX_PROJECTED_CELLS), ("shifts", MAX_PROJECTED_SHIFTS)):
-            require(is_int(getattr(self, name)) and 1 <= getattr(self, name) <= most, f"{name} lies in 1..{most}")
-
-    @property
-    def n_features(self) -> int:
-        return len(self.weights[0])
-
-    @property
-    def n_slots(self) -> int:
-        return len(self.weights) * self.shifts
-
-    @property
-    def n_symbols(self) -> int:
-        return self.cells + 1
-
-    @property
-    def fine_cells(self) -> int:
-        """G, fine cells of a projection."""
-        return self.cells * self.shifts
-
-
-@dataclass(frozen=True, slots=True)
-class HalfspaceCodeEncoding:
-    """On which side of each of B public cuts a point lies: bit b of the symbol says of cut b.
-
-    A projection is that of `ProjectedGridEncoding`; the bit is set where it is at least the
-    cut's threshold.
-    """
-
-    type: ClassVar[str] = "halfspace_code"
-    weights: tuple[tuple[int, ...], ...]  # of each cut, per feature
-    thresholds: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        _check_weights(self.weights, MAX_CODE_BITS)
-        require(
-            isinstance(self.thresholds, tuple) and len(self.thresholds) == len(self.weights),
-            "thresholds has one for each cut",
-        )
-        require(
-            all(is_int(t) and -MAX_PROJECTION <= t <= MAX_PROJECTION for t in self.thresholds),
-            f"thresholds are integers in -{MAX_PROJECTION}..{MAX_PROJECTION}",
-        )
-
-    @property
-    def n_features(self) -> int:
-        return len(self.weights[0])
-
-    @property
-    def n_slots(self) -> int:
-        return 1
-
-    @property
-    def n_symbols(self) -> int:
-        return 1 << len(self.weights)
-
-
-def _check_weights(weights: tuple[tuple[int, ...], ...], most: int) -> None:
-    require(isinstance(weights, tuple) and 1 <= len(weights) <= most, f"there are 1 to {most} rows of weights")
-    require(all(isinstance(row, tuple) for row in weights), "weights are rows of integers")
-    n_features = len(weights[0])
-    require(1 <= n_features <= MAX_FEATURES, f"a row has 1 to {MAX_FEATURES} weights")
-    require(all(len(row) == n_features for row in weights), "rows of weights are of one length")
-    require(
-        all(is_int(weight) and -MAX_WEIGHT <= weight <= MAX_WEIGHT for row in weights for weight in row),
-        f"weights are integers in -{MAX_WEIGHT}..{MAX_WEIGHT}",
-    )
-    require(all(any(row) for row in weights), "a row of weights is not all zero")
+def _check_rows(rows: tuple[tuple[int, ...], ...], name: str, most: int, lowest: int, highest: int) -> None:
+    require(isinstance(rows, tuple) and 1 <= len(rows) <= most, f"there are 1 to {most} rows of {name}")
+    require(all(isinstance(row, tuple) for row in rows), f"{name} are rows of integers")
+    require(1 <= len(rows[0]) <= MAX_FEATURES, f"a row of {name} has 1 to {MAX_FEATURES} integers")
+    require(all(len(row) == len(rows[0]) for row in rows), f"rows of {name} have one length")
+    are_valid = all(is_int(number) and lowest <= number <= highest for row in rows for number in row)
+    require(are_valid, f"{name} are integers in {lowest}..{highest}")
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseEncoding:
-    """The phase of one of several public waves: which of L equal parts of a turn a point falls in.
+    """The phase of a public wave. The symbol is the part of a turn, of L equal parts, that contains the phase.
 
     The slot is the wave. A coordinate in [0, 1] is the integer floor(x * 2**20), at most
     2**20 - 1; the sum of weight times coordinate, modulo a turn of 2**30, is the phase, and
     the symbol is floor(L * phase / 2**30). So a wave's angular frequency is 2 pi weight / 1024
     radians across a feature's range.
 
-    The weights travel themselves, rather than a seed they could be made of. A device then
-    needs one sum of products, a remainder and a division, on integers below 2**53: any
-    language does that exactly with what it has, JavaScript with its plain numbers. A seed
-    would save bytes and ask every client for the same generator, the same normal deviates
-    and the same square roots to the last bit, and a plan could no longer choose its waves.
-    A wave in 8 features takes about 40 bytes, 512 of them 20 kB, the same for every device and
-    sent once for a round (then the ETag is all that travels); the most there can be, 1024
-    waves in 64 features, take about 300 kB.
+    The specification contains the weights and not a seed. A device then needs one sum of products, a
+    remainder and a division of integers below 2**53, which are exact in every language, including
+    JavaScript. A seed would save bytes, but every client would need the same generator, normal
+    deviates and square roots to the last bit, and a plan could not choose its waves. A wave in 8
+    features takes about 40 bytes, and 512 waves 20 kB. They are equal for all devices and are sent once
+    per round, because later responses only confirm the ETag. The maximum of 1024 waves in 64 features
+    takes about 300 kB.
     """
 
     type: ClassVar[str] = "phase"
-    weights: tuple[tuple[int, ...], ...]  # of each wave, per feature
+    weights: tuple[tuple[int, ...], ...]  # weights of each wave, per feature
     phases: int  # L
 
     def __post_init__(self) -> None:
-        _check_weights(self.weights, MAX_PHASE_SLOTS)
-        require(is_int(self.phases) and 4 <= self.phases <= MAX_PHASES, f"phases lies in 4..{MAX_PHASES}")
+        _check_rows(self.weights, "weights", MAX_PHASE_SLOTS, -MAX_WEIGHT, MAX_WEIGHT)
+        require(all(any(row) for row in self.weights), "a row of weights is not all zero")
+        require_int(self.phases, 4, MAX_PHASES, f"phases lies in 4..{MAX_PHASES}")
 
     @property
     def n_features(self) -> int:
@@ -271,10 +182,10 @@ class PhaseEncoding:
 
 @dataclass(frozen=True, slots=True)
 class LatticeEncoding:
-    """A point as a vector of integers: a coordinate in [0, 1] is floor(x * steps + 1/2), 0..steps.
+    """A point as a vector of integers: a coordinate x in [0, 1] is floor(x * steps + 1/2), 0..steps.
 
-    Its symbols are those vectors; only `discrete_laplace` perturbs them, and a round of them
-    keeps a sample of what was reported where others keep counts.
+    The symbols are these vectors. Only `discrete_laplace` perturbs them. Their rounds store a sample of
+    the reports instead of counts.
     """
 
     type: ClassVar[str] = "lattice"
@@ -282,11 +193,8 @@ class LatticeEncoding:
     steps: int  # lattice units across a feature's whole range
 
     def __post_init__(self) -> None:
-        require(
-            is_int(self.n_features) and 1 <= self.n_features <= MAX_FEATURES,
-            f"a lattice has 1 to {MAX_FEATURES} features",
-        )
-        require(is_int(self.steps) and 1 <= self.steps <= MAX_STEPS, f"steps lies in 1..{MAX_STEPS}")
+        require_int(self.n_features, 1, MAX_FEATURES, f"a lattice has 1 to {MAX_FEATURES} features")
+        require_int(self.steps, 1, MAX_STEPS, f"steps lies in 1..{MAX_STEPS}")
 
     @property
     def n_slots(self) -> int:
@@ -299,20 +207,19 @@ class LatticeEncoding:
 
 @dataclass(frozen=True, slots=True)
 class NearestCentroidEncoding:
-    """Which of several public centroids is the nearest, and on which side of it a point lies in one feature.
+    """The nearest of several public centroids, and the side of it on which the point lies in one feature.
 
-    A coordinate in [0, 1] is the integer floor(x * 2**20), at most 2**20 - 1, and a centroid is
-    a row of such integers. Distances are squared and summed in them: with 64 features below
-    2**46, exact in a double, so that every device finds the same one; of equally near ones it
-    is the first. The slot is the feature; the symbol is 2 c, and one more where the point's
-    coordinate lies above that of centroid c.
+    A coordinate x in [0, 1] is the integer floor(x * 2**20), at most 2**20 - 1, and a centroid is a row
+    of such integers. The squared distances are exact in a double, below 2**46 with 64 features, so
+    every device finds the same centroid. Ties go to the first one. The slot is the feature. The symbol
+    is 2 c, or 2 c + 1 if the point's coordinate is above that of centroid c.
     """
 
     type: ClassVar[str] = "nearest_centroid"
     centroids: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        _check_centroids(self.centroids)
+        _check_rows(self.centroids, "centroids", MAX_CENTROIDS, 0, LATTICE - 1)
 
     @property
     def n_features(self) -> int:
@@ -327,37 +234,22 @@ class NearestCentroidEncoding:
         return 2 * len(self.centroids)
 
 
-def _check_centroids(centroids: tuple[tuple[int, ...], ...]) -> None:
-    require(
-        isinstance(centroids, tuple) and 1 <= len(centroids) <= MAX_CENTROIDS,
-        f"there are 1 to {MAX_CENTROIDS} centroids",
-    )
-    require(all(isinstance(row, tuple) for row in centroids), "centroids are rows of integers")
-    n_features = len(centroids[0])
-    require(1 <= n_features <= MAX_FEATURES, f"a centroid has 1 to {MAX_FEATURES} coordinates")
-    require(all(len(row) == n_features for row in centroids), "centroids are rows of one length")
-    require(
-        all(is_int(place) and 0 <= place < LATTICE for row in centroids for place in row),
-        f"coordinates are integers in 0..{LATTICE - 1}",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class CentroidSignEncoding:
-    """One bit about the nearest of several public centroids: a public sign of it, times the side a point lies on.
+    """One bit: a public sign of the nearest centroid, times the side of it on which the point lies.
 
-    The nearest centroid c is that of `NearestCentroidEncoding`, and so is the side. Signs are a
-    Walsh matrix, H[h, c] = (-1)^popcount(h & c), with as many rows as the next power of two of
-    the number of centroids. The slot is a feature's number times the number of rows, plus the
-    row h; after the features comes one more, of which every point is said to lie above. The
-    symbol is 1 where H[h, c] is +1 and the point lies above, or neither.
+    The nearest centroid c and the side are those of `NearestCentroidEncoding`. The signs are a Walsh
+    matrix H[h, c] = (-1)^popcount(h & c); its number of rows is the next power of two of the number of
+    centroids. The slot is the index of a feature times the number of rows, plus the row h. One more
+    feature follows the last one; every point lies above in it. The symbol is 1 if H[h, c] is +1 and the
+    point lies above, or if H[h, c] is -1 and the point lies below.
     """
 
     type: ClassVar[str] = "centroid_sign"
     centroids: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        _check_centroids(self.centroids)
+        _check_rows(self.centroids, "centroids", MAX_CENTROIDS, 0, LATTICE - 1)
 
     @property
     def n_features(self) -> int:
@@ -365,7 +257,7 @@ class CentroidSignEncoding:
 
     @property
     def n_rows(self) -> int:
-        """Of the Walsh matrix."""
+        """Return the number of rows of the Walsh matrix."""
         return 1 << (len(self.centroids) - 1).bit_length()
 
     @property
@@ -381,8 +273,6 @@ Encoding = (
     GridEncoding
     | ShiftedGridEncoding
     | TreeGridEncoding
-    | ProjectedGridEncoding
-    | HalfspaceCodeEncoding
     | PhaseEncoding
     | LatticeEncoding
     | NearestCentroidEncoding

@@ -1,36 +1,36 @@
-"""Mechanisms: how a symbol is perturbed, as published."""
+"""Specifications of the mechanisms, which perturb a symbol."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sfumato.accounting import DRAW_SPAN
-from sfumato.specs.checks import is_int, require
+from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.specs.encodings import MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS
+from sfumato.specs.validation import require, require_int
 
-MAX_SUBSET_SYMBOLS = 4096  # subset selection and unary encoding send one bit a symbol
-MAX_HASH_RANGE = 1 << 16  # of local hashing
+MAX_SUBSET_SYMBOLS = 4096  # subset selection and unary encoding send one bit per symbol
+MAX_HASH_RANGE = 1 << 16  # maximum range of local hashing
 MAX_SCALE_PART = 1 << 32  # numerator and denominator of a Laplace scale
 MAX_SCALE = 1 << 26  # lattice units
-MAX_MARGIN = 1 << 30  # lattice units: what is reported of a feature fits 32 bits
-MAX_WINDOW_SYMBOLS = 1 << 12  # of a circle
+MAX_MARGIN = 1 << 30  # lattice units; a reported feature has at most 32 bits
+MAX_WINDOW_SYMBOLS = 1 << 12  # maximum number of symbols on a circle
 
 
 @dataclass(frozen=True, slots=True)
 class GrrMechanism:
-    """k-ary randomised response: keeps the symbol where a word < keep_threshold."""
+    """k-ary randomised response. It keeps the symbol if a word < keep_threshold."""
 
     type: ClassVar[str] = "grr"
     n_symbols: int  # k
     keep_threshold: int  # T = floor(p 2^64)
 
     def __post_init__(self) -> None:
-        require(is_int(self.n_symbols) and 2 <= self.n_symbols <= MAX_SYMBOLS, f"grr has 2 to {MAX_SYMBOLS} symbols")
-        require(is_int(self.keep_threshold) and 0 < self.keep_threshold <= DRAW_SPAN, "keep_threshold lies in 1..2**64")
+        require_int(self.n_symbols, 2, MAX_SYMBOLS, f"grr has 2 to {MAX_SYMBOLS} symbols")
+        require_int(self.keep_threshold, 1, DRAW_SPAN, "keep_threshold lies in 1..2**64")
 
 
 @dataclass(frozen=True, slots=True)
 class SsMechanism:
-    """Subset selection: a subset that holds the symbol where a word < hold_threshold."""
+    """Subset selection. The subset contains the symbol if a word < hold_threshold."""
 
     type: ClassVar[str] = "ss"
     n_symbols: int  # k
@@ -38,37 +38,27 @@ class SsMechanism:
     hold_threshold: int  # T = floor(p 2^64)
 
     def __post_init__(self) -> None:
-        require(
-            is_int(self.n_symbols) and 2 <= self.n_symbols <= MAX_SUBSET_SYMBOLS,
-            f"ss has 2 to {MAX_SUBSET_SYMBOLS} symbols",
-        )
-        require(is_int(self.subset_size) and 1 <= self.subset_size < self.n_symbols, "subset_size lies in 1..k-1")
-        require(
-            is_int(self.hold_threshold) and 0 < self.hold_threshold < DRAW_SPAN, "hold_threshold lies in 1..2**64-1"
-        )
+        require_int(self.n_symbols, 2, MAX_SUBSET_SYMBOLS, f"ss has 2 to {MAX_SUBSET_SYMBOLS} symbols")
+        require_int(self.subset_size, 1, self.n_symbols - 1, "subset_size lies in 1..k-1")
+        require_int(self.hold_threshold, 1, DRAW_SPAN - 1, "hold_threshold lies in 1..2**64-1")
 
 
 @dataclass(frozen=True, slots=True)
 class OueMechanism:
-    """Optimised unary encoding: k bits, the own one set by a fair coin, another where a word < other_threshold."""
+    """Optimised unary encoding in k bits. The own bit is random; another bit is set if a word < other_threshold."""
 
     type: ClassVar[str] = "oue"
     n_symbols: int  # k
     other_threshold: int  # T = ceil(q 2^64)
 
     def __post_init__(self) -> None:
-        require(
-            is_int(self.n_symbols) and 2 <= self.n_symbols <= MAX_SUBSET_SYMBOLS,
-            f"oue has 2 to {MAX_SUBSET_SYMBOLS} symbols",
-        )
-        require(
-            is_int(self.other_threshold) and 0 < self.other_threshold < DRAW_SPAN, "other_threshold lies in 1..2**64-1"
-        )
+        require_int(self.n_symbols, 2, MAX_SUBSET_SYMBOLS, f"oue has 2 to {MAX_SUBSET_SYMBOLS} symbols")
+        require_int(self.other_threshold, 1, DRAW_SPAN - 1, "other_threshold lies in 1..2**64-1")
 
 
 @dataclass(frozen=True, slots=True)
 class OlhMechanism:
-    """Local hashing: a public seed, and the hashed symbol, kept where a word < keep_threshold."""
+    """Local hashing: a public seed and the hashed symbol, which is kept if a word < keep_threshold."""
 
     type: ClassVar[str] = "olh"
     n_symbols: int  # k
@@ -76,39 +66,32 @@ class OlhMechanism:
     keep_threshold: int  # T = floor(p 2^64)
 
     def __post_init__(self) -> None:
-        require(is_int(self.n_symbols) and 2 <= self.n_symbols <= MAX_SYMBOLS, f"olh has 2 to {MAX_SYMBOLS} symbols")
-        require(
-            is_int(self.hash_range) and 2 <= self.hash_range <= MAX_HASH_RANGE,
-            f"hash_range lies in 2..{MAX_HASH_RANGE}",
-        )
-        require(
-            is_int(self.keep_threshold) and 0 < self.keep_threshold < DRAW_SPAN, "keep_threshold lies in 1..2**64-1"
-        )
+        require_int(self.n_symbols, 2, MAX_SYMBOLS, f"olh has 2 to {MAX_SYMBOLS} symbols")
+        require_int(self.hash_range, 2, MAX_HASH_RANGE, f"hash_range lies in 2..{MAX_HASH_RANGE}")
+        require_int(self.keep_threshold, 1, DRAW_SPAN - 1, "keep_threshold lies in 1..2**64-1")
 
 
 @dataclass(frozen=True, slots=True)
 class HrMechanism:
-    """Hadamard response: the sign of a public random Walsh coefficient, kept where a word < keep_threshold."""
+    """Hadamard response: the sign of a public random Walsh coefficient, kept if a word < keep_threshold."""
 
     type: ClassVar[str] = "hr"
     n_symbols: int  # k
     keep_threshold: int  # T = floor(p 2^64)
 
     def __post_init__(self) -> None:
-        require(is_int(self.n_symbols) and 2 <= self.n_symbols <= MAX_SYMBOLS, f"hr has 2 to {MAX_SYMBOLS} symbols")
-        require(
-            is_int(self.keep_threshold) and 0 < self.keep_threshold < DRAW_SPAN, "keep_threshold lies in 1..2**64-1"
-        )
+        require_int(self.n_symbols, 2, MAX_SYMBOLS, f"hr has 2 to {MAX_SYMBOLS} symbols")
+        require_int(self.keep_threshold, 1, DRAW_SPAN - 1, "keep_threshold lies in 1..2**64-1")
 
     @property
     def n_coefficients(self) -> int:
-        """K, the least power of two above k."""
+        """Return K, the least power of two above k."""
         return 1 << self.n_symbols.bit_length()
 
 
 @dataclass(frozen=True, slots=True)
 class WindowMechanism:
-    """The cyclic window: a symbol of the window around the own one where a word < inside_threshold."""
+    """The cyclic window. The sent symbol lies in the window around the own one if a word < inside_threshold."""
 
     type: ClassVar[str] = "window"
     n_symbols: int  # k, on a circle
@@ -116,23 +99,17 @@ class WindowMechanism:
     inside_threshold: int  # T = floor(p 2^64)
 
     def __post_init__(self) -> None:
-        require(
-            is_int(self.n_symbols) and 2 <= self.n_symbols <= MAX_WINDOW_SYMBOLS,
-            f"window has 2 to {MAX_WINDOW_SYMBOLS} symbols",
-        )
-        require(is_int(self.window_size) and 1 <= self.window_size < self.n_symbols, "window_size lies in 1..k-1")
-        require(
-            is_int(self.inside_threshold) and 0 < self.inside_threshold < DRAW_SPAN,
-            "inside_threshold lies in 1..2**64-1",
-        )
+        require_int(self.n_symbols, 2, MAX_WINDOW_SYMBOLS, f"window has 2 to {MAX_WINDOW_SYMBOLS} symbols")
+        require_int(self.window_size, 1, self.n_symbols - 1, "window_size lies in 1..k-1")
+        require_int(self.inside_threshold, 1, DRAW_SPAN - 1, "inside_threshold lies in 1..2**64-1")
 
 
 @dataclass(frozen=True, slots=True)
 class DiscreteLaplaceMechanism:
     """Exact discrete Laplace noise on every feature of a lattice's vector, P(z) ~ exp(-|z| / scale).
 
-    The scale is scale_numerator / scale_denominator lattice units; a scale of 0 adds nothing
-    (a dry run). What is sent of a feature is clamped to -margin .. steps + margin.
+    The scale is scale_numerator / scale_denominator lattice units. A scale of 0, for a dry run, adds
+    no noise. A sent feature is clamped to -margin .. steps + margin.
     """
 
     type: ClassVar[str] = "discrete_laplace"
@@ -143,19 +120,16 @@ class DiscreteLaplaceMechanism:
     margin: int
 
     def __post_init__(self) -> None:
-        require(
-            is_int(self.n_features) and 1 <= self.n_features <= MAX_FEATURES,
-            f"discrete_laplace has 1 to {MAX_FEATURES} features",
-        )
-        require(is_int(self.steps) and 1 <= self.steps <= MAX_STEPS, f"steps lies in 1..{MAX_STEPS}")
+        require_int(self.n_features, 1, MAX_FEATURES, f"discrete_laplace has 1 to {MAX_FEATURES} features")
+        require_int(self.steps, 1, MAX_STEPS, f"steps lies in 1..{MAX_STEPS}")
         for name, least in (("scale_numerator", 0), ("scale_denominator", 1)):
             part = getattr(self, name)
-            require(is_int(part) and least <= part <= MAX_SCALE_PART, f"{name} lies in {least}..{MAX_SCALE_PART}")
+            require_int(part, least, MAX_SCALE_PART, f"{name} lies in {least}..{MAX_SCALE_PART}")
         require(
             self.scale_numerator <= MAX_SCALE * self.scale_denominator,
             f"the scale is at most {MAX_SCALE} lattice units",
         )
-        require(is_int(self.margin) and 0 <= self.margin <= MAX_MARGIN, f"margin lies in 0..{MAX_MARGIN}")
+        require_int(self.margin, 0, MAX_MARGIN, f"margin lies in 0..{MAX_MARGIN}")
 
     @property
     def n_symbols(self) -> int:

@@ -1,14 +1,15 @@
-"""What a round publishes: features, the draw, and the round spec as a whole."""
+"""Specification of a round, with its features and its participation interval."""
 
 import math
 from dataclasses import dataclass
 
-from sfumato.accounting import DRAW_SPAN
-from sfumato.specs.checks import finite, is_int, require
-from sfumato.specs.encodings import Encoding, LatticeEncoding
+from sfumato.privacy.accounting import DRAW_SPAN
+from sfumato.specs.encodings import MAX_RECORD_FEATURES, Encoding, LatticeEncoding
 from sfumato.specs.mechanisms import DiscreteLaplaceMechanism, Mechanism
+from sfumato.specs.validation import is_int, require, require_int, to_finite
 
 SPEC_VERSION = 1
+MAX_NORM = 1e300  # largest norm that an embedding may declare
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,47 @@ class Feature:
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and 0 < len(self.name) <= 64, "a feature needs a name of 1 to 64 characters")
         require(isinstance(self.unit, str) and len(self.unit) <= 64, f"{self.name}: a unit has at most 64 characters")
-        for bound in ("lower", "upper"):  # floats from here on, so that every path scales with the same numbers
-            object.__setattr__(self, bound, finite(getattr(self, bound), f"{self.name}: {bound}"))
+        for bound in ("lower", "upper"):  # convert to floats, so that all code scales with the same numbers
+            object.__setattr__(self, bound, to_finite(getattr(self, bound), f"{self.name}: {bound}"))
         require(self.lower < self.upper, f"{self.name}: lower must lie below upper")
         require(math.isfinite(self.upper - self.lower), f"{self.name}: bounds lie too far apart")
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class Embedding:
+    """Vectors in an L2 ball around the origin, as the public bound of all features at once.
+
+    Parameters
+    ----------
+    dimensions : int
+        Number of features, 1 to 1,536.
+    norm : float
+        Largest L2 norm of a vector. Positive, at most 1e300.
+
+    Examples
+    --------
+    >>> from sfumato import Embedding
+    >>> Embedding(768).features[0]
+    Feature(name='x0', lower=-1.0, upper=1.0, unit='')
+    """
+
+    dimensions: int
+    norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        most = MAX_RECORD_FEATURES
+        require_int(self.dimensions, 1, most, f"an embedding has 1 to {most} dimensions")
+        object.__setattr__(self, "norm", to_finite(self.norm, "norm"))
+        require(0 < self.norm <= MAX_NORM, f"the norm of an embedding is positive and at most {MAX_NORM:g}")
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """Return the features `x0`, `x1`, …, each with the bounds of the box around the ball."""
+        return tuple(Feature(f"x{index}", -self.norm, self.norm) for index in range(self.dimensions))
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
     """The interval [lo, hi) of a device's secret 64-bit draw that answers a round."""
 
     lo: int = 0
@@ -41,30 +75,30 @@ class Draw:
         require(0 <= self.lo < self.hi <= DRAW_SPAN, "a draw interval needs 0 <= lo < hi <= 2**64")
 
     @classmethod
-    def between(cls, lo: float, hi: float) -> "Draw":
-        """The interval that holds the fractions [lo, hi) of all draws.
+    def between(cls, lo: float, hi: float) -> "Participation":
+        """Return the interval of the fractions [lo, hi) of all draws.
 
         Examples
         --------
-        >>> from sfumato import Draw
-        >>> Draw.between(0, 0.5).hi == 2**63
+        >>> from sfumato import Participation
+        >>> Participation.between(0, 0.5).hi == 2**63
         True
         """
         return cls(math.floor(lo * DRAW_SPAN), math.floor(hi * DRAW_SPAN))
 
     def holds(self, draw: int) -> bool:
-        """Whether a device with this draw answers."""
+        """Return whether a device with this draw participates."""
         return self.lo <= draw < self.hi
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSpec:
-    """Everything a device needs to answer a round; the same bytes for every device."""
+    """The specification of a round: all that a device needs to answer it. It is equal for all devices."""
 
     features: tuple[Feature, ...]
     encoding: Encoding
     mechanism: Mechanism
-    draw: Draw = Draw()
+    participation: Participation = Participation()
 
     def __post_init__(self) -> None:
         require(len(self.features) == self.encoding.n_features, "the encoding is for another number of features")

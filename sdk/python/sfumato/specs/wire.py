@@ -1,21 +1,21 @@
-"""Specs as plain JSON values, and back; 64-bit integers travel as decimal strings, since JSON numbers stop at 2**53."""
+"""Conversion of specifications to and from JSON values. 64-bit integers are decimal strings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, cast, get_args
 
 from sfumato.errors import InvalidSpec
 from sfumato.specs.algorithms import Algorithm, Auto
 from sfumato.specs.central import CentralAlgorithm
-from sfumato.specs.checks import is_int, require
-from sfumato.specs.encodings import MAX_FEATURES, Encoding
+from sfumato.specs.encodings import MAX_RECORD_FEATURES, Encoding
 from sfumato.specs.mechanisms import Mechanism
-from sfumato.specs.rounds import SPEC_VERSION, Draw, Feature, RoundSpec
+from sfumato.specs.rounds import SPEC_VERSION, Embedding, Feature, Participation, RoundSpec
+from sfumato.specs.validation import is_int, require
 
 ENCODINGS: dict[str, type[Encoding]] = {kind.type: kind for kind in get_args(Encoding)}
 MECHANISMS: dict[str, type[Mechanism]] = {kind.type: kind for kind in get_args(Mechanism)}
 
-AnyAlgorithm = Algorithm | CentralAlgorithm  # of devices' reports, or of records; `Auto` of either
+AnyAlgorithm = Algorithm | CentralAlgorithm  # local or central; `Auto` is both
 
 LOCAL_ALGORITHMS: dict[str, type[Algorithm]] = {kind.type: kind for kind in get_args(Algorithm)}
 CENTRAL_ALGORITHMS: dict[str, type[CentralAlgorithm | Auto]] = {
@@ -24,12 +24,12 @@ CENTRAL_ALGORITHMS: dict[str, type[CentralAlgorithm | Auto]] = {
 }
 ALGORITHMS: dict[str, type[AnyAlgorithm]] = {**LOCAL_ALGORITHMS, **CENTRAL_ALGORITHMS}
 
-# Decimal strings on the wire.
+# 64-bit members, which are decimal strings in JSON because its numbers are exact up to 2**53 only
 _WORD_FIELDS = {"lo", "hi", "keep_threshold", "hold_threshold", "other_threshold", "inside_threshold"}
 
 
 def to_wire(spec: Any) -> dict[str, Any]:
-    """A spec as plain JSON values: a tag `type` where it is one of a union."""
+    """Return a specification as JSON values, with the member `type` if it belongs to a union."""
     out: dict[str, Any] = {}
     if hasattr(spec, "type"):
         out["type"] = spec.type
@@ -58,7 +58,7 @@ def _tuples(value: list[Any]) -> tuple[Any, ...]:
 
 
 def _build(cls: type[Any], wire: object) -> Any:
-    """Make `cls` from JSON values, refusing what it does not know."""
+    """Return an instance of `cls` from JSON values. Raise InvalidSpec for unknown members."""
     require(isinstance(wire, Mapping), f"{cls.__name__}: this is an object")
     wire = cast(Mapping[str, Any], wire)
     names = {field.name for field in fields(cls)}
@@ -91,50 +91,82 @@ def _tagged(kinds: Mapping[str, type[Any]], what: str, wire: object) -> Any:
 
 
 def encoding_from_wire(wire: object) -> Encoding:
-    """Read an encoding; raises InvalidSpec."""
+    """Return an encoding from JSON values. Raise InvalidSpec."""
     return cast(Encoding, _tagged(ENCODINGS, "encoding", wire))
 
 
 def mechanism_from_wire(wire: object) -> Mechanism:
-    """Read a mechanism; raises InvalidSpec."""
+    """Return a mechanism from JSON values. Raise InvalidSpec."""
     return cast(Mechanism, _tagged(MECHANISMS, "mechanism", wire))
 
 
 def algorithm_from_wire(wire: object) -> AnyAlgorithm:
-    """Read an algorithm's parameters, of either trust model; raises InvalidSpec."""
+    """Return the parameters of an algorithm from JSON values. Raise InvalidSpec."""
     return cast(AnyAlgorithm, _tagged(ALGORITHMS, "algorithm", wire))
 
 
+def to_algorithm(given: object) -> AnyAlgorithm:
+    """Return the parameters of an algorithm, given as such or as a mapping with a type. Raise InvalidSpec."""
+    if isinstance(given, tuple(ALGORITHMS.values())):
+        return cast(AnyAlgorithm, given)
+    require(
+        isinstance(given, Mapping),
+        "algorithm must be parameters such as PrivateKmeans(epsilon=1, clusters=4), or a mapping such as "
+        "{'type': 'private_kmeans', 'epsilon': 1, 'clusters': 4}",
+    )
+    return algorithm_from_wire(given)
+
+
+def to_features(given: object) -> tuple[Feature, ...]:
+    """Return features, each given as a Feature or as a tuple (name, lower, upper[, unit]). Raise InvalidSpec."""
+    require(isinstance(given, Iterable) and not isinstance(given, str), "features must be a list of features")
+    return tuple(_to_feature(each) for each in cast(Iterable[object], given))
+
+
+def _to_feature(given: object) -> Feature:
+    if isinstance(given, Feature):
+        return given
+    require(
+        isinstance(given, tuple) and 3 <= len(given) <= 4,
+        "a feature must be a Feature or a tuple (name, lower, upper), because its bounds are required",
+    )
+    return Feature(*cast(tuple[Any, ...], given))
+
+
 def local_algorithm_from_wire(wire: object) -> Algorithm:
-    """Read the parameters of an algorithm over devices' reports; raises InvalidSpec."""
+    """Return the parameters of a local algorithm from JSON values. Raise InvalidSpec."""
     return cast(Algorithm, _tagged(LOCAL_ALGORITHMS, "algorithm over reports", wire))
 
 
 def central_algorithm_from_wire(wire: object) -> CentralAlgorithm | Auto:
-    """Read the parameters of an algorithm over records; raises InvalidSpec."""
+    """Return the parameters of a central algorithm from JSON values. Raise InvalidSpec."""
     return cast(CentralAlgorithm | Auto, _tagged(CENTRAL_ALGORITHMS, "algorithm over records", wire))
 
 
 def features_from_wire(wire: object) -> tuple[Feature, ...]:
-    """Read a list of features; raises InvalidSpec."""
-    require(isinstance(wire, list) and 0 < len(wire) <= MAX_FEATURES, "features is a list of 1 to 64")
+    """Return features from a JSON list, or from the object of an embedding. Raise InvalidSpec."""
+    if isinstance(wire, Mapping):
+        return cast(Embedding, _build(Embedding, wire)).features
+    most = MAX_RECORD_FEATURES
+    require(isinstance(wire, list) and 0 < len(wire) <= most, f"features is a list of 1 to {most}")
     features = tuple(cast(Feature, _build(Feature, item)) for item in cast(list[object], wire))
     require(len({feature.name for feature in features}) == len(features), "feature names differ from one another")
     return features
 
 
 def round_spec_from_wire(wire: object) -> RoundSpec:
-    """Read a round spec; raises InvalidSpec for one this version cannot answer."""
+    """Return a round specification from JSON values. Raise InvalidSpec if this version does not support it."""
     require(isinstance(wire, Mapping), "a round spec is an object")
     wire = cast(Mapping[str, Any], wire)
     version = wire.get("version")
     require(is_int(version) and version == SPEC_VERSION, f"this version answers round specs of version {SPEC_VERSION}")
-    parts = {"version", "features", "encoding", "mechanism", "draw"}
+    parts = {"version", "features", "encoding", "mechanism", "participation"}
     require(parts <= set(wire), "a round spec lacks a part")
+    require(isinstance(wire["features"], list), "the features of a round spec are a list")
     require(set(wire) <= parts, f"RoundSpec: unknown {', '.join(sorted(map(str, set(wire) - parts)))}")
     return RoundSpec(
         features=features_from_wire(wire["features"]),
         encoding=encoding_from_wire(wire["encoding"]),
         mechanism=mechanism_from_wire(wire["mechanism"]),
-        draw=cast(Draw, _build(Draw, wire["draw"])),
+        participation=cast(Participation, _build(Participation, wire["participation"])),
     )

@@ -1,8 +1,7 @@
 /**
- * What is spent: rules over integers (nano-epsilon), no state.
+ * Epsilon arithmetic.
  *
- * An epsilon is a BigInteger of nano-epsilon wherever it is stored, added or compared; a decimal number
- * only where a person types or reads it.
+ * Amounts are integers in nano-epsilon (10^-9), stored as BigInteger. Decimal numbers are used only for input and display.
  */
 package sfumato.device
 
@@ -11,13 +10,19 @@ import java.math.BigInteger
 
 internal val NANO: BigInteger = BigInteger.valueOf(1_000_000_000)
 private val EPSILON_MIN = BigDecimal("0.000001")
-private val EPSILON_MAX = BigDecimal(32) // beyond this a report says next to everything
-private const val MAX_TYPED = 64 // characters of a number that comes as text
+private val EPSILON_MAX = BigDecimal(32) // a larger epsilon gives almost no protection
+private const val MAX_CHARACTERS = 64 // limit for a number given as text
 private val DECIMAL = Regex("[+-]?([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 
-/** Read an epsilon as nano-epsilon, exactly; throws InvalidSpec. In [1e-6, 32], at most nine decimals. */
+/**
+ * Parse an epsilon exactly.
+ *
+ * @param text Epsilon in [1e-6, 32] with at most nine decimals.
+ * @return The epsilon in nano-epsilon.
+ * @throws InvalidSpec The text is not a number, is out of range, or has too many decimals.
+ */
 internal fun parseEpsilon(text: String): BigInteger {
-    check(text.length <= MAX_TYPED && DECIMAL.matches(text)) { "epsilon must be a number" }
+    check(text.length <= MAX_CHARACTERS && DECIMAL.matches(text)) { "epsilon must be a number" }
     val exact = BigDecimal(text)
     check(exact in EPSILON_MIN..EPSILON_MAX) { "epsilon must lie in [0.000001, 32]" }
     val nano = exact.movePointRight(9).stripTrailingZeros()
@@ -25,15 +30,15 @@ internal fun parseEpsilon(text: String): BigInteger {
     return nano.toBigIntegerExact()
 }
 
-/** Write nano-epsilon as a plain decimal: 1500000000 -> "1.5". */
+/** Format nano-epsilon as a plain decimal: 1500000000 becomes "1.5". */
 internal fun formatEpsilon(nano: BigInteger): String = BigDecimal(nano, 9).stripTrailingZeros().toPlainString()
 
-private const val BITS = 256 // of a fixed-point number
+private const val BITS = 256 // fraction bits of a fixed-point number
 private val ONE = BigInteger.ONE.shiftLeft(BITS)
 private val TWO = BigInteger.valueOf(2)
-private val SLACK = BigInteger.ONE.shiftLeft(16) // more than all the roundings below come to
+private val SLACK = BigInteger.ONE.shiftLeft(16) // upper bound on the sum of all rounding errors below
 
-/** 2 atanh(z) for a fixed-point z in [0, 1/3]; ln 2 is 2 atanh(1/3). */
+/** Return 2 atanh(z) for a fixed-point z in [0, 1/3]. For z = 1/3 the result is ln 2. */
 private fun twiceAtanh(z: BigInteger): BigInteger {
     val square = (z * z).shiftRight(BITS)
     var power = z
@@ -48,13 +53,15 @@ private fun twiceAtanh(z: BigInteger): BigInteger {
 }
 
 /**
- * The cost of a channel whose largest probability ratio is numerator/denominator, at least 1: the least
- * integer at or above ln(ratio) in nano-epsilon, which never under-charges.
+ * Return the cost of a mechanism with the largest probability ratio numerator/denominator.
+ *
+ * @return ln(numerator/denominator) in nano-epsilon, rounded up, so that no cost is too small.
+ * @throws InvalidSpec The ratio is below 1.
  */
 internal fun realisedEpsilon(numerator: BigInteger, denominator: BigInteger): BigInteger {
-    check(numerator >= denominator) { "a probability ratio lies at or above 1" }
+    check(numerator >= denominator) { "the probability ratio must be at least 1" }
     if (numerator == denominator) return BigInteger.ZERO
-    var doublings = 0 // ratio = 2^doublings m, m in [1, 2)
+    var doublings = 0 // ratio = 2^doublings * m with m in [1, 2)
     while (numerator >= denominator.shiftLeft(doublings + 1)) doublings += 1
     val base = denominator.shiftLeft(doublings)
     val z = (numerator - base).shiftLeft(BITS) / (numerator + base)

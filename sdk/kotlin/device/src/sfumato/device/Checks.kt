@@ -1,8 +1,9 @@
-/** Checks of what comes from outside: JSON as `readJson` gives it. */
+/** Validation of external input: JSON values as returned by `readJson`. */
 package sfumato.device
 
 import java.math.BigInteger
 
+/** Throw InvalidSpec with the message unless the condition holds. */
 internal fun check(condition: Boolean, message: () -> String) {
     if (!condition) throw InvalidSpec(message())
 }
@@ -10,46 +11,51 @@ internal fun check(condition: Boolean, message: () -> String) {
 private val DECIMAL_WORD = Regex("[0-9]{1,20}")
 private val WHOLE = Regex("-?[0-9]{1,16}")
 
-internal fun asObject(value: Any?, what: String): Map<*, *> = value as? Map<*, *> ?: throw InvalidSpec("$what is an object")
+/** Return the value as a JSON object. `name` names the field in errors. */
+internal fun asObject(value: Any?, name: String): Map<*, *> = value as? Map<*, *> ?: throw InvalidSpec("$name must be an object")
 
-/** An integer in least .. most, both below 2^53. */
-internal fun integer(value: Any?, what: String, least: Long, most: Long): Long {
+/** Return the value as an integer in least .. most. Both limits are below 2^53. */
+internal fun integer(value: Any?, name: String, least: Long, most: Long): Long {
     val text = (value as? JsonNumber)?.text
-    val read = if (text != null && WHOLE.matches(text)) text.toLong() else null
-    check(read != null && read in least..most) { "$what lies in $least..$most" }
-    return read!!
+    val number = if (text != null && WHOLE.matches(text)) text.toLong() else null
+    check(number != null && number in least..most) { "$name must be an integer in $least..$most" }
+    return number!!
 }
 
-internal fun finite(value: Any?, what: String): Double {
-    val read = (value as? JsonNumber)?.text?.toDouble()
-    check(read != null && read.isFinite()) { "$what must be a finite number" }
-    return read!!
+/** Return the value as a finite number. */
+internal fun finite(value: Any?, name: String): Double {
+    val number = (value as? JsonNumber)?.text?.toDouble()
+    check(number != null && number.isFinite()) { "$name must be a finite number" }
+    return number!!
 }
 
-/** A 64-bit integer, which travels as a decimal string. */
-internal fun decimalWord(value: Any?, what: String, least: BigInteger, most: BigInteger): BigInteger {
-    check(value is String && DECIMAL_WORD.matches(value)) { "$what is a decimal string" }
-    val read = BigInteger(value as String)
-    check(read in least..most) { "$what lies in $least..$most" }
-    return read
+/** Return a 64-bit integer in least .. most, given as a decimal string. */
+internal fun decimalWord(value: Any?, name: String, least: BigInteger, most: BigInteger): BigInteger {
+    check(value is String && DECIMAL_WORD.matches(value)) { "$name must be a decimal string" }
+    val word = BigInteger(value as String)
+    check(word in least..most) { "$name must lie in $least..$most" }
+    return word
 }
 
-/** A list of least .. most items, each read by `read`. */
-internal fun <T> items(value: Any?, what: String, least: Int, most: Int, read: (Any?) -> T): List<T> {
-    check(value is List<*> && value.size in least..most) { "$what is a list of $least to $most" }
+/** Return a list of least .. most items, each converted by `read`. */
+internal fun <T> list(value: Any?, name: String, least: Int, most: Int, read: (Any?) -> T): List<T> {
+    check(value is List<*> && value.size in least..most) { "$name must be a list of $least to $most items" }
     return (value as List<*>).map(read)
 }
 
-/** Refuse what this version does not know, and what lacks. */
-internal fun onlyKeys(wire: Map<*, *>, what: String, keys: List<String>, optional: List<String> = emptyList()) {
-    check(wire.keys.all { it in keys || it in optional }) { "$what has an unknown field" }
-    check(keys.all { it in wire }) { "$what: a field is missing" }
+/** Throw InvalidSpec if a required field is missing or a field is unknown. */
+internal fun checkKeys(wire: Map<*, *>, name: String, keys: List<String>, optional: List<String> = emptyList()) {
+    val unknown = wire.keys.filter { it !in keys && it !in optional }.map { it as String }
+    check(unknown.isEmpty()) { "$name has unknown fields: ${unknown.sorted().joinToString()}" }
+    val missing = keys.filter { it !in wire }
+    check(missing.isEmpty()) { "$name lacks the fields: ${missing.joinToString()}" }
 }
 
-/** How many whole bytes a value needs, at least one. */
-internal fun bytesOf(largest: Long): Int = maxOf(1, (64 - largest.countLeadingZeroBits() + 7) / 8)
+/** Return the number of bytes that a non-negative integer needs, at least one. */
+internal fun byteWidth(largest: Long): Int = maxOf(1, (64 - largest.countLeadingZeroBits() + 7) / 8)
 
-/** A whole number as little-endian bytes. */
-internal fun littleEndian(value: Long, width: Int): ByteArray = ByteArray(width) { place -> (value ushr (8 * place)).toByte() }
+/** Encode an integer as little-endian bytes. */
+internal fun encodeLittleEndian(value: Long, width: Int): ByteArray = ByteArray(width) { index -> (value ushr (8 * index)).toByte() }
 
-internal fun hex(bytes: ByteArray): String = bytes.joinToString("") { "%02x".format(it) }
+/** Return bytes as hex digits. */
+internal fun encodeHex(bytes: ByteArray): String = bytes.joinToString("") { "%02x".format(it) }

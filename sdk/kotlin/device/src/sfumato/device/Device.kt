@@ -1,12 +1,11 @@
 /**
- * A device: answers the rounds its user's cap allows, each once, and resends the same bytes.
+ * A device that answers each open round at most once, within the user's cap.
  *
- *     fetch ──► own draw in [lo, hi)? ──► within the cap? ──► encode, perturb ──► remember ──► send
- *                                                                                (on disk)
+ *     fetch ──► draw in [lo, hi)? ──► within the cap? ──► encode, perturb ──► store ──► send
  *
- * Nothing the service says is taken on trust: the cost of a round is computed here from its published
- * thresholds, what was spent is what this device remembers to have answered, and a round that was
- * answered is never perturbed again, whatever the record is by then.
+ * The device does not trust the service. It computes the cost of a round from the published thresholds. It computes the
+ * spent epsilon from its own memory. It never perturbs a record twice for one round, even if the record has changed, but
+ * resends the stored bytes until the service settles them with a receipt or a final problem.
  */
 package sfumato.device
 
@@ -15,64 +14,66 @@ import java.security.MessageDigest
 import java.util.Base64
 
 private const val MAX_OPEN_ROUNDS = 64
-private const val DEFAULT_LOOK_AGAIN_SECONDS = 60.0
-private val ID = Regex("[A-Za-z0-9_-]{1,64}") // goes into paths, and comes from the service
-private val MAY_PASS = setOf(401, 403, 408, 429)
+private const val DEFAULT_RETRY_AFTER_SECONDS = 60.0
+private val ID = Regex("[A-Za-z0-9_-]{1,64}") // ids from the service become URL paths
 
-/** What became of a round on this device; of a call also: the dataset asks nothing now. */
+/** The outcome of a round on this device, or of a call of `report`. */
 public enum class Outcome {
-    /** The service acknowledged the report just now. */
+    /** The service acknowledged the report in this call. */
     SENT,
 
-    /** It did in an earlier call. */
+    /** The device answered the round in an earlier call. */
     ALREADY_ANSWERED,
 
-    /** The round asks other devices. */
-    NOT_DRAWN,
+    /** The participation draw of the device is outside the round's interval. */
+    NOT_SELECTED,
 
-    /** It closed before the report came; it was charged. */
+    /** The round closed before the report arrived. Its cost counts as spent. */
     TOO_LATE,
 
-    /** By this device or by the service; the error says why. */
+    /** No receipt arrived, and `error` contains the reason. `pending` lists the report if it is kept. */
     REFUSED,
 
+    /** The dataset has no open round. Only a call has this outcome. */
     NO_OPEN_ROUND,
 }
 
-/** One open round, and what became of it; `epsilon` is what it cost this device, 0 where it was not answered. */
-public class Answered internal constructor(
+/** The outcome of one round. `epsilon` is the cost for this device, or 0 if the device sent no report. */
+public class RoundOutcome internal constructor(
     public val roundId: String,
     public val outcome: Outcome,
     public val epsilon: Double = 0.0,
     public val error: SfumatoException? = null,
 )
 
-/** What one call of `Device.report` did. */
+/** The outcome of one call of `Device.report`. */
 public class Receipt internal constructor(
-    /** The first of sent, too late, already answered, not drawn that some round had; no open round where none was open. */
+    /** First of SENT, TOO_LATE, ALREADY_ANSWERED, NOT_SELECTED that a round has, or NO_OPEN_ROUND. */
     public val outcome: Outcome,
-    /** Every open round, in the order the service lists them, then the reports to earlier rounds that were resent. */
-    public val rounds: List<Answered>,
-    /** When to look again, where no round is open. */
+    /** All open rounds in the order of the service, then earlier rounds with pending reports that were resent. */
+    public val rounds: List<RoundOutcome>,
+    /** Seconds until the next call is useful, if no round is open. */
     public val retryAfterSeconds: Double?,
 )
 
 private class OpenRound(val roundId: String, val collectionId: String, val epsilon: Any?, val spec: Any?) {
-    val specHash: String = sha256(canonical(spec))
+    val specHash: String = sha256(toCanonicalJson(spec))
 }
 
 /**
- * One person's device, for one dataset. Its calls block: make them from a thread of their own.
+ * The device of one person for one dataset. Its methods block, so call them from a background thread.
  *
- * @param url Where the service is, without `/v1`.
- * @param key A key with the scope `device`.
- * @param cap The user's own: the most epsilon this device ever spends on this dataset, in [1e-6, 32], at most nine decimals.
- * @param store Where the device remembers.
- * @param features What the app was built for; a round with any other features or bounds is refused.
- * @param entropy Every coin the device tosses.
- * @param retrySeconds After this long no further attempt is planned; 0 tries once.
- * @param transport How a request is sent.
- * @throws InvalidSpec The cap is no epsilon, or the dataset's id is none.
+ * @param url URL of the service without `/v1`.
+ * @param key API key with the scope `device`.
+ * @param datasetId Dataset that receives the reports.
+ * @param cap Largest epsilon that this device spends on the dataset, set by the user, in [1e-6, 32] with at most nine decimals.
+ * @param store Storage for the memory of the device.
+ * @param features Features that the app expects. The device refuses a round with other features or bounds.
+ * @param entropy Source of randomness. Replace it in tests only.
+ * @param retrySeconds Seconds during which a failed request is retried. 0 disables retries.
+ * @param transport Sends the HTTP requests.
+ * @param clock Clock for pauses between retries. Replace it in tests only.
+ * @throws InvalidSpec The cap or the dataset id is invalid.
  */
 public class Device(
     url: String,
@@ -84,175 +85,181 @@ public class Device(
     private val entropy: Entropy = SystemEntropy(),
     retrySeconds: Double = 30.0,
     transport: Transport = UrlTransport(),
-    patience: Patience = SystemPatience,
+    clock: Clock = SystemClock,
 ) {
-    private val datasetId = checkedId(datasetId)
+    private val datasetId = readId(datasetId)
     private val capNano = parseEpsilon(cap)
-    private val http = Http(url, key, retrySeconds, transport, patience)
+    private val http = Http(url, key, retrySeconds, transport, clock)
     private var etag: String? = null
     private var open: List<OpenRound> = emptyList()
-    private var lookAgainSeconds = DEFAULT_LOOK_AGAIN_SECONDS
+    private var retryAfterSeconds = DEFAULT_RETRY_AFTER_SECONDS
 
     /**
-     * Answer every open round that asks this device, and resend what is pending.
+     * Answer all open rounds that select this device, and resend pending reports.
      *
-     * @param record One value for each feature, in the features' units: clipped to the public bounds, perturbed, and kept nowhere.
-     * @throws SfumatoException CapExceeded, RoundRefused, InvalidSpec, InvalidPoint or ApiProblem where every open round that was
-     * left was refused for such a reason (the first is thrown) and no report arrived; where one did, the reasons stand in the
-     * receipt. StoreUnusable where the device cannot remember, so it does not answer. Unreachable where the service does not
-     * answer; what was perturbed already is kept, and sent by the next call.
+     * If at least one report arrives, errors of other rounds are part of the receipt. If no report arrives, the method throws
+     * the first error.
+     *
+     * @param record One value per feature, in the units of the features. The device clips the values to the bounds, perturbs
+     *   the record and does not store it.
+     * @throws SfumatoException No report arrived; the exception is the first error of a round.
+     * @throws StoreUnusable The device memory cannot be used, so no report was sent.
+     * @throws Unreachable The service does not respond. Perturbed reports stay pending, and the next call sends them.
      */
     @Synchronized
     public fun report(record: PersonRecord): Receipt {
         val rounds = fetch()
-        val decided = LinkedHashMap<String, Answered>()
+        val decided = LinkedHashMap<String, RoundOutcome>()
         val waiting = store.change(datasetId) { memory ->
-            for (asked in rounds) decided[asked.roundId] = decide(memory, asked, record)
-            pending(memory).filter { decided[it.roundId]?.outcome != Outcome.REFUSED }
+            for (round in rounds) decided[round.roundId] = decide(memory, round, record)
+            findPending(memory).filter { decided[it.roundId]?.outcome != Outcome.REFUSED }
         }
         for (memo in waiting) decided[memo.roundId] = send(memo)
-        val answered = decided.values.toList()
-        return Receipt(outcomeOf(answered, rounds.isNotEmpty()), answered, if (rounds.isEmpty()) lookAgainSeconds else null)
+        val outcomes = decided.values.toList()
+        return Receipt(selectOutcome(outcomes, rounds.isNotEmpty()), outcomes, if (rounds.isEmpty()) retryAfterSeconds else null)
     }
 
-    /** The rounds answered here whose reports the service has not acknowledged yet. */
-    public fun pending(): List<String> = pending(store.read(datasetId)).map { it.roundId }
+    /** Return the ids of rounds with reports that the service has not acknowledged yet. */
+    public fun pending(): List<String> = findPending(store.read(datasetId)).map { it.roundId }
 
-    /** Resend what is pending, and only that; throws Unreachable, StoreUnusable or ApiProblem. */
+    /** Resend pending reports without answering new rounds. Throw ApiProblem, Unreachable or StoreUnusable if a report was not sent. */
     @Synchronized
-    public fun flush(): List<Answered> {
-        val sent = pending(store.read(datasetId)).map(::send)
+    public fun flush(): List<RoundOutcome> {
+        val sent = findPending(store.read(datasetId)).map(::send)
         sent.firstNotNullOfOrNull { it.error }?.let { throw it }
         return sent
     }
 
-    /** The epsilon this device has answered for so far in this dataset. */
+    /** The epsilon that this device has spent on the dataset. */
     public val spent: Double get() = toDouble(store.read(datasetId).spentNano)
 
-    // ---- what the service asks ----
+    // ---- open rounds of the service ----
 
     private fun fetch(): List<OpenRound> {
         val headers = etag?.let { mapOf("If-None-Match" to it) } ?: emptyMap()
-        val answer = http.request("GET", "datasets/$datasetId/round", headers = headers)
-        if (answer.status != 304) {
-            open = openRounds(objectOf(answer))
-            etag = answer.headers["etag"]
-            lookAgainSeconds = retryAfterSeconds(answer) ?: DEFAULT_LOOK_AGAIN_SECONDS
+        val response = http.request("GET", "datasets/$datasetId/round", headers = headers)
+        if (response.status != 304) {
+            open = readOpenRounds(readJsonObject(response))
+            etag = response.headers["etag"]
+            retryAfterSeconds = readRetryAfter(response) ?: DEFAULT_RETRY_AFTER_SECONDS
         }
         return open
     }
 
-    // ---- what the device decides; only here is anything drawn ----
+    // ---- decisions of the device, with all its random choices ----
 
-    private fun decide(memory: Memory, asked: OpenRound, record: PersonRecord): Answered = try {
-        val spec = readRoundSpec(asked.spec)
-        val memo = memory.memos[asked.roundId]
+    /** Decide whether to answer a round, and add the perturbed report to the memory. */
+    private fun decide(memory: Memory, round: OpenRound, record: PersonRecord): RoundOutcome = try {
+        val spec = readRoundSpec(round.spec)
+        val memo = memory.memos[round.roundId]
         if (memo != null) {
-            if (memo.collectionId != asked.collectionId || memo.specHash != asked.specHash) {
-                throw RoundRefused("${asked.roundId} is no longer the round this device answered")
+            if (memo.collectionId != round.collectionId || memo.specHash != round.specHash) {
+                throw RoundRefused("round ${round.roundId} has changed since this device answered it")
             }
-            Answered(asked.roundId, Outcome.ALREADY_ANSWERED, toDouble(memo.epsilonNano))
+            RoundOutcome(round.roundId, Outcome.ALREADY_ANSWERED, toDouble(memo.epsilonNano))
         } else {
-            decideAnew(memory, asked, spec, record)
+            decideNew(memory, round, spec, record)
         }
     } catch (error: SfumatoException) {
-        Answered(asked.roundId, Outcome.REFUSED, error = error)
+        RoundOutcome(round.roundId, Outcome.REFUSED, error = error)
     }
 
-    private fun decideAnew(memory: Memory, asked: OpenRound, spec: RoundSpec, record: PersonRecord): Answered {
-        val epsilonNano = cost(asked, spec)
-        val draw = memory.draws.getOrPut(asked.collectionId) { entropy.word() }
-        if (!spec.asks(draw)) return Answered(asked.roundId, Outcome.NOT_DRAWN)
+    private fun decideNew(memory: Memory, round: OpenRound, spec: RoundSpec, record: PersonRecord): RoundOutcome {
+        val epsilonNano = computeRoundCost(round, spec)
+        scale(spec.features, record) // before the draw: an invalid record changes nothing
+        val draw = memory.draws.getOrPut(round.collectionId) { entropy.word() }
+        if (!spec.selects(draw)) return RoundOutcome(round.roundId, Outcome.NOT_SELECTED)
         val spent = memory.spentNano
         if (spent + epsilonNano > capNano) {
-            val (asks, was, cap) = listOf(epsilonNano, spent, capNano).map(::formatEpsilon)
-            throw CapExceeded("this round costs $asks, $was of the cap of $cap is spent: nothing was sent")
+            val (cost, used, cap) = listOf(epsilonNano, spent, capNano).map(::formatEpsilon)
+            throw CapExceeded("the round costs epsilon $cost, but $used of the cap of $cap is spent; no report was sent")
         }
-        memory.memos[asked.roundId] = perturbed(asked, spec, epsilonNano, record)
-        return Answered(asked.roundId, Outcome.ALREADY_ANSWERED, toDouble(epsilonNano))
+        memory.memos[round.roundId] = perturbRecord(round, spec, epsilonNano, record)
+        return RoundOutcome(round.roundId, Outcome.ALREADY_ANSWERED, toDouble(epsilonNano))
     }
 
-    /** What the round really costs; throws where it is not what it says or the app expects. */
-    private fun cost(asked: OpenRound, spec: RoundSpec): BigInteger {
+    /** Compute the cost of a round in nano-epsilon. Throw RoundRefused for a false cost or unexpected features. */
+    private fun computeRoundCost(round: OpenRound, spec: RoundSpec): BigInteger {
         if (features != null && spec.features != features) {
-            throw RoundRefused("${asked.roundId} asks for other features than this app was built for")
+            throw RoundRefused("round ${round.roundId} has other features than this app expects")
         }
-        val declared = asked.epsilon as? JsonNumber ?: throw InvalidSpec("a round's epsilon is a number")
+        val declared = round.epsilon as? JsonNumber ?: throw InvalidSpec("the epsilon of a round must be a number")
         val declaredNano = parseEpsilon(declared.text)
         val epsilonNano = spec.mechanism.epsilonNano()
         if (declaredNano < epsilonNano) {
-            throw RoundRefused("${asked.roundId} declares epsilon ${formatEpsilon(declaredNano)} and costs ${formatEpsilon(epsilonNano)}")
+            throw RoundRefused("round ${round.roundId} declares epsilon ${formatEpsilon(declaredNano)} but costs ${formatEpsilon(epsilonNano)}")
         }
         return epsilonNano
     }
 
-    private fun perturbed(asked: OpenRound, spec: RoundSpec, epsilonNano: BigInteger, record: PersonRecord): Memo {
-        val made = perturb(spec, record, entropy)
+    private fun perturbRecord(round: OpenRound, spec: RoundSpec, epsilonNano: BigInteger, record: PersonRecord): Memo {
+        val perturbed = perturb(spec, record, entropy)
         return Memo(
-            roundId = asked.roundId,
-            collectionId = asked.collectionId,
+            roundId = round.roundId,
+            collectionId = round.collectionId,
             epsilonNano = epsilonNano,
-            specHash = asked.specHash,
+            specHash = round.specHash,
             state = MemoState.PENDING,
-            reportId = hex(littleEndian(entropy.word().toLong(), 8) + littleEndian(entropy.word().toLong(), 8)),
-            slot = made.slot,
-            value = Base64.getEncoder().encodeToString(made.value),
+            reportId = encodeHex(encodeLittleEndian(entropy.word().toLong(), 8) + encodeLittleEndian(entropy.word().toLong(), 8)),
+            slot = perturbed.slot,
+            value = Base64.getEncoder().encodeToString(perturbed.value),
         )
     }
 
-    // ---- what is sent: always the bytes of the memo ----
+    // ---- sending ----
 
-    private fun send(memo: Memo): Answered {
+    /** Send the stored bytes of a report and store the response of the service. */
+    private fun send(memo: Memo): RoundOutcome {
         val epsilon = toDouble(memo.epsilonNano)
         try {
             val body = mapOf("report_id" to memo.reportId, "slot" to memo.slot, "value" to memo.value)
-            http.request("POST", "rounds/${memo.roundId}/reports", body)
+            checkReceipt(http.request("POST", "rounds/${memo.roundId}/reports", body), memo.roundId)
         } catch (problem: ApiProblem) {
-            if (problem.code == "round_closed") {
-                settle(memo, MemoState.CLOSED)
-                return Answered(memo.roundId, Outcome.TOO_LATE, epsilon)
-            }
-            if (isAboutTheReport(problem)) settle(memo, MemoState.REFUSED)
-            return Answered(memo.roundId, Outcome.REFUSED, epsilon, problem)
+            val state = findSettledState(problem)
+            if (state != null) settle(memo, state)
+            if (state == MemoState.CLOSED) return RoundOutcome(memo.roundId, Outcome.TOO_LATE, epsilon)
+            return RoundOutcome(memo.roundId, Outcome.REFUSED, epsilon, problem)
         }
         settle(memo, MemoState.ACKNOWLEDGED)
-        return Answered(memo.roundId, Outcome.SENT, epsilon)
+        return RoundOutcome(memo.roundId, Outcome.SENT, epsilon)
     }
 
+    /** Store the final state of a report and delete its slot and value. */
     private fun settle(memo: Memo, state: MemoState) {
         store.change(datasetId) { it.memos[memo.roundId] = memo.copy(state = state, slot = null, value = null) }
     }
 }
 
-private fun pending(memory: Memory): List<Memo> = memory.memos.values.filter { it.state == MemoState.PENDING }
+private fun findPending(memory: Memory): List<Memo> = memory.memos.values.filter { it.state == MemoState.PENDING }
 
-/** Whether sending it again can only fail again; not so for a key, a limit or a fault of the service. */
-private fun isAboutTheReport(problem: ApiProblem): Boolean = problem.status in 400..499 && problem.status !in MAY_PASS
-
-/** The most telling outcome; throws the first error where no report arrived. */
-private fun outcomeOf(rounds: List<Answered>, isOpen: Boolean): Outcome {
+/** Return the outcome of a call. Throw the first error if no report arrived. */
+private fun selectOutcome(rounds: List<RoundOutcome>, isOpen: Boolean): Outcome {
     val outcomes = rounds.map { it.outcome }
     val error = rounds.firstNotNullOfOrNull { it.error }
     if (error != null && Outcome.SENT !in outcomes && Outcome.TOO_LATE !in outcomes) throw error
     if (!isOpen) return Outcome.NO_OPEN_ROUND
-    return listOf(Outcome.SENT, Outcome.TOO_LATE, Outcome.ALREADY_ANSWERED, Outcome.NOT_DRAWN).first { it in outcomes }
+    return listOf(Outcome.SENT, Outcome.TOO_LATE, Outcome.ALREADY_ANSWERED, Outcome.NOT_SELECTED).first { it in outcomes }
 }
 
-private fun checkedId(value: Any?): String {
-    check(value is String && ID.matches(value)) { "an id is 1 to 64 letters, digits, _ and -" }
+private fun readId(value: Any?): String {
+    check(value is String && ID.matches(value)) { "an id must have 1 to 64 characters: letters, digits, _ or -" }
     return value as String
 }
 
-/** Read the list of open rounds. The specs are read one by one, later. */
-private fun openRounds(wire: Map<*, *>): List<OpenRound> {
-    val read = items(wire["rounds"], "open rounds", 0, MAX_OPEN_ROUNDS) { item ->
+/** Validate the list of open rounds. Each spec is validated later, so that one invalid spec does not affect other rounds. */
+private fun readOpenRounds(wire: Map<*, *>): List<OpenRound> {
+    val open = list(wire["rounds"], "rounds", 0, MAX_OPEN_ROUNDS) { item ->
         val round = asObject(item, "an open round")
-        OpenRound(checkedId(round["id"]), checkedId(round["collection_id"]), round["epsilon"], round["spec"])
+        if ("hpke_public_key" in round) {
+            throw RoundRefused("this dataset is shuffled: its shuffler takes sealed reports, and the service takes none")
+        }
+        OpenRound(readId(round["id"]), readId(round["collection_id"]), round["epsilon"], round["spec"])
     }
-    check(read.map { it.roundId }.toSet().size == read.size) { "an open round is listed twice" }
-    return read
+    check(open.map { it.roundId }.toSet().size == open.size) { "an open round is listed twice" }
+    return open
 }
 
-internal fun sha256(text: String): String = hex(MessageDigest.getInstance("SHA-256").digest(text.toByteArray()))
+/** Return the SHA-256 of a text in hex. */
+internal fun sha256(text: String): String = encodeHex(MessageDigest.getInstance("SHA-256").digest(text.toByteArray()))
 
 private fun toDouble(nano: BigInteger): Double = nano.toDouble() / 1e9

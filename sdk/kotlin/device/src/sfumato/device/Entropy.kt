@@ -1,8 +1,8 @@
 /**
- * The only source of randomness on a device: words of the platform's cryptographic generator.
+ * The only source of randomness on a device: the platform's cryptographic generator.
  *
- * Everything random a device does is made of 64-bit words drawn here and compared as integers. The
- * seam is `Entropy`, so that published test vectors can replay words; nothing here can be seeded.
+ * All random choices compare 64-bit words as integers. Tests replay the words of published vectors through the `Entropy`
+ * interface. The generator cannot be seeded.
  */
 package sfumato.device
 
@@ -11,13 +11,13 @@ import java.security.SecureRandom
 
 internal val WORD_SPAN: BigInteger = BigInteger.ONE.shiftLeft(64)
 
-/** Uniform, independent 64-bit words. */
+/** A source of uniform, independent 64-bit words. */
 public fun interface Entropy {
     /** Draw one word, uniform in [0, 2^64). */
     public fun word(): BigInteger
 }
 
-/** Words of `java.security.SecureRandom`. */
+/** Words from `java.security.SecureRandom`. */
 public class SystemEntropy : Entropy {
     private val generator = SecureRandom()
 
@@ -25,11 +25,11 @@ public class SystemEntropy : Entropy {
 }
 
 /**
- * Draw uniformly from 0 .. bound-1, exactly: by rejection, without a remainder.
+ * Draw uniformly from 0 .. bound-1 by rejection sampling.
  *
- * The words are cut into `bound` runs of equal length; a word past the last run is drawn again.
+ * Divide the range of words into `bound` runs of equal length. Reject a word beyond the last run and draw another.
  */
-internal fun Entropy.below(bound: Long): Long {
+internal fun Entropy.drawBelow(bound: Long): Long {
     val runs = BigInteger.valueOf(bound)
     val run = WORD_SPAN / runs
     while (true) {
@@ -38,13 +38,14 @@ internal fun Entropy.below(bound: Long): Long {
     }
 }
 
-/** Uniform in 0 .. bound-1; where there is one choice no word is drawn. */
-internal fun Entropy.pick(bound: Long): Long = if (bound == 1L) 0 else below(bound)
+/** Draw uniformly from 0 .. bound-1. Draw no word if `bound` is 1. */
+internal fun Entropy.pick(bound: Long): Long = if (bound == 1L) 0 else drawBelow(bound)
 
 /**
- * A coin of probability exp(-a/b), 0 <= a <= b: the k-th coin of a/(k b) is one of a/b and one of 1/k.
+ * Return true with probability exp(-a/b), for 0 <= a <= b.
  *
- * Canonne, Kamath and Steinke 2020 ("The discrete Gaussian for differential privacy", algorithm 1).
+ * Source: Canonne, Kamath and Steinke 2020, "The Discrete Gaussian for Differential Privacy", algorithm 1. A coin with
+ * probability a/(k b) is drawn as one with probability a/b and one with probability 1/k.
  */
 internal fun Entropy.bernoulliExp(a: Long, b: Long): Boolean {
     var k = 1L

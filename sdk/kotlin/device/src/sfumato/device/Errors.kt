@@ -1,26 +1,26 @@
-/** What this package throws on purpose; no message quotes a person's value. */
+/** The exceptions of this package. No message contains a value of a record. */
 package sfumato.device
 
-/** Base of every error of this package; `code` is the service's word for it where it has one. */
+/** The base class of all exceptions of this package. `code` is shared with the service and the other SDKs. */
 public sealed class SfumatoException(public val code: String, message: String) : Exception(message)
 
-/** A round, a mechanism, an encoding or an epsilon that cannot be. */
+/** An invalid round spec, mechanism, encoding, id or epsilon. */
 public class InvalidSpec(message: String) : SfumatoException("validation_failed", message)
 
-/** A record that does not fit the declared features. */
+/** A record with the wrong features or with a value that is not finite. */
 public class InvalidPoint(message: String) : SfumatoException("point_invalid", message)
 
-/** Answering would cost the user more than the cap they set on this device. */
+/** A round that would exceed the user's cap on this device. */
 public class CapExceeded(message: String) : SfumatoException("cap_exceeded", message)
 
-/** A round this device does not answer: it says less than it costs, or has changed since. */
+/** A round that declares less than it costs, has unexpected features, or changed after it was answered. */
 public class RoundRefused(message: String) : SfumatoException("round_refused", message)
 
-/** What a device remembers cannot be read, or not be locked: not knowing what it answered, it answers nothing. */
+/** A device store that cannot be read, written or locked. The device then sends no report. */
 public class StoreUnusable(message: String) : SfumatoException("store_unusable", message)
 
-/** A problem the service answered with. */
+/** A problem document (RFC 9457) of the service. */
 public class ApiProblem(public val status: Int, code: String, detail: String) : SfumatoException(code, "$status $code: $detail")
 
-/** No answer within the retries; what was to be sent is kept and can be sent again. */
+/** No response within the retry time. A pending report stays in the store and can be sent again. */
 public class Unreachable(message: String) : SfumatoException("unreachable", message)

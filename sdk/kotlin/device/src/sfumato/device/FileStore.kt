@@ -1,4 +1,4 @@
-/** A store in a file, for the JVM and for Android from API level 26. */
+/** A file store for the JVM and for Android from API level 26. */
 package sfumato.device
 
 import java.io.File
@@ -17,36 +17,37 @@ import java.nio.file.attribute.PosixFilePermissions
 import java.util.concurrent.ConcurrentHashMap
 
 /**
- * One JSON file, replaced whole and synced at every change, readable by its owner alone where the file system knows owners.
+ * A store in one JSON file that only its owner can read, on file systems with POSIX permissions.
  *
- * A lock file beside it keeps two processes of one app apart, and two threads. Copying the file to a second device,
- * or putting an old backup back, lets one record be perturbed twice: keep it out of backups.
+ * Each change replaces the whole file and syncs it to disk. A lock file next to it prevents concurrent changes by two
+ * processes or threads. The file contains secret participation draws. Do not copy it to a second device, and exclude it
+ * from backups: with an old file the device could perturb one record twice.
  *
- * @param file The file; made at the first change, with its directory.
+ * @param file The file. The first change creates the file and its directory.
  */
 public class FileStore(file: File) : Store {
     private val path: Path = file.absoluteFile.toPath().normalize()
     private val lockPath = path.resolveSibling("${path.fileName}.lock")
     private val newPath = path.resolveSibling("${path.fileName}.new")
 
-    override fun read(datasetId: String): Memory = load()[datasetId] ?: Memory() // replaced whole, so there is nothing to wait for
+    override fun read(datasetId: String): Memory = load()[datasetId] ?: Memory() // needs no lock, because a change replaces the whole file
 
-    override fun <T> change(datasetId: String, change: (Memory) -> T): T = locked {
+    override fun <T> change(datasetId: String, change: (Memory) -> T): T = withLock {
         val memories = load()
-        val before = packed(memories)
-        val done = change(memories.getOrPut(datasetId) { Memory() })
-        val after = packed(memories)
+        val before = encodeMemories(memories)
+        val result = change(memories.getOrPut(datasetId) { Memory() })
+        val after = encodeMemories(memories)
         if (after != before) attempt { save(after) }
-        done
+        result
     }
 
-    private fun <T> locked(work: () -> T): T = synchronized(IN_THIS_PROCESS.computeIfAbsent(path) { Any() }) {
+    private fun <T> withLock(work: () -> T): T = synchronized(LOCKS.computeIfAbsent(path) { Any() }) {
         val channel = attempt {
             Files.createDirectories(path.parent)
             open(lockPath)
         }
         channel.use {
-            attempt { it.lock() } // which ends with the channel
+            attempt { it.lock() } // closing the channel releases the lock
             work()
         }
     }
@@ -60,26 +61,26 @@ public class FileStore(file: File) : Store {
             throw StoreUnusable("$path cannot be read: ${error.javaClass.simpleName}")
         }
         return try {
-            unpacked(text)
-        } catch (_: Exception) { // whatever is wrong with it, it is not what was written
-            throw StoreUnusable("$path is damaged or of another version: not knowing what it answered, this device answers nothing")
+            decodeMemories(text)
+        } catch (_: Exception) { // any decoding error means that the file is damaged
+            throw StoreUnusable("$path is damaged or has another version; no report was sent")
         }
     }
 
     private fun save(text: String) {
-        Files.deleteIfExists(newPath) // what a crash may have left
+        Files.deleteIfExists(newPath) // left over after a crash
         open(newPath).use { channel ->
             val bytes = ByteBuffer.wrap(text.toByteArray())
             while (bytes.hasRemaining()) channel.write(bytes)
             channel.force(true)
         }
         Files.move(newPath, path, ATOMIC_MOVE)
-        if (isPosix()) FileChannel.open(path.parent, READ).use { it.force(true) } // or a power cut could bring the old file back
+        if (isPosix()) FileChannel.open(path.parent, READ).use { it.force(true) } // otherwise a power failure could undo the rename
     }
 
     private fun open(file: Path): FileChannel {
         val options = setOf(WRITE, CREATE, TRUNCATE_EXISTING)
-        return if (isPosix()) FileChannel.open(file, options, OWNER_ALONE) else FileChannel.open(file, options)
+        return if (isPosix()) FileChannel.open(file, options, OWNER_ONLY) else FileChannel.open(file, options)
     }
 
     private fun isPosix(): Boolean = "posix" in path.fileSystem.supportedFileAttributeViews()
@@ -91,7 +92,7 @@ public class FileStore(file: File) : Store {
     }
 
     private companion object {
-        val IN_THIS_PROCESS = ConcurrentHashMap<Path, Any>()
-        val OWNER_ALONE = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))
+        val LOCKS = ConcurrentHashMap<Path, Any>()
+        val OWNER_ONLY = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))
     }
 }

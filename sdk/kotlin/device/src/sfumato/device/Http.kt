@@ -1,8 +1,8 @@
 /**
- * The one place that speaks HTTP: bearer key, problems, bounded retries, bounded answers.
+ * HTTP requests with a bearer key, retries, and a size limit for responses.
  *
- * A request is tried again after a broken connection, a timeout, 408, 429 and 5xx, with the same bytes,
- * until `retrySeconds` have passed; `Retry-After` is honoured where it ends before that.
+ * A request is retried with the same bytes after a connection error, a timeout, and the statuses 408, 429, 500, 502, 503
+ * and 504. Retries end after `retrySeconds`. `Retry-After` is obeyed if it ends before that.
  */
 package sfumato.device
 
@@ -12,134 +12,157 @@ import java.io.InputStream
 import java.net.HttpURLConnection
 import java.net.URL
 
-private val TRY_AGAIN = setOf(408, 429, 500, 502, 503, 504)
-private const val WAIT_FIRST_SECONDS = 0.1
-private const val WAIT_MOST_SECONDS = 5.0
-private const val MAX_ANSWER_BYTES = 1 shl 20
+private val RETRY_STATUSES = setOf(408, 429, 500, 502, 503, 504)
+private const val MIN_PAUSE_SECONDS = 0.1
+private const val MAX_PAUSE_SECONDS = 5.0
+private const val MAX_RESPONSE_BYTES = 1 shl 20
+private const val PROBLEM_MEDIA_TYPE = "application/problem+json"
+private const val PROBLEM_TYPE = "urn:sfumato:problem:" // the type of a problem is this and its code
+
+/** Title of the problem for an answer that another program than the service wrote. */
+internal const val FOREIGN = "the answer is not from the service"
 private val SECONDS = Regex("[0-9]{1,9}(\\.[0-9]+)?")
 
-/** A request; `body` is JSON. */
+/** An HTTP request with a JSON body or no body. */
 public class Request(public val method: String, public val url: String, public val headers: Map<String, String>, public val body: ByteArray?)
 
-/** An answer; the names of its headers in lower case. */
+/** An HTTP response. Header names are in lower case. */
 public class Response(public val status: Int, public val headers: Map<String, String>, public val body: ByteArray)
 
-/** How a request is sent, once: follows no redirect, and throws IOException where there is no answer. */
+/** Sends HTTP requests. */
 public fun interface Transport {
+    /** Send a request once, without following redirects. Throw IOException if there is no response. */
     public fun send(request: Request): Response
 }
 
-/** `java.net.HttpURLConnection`, which the JVM and Android have. */
+/** Transport over `java.net.HttpURLConnection`, which the JVM and Android provide. */
 public class UrlTransport(private val timeoutSeconds: Double = 10.0) : Transport {
     override fun send(request: Request): Response {
         val connection = URL(request.url).openConnection() as HttpURLConnection
         try {
             connection.requestMethod = request.method
-            connection.instanceFollowRedirects = false // the key and the reports are for this service alone
+            connection.instanceFollowRedirects = false // a redirect must not send the key or a report to another server
             connection.useCaches = false
             connection.connectTimeout = (1000 * timeoutSeconds).toInt()
             connection.readTimeout = (1000 * timeoutSeconds).toInt()
             for ((name, value) in request.headers) connection.setRequestProperty(name, value)
             request.body?.let { body ->
                 connection.doOutput = true
-                connection.setFixedLengthStreamingMode(body.size) // which also keeps it from sending a second time by itself
+                connection.setFixedLengthStreamingMode(body.size) // also disables automatic retries of HttpURLConnection
                 connection.outputStream.use { it.write(body) }
             }
             val status = connection.responseCode
             val stream = if (status < 400) connection.inputStream else connection.errorStream
             val headers = connection.headerFields.entries.mapNotNull { (name, values) -> name?.let { it.lowercase() to values.last() } }
-            return Response(status, headers.toMap(), stream?.use(::bounded) ?: ByteArray(0))
+            return Response(status, headers.toMap(), stream?.use(::readBounded) ?: ByteArray(0))
         } finally {
             connection.disconnect()
         }
     }
 
-    private fun bounded(stream: InputStream): ByteArray {
-        val read = ByteArrayOutputStream()
+    /** Read a response body. Throw ApiProblem if it is too long. */
+    private fun readBounded(stream: InputStream): ByteArray {
+        val body = ByteArrayOutputStream()
         val chunk = ByteArray(1 shl 14)
         while (true) {
             val n = stream.read(chunk)
-            if (n < 0) return read.toByteArray()
-            read.write(chunk, 0, n)
-            if (read.size() > MAX_ANSWER_BYTES) throw ApiProblem(0, "unexpected_answer", "the answer is over $MAX_ANSWER_BYTES bytes long")
+            if (n < 0) return body.toByteArray()
+            body.write(chunk, 0, n)
+            if (body.size() > MAX_RESPONSE_BYTES) throw unexpectedResponse(0, "the response is longer than $MAX_RESPONSE_BYTES bytes")
         }
     }
 }
 
-/** What passes while a request waits to be tried again; tests have one of their own. */
-public interface Patience {
-    /** Seconds, of which the differences count. */
+/** The clock for pauses between retries. Tests replace it. */
+public interface Clock {
+    /** Return a time in seconds. Only differences are meaningful. */
     public fun seconds(): Double
 
+    /** Pause the calling thread. */
     public fun sleep(seconds: Double)
 
-    /** A number in [0.5, 1.5) that spreads attempts out; it decides nothing private. */
-    public fun spread(): Double
+    /** Return a random factor in [0.5, 1.5) for the pause, so that devices do not retry at the same time. */
+    public fun jitter(): Double
 }
 
-internal object SystemPatience : Patience {
+internal object SystemClock : Clock {
     override fun seconds(): Double = System.nanoTime() / 1e9
 
     override fun sleep(seconds: Double) = Thread.sleep((1000 * seconds).toLong())
 
-    override fun spread(): Double = 0.5 + SystemEntropy().word().shiftRight(11).toDouble() / (1L shl 53)
+    override fun jitter(): Double = 0.5 + SystemEntropy().word().shiftRight(11).toDouble() / (1L shl 53)
 }
 
-/** One service, one key. */
+/** Connection to one service with one key. */
 internal class Http(
     url: String,
     private val key: String,
     private val retrySeconds: Double,
     private val transport: Transport,
-    private val patience: Patience,
+    private val clock: Clock,
 ) {
     private val root = url.trimEnd('/') + "/v1/"
 
-    /** Send a request, again where it may help; throws ApiProblem or Unreachable. */
+    /**
+     * Send a request and retry it after temporary failures.
+     *
+     * @throws ApiProblem The service returned an error at the last attempt, or an error that a retry cannot fix.
+     * @throws Unreachable The service did not respond at the last attempt.
+     */
     fun request(method: String, path: String, body: Any? = null, headers: Map<String, String> = emptyMap()): Response {
-        val bytes = body?.let { canonical(it).toByteArray() }
-        val sent = buildMap {
+        val bytes = body?.let { toCanonicalJson(it).toByteArray() }
+        val allHeaders = buildMap {
             put("Authorization", "Bearer $key")
             put("Accept", "application/json")
             if (bytes != null) put("Content-Type", "application/json")
             putAll(headers)
         }
-        val request = Request(method, root + path, sent, bytes)
-        val deadline = patience.seconds() + retrySeconds
-        var wait = WAIT_FIRST_SECONDS
+        val request = Request(method, root + path, allHeaders, bytes)
+        val deadline = clock.seconds() + retrySeconds
+        var backoff = MIN_PAUSE_SECONDS
         while (true) {
-            var wanted: Double? = null
+            var retryAfter: Double? = null
             val failure: SfumatoException = try {
                 val response = transport.send(request)
                 if (response.status in 200..299 || response.status == 304) return response
-                wanted = retryAfterSeconds(response)
-                problem(response).also { if (response.status !in TRY_AGAIN) throw it }
+                retryAfter = readRetryAfter(response)
+                readProblem(response).also { if (response.status !in RETRY_STATUSES) throw it }
             } catch (error: IOException) {
-                Unreachable("no answer from $root (${error.javaClass.simpleName})")
+                Unreachable("no response from $root (${error.javaClass.simpleName})")
             }
-            val pause = wanted ?: (wait * patience.spread())
-            if (patience.seconds() + pause > deadline) throw failure
-            patience.sleep(pause)
-            wait = minOf(2 * wait, WAIT_MOST_SECONDS)
+            val pause = retryAfter ?: (backoff * clock.jitter())
+            if (clock.seconds() + pause > deadline) throw failure
+            clock.sleep(pause)
+            backoff = minOf(2 * backoff, MAX_PAUSE_SECONDS)
         }
     }
 }
 
-/** The JSON object of an answer; throws ApiProblem where it is none. */
-internal fun objectOf(response: Response): Map<*, *> =
-    parsed(response) as? Map<*, *> ?: throw ApiProblem(response.status, "unexpected_answer", "the answer is not a JSON object")
+/** Return the body of a response as a JSON object. Throw ApiProblem if it is not one. */
+internal fun readJsonObject(response: Response): Map<*, *> =
+    parseBody(response) as? Map<*, *> ?: throw unexpectedResponse(response.status, "the response is not a JSON object")
 
-private fun parsed(response: Response): Any? = try {
+private fun parseBody(response: Response): Any? = try {
     readJson(String(response.body, Charsets.UTF_8))
 } catch (_: NotJson) {
     null
 }
 
-private fun problem(response: Response): ApiProblem {
-    val document = parsed(response) as? Map<*, *>
-    val code = document?.get("code") as? String ?: return ApiProblem(response.status, "unexpected_answer", "an error without a problem document")
+/** Return the problem of an error response. Its code is `unexpected_response` unless the service wrote it. */
+private fun readProblem(response: Response): ApiProblem {
+    val mediaType = response.headers["content-type"].orEmpty().substringBefore(';').trim().lowercase()
+    val document = parseBody(response).takeIf { mediaType == PROBLEM_MEDIA_TYPE } as? Map<*, *>
+    val code = document?.get("code") as? String
+    val status = (document?.get("status") as? JsonNumber)?.text
+    if (code == null || document["type"] != PROBLEM_TYPE + code || status != response.status.toString()) {
+        return unexpectedResponse(response.status, FOREIGN)
+    }
     return ApiProblem(response.status, code, (document["detail"] ?: document["title"]).toString())
 }
 
-/** What the `Retry-After` header says in seconds; a date is not read, since clocks differ. */
-internal fun retryAfterSeconds(response: Response): Double? = response.headers["retry-after"]?.takeIf(SECONDS::matches)?.toDouble()
+/** Return the problem for a response that does not follow the OpenAPI document. Another program may have answered. */
+internal fun unexpectedResponse(status: Int, title: String): ApiProblem =
+    ApiProblem(status, "unexpected_response", "$title: check the URL, and the network and the proxies on the way to the service")
+
+/** Return the `Retry-After` header in seconds. A date is ignored, because the clocks of device and service can differ. */
+internal fun readRetryAfter(response: Response): Double? = response.headers["retry-after"]?.takeIf(SECONDS::matches)?.toDouble()

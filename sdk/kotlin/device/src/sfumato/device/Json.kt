@@ -1,74 +1,76 @@
 /**
- * JSON, as little of it as a device needs: read into maps, lists, strings, `JsonNumber`, booleans and null; written with sorted keys.
+ * A JSON reader and writer, so that the device needs no library.
  *
- * Written here so that the device side needs no library. What is not JSON is refused, and so is a name given twice.
+ * The reader returns maps, lists, strings, `JsonNumber`, booleans and null. It rejects invalid JSON and duplicate names.
+ * The writer sorts names.
  */
 package sfumato.device
 
-/** A number as it was written. */
+/** A number as text, which preserves all its digits. */
 internal data class JsonNumber(val text: String)
 
-internal class NotJson : Exception("this is not JSON")
+/** Text that is not valid JSON. */
+internal class NotJson : Exception("the text is not valid JSON")
 
 private const val MAX_DEPTH = 64
 private val NUMBER = Regex("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?")
-private val ESCAPED = mapOf('"' to '"', '\\' to '\\', '/' to '/', 'b' to '\b', 'f' to '\u000c', 'n' to '\n', 'r' to '\r', 't' to '\t')
+private val ESCAPES = mapOf('"' to '"', '\\' to '\\', '/' to '/', 'b' to '\b', 'f' to '\u000c', 'n' to '\n', 'r' to '\r', 't' to '\t')
 private const val DELIMITERS = ",]} \t\r\n"
 
-/** Read a document; throws NotJson. */
-internal fun readJson(text: String): Any? = JsonReader(text).document()
+/** Parse a JSON document. Throw NotJson if it is invalid. */
+internal fun readJson(text: String): Any? = JsonReader(text).readDocument()
 
 private class JsonReader(private val text: String) {
     private var at = 0
 
-    fun document(): Any? {
-        val value = value(0)
-        blank()
+    fun readDocument(): Any? {
+        val value = readValue(0)
+        skipBlanks()
         if (at != text.length) throw NotJson()
         return value
     }
 
-    private fun value(depth: Int): Any? {
+    private fun readValue(depth: Int): Any? {
         if (depth > MAX_DEPTH) throw NotJson()
-        blank()
+        skipBlanks()
         return when (peek()) {
-            '{' -> fields(depth)
-            '[' -> list(depth)
-            '"' -> string()
-            else -> literal()
+            '{' -> readObject(depth)
+            '[' -> readList(depth)
+            '"' -> readString()
+            else -> readLiteral()
         }
     }
 
-    private fun fields(depth: Int): Map<String, Any?> {
-        val read = LinkedHashMap<String, Any?>()
-        sequence('}') {
-            val name = string()
-            blank()
+    private fun readObject(depth: Int): Map<String, Any?> {
+        val fields = LinkedHashMap<String, Any?>()
+        readSequence('}') {
+            val name = readString()
+            skipBlanks()
             take(':')
-            if (name in read) throw NotJson()
-            read[name] = value(depth + 1)
+            if (name in fields) throw NotJson()
+            fields[name] = readValue(depth + 1)
         }
-        return read
+        return fields
     }
 
-    private fun list(depth: Int): List<Any?> {
-        val read = ArrayList<Any?>()
-        sequence(']') { read.add(value(depth + 1)) }
-        return read
+    private fun readList(depth: Int): List<Any?> {
+        val items = ArrayList<Any?>()
+        readSequence(']') { items.add(readValue(depth + 1)) }
+        return items
     }
 
-    /** What stands between brackets, separated by commas. */
-    private fun sequence(end: Char, item: () -> Unit) {
+    /** Read comma-separated items up to the closing bracket. */
+    private fun readSequence(end: Char, readItem: () -> Unit) {
         at += 1
-        blank()
+        skipBlanks()
         if (peek() == end) {
             at += 1
             return
         }
         while (true) {
-            blank()
-            item()
-            blank()
+            skipBlanks()
+            readItem()
+            skipBlanks()
             if (peek() == end) {
                 at += 1
                 return
@@ -77,35 +79,35 @@ private class JsonReader(private val text: String) {
         }
     }
 
-    private fun string(): String {
+    private fun readString(): String {
         take('"')
-        val read = StringBuilder()
+        val content = StringBuilder()
         while (true) {
             val next = peek()
             at += 1
             when {
-                next == '"' -> return read.toString()
+                next == '"' -> return content.toString()
                 next < ' ' -> throw NotJson()
-                next == '\\' -> read.append(escaped())
-                else -> read.append(next)
+                next == '\\' -> content.append(readEscape())
+                else -> content.append(next)
             }
         }
     }
 
-    private fun escaped(): Char {
+    private fun readEscape(): Char {
         val kind = peek()
         at += 1
-        if (kind != 'u') return ESCAPED[kind] ?: throw NotJson()
+        if (kind != 'u') return ESCAPES[kind] ?: throw NotJson()
         val digits = text.substring(at, minOf(at + 4, text.length))
         if (digits.length < 4 || !digits.all { it in '0'..'9' || it in 'a'..'f' || it in 'A'..'F' }) throw NotJson()
         at += 4
         return digits.toInt(16).toChar()
     }
 
-    private fun literal(): Any? {
-        val begin = at
+    private fun readLiteral(): Any? {
+        val start = at
         while (at < text.length && text[at] !in DELIMITERS) at += 1
-        return when (val word = text.substring(begin, at)) {
+        return when (val word = text.substring(start, at)) {
             "true" -> true
             "false" -> false
             "null" -> null
@@ -113,30 +115,30 @@ private class JsonReader(private val text: String) {
         }
     }
 
-    private fun blank() {
+    private fun skipBlanks() {
         while (at < text.length && text[at] in " \t\r\n") at += 1
     }
 
     private fun peek(): Char = if (at < text.length) text[at] else throw NotJson()
 
-    private fun take(wanted: Char) {
-        if (peek() != wanted) throw NotJson()
+    private fun take(expected: Char) {
+        if (peek() != expected) throw NotJson()
         at += 1
     }
 }
 
-/** JSON with sorted keys and without blanks: the same value gives the same text. */
-internal fun canonical(value: Any?): String = when (value) {
+/** Serialise a value as JSON with sorted keys and no blanks, so that equal values give the same text. */
+internal fun toCanonicalJson(value: Any?): String = when (value) {
     null, is Boolean, is Int, is Long -> value.toString()
     is JsonNumber -> value.text
-    is String -> quoted(value)
-    is List<*> -> value.joinToString(",", "[", "]") { canonical(it) }
+    is String -> quote(value)
+    is List<*> -> value.joinToString(",", "[", "]") { toCanonicalJson(it) }
     is Map<*, *> -> value.entries.sortedBy { it.key as String }
-        .joinToString(",", "{", "}") { quoted(it.key as String) + ":" + canonical(it.value) }
+        .joinToString(",", "{", "}") { quote(it.key as String) + ":" + toCanonicalJson(it.value) }
     else -> throw IllegalArgumentException("not a JSON value")
 }
 
-private fun quoted(text: String): String = text.asIterable().joinToString("", "\"", "\"") { each ->
+private fun quote(text: String): String = text.asIterable().joinToString("", "\"", "\"") { each ->
     when {
         each == '"' || each == '\\' -> "\\$each"
         each < ' ' || each.isSurrogate() -> "\\u%04x".format(each.code)

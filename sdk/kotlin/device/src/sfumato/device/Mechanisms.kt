@@ -1,187 +1,198 @@
 /**
- * Mechanisms: how a symbol is perturbed, as published, and what a report costs.
+ * Mechanisms: the randomised functions that perturb a symbol, and the cost of a report.
  *
- * Each draws the same words in the same order as every other Sfumato device, so that published
- * vectors hold them all to the same bytes. Comments name the words drawn.
+ * All Sfumato SDKs draw the same random words in the same order, so the published vectors fix every byte of a report. The
+ * comments list the words in the order of drawing.
  */
 package sfumato.device
 
 import java.math.BigInteger
 
-private const val MAX_BIT_SYMBOLS = 4096L // subset selection, unary encoding and the window
+private const val MAX_BIT_SYMBOLS = 4096L // limit for subset selection, unary encoding and the window
 private const val MAX_HASH_RANGE = 1L shl 16
 private const val HASH_SPAN = 1L shl 31
 private const val HASH_PRIME = HASH_SPAN - 1
 private val HALF_SPAN = WORD_SPAN.shiftRight(1)
 
-/** How a symbol is perturbed. */
+/** A randomised function that perturbs a symbol. */
 internal class Mechanism(
-    /** How many symbols there are; of discrete_laplace, whose symbols are vectors, null. */
+    /** Number of symbols, or null for discrete_laplace, where symbols are vectors. */
     val nSymbols: Long?,
-    /** Width of a report's value. */
+    /** Length of the value of a report in bytes. */
     val valueBytes: Int,
-    /** What one report costs: the realised epsilon of the published integers in nano-epsilon, rounded up. */
+    /** Cost of one report: the realised epsilon of the published thresholds in nano-epsilon, rounded up. */
     val epsilonNano: () -> BigInteger,
-    /** Of discrete_laplace: the lattice it goes with, as features and steps. */
+    /** Number of features and steps of the matching lattice, or null for other mechanisms than discrete_laplace. */
     val lattice: Pair<Int, Long>? = null,
-    /** One device's report value. */
+    /** Returns the perturbed value of a report. */
     val perturb: (symbol: LongArray, entropy: Entropy) -> ByteArray,
 )
 
+/** Readers of the mechanisms, by their `type` in JSON. */
 internal val MECHANISMS: Map<String, (Map<*, *>) -> Mechanism> = mapOf(
-    "grr" to ::grr,
-    "ss" to ::ss,
-    "oue" to ::oue,
-    "olh" to ::olh,
-    "hr" to ::hr,
-    "window" to ::window,
-    "discrete_laplace" to ::discreteLaplace,
+    "grr" to ::readGrr,
+    "ss" to ::readSs,
+    "oue" to ::readOue,
+    "olh" to ::readOlh,
+    "hr" to ::readHr,
+    "window" to ::readWindow,
+    "discrete_laplace" to ::readDiscreteLaplace,
 )
 
-/** The cost of a channel from one probability ratio, whichever way up it is. */
-private fun costOf(one: BigInteger, other: BigInteger): BigInteger {
-    check(one.signum() > 0 && other.signum() > 0) { "this mechanism gives the symbol away: it has no finite epsilon" }
+/** Return the cost of a mechanism from the two sides of its largest probability ratio, in any order. */
+private fun computeCost(one: BigInteger, other: BigInteger): BigInteger {
+    check(one.signum() > 0 && other.signum() > 0) { "the mechanism does not hide the symbol: its epsilon is infinite" }
     return if (one > other) realisedEpsilon(one, other) else realisedEpsilon(other, one)
 }
 
-private fun threshold(wire: Map<*, *>, name: String, most: BigInteger = WORD_SPAN - BigInteger.ONE): BigInteger =
+/** Read a probability threshold. */
+private fun readThreshold(wire: Map<*, *>, name: String, most: BigInteger = WORD_SPAN - BigInteger.ONE): BigInteger =
     decimalWord(wire[name], name, BigInteger.ONE, most)
 
-private fun symbols(wire: Map<*, *>, most: Long): Long = integer(wire["n_symbols"], "n_symbols", 2, most)
+/** Read the number of symbols. */
+private fun readSymbolCount(wire: Map<*, *>, most: Long): Long = integer(wire["n_symbols"], "n_symbols", 2, most)
 
 private operator fun BigInteger.times(other: Long): BigInteger = this * BigInteger.valueOf(other)
 
-/** Randomised response's sent symbol. Words drawn: the decision, then the other symbol if needed. */
+/** Apply randomised response to a symbol. Words: the decision, then the other symbol if needed. */
 private fun respond(symbol: Long, nSymbols: Long, keep: BigInteger, entropy: Entropy): Long {
     if (entropy.word() < keep) return symbol
-    val other = entropy.below(nSymbols - 1)
+    val other = entropy.drawBelow(nSymbols - 1)
     return if (other >= symbol) other + 1 else other
 }
 
-/** k-ary randomised response: keeps the symbol where a word < keep_threshold. */
-private fun grr(wire: Map<*, *>): Mechanism {
-    onlyKeys(wire, "grr", listOf("type", "n_symbols", "keep_threshold"))
-    val k = symbols(wire, MAX_SYMBOLS)
-    val keep = threshold(wire, "keep_threshold", WORD_SPAN)
-    val width = bytesOf(k - 1)
-    return Mechanism(k, width, { costOf(keep * (k - 1), WORD_SPAN - keep) }) { (own), entropy ->
-        littleEndian(respond(own, k, keep, entropy), width)
+/** Read k-ary randomised response, which keeps the symbol if a word is below keep_threshold. */
+private fun readGrr(wire: Map<*, *>): Mechanism {
+    checkKeys(wire, "grr", listOf("type", "n_symbols", "keep_threshold"))
+    val k = readSymbolCount(wire, MAX_SYMBOLS)
+    val keep = readThreshold(wire, "keep_threshold", WORD_SPAN)
+    val width = byteWidth(k - 1)
+    return Mechanism(k, width, { computeCost(keep * (k - 1), WORD_SPAN - keep) }) { (own), entropy ->
+        encodeLittleEndian(respond(own, k, keep, entropy), width)
     }
 }
 
 private fun ByteArray.setBit(index: Long) {
-    val place = (index shr 3).toInt()
-    this[place] = (this[place].toInt() or (1 shl (index and 7).toInt())).toByte()
+    val byte = (index shr 3).toInt()
+    this[byte] = (this[byte].toInt() or (1 shl (index and 7).toInt())).toByte()
 }
 
 private fun ByteArray.hasBit(index: Long): Boolean = this[(index shr 3).toInt()].toInt() shr (index and 7).toInt() and 1 == 1
 
 /**
- * Subset selection: a subset of d symbols that holds the own one where a word < hold_threshold.
- * Words drawn: the decision, then one for each other symbol, by Floyd's sampling.
+ * Read subset selection. The value is a subset of d symbols, which contains the true symbol if a word is below
+ * hold_threshold. Words: the decision, then one for each other symbol of the subset (Floyd's sampling).
  */
-private fun ss(wire: Map<*, *>): Mechanism {
-    onlyKeys(wire, "ss", listOf("type", "n_symbols", "subset_size", "hold_threshold"))
-    val k = symbols(wire, MAX_BIT_SYMBOLS)
+private fun readSs(wire: Map<*, *>): Mechanism {
+    checkKeys(wire, "ss", listOf("type", "n_symbols", "subset_size", "hold_threshold"))
+    val k = readSymbolCount(wire, MAX_BIT_SYMBOLS)
     val d = integer(wire["subset_size"], "subset_size", 1, k - 1)
-    val hold = threshold(wire, "hold_threshold")
+    val hold = readThreshold(wire, "hold_threshold")
     val width = ((k + 7) / 8).toInt()
-    return Mechanism(k, width, { costOf(hold * (k - d), (WORD_SPAN - hold) * d) }) { (own), entropy ->
-        fun skipping(other: Long) = if (other >= own) other + 1 else other
-        val named = ByteArray(width)
-        val isHeld = entropy.word() < hold
-        if (isHeld) named.setBit(own)
-        for (last in k - 1 - (if (isHeld) d - 1 else d) until k - 1) {
-            val place = skipping(entropy.below(last + 1))
-            named.setBit(if (named.hasBit(place)) skipping(last) else place)
+    return Mechanism(k, width, { computeCost(hold * (k - d), (WORD_SPAN - hold) * d) }) { (own), entropy ->
+        fun skipOwn(other: Long) = if (other >= own) other + 1 else other
+        val subset = ByteArray(width)
+        val hasOwn = entropy.word() < hold
+        if (hasOwn) subset.setBit(own)
+        for (last in k - 1 - (if (hasOwn) d - 1 else d) until k - 1) {
+            val index = skipOwn(entropy.drawBelow(last + 1))
+            subset.setBit(if (subset.hasBit(index)) skipOwn(last) else index)
         }
-        named
+        subset
     }
 }
 
-/** Unary encoding: the own bit by a fair coin, another where a word < other_threshold. Words drawn: one a symbol. */
-private fun oue(wire: Map<*, *>): Mechanism {
-    onlyKeys(wire, "oue", listOf("type", "n_symbols", "other_threshold"))
-    val k = symbols(wire, MAX_BIT_SYMBOLS)
-    val other = threshold(wire, "other_threshold")
+/**
+ * Read unary encoding. The bit of the true symbol is a fair coin. Each other bit is 1 if a word is below other_threshold.
+ * Words: one per symbol.
+ */
+private fun readOue(wire: Map<*, *>): Mechanism {
+    checkKeys(wire, "oue", listOf("type", "n_symbols", "other_threshold"))
+    val k = readSymbolCount(wire, MAX_BIT_SYMBOLS)
+    val other = readThreshold(wire, "other_threshold")
     val width = ((k + 7) / 8).toInt()
-    return Mechanism(k, width, { costOf(WORD_SPAN - other, other) }) { (own), entropy ->
-        val named = ByteArray(width)
+    return Mechanism(k, width, { computeCost(WORD_SPAN - other, other) }) { (own), entropy ->
+        val bits = ByteArray(width)
         for (index in 0 until k) {
-            if (entropy.word() < (if (index == own) HALF_SPAN else other)) named.setBit(index)
+            if (entropy.word() < (if (index == own) HALF_SPAN else other)) bits.setBit(index)
         }
-        named
+        bits
     }
 }
 
-/** Local hashing. Words drawn: the public seed a, b, c, then randomised response of the hashed symbol. */
-private fun olh(wire: Map<*, *>): Mechanism {
-    onlyKeys(wire, "olh", listOf("type", "n_symbols", "hash_range", "keep_threshold"))
-    val k = symbols(wire, MAX_SYMBOLS)
+/** Read local hashing. Words: the public seed a, b, c, then randomised response on the hashed symbol. */
+private fun readOlh(wire: Map<*, *>): Mechanism {
+    checkKeys(wire, "olh", listOf("type", "n_symbols", "hash_range", "keep_threshold"))
+    val k = readSymbolCount(wire, MAX_SYMBOLS)
     val g = integer(wire["hash_range"], "hash_range", 2, MAX_HASH_RANGE)
-    val keep = threshold(wire, "keep_threshold")
-    val width = bytesOf(g - 1)
-    return Mechanism(k, 12 + width, { costOf(keep * (g - 1), WORD_SPAN - keep) }) { (x), entropy ->
-        val seed = List(3) { entropy.below(HASH_PRIME) }
+    val keep = readThreshold(wire, "keep_threshold")
+    val width = byteWidth(g - 1)
+    return Mechanism(k, 12 + width, { computeCost(keep * (g - 1), WORD_SPAN - keep) }) { (x), entropy ->
+        val seed = List(3) { entropy.drawBelow(HASH_PRIME) }
         val (a, b, c) = seed
         val hashed = ((a * x + b) % HASH_PRIME * x + c) % HASH_PRIME * g / HASH_SPAN
-        val sent = respond(hashed, g, keep, entropy)
-        joined(seed.map { littleEndian(it, 4) } + listOf(littleEndian(sent, width)))
+        val response = respond(hashed, g, keep, entropy)
+        concatenate(seed.map { encodeLittleEndian(it, 4) } + listOf(encodeLittleEndian(response, width)))
     }
 }
 
-/** Hadamard response: the sign of a public Walsh coefficient. Words drawn: the coefficient, then the decision. */
-private fun hr(wire: Map<*, *>): Mechanism {
-    onlyKeys(wire, "hr", listOf("type", "n_symbols", "keep_threshold"))
-    val k = symbols(wire, MAX_SYMBOLS)
-    val keep = threshold(wire, "keep_threshold")
-    var nCoefficients = 2L // the least power of two above k
+/** Read Hadamard response: the sign of a public Walsh coefficient. Words: the coefficient, then the decision. */
+private fun readHr(wire: Map<*, *>): Mechanism {
+    checkKeys(wire, "hr", listOf("type", "n_symbols", "keep_threshold"))
+    val k = readSymbolCount(wire, MAX_SYMBOLS)
+    val keep = readThreshold(wire, "keep_threshold")
+    var nCoefficients = 2L // smallest power of two above k
     while (nCoefficients <= k) nCoefficients *= 2
-    val width = bytesOf(2 * nCoefficients - 1)
-    return Mechanism(k, width, { costOf(keep, WORD_SPAN - keep) }) { (own), entropy ->
-        val index = entropy.below(nCoefficients)
-        val lies = entropy.word() >= keep
-        val isNegative = ((index and (own + 1)).countOneBits() % 2 == 1) != lies
-        littleEndian(2 * index + if (isNegative) 1 else 0, width)
+    val width = byteWidth(2 * nCoefficients - 1)
+    return Mechanism(k, width, { computeCost(keep, WORD_SPAN - keep) }) { (own), entropy ->
+        val index = entropy.drawBelow(nCoefficients)
+        val isFlipped = entropy.word() >= keep
+        val isNegative = ((index and (own + 1)).countOneBits() % 2 == 1) != isFlipped
+        encodeLittleEndian(2 * index + if (isNegative) 1 else 0, width)
     }
 }
 
-/** The cyclic window. Words drawn: the decision, then the place inside the window or outside. */
-private fun window(wire: Map<*, *>): Mechanism {
-    onlyKeys(wire, "window", listOf("type", "n_symbols", "window_size", "inside_threshold"))
-    val k = symbols(wire, MAX_BIT_SYMBOLS)
+/** Read the cyclic window. Words: the decision, then the position inside or outside the window. */
+private fun readWindow(wire: Map<*, *>): Mechanism {
+    checkKeys(wire, "window", listOf("type", "n_symbols", "window_size", "inside_threshold"))
+    val k = readSymbolCount(wire, MAX_BIT_SYMBOLS)
     val w = integer(wire["window_size"], "window_size", 1, k - 1)
-    val inside = threshold(wire, "inside_threshold")
-    val width = bytesOf(k - 1)
-    return Mechanism(k, width, { costOf(inside * (k - w), (WORD_SPAN - inside) * w) }) { (own), entropy ->
-        val offset = if (entropy.word() < inside) entropy.below(w) else w + entropy.below(k - w)
-        littleEndian((own + offset - w / 2).mod(k), width)
+    val inside = readThreshold(wire, "inside_threshold")
+    val width = byteWidth(k - 1)
+    return Mechanism(k, width, { computeCost(inside * (k - w), (WORD_SPAN - inside) * w) }) { (own), entropy ->
+        val offset = if (entropy.word() < inside) entropy.drawBelow(w) else w + entropy.drawBelow(k - w)
+        encodeLittleEndian((own + offset - w / 2).mod(k), width)
     }
 }
 
-/** Exact discrete Laplace noise on a lattice's vectors. Words drawn: each feature's noise, the first's first. */
-private fun discreteLaplace(wire: Map<*, *>): Mechanism {
-    onlyKeys(wire, "discrete_laplace", listOf("type", "n_features", "steps", "scale_numerator", "scale_denominator", "margin"))
+/** Read exact discrete Laplace noise for the vectors of a lattice. Words: the noise of each feature in order. */
+private fun readDiscreteLaplace(wire: Map<*, *>): Mechanism {
+    checkKeys(wire, "discrete_laplace", listOf("type", "n_features", "steps", "scale_numerator", "scale_denominator", "margin"))
     val nFeatures = integer(wire["n_features"], "n_features", 1, MAX_FEATURES.toLong()).toInt()
     val steps = integer(wire["steps"], "steps", 1, MAX_STEPS)
     val t = integer(wire["scale_numerator"], "scale_numerator", 0, 1L shl 32)
     val s = integer(wire["scale_denominator"], "scale_denominator", 1, 1L shl 32)
-    check(t <= (1L shl 26) * s) { "the scale is at most 67108864 lattice units" }
+    check(t <= (1L shl 26) * s) { "the scale may be at most 67108864 lattice units" }
     val margin = integer(wire["margin"], "margin", 0, 1L shl 30)
     val largest = steps + 2 * margin
-    val width = bytesOf(largest)
+    val width = byteWidth(largest)
     val cost = {
-        check(t > 0) { "this mechanism gives the symbol away: it has no finite epsilon" }
+        check(t > 0) { "the mechanism does not hide the symbol: its epsilon is infinite" }
         val units = BigInteger.valueOf(nFeatures.toLong()) * steps * s * NANO
         (units + BigInteger.valueOf(t - 1)) / BigInteger.valueOf(t)
     }
     return Mechanism(null, nFeatures * width, cost, Pair(nFeatures, steps)) { vector, entropy ->
-        joined(vector.map { littleEndian((it + margin + noise(t, s, steps + margin, entropy)).coerceIn(0, largest), width) })
+        concatenate(vector.map { encodeLittleEndian((it + margin + drawNoise(t, s, steps + margin, entropy)).coerceIn(0, largest), width) })
     }
 }
 
-/** One draw, P(z) ~ exp(-|z| s/t), exact up to `reach`, past which the clamp hides it (Canonne et al., algorithm 2). */
-private fun noise(t: Long, s: Long, reach: Long, entropy: Entropy): Long {
+/**
+ * Draw discrete Laplace noise z with probability proportional to exp(-|z| s/t).
+ *
+ * The draw is exact for |z| up to `reach`. Larger values are clamped by the caller, so their exact size does not matter.
+ * Source: Canonne, Kamath and Steinke 2020, algorithm 2.
+ */
+private fun drawNoise(t: Long, s: Long, reach: Long, entropy: Entropy): Long {
     if (t == 0L) return 0
     val mostTurns = (reach * s + t - 1) / t // below 2^31 times 2^32
     while (true) {
@@ -195,4 +206,4 @@ private fun noise(t: Long, s: Long, reach: Long, entropy: Entropy): Long {
     }
 }
 
-private fun joined(parts: List<ByteArray>): ByteArray = parts.fold(ByteArray(0)) { whole, part -> whole + part }
+private fun concatenate(parts: List<ByteArray>): ByteArray = parts.fold(ByteArray(0)) { whole, part -> whole + part }

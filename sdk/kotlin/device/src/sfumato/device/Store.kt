@@ -1,9 +1,9 @@
 /**
- * What a device must never forget: its draws, and what it answered to which round.
+ * Durable memory of a device: its participation draws and the rounds that it answered.
  *
- * A device that forgets would perturb the same record anew for the same round (averaging takes the
- * noise away) and would not know what it has spent. So every change is stored before anything is
- * sent, and a memory that cannot be read is refused, not begun anew.
+ * Without this memory a device would perturb the same record again for the same round, and averaging the reports would
+ * remove the noise. It would also not know its spent epsilon. Therefore every change is stored before a report is sent.
+ * A memory that cannot be read is an error and is not replaced by an empty one.
  */
 package sfumato.device
 
@@ -11,34 +11,47 @@ import java.math.BigInteger
 
 internal const val STORE_VERSION = 1
 
-/** Whether the service has the report: not known yet; yes; no, the round had closed; no, it did not take it. */
-public enum class MemoState { PENDING, ACKNOWLEDGED, CLOSED, REFUSED }
+/** The state of a report. */
+public enum class MemoState {
+    /** The service has not acknowledged the report yet. */
+    PENDING,
 
-/** One round this device answered; kept for ever, because what it cost stays spent. */
+    /** The service stored the report. */
+    ACKNOWLEDGED,
+
+    /** The round closed before the report arrived. */
+    CLOSED,
+
+    /** The service rejected the report. */
+    REFUSED,
+}
+
+/** A round that this device answered. Memos are never deleted, because their cost stays spent. */
 public data class Memo(
     val roundId: String,
     val collectionId: String,
-    /** What the answer cost: the realised epsilon in nano-epsilon, rounded up. */
+    /** Cost of the report: the realised epsilon in nano-epsilon, rounded up. */
     val epsilonNano: BigInteger,
-    /** SHA-256 of the round's spec as it was answered, in hex. */
+    /** SHA-256 of the round spec at the time of the report, in hex. */
     val specHash: String,
     val state: MemoState,
-    /** 32 hex digits. */
+    /** Random id of the report, 32 hex digits. */
     val reportId: String,
-    /** Slot and perturbed value (base64) are dropped once the state is final. */
+    /** Slot of the report, or null once the state is final. */
     val slot: Long?,
+    /** Perturbed value in base64, or null once the state is final. */
     val value: String?,
 )
 
-/** What a device remembers of one dataset. The draws are secret: whoever knows them knows which rounds the device was asked in. */
+/** The memory of a device for one dataset. Its draws are secret, because they reveal in which rounds the device takes part. */
 public class Memory {
-    /** The secret draw of each collection. */
+    /** Secret participation draw by collection id. */
     public val draws: MutableMap<String, BigInteger> = LinkedHashMap()
 
-    /** By round, in the order of answering. */
+    /** Answered rounds by round id, in the order of answering. */
     public val memos: MutableMap<String, Memo> = LinkedHashMap()
 
-    /** What this device has answered for so far, in nano-epsilon. */
+    /** The spent epsilon, in nano-epsilon. */
     public val spentNano: BigInteger get() = memos.values.fold(BigInteger.ZERO) { sum, memo -> sum + memo.epsilonNano }
 
     internal fun copy(): Memory = Memory().also {
@@ -47,20 +60,23 @@ public class Memory {
     }
 }
 
-/** Where a device keeps its memories; one store may serve several datasets. */
+/** Storage for the memory of a device. One store can serve several datasets. */
 public interface Store {
-    /** A copy of the memory; an empty one for a dataset not seen before. Throws StoreUnusable. */
+    /** Return a copy of the memory. For an unknown dataset, return an empty memory. Throw StoreUnusable if it cannot be read. */
     public fun read(datasetId: String): Memory
 
     /**
-     * Hand the memory to `change`, alone, and make what it did to it last.
+     * Apply `change` to the memory and store the changed memory durably.
      *
-     * Returns when the change is durable; if `change` throws, nothing changes. Throws StoreUnusable.
+     * Allow no other change at the same time. If `change` throws, leave the stored memory unchanged. Return after the change
+     * is durable.
+     *
+     * @throws StoreUnusable The memory cannot be read, written or locked.
      */
     public fun <T> change(datasetId: String, change: (Memory) -> T): T
 }
 
-/** Forgets when the process ends: for tests, and for devices that answer once and go. */
+/** A store that loses its memory when the process ends. Use it for tests and simulations only. */
 public class MemoryStore : Store {
     private val memories = HashMap<String, Memory>()
 
@@ -72,39 +88,40 @@ public class MemoryStore : Store {
     }
 }
 
-// ---- as it is stored: {"version", "datasets", "sha256" of the datasets' canonical JSON} ----
+// ---- stored form: {"version", "datasets", "sha256" of the canonical JSON of "datasets"} ----
 
-internal fun packed(memories: Map<String, Memory>): String {
+/** Serialise memories, by dataset id, with a checksum. */
+internal fun encodeMemories(memories: Map<String, Memory>): String {
     val datasets = memories.mapValues { (_, memory) ->
         mapOf(
             "draws" to memory.draws.mapValues { it.value.toString() },
-            "rounds" to memory.memos.values.map(::toWire),
+            "rounds" to memory.memos.values.map(::encodeMemo),
         )
     }
-    return canonical(mapOf("version" to STORE_VERSION, "datasets" to datasets, "sha256" to sha256(canonical(datasets))))
+    return toCanonicalJson(mapOf("version" to STORE_VERSION, "datasets" to datasets, "sha256" to sha256(toCanonicalJson(datasets))))
 }
 
-/** Throws NotJson, InvalidSpec or another RuntimeException for anything that `packed` did not write. */
-internal fun unpacked(text: String): MutableMap<String, Memory> {
+/** Parse the text of `encodeMemories`. Throw NotJson, InvalidSpec or another RuntimeException if it is damaged. */
+internal fun decodeMemories(text: String): MutableMap<String, Memory> {
     val document = asObject(readJson(text), "a memory")
     val datasets = asObject(document["datasets"], "datasets")
-    check(document["version"] == JsonNumber(STORE_VERSION.toString())) { "another version" }
-    check(document["sha256"] == sha256(canonical(datasets))) { "not as it was written" }
+    check(document["version"] == JsonNumber(STORE_VERSION.toString())) { "unsupported version" }
+    check(document["sha256"] == sha256(toCanonicalJson(datasets))) { "wrong checksum" }
     val memories = LinkedHashMap<String, Memory>()
-    for ((datasetId, stored) in datasets) memories[datasetId as String] = memory(asObject(stored, "a dataset"))
+    for ((datasetId, stored) in datasets) memories[datasetId as String] = readMemory(asObject(stored, "a dataset"))
     return memories
 }
 
-private fun memory(wire: Map<*, *>): Memory {
+private fun readMemory(wire: Map<*, *>): Memory {
     val memory = Memory()
     for ((collectionId, draw) in asObject(wire["draws"], "draws")) {
-        memory.draws[collectionId as String] = decimalWord(draw, "a draw", BigInteger.ZERO, WORD_SPAN - BigInteger.ONE)
+        memory.draws[collectionId as String] = decimalWord(draw, "participation", BigInteger.ZERO, WORD_SPAN - BigInteger.ONE)
     }
-    for (stored in wire["rounds"] as List<*>) memo(asObject(stored, "a memo")).let { memory.memos[it.roundId] = it }
+    for (stored in wire["rounds"] as List<*>) readMemo(asObject(stored, "a memo")).let { memory.memos[it.roundId] = it }
     return memory
 }
 
-private fun toWire(memo: Memo): Map<String, Any?> = mapOf(
+private fun encodeMemo(memo: Memo): Map<String, Any?> = mapOf(
     "round_id" to memo.roundId,
     "collection_id" to memo.collectionId,
     "epsilon_nano" to memo.epsilonNano.toString(),
@@ -115,17 +132,17 @@ private fun toWire(memo: Memo): Map<String, Any?> = mapOf(
     "value" to memo.value,
 )
 
-private fun memo(wire: Map<*, *>): Memo {
+private fun readMemo(wire: Map<*, *>): Memo {
     val memo = Memo(
         roundId = wire["round_id"] as String,
         collectionId = wire["collection_id"] as String,
-        epsilonNano = decimalWord(wire["epsilon_nano"], "a cost", BigInteger.ZERO, WORD_SPAN),
+        epsilonNano = decimalWord(wire["epsilon_nano"], "epsilon_nano", BigInteger.ZERO, WORD_SPAN),
         specHash = wire["spec_hash"] as String,
         state = MemoState.valueOf((wire["state"] as String).uppercase()),
         reportId = wire["report_id"] as String,
         slot = (wire["slot"] as JsonNumber?)?.text?.toLong(),
         value = wire["value"] as String?,
     )
-    check((memo.state == MemoState.PENDING) == (memo.value != null && memo.slot != null)) { "not a memo" }
+    check((memo.state == MemoState.PENDING) == (memo.value != null && memo.slot != null)) { "a pending memo must have a slot and a value" }
     return memo
 }

@@ -1,0 +1,427 @@
+"""Compare the exact distribution of reports with the published channel and the charge, for all mechanisms.
+
+The code that makes reports runs on symbolic words (`audit.mechanisms.symbolic_random`), on one device and in arrays of
+devices. The check detects thresholds that spend more than the charge, a threshold comparison that is wrong for one
+word, a choice that is not uniform, a slot or seed that depends on the point, a charge that is rounded down, and an
+array whose distribution differs from that of a device. For two devices in an array, it detects a shared coin.
+
+The check does not cover domains larger than its examples; the code's only branch on the size is that between one byte
+and two. It covers 8 of 2^93 seeds of local hashing. It replaces coins of exp(-a/b) by coins of a power of a fraction;
+`audit.mechanisms.sampler_distributions` checks the former. It does not check the independence of lattice noise in
+arrays, where two devices end their loops at different times; tests/statistics has a chi-square test.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from math import ceil, log
+from typing import Any, cast
+from unittest.mock import patch
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.checks.bounds import bound_exp
+from audit.checks.check import Check, Effort, Finding, Setting
+from audit.mechanisms.symbolic_random import ExecutionPath, NotEnumerable, exact_distribution
+from sfumato import mechanisms
+from sfumato.device.bulk import perturb_records
+from sfumato.device.device import Device, OpenRound
+from sfumato.device.store import MemoryStore
+from sfumato.mechanisms import channels, discrete_laplace, grr, olh
+from sfumato.mechanisms.encodings import scale, symbol
+from sfumato.privacy.accounting import NANO
+from sfumato.privacy.entropy import Entropy
+from sfumato.specs import (
+    ENCODINGS,
+    LATTICE,
+    MECHANISMS,
+    CentroidSignEncoding,
+    DiscreteLaplaceMechanism,
+    Encoding,
+    Feature,
+    GridEncoding,
+    GrrMechanism,
+    LatticeEncoding,
+    Mechanism,
+    NearestCentroidEncoding,
+    OlhMechanism,
+    PhaseEncoding,
+    RoundSpec,
+    ShiftedGridEncoding,
+    Symbol,
+    TreeGridEncoding,
+)
+
+Report = tuple[int, bytes]  # slot, value
+MakeReport = Callable[[RoundSpec, Sequence[float], Entropy], Report]
+ChargeOf = Callable[[Mechanism], int]
+PerturbMany = Callable[[Mechanism, NDArray[np.int64], Entropy], NDArray[np.uint8]]
+
+EPSILONS = {
+    Effort.QUICK: (0.25, 1.0, 4.0),
+    Effort.FULL: (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0),
+    Effort.NIGHTLY: (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0),
+}
+_LATTICE_EPSILONS = (1.0, 4.0)  # scales of 4 and 1 units; with other scales, two features have too many paths
+
+_CENTROIDS = ((LATTICE // 4, LATTICE // 4), (3 * LATTICE // 4, LATTICE // 2))
+EXAMPLES: dict[str, Encoding] = {
+    encoding.type: encoding
+    for encoding in (
+        GridEncoding((2, 2)),
+        ShiftedGridEncoding(n_features=1, cells=2, shifts=2),
+        TreeGridEncoding(1, (1, 2, 2)),
+        PhaseEncoding(((512,), (700,)), phases=4),
+        LatticeEncoding(2, 2),
+        NearestCentroidEncoding(_CENTROIDS),
+        CentroidSignEncoding(((LATTICE // 4,), (3 * LATTICE // 4,))),
+    )
+}
+_POINTS: dict[int, tuple[tuple[float, ...], ...]] = {
+    1: ((0.0,), (0.3,), (0.6,), (1.0,)),
+    2: ((0.0, 0.0), (0.1, 0.9), (0.55, 0.4), (0.9, 0.2), (1.0, 1.0)),
+}
+
+
+def example_round(encoding: Encoding, kind: str, epsilon: float) -> RoundSpec:
+    """Return the round of an example."""
+    features = tuple(Feature(f"x{place}", 0, 1) for place in range(encoding.n_features))
+    mechanism = mechanisms.design_for(encoding, kind, round(epsilon * NANO))
+    if isinstance(mechanism, DiscreteLaplaceMechanism):  # a small margin is reached and keeps the tree small
+        parts = (mechanism.scale_numerator, mechanism.scale_denominator)
+        mechanism = DiscreteLaplaceMechanism(mechanism.n_features, mechanism.steps, *parts, margin=2)
+    return RoundSpec(features, encoding, mechanism)
+
+
+# ---- reports ----
+
+
+def device_reports(kind: type[Device] = Device) -> MakeReport:
+    """Return a function that makes the report of a device of this class, without the surrounding protocol."""
+    refusing = httpx.MockTransport(lambda _: httpx.Response(500))
+    device = kind("http://service.example", "key", "ds", cap=32, store=MemoryStore(), transport=refusing)
+
+    def make_report(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+        device._entropy = entropy
+        memo = device._perturb(OpenRound("rnd", "rnd", None, None, keep_reports=False), spec, 0, record)
+        return int(memo.slot or 0), bytes.fromhex(memo.value or "")
+
+    return make_report
+
+
+def bulk_report(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+    """Return the report of an array of one device."""
+    reports = perturb_records(spec, [record], entropy, draws=np.zeros(1, dtype=np.uint64))
+    return int(reports.slots[0]), reports.values[0].tobytes()
+
+
+# ---- expected distributions ----
+
+
+def _lattice_base(mechanism: DiscreteLaplaceMechanism) -> Fraction:
+    """Return a fraction that replaces exp(-1/t). The distribution is an identity in it."""
+    return Fraction(round(np.exp(-1 / mechanism.scale_numerator) * 64), 64)
+
+
+@contextmanager
+def lattice_coins(mechanism: Mechanism) -> Iterator[None]:
+    """Replace coins of exp(-a/b) by coins with the power a t/b of a fraction, and count iterations, in this context."""
+    if not isinstance(mechanism, DiscreteLaplaceMechanism):
+        yield
+        return
+    t, base = mechanism.scale_numerator, _lattice_base(mechanism)
+    names = ("noise", "_noise_many", "pick", "pick_many")
+    originals: dict[str, Any] = {name: getattr(discrete_laplace, name) for name in names}
+
+    def start_loop(name: str, place: int) -> Callable[..., Any]:
+        def draw(*arguments: Any) -> Any:
+            arguments[place].begin_loop()
+            return originals[name](*arguments)
+
+        return draw
+
+    def pick(path: ExecutionPath, bound: int, *n: int) -> Any:
+        if bound == t:
+            path.count_iteration()
+        return originals["pick_many" if n else "pick"](path, bound, *n)
+
+    def coin(a: int, b: int, path: ExecutionPath) -> bool:
+        power = Fraction(a * t, b)
+        if power.denominator != 1:
+            raise NotEnumerable(f"a coin of exp(-{a}/{b}) at a scale of {t} units has no exact fraction")
+        return path.coin(base**power.numerator)
+
+    def coins(parts: Any, b: int, path: ExecutionPath) -> Any:
+        return np.array([coin(a, b, path) for a in parts.tolist()], dtype=np.bool_)
+
+    patches: dict[str, Any] = {
+        "noise": start_loop("noise", 1),
+        "_noise_many": start_loop("_noise_many", 2),
+        "pick": pick,
+        "pick_many": pick,
+    }
+    with patch.multiple(discrete_laplace, bernoulli_exp=coin, bernoulli_exp_many=coins, **patches):
+        yield
+
+
+def _published_channel(mechanism: Mechanism, own: Symbol, values: Sequence[bytes]) -> dict[bytes, Fraction]:
+    """Return the published distribution of values for a symbol. For local hashing, use the seeds of `values`."""
+    if isinstance(mechanism, DiscreteLaplaceMechanism):
+        return _published_lattice_channel(mechanism, cast(tuple[int, ...], own))
+    own = cast(int, own)
+    if not isinstance(mechanism, OlhMechanism):
+        return {value: row[own] for value, row in mechanisms.channel(mechanism).items()}
+    response = GrrMechanism(mechanism.hash_range, mechanism.keep_threshold)
+    keep, other = grr.support(response)
+    heads = {value[: olh.SEED_BYTES] for value in values}
+    distribution = {}
+    for head, sent in product(heads, range(mechanism.hash_range)):
+        a, b, c = (int.from_bytes(head[at : at + 4], "little") for at in (0, 4, 8))
+        hashed = (a * own**2 + b * own + c) % (2**31 - 1) * mechanism.hash_range >> 31
+        value = head + sent.to_bytes(grr.value_bytes(response), "little")
+        distribution[value] = (keep if hashed == sent else other) / len(heads)
+    return distribution
+
+
+def _published_lattice_channel(mechanism: DiscreteLaplaceMechanism, own: tuple[int, ...]) -> dict[bytes, Fraction]:
+    r = _lattice_base(mechanism) ** mechanism.scale_denominator
+    low, high = -mechanism.margin, mechanism.steps + mechanism.margin
+    distribution = {b"": Fraction(1)}
+    for coordinate in own:
+        part = {sent: (1 - r) / (1 + r) * r ** abs(sent - coordinate) for sent in range(low + 1, high)}
+        part |= {low: r ** (coordinate - low) / (1 + r), high: r ** (high - coordinate) / (1 + r)}
+        distribution = {
+            value + (sent - low).to_bytes(discrete_laplace.width(mechanism), "little"): probability * more
+            for (value, probability), (sent, more) in product(distribution.items(), part.items())
+        }
+    return distribution
+
+
+@dataclass(slots=True)
+class Channel:
+    """The distribution of reports for every point of an example.
+
+    Attributes
+    ----------
+    distributions : list of dict
+        One per point.
+    n_paths : int
+    """
+
+    distributions: list[dict[Report, Fraction]] = field(default_factory=list)
+    n_paths: int = 0
+
+    def largest_ratio(self) -> Fraction | None:
+        """Return the largest ratio of a report's probabilities, or None if a report is impossible for a point."""
+        reports = set().union(*self.distributions)
+        if not all(distribution.get(report) for distribution in self.distributions for report in reports):
+            return None
+        return max(
+            max(distribution[report] for distribution in self.distributions)
+            / min(distribution[report] for distribution in self.distributions)
+            for report in reports
+        )
+
+
+def enumerate_channel(make_report: MakeReport, spec: RoundSpec, points: Sequence[Sequence[float]]) -> Channel:
+    """Return the distribution of the reports for each point."""
+    channel = Channel()
+    with lattice_coins(spec.mechanism):
+        for point in points:
+            distribution = exact_distribution(partial(make_report, spec, point))
+            total = sum(distribution.probabilities.values(), Fraction(0))  # below 1 if loops started again
+            channel.distributions.append(
+                {report: probability / total for report, probability in distribution.probabilities.items()}
+            )
+            channel.n_paths += distribution.n_paths
+    return channel
+
+
+def _epsilon_of_ratio(mechanism: Mechanism, ratio: Fraction) -> float:
+    """Return the logarithm of a ratio. For a lattice, it is in units of the fraction that replaces exp(-1/t)."""
+    in_units = log(ratio.numerator) - log(ratio.denominator)
+    if isinstance(mechanism, DiscreteLaplaceMechanism):
+        return in_units / -log(_lattice_base(mechanism)) / mechanism.scale_numerator
+    return in_units
+
+
+def _find_faults(
+    spec: RoundSpec, points: Sequence[Sequence[float]], device: Channel, bulk: Channel, charged: int, requested: int
+) -> Iterator[str]:
+    mechanism, n_slots = spec.mechanism, spec.encoding.n_slots
+    ratio = device.largest_ratio()
+    claimed = _claimed_ratio(mechanism)
+    if ratio is None:
+        yield "a report is possible for one point and impossible for another"
+    elif ratio != claimed:
+        side = "above" if ratio > claimed else "below"
+        yield f"the largest ratio is {side} the published one: epsilon {_epsilon_of_ratio(mechanism, ratio):.9g}"
+    if not _is_least_charge(mechanism, charged, claimed if ratio is None else ratio):
+        yield f"a charge of {charged} nano-epsilon is not the least that covers the ratio"
+    for point, distribution in zip(points, device.distributions, strict=True):
+        slots = [sum((c for (slot, _), c in distribution.items() if slot == at), Fraction(0)) for at in range(n_slots)]
+        if set(slots) != {Fraction(1, n_slots)}:
+            yield f"slots are not uniform at {point}"
+    if device.distributions != bulk.distributions:
+        yield "an array of devices has another distribution than one device"
+    if charged > requested:
+        yield f"{charged} nano-epsilon are charged, but only {requested} were requested"
+    for point, distribution in zip(points, device.distributions, strict=True):
+        for slot in range(n_slots):
+            own = symbol(spec.encoding, scale(spec.features, point), slot)
+            in_slot = {value: probability * n_slots for (at, value), probability in distribution.items() if at == slot}
+            if in_slot != _published_channel(mechanism, own, list(in_slot)):
+                yield f"the distribution in slot {slot} at {point} is not the published channel"
+            if not all(mechanisms.is_value(mechanism, value) for value in in_slot):
+                yield "the service rejects a value"
+    if not isinstance(mechanism, DiscreteLaplaceMechanism) and not _matches_likelihood(spec, points, device):
+        yield "`sfumato.mechanisms.channels` computes another likelihood"
+
+
+def _claimed_ratio(mechanism: Mechanism) -> Fraction:
+    if isinstance(mechanism, DiscreteLaplaceMechanism):
+        units = mechanism.n_features * mechanism.steps * mechanism.scale_denominator
+        return _lattice_base(mechanism) ** -units
+    return mechanisms.ratio(mechanism)
+
+
+def _is_least_charge(mechanism: Mechanism, charged: int, ratio: Fraction) -> bool:
+    """Return whether the charge is the least number of nano-epsilon that covers the ratio."""
+    if isinstance(mechanism, DiscreteLaplaceMechanism):
+        units = log(ratio) / -log(_lattice_base(mechanism))
+        return charged == ceil(Fraction(round(units), mechanism.scale_numerator) * NANO)
+    least, before = bound_exp(Fraction(charged, NANO))[0], bound_exp(Fraction(max(charged - 1, 0), NANO))[1]
+    return before < ratio <= least
+
+
+def _matches_likelihood(spec: RoundSpec, points: Sequence[Sequence[float]], device: Channel) -> bool:
+    """Return whether likelihoods are proportional to the distributions over the points, within 1e-9."""
+    mechanism = spec.mechanism
+    for slot in range(spec.encoding.n_slots):
+        values = sorted({value for distribution in device.distributions for at, value in distribution if at == slot})
+        own = [symbol(spec.encoding, scale(spec.features, point), slot) for point in points]
+        shares = np.eye(mechanism.n_symbols)[own]
+        array = np.frombuffer(b"".join(values), dtype=np.uint8).reshape(len(values), -1)
+        likelihoods = channels.likelihood(mechanism, array, shares)
+        exact = np.array(
+            [[float(distribution.get((slot, value), 0)) for distribution in device.distributions] for value in values]
+        )
+        if not np.allclose(
+            likelihoods / likelihoods.sum(axis=1, keepdims=True), exact / exact.sum(axis=1, keepdims=True), rtol=1e-9
+        ):
+            return False
+    return True
+
+
+def check_channel(
+    kind: str,
+    encoding: Encoding,
+    setting: Setting,
+    make_report: MakeReport | None = None,
+    bulk: MakeReport = bulk_report,
+    charge: ChargeOf = mechanisms.epsilon_nano,
+) -> list[Finding]:
+    """Check a mechanism over an encoding at several epsilons."""
+    make_report = make_report or device_reports()
+    claim = "spends exactly the charged epsilon; slots are independent of data; arrays have the same distribution"
+    n_paths, largest_spent, charge_of_largest, why = 0, 0.0, 0.0, ""
+    for epsilon in _LATTICE_EPSILONS if isinstance(encoding, LatticeEncoding) else EPSILONS[setting.effort]:
+        spec = example_round(encoding, kind, epsilon)
+        points = select_points(spec)
+        charged = charge(spec.mechanism)
+        try:
+            channel = enumerate_channel(make_report, spec, points)
+            faults = list(
+                _find_faults(
+                    spec, points, channel, enumerate_channel(bulk, spec, points), charged, round(epsilon * NANO)
+                )
+            )
+        except NotEnumerable as error:
+            channel, faults = Channel(), [str(error)]
+        n_paths += channel.n_paths
+        ratio = channel.largest_ratio() if channel.distributions else None
+        spent = float("inf") if ratio is None else _epsilon_of_ratio(spec.mechanism, ratio)
+        if spent - charged / NANO >= largest_spent - charge_of_largest or faults:
+            largest_spent, charge_of_largest = spent, charged / NANO
+        if faults:
+            why = f"at epsilon {epsilon}: {faults[0]}"
+            break
+    return [
+        Finding(f"{kind} x {encoding.type}", claim, "exact", n_paths, charge_of_largest, largest_spent, not why, why)
+    ]
+
+
+def check_independence(kind: str, perturb_many: PerturbMany, _setting: Setting) -> list[Finding]:
+    """Check that two devices in an array have independent coins, for one mechanism over three symbols at epsilon 1."""
+    mechanism = example_round(EXAMPLES["tree_grid"], kind, 1.0).mechanism
+    n_paths, why = 0, ""
+    try:
+        single = {own: exact_distribution(partial(_array_values, perturb_many, mechanism, (own,))) for own in (0, 2)}
+        for first, second in ((0, 0), (0, 2)):
+            both = exact_distribution(partial(_array_values, perturb_many, mechanism, (first, second)))
+            n_paths += both.n_paths
+            independent = {
+                one + other: probability * more
+                for one, probability in single[first].probabilities.items()
+                for other, more in single[second].probabilities.items()
+            }
+            if both.probabilities != independent:
+                why = why or f"two devices with symbols {first} and {second} are not independent"
+    except NotEnumerable as error:
+        why = str(error)
+    claim = "two devices in an array have independent coins"
+    return [Finding(f"{kind} in arrays", claim, "exact", n_paths, holds=not why, why=why)]
+
+
+def _array_values(
+    perturb_many: PerturbMany, mechanism: Mechanism, symbols: tuple[int, ...], path: ExecutionPath
+) -> tuple[bytes, ...]:
+    values = perturb_many(mechanism, np.array(symbols, dtype=np.int64), path)
+    return tuple(value.tobytes() for value in values)
+
+
+def list_rows() -> list[tuple[str, str]]:
+    """Return every pair of a mechanism and an encoding of `EXAMPLES` that it may perturb."""
+    of_lattice = DiscreteLaplaceMechanism.type
+    return [
+        (kind, encoding)
+        for kind, encoding in product(MECHANISMS, EXAMPLES)
+        if (kind == of_lattice) == (encoding == LatticeEncoding.type)
+    ]
+
+
+def select_points(spec: RoundSpec) -> tuple[tuple[float, ...], ...]:
+    """Return the points of an example; fewer for local hashing and lattices, which have more paths."""
+    points = _POINTS[spec.encoding.n_features]
+    if isinstance(spec.mechanism, OlhMechanism):
+        return points[:3]
+    return (*points[:2], points[-1]) if isinstance(spec.mechanism, DiscreteLaplaceMechanism) else points
+
+
+def _check_row(row: tuple[str, str], setting: Setting) -> list[Finding]:
+    return check_channel(row[0], EXAMPLES[row[1]], setting)
+
+
+def check_completeness(_setting: Setting) -> list[Finding]:
+    """Check that every mechanism and every encoding is in a row."""
+    checked = {name for row in list_rows() for name in row}
+    missing = sorted({*MECHANISMS, *ENCODINGS} - checked)
+    claim = f"all {len(MECHANISMS)} mechanisms and {len(ENCODINGS)} encodings are checked"
+    why = f"{', '.join(missing)}: no check" if missing else ""
+    return [Finding("mechanisms x encodings", claim, "exact", len(list_rows()), holds=not missing, why=why)]
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("mechanisms x encodings", check_completeness),
+    *(Check(" x ".join(row), partial(_check_row, row)) for row in list_rows()),
+    *(
+        Check(f"{kind} in arrays", partial(check_independence, kind, mechanisms.perturb_many))
+        for kind in MECHANISMS
+        if kind != DiscreteLaplaceMechanism.type
+    ),
+)

@@ -1,0 +1,1 @@
+"""Centroids of records under central privacy, scored against k-means without privacy."""

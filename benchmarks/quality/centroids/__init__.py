@@ -1,0 +1,1 @@
+"""Centroids under local privacy, scored against the true centroids and an information bound."""

@@ -1,0 +1,1 @@
+"""Methods of other authors, rebuilt for comparison. Only benchmarks and tests use them."""

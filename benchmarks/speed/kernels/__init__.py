@@ -1,0 +1,1 @@
+"""Speed of kernels and of whole algorithms, against other libraries."""

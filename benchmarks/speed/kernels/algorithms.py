@@ -1,0 +1,130 @@
+"""Whole algorithms, from reports or records to clusters, against peers that see the raw points.
+
+DBSCAN is that of scikit-learn, because that of pyclustering takes thirty times as long at 50,000 points.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import sklearn
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+from sklearn.cluster import DBSCAN
+from sklearn.metrics import adjusted_rand_score
+
+from benchmarks.peers.peer import Peer
+from benchmarks.reference_shapes import SHAPES
+from benchmarks.speed.harness.measurement import Disagreement, Measurement, Setting, alternate, compare, seconds
+from clustering.random import SeededEntropy
+from clustering.registry import start
+from clustering.rounds.counting import count
+from clustering.rounds.plan import Collected, drive
+from clustering.simulate import simulate, simulate_central
+from sfumato.mechanisms import perturb_many
+from sfumato.mechanisms.encodings import symbols
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.privacy.entropy import below_many
+from sfumato.specs import Algorithm, Feature, RoundSpec, ShiftedGrid, UniformGrid
+from sfumato.specs.central import DpKmeans
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+MIN_ARI = 0.5  # against the true clusters; a worse result is not timed
+SERVER = "the server's part, from the reports in the log to the model; devices excluded"
+WHOLE = "everything, with encoding and perturbation on devices"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The reports of the only round of a plan."""
+
+    spec: RoundSpec
+    slots: NDArray[np.int64]
+    values: NDArray[np.uint8]
+
+
+def rows(setting: Setting, peer: Peer) -> Iterator[Measurement]:
+    """Yield grids against CLIQUE and DBSCAN, then private k-means on records."""
+    yield from _grids(setting, peer)
+    yield _private_k_means(setting, peer)
+
+
+def _grids(setting: Setting, peer: Peer) -> Iterator[Measurement]:
+    n = 40_000 if setting.quick else 100_000
+    (shape,) = (shape for shape in SHAPES if shape.name == "rings")
+    points, truth = shape.sample(n, seed=1)
+    peer.send("points", points)
+    peer.call("list_points", "points")
+    radius, neighbours = 0.012, max(5, n // 5_000)
+    dbscan = DBSCAN(eps=radius, min_samples=neighbours, n_jobs=1)
+    clique = partial(peer.call, "clique", intervals=24, threshold=n // 600)
+    _check("CLIQUE", clique().value, truth)
+    _check("DBSCAN", dbscan.fit(points).labels_, truth)
+    peers: dict[str, Callable[[], float]] = {
+        f"pyclustering {peer.version('pyclustering')} CLIQUE": lambda: clique().seconds,
+        f"scikit-learn {sklearn.__version__} DBSCAN": lambda: seconds(lambda: dbscan.fit(points)),
+    }
+    for tag, params in (
+        ("UGC (uniform_grid)", UniformGrid(epsilon=4.0, clusters=shape.n_clusters)),
+        ("shifted_grid", ShiftedGrid(epsilon=4.0, clusters=shape.n_clusters)),
+    ):
+        sent = reports_of(params, points)
+        _check(tag, server(params, sent).assign(points), truth)
+        parts: tuple[tuple[str, str, Callable[[], object]], ...] = (
+            ("from the reports", SERVER, partial(server, params, sent)),
+            ("devices included", WHOLE, partial(simulate, params, points, seed=1)),
+        )
+        for name, theirs in peers.items():
+            for part, note, ours in parts:
+                measured = alternate(partial(seconds, ours), theirs, setting.turns)
+                yield compare(f"{tag}, {n:,} people, {part}", name, measured, bar=1.0, note=note)
+
+
+def _check(name: str, labels: Labels, truth: Labels) -> None:
+    score = adjusted_rand_score(truth, labels)
+    if score < MIN_ARI:
+        raise Disagreement(f"{name} finds other clusters: an adjusted Rand index of {score:.2f}")
+
+
+def reports_of(params: Algorithm, points: Floats) -> Sent:
+    """Return the reports of devices in the only round of a plan."""
+    features = tuple(Feature(f"x{i + 1}", 0.0, 1.0) for i in range(points.shape[1]))
+    spec, entropy = next(start(params, features, len(points))), SeededEntropy(1)
+    slots = below_many(entropy, spec.encoding.n_slots, len(points))
+    return Sent(spec, slots, perturb_many(spec.mechanism, symbols(spec.encoding, points, slots), entropy))
+
+
+def server(params: Algorithm, sent: Sent) -> ClusterModel:
+    """Return the model of the reports: count, decode and fit."""
+    features = sent.spec.features
+    return drive(
+        start(params, features, len(sent.slots)), lambda spec: Collected(spec, count(spec, sent.slots, sent.values))
+    )
+
+
+def _private_k_means(setting: Setting, peer: Peer) -> Measurement:
+    n, epsilon = 20_000 if setting.quick else 200_000, 1.0
+    (shape,) = (shape for shape in SHAPES if shape.name == "blobs8" and shape.n_features == 2)
+    points, _ = shape.sample(n, seed=2)
+    peer.send("points", points)
+    params = DpKmeans(epsilon=epsilon, clusters=shape.n_clusters)
+
+    def ours() -> Floats:
+        found = simulate_central(params, points, seed=1).centroids
+        assert found is not None
+        return found
+
+    theirs = partial(peer.call, "private_k_means", "points", clusters=shape.n_clusters, epsilon=epsilon, seed=1)
+    left = [float(cdist(points, centres, "sqeuclidean").min(axis=1).mean()) for centres in (ours(), theirs().value)]
+    if left[0] > left[1]:
+        raise Disagreement(f"inertia a record: {left[0]:.4g} here, {left[1]:.4g} there")
+    return compare(
+        f"dp_kmeans, {n:,} records, d = 2, k = {shape.n_clusters}, epsilon 1",
+        f"diffprivlib {peer.version('diffprivlib')} KMeans",
+        alternate(lambda: seconds(ours), lambda: theirs().seconds, setting.turns),
+        bar=1.0,
+        note="exact integer noise against floats; inertia is no more than the peer's (checked)",
+    )

@@ -1,0 +1,140 @@
+"""Narrower bounds within the declared ones: histograms of features, and records scaled by the bounds.
+
+Bounds are public: they follow from earlier query answers. A scaled record depends on that record and the
+bounds alone, so a sum over scaled records has the sensitivity that it has over records.
+"""
+
+from dataclasses import dataclass, replace
+from operator import add
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustering.central.cells import iterate_blocks
+from clustering.central.queries import RecordSource, RecordSum
+from sfumato.specs import LATTICE, Feature
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """An interval of lattice places along each feature.
+
+    Parameters
+    ----------
+    lows : ndarray of shape (d,), int64
+        First place.
+    widths : ndarray of shape (d,), int64
+        Number of places, at least 1.
+    """
+
+    lows: NDArray[np.int64]
+    widths: NDArray[np.int64]
+
+    def apply(self, points: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the places of a block of records, scaled by the bounds and clipped to them: (n, d)."""
+        scaled = points - (self.lows - 0.5)
+        scaled *= LATTICE / self.widths
+        np.clip(scaled, 0, LATTICE - 1, out=scaled)
+        return scaled.astype(np.int32)
+
+    def scale_features(self, features: tuple[Feature, ...]) -> tuple[Feature, ...]:
+        """Return the features with these bounds in their units, within the declared ones."""
+        found = []
+        for feature, low, width in zip(features, self.lows.tolist(), self.widths.tolist(), strict=True):
+            step = (feature.upper - feature.lower) / LATTICE
+            lower = feature.lower + low * step
+            found.append(replace(feature, lower=lower, upper=min(lower + width * step, feature.upper)))
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class BoxShells:
+    """Nested boxes around the middle of bounds, as disjoint cells.
+
+    Parameters
+    ----------
+    bounds : Bounds
+    factors : ndarray of shape (m,), float64
+        Ascending sizes of boxes, in widths of the bounds. Cell i is the part of box i outside box i - 1.
+        Records beyond the last box form cell m.
+    """
+
+    bounds: Bounds
+    factors: NDArray[np.float64]
+
+    @property
+    def n_cells(self) -> int:
+        """The number of cells."""
+        return len(self.factors) + 1
+
+    def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the cell of each record."""
+        shells = np.empty(len(points), dtype=np.int64)
+        lows, widths = self.bounds.lows, self.bounds.widths
+        for block in iterate_blocks(*points.shape):
+            sizes = (np.abs(2 * (points[block] - lows) + 1 - widths) / widths).max(axis=1)
+            shells[block] = np.searchsorted(self.factors, sizes)
+        return shells
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureHistograms:
+    """One histogram of each feature over equal bins of the bounds: one array of shape (d n_bins,).
+
+    Records outside the bounds of a feature lie in none of its bins. One record changes at most d counts by 1.
+    """
+
+    bounds: Bounds
+    n_bins: int
+
+    def __call__(self, points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:
+        d = len(self.bounds.lows)
+        starts = np.arange(d) * self.n_bins
+        counts = np.zeros(d * self.n_bins, dtype=np.int64)
+        for block in iterate_blocks(*points.shape):
+            bins = (points[block] - self.bounds.lows) * self.n_bins // self.bounds.widths
+            inside = (bins >= 0) & (bins < self.n_bins)
+            counts += np.bincount((bins + starts)[inside], minlength=len(counts))
+        return (counts,)
+
+
+@dataclass(frozen=True, eq=False)
+class NarrowedSum:
+    """A sum over records scaled by bounds. It scales one block at a time."""
+
+    bounds: Bounds
+    record_sum: RecordSum
+
+    def __call__(self, points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:
+        totals: tuple[NDArray[np.int64], ...] = ()
+        for block in iterate_blocks(*points.shape):
+            parts = self.record_sum(self.bounds.apply(points[block]))
+            totals = tuple(map(add, totals, parts)) if totals else parts
+        return totals
+
+
+class NarrowedRecords(NamedTuple):
+    """Records scaled by bounds as a curator reads them."""
+
+    source: RecordSource
+    bounds: Bounds
+
+    @property
+    def points(self) -> NDArray[np.int32]:
+        """All scaled records in this process."""
+        return self.bounds.apply(self.source.points)
+
+    @property
+    def max_per_user(self) -> int:
+        """The public maximum number of records of one user."""
+        return self.source.max_per_user
+
+    @property
+    def n_features(self) -> int:
+        """The number of features."""
+        return self.source.n_features
+
+    def total(self, record_sum: RecordSum) -> tuple[NDArray[np.int64], ...]:
+        """Return the sums over all scaled records."""
+        return self.source.total(NarrowedSum(self.bounds, record_sum))

@@ -1,0 +1,138 @@
+"""`private_kmeans`: the choice of a route, and the published model."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from clustering.central.curator import Curator
+from clustering.central.model import build_centroid_model, compute_achieved_ratio, describe_missing_clusters
+from clustering.central.private_kmeans.cluster_count import choose_pieces
+from clustering.central.private_kmeans.concentrated_kmeans import (
+    Budget,
+    find_ball,
+    find_in_projection,
+    pays_to_refine,
+    refine_grid,
+)
+from clustering.central.private_kmeans.gated_grid import FoundClusters, ProblemSize
+from clustering.central.private_kmeans.pure_kmeans import count_by_steps, find_by_grid, find_by_steps
+from clustering.central.queries import split
+from clustering.random import PublicWords
+from sfumato.forecast.central import forecast_central
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.precision import Verdict
+from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
+from sfumato.sizing.required_reports import (
+    CLEAR_BLOCK,
+    COUNTING,
+    GRID_FEATURES,
+    affords_block,
+    detectable_clusters,
+    usable_epsilon,
+)
+from sfumato.specs import Feature
+from sfumato.specs.central import PrivateKmeans
+
+MAX_ACHIEVED = 2.0  # ratio from which noise in the centres makes a result doubtful
+
+
+def private_kmeans(params: PrivateKmeans, features: tuple[Feature, ...], curator: Curator) -> ClusterModel:
+    """Run k-means under differential privacy, by a route that suits epsilon, delta and the features.
+
+    - Above four features with a delta: seeds and repair in a projection, then steps in all features,
+      in one concentrated block.
+    - Up to four features: a two-level grid. With a delta and many clear clusters, repair rounds in a
+      concentrated block follow.
+    - Above four features without a delta: Lloyd steps with Laplace noise.
+
+    Epsilon, delta, k, d and a noisy count decide the route. Without k, each route but the repair rounds
+    after a grid first finds more clusters than there are, then merges those that touch
+    (`cluster_count`). Source: this project; `docs/algorithms.md` has the measurements.
+
+    Privacy: (epsilon, delta) in total; the parts add up exactly. Pure epsilon if no block is opened.
+
+    Parameters
+    ----------
+    params : PrivateKmeans
+    features : tuple of Feature
+    curator : Curator
+
+    Returns
+    -------
+    ClusterModel
+        It has fewer clusters than requested, and a warning, if the others would be noise only.
+
+    Raises
+    ------
+    InvalidSpec
+        Epsilon is too small to be divided.
+    """
+    d = len(features)
+    epsilon_nano, delta_atto = parse_epsilon(params.epsilon), parse_delta(params.delta)
+    words, is_counted = PublicWords(params.seed), params.clusters is None
+    if d > GRID_FEATURES and affords_block(epsilon_nano, delta_atto, curator.max_per_user):
+        block = curator.open_block(epsilon_nano, delta_atto)
+        ball = find_ball(block)
+        n_records = ball.n_records
+        clusters = params.clusters or choose_pieces(n_records, epsilon_nano / NANO / curator.max_per_user)
+        found = find_in_projection(block, ball, clusters, words, is_counted=is_counted)
+    else:
+        to_count, rest = split(epsilon_nano, *COUNTING)
+        n_records = max(1.0, float(curator.count(to_count)))
+        epsilon = usable_epsilon(epsilon_nano, curator.max_per_user)
+        clusters = detectable_clusters(n_records, epsilon, d, params.clusters or choose_pieces(n_records, epsilon))
+        size = ProblemSize(n_records, clusters, epsilon)
+        if d > GRID_FEATURES:
+            found = (count_by_steps if is_counted else find_by_steps)(curator, size, rest, words)
+        elif is_counted:
+            found = find_by_grid(curator, size, rest, words, is_counted=True)
+        elif pays_to_refine(size, budget := Budget(rest, delta_atto), curator.max_per_user):
+            found = refine_grid(curator, size, budget, words)
+        else:
+            found = find_by_grid(curator, size, rest, words)
+    return build_model(params, features, found, n_records, curator.max_per_user)
+
+
+def build_model(
+    params: PrivateKmeans,
+    features: tuple[Feature, ...],
+    found: FoundClusters,
+    n_records: float,
+    max_per_user: int,
+) -> ClusterModel:
+    """Build the model of found clusters. All its numbers follow from query answers."""
+    d, clusters = len(features), params.clusters or len(found.centres)
+    forecast = forecast_central(replace(params, clusters=clusters), d, n_records, max_per_user)
+    q = n_records * usable_epsilon(parse_epsilon(params.epsilon), max_per_user) / clusters
+    sampled = found.spreads**2 / d / np.maximum(found.counts, 1.0)
+    errors = np.sqrt(found.centre_variances + sampled)
+    achieved = compute_achieved_ratio(found.centre_variances * d, found.counts, found.spreads)
+    rated = forecast.verdict if achieved < MAX_ACHIEVED else Verdict.DOUBTFUL
+    warnings, interval = list(forecast.warnings), {}
+    if found.counted is not None:
+        interval = {name: getattr(found.counted, name) for name in ("lower", "upper", "verdict")}
+        rated = rated.or_worse(found.counted.verdict)
+        warnings += found.counted.describe()
+    elif len(found.centres) < (forecast.clusters or 0):
+        warnings.append(describe_missing_clusters(len(found.centres)))
+        rated = Verdict.DOUBTFUL
+    return build_centroid_model(
+        features,
+        found.centres,
+        found.counts,
+        found.count_variances,
+        centre_errors=np.repeat(errors[:, None], d, axis=1),
+        spreads=found.spreads,
+        verdict=Verdict.DOUBTFUL if q < CLEAR_BLOCK else rated,
+        least_ratio=forecast.ratio or 1.0,
+        diagnostics={
+            "noisy_count": n_records,
+            "q": q,
+            "route": found.route,
+            "forecast": {"ratio": forecast.ratio, "lower": forecast.lower, "upper": forecast.upper},
+            "achieved_ratio": achieved,
+            "low_confidence": bool(warnings),
+            **({"cluster_count": interval} if interval else {}),
+        },
+        warnings=warnings,
+    )

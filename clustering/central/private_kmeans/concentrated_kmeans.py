@@ -1,0 +1,227 @@
+"""The routes of `private_kmeans` with Gaussian noise: projection, seeds, repair, then steps in all features."""
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+
+from clustering.central.cells import NearestCells, ShellCells, WholeBox, from_places, to_places
+from clustering.central.curator import Curator
+from clustering.central.gaussian_block import ConcentratedBlock, Rho
+from clustering.central.private_kmeans.cluster_count import ClusterCount, NoisyClusters, count_clusters, merge_pieces
+from clustering.central.private_kmeans.count_tree import choose_rho, count_tree
+from clustering.central.private_kmeans.full_steps import full_steps
+from clustering.central.private_kmeans.gated_grid import FoundClusters, ProblemSize, summarise_clusters
+from clustering.central.private_kmeans.pure_kmeans import find_by_grid
+from clustering.central.private_kmeans.repair import RADIUS, Clusters, Step, choose_radii, repair_round
+from clustering.central.projection import ProjectedCells, Projection, make_projection
+from clustering.central.queries import split
+from clustering.centroids.weighted_kmeans import weighted_kmeans
+from clustering.random import PublicWords
+from sfumato.sizing.required_reports import affords_block
+from sfumato.specs import LATTICE
+
+COUNT, NORMS, MEAN = 5, 10, 20  # per mille of the block's rho
+COVARIANCE, COVARIANCE_UNPROJECTED, REPAIR = 62, 15, 290  # per mille of the rest
+
+PROJECTED_ABOVE = 10  # number of features above which clusters are sought in a projection
+PROJECTED = 16  # coordinates of the projection
+
+N_SHELLS, SHELL_GROWTH = 31, 1.15  # shells of the histogram of norms
+SHELL_CLEAR = 2.0  # deviations above which a shell is counted
+QUANTILE = 0.98  # share of records inside the radius of the mean
+UNCLEAR_MEAN = 1.5  # squared norm of the mean, in expected squares of its noise, below which it is shrunk
+WIDER, WIDER_UNPROJECTED = 1.15, 1.1  # radius of the products over that of the mean; see `find_ball`
+ISOTROPIC = 0.3  # least variance along a direction, in mean variances
+OUTSIDE = 0.02  # least variance outside the projection, as a share of the variance
+BOX_SIDE, BOX_LIMIT = 2.5, 1.05  # half side of the tree's root in deviations, and its limit in radii
+
+ROUNDS = 6
+ROUND = (37, 26, 37)  # weights of a repair round's cost for sums, counts and products
+STEPS = (2, 3, 5)  # weights of the steps in all features
+STEP = (86, 10, 4)  # weights of a step's cost for sums, counts and squares
+RESTARTS = 4
+
+# up to four features
+GRID_ONLY = (8, 200.0)  # largest number of clusters, and q, for which the grid alone is as good
+TO_GRID = (45, 55)  # weights of epsilon for the grid and for the block
+GRID_ROUNDS = 5
+LAST_ROUND = (85, 10, 5)  # weights of the last round's cost, which has no swap
+
+_TINY = 1e-12
+
+
+class Budget(NamedTuple):
+    """The cost of a route."""
+
+    epsilon_nano: int
+    delta_atto: int
+
+
+class Ball(NamedTuple):
+    """A ball that contains most records, in feature ranges."""
+
+    place: NDArray[np.int64]  # (1, d), lattice place of the centre
+    radius: float
+    n_records: float  # noisy number of all records, at least 1
+
+
+class Subspace(NamedTuple):
+    """The main directions of the records, in feature ranges."""
+
+    projection: Projection
+    variances: NDArray[np.float64]  # (m,), along each direction
+    outside: float  # variance outside the directions
+
+
+def pays_to_refine(size: ProblemSize, budget: Budget, max_per_user: int) -> bool:
+    """Return whether repair rounds after the grid pay: with many clear clusters and a sufficient budget."""
+    few, unclear = GRID_ONLY
+    epsilon_nano = budget.epsilon_nano * TO_GRID[1] // sum(TO_GRID)
+    return size.n_clusters > few and size.q >= unclear and affords_block(epsilon_nano, budget.delta_atto, max_per_user)
+
+
+def refine_grid(curator: Curator, size: ProblemSize, budget: Budget, words: PublicWords) -> FoundClusters:
+    """Find clusters in up to four features by a grid, then by repair rounds.
+
+    Privacy: the whole budget.
+    """
+    to_grid, to_block = split(budget.epsilon_nano, *TO_GRID)
+    share = TO_GRID[0] / sum(TO_GRID)
+    found = find_by_grid(curator, size._replace(epsilon=size.epsilon * share), to_grid, words)
+    block = curator.open_block(to_block, budget.delta_atto)
+    parts = split(block.left_pico, *[1] * GRID_ROUNDS)
+    costs = [*(split_rho(part, ROUND) for part in parts[:-1]), split_rho(parts[-1], LAST_ROUND)]
+    masses, spreads = np.maximum(found.counts, 1.0), np.maximum(found.spreads, 1 / LATTICE)
+    d = block.n_features
+    radii = choose_radii(spreads, block.moment_deviation(costs[0].sums) * sqrt(d), masses, RADIUS[0])
+    start = Clusters(found.centres, np.minimum(radii, 2 * block.domain.radius), masses, spreads)
+    return _describe(_repair(block, start, costs, size.n_clusters), f"grid and {GRID_ROUNDS} concentrated rounds")
+
+
+def find_in_projection(
+    block: ConcentratedBlock, ball: Ball, clusters: int, words: PublicWords, *, is_counted: bool = False
+) -> FoundClusters:
+    """Find clusters in more than four features.
+
+    Clusters are sought in a projection on the main directions of the records. Then their centres are
+    estimated in all features. Where noise hides the main directions, the projection is nearly random.
+
+    Privacy: all that is left of the block.
+
+    Parameters
+    ----------
+    block : ConcentratedBlock
+    ball : Ball
+        See `find_ball`.
+    clusters : int
+        Number of clusters, or of the pieces from which they are counted.
+    words : PublicWords
+    is_counted : bool
+        Whether to merge pieces before the steps in all features.
+    """
+    total = block.left_pico
+    if clusters == 1:
+        start = Clusters(from_places(ball.place), np.ones(1), np.array([ball.n_records]), np.array([ball.radius]))
+        return _describe(full_steps(block, start, _split_steps(block)), "concentrated one mean")
+    subspace = _find_subspace(block, ball, total)
+    projection = subspace.projection
+    projected = block.project(projection)
+    is_partial = projection.n_features < block.n_features
+    to_tree = choose_rho(total, ball.n_records / clusters / block.max_per_user)
+    end_of_repair = block.left_pico - to_tree - total * REPAIR // 1000  # repair gets what the tree leaves
+    half_sides = np.minimum(BOX_SIDE * np.sqrt(subspace.variances), BOX_LIMIT * ball.radius)
+    cells = count_tree(projected, half_sides, ball.n_records, clusters, to_tree)
+    seeds = weighted_kmeans(cells.middles, cells.weights, clusters, words, RESTARTS).centres
+    found = summarise_clusters(cells, seeds)
+    if not is_partial:  # all directions: projected records have the same distances
+        projected, seeds = block, projection.undo(seeds)
+    start = Clusters(seeds, RADIUS[0] * found.spreads, np.maximum(found.masses, 1.0), found.spreads)
+    costs = [split_rho(part, ROUND) for part in split(block.left_pico - end_of_repair, *[1] * ROUNDS)]
+    repaired = _repair(projected, start, costs, clusters)
+    after, count = _merge(repaired) if is_counted else (repaired.clusters, None)
+    spreads = np.sqrt(after.spreads**2 + subspace.outside)
+    start, first = after._replace(spreads=spreads), None
+    if is_partial:
+        start = start._replace(centres=projection.undo(after.centres))
+        first = ProjectedCells(projection, NearestCells(projected.to_places(after.centres)))
+    step = full_steps(block, start, _split_steps(block), first)
+    return _describe(step, f"tree, {ROUNDS} rounds and {len(STEPS)} concentrated steps")._replace(counted=count)
+
+
+def _merge(step: Step) -> tuple[Clusters, ClusterCount]:
+    """Count the clusters of the pieces after a round without a swap, and merge the pieces."""
+    found, (k, m) = step.clusters, step.clusters.centres.shape
+    variances = np.full(k, step.count_variance)
+    pieces = NoisyClusters(found.centres, m * step.centre_variances, step.counts, variances, step.covariances)
+    merged = merge_pieces(count := count_clusters(pieces), found.centres, found.masses, found.spreads)
+    return Clusters(merged.centres, merged.spreads, merged.masses, merged.spreads), count
+
+
+def find_ball(block: ConcentratedBlock) -> Ball:
+    """Find a ball that contains most records: from a histogram of norms, then from a mean of clipped records.
+
+    Privacy: `COUNT`, `NORMS` and `MEAN` per mille of the block.
+    """
+    d = block.n_features
+    to_count, to_norms, to_mean = (block.left_pico * share // 1000 for share in (COUNT, NORMS, MEAN))
+    longest = block.domain.radius
+    radii = longest * SHELL_GROWTH ** np.arange(1 - N_SHELLS, 1)
+    middle = np.full(d, LATTICE // 2)
+    shells = ShellCells(middle, np.rint(radii[:-1] * LATTICE).astype(np.int64))
+    counts = block.counts(shells, to_norms).astype(np.float64)
+    n_records = max(float(block.counts(WholeBox(), to_count)[0]), 1.0)  # shells add up to a noisier number
+    clear = np.where(counts > SHELL_CLEAR * block.deviation(to_norms), counts, 0.0)
+    inside = np.cumsum(clear) >= QUANTILE * clear.sum()
+    radius = float(radii[np.argmax(inside)]) if clear.any() else longest
+    answer = block.moments(middle[None], np.array([radius]), Rho(sums=to_mean), cells=WholeBox())
+    mean = answer.sums[0] / n_records
+    noise = d * (block.moment_deviation(to_mean) * radius / n_records) ** 2
+    if (square := float(mean @ mean)) < UNCLEAR_MEAN * noise:
+        mean *= max(0.0, 1 - noise / max(square, _TINY))
+    further = radius * WIDER if d > PROJECTED_ABOVE else WIDER_UNPROJECTED * radius + float(np.linalg.norm(mean))
+    return Ball(to_places(block.domain.confine(0.5 + mean[None])), min(further, 2 * longest), n_records)
+
+
+def _find_subspace(block: ConcentratedBlock, ball: Ball, total: int) -> Subspace:
+    """Find the main directions from the noisy products of residuals from the mean."""
+    d = block.n_features
+    is_partial = d > PROJECTED_ABOVE
+    cost = total * COVARIANCE // 1000 if is_partial else total * COVARIANCE_UNPROJECTED // 1000
+    radii = np.array([ball.radius])
+    (products,) = block.moments(ball.place, radii, Rho(seconds=cost), "products", WholeBox()).seconds
+    m = min(PROJECTED, d) if is_partial else d
+    values, vectors = eigh(products, subset_by_index=[d - m, d - 1])
+    variance = max(float(np.trace(products)), _TINY) / ball.n_records
+    noise = block.moment_deviation(cost) * ball.radius**2 * sqrt(d) if is_partial else 0.0
+    variances = np.maximum((values[::-1] - noise) / ball.n_records, max(ISOTROPIC * variance / d, _TINY))
+    outside = max(variance - float(variances.sum()), OUTSIDE * variance) if is_partial else 0.0
+    return Subspace(make_projection(ball.place[0], vectors[:, ::-1]), variances, outside)
+
+
+def _repair(block: ConcentratedBlock, start: Clusters, costs: Sequence[Rho], n_clusters: int) -> Step:
+    """Run one repair round for each cost. The last one has no swap."""
+    step = repair_round(block, start, costs[0], n_clusters, swap=len(costs) > 1)
+    for number, rho in enumerate(costs[1:], start=2):
+        step = repair_round(block, step.clusters, rho, n_clusters, swap=number < len(costs))
+    return step
+
+
+def split_rho(rho_pico: int, weights: tuple[int, int, int]) -> Rho:
+    """Split the cost of a step between sums, counts and second moments."""
+    return Rho(*split(rho_pico, *weights))
+
+
+def _split_steps(block: ConcentratedBlock) -> list[Rho]:
+    """Split what is left of a block over the steps in all features."""
+    return [split_rho(part, STEP) for part in split(block.left_pico, *STEPS)]
+
+
+def _describe(step: Step, route: str) -> FoundClusters:
+    found = step.clusters
+    variances = np.full(len(step.counts), step.count_variance)
+    centres = np.clip(found.centres, 0.0, 1.0)
+    return FoundClusters(centres, step.centre_variances, step.counts, variances, found.spreads, route)

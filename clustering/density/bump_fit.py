@@ -1,0 +1,101 @@
+"""Fitted densities with their bumps, and the refits that show how far a label map depends on the noise."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustering.density.deconvolution import MORE_STEPS, STEPS, Deconvolution
+from clustering.density.excess_mass import Bump, BumpTree, above_saddle
+
+LENGTH_SCALES = (0.06, 0.04, 0.03)  # ℓ of the fits that are compared
+
+LONG_FIT_CELLS = 96**2  # up to so many cells, a fit runs to convergence
+_REFIT_STEPS = 80  # maximum steps of a fit that starts from another fit
+_FEW_STEPS = 20  # the same for a larger grid
+
+
+@dataclass(frozen=True)
+class BumpFit(ABC):
+    """A fitted density. A subclass fits other data and other priors in the same way.
+
+    Refits are post-processing: they start from released densities, tallies and noisy counts, so they cost no
+    privacy budget. Their random numbers have a public seed, so equal data give equal results.
+
+    Attributes
+    ----------
+    fitted : Deconvolution
+    length_scale : float
+        ℓ of the prior.
+    """
+
+    fitted: Deconvolution
+    length_scale: float
+
+    @property
+    @abstractmethod
+    def clusters(self) -> int | None:
+        """Return the requested number of clusters, or None to count them."""
+
+    @property
+    @abstractmethod
+    def selects_scale(self) -> bool:
+        """Return whether the data suffice to select ℓ for a given number of clusters."""
+
+    @abstractmethod
+    def redraw(self, density: NDArray[np.float64], throw: int) -> NDArray[np.float64]:
+        """Return the density fitted to synthetic data from `density`, with the noise of this fit's data."""
+
+    @abstractmethod
+    def halve(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the densities fitted to two halves of the data, which are made from the counts alone."""
+
+    @abstractmethod
+    def at_scale(self, length_scale: float) -> Self:
+        """Return the fit to the same data under another ℓ."""
+
+    @property
+    def density(self) -> NDArray[np.float64]:
+        """Return the density over the cells, which sums to one."""
+        return self.fitted.density
+
+    @cached_property
+    def tree(self) -> BumpTree:
+        """Return the tree of the bumps."""
+        return BumpTree(self.density)
+
+    @cached_property
+    def all_bumps(self) -> list[Bump]:
+        """Return all bumps, the last component first."""
+        return self.tree.bumps()
+
+    @cached_property
+    def other_scales(self) -> tuple[Self, Self]:
+        """Return the fits under two other ℓ: the others of `LENGTH_SCALES`, or 1.5 ℓ and .75 ℓ."""
+        others = [scale for scale in LENGTH_SCALES if scale != self.length_scale]
+        if len(others) != 2:
+            others = [1.5 * self.length_scale, 0.75 * self.length_scale]
+        return self.at_scale(others[0]), self.at_scale(others[1])
+
+    def excess_error(self, bump: Bump) -> float:
+        """Return the standard error of E due to noise, for fixed cells of the bump and its saddle."""
+        if bump.saddle is None:
+            return 0.0
+        if bump not in self._errors:
+            self._errors[bump] = self.fitted.standard_error(above_saddle(self.density, bump))
+        return self._errors[bump]
+
+    @cached_property
+    def _errors(self) -> dict[Bump, float]:
+        """Return the cache of `excess_error`."""
+        return {}
+
+
+def fit_steps(n_cells: int, *, warm: bool) -> int:
+    """Return the maximum number of steps of a fit over so many cells; a warm one starts from another fit."""
+    if n_cells <= LONG_FIT_CELLS:
+        return _REFIT_STEPS if warm else MORE_STEPS
+    return _FEW_STEPS if warm else STEPS

@@ -1,0 +1,122 @@
+"""Number of clusters of a density, by the agreement of its label map with the maps of refits.
+
+Each number of clusters has a score: how far the map comes out again from synthetic data, from halves of the data and
+at other length scales, and how far its bumps lie above the next one (STATISTICS 3.4). All of it is post-processing of
+released values and costs no privacy budget.
+"""
+
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import maximum_filter
+
+from clustering.density.bump_fit import BumpFit
+from clustering.density.excess_mass import bumps
+from clustering.density.map_agreement import NO_AGREEMENT, Agreement, Comparison, Selection
+
+SELECTION = Selection(least_excess=0.004, least_contrast=0.3)  # bumps that are ranked
+COUNTED_EXCESS = 0.007  # least E of a bump that may be a cluster
+COUNTED_ERRORS = 0.75  # least E of such a bump, in its standard errors
+MAX_COUNTED = 64  # largest number of clusters that is counted, to bound the time
+
+# The score has the weight -.1 of 1/K, .02 of ln K and .07 of the gap.
+FEW_PENALTY, MANY_BONUS, GAP_BONUS = 0.1, 0.02, 0.07
+LEAST_AGREEMENT = 0.3  # least A of a map of several clusters
+NOISE_SHARE = 0.7  # least height of the highest bump, as a share of the mean height of noise
+CLEAR_SHARE = 1.0  # the same for a bump that is clear of the noise
+LEAST_UNCLEAR_AGREEMENT = 0.7  # least mean of the four agreements if no bump is clear of the noise
+NOISE_THROWS = 4  # synthetic rounds of the density with one mode
+CLOSE_SCORE = 0.1  # numbers of clusters with a score this close to the best are in the interval
+
+
+@dataclass(frozen=True)
+class ClusterCount:
+    """The counted clusters of a density.
+
+    Attributes
+    ----------
+    clusters : int
+    lower, upper : int
+        Interval of the numbers of clusters that the data support about as well.
+    agreement : Agreement
+        Of the map of `clusters`.
+    reason : str or None
+        Reason for one cluster, as a sentence.
+    """
+
+    clusters: int
+    lower: int
+    upper: int
+    agreement: Agreement
+    reason: str | None = None
+
+
+def count_clusters(fit: BumpFit, comparison: Comparison) -> ClusterCount:
+    """Return the number of clusters with the best score, A - .1/K + .02 ln K + .07 g.
+
+    K_max is one more than the number of ranked bumps with E >= .007 and .75 standard errors. The result is one
+    cluster if K_max is 1, if the highest of these bumps is below .7 of the mean height of noise, or if A < .3. If the
+    highest bump is below that height, the mean of the four agreements must be at least .7. Bumps that noise
+    alone makes often return in refits of the same data, but less often in two halves of the data.
+
+    Parameters
+    ----------
+    fit : BumpFit
+    comparison : Comparison
+        Of the same fit, with `SELECTION`.
+    """
+    large = [
+        bump
+        for bump in comparison.ranked[1:]
+        if bump.excess >= COUNTED_EXCESS and bump.excess >= COUNTED_ERRORS * fit.excess_error(bump)
+    ]
+    most = min(1 + len(large), MAX_COUNTED)
+    if most == 1:
+        return _one(1, "no bump of the density stands out from the noise")
+    clarity = max(bump.height for bump in large) / max(noise_height(fit), 1e-9)
+    if clarity < NOISE_SHARE:
+        return _one(most, "the bumps of the density are as low as those that noise makes in a density with one mode")
+    agreements = {clusters: comparison.agreement(clusters) for clusters in range(2, most + 1)}
+    scores = {clusters: score(clusters, agreement) for clusters, agreement in agreements.items()}
+    best = max(scores, key=scores.__getitem__)
+    is_unclear = clarity < CLEAR_SHARE and agreements[best].mean_of_four < LEAST_UNCLEAR_AGREEMENT
+    if is_unclear or agreements[best].mean < LEAST_AGREEMENT:
+        return _one(most, "no division into several clusters comes out again with other noise")
+    close = [clusters for clusters in scores if scores[clusters] >= scores[best] - CLOSE_SCORE]
+    return ClusterCount(best, min(close), max(close), agreements[best])
+
+
+def score(clusters: int, agreement: Agreement) -> float:
+    """Return the score of a number of clusters, at least two."""
+    return agreement.mean - FEW_PENALTY / clusters + MANY_BONUS * log(clusters) + GAP_BONUS * agreement.gap
+
+
+def noise_height(fit: BumpFit) -> float:
+    """Return the mean height E/√S of the highest bump in refits of synthetic data from a density with one mode."""
+    null = unimodal(fit.density)
+    heights = [
+        max((b.height for b in bumps(fit.redraw(null, throw))[1:]), default=0.0) for throw in range(NOISE_THROWS)
+    ]
+    return float(np.mean(heights))
+
+
+def unimodal(density: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the density with one mode, its greatest, normalised to sum one.
+
+    Each cell keeps its density up to the highest level at which it connects to the peak: the
+    maximum over paths of their minimum (greyscale reconstruction; Vincent 1993).
+    """
+    level = np.zeros_like(density)
+    peak = np.unravel_index(int(density.argmax()), density.shape)
+    level[peak] = density[peak]
+    while True:  # terminates, because the level only grows and is bounded by the density
+        grown = np.minimum(density, maximum_filter(level, size=3, mode="constant"))
+        if (grown == level).all():
+            return np.asarray(level / level.sum(), dtype=np.float64)
+        level = grown
+
+
+def _one(most: int, reason: str) -> ClusterCount:
+    return ClusterCount(1, 1, most, NO_AGREEMENT, f"The result is one cluster, because {reason}.")

@@ -1,0 +1,156 @@
+"""Division of a fitted density into clusters, with its expected agreement and the verdict.
+
+The expected agreement estimates the adjusted Rand index of the map from the agreement of refits (STATISTICS 3.4). It
+states how far this map would come out again. A map can come out again and still differ from the true groups, for
+example if the grid is too coarse for them. Everything here is post-processing and costs no privacy budget.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clustering.density.bump_fit import BumpFit
+from clustering.density.cluster_count import SELECTION, ClusterCount, count_clusters
+from clustering.density.excess_mass import Regions
+from clustering.density.expected_error import disagreement
+from clustering.density.map_agreement import NO_AGREEMENT, Agreement, Comparison, Selection
+from sfumato.model.precision import ExpectedAgreement, Verdict
+
+TABLE_FILE = Path(__file__).with_name("agreement_table.json")  # written by `benchmarks.agreement_table`
+
+RELIABLE = 0.9  # least of the four agreements of a reliable map
+DOUBTFUL = 0.7  # a map with less agreement is doubtful
+
+
+@dataclass(frozen=True)
+class AgreementTable:
+    """The calibration of `expected_agreement`: intercept + agreement · A + gap · g, and residuals by estimate.
+
+    Attributes
+    ----------
+    intercept, agreement, gap : float
+    below : tuple of float
+        Upper limits of the ranges of the estimate, ascending; the last is above 1.
+    lower, upper : tuple of float
+        10 % and 90 % quantiles of the residuals in each range.
+    """
+
+    intercept: float
+    agreement: float
+    gap: float
+    below: tuple[float, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+
+    def estimate(self, agreement: Agreement) -> ExpectedAgreement:
+        """Return the expected agreement of a map."""
+        value = float(np.clip(self.intercept + self.agreement * agreement.mean + self.gap * agreement.gap, 0, 1))
+        place = next(index for index, below in enumerate(self.below) if value < below)
+        return ExpectedAgreement(value, max(0.0, value + self.lower[place]), min(1.0, value + self.upper[place]))
+
+
+@lru_cache(maxsize=1)
+def agreement_table() -> AgreementTable:
+    """Return the calibration of this version."""
+    entries = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
+    names = ("below", "lower", "upper")
+    return AgreementTable(**entries | {name: tuple(entries[name]) for name in names})
+
+
+@dataclass(frozen=True)
+class MapDivision:
+    """The clusters of a fitted density, and what they are worth.
+
+    Attributes
+    ----------
+    fit : BumpFit
+        The fit of the selected length scale.
+    cut : Regions
+    agreement : Agreement
+    count : ClusterCount or None
+        None if the number of clusters was given.
+    expected_error : float
+        Mean share of the population with another label in the maps of synthetic data.
+    """
+
+    fit: BumpFit
+    cut: Regions
+    agreement: Agreement
+    count: ClusterCount | None
+    expected_error: float
+
+    def verdict(self, *, low_confidence: bool) -> Verdict:
+        """Return the verdict. Few data never give a reliable map."""
+        agreement = self.agreement
+        if (agreement.mean if self.count is None else agreement.least) < DOUBTFUL:
+            return Verdict.DOUBTFUL
+        is_reliable = min(agreement.least, agreement.between_halves) >= RELIABLE and not low_confidence
+        return Verdict.RELIABLE if is_reliable else Verdict.UNCERTAIN
+
+    def expected_agreement(self) -> ExpectedAgreement:
+        """Return the expected agreement by the calibration of this version."""
+        return agreement_table().estimate(self.agreement)
+
+    def excess_errors(self) -> list[float]:
+        """Return the standard error of E for each cluster."""
+        return [self.fit.excess_error(bump) for bump in self.cut.bumps]
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Return the published diagnostics.
+
+        - cluster_interval: lower and upper number of clusters, if they were counted.
+        - stability, halves, between_halves, scales: of `Agreement`.
+        - expected_error; excess_mass: E per cluster at its first contact with another; excess_mass_errors: its
+          standard errors.
+        - grid of the fit: length_scale, iterations, converged.
+        """
+        return {
+            "cluster_interval": None if self.count is None else [self.count.lower, self.count.upper],
+            "stability": self.agreement.stability,
+            "halves": self.agreement.halves,
+            "between_halves": self.agreement.between_halves,
+            "scales": self.agreement.scales,
+            "gap": self.agreement.gap,
+            "expected_error": self.expected_error,
+            "excess_mass": [bump.excess for bump in self.cut.bumps],
+            "excess_mass_errors": self.excess_errors(),
+            "length_scale": self.fit.length_scale,
+            "iterations": self.fit.fitted.steps,
+            "converged": self.fit.fitted.converged,
+        }
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return the reason for one cluster."""
+        return (self.count.reason,) if self.count is not None and self.count.reason is not None else ()
+
+
+def divide(fit: BumpFit) -> MapDivision:
+    """Divide a density into the given number of clusters, or into those that are counted.
+
+    For a given number K and enough data, ℓ is the one of three with the greatest gap ln(E_K / E_{K+1}).
+    """
+    if fit.clusters is None:
+        comparison = Comparison(fit, SELECTION)
+        count = count_clusters(fit, comparison)
+        return _division(fit, comparison, count.agreement, count)
+    if fit.selects_scale and fit.clusters > 1:
+        fits = [fit, *fit.other_scales]
+        able = [each for each in fits if len(each.all_bumps) >= fit.clusters] or [fit]
+        fit = max(able, key=lambda each: Comparison(each, Selection()).gap(fit.clusters or 1))
+    comparison = Comparison(fit, Selection())
+    agreement = comparison.agreement(fit.clusters or 1) if len(fit.all_bumps) > 1 else NO_AGREEMENT
+    return _division(fit, comparison, agreement, None)
+
+
+def _division(fit: BumpFit, comparison: Comparison, agreement: Agreement, count: ClusterCount | None) -> MapDivision:
+    n_clusters = count.clusters if count is not None else fit.clusters or 1
+    cut = fit.tree.regions(comparison.ranked[:n_clusters])
+    error = 0.0
+    if len(cut.bumps) > 1:
+        changes = [disagreement(cut.labels, other.labels(n_clusters), fit.density) for other in comparison.redrawn]
+        error = float(np.mean(changes))
+    return MapDivision(fit, cut, agreement, count, error)

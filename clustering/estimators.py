@@ -1,0 +1,272 @@
+"""Estimators with the interface of scikit-learn, over records in this process.
+
+They need scikit-learn 1.6 or newer (`pip install "sfumato-server[estimators]"`). Each class has the
+parameters of the algorithm of the same name, with `n_clusters` in place of `clusters`, `bounds_kind` in place of
+`bounds`, and `bounds` themselves.
+
+Each call of `fit` spends `epsilon` (and `delta`) of each person in the records; the estimators keep
+no ledger. `model_` and `cluster_centers_` are private releases. `labels_` and the results of
+`predict` and `transform` are computed from the model and the true records, so they are as private
+as the records.
+"""
+
+from dataclasses import MISSING, fields
+from inspect import Parameter, Signature
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from clustering.simulate import run_central, run_local
+from sfumato import specs
+from sfumato.errors import SfumatoError
+from sfumato.mechanisms.encodings import scale_many
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.privacy.entropy import SystemEntropy
+from sfumato.specs import Feature
+
+DEFAULTS = {"epsilon": 1.0, "clusters": 8}  # for parameters that the service requires
+RENAMED = {"clusters": "n_clusters", "bounds": "bounds_kind"}
+Bounds = tuple[ArrayLike, ArrayLike]
+
+
+class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """The base class of the estimators.
+
+    Parameters
+    ----------
+    bounds : tuple of two numbers, or of two array-likes of shape (n_features,)
+        Lower and upper bounds of the features. They must be public: do not compute them from the
+        records. Values outside are clipped. `fit` raises ValueError without them.
+    **parameters
+        Parameters of the algorithm. `random_state` is not one, because noise that can be drawn again
+        can be subtracted. `clustering.simulate` has seeded runs.
+
+    Attributes
+    ----------
+    model_ : ClusterModel
+        The released model, with its verdict, warnings and diagnostics.
+    cluster_centers_ : ndarray of shape (n_clusters, n_features)
+        Centroids in the units of the records, if the model has them.
+    labels_ : ndarray of shape (n_samples,), int64
+        Clusters of the records of `fit`. They are not a private release.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features,)
+        Only if the records had column names.
+    """
+
+    specification: ClassVar[type[Any]]
+    _defaults: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give the class a constructor with the parameters of its specification."""
+        if "specification" in cls.__dict__:
+            cls._defaults = {"bounds": None}
+            for declared in fields(cls.specification):
+                default = DEFAULTS[declared.name] if declared.default is MISSING else declared.default
+                cls._defaults[RENAMED.get(declared.name, declared.name)] = default
+            cls.__init__ = _constructor(cls._defaults)  # type: ignore[method-assign]
+        super().__init_subclass__(**options)
+
+    def __init__(self, **parameters: Any) -> None:  # noqa: ARG002 - the subclasses' signature
+        raise TypeError("the base class has no algorithm: use one of its subclasses")
+
+    def fit(self, X: ArrayLike, y: object = None) -> Self:  # noqa: ARG002 - scikit-learn passes it
+        """Cluster records.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Finite. One row per person.
+        y : object
+            Ignored.
+
+        Returns
+        -------
+        PrivateEstimator
+
+        Raises
+        ------
+        ValueError
+            The records, the bounds or a parameter are not valid. Nothing was released.
+        """
+        records = validate_data(self, X, dtype=np.float64)
+        names = {RENAMED.get(each.name, each.name): each.name for each in fields(self.specification)}
+        try:
+            parameters = self.specification(**{name: getattr(self, own) for own, name in names.items()})
+            features = self._features(records.shape[1])
+            points = scale_many(features, records)
+            run: Any = run_central if isinstance(parameters, specs.CentralAlgorithm) else run_local
+            self.model_: ClusterModel = run(parameters, points, features, SystemEntropy())
+        except SfumatoError as error:
+            raise ValueError(str(error)) from error
+        if self.model_.centroids is not None:
+            self.cluster_centers_ = self.model_.centroids
+        self.labels_ = self.model_.assign(records)
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
+        """Return the cluster of each record.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Finite. Values outside the bounds are clipped.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), int64
+        """
+        check_is_fitted(self)
+        return self.model_.assign(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def __sklearn_tags__(self) -> Tags:
+        """Return the tags of scikit-learn."""
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        return tags
+
+    def _features(self, n_features: int) -> tuple[Feature, ...]:
+        if self.bounds is None:
+            raise ValueError("bounds are required. They must be public, so fit does not take them from the records.")
+        try:
+            lower, upper = (np.broadcast_to(np.asarray(each, dtype=np.float64), n_features) for each in self.bounds)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"bounds must be a pair (lower, upper) of numbers or of {n_features} numbers each"
+            ) from None
+        names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(n_features)])
+        return tuple(Feature(*each) for each in zip(names, lower.tolist(), upper.tolist(), strict=True))
+
+
+def _constructor(defaults: dict[str, Any]) -> Any:
+    """Return a constructor that stores these parameters. scikit-learn reads them from its signature."""
+
+    def construct(self: PrivateEstimator, **parameters: Any) -> None:
+        if "random_state" in parameters:
+            raise TypeError("random_state is not a parameter: noise that can be drawn again can be subtracted")
+        if unknown := parameters.keys() - defaults.keys():
+            raise TypeError(f"unknown parameters: {', '.join(sorted(unknown))}")
+        for name, value in (defaults | parameters).items():
+            setattr(self, name, value)
+
+    options = [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
+    signature = Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *options])
+    construct.__signature__ = signature  # type: ignore[attr-defined]
+    return construct
+
+
+class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):  # type: ignore[misc]
+    """The base class for models with centroids only."""
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the distance of each record from each centroid, in the units of the records.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters), float64
+        """
+        check_is_fitted(self)
+        records = validate_data(self, X, dtype=np.float64, reset=False)
+        return np.asarray(np.sqrt(((records[:, None] - self.cluster_centers_[None]) ** 2).sum(axis=2)))
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.cluster_centers_)
+
+
+class ShiftedGrid(PrivateEstimator):
+    """`shifted_grid` over reports that each record's device would send. The trust model is local."""
+
+    specification = specs.ShiftedGrid
+
+
+class UniformGrid(PrivateEstimator):
+    """`uniform_grid` over perturbed reports. The trust model is local."""
+
+    specification = specs.UniformGrid
+
+
+class AdaptiveGridIterative(PrivateEstimator):
+    """`adaptive_grid_iterative` over perturbed reports. The trust model is local."""
+
+    specification = specs.AdaptiveGridIterative
+
+
+class AdaptiveGridTree(PrivateEstimator):
+    """`adaptive_grid_tree` over perturbed reports. The trust model is local."""
+
+    specification = specs.AdaptiveGridTree
+
+
+class PhaseSketch(CentroidEstimator):
+    """`phase_sketch` over perturbed reports. The trust model is local."""
+
+    specification = specs.PhaseSketch
+
+
+class GridKMeans(CentroidEstimator):
+    """`grid_kmeans` over perturbed reports. The trust model is local."""
+
+    specification = specs.GridKmeans
+
+
+class LdpKMeans(CentroidEstimator):
+    """`ldp_kmeans` over perturbed reports. The trust model is local."""
+
+    specification = specs.LdpKmeans
+
+
+class NoisyFCM(CentroidEstimator):
+    """`noisy_fcm` over perturbed reports. The trust model is local."""
+
+    specification = specs.NoisyFcm
+
+
+class PrivateKMeans(CentroidEstimator):
+    """`private_kmeans` over records. The trust model is central."""
+
+    specification = specs.PrivateKmeans
+
+
+class DensityMap(PrivateEstimator):
+    """`density_map` over records. The trust model is central."""
+
+    specification = specs.DensityMap
+
+
+class DPKMeans(CentroidEstimator):
+    """`dp_kmeans` over records. The trust model is central."""
+
+    specification = specs.DpKmeans
+
+
+class DPBisectingKMeans(CentroidEstimator):
+    """`dp_bisecting_kmeans` over records. The trust model is central."""
+
+    specification = specs.DpBisectingKmeans
+
+
+class DPUniformGridKMeans(CentroidEstimator):
+    """`dp_uniform_grid_kmeans` over records. The trust model is central."""
+
+    specification = specs.DpUniformGridKmeans
+
+
+class DPQuadtreeKMeans(CentroidEstimator):
+    """`dp_quadtree_kmeans` over records. The trust model is central."""
+
+    specification = specs.DpQuadtreeKmeans
+
+
+class DPDensityPeaks(PrivateEstimator):
+    """`dp_density_peaks` over records. The trust model is central."""
+
+    specification = specs.DpDensityPeaks

@@ -1,0 +1,96 @@
+"""`shifted_grid`: one round through shifted coarse grids, with deconvolution and excess of mass (STATISTICS 3.2)."""
+
+from clustering.density.confidence import confidence
+from clustering.density.label_map import label_map_model
+from clustering.density.map_division import divide
+from clustering.density.shifted_field import centre_errors, size_errors
+from clustering.errors import TooFewReports, UnfitRound
+from clustering.grids.density_fit import fit_density
+from clustering.rounds.decoders import decoder
+from clustering.rounds.plan import Collected, Plan
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.sizing import planned_rounds
+from sfumato.sizing.grids import MAX_FINE_CELLS
+from sfumato.sizing.grids import MAX_SHIFTED_FEATURES as MAX_FEATURES
+from sfumato.specs import Feature, ShiftedGrid, ShiftedGridEncoding
+
+
+def shifted_grid(params: ShiftedGrid, features: tuple[Feature, ...], expected_reports: int) -> Plan:
+    """Return the plan: one round of all devices at the full epsilon, then `fit`.
+
+    Parameters
+    ----------
+    params : ShiftedGrid
+    features : tuple of Feature
+        One to three.
+    expected_reports : int
+        Determines s unless `params.cells` is given.
+
+    Raises
+    ------
+    InvalidSpec
+        The number of features is not supported, or the grid is too large to fit.
+    TooFewReports, UnfitRound
+        From `fit`.
+    """
+    (only,) = planned_rounds(params, len(features), expected_reports)
+    return fit(params, (yield only.spec(features)))
+
+
+def fit(params: ShiftedGrid, collected: Collected) -> ClusterModel:
+    """Return the model of a collected round, with encoding and mechanism as published.
+
+    `params` gives the number of clusters and the prior. v comes from the published mechanism and
+    N from the tally.
+
+    Returns
+    -------
+    ClusterModel
+        A label map over the fine grid, clusters by descending size. Diagnostics:
+
+        - n_reports; n_eff: null without perturbation.
+        - reports_needed: for n_eff = 1e4; low_confidence: whether n_eff is less.
+        - delta: mass that noise can fake.
+        - detectable: per cluster, whether E >= 8 delta and twice its standard error.
+        - coarse_cells, fine_cells: per feature.
+        - stability and others: see `clustering.density.map_division.MapDivision.diagnostics`.
+
+    Raises
+    ------
+    TooFewReports
+        The round has no reports.
+    UnfitRound
+        The round is not a shifted grid over one to three features, or carries no information.
+    """
+    encoding, tally = collected.spec.encoding, collected.tally
+    if not isinstance(encoding, ShiftedGridEncoding) or encoding.n_features > MAX_FEATURES:
+        raise UnfitRound(f"shifted_grid needs a round of a shifted grid over 1 to {MAX_FEATURES} features")
+    if encoding.fine_cells**encoding.n_features > MAX_FINE_CELLS:
+        raise UnfitRound(f"a shifted grid may have at most {MAX_FINE_CELLS} fine cells")
+    if tally.n_reports == 0:
+        raise TooFewReports(n_reports=0, n_needed=1)
+    reading = decoder(collected.spec.mechanism)
+    trust = confidence(tally.n_reports, reading)
+    division = divide(fit_density(params, encoding, collected))
+    cut, density = division.cut, division.fit.density
+    detectable = [
+        bump.saddle is None or trust.is_detectable(bump.excess, error)
+        for bump, error in zip(cut.bumps, division.excess_errors(), strict=True)
+    ]
+    return label_map_model(
+        collected.spec.features,
+        cut.labels,
+        density,
+        size_errors(encoding, reading, tally, cut.labels, density),
+        centre_errors(encoding, reading, tally, cut.labels, density),
+        {
+            **trust.diagnostics(),
+            **division.diagnostics(),
+            "detectable": detectable,
+            "coarse_cells": encoding.cells,
+            "fine_cells": encoding.fine_cells,
+        },
+        (*trust.warnings(params.clusters, detectable), *division.warnings()),
+        division.verdict(low_confidence=trust.low_confidence),
+        division.expected_agreement(),
+    )

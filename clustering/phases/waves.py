@@ -1,0 +1,80 @@
+"""Waves that a round publishes, and constants of its fit, chosen from public facts alone (STATISTICS 4.2)."""
+
+from math import log, pi
+
+import numpy as np
+
+from clustering.phases.mixture_fit import RADIANS, Limits
+from clustering.random import PublicWords
+from sfumato.sizing.centroids import phases
+from sfumato.specs import PhaseEncoding
+
+WAVES = 512
+MANY_FEATURES, MANY_WAVES = 16, 1024  # from 16 features on there are 1024 waves
+
+# |omega|, radians across the box. Tight clusters need shorter waves: they are shorter with two
+# features, and still shorter if many clusters share the box. (Two features, agreement with
+# k-means at epsilon 4: A1, 20 clusters, .88 with waves up to 45 and .97 up to 80. Error of
+# 4 clear blobs at epsilon 1: .0043 up to 45, .0068 up to 80.)
+LONGEST = 4.0
+SHORTEST = 30.0
+SHORTEST_FEW_FEATURES = 45.0
+SHORTEST_MANY_CLUSTERS = 80.0
+FEW_FEATURES = 2
+
+MANY_CLUSTERS = 10  # more clusters than this use SHORTEST_MANY_CLUSTERS
+
+_TIGHT = Limits(least_share=0.005, least_width=0.004, most_width=0.35, start_widths=(0.02, 0.035, 0.05, 0.08, 0.14))
+_CLEAR = Limits(least_share=0.02, least_width=0.015, most_width=0.35, start_widths=(0.05, 0.065, 0.08, 0.14, 0.22))
+
+
+def limits_for(n_features: int) -> Limits:
+    """Return the constants of the fit. Clusters may be tighter and smaller in one or two features."""
+    return _TIGHT if n_features <= FEW_FEATURES else _CLEAR
+
+
+def waves_for(
+    n_features: int,
+    n_clusters: int | None,
+    n_slots: int | None,
+    epsilon_nano: int,
+    seed: int,
+    lengths: tuple[float, float] | None = None,
+) -> PhaseEncoding:
+    """Return waves of uniform direction and log-uniform frequency, spread evenly over its range.
+
+    Rounding of logarithms and cosines differs between machines and can change a weight's last
+    digit. A plan therefore uses the weights as published.
+
+    Parameters
+    ----------
+    n_features : int
+    n_clusters : int or None
+    n_slots : int or None
+        None gives 512, or 1024 from 16 features on.
+    epsilon_nano : int
+    seed : int
+    lengths : (float, float), optional
+        Least and greatest |omega|, radians across the box. None gives those of the fit of
+        clear clusters.
+
+    Returns
+    -------
+    PhaseEncoding
+    """
+    words = PublicWords(seed)
+    n_slots = n_slots or (MANY_WAVES if n_features >= MANY_FEATURES else WAVES)
+    radius, angle = words.uniform(2, n_slots, n_features)
+    deviates = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * pi * angle)  # standard normal, by Box and Muller
+    directions = deviates / np.linalg.norm(deviates, axis=1, keepdims=True)
+    places = (np.arange(n_slots) + words.uniform(n_slots)) / n_slots
+    least, greatest = lengths or (LONGEST, _shortest(n_features, n_clusters))
+    frequencies = least * np.exp(log(greatest / least) * places)
+    weights = np.rint(directions * frequencies[:, None] / RADIANS).astype(np.int64)
+    return PhaseEncoding(tuple(tuple(row) for row in weights.tolist()), phases(epsilon_nano))
+
+
+def _shortest(n_features: int, n_clusters: int | None) -> float:
+    if n_features > FEW_FEATURES:
+        return SHORTEST
+    return SHORTEST_MANY_CLUSTERS if n_clusters is not None and n_clusters > MANY_CLUSTERS else SHORTEST_FEW_FEATURES

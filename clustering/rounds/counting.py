@@ -1,0 +1,294 @@
+"""Aggregate reports into tallies, or noisy vectors into samples."""
+
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustering.errors import UnfitRound
+from clustering.kernels.counting import (
+    GROUP,
+    MALFORMED,
+    N_BEFORE,
+    N_PLANES,
+    SLOT_BYTES,
+    TAKEN,
+    check_bits,
+    check_hashed,
+    check_numbers,
+    count_bits,
+    count_hashed,
+    count_numbers,
+    read_vectors,
+    settle_bits,
+)
+from clustering.rounds.tally import MAX_COUNTERS, Sample, Tally, keeps_vectors
+from sfumato.errors import ReportMalformed
+from sfumato.mechanisms import discrete_laplace, tally_width, value_bytes
+from sfumato.mechanisms.olh import MAX_COUNTED
+from sfumato.specs import (
+    MAX_SAMPLE_VALUES,
+    DiscreteLaplaceMechanism,
+    OlhMechanism,
+    OueMechanism,
+    RoundSpec,
+    SsMechanism,
+)
+
+
+def count(spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]) -> Tally:
+    """Return the tally of reports.
+
+    Parameters
+    ----------
+    spec : RoundSpec
+        Round of the reports.
+    slots : ndarray of shape (n,), int64
+        Slot of each report.
+    values : ndarray of shape (n, value_bytes), uint8
+        Value of each report.
+
+    Returns
+    -------
+    Tally
+
+    Raises
+    ------
+    ReportMalformed
+        A slot or symbol is out of range, or the arrays do not fit the mechanism (index 0).
+    UnfitRound
+        Locally hashed reports have more than 4096 symbols. Use `count_candidates` for a part of them.
+    """
+    tally = Tally.empty(spec)
+    count_into(tally, spec, slots, values)
+    return tally
+
+
+def count_into(tally: Tally, spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]) -> None:
+    """Add reports to a tally in place, with the parameters and errors of `count`. Count none if it raises."""
+    _check_arrays(spec, slots, values)
+    records, statuses = _pack(spec, slots, values)
+    counter = _TallyCounter(spec, tally)
+    counter.add(records, statuses)
+    counter.settle()
+
+
+class RoundAggregator:
+    """Aggregates the reports of a round in parts: counts, or a sample of vectors.
+
+    A sample holds at most `MAX_SAMPLE_VALUES` values. No round plans for more, but requests may
+    bring more. The first vectors are then kept, whatever their values, and later ones are dropped.
+    Thus excess reports do not invalidate a round that was already charged.
+
+    Parameters
+    ----------
+    spec : RoundSpec
+
+    Attributes
+    ----------
+    n_left_out : int
+        Number of vectors dropped because the sample was full.
+
+    Raises
+    ------
+    UnfitRound
+        The round's tally would exceed `MAX_COUNTERS`.
+    """
+
+    def __init__(self, spec: RoundSpec) -> None:
+        self._spec = spec
+        self._counter = None if keeps_vectors(spec) else _TallyCounter(spec, Tally.empty(spec))
+        self._vectors = Sample.empty(spec).values
+        self._n_kept = 0
+        self.n_left_out = 0
+
+    def add(self, slots: NDArray[np.int64], values: NDArray[np.uint8]) -> None:
+        """Add reports, with the parameters and errors of `count`."""
+        _check_arrays(self._spec, slots, values)
+        self.add_packed(*_pack(self._spec, slots, values))
+
+    def add_packed(self, records: NDArray[np.uint8], statuses: NDArray[np.uint8]) -> None:
+        """Add the reports of a log whose status is TAKEN.
+
+        Parameters
+        ----------
+        records : ndarray of shape (n, width), uint8
+            Each row ends with the slot and the value.
+        statuses : ndarray of shape (n,), uint8
+            Result of `check_packed`. A caller excludes a report by setting another status.
+        """
+        if self._counter is not None:
+            self._counter.add(records, statuses)
+            return
+        mechanism = cast(DiscreteLaplaceMechanism, self._spec.mechanism)
+        vectors = np.empty((int(np.count_nonzero(statuses == TAKEN)), mechanism.n_features), dtype=np.int32)
+        size = discrete_laplace.width(mechanism)
+        read_vectors(records, _slot_at(self._spec, records), size, mechanism.margin, statuses, vectors)
+        self._keep(vectors)
+
+    def _keep(self, vectors: NDArray[np.int32]) -> None:
+        free = MAX_SAMPLE_VALUES // vectors.shape[1] - self._n_kept
+        self.n_left_out += max(0, len(vectors) - free)
+        vectors = vectors[:free]
+        n_kept = self._n_kept + len(vectors)
+        if n_kept > len(self._vectors):  # grow by half, so that a long log is copied only a few times
+            grown = np.empty((max(n_kept, len(self._vectors) * 3 // 2), vectors.shape[1]), dtype=np.int32)
+            grown[: self._n_kept] = self._vectors[: self._n_kept]
+            self._vectors = grown
+        self._vectors[self._n_kept : n_kept] = vectors
+        self._n_kept = n_kept
+
+    def result(self) -> Tally | Sample:
+        """Return the tally or sample of all reports added."""
+        if self._counter is None:
+            return Sample(self._vectors[: self._n_kept])
+        self._counter.settle()
+        return self._counter.tally
+
+
+class _TallyCounter:
+    """Adds checked reports to a tally, which is complete only after `settle`."""
+
+    def __init__(self, spec: RoundSpec, tally: Tally) -> None:
+        self._spec, self.tally = spec, tally
+        if isinstance(spec.mechanism, OlhMechanism) and spec.mechanism.n_symbols > MAX_COUNTED:
+            raise UnfitRound(f"a tally of locally hashed reports may have at most {MAX_COUNTED} symbols")
+        self._counts_bits = isinstance(spec.mechanism, SsMechanism | OueMechanism)
+        if self._counts_bits:
+            n_slots, n_symbols = tally.counts.shape
+            n_words = (n_symbols + 63) // 64
+            self._buffers = (
+                np.zeros((n_slots, GROUP, n_words), dtype=np.uint64),
+                np.zeros(n_slots, dtype=np.uint64),
+                np.zeros((n_slots, N_PLANES, n_words), dtype=np.uint64),
+            )
+
+    def add(self, records: NDArray[np.uint8], statuses: NDArray[np.uint8]) -> None:
+        at, tally, mechanism = _slot_at(self._spec, records), self.tally, self._spec.mechanism
+        if self._counts_bits:
+            count_bits(records, at, statuses, *self._buffers, tally.counts, tally.reports)
+        elif isinstance(mechanism, OlhMechanism):
+            taken = records[statuses == TAKEN, at:]
+            slots = np.ascontiguousarray(taken[:, :SLOT_BYTES]).view("<u4")[:, 0].astype(np.int64)
+            values = np.ascontiguousarray(taken[:, SLOT_BYTES:])
+            symbols = np.arange(mechanism.n_symbols, dtype=np.int32)
+            count_hashed(slots, values, mechanism.hash_range, symbols, tally.counts, tally.reports)
+        else:  # `grr` reports one symbol, `hr` a coefficient and a sign
+            count_numbers(records, at, statuses, tally.counts, tally.reports)
+
+    def settle(self) -> None:
+        if self._counts_bits:
+            settle_bits(*self._buffers, self.tally.counts, self.tally.reports)
+
+
+def check_packed(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return for each report of a log whether the mechanism of the round can produce it.
+
+    The compiled loops check values like `sfumato.mechanisms.is_value`, and check that the slot exists.
+
+    Parameters
+    ----------
+    spec : RoundSpec
+    records : ndarray of shape (n, width), uint8
+        Each row has at least four bytes, then the slot and the value.
+
+    Returns
+    -------
+    ndarray of shape (n,), uint8
+        TAKEN or MALFORMED.
+
+    Raises
+    ------
+    ValueError
+        Fewer than four bytes precede the slot.
+    """
+    statuses = np.empty(len(records), dtype=np.uint8)
+    at, n_slots, mechanism = _slot_at(spec, records), spec.encoding.n_slots, spec.mechanism
+    if at < N_BEFORE:
+        raise ValueError(f"a record needs at least {N_BEFORE} bytes before its slot")
+    if isinstance(mechanism, SsMechanism | OueMechanism):
+        n_named = mechanism.subset_size if isinstance(mechanism, SsMechanism) else -1
+        check_bits(records, at, n_slots, mechanism.n_symbols, n_named, statuses)
+    elif isinstance(mechanism, OlhMechanism):
+        check_hashed(records, at, n_slots, mechanism.hash_range, statuses)
+    elif isinstance(mechanism, DiscreteLaplaceMechanism):
+        largest = mechanism.steps + 2 * mechanism.margin
+        check_numbers(records, at, n_slots, discrete_laplace.width(mechanism), largest, statuses)
+    else:
+        check_numbers(records, at, n_slots, value_bytes(mechanism), tally_width(mechanism) - 1, statuses)
+    return statuses
+
+
+def _slot_at(spec: RoundSpec, records: NDArray[np.uint8]) -> int:
+    return int(records.shape[1]) - value_bytes(spec.mechanism) - SLOT_BYTES
+
+
+def _pack(
+    spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return reports as rows of a log without ids, and their statuses; raise ReportMalformed if one is malformed."""
+    out_of_range = (slots < 0) | (slots >= spec.encoding.n_slots)
+    four = slots.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :SLOT_BYTES]
+    before = np.zeros((len(slots), N_BEFORE), dtype=np.uint8)
+    records = np.concatenate([before, four, values], axis=1)
+    records.flags.writeable = False  # rows of a log are read-only too, so both use the same compiled loops
+    statuses = check_packed(spec, records)
+    statuses[out_of_range] = MALFORMED
+    _check_counted(int(statuses.argmax()) if statuses.any() else -1)
+    return records, statuses
+
+
+def count_candidates(
+    spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8], candidates: NDArray[np.int64]
+) -> Tally:
+    """Return the tally of locally hashed reports over given symbols, in the given order.
+
+    Each report and candidate costs one hash, whatever the number of symbols.
+
+    Parameters
+    ----------
+    spec : RoundSpec
+        Round of the reports, with mechanism `olh`.
+    slots : ndarray of shape (n,), int64
+    values : ndarray of shape (n, value_bytes), uint8
+    candidates : ndarray of shape (m,), int64
+        Symbols in 0 .. n_symbols-1.
+
+    Returns
+    -------
+    Tally
+        Counts of shape (n_slots, m), for `Decoder.candidate_frequencies`.
+
+    Raises
+    ------
+    ReportMalformed
+        A slot or value is out of range, or the arrays do not fit the mechanism (index 0).
+    UnfitRound
+        The mechanism is not `olh`, there are no or too many candidates, or one is not a symbol.
+    """
+    mechanism = spec.mechanism
+    if not isinstance(mechanism, OlhMechanism):
+        raise UnfitRound("candidate counts need the mechanism olh")
+    if candidates.size == 0 or candidates.min() < 0 or candidates.max() >= mechanism.n_symbols:
+        raise UnfitRound(f"candidates must be at least one symbol in 0 .. {mechanism.n_symbols - 1}")
+    if candidates.size * spec.encoding.n_slots > MAX_COUNTERS:
+        raise UnfitRound(f"a round may have at most {MAX_COUNTERS} counters (slots times candidates)")
+    _check_arrays(spec, slots, values)
+    n_slots = spec.encoding.n_slots
+    tally = Tally(np.zeros((n_slots, candidates.size), dtype=np.int64), np.zeros(n_slots, dtype=np.int64))
+    _check_counted(
+        count_hashed(slots, values, mechanism.hash_range, candidates.astype(np.int32), tally.counts, tally.reports)
+    )
+    return tally
+
+
+def _check_arrays(spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]) -> None:
+    if slots.ndim != 1 or values.shape != (len(slots), value_bytes(spec.mechanism)):
+        raise ReportMalformed(0, f"slots must have shape (n,) and values (n, {value_bytes(spec.mechanism)})")
+    if slots.dtype != np.int64 or values.dtype != np.uint8:
+        raise ReportMalformed(0, "slots must have dtype int64 and values uint8")
+
+
+def _check_counted(malformed: int) -> None:
+    if malformed >= 0:
+        raise ReportMalformed(int(malformed), "its slot or symbol is out of range")

@@ -1,0 +1,153 @@
+"""Unbiased frequency estimates from tallies, with their exact variance."""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustering.errors import UnfitRound
+from clustering.kernels.counting import walsh_hadamard
+from clustering.rounds.tally import Tally
+from sfumato.mechanisms import support
+from sfumato.model.precision import Precision, precision
+from sfumato.specs import HrMechanism, Mechanism
+
+
+@dataclass(frozen=True)
+class Decoder(Precision):
+    """Frequency estimator of a mechanism in floating point; build it with `decoder`.
+
+    Estimates sum to one. Reports of `grr` and `ss` name a fixed number of symbols, so their
+    estimates sum to one by construction: the indicators of two symbols in a report that
+    supports neither by its own symbol have correlation -1/(k-1). Indicators of `oue`, `olh`
+    and `hr` are uncorrelated. For them the missing mass is shared evenly: each estimate
+    (C/n - q) / (p - q) gets weights e_x - 1/k instead of e_x, plus 1/k. The estimates stay
+    unbiased and their variance decreases slightly. The errors of sums are then equal for all
+    mechanisms up to a factor (`spread_variance`).
+
+    Attributes
+    ----------
+    n_symbols : int
+        k.
+    p, q : float
+        Probability that a report supports its own symbol, and a given other symbol.
+    scale : float
+        1 / (p - q).
+    n_coefficients : int
+        K if a tally counts Walsh coefficients and signs; 0 if it counts symbols.
+
+    See Also
+    --------
+    sfumato.model.precision.Precision : The inherited attributes.
+    """
+
+    n_symbols: int
+    p: float
+    q: float
+    scale: float
+    n_coefficients: int
+
+    def frequencies(self, tally: Tally) -> NDArray[np.float64]:
+        """Return the unbiased share of each symbol in each slot, (C/n - q) / (p - q).
+
+        Returns
+        -------
+        ndarray of shape (n_slots, n_symbols), float64
+            Rows sum to one and may be negative from noise. Rows of slots without reports are zero.
+        """
+        estimates = self.candidate_frequencies(Tally(self._supports(tally), tally.reports))
+        if self.has_fixed_size:
+            return estimates
+        estimates += (1 - estimates.sum(axis=1, keepdims=True)) / self.n_symbols
+        return np.where(tally.reports[:, None] > 0, estimates, 0.0)
+
+    def candidate_frequencies(self, tally: Tally) -> NDArray[np.float64]:
+        """Return the unbiased shares of counted symbols, which need not sum to one.
+
+        Returns
+        -------
+        ndarray of the shape of the counts, float64
+        """
+        n = tally.reports[:, None]
+        # Integers below 2**53 are exact in float64. Subtracting before dividing makes rounding
+        # relative to the deviation instead of the count.
+        estimates = (tally.counts - n * self.q) * self.scale / np.maximum(n, 1)
+        return np.where(n > 0, estimates, 0.0)
+
+    def _supports(self, tally: Tally) -> NDArray[np.int64]:
+        """Return the number of reports that support each symbol.
+
+        Let S_j be the sum of signs reported for coefficient j. The signs that agree with symbol x
+        exceed those that disagree by Z_x = sum over j of (-1)^popcount(j & (x+1)) S_j.
+        """
+        if self.n_coefficients == 0:
+            return tally.counts
+        supports = np.empty((len(tally.reports), self.n_symbols), dtype=np.int64)
+        for slot, row in enumerate(tally.counts):
+            signs = row[0::2] - row[1::2]
+            walsh_hadamard(signs)
+            supports[slot] = (tally.reports[slot] + signs[1 : self.n_symbols + 1]) // 2
+        return supports
+
+    def variance(self, frequency: float, n_reports: int) -> float:
+        """Return the variance of an estimate over the mechanism's randomness, for fixed symbols.
+
+        If the devices are a sample of n from a population, f (1-f) / n is added.
+
+        Parameters
+        ----------
+        frequency : float
+            f, in [0, 1].
+        n_reports : int
+            n, at least 1.
+        """
+        return (self.zero_variance + frequency * self.slope_variance) / n_reports
+
+    def standard_errors(
+        self, spreads: NDArray[np.float64], shares: NDArray[np.float64], n_reports: int
+    ) -> NDArray[np.float64]:
+        """Return standard errors of weighted sums of estimates, sum over symbols of w f.
+
+            Var = v/n * k/(k-1) * sum (w - mean w)^2  +  m (1-m) / n,
+        without the factor k/(k-1) for uncorrelated indicators. The second term is the sampling of
+        devices; m is the true sum for weights 0 or 1.
+
+        Parameters
+        ----------
+        spreads : ndarray of shape (m,)
+            Sum (w - mean w)^2 over the k symbols for each sum. Negative values are rounding errors.
+        shares : ndarray of shape (m,)
+            Estimated sums; clipped to [0, 1].
+        n_reports : int
+            Number of reports behind the estimates.
+
+        Returns
+        -------
+        ndarray of shape (m,), float64
+        """
+        share = np.clip(shares, 0.0, 1.0)
+        coins = self.spread_variance * np.maximum(spreads, 0.0)
+        return np.asarray(np.sqrt((coins + share * (1 - share)) / n_reports), dtype=np.float64)
+
+
+def decoder(mechanism: Mechanism) -> Decoder:
+    """Return the decoder of a published mechanism (STATISTICS, section 1).
+
+    p, q and their differences are computed as exact fractions and rounded once.
+
+    Raises
+    ------
+    UnfitRound
+        Reports carry no information about their symbol (p = q).
+    """
+    p, q = support(mechanism)
+    if p == q:
+        raise UnfitRound("reports of this mechanism carry no information: p equals q")
+    return Decoder(
+        **asdict(precision(mechanism)),
+        n_symbols=mechanism.n_symbols,
+        p=float(p),
+        q=float(q),
+        scale=float(1 / (p - q)),
+        n_coefficients=mechanism.n_coefficients if isinstance(mechanism, HrMechanism) else 0,
+    )

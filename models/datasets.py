@@ -1,0 +1,243 @@
+"""Create, change, find and lock datasets, and grant their budgets."""
+
+import re
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from models.database.types import new_id
+from models.errors import Conflict, LimitExceeded, NotFound
+from models.identity import audit_trail, tenants
+from models.identity.caller import Caller
+from models.ledger import ledger
+from models.tables.datasets import Dataset, OutOfBounds, Trust
+from models.tables.identity import Act
+from models.tables.ledger import Ceiling, LedgerEntry
+from sfumato.errors import InvalidSpec
+from sfumato.privacy.shuffling import Pair
+from sfumato.specs import MAX_FEATURES, Embedding, Feature, to_wire
+
+MAX_RECORDS_PER_USER = 1_000_000
+SOURCE_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"  # no two labels look alike
+
+
+def count(session: Session, tenant_id: str) -> int:
+    """Return the number of a tenant's datasets, without deleted ones."""
+    query = select(func.count()).where(Dataset.tenant_id == tenant_id, Dataset.deleted_at.is_(None))
+    return session.scalar(query) or 0
+
+
+def create(
+    session: Session,
+    caller: Caller,
+    *,
+    name: str,
+    trust: Trust,
+    features: tuple[Feature, ...] | Embedding,
+    epsilon_nano: int,
+    min_reports: int,
+    keep_reports: bool,
+    max_datasets: int,
+    now: int,
+    user_feature: str | None = None,
+    fold_user_case: bool = False,
+    max_records_per_user: int = 1,
+    out_of_bounds: OutOfBounds = OutOfBounds.CLIP,
+    delta_atto: int = 0,
+    source: str | None = None,
+    shuffled: Pair = (0, 0),
+    shuffler: dict[str, str] | None = None,
+    ceiling: Ceiling = ledger.UNLIMITED,
+) -> Dataset:
+    """Create a dataset with its first grant. Raise LimitExceeded, InvalidSpec, CeilingExceeded.
+
+    The five parameters from `user_feature` on apply to central datasets, `shuffled` (nano-epsilon, atto-delta) and
+    `shuffler` (name, url, public_key) to shuffled ones. `max_records_per_user` bounds the influence of
+    one person on a result, so it never changes. `ceiling` limits the grants.
+    """
+    _check_records(trust, features, user_feature, max_records_per_user, out_of_bounds)
+    if fold_user_case and user_feature is None:
+        raise InvalidSpec("fold_user_case needs a user_feature")
+    _check_amounts(trust, delta_atto, shuffled)
+    if (trust is Trust.SHUFFLED) != (shuffler is not None) or (trust is Trust.SHUFFLED) != (shuffled != (0, 0)):
+        raise InvalidSpec("a shuffled dataset needs a shuffler and a shuffled grant; other datasets have neither")
+    check_retention(trust, keep_reports)
+    tenants.lock(session, caller.tenant_id)
+    if count(session, caller.tenant_id) >= max_datasets:
+        raise LimitExceeded(
+            f"this tenant may have {max_datasets} datasets (max_datasets): delete one, or request a higher quota"
+        )
+    dataset = Dataset(
+        id=new_id("ds"),
+        tenant_id=caller.tenant_id,
+        name=name,
+        trust=trust.value,
+        features_wire=to_wire(features) if isinstance(features, Embedding) else [*map(to_wire, features)],
+        min_reports=min_reports,
+        keep_reports=keep_reports,
+        created_at=now,
+        deleted_at=None,
+        user_feature=user_feature,
+        fold_user_case=fold_user_case,
+        max_records_per_user=max_records_per_user,
+        out_of_bounds=out_of_bounds.value,
+        source=source,
+        shuffler=shuffler,
+    )
+    session.add(dataset)
+    ledger.open_ledger(session, dataset.id)
+    actor = caller.key_id
+    ledger.grant(
+        session,
+        dataset.id,
+        epsilon_nano,
+        delta_atto=delta_atto,
+        shuffled=shuffled,
+        reference=dataset.id,
+        actor=actor,
+        now=now,
+        ceiling=ceiling,
+    )
+    audit_trail.record(session, caller, Act.DATASET_CREATED, dataset.id, dataset_id=dataset.id, now=now)
+    if source is not None:
+        _record_source(session, caller, dataset, None, now=now)
+    return dataset
+
+
+def _check_records(
+    trust: Trust,
+    features: tuple[Feature, ...] | Embedding,
+    user_feature: str | None,
+    max_records: int,
+    out_of_bounds: OutOfBounds,
+) -> None:
+    if isinstance(features, Embedding):
+        if trust is not Trust.CENTRAL:
+            raise InvalidSpec(f"an embedding needs the trust model central; list 1 to {MAX_FEATURES} features instead")
+        features = features.features
+    if trust is not Trust.CENTRAL and len(features) > MAX_FEATURES:
+        raise InvalidSpec(f"a {trust} dataset has at most {MAX_FEATURES} features; a central one may have more")
+    if trust is not Trust.CENTRAL and (user_feature is not None or out_of_bounds is not OutOfBounds.CLIP):
+        raise InvalidSpec("user_feature and out_of_bounds apply to central datasets only")
+    if user_feature is not None and user_feature in {feature.name for feature in features}:
+        raise InvalidSpec("user_feature must not be the name of a feature")
+    if user_feature is None and max_records != 1:
+        raise InvalidSpec("max_records_per_user needs a user_feature: without it, each record is a separate person")
+    if not 1 <= max_records <= MAX_RECORDS_PER_USER:
+        raise InvalidSpec(f"max_records_per_user must lie in 1..{MAX_RECORDS_PER_USER}")
+
+
+def _check_amounts(trust: Trust, delta_atto: int, shuffled: Pair) -> None:
+    if trust is not Trust.CENTRAL and delta_atto:
+        raise InvalidSpec("delta applies to central datasets only; the shuffled grant of a dataset has a delta")
+    if trust is not Trust.SHUFFLED and shuffled != (0, 0):
+        raise InvalidSpec("a shuffled grant applies to shuffled datasets only")
+
+
+def check_retention(trust: Trust, keep_reports: bool) -> None:
+    """Raise InvalidSpec if datasets with this trust model cannot keep their reports."""
+    if trust is Trust.SHUFFLED and keep_reports:
+        raise InvalidSpec("a shuffled dataset keeps no reports: opened reports could be linked to later ones")
+
+
+def grant(
+    session: Session,
+    caller: Caller,
+    dataset_id: str,
+    *,
+    epsilon_nano: int,
+    delta_atto: int,
+    now: int,
+    shuffled: Pair = (0, 0),
+    ceiling: Ceiling = ledger.UNLIMITED,
+) -> LedgerEntry:
+    """Increase a dataset's budget. `ceiling` limits its grants.
+
+    Raise NotFound, InvalidSpec (the trust model has no such amount), LimitExceeded, CeilingExceeded.
+    """
+    dataset = get(session, caller, dataset_id, lock=True)
+    _check_amounts(Trust(dataset.trust), delta_atto, shuffled)
+    entry = ledger.grant(
+        session,
+        dataset_id,
+        epsilon_nano,
+        delta_atto=delta_atto,
+        shuffled=shuffled,
+        reference=new_id("grant"),
+        actor=caller.key_id,
+        now=now,
+        ceiling=ceiling,
+    )
+    audit_trail.record(session, caller, Act.GRANT_CREATED, entry.id, dataset_id=dataset_id, now=now)
+    return entry
+
+
+def set_source(session: Session, caller: Caller, dataset_id: str, source: str, *, now: int) -> Dataset:
+    """Set the source of a dataset, and so count its charges there. Raise NotFound.
+
+    The charges may then exceed the ceiling of the source, which accepts no further cost until the ceiling is higher.
+    Raise InvalidSpec if the label is malformed.
+    """
+    if not re.fullmatch(SOURCE_PATTERN, source):
+        raise InvalidSpec("a source has 1 to 64 letters, digits, `.`, `_` or `-`, and begins with a letter or a digit")
+    dataset = get(session, caller, dataset_id, lock=True)
+    tenants.lock(session, dataset.tenant_id)  # The check of a ceiling locks it, too.
+    before = dataset.source
+    if source != before:
+        dataset.source = source
+        session.flush()
+        _record_source(session, caller, dataset, before, now=now)
+    return dataset
+
+
+def _record_source(session: Session, caller: Caller, dataset: Dataset, before: str | None, *, now: int) -> None:
+    details = {"before": before, "source": dataset.source}
+    audit_trail.record(session, caller, Act.SOURCE_SET, dataset.id, dataset_id=dataset.id, details=details, now=now)
+
+
+def get(session: Session, caller: Caller, dataset_id: str, *, lock: bool = False, deleted: bool = False) -> Dataset:
+    """Return a dataset that the caller may access. Raise NotFound.
+
+    `lock` prevents changes and deletion until the commit, but allows other transactions to insert rows that refer to
+    the dataset. `deleted` includes deleted datasets, whose ledgers remain readable.
+    """
+    with_lock = {"key_share": True} if lock else None
+    dataset = session.get(Dataset, dataset_id, with_for_update=with_lock, populate_existing=lock)
+    if dataset is None or dataset.tenant_id != caller.tenant_id or not caller.sees(dataset_id):
+        raise NotFound("dataset")
+    if dataset.deleted_at is not None and not deleted:
+        raise NotFound("dataset")
+    return dataset
+
+
+def get_live(session: Session, dataset_id: str) -> Dataset:
+    """Return a dataset that is not deleted, for callers that check access elsewhere. Raise NotFound."""
+    dataset = session.get(Dataset, dataset_id)
+    if dataset is None or dataset.deleted_at is not None:
+        raise NotFound("dataset")
+    return dataset
+
+
+def lock_live(session: Session, dataset_id: str) -> None:
+    """Prevent the deletion of a dataset until the commit. Raise NotFound if it is deleted."""
+    deleted = session.execute(
+        select(Dataset.deleted_at).where(Dataset.id == dataset_id).with_for_update(key_share=True)
+    ).first()
+    if deleted is None or deleted.deleted_at is not None:
+        raise NotFound("dataset")
+
+
+def page(session: Session, caller: Caller, *, after: str, limit: int) -> list[Dataset]:
+    """Return the datasets that the caller may access, after id `after`, oldest first."""
+    query = select(Dataset).where(
+        Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None), Dataset.id > after
+    )
+    if caller.dataset_id is not None:
+        query = query.where(Dataset.id == caller.dataset_id)
+    return list(session.scalars(query.order_by(Dataset.id).limit(limit)))
+
+
+def require_trust(dataset: Dataset, *trusts: Trust) -> None:
+    """Raise Conflict if the dataset has another trust model."""
+    if dataset.trust not in trusts:
+        raise Conflict(f"this dataset is {dataset.trust}; this request needs a {' or '.join(trusts)} dataset")

@@ -1,0 +1,183 @@
+"""Submit, suspend, finish and cancel jobs. `models.tables.jobs` shows the states."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from models import datasets
+from models.collection import rounds
+from models.database.types import new_id
+from models.errors import Conflict, LimitExceeded
+from models.identity import audit_trail, tenants
+from models.identity.caller import Caller
+from models.jobs.claims import Claim, announce_state, end_job, load_claimed
+from models.jobs.jobs import add_result, count_active, get
+from models.ledger import ledger
+from models.tables.datasets import Dataset
+from models.tables.identity import Act
+from models.tables.jobs import FINAL, Job, JobState
+from models.tables.ledger import Ceiling
+from models.tables.rounds import CollectionTarget, RoundState
+from sfumato.privacy.accounting import format_epsilon
+
+
+def submit(
+    session: Session,
+    caller: Caller,
+    dataset: Dataset,
+    *,
+    algorithm: dict[str, Any],
+    epsilon_nano: int,
+    collect: CollectionTarget,
+    round_ids: Sequence[str] = (),
+    max_active_jobs: int,
+    now: int,
+    delta_atto: int = 0,
+    ceiling: Ceiling = ledger.UNLIMITED,
+) -> Job:
+    """Queue a job and reserve its declared epsilon and delta. A job over earlier rounds reserves nothing.
+
+    `ceiling` limits the cost of the dataset's source. Raise BudgetExhausted, CeilingExceeded, LimitExceeded, NotFound,
+    or Conflict (if a round is open or repeated, or if the rounds cost more than the declared epsilon).
+    """
+    datasets.lock_live(session, dataset.id)
+    tenants.lock(session, caller.tenant_id)
+    if count_active(session, caller.tenant_id) >= max_active_jobs:
+        raise LimitExceeded(
+            f"this tenant may have {max_active_jobs} unfinished jobs (max_active_jobs): wait until one ends, "
+            "cancel one, or request a higher quota from the operator"
+        )
+    job = Job(
+        id=new_id("job"),
+        tenant_id=caller.tenant_id,
+        dataset_id=dataset.id,
+        algorithm=algorithm,
+        round_ids=list(round_ids),
+        epsilon_nano=0 if round_ids else epsilon_nano,
+        target_reports=collect.target_reports,
+        min_reports=collect.min_reports,
+        collect_seconds=collect.seconds,
+        state=JobState.QUEUED.value,
+        attempts=0,
+        fence=0,
+        lease_until=None,
+        cancel_requested=False,
+        created_by=caller.key_id,
+        created_at=now,
+        started_at=None,
+        finished_at=None,
+        error_code=None,
+        error_detail=None,
+        delta_atto=0 if round_ids else delta_atto,
+        verdict=None,
+    )
+    if collect.release is not None:
+        terms = collect.release
+        job.min_batch, job.honest_share_nano = terms.min_batch, terms.honest_share_nano
+        job.shuffled_delta_atto = terms.delta_atto
+    if round_ids:
+        _check_rounds(session, dataset.id, round_ids, epsilon_nano)
+    else:
+        ledger.reserve(
+            session,
+            dataset.id,
+            epsilon_nano,
+            delta_atto=delta_atto,
+            job_id=job.id,
+            actor=caller.key_id,
+            now=now,
+            ceiling=ceiling,
+        )
+    session.add(job)
+    session.flush()
+    tenants.ensure_quotas(session, caller.tenant_id)
+    audit_trail.record(session, caller, Act.JOB_SUBMITTED, job.id, dataset_id=dataset.id, now=now)
+    return job
+
+
+def _check_rounds(session: Session, dataset_id: str, round_ids: Sequence[str], epsilon_nano: int) -> None:
+    earlier = rounds.list_by_ids(session, dataset_id, round_ids)
+    if len(set(round_ids)) < len(round_ids):
+        raise Conflict("round_ids contains a round twice")
+    if any(r.state == RoundState.OPEN for r in earlier):
+        raise Conflict("a round is still open: close it, or wait until it is full")
+    spent = rounds.cost_nano(earlier)
+    if spent > epsilon_nano:
+        raise Conflict(
+            f"these rounds cost epsilon {format_epsilon(spent)}, more than the {format_epsilon(epsilon_nano)} of the "
+            "algorithm: set its epsilon to their cost, or name fewer rounds"
+        )
+
+
+def wait_for_reports(session: Session, claim: Claim, *, now: int) -> None:
+    """Move a claimed job to COLLECTING and reset its attempts, because it made progress. Raise StaleFence."""
+    job = load_claimed(session, claim)
+    job.state, job.lease_until, job.attempts = JobState.COLLECTING.value, None, 0
+    announce_state(session, job, now)
+
+
+def succeed(session: Session, claim: Claim, document: dict[str, Any], *, software_version: str, now: int) -> None:
+    """Store the result, release the unspent reservation and end the job. Raise StaleFence."""
+    job = load_claimed(session, claim)
+    job.verdict = document.get("model", {}).get("verdict")
+    add_result(session, job.id, document, software_version=software_version, now=job.public_time(now))
+    end_job(session, job, JobState.SUCCEEDED, now=now)
+
+
+def fail(session: Session, claim: Claim, state: JobState, *, code: str, detail: str, now: int) -> None:
+    """End a claimed job as failed or expired. Its charges remain. Raise StaleFence."""
+    end_job(session, load_claimed(session, claim), state, now=now, code=code, detail=detail[:500])
+
+
+def requeue(session: Session, claim: Claim, *, is_attempt: bool, now: int) -> None:
+    """Invalidate a claim, so that the next worker may claim the job at once. Raise StaleFence.
+
+    A lost worker counts as an attempt. A worker that stopped on request does not (`is_attempt` is false).
+    """
+    job = load_claimed(session, claim)
+    job.fence += 1
+    job.lease_until = now
+    if not is_attempt:
+        job.attempts -= 1
+    session.flush()
+
+
+def cancel_claimed(session: Session, claim: Claim, *, now: int) -> None:
+    """Cancel a claimed job after a cancellation was requested. Raise StaleFence."""
+    end_job(session, load_claimed(session, claim), JobState.CANCELED, now=now)
+
+
+def cancel(session: Session, caller: Caller, job_id: str, *, now: int) -> Job:
+    """Cancel a job at once, or if a worker has claimed it, when the worker next checks.
+
+    Charges remain, and the rest of the reservation is released. A job that has ended does not change. Raise NotFound.
+    """
+    get(session, caller, job_id)
+    job = session.get_one(Job, job_id, with_for_update=True, populate_existing=True)
+    if job.is_final:
+        return job
+    is_first, job.cancel_requested = not job.cancel_requested, True
+    if job.state != JobState.RUNNING:
+        end_job(session, job, JobState.CANCELED, now=now)
+    if is_first:
+        audit_trail.record(session, caller, Act.JOB_CANCELED, job_id, dataset_id=job.dataset_id, now=now)
+    return job
+
+
+def cancel_all(session: Session, dataset_id: str, *, now: int) -> list[str]:
+    """Cancel all unfinished jobs of a dataset and close its rounds. Return the ids of these jobs."""
+    unfinished = session.scalars(
+        select(Job)
+        .where(Job.dataset_id == dataset_id, Job.state.not_in(sorted(FINAL)))
+        .order_by(Job.id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    ).all()
+    rounds.close_all(session, now=now, dataset_id=dataset_id)
+    for job in unfinished:
+        job.cancel_requested = True
+        if job.state != JobState.RUNNING:
+            end_job(session, job, JobState.CANCELED, now=now)
+    return [job.id for job in unfinished]

@@ -1,0 +1,150 @@
+"""Change, delete and close datasets: changes that also affect their rounds, jobs, records and deliveries.
+
+A budget is closed after the restore of an older backup, because the restored ledger lacks the charges made after the
+backup. Closing cancels the dataset's jobs and charges the whole remaining budget. The privacy officer may then grant
+the part that was provably not spent, as a separate entry.
+"""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from models import datasets
+from models.collection import rounds
+from models.database.types import new_id
+from models.identity import audit_trail
+from models.identity.caller import OPERATOR, Caller, operator
+from models.jobs import lifecycle
+from models.ledger import ledger
+from models.ledger.ledger import Amounts
+from models.records import records
+from models.tables.datasets import Dataset, Trust
+from models.tables.identity import Act
+from models.tables.jobs import Job, JobState
+from models.webhooks import deliveries
+from sfumato.privacy.shuffling import Pair
+
+
+def delete_dataset(session: Session, caller: Caller, dataset_id: str, *, now: int) -> list[str]:
+    """Cancel a dataset's jobs, close its rounds, delete its reports and records, and hide it. Raise NotFound.
+
+    A running job ends when its worker next checks for cancellation. It opens no further round. The ledger and the
+    results remain.
+
+    Returns
+    -------
+    list of str
+        Ids of the jobs that are canceled now or later.
+    """
+    found = datasets.get(session, caller, dataset_id, lock=True)
+    canceled = lifecycle.cancel_all(session, dataset_id, now=now)
+    rounds.scrub_all(session, dataset_id)
+    records.remove_all(session, dataset_id)
+    deliveries.delete_round_events(session, dataset_id)
+    found.deleted_at = now
+    audit_trail.record(session, caller, Act.DATASET_DELETED, dataset_id, dataset_id=dataset_id, now=now)
+    return canceled
+
+
+def delete_records(session: Session, caller: Caller, dataset_id: str, *, now: int) -> None:
+    """Delete a central dataset's records and their key. The dataset, its ledger and results remain.
+
+    A job that has loaded the records continues with them. The audit trail records the deletion even if there were no
+    records, because their existence is private. Raise NotFound, Conflict.
+    """
+    found = datasets.get(session, caller, dataset_id, lock=True)
+    datasets.require_trust(found, Trust.CENTRAL)
+    records.remove_all(session, dataset_id)
+    audit_trail.record(session, caller, Act.RECORDS_DELETED, dataset_id, dataset_id=dataset_id, now=now)
+
+
+def change_dataset(
+    session: Session,
+    caller: Caller,
+    dataset_id: str,
+    *,
+    name: str | None,
+    min_reports: int | None,
+    keep_reports: bool | None,
+    source: str | None = None,
+    now: int,
+) -> Dataset:
+    """Change the given fields. Features, bounds and trust never change, because reports depend on them.
+
+    `min_reports` and `keep_reports` apply to rounds that open from now on.
+    """
+    dataset = datasets.get(session, caller, dataset_id, lock=True)
+    given = {"name": name, "min_reports": min_reports, "keep_reports": keep_reports}
+    changes = {key: value for key, value in given.items() if value not in (None, getattr(dataset, key))}
+    datasets.check_retention(Trust(dataset.trust), changes.get("keep_reports") is True)
+    for key, value in changes.items():
+        setattr(dataset, key, value)
+    session.flush()
+    if source is not None:
+        datasets.set_source(session, caller, dataset_id, source, now=now)
+    if changes:
+        details = audit_trail.changed_fields(list(changes))
+        audit_trail.record(
+            session, caller, Act.DATASET_UPDATED, dataset_id, dataset_id=dataset_id, details=details, now=now
+        )
+    return dataset
+
+
+def close_budget(session: Session, dataset_id: str, *, now: int) -> Amounts:
+    """Cancel a dataset's jobs, close its rounds, and charge its whole remaining budget. Repeating charges nothing.
+
+    The reservation of a job that was running at the time of the backup is charged here. Its next worker therefore opens
+    no round and draws no answer before it ends the job. Tallies, results and records remain.
+
+    Returns
+    -------
+    Amounts
+        The charged amounts, without the shuffled budget, which is charged as well.
+
+    Raises
+    ------
+    NotFound
+        If there is no such ledger.
+    """
+    ledger.head(session, dataset_id)
+    dataset = session.get(Dataset, dataset_id, with_for_update=True)
+    lifecycle.cancel_all(session, dataset_id, now=now)
+    charged = []
+    running = session.scalars(select(Job.id).where(Job.dataset_id == dataset_id, Job.state == JobState.RUNNING.value))
+    for job_id in sorted(running):
+        amounts = ledger.reserved_for(session, dataset_id, job_id)
+        charged.append(_charge(session, dataset_id, amounts, f"{job_id}#restored", reservation=job_id, now=now))
+    left = ledger.balance(session, dataset_id)
+    amounts, reference = Amounts(left.free_nano, left.free_delta_atto), new_id("restore", at=now)
+    charged.append(
+        _charge(session, dataset_id, amounts, reference, reservation=None, now=now, shuffled=left.free_shuffled)
+    )
+    total = Amounts(*map(sum, zip(*charged, strict=True)))
+    if any(total) and dataset is not None:
+        actor = operator(dataset.tenant_id)
+        audit_trail.record(session, actor, Act.BUDGET_CLOSED, dataset_id, dataset_id=dataset_id, now=now)
+    return total
+
+
+def _charge(
+    session: Session,
+    dataset_id: str,
+    amounts: Amounts,
+    reference: str,
+    *,
+    reservation: str | None,
+    now: int,
+    shuffled: Pair = (0, 0),
+) -> Amounts:
+    if any(amounts) or any(shuffled):
+        ledger.charge(
+            session,
+            dataset_id,
+            amounts.epsilon_nano,
+            delta_atto=amounts.delta_atto,
+            shuffled=shuffled,
+            reference=reference,
+            reservation=reservation,
+            actor=OPERATOR,
+            now=now,
+        )
+    return amounts

@@ -1,0 +1,120 @@
+"""Datasets, and the encrypted records of central datasets.
+
+A dataset has public features and bounds, a trust model, and a privacy budget in the ledger.
+
+A record is stored as jobs use it: clipped to the bounds, scaled, and rounded to lattice cells of three bytes per
+coordinate. A vector of an embedding is scaled down to the largest norm before. If the dataset has a user column, a
+keyed pseudonym of 16 bytes is stored, never the user's id. All records have the same length, and segments are not
+compressed, so a segment's length reveals only the number of records.
+Segments never change. Records are ordered by the start of their upload, then by their place in the upload.
+
+The first upload creates the dataset's data key, encrypted by a master key. Deleting the records deletes the data key,
+which makes copies of the segments unreadable too.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, LargeBinary, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.database.types import Base, CanonicalJson, Id
+from sfumato.specs import Feature, features_from_wire
+
+
+class Trust(StrEnum):
+    """Trust model of a dataset."""
+
+    LOCAL = "local"  # devices perturb their points; the service never sees raw values
+    SHUFFLED = "shuffled"  # devices perturb and seal; a shuffler releases the reports of a round together
+    CENTRAL = "central"  # the service stores records and answers queries as the curator
+
+
+class OutOfBounds(StrEnum):
+    """Treatment of a record with a finite value outside its feature's bounds."""
+
+    CLIP = "clip"  # move the value to the nearest bound and count the record
+    REFUSE = "refuse"  # reject the whole upload
+
+
+class Dataset(Base):
+    """A data set to cluster: its public description and its rules."""
+
+    __tablename__ = "datasets"
+    __table_args__ = (
+        Index("ix_datasets_of_tenant", "tenant_id", "id"),  # serves pages
+        Index("ix_datasets_of_source", "tenant_id", "source"),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(200))
+    trust: Mapped[str] = mapped_column(String(8), comment="local, shuffled or central")
+    features_wire: Mapped[list[dict[str, Any]] | dict[str, Any]] = mapped_column(
+        "features", CanonicalJson, comment="names and bounds, or the dimensions and norm of an embedding"
+    )
+    min_reports: Mapped[int] = mapped_column(Integer, comment="minimum number of reports in a tally")
+    keep_reports: Mapped[bool] = mapped_column(Boolean, comment="true keeps the reports of later rounds")
+    created_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
+    deleted_at: Mapped[int | None] = mapped_column(BigInteger, comment="time of deletion; the ledger remains")
+    user_feature: Mapped[str | None] = mapped_column(
+        String(64), comment="column of an upload with the user's id; null if each record is one user"
+    )
+    fold_user_case: Mapped[bool] = mapped_column(Boolean, comment="true ignores the case of user ids")
+    max_records_per_user: Mapped[int] = mapped_column(Integer, comment="records used per user; public")
+    out_of_bounds: Mapped[str] = mapped_column(String(8), comment="clip or refuse")
+    source: Mapped[str | None] = mapped_column(
+        String(64), comment="label of the people in the data; the unlabelled datasets of a tenant share one source"
+    )
+    shuffler: Mapped[dict[str, str] | None] = mapped_column(
+        CanonicalJson, comment="name, url and Ed25519 public key of the shuffler; shuffled only"
+    )
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The features in order."""
+        return features_from_wire(self.features_wire)
+
+    @property
+    def n_features(self) -> int:
+        """The number of features."""
+        wire = self.features_wire
+        return int(wire["dimensions"]) if isinstance(wire, dict) else len(wire)
+
+    @property
+    def norm(self) -> float | None:
+        """The largest norm of a record of an embedding; None if each feature has bounds."""
+        return float(self.features_wire["norm"]) if isinstance(self.features_wire, dict) else None
+
+
+class RecordSegment(Base):
+    """A part of one upload, encrypted."""
+
+    __tablename__ = "record_segments"
+    __table_args__ = (Index("ix_record_segments_of_content", "dataset_id", "content"),)
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
+    upload_id: Mapped[str] = mapped_column(String(40), primary_key=True, comment="id of the upload; sorts by time")
+    index: Mapped[int] = mapped_column(Integer, primary_key=True, comment="0, 1, ... within the upload")
+    n_records: Mapped[int] = mapped_column(Integer, comment="number of records; private")
+    n_clipped: Mapped[int] = mapped_column(Integer, comment="records with a value moved to a bound; private")
+    content: Mapped[bytes | None] = mapped_column(
+        LargeBinary(32), comment="keyed hash of the upload's records; on its first segment"
+    )
+    sealed: Mapped[bytes] = mapped_column(LargeBinary, comment="nonce, ciphertext and tag of the records")
+
+
+class RecordKey(Base):
+    """The data key of a dataset, encrypted by a master key."""
+
+    __tablename__ = "record_keys"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
+    id: Mapped[str] = mapped_column(Id)
+    sealed_by: Mapped[str] = mapped_column(String(16), index=True, comment="id of the master key")
+    sealed: Mapped[bytes] = mapped_column(LargeBinary, comment="nonce, ciphertext and tag of two secrets")
+
+    @property
+    def belongs_to(self) -> bytes:
+        """Return the associated data of the ciphertext."""
+        return f"sfumato data key|{self.dataset_id}|{self.id}|".encode()

@@ -1,0 +1,115 @@
+"""The ledger of a dataset: grants, reservations, charges and releases. Entries are never changed or deleted.
+
+    grant ──► free ──reserve──► reserved ──charge──► charged
+                ▲                   │
+                └─────release───────┘       (a standalone round is charged directly from the free budget)
+
+Amounts are integers: nano-epsilon and atto-delta. One entry moves both by the same rule. Every entry stores the balance
+after it and the hash of the previous entry. Charged plus reserved never exceeds granted, for both amounts.
+
+A shuffled dataset has a second budget: the pair (epsilon, delta) towards an observer of its releases. A round charges
+both budgets in one entry. The pair is never reserved, because it depends on the encoding of the round.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.database.types import Base, Id
+
+
+class Kind(StrEnum):
+    """Kind of a ledger entry."""
+
+    GRANT = "grant"  # a privacy officer increases the budget
+    RESERVE = "reserve"  # a job reserves its declared cost
+    CHARGE = "charge"  # a round or a query spends
+    RELEASE = "release"  # a job returns the unspent part of its reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """An upper limit that the operator sets; None is no limit.
+
+    Attributes
+    ----------
+    epsilon_nano, delta_atto : int or None
+    """
+
+    epsilon_nano: int | None = None
+    delta_atto: int | None = None
+
+
+class LedgerHead(Base):
+    """The end of a dataset's chain. Its row is the lock of the ledger."""
+
+    __tablename__ = "ledger_heads"
+
+    dataset_id: Mapped[str] = mapped_column(Id, primary_key=True, comment="dataset; the ledger outlives it")
+    seq: Mapped[int] = mapped_column(BigInteger, comment="number of the last entry; 0 if none")
+    hash: Mapped[str] = mapped_column(String(64), comment="hash of the last entry; detects a removed tail")
+
+
+class LedgerEntry(Base):
+    """One grant, reservation, charge or release. Rows are never changed or deleted."""
+
+    __tablename__ = "ledger_entries"
+    __table_args__ = (
+        UniqueConstraint("dataset_id", "seq"),
+        UniqueConstraint("dataset_id", "kind", "reference"),  # makes retries harmless
+        Index("ix_ledger_entries_of_reservation", "dataset_id", "reservation", "seq"),
+        CheckConstraint("charged_nano + reserved_nano <= granted_nano", name="never_over"),
+        CheckConstraint("epsilon_nano >= 0 AND charged_nano >= 0 AND reserved_nano >= 0", name="not_negative"),
+        CheckConstraint("charged_delta_atto + reserved_delta_atto <= granted_delta_atto", name="never_over_delta"),
+        CheckConstraint(
+            "delta_atto >= 0 AND charged_delta_atto >= 0 AND reserved_delta_atto >= 0", name="not_negative_delta"
+        ),
+        CheckConstraint(
+            "charged_shuffled_nano <= granted_shuffled_nano AND "
+            "charged_shuffled_delta_atto <= granted_shuffled_delta_atto",
+            name="never_over_shuffled",
+        ),
+        CheckConstraint(
+            "shuffled_nano >= 0 AND charged_shuffled_nano >= 0 AND "
+            "shuffled_delta_atto >= 0 AND charged_shuffled_delta_atto >= 0",
+            name="not_negative_shuffled",
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("ledger_heads.dataset_id"), comment="dataset of the ledger")
+    seq: Mapped[int] = mapped_column(BigInteger, comment="1, 2, 3, ... without a gap")
+    kind: Mapped[str] = mapped_column(String(8), comment="grant, reserve, charge or release")
+    epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="amount in nano-epsilon")
+    reference: Mapped[str] = mapped_column(Id, comment="grant, job, round or query that the entry is for")
+    reservation: Mapped[str | None] = mapped_column(Id, comment="job with the reservation that the entry changes")
+    actor: Mapped[str] = mapped_column(Id, comment="key of the caller, or operator")
+    at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
+    granted_nano: Mapped[int] = mapped_column(BigInteger, comment="nano-epsilon granted after this entry")
+    reserved_nano: Mapped[int] = mapped_column(BigInteger, comment="nano-epsilon reserved after this entry")
+    charged_nano: Mapped[int] = mapped_column(BigInteger, comment="nano-epsilon charged after this entry")
+    prev_hash: Mapped[str] = mapped_column(String(64), comment="hash of the previous entry; zeros for the first")
+    hash: Mapped[str] = mapped_column(String(64), comment="SHA-256 of this entry's canonical JSON without this column")
+    delta_atto: Mapped[int] = mapped_column(BigInteger, comment="amount in atto-delta")
+    granted_delta_atto: Mapped[int] = mapped_column(BigInteger, comment="atto-delta granted after this entry")
+    reserved_delta_atto: Mapped[int] = mapped_column(BigInteger, comment="atto-delta reserved after this entry")
+    charged_delta_atto: Mapped[int] = mapped_column(BigInteger, comment="atto-delta charged after this entry")
+    shuffled_nano: Mapped[int] = mapped_column(BigInteger, comment="amount of the shuffled budget in nano-epsilon")
+    shuffled_delta_atto: Mapped[int] = mapped_column(BigInteger, comment="amount of the shuffled budget in atto-delta")
+    granted_shuffled_nano: Mapped[int] = mapped_column(BigInteger, comment="shuffled nano-epsilon granted after this")
+    charged_shuffled_nano: Mapped[int] = mapped_column(BigInteger, comment="shuffled nano-epsilon charged after this")
+    granted_shuffled_delta_atto: Mapped[int] = mapped_column(BigInteger, comment="shuffled delta granted after this")
+    charged_shuffled_delta_atto: Mapped[int] = mapped_column(BigInteger, comment="shuffled delta charged after this")
+
+
+class LedgerReservation(Base):
+    """The remaining reservation of a job. The row exists while an amount remains."""
+
+    __tablename__ = "ledger_reservations"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("ledger_heads.dataset_id"), primary_key=True)
+    job_id: Mapped[str] = mapped_column(Id, primary_key=True, comment="job with the reservation")
+    epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="remaining nano-epsilon")
+    delta_atto: Mapped[int] = mapped_column(BigInteger, comment="remaining atto-delta")

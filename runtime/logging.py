@@ -1,0 +1,74 @@
+"""Structured logs on stderr: one event per line, without private values.
+
+A line that cannot be written is lost. The log may share a full disk with the database, or its reader may have died;
+such an error must not end a request or a job.
+"""
+
+import logging
+import os
+import sys
+import traceback
+from contextlib import suppress
+from typing import TextIO, cast
+
+import structlog
+
+WHOLE_SECONDS = "%Y-%m-%dT%H:%M:%SZ"  # finer times would reveal how long an upload or a job over records took
+
+_MAX_FRAMES = 20
+
+
+class LogStream:
+    """A text stream whose `write` and `flush` never raise.
+
+    Parameters
+    ----------
+    stream : TextIO
+        Stream to write to. Each line is attempted, even after a failure.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write `text` if the stream accepts it. Return its length."""
+        with suppress(OSError, ValueError):  # ValueError: the stream is closed
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream if it accepts it."""
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+def configure_logging() -> None:
+    """Configure structlog: readable lines on a terminal, JSON elsewhere. Other libraries log warnings only."""
+    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt=WHOLE_SECONDS, utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, LogStream(sys.stderr))),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+
+def describe(error: BaseException) -> dict[str, object]:
+    """Return log fields for an exception: its type, its cause's type, and the frames.
+
+    The message is left out because it may quote private values, such as the parameters of a statement. Frames of
+    installed packages are left out, except the last one.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames[:-1] if "site-packages" not in frame.filename]
+    return {
+        "error": type(error).__name__,
+        "cause": type(error.__cause__).__name__ if error.__cause__ else None,
+        "frames": [f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in (*own, *frames[-1:])][-_MAX_FRAMES:],
+    }

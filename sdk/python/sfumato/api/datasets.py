@@ -1,0 +1,372 @@
+"""Calls for datasets, budgets, ledgers, rounds and reports."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.api import resources
+from sfumato.api.resources import Budget, Dataset, Round, Shuffler
+from sfumato.device.bulk import Reports, pack
+from sfumato.errors import ApiProblem, ReportMalformed
+from sfumato.privacy.ledger import Head, LedgerEntry, LedgerVerifier, Verification
+from sfumato.specs import Embedding, Encoding, Feature, Participation, to_features, to_wire
+from sfumato.transport.batches import MEDIA_TYPE, Batch
+from sfumato.transport.exchange import Listing, Request, Response, Steps, delete, get, patch, post
+from sfumato.transport.operations import call, listing
+from sfumato.transport.receipts import check_receipt
+
+BATCH_REPORTS = 50_000
+BATCH_BYTES = 8 << 20
+
+
+class DatasetCalls:
+    """The calls for datasets, budgets, ledgers, rounds and reports."""
+
+    # ---- datasets ----
+
+    @call
+    def create_dataset(
+        self,
+        name: str,
+        features: Sequence[Feature | tuple[Any, ...]] | Embedding,
+        *,
+        epsilon: float,
+        trust: Literal["local", "shuffled", "central"] = "local",
+        min_reports: int = 100,
+        keep_reports: bool = False,
+        user_feature: str | None = None,
+        fold_user_case: bool = False,
+        max_records_per_user: int = 1,
+        out_of_bounds: Literal["clip", "refuse"] = "clip",
+        delta: float = 0.0,
+        source: str | None = None,
+        shuffled: tuple[float, float] | None = None,
+        shuffler: Shuffler | None = None,
+    ) -> Steps[Dataset]:
+        """Create a dataset.
+
+        Parameters
+        ----------
+        features : sequence of Feature or tuple (name, lower, upper[, unit]), or Embedding
+            The features with their public bounds. They never change, because reports depend on them.
+            Local datasets have at most 64, central ones at most 1,536. An `Embedding`, for central
+            datasets, bounds the norm of a record.
+        epsilon : float
+            First grant, in [1e-6, 32], at most nine decimals.
+        trust : {'local', 'shuffled', 'central'}
+            Whether devices send reports to the service, devices send sealed reports to a shuffler, or
+            the service stores records.
+        min_reports : int
+            Minimum number of reports for a round's tally.
+        keep_reports : bool
+            Whether the service keeps reports after their tally, for rounds that open from now on.
+        user_feature : str, optional
+            Central datasets: the column of an upload with the user of a record.
+        fold_user_case : bool
+            Central datasets: whether user ids that differ only in case are one user.
+        max_records_per_user : int
+            Central datasets: maximum number of records of one user that a job uses. Public.
+        out_of_bounds : {'clip', 'refuse'}
+            Central datasets: whether finite values outside their bounds are clipped and counted,
+            or cause the service to reject the upload.
+        delta : float
+            Central datasets: δ of the first grant, 0 or in [1e-15, 1e-3], at most 18 decimals.
+        source : str, optional
+            Label of the people in the data. Needs the scope `grants`. Charges to all datasets of one
+            source add up towards the operator's limit.
+        shuffled : tuple (epsilon, delta), optional
+            Shuffled datasets: first grant towards an observer of the releases.
+        shuffler : Shuffler, optional
+            Shuffled datasets: the shuffler, which cannot be changed later.
+
+        Examples
+        --------
+        >>> from sfumato import Client, Feature
+        >>> with Client(url, key) as client:
+        ...     dataset = client.create_dataset("Lunch", [Feature("east", 0, 10, "km")], epsilon=2)
+        >>> dataset.trust, dataset.features
+        ('local', (Feature(name='east', lower=0.0, upper=10.0, unit='km'),))
+        """
+        body: dict[str, Any] = {
+            "name": name,
+            "trust": trust,
+            "features": to_wire(features)
+            if isinstance(features, Embedding)
+            else [*map(to_wire, to_features(features))],
+            "epsilon": epsilon,
+            "min_reports": min_reports,
+            "keep_reports": keep_reports,
+        }
+        if trust == "central":
+            declared: dict[str, Any] = {"max_records_per_user": max_records_per_user, "out_of_bounds": out_of_bounds}
+            declared |= {} if user_feature is None else {"user_feature": user_feature}
+            body |= declared | ({"fold_user_case": True} if fold_user_case else {})
+        body |= {"delta": delta} if delta else {}
+        body |= {} if source is None else {"source": source}
+        body |= {} if shuffled is None else {"shuffled": _shuffled(shuffled)}
+        body |= {} if shuffler is None else {"shuffler": asdict(shuffler)}
+        return _dataset((yield post("datasets", body)))
+
+    @listing
+    def datasets(self) -> Listing[Dataset]:
+        """Iterate over the datasets that the key can see, oldest first."""
+        return Listing("datasets", resources.parse_dataset)
+
+    @call
+    def get_dataset(self, dataset_id: str) -> Steps[Dataset]:
+        """Return a dataset."""
+        return _dataset((yield get(f"datasets/{dataset_id}")))
+
+    @call
+    def update_dataset(
+        self,
+        dataset_id: str,
+        *,
+        name: str | None = None,
+        min_reports: int | None = None,
+        keep_reports: bool | None = None,
+        source: str | None = None,
+        if_match: str | None = None,
+    ) -> Steps[Dataset]:
+        """Change settings of a dataset. None leaves a setting unchanged.
+
+        Parameters
+        ----------
+        source : str, optional
+            Label of the people in the data. Needs the scope `grants`.
+        if_match : str, optional
+            The `etag` of the dataset that was read. If the dataset has changed since, the call
+            changes nothing and raises ApiProblem with the code `precondition_failed`.
+        """
+        changes = {"name": name, "min_reports": min_reports, "keep_reports": keep_reports, "source": source}
+        return _dataset((yield patch(f"datasets/{dataset_id}", changes, if_match)))
+
+    @call
+    def delete_dataset(self, dataset_id: str) -> Steps[None]:
+        """Delete a dataset: cancel its jobs, close its rounds, delete its reports and records. The ledger remains."""
+        yield delete(f"datasets/{dataset_id}")
+
+    # ---- budget and ledger ----
+
+    @call
+    def budget(self, dataset_id: str) -> Steps[Budget]:
+        """Return the granted, reserved, charged and remaining epsilon and delta of a dataset.
+
+        Examples
+        --------
+        >>> from sfumato import Client, Feature
+        >>> with Client(url, key) as client:
+        ...     dataset = client.create_dataset("Lunch", [Feature("east", 0, 10)], epsilon=2)
+        ...     budget = client.budget(dataset.id)
+        >>> budget.remaining_nano, budget.balance.charged_nano
+        (2000000000, 0)
+        """
+        return (yield get(f"datasets/{dataset_id}/budget")).read(resources.parse_budget)
+
+    @call
+    def grant(
+        self, dataset_id: str, epsilon: float, *, delta: float = 0.0, shuffled: tuple[float, float] | None = None
+    ) -> Steps[LedgerEntry]:
+        """Grant `epsilon`, on a central dataset `delta`, and on a shuffled one `shuffled` (epsilon, delta).
+
+        With another amount, `epsilon` may be 0. Needs the scope `grants`.
+        """
+        body: dict[str, Any] = {"epsilon": epsilon} | ({"delta": delta} if delta else {})
+        body |= {} if shuffled is None else {"shuffled": _shuffled(shuffled)}
+        return (yield post(f"datasets/{dataset_id}/grants", body)).read(resources.parse_ledger_entry)
+
+    @listing
+    def ledger(self, dataset_id: str) -> Listing[LedgerEntry]:
+        """Iterate over the ledger entries of a dataset, in order."""
+        return Listing(f"datasets/{dataset_id}/ledger", resources.parse_ledger_entry)
+
+    @call
+    def verify_ledger(self, dataset_id: str, *, noted: Sequence[Head] = ()) -> Steps[Verification]:
+        """Verify the ledger's hash chain in this process, without trust in the service.
+
+        Parameters
+        ----------
+        noted : sequence of Head
+            Heads of earlier verifications, by any caller. With them the call also proves that
+            the ledger continues the earlier one. `sfumato.privacy.ledger` describes what a
+            verification proves and what it does not.
+
+        Returns
+        -------
+        Verification
+            `ok` is False if the chain, a balance, a reservation, the budget or a noted head is wrong.
+
+        Examples
+        --------
+        >>> from sfumato import Client, Feature
+        >>> with Client(url, key) as client:
+        ...     dataset = client.create_dataset("Lunch", [Feature("east", 0, 10)], epsilon=2)
+        ...     noted = client.verify_ledger(dataset.id).head
+        ...     granted = client.grant(dataset.id, 1)
+        ...     client.verify_ledger(dataset.id, noted=[noted]).ok
+        True
+        """
+        budget = (yield get(f"datasets/{dataset_id}/budget")).read(resources.parse_budget)
+        verifier = LedgerVerifier(dataset_id, [budget.head, *noted], budget.balance)
+        yield from Listing(f"datasets/{dataset_id}/ledger", resources.parse_ledger_entry).steps(verifier.add)
+        return verifier.verification()
+
+    # ---- rounds and reports ----
+
+    @call
+    def open_round(
+        self,
+        dataset_id: str,
+        encoding: Encoding,
+        *,
+        epsilon: float,
+        target_reports: int,
+        mechanism: Literal["auto", "grr", "ss", "oue", "olh", "hr", "window"] = "auto",
+        min_reports: int = 0,
+        collect_seconds: int = 604_800,
+        participation: Participation | None = None,
+        min_batch: int | None = None,
+        honest_share: float | None = None,
+        shuffled_delta: float | None = None,
+    ) -> Steps[Round]:
+        """Open a collection of one round for later jobs. The service charges its cost first.
+
+        A round of a shuffled dataset needs `min_batch` and `honest_share`, see `submit_job`.
+        """
+        body = {
+            "encoding": to_wire(encoding),
+            "mechanism": mechanism,
+            "epsilon": epsilon,
+            "target_reports": target_reports,
+            "min_reports": min_reports,
+            "collect_seconds": collect_seconds,
+        }
+        if participation is not None:
+            body["participation"] = to_wire(participation)
+        body |= release_terms(min_batch, honest_share, shuffled_delta)
+        return (yield post(f"datasets/{dataset_id}/rounds", body)).read(resources.parse_round)
+
+    @listing
+    def rounds(self, dataset_id: str) -> Listing[Round]:
+        """Iterate over the rounds of a dataset, oldest first."""
+        return Listing(f"datasets/{dataset_id}/rounds", resources.parse_round)
+
+    @call
+    def get_round(self, round_id: str) -> Steps[Round]:
+        """Return a round with its number of reports."""
+        return (yield get(f"rounds/{round_id}")).read(resources.parse_round)
+
+    @call
+    def release_round(self, round_id: str, batch: Batch) -> Steps[int]:
+        """Send the batch of a shuffled round, as its shuffler does. The same batch again changes nothing.
+
+        Returns
+        -------
+        int
+            Number of acknowledged reports.
+        """
+        kind = {"Content-Type": MEDIA_TYPE}
+        sent = yield Request("POST", f"rounds/{round_id}/batches", content=batch.body, headers=kind)
+        check_receipt(sent, round_id, batch.count)
+        return batch.count
+
+    @call
+    def close_round(self, round_id: str, *, allow_empty: bool = False) -> Steps[Round]:
+        """Close a round, which then accepts no reports. Closing it again changes nothing.
+
+        Parameters
+        ----------
+        allow_empty : bool
+            Whether to close a round without reports. It gives no result, and its cost stays charged.
+
+        Raises
+        ------
+        ApiProblem
+            The code is `too_few_reports` if the round has no reports, unless `allow_empty`.
+        """
+        params = {"allow_empty": "true"} if allow_empty else {}
+        return (yield replace(post(f"rounds/{round_id}/close"), params=params)).read(resources.parse_round)
+
+    @call
+    def send_reports(
+        self,
+        round_id: str,
+        report_ids: NDArray[np.uint8],
+        slots: NDArray[np.integer[Any]],
+        values: NDArray[np.uint8],
+        *,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Steps[int]:
+        """Send reports in batches. The service ignores a report that it already has.
+
+        Parameters
+        ----------
+        report_ids, slots, values : ndarray of shape (n, 16), (n,), (n, value_bytes)
+            Bytes, integers and bytes, as `perturb_records` returns them.
+        on_progress : callable, optional
+            Function that receives the number of acknowledged reports after each batch.
+
+        Returns
+        -------
+        int
+            Number of acknowledged reports, which is n.
+
+        Raises
+        ------
+        ReportMalformed
+            A report is malformed; `index` is the first one. The batches before its own are stored.
+
+        Examples
+        --------
+        >>> from sfumato import Client, Feature, GridEncoding, perturb_records
+        >>> with Client(url, key) as client:
+        ...     dataset = client.create_dataset("Lunch", [Feature("east", 0, 10)], epsilon=2)
+        ...     opened = client.open_round(dataset.id, GridEncoding((8,)), epsilon=1, target_reports=1000)
+        ...     client.send_reports(opened.id, *perturb_records(opened.spec, [[2.5], [3.5], [9.0]]))
+        3
+        """
+        return (yield from send_in_batches(round_id, Reports(report_ids, slots, values), on_progress))
+
+
+def _shuffled(amounts: tuple[float, float]) -> dict[str, float]:
+    epsilon, delta = amounts
+    return {"epsilon": epsilon, "delta": delta}
+
+
+def release_terms(
+    min_batch: int | None, honest_share: float | None, shuffled_delta: float | None
+) -> dict[str, int | float]:
+    """Return the members of a request about the releases of a shuffled dataset."""
+    terms = {"min_batch": min_batch, "honest_share": honest_share, "shuffled_delta": shuffled_delta}
+    return {name: value for name, value in terms.items() if value is not None}
+
+
+def _dataset(response: Response) -> Dataset:
+    return replace(response.read(resources.parse_dataset), etag=response.headers.get("ETag"))
+
+
+def send_in_batches(round_id: str, reports: Reports, on_progress: Callable[[int], None] | None = None) -> Steps[int]:
+    """Send reports in batches, see `DatasetCalls.send_reports`."""
+    packed = pack(reports)
+    step = max(1, min(BATCH_REPORTS, BATCH_BYTES // packed.shape[1]))
+    for start in range(0, len(packed), step):
+        batch = packed[start : start + step]
+        yield from _batch(round_id, batch, start)
+        if on_progress is not None:
+            on_progress(start + len(batch))
+    return len(packed)
+
+
+def _batch(round_id: str, batch: NDArray[np.uint8], first: int) -> Steps[None]:
+    octets = {"Content-Type": "application/octet-stream"}
+    try:
+        sent = yield Request("POST", f"rounds/{round_id}/reports", content=batch.tobytes(), headers=octets)
+    except ApiProblem as problem:
+        index = problem.problem.get("index")
+        if problem.code == ReportMalformed.code and isinstance(index, int):
+            raise ReportMalformed(first + index, str(problem.problem.get("detail"))) from problem
+        raise
+    check_receipt(sent, round_id, len(batch))

@@ -1,0 +1,456 @@
+"""Calls for jobs and results, and the job that they return."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfumato.api import resources
+from sfumato.api.datasets import release_terms, send_in_batches
+from sfumato.api.progress import ProgressDisplay, show_progress
+from sfumato.api.resources import Job, Result, Round
+from sfumato.device.bulk import perturb_records
+from sfumato.errors import InvalidPoint, InvalidSpec, JobTimeout
+from sfumato.privacy.entropy import SystemEntropy
+from sfumato.specs import CENTRAL_ALGORITHMS, AnyAlgorithm, to_algorithm, to_wire
+from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, post, query
+from sfumato.transport.operations import ListOperation, Operation, call
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_FIELDS = tuple(each.name for each in fields(Job))
+
+
+class _JobClient(Protocol):
+    """The calls of `Client` that a job uses."""
+
+    def wait_for_job(
+        self, job_id: str, *, timeout_seconds: float | None, on_progress: Callable[[Job], None] | None
+    ) -> "SubmittedJob": ...
+    def wait_for_round(self, job_id: str, *, timeout_seconds: float | None) -> Round: ...
+    def send_as_devices(self, job_id: str, records: ArrayLike, *, timeout_seconds: float | None) -> "SubmittedJob": ...
+    def get_job(self, job_id: str) -> "SubmittedJob": ...
+    def cancel_job(self, job_id: str) -> "SubmittedJob": ...
+    def result(self, job_id: str) -> Result: ...
+
+
+class _AsyncJobClient(Protocol):
+    """The calls of `AsyncClient` that a job uses."""
+
+    def wait_for_job(
+        self, job_id: str, *, timeout_seconds: float | None, on_progress: Callable[[Job], None] | None
+    ) -> Awaitable["AsyncSubmittedJob"]: ...
+    def wait_for_round(self, job_id: str, *, timeout_seconds: float | None) -> Awaitable[Round]: ...
+    def send_as_devices(
+        self, job_id: str, records: ArrayLike, *, timeout_seconds: float | None
+    ) -> Awaitable["AsyncSubmittedJob"]: ...
+    def get_job(self, job_id: str) -> Awaitable["AsyncSubmittedJob"]: ...
+    def cancel_job(self, job_id: str) -> Awaitable["AsyncSubmittedJob"]: ...
+    def result(self, job_id: str) -> Awaitable[Result]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedJob(Job):
+    """A job in the state that the service returned last. It uses its client to wait, cancel and fetch the result."""
+
+    client: _JobClient = field(kw_only=True, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, client: Any, job: Job) -> Self:
+        """Return a job that uses `client`."""
+        return cls(**{name: getattr(job, name) for name in _FIELDS}, client=client)
+
+    def wait(self, *, timeout_seconds: float | None = None, progress: ProgressDisplay = None) -> "SubmittedJob":
+        """Wait until the job has a final state: succeeded, failed, canceled or expired.
+
+        Parameters
+        ----------
+        timeout_seconds : float, optional
+            Maximum time to wait, seconds. The default is no limit.
+        progress : bool or callable, optional
+            True draws a progress line on standard error, and False draws nothing. The default
+            draws the line if standard error is a terminal or a notebook. A callable receives the job about
+            once a second.
+
+        Returns
+        -------
+        SubmittedJob
+            The job in its final state. `error` states why it failed or expired.
+
+        Raises
+        ------
+        JobTimeout
+            The job has no final state after `timeout_seconds`.
+        """
+        with show_progress(progress) as on_progress:
+            return self.client.wait_for_job(self.id, timeout_seconds=timeout_seconds, on_progress=on_progress)
+
+    def wait_for_round(self, *, timeout_seconds: float | None = None) -> Round:
+        """Wait until the job has an open round and return it; see `Client.wait_for_round`."""
+        return self.client.wait_for_round(self.id, timeout_seconds=timeout_seconds)
+
+    def send_as_devices(self, records: ArrayLike, *, timeout_seconds: float | None = None) -> "SubmittedJob":
+        """Perturb records as devices would, and send them to every round of the job; see `Client.send_as_devices`."""
+        return self.client.send_as_devices(self.id, records, timeout_seconds=timeout_seconds)
+
+    def refresh(self) -> "SubmittedJob":
+        """Return the current state of the job."""
+        return self.client.get_job(self.id)
+
+    def cancel(self) -> "SubmittedJob":
+        """Cancel the job. Charges remain, and the rest of the reservation is released."""
+        return self.client.cancel_job(self.id)
+
+    def result(self) -> Result:
+        """Return the result. Raise ApiProblem if the job has not succeeded."""
+        return self.client.result(self.id)
+
+    def plot(self, ax: Any = None, **options: Any) -> "Figure":
+        """Plot the result as `Result.plot` does. Raise ApiProblem if the job has not succeeded."""
+        return self.result().plot(ax, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncSubmittedJob(Job):
+    """A job of an AsyncClient; see `SubmittedJob`. Its methods are awaited."""
+
+    client: _AsyncJobClient = field(kw_only=True, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, client: Any, job: Job) -> Self:
+        """Return a job that uses `client`."""
+        return cls(**{name: getattr(job, name) for name in _FIELDS}, client=client)
+
+    async def wait(
+        self, *, timeout_seconds: float | None = None, progress: ProgressDisplay = None
+    ) -> "AsyncSubmittedJob":
+        """Wait until the job has a final state, as `SubmittedJob.wait` does."""
+        with show_progress(progress) as on_progress:
+            return await self.client.wait_for_job(self.id, timeout_seconds=timeout_seconds, on_progress=on_progress)
+
+    async def wait_for_round(self, *, timeout_seconds: float | None = None) -> Round:
+        """Do the same as `SubmittedJob.wait_for_round`."""
+        return await self.client.wait_for_round(self.id, timeout_seconds=timeout_seconds)
+
+    async def send_as_devices(self, records: ArrayLike, *, timeout_seconds: float | None = None) -> "AsyncSubmittedJob":
+        """Do the same as `SubmittedJob.send_as_devices`."""
+        return await self.client.send_as_devices(self.id, records, timeout_seconds=timeout_seconds)
+
+    async def refresh(self) -> "AsyncSubmittedJob":
+        """Return the current state of the job."""
+        return await self.client.get_job(self.id)
+
+    async def cancel(self) -> "AsyncSubmittedJob":
+        """Cancel the job. Charges remain, and the rest of the reservation is released."""
+        return await self.client.cancel_job(self.id)
+
+    async def result(self) -> Result:
+        """Return the result. Raise ApiProblem if the job has not succeeded."""
+        return await self.client.result(self.id)
+
+    async def plot(self, ax: Any = None, **options: Any) -> "Figure":
+        """Plot the result as `Result.plot` does. Raise ApiProblem if the job has not succeeded."""
+        return (await self.result()).plot(ax, **options)
+
+
+class _Deadline:
+    """The end of a wait; without a limit if the seconds are None."""
+
+    def __init__(self, timeout_seconds: float | None) -> None:
+        self._seconds = timeout_seconds
+        self._end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+    def left(self, most: float) -> float:
+        """Return the seconds until the end, at most `most`."""
+        return most if self._end is None else min(most, max(0.0, self._end - time.monotonic()))
+
+    def check(self, job: Job) -> None:
+        """Raise JobTimeout at the end."""
+        if self._end is not None and time.monotonic() >= self._end:
+            raise JobTimeout(job, self._seconds or 0.0)
+
+
+def _poll(job_id: str, deadline: _Deadline, longest: float, pause: float) -> Steps[Job]:
+    """Return a job after at most `longest` seconds, or when it has a final state."""
+    left = deadline.left(longest + pause)
+    wait = int(max(0.0, left - pause))
+    poll = Request(
+        "GET", f"jobs/{job_id}", params={"wait": str(wait)}, extra_seconds=wait, after_seconds=min(left, pause)
+    )
+    return (yield poll).read(resources.parse_job)
+
+
+def _next_round(job_id: str, previous: str | None, deadline: _Deadline) -> Steps[Round | Job]:
+    """Return the next open round of a job, or the job in its final state. Raise JobTimeout."""
+    pause = 0.0
+    while True:
+        job = yield from _poll(job_id, deadline, 0.0, pause)
+        round_id = job.progress.open_round_id
+        if job.is_final:
+            return job
+        if round_id not in (None, previous):
+            return (yield get(f"rounds/{round_id}")).read(resources.parse_round)
+        deadline.check(job)
+        pause = PAUSE_SECONDS
+
+
+P = ParamSpec("P")
+
+ASSIGN_NUMBERS = 500_000  # maximum coordinates in one request
+LONG_POLL_SECONDS = 30.0
+PROGRESS_SECONDS = 1.0  # seconds between two calls of on_progress
+PAUSE_SECONDS = 0.1  # minimum seconds between two polls if the service does not wait
+
+
+def _submitted(
+    steps: Callable[Concatenate[Any, P], Steps[Job]],
+) -> Operation[P, SubmittedJob, AsyncSubmittedJob]:
+    return Operation(steps, SubmittedJob.of, AsyncSubmittedJob.of)
+
+
+def _submitted_list(
+    describe: Callable[Concatenate[Any, P], Listing[Job]],
+) -> ListOperation[P, SubmittedJob, AsyncSubmittedJob]:
+    return ListOperation(describe, SubmittedJob.of, AsyncSubmittedJob.of)
+
+
+class JobCalls:
+    """The calls for jobs and results."""
+
+    @_submitted
+    def submit_job(
+        self,
+        dataset_id: str,
+        algorithm: AnyAlgorithm | Mapping[str, Any],
+        *,
+        target_reports: int | None = None,
+        min_reports: int = 0,
+        collect_seconds: int = 604_800,
+        round_ids: Sequence[str] = (),
+        allow_insufficient: bool = False,
+        min_batch: int | None = None,
+        honest_share: float | None = None,
+        shuffled_delta: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Steps[Job]:
+        """Submit a job that clusters a dataset.
+
+        Parameters
+        ----------
+        algorithm : Algorithm, CentralAlgorithm or mapping
+            A local algorithm for a dataset of device reports, a central one for a dataset of records, or `Auto`. A
+            mapping has its parameters and its `type`.
+        target_reports : int, optional
+            Number of devices expected to participate. Required on a local dataset without
+            `round_ids`. A round for a share of the devices waits for that share of the reports.
+        min_reports : int
+            Minimum number of reports for a round's tally.
+        collect_seconds : int
+            Time that a round accepts reports, seconds.
+        round_ids : sequence of str
+            Earlier closed rounds to use. The job then collects and reserves nothing.
+        allow_insufficient : bool
+            Whether to submit the job even if the expected reports are insufficient for a result.
+        min_batch : int, optional
+            Shuffled datasets, required without `round_ids`: number of devices with reports in a release.
+        honest_share : float, optional
+            Shuffled datasets, required without `round_ids`: share of the reports from honest devices, in (0, 1]. The
+            cost of a release follows from `min_batch * honest_share`. With fewer valid reports there is no result.
+        shuffled_delta : float, optional
+            Shuffled datasets: δ of each release towards the service; by default 1e-6.
+        idempotency_key : str, optional
+            Key to find the same job again after a crash of the caller. The default is random.
+
+        Returns
+        -------
+        SubmittedJob
+            The job. An AsyncClient returns an AsyncSubmittedJob.
+
+        Examples
+        --------
+        People near two places report once each. The job uses that round.
+
+        >>> import numpy as np
+        >>> from sfumato import Client, Feature, GridEncoding, UniformGrid, perturb_records
+        >>> people = np.repeat([[2.2], [7.7]], 2000, axis=0)
+        >>> with Client(url, key) as client:
+        ...     dataset = client.create_dataset("Lunch", [Feature("east", 0, 10)], epsilon=4)
+        ...     opened = client.open_round(dataset.id, GridEncoding((8,)), epsilon=4, target_reports=4000)
+        ...     sent = client.send_reports(opened.id, *perturb_records(opened.spec, people))
+        ...     job = client.submit_job(dataset.id, UniformGrid(epsilon=4, clusters=2, cells=8), round_ids=[opened.id])
+        ...     model = job.wait(timeout_seconds=600).result().model
+        >>> model.n_clusters
+        2
+        """
+        algorithm = to_algorithm(algorithm)
+        body: dict[str, Any] = {"dataset_id": dataset_id, "algorithm": drop_none(to_wire(algorithm))}
+        if round_ids:
+            body["round_ids"] = list(round_ids)
+        elif target_reports is not None or algorithm.type not in CENTRAL_ALGORITHMS:
+            body |= {"target_reports": target_reports, "min_reports": min_reports, "collect_seconds": collect_seconds}
+            body |= {"allow_insufficient": True} if allow_insufficient else {}
+            body |= release_terms(min_batch, honest_share, shuffled_delta)
+        return (yield post("jobs", body, idempotency_key)).read(resources.parse_job)
+
+    @_submitted_list
+    def jobs(self, dataset_id: str | None = None) -> Listing[Job]:
+        """Iterate over the jobs that the key can see, oldest first."""
+        return Listing("jobs", resources.parse_job, {"dataset_id": dataset_id} if dataset_id else {})
+
+    @_submitted
+    def get_job(self, job_id: str) -> Steps[Job]:
+        """Return the current state of a job."""
+        return (yield get(f"jobs/{job_id}")).read(resources.parse_job)
+
+    @_submitted
+    def wait_for_job(
+        self, job_id: str, *, timeout_seconds: float | None = None, on_progress: Callable[[Job], None] | None = None
+    ) -> Steps[Job]:
+        """Wait until a job has a final state: succeeded, failed, canceled or expired.
+
+        Parameters
+        ----------
+        timeout_seconds : float, optional
+            Maximum time to wait, seconds. The default is no limit.
+        on_progress : callable, optional
+            Function that receives the job about once a second and in its final state.
+
+        Raises
+        ------
+        JobTimeout
+            The job has no final state after `timeout_seconds`.
+        """
+        deadline = _Deadline(timeout_seconds)
+        longest = PROGRESS_SECONDS if on_progress else LONG_POLL_SECONDS
+        pause = 0.0
+        while True:
+            job = yield from _poll(job_id, deadline, longest, pause)
+            if on_progress is not None:
+                on_progress(job)
+            if job.is_final:
+                return job
+            deadline.check(job)
+            pause = PAUSE_SECONDS
+
+    @call
+    def wait_for_round(self, job_id: str, *, timeout_seconds: float | None = None) -> Steps[Round]:
+        """Wait until a job has an open round and return it.
+
+        Parameters
+        ----------
+        timeout_seconds : float, optional
+            Maximum time to wait, seconds. The default is no limit.
+
+        Raises
+        ------
+        InvalidSpec
+            The job is final and opens no further round.
+        JobTimeout
+            The job has no open round after `timeout_seconds`.
+        """
+        found = yield from _next_round(job_id, None, _Deadline(timeout_seconds))
+        if isinstance(found, Job):
+            raise InvalidSpec(f"the job is {found.state} and opens no further round")
+        return found
+
+    @_submitted
+    def send_as_devices(self, job_id: str, records: ArrayLike, *, timeout_seconds: float | None = None) -> Steps[Job]:
+        """Perturb records as devices would, send them to every round of a job, and wait for its end.
+
+        This is for trying out with one's own records. It spends the privacy budget of the job, like
+        reports of devices. Each record is one person with one report to each round that selects
+        them. A second call for the same job counts each person twice.
+
+        Parameters
+        ----------
+        records : array-like of shape (n, n_features)
+            As for `perturb_records`. A round closes at the job's `target_reports`, so n should be at least that.
+        timeout_seconds : float, optional
+            Maximum time for all rounds, seconds. The default is no limit.
+
+        Returns
+        -------
+        SubmittedJob
+            The job in its final state.
+
+        Raises
+        ------
+        InvalidPoint
+            The records do not fit the features.
+        JobTimeout
+            The job has no final state after `timeout_seconds`.
+
+        Examples
+        --------
+        >>> from sfumato import Client, Feature, UniformGrid
+        >>> people = [[2.5]] * 2000 + [[8.0]] * 2000
+        >>> with Client(url, key) as client:
+        ...     dataset = client.create_dataset("Lunch", [Feature("east", 0, 10)], epsilon=4)
+        ...     job = client.submit_job(dataset.id, UniformGrid(epsilon=4, clusters=2, cells=8), target_reports=4000)
+        ...     model = job.send_as_devices(people, timeout_seconds=600).result().model
+        >>> model.n_clusters
+        2
+        """
+        deadline = _Deadline(timeout_seconds)
+        draws = SystemEntropy().words(len(records))  # type: ignore[arg-type]
+        found = yield from _next_round(job_id, None, deadline)
+        while isinstance(found, Round):
+            yield from send_in_batches(found.id, perturb_records(found.spec, records, draws=draws))
+            found = yield from _next_round(job_id, found.id, deadline)
+        return found
+
+    @_submitted
+    def cancel_job(self, job_id: str) -> Steps[Job]:
+        """Cancel a job. Charges remain, and the rest of the reservation is released."""
+        return (yield post(f"jobs/{job_id}/cancel")).read(resources.parse_job)
+
+    @call
+    def result(self, job_id: str) -> Steps[Result]:
+        """Return the result of a job. Raise ApiProblem if the job has not succeeded."""
+        return (yield get(f"jobs/{job_id}/result")).read(resources.parse_result)
+
+    @call
+    def plot_svg(self, job_id: str) -> Steps[str]:
+        """Return the result's plot as an SVG document."""
+        return (yield Request("GET", f"jobs/{job_id}/plot.svg", headers={"Accept": "image/svg+xml"})).body.decode()
+
+    @call
+    def plot_png(self, job_id: str) -> Steps[bytes]:
+        """Return the result's plot as a PNG file, 1200 pixels wide."""
+        return (yield Request("GET", f"jobs/{job_id}/plot.png", headers={"Accept": "image/png"})).body
+
+    @call
+    def assign(self, job_id: str, points: ArrayLike) -> Steps[NDArray[np.int64]]:
+        """Label points with a job's model. The service does not store the points.
+
+        `result(job_id).model.assign(points)` does the same locally and does not send the points.
+
+        Parameters
+        ----------
+        points : array-like of shape (n, n_features)
+            Finite, in the features' units.
+
+        Returns
+        -------
+        ndarray of shape (n,), int64
+            Cluster of each point.
+
+        Raises
+        ------
+        InvalidPoint
+            The array has another shape, or a value is not finite.
+        """
+        array = np.asarray(points, dtype=np.float64)
+        if array.ndim != 2 or not np.isfinite(array).all():
+            raise InvalidPoint("points must be finite numbers with shape (n, n_features)")
+        labels = np.empty(len(array), dtype=np.int64)
+        step = max(1, ASSIGN_NUMBERS // max(1, array.shape[1]))
+        for start in range(0, len(array), step):
+            part = array[start : start + step]
+            response = yield query(f"jobs/{job_id}/assign", {"points": part.tolist()})
+            labels[start : start + step] = response.read(resources.parse_point_labels)
+        return labels

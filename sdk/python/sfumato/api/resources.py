@@ -1,0 +1,450 @@
+"""Resources of the service as frozen dataclasses, and functions that parse them from JSON values.
+
+Members that a newer service adds are ignored.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from datetime import datetime
+from functools import cache
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfumato.model.cluster_model import ClusterModel, model_from_wire
+from sfumato.model.precision import Verdict
+from sfumato.model.tables import html_bar, html_table, new_frame
+from sfumato.privacy.accounting import ATTO, NANO, format_delta, format_epsilon
+from sfumato.privacy.ledger import Balance, Head, LedgerEntry
+from sfumato.specs import Embedding, Feature, RoundSpec, features_from_wire, round_spec_from_wire
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+T = TypeVar("T")
+
+Wire = Mapping[str, Any]
+
+JobState = Literal["queued", "running", "collecting", "succeeded", "failed", "canceled", "expired"]
+SHOWN_FEATURES = 12  # in the HTML of a notebook
+FINAL_STATES: frozenset[JobState] = frozenset({"succeeded", "failed", "canceled", "expired"})
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffler:
+    """The shuffler of a dataset, which signs its releases.
+
+    Attributes
+    ----------
+    name : str
+        Organisation that runs it.
+    url : str
+        Address to which devices send sealed reports.
+    public_key : str
+        Ed25519 public key, base64.
+    """
+
+    name: str
+    url: str
+    public_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A dataset's declaration. It contains no reports or records."""
+
+    id: str
+    name: str
+    trust: Literal["local", "shuffled", "central"]
+    features: tuple[Feature, ...]
+    min_reports: int
+    keep_reports: bool
+    created_at: datetime
+    user_feature: str | None = None  # column with the user of a record
+    fold_user_case: bool = False
+    max_records_per_user: int = 1
+    out_of_bounds: Literal["clip", "refuse"] = "clip"
+    source: str | None = None  # label of the people in the data
+    shuffler: Shuffler | None = None  # None if the dataset is not shuffled
+    embedding: Embedding | None = None  # the ball that bounds the records, if the dataset declares one
+    etag: str | None = field(default=None, compare=False, repr=False)  # entity tag of the response, for `if_match`
+
+    def _repr_html_(self) -> str:
+        shown = [f"{each.name} {each.lower:g} to {each.upper:g} {each.unit}" for each in self.features[:SHOWN_FEATURES]]
+        n_more = len(self.features) - len(shown)
+        features = "; ".join([*shown, f"{n_more} more"] if n_more else shown)
+        return html_table({"dataset": self.name, "id": self.id, "trust": self.trust, "features": features})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordUpload:
+    """The stored records of an upload. Each part is stored completely."""
+
+    ids: tuple[str, ...]  # one id for each part
+    n_records: int
+    n_clipped: int  # records with a value that was clipped to a bound
+    n_zeros: int = 0  # zero vectors of an embedding, which suggest missing data
+    n_constant: int = 0  # features that are constant in each part
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCounts:
+    """The private record counts of a central dataset."""
+
+    n_records: int
+    n_uploads: int
+    n_clipped: int
+    n_users: int | None  # None if the dataset has no user_feature
+    n_used: int  # counting the first max_records_per_user of each user
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A dataset's balance in nano-epsilon and atto-delta, with the ledger's head."""
+
+    dataset_id: str
+    balance: Balance
+    remaining_nano: int  # granted - reserved - charged
+    head: Head
+    remaining_delta_atto: int = 0
+    remaining_shuffled_nano: int = 0  # granted - charged, towards an observer of releases
+    remaining_shuffled_delta_atto: int = 0
+
+    def to_frame(self) -> "DataFrame":
+        """Return the amounts as a DataFrame with a row for epsilon and one for delta. Needs `sfumato[pandas]`."""
+        amounts = {name: list(pair) for name, pair in self._amounts().items()}
+        scaled = {name: [nano / NANO, atto / ATTO] for name, (nano, atto) in amounts.items()}
+        return new_frame(scaled, index=["epsilon", "delta"])
+
+    def _amounts(self) -> dict[str, tuple[int, int]]:
+        """Return (nano-epsilon, atto-delta) of each kind of amount."""
+        balance = self.balance
+        return {
+            "granted": (balance.granted_nano, balance.granted_delta_atto),
+            "charged": (balance.charged_nano, balance.charged_delta_atto),
+            "reserved": (balance.reserved_nano, balance.reserved_delta_atto),
+            "remaining": (self.remaining_nano, self.remaining_delta_atto),
+        }
+
+    def _repr_html_(self) -> str:
+        amounts = self._amounts()
+        parts = [amounts[name][0] for name in ("charged", "reserved", "remaining")]
+        has_delta = amounts["granted"][1] > 0
+        rows = {
+            name: f"ε {format_epsilon(nano)}" + (f", δ {format_delta(atto)}" if has_delta else "")
+            for name, (nano, atto) in amounts.items()
+        }
+        return html_table({"dataset": self.dataset_id} | rows, html_bar(parts, amounts["granted"][0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round: one specification, open for reports for a limited time."""
+
+    id: str
+    dataset_id: str
+    job_id: str | None
+    collection_id: str
+    index: int
+    state: Literal["open", "closed", "tallied", "failed"]
+    epsilon: float  # cost of a report for a device
+    spec: RoundSpec
+    target_reports: int
+    min_reports: int
+    n_received: int  # acknowledged reports, including repeated ones
+    n_reports: int | None  # distinct reports; None before the tally
+    keep_reports: bool  # whether reports are kept after the tally; fixed when the round opens
+    opened_at: datetime
+    closes_at: datetime
+    closed_at: datetime | None
+    tallied_at: datetime | None
+    min_batch: int | None = None  # minimum number of reports in a release; None if the dataset is not shuffled
+    honest_share: float | None = None  # share of honest reports that the cost of a release assumes
+    hpke_public_key: str | None = None  # X25519 key that seals reports, base64
+    shuffled_epsilon: float | None = None  # cost of the release towards the service
+    shuffled_delta: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a job's collection."""
+
+    rounds_opened: int
+    open_round_id: str | None
+    n_received: int
+    target_reports: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsedRounds:
+    """The rounds that a job uses: those that it opened, or the earlier ones that it names."""
+
+    n_rounds: int
+    n_reports: int
+    epsilon: float  # largest cost of the rounds for one device
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """Reason why a job failed or expired."""
+
+    code: str
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job: one request to cluster a dataset."""
+
+    id: str
+    dataset_id: str
+    algorithm: Wire  # type and parameters
+    round_ids: tuple[str, ...]  # earlier rounds that the job uses
+    state: JobState
+    epsilon: float  # reserved at submission
+    target_reports: int | None  # None if the job uses earlier rounds or records
+    min_reports: int
+    collect_seconds: int
+    progress: Progress
+    attempts: int
+    error: JobError | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    delta: float = 0.0  # reserved at submission
+    used: UsedRounds | None = None  # None over records
+    verdict: Verdict | None = None  # None without a result
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether the job has a final state."""
+        return self.state in FINAL_STATES
+
+    def _repr_html_(self) -> str:
+        error = {} if self.error is None else {"error": self.error.code}
+        algorithm = {"algorithm": self.algorithm["type"], "epsilon": f"{self.cost:g}"}
+        verdict = {} if self.verdict is None else {"verdict": self.verdict.value}
+        return html_table({"job": self.id, "state": self.state} | verdict | algorithm | error, self._bar())
+
+    def _bar(self) -> str:
+        """Return a bar of the reports of the open round, or nothing."""
+        progress = self.progress
+        if self.state != "collecting" or not progress.target_reports:
+            return ""
+        n_received = min(progress.n_received, progress.target_reports)
+        return html_bar([n_received, 0, progress.target_reports - n_received], progress.target_reports)
+
+    @property
+    def cost(self) -> float:
+        """Return the reserved epsilon, or the cost of the earlier rounds that the job uses."""
+        return self.used.epsilon if self.round_ids and self.used is not None else self.epsilon
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRound:
+    """A round that contributed to a result."""
+
+    id: str
+    index: int
+    n_reports: int
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """A query of a job over records, with its cost."""
+
+    description: str
+    n_values: int  # numbers in the query answer
+    epsilon_nano: int
+    reference: str  # reference of the ledger entry
+    delta_atto: int = 0
+    rho_pico: int = 0  # share of the concentrated charge that covers it, in units of 1e-12
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result:
+    """The released result of a job."""
+
+    job_id: str
+    dataset_id: str
+    algorithm: Wire
+    epsilon: float  # cost of the collection; over records, the sum of the odometer
+    rounds: tuple[ResultRound, ...]
+    model: ClusterModel
+    software_version: str
+    created_at: datetime
+    odometer: tuple[Charge, ...] = ()  # over records: all queries in order
+    delta: float = 0.0  # over records, the sum of the odometer; 0 for a pure guarantee
+
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        *,
+        title: str = "",
+        caption: str | None = None,
+        names: Sequence[str] = (),
+        outlines: Sequence[ArrayLike] | None = None,
+    ) -> "Figure":
+        """Plot the model with the cost in its caption; see `sfumato.plot`. Needs the extra `plot`.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes for the first panel alone. The default is a new figure.
+        title, caption : str, optional
+            Heading, and the line below it.
+        names : sequence of str, optional
+            Names of the clusters in the legend.
+        outlines : sequence of array-like of shape (n, 2), optional
+            Public lines on a map of two features.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from sfumato.plotting import figures
+
+        caption = self._caption() if caption is None else caption
+        return figures.plot(self.model, ax, title=title, caption=caption, names=names, outlines=outlines)
+
+    def _repr_html_(self) -> str:
+        """Return the plot as SVG for a notebook, or a table if matplotlib is missing."""
+        from sfumato.plotting import figures
+
+        try:
+            return figures.svg(self.model, caption=self._caption())
+        except ImportError:
+            verdict = {"verdict": self.model.verdict.value}
+            return html_table({"result": self.job_id, "clusters": str(self.model.n_clusters)} | verdict)
+
+    def __repr__(self) -> str:
+        return f"<Result of {self.job_id} at ε = {self.epsilon:g}: {self.model!r}>"
+
+    def predict(self, points: ArrayLike) -> NDArray[np.int64]:
+        """Return the cluster of each point; see `ClusterModel.assign`."""
+        return self.model.assign(points)
+
+    def to_frame(self) -> "DataFrame":
+        """Return the clusters as a DataFrame; see `ClusterModel.to_frame`."""
+        return self.model.to_frame()
+
+    def _caption(self) -> str:
+        from sfumato.plotting import figures
+
+        n_reports = sum(each.n_reports for each in self.rounds) or None
+        return figures.describe(self.model, epsilon=self.epsilon, n_reports=n_reports)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A bearer key. Only the response that creates it contains the secret."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    dataset_id: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    secret: str | None = field(default=None, repr=False)
+
+
+# ---- parsing ----
+
+
+def parse_time(text: str) -> datetime:
+    """Return a time from RFC 3339. Raise ValueError if it has no zone."""
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError("a time must have a zone")
+    return time
+
+
+def _parse_int(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError("the value must be an integer")
+    return value
+
+
+# functions that parse a member with this annotation; others are kept as they are
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    int: _parse_int,
+    float: float,
+    datetime: parse_time,
+    RoundSpec: round_spec_from_wire,
+    ClusterModel: model_from_wire,
+    Verdict: Verdict,
+    tuple[Feature, ...]: features_from_wire,
+}
+
+
+@cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Return the function that parses a member with an annotation."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        return _READERS.get(hint) or parser(hint)
+    options = get_args(hint)
+    if hint not in _READERS and get_origin(hint) is tuple:
+        read_item = _reader(options[0])
+        return lambda items: tuple(read_item(item) for item in items)
+    if NoneType in options:
+        read = _reader(next(option for option in options if option is not NoneType))
+        return lambda value: None if value is None else read(value)
+    return _READERS.get(hint, lambda value: value)
+
+
+def parser(resource: type[T]) -> Callable[[Wire], T]:
+    """Return the function that parses a resource by its annotations. A missing member has its default."""
+    readers = {name: _reader(hint) for name, hint in get_type_hints(resource).items()}
+    required = {each.name for each in fields(cast(Any, resource)) if each.default is MISSING}
+
+    def parse(wire: Wire) -> T:
+        return resource(
+            **{name: read(wire[name]) for name, read in readers.items() if name in required or name in wire}
+        )
+
+    parse.__name__ = resource.__name__
+    return parse
+
+
+_parse_dataset = parser(Dataset)
+parse_record_counts = parser(RecordCounts)
+parse_ledger_entry = parser(LedgerEntry)
+parse_round = parser(Round)
+parse_job = parser(Job)
+parse_result = parser(Result)
+parse_key = parser(Key)
+
+_REMAINING = ("remaining_nano", "remaining_delta_atto", "remaining_shuffled_nano", "remaining_shuffled_delta_atto")
+_AMOUNTS = (*Balance._fields, *_REMAINING)
+
+
+def parse_dataset(wire: Wire) -> Dataset:
+    """Return a dataset from JSON values."""
+    features = wire["features"]
+    return _parse_dataset({**wire, "embedding": features if isinstance(features, Mapping) else None})
+
+
+def parse_record_upload(wire: Wire) -> RecordUpload:
+    """Return an upload from JSON values."""
+    counts = {name: wire.get(name, 0) for name in ("n_records", "n_clipped", "n_zeros", "n_constant")}
+    return RecordUpload((wire["id"],), **counts)
+
+
+def parse_budget(wire: Wire) -> Budget:
+    """Return a budget from JSON values. A missing delta or shuffled amount is 0."""
+    optional = {name for name in _AMOUNTS if name.endswith("_atto") or "shuffled" in name}
+    amounts = {name: _parse_int(wire.get(name, 0) if name in optional else wire[name]) for name in _AMOUNTS}
+    remaining = {name: amounts.pop(name) for name in _REMAINING}
+    head = Head(wire["ledger_seq"], wire["ledger_hash"])
+    return Budget(dataset_id=wire["dataset_id"], balance=Balance(**amounts), head=head, **remaining)
+
+
+def parse_point_labels(wire: Wire) -> NDArray[np.int64]:
+    """Return labels of points from JSON values."""
+    return np.asarray(wire["labels"], dtype=np.int64)

@@ -1,0 +1,443 @@
+"""Device of one person: answers each round once, within the user's cap, and resends the same bytes.
+
+    fetch ──► draw in [lo, hi)? ──► within the cap? ──► encode, perturb ──► store ──► send
+                                                                           (on disk)
+
+A report is settled by the service's receipt or by one of its final problems. After any other answer it is kept, and the
+next call sends the same bytes.
+
+A device does not trust the service. It computes the cost of a round from the published thresholds,
+takes the spent epsilon from its own store, and never perturbs a second report for the same round,
+even if the record has changed.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from numpy.typing import ArrayLike
+
+from sfumato import mechanisms
+from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
+from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
+from sfumato.errors import ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError
+from sfumato.mechanisms.encodings import scale, symbol
+from sfumato.mechanisms.inputs import to_record
+from sfumato.privacy.accounting import NANO, format_epsilon, parse_epsilon
+from sfumato.privacy.entropy import Entropy, SystemEntropy, below, word
+from sfumato.specs import Feature, RoundSpec, round_spec_from_wire, to_wire
+from sfumato.transport.exchange import Request
+from sfumato.transport.http import Http, PoolSettings
+from sfumato.transport.receipts import check_receipt, settled_state
+
+if TYPE_CHECKING:
+    import httpx
+
+Record = ArrayLike | Mapping[str, float]
+
+MAX_OPEN_ROUNDS = 64
+MAX_RESPONSE_BYTES = 1 << 20
+DEFAULT_POLL_SECONDS = 60.0
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # ids of the service that become parts of paths
+
+
+class Outcome(StrEnum):
+    """The outcome of a round on this device."""
+
+    SENT = "sent"  # the service acknowledged the report in this call
+    ALREADY_ANSWERED = "already_answered"  # the device answered the round in an earlier call
+    NOT_SELECTED = "not_selected"  # the device's draw lies outside the round's interval
+    TOO_LATE = "too_late"  # the round closed before the report arrived; the device counts its cost
+    REFUSED = "refused"  # no receipt, and the error has the reason; `Device.pending` lists the report if it is kept
+    NO_OPEN_ROUND = "no_open_round"  # the dataset has no open round
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """The outcome of one round. `epsilon` is its cost for this device, or 0 if the device did not answer."""
+
+    round_id: str
+    outcome: Outcome
+    epsilon: float = 0.0
+    error: SfumatoError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The outcome of one call of `Device.report`.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        The first of sent, too_late, already_answered and not_selected that a round has, or
+        no_open_round.
+    rounds : tuple of RoundOutcome
+        All open rounds in the service's order, then the earlier rounds whose reports were resent.
+    retry_after_seconds : float or None
+        Delay before the next call if no round is open.
+    """
+
+    outcome: Outcome
+    rounds: tuple[RoundOutcome, ...] = ()
+    retry_after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRound:
+    """An open round as the service lists it. Its specification is parsed later."""
+
+    round_id: str
+    collection_id: str
+    epsilon: object  # declared by the service
+    spec_wire: object
+    keep_reports: bool
+
+
+class Device:
+    """One person's device, for one dataset.
+
+    Parameters
+    ----------
+    url : str
+        URL of the service.
+    key : str
+        Bearer key with the scope `device`.
+    dataset_id : str
+    cap : float, int, str or Decimal
+        The user's limit: the total epsilon that this device spends on this dataset, in
+        [1e-6, 32], at most nine decimals.
+    store : str, Path or Store
+        The device's memory. A path becomes a FileStore.
+    features : sequence of Feature, optional
+        The features that the app supports. The device rejects rounds with other features or bounds.
+    entropy : Entropy
+        Source of all random numbers of the device.
+    timeout_seconds : float
+        Timeout of one response, seconds.
+    retry_seconds : float
+        Time during which a request is retried, seconds. 0 sends it once.
+    transport : httpx.BaseTransport, optional
+        Replacement of the network, such as one that many devices share. The caller closes it.
+
+    Raises
+    ------
+    InvalidEpsilon
+        The cap is not a valid epsilon.
+
+    Examples
+    --------
+    A round with ε = 1 over `east` and `north` is open. The device answers it once.
+
+    >>> from sfumato import Device, MemoryStore
+    >>> with Device(url, key, dataset_id, cap=2, store=MemoryStore()) as device:
+    ...     first = device.report({"east": 3.2, "north": 7.9})
+    ...     again = device.report({"east": 3.2, "north": 7.9})
+    ...     spent = device.spent
+    >>> str(first.outcome), str(again.outcome), spent
+    ('sent', 'already_answered', 1.0)
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        dataset_id: str,
+        *,
+        cap: int | float | str | Decimal,
+        store: str | Path | Store,
+        features: Sequence[Feature] | None = None,
+        entropy: Entropy | None = None,
+        timeout_seconds: float = 10.0,
+        retry_seconds: float = 30.0,
+        transport: "httpx.BaseTransport | None" = None,
+    ) -> None:
+        self._cap_nano = parse_epsilon(cap)
+        self._dataset_id = check_id(dataset_id)
+        self._store = FileStore(store) if isinstance(store, str | Path) else store
+        self._features = None if features is None else tuple(features)
+        self._entropy = entropy or SystemEntropy()
+        settings = PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES)
+        self._http = Http(url, key, settings, transport)
+        self._etag: str | None = None
+        self._open: tuple[OpenRound, ...] = ()
+        self._poll_seconds = DEFAULT_POLL_SECONDS
+
+    def __enter__(self) -> "Device":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Pending reports remain in the store."""
+        self._http.close()
+
+    def report(self, record: Record) -> Receipt:
+        """Answer every open round that selects this device, and resend pending reports.
+
+        Parameters
+        ----------
+        record : mapping, named tuple, series, sequence or array of float
+            One value for each feature, in the features' units. Names are matched; values without
+            names are assumed to have the features' order. The device clips the record to the public
+            bounds, perturbs it, and does not store it. An invalid record changes nothing.
+
+        Returns
+        -------
+        Receipt
+
+        Raises
+        ------
+        CapExceeded, RoundRefused, InvalidSpec, InvalidPoint, ApiProblem
+            No report arrived, and rounds were rejected; this is the first reason. If a report
+            arrived, the receipt has the reasons.
+        StoreUnusable
+            The store cannot be read or written, so the device sends nothing.
+        Unreachable
+            The service does not respond. The next call sends the pending reports.
+        """
+        rounds = self._fetch()
+        with self._store.changing(self._dataset_id) as memory:
+            outcomes = {each.round_id: self._decide(memory, each, record) for each in rounds}
+            pending = [memo for memo in _pending(memory) if not _is_refused(outcomes.get(memo.round_id))]
+        for memo in pending:
+            outcomes[memo.round_id] = self._send(memo)
+        outcome = _overall_outcome(outcomes.values(), bool(rounds))
+        return Receipt(outcome, tuple(outcomes.values()), None if rounds else self._poll_seconds)
+
+    def dry_run(self, record: Record) -> DeviceDryRun:
+        """Return what `report` would do now. Fetch the open rounds, send no report and store nothing.
+
+        If the device has no draw for a round's collection yet, the preview assumes that the round
+        selects the device and states the probability.
+
+        Parameters
+        ----------
+        record : mapping, named tuple, series, sequence or array of float
+            The record that `report` would use.
+
+        Raises
+        ------
+        ApiProblem, Unreachable, StoreUnusable
+            The open rounds or the store cannot be read.
+
+        Examples
+        --------
+        >>> from sfumato import Device, MemoryStore
+        >>> with Device(url, key, dataset_id, cap=2, store=MemoryStore()) as device:
+        ...     preview = device.dry_run({"east": 3.2, "north": 7.9})
+        ...     sent = device.report({"east": 3.2, "north": 7.9})
+        >>> [(each.would, each.epsilon) for each in preview.rounds], preview.epsilon, preview.spent
+        ([('send', 1.0)], 1.0, 0.0)
+        >>> str(sent.outcome)
+        'sent'
+        """
+        rounds = self._fetch()
+        memory = self._store.read(self._dataset_id)
+        spent_nano = memory.spent_nano
+        previews = tuple(self._preview(memory, each, record) for each in rounds)
+        return DeviceDryRun(previews, (memory.spent_nano - spent_nano) / NANO, spent_nano / NANO, self._cap_nano / NANO)
+
+    def pending(self) -> tuple[str, ...]:
+        """Return the ids of answered rounds whose reports the service has not acknowledged."""
+        return tuple(memo.round_id for memo in _pending(self._store.read(self._dataset_id)))
+
+    def flush(self) -> tuple[RoundOutcome, ...]:
+        """Resend pending reports only. Raise Unreachable, StoreUnusable or ApiProblem."""
+        outcomes = tuple(self._send(memo) for memo in _pending(self._store.read(self._dataset_id)))
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        return outcomes
+
+    @property
+    def spent(self) -> float:
+        """Return the epsilon that this device has spent on this dataset."""
+        return self._store.read(self._dataset_id).spent_nano / NANO
+
+    # ---- fetching open rounds ----
+
+    def _fetch(self) -> tuple[OpenRound, ...]:
+        headers = {"If-None-Match": self._etag} if self._etag else {}
+        response = self._http.send(Request("GET", f"datasets/{self._dataset_id}/round", headers=headers))
+        if response.status != 304 or self._etag is None:  # a device without a list sends no ETag, so 304 is no answer
+            listed = response.object()
+            _refuse_shuffled(listed)
+            self._open = parse_open_rounds(listed)
+            self._etag = response.headers.get("ETag")
+            wait = response.retry_after_seconds
+            self._poll_seconds = DEFAULT_POLL_SECONDS if wait is None else wait
+        return self._open
+
+    # ---- decisions; only this part draws random numbers ----
+
+    def _decide(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundOutcome:
+        try:
+            spec = round_spec_from_wire(open_round.spec_wire)
+            memo = memory.memos.get(open_round.round_id)
+            if memo is not None:
+                if (memo.collection_id, memo.spec_hash) != (open_round.collection_id, _spec_hash(spec)):
+                    raise RoundRefused(f"{open_round.round_id} has changed since this device answered it")
+                return RoundOutcome(open_round.round_id, Outcome.ALREADY_ANSWERED, memo.epsilon_nano / NANO)
+            epsilon_nano = self._cost(open_round, spec)
+            to_record(spec.features, record)  # before the draw: an invalid record changes nothing
+            if open_round.collection_id not in memory.draws:
+                memory.draws[open_round.collection_id] = word(self._entropy)
+            if not spec.participation.holds(memory.draws[open_round.collection_id]):
+                return RoundOutcome(open_round.round_id, Outcome.NOT_SELECTED)
+            if memory.spent_nano + epsilon_nano > self._cap_nano:
+                raise CapExceeded(cost_nano=epsilon_nano, spent_nano=memory.spent_nano, cap_nano=self._cap_nano)
+            memory.memos[open_round.round_id] = self._perturb(open_round, spec, epsilon_nano, record)
+            return RoundOutcome(open_round.round_id, Outcome.ALREADY_ANSWERED, epsilon_nano / NANO)
+        except SfumatoError as error:
+            return RoundOutcome(open_round.round_id, Outcome.REFUSED, error=error)
+
+    def _preview(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundPreview:
+        """Return the preview of a round. Change `memory`, which must be a copy."""
+        was_answered, has_draw, probability = (
+            open_round.round_id in memory.memos,
+            open_round.collection_id in memory.draws,
+            1.0,
+        )
+        try:
+            spec = round_spec_from_wire(open_round.spec_wire)
+            if not has_draw:
+                memory.draws[open_round.collection_id], probability = spec.participation.lo, participating_share(spec)
+        except SfumatoError as error:
+            return RoundPreview(open_round.round_id, "refuse", error=error)
+        outcome = self._decide(memory, open_round, record)
+        if not has_draw:
+            del memory.draws[
+                open_round.collection_id
+            ]  # the preview of the collection's next round starts without a draw, too
+        if outcome.error is not None:
+            return RoundPreview(open_round.round_id, "refuse", probability=probability, error=outcome.error)
+        if was_answered or outcome.outcome is Outcome.NOT_SELECTED:
+            return RoundPreview(open_round.round_id, "already_answered" if was_answered else "not_selected")
+        body = self._body(memory.memos[open_round.round_id])
+        keep_reports = open_round.keep_reports
+        return RoundPreview(open_round.round_id, "send", outcome.epsilon, probability, body, keep_reports)
+
+    def _cost(self, open_round: OpenRound, spec: RoundSpec) -> int:
+        """Return the real cost of a round. Raise if it exceeds the declared cost or the features differ."""
+        if self._features is not None and spec.features != self._features:
+            raise RoundRefused(f"{open_round.round_id} has features that this app does not support")
+        if isinstance(open_round.epsilon, str):
+            raise InvalidSpec("a round's epsilon must be a number")
+        declared_nano = parse_epsilon(cast(float, open_round.epsilon))
+        epsilon_nano = mechanisms.epsilon_nano(spec.mechanism)
+        if declared_nano < epsilon_nano:
+            declared, real = format_epsilon(declared_nano), format_epsilon(epsilon_nano)
+            raise RoundRefused(f"{open_round.round_id} declares epsilon {declared} but costs {real}")
+        return epsilon_nano
+
+    def _perturb(self, open_round: OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
+        point = scale(spec.features, record)
+        slot = below(self._entropy, spec.encoding.n_slots)
+        value = mechanisms.perturb(spec.mechanism, symbol(spec.encoding, point, slot), self._entropy)
+        return Memo(
+            round_id=open_round.round_id,
+            collection_id=open_round.collection_id,
+            epsilon_nano=epsilon_nano,
+            spec_hash=_spec_hash(spec),
+            state="pending",
+            report_id=b"".join(word(self._entropy).to_bytes(8, "little") for _ in range(2)).hex(),
+            slot=slot,
+            value=value.hex(),
+        )
+
+    # ---- sending; always the bytes in the store ----
+
+    def _send(self, memo: Memo) -> RoundOutcome:
+        epsilon = memo.epsilon_nano / NANO
+        try:
+            check_receipt(self._http.send(self._request(memo)), memo.round_id, 1)
+        except ApiProblem as problem:
+            state = settled_state(problem)
+            if state is not None:
+                self._settle(memo, state)
+            if state == "closed":
+                return RoundOutcome(memo.round_id, Outcome.TOO_LATE, epsilon)
+            return RoundOutcome(memo.round_id, Outcome.REFUSED, epsilon, problem)
+        self._settle(memo, "acknowledged")
+        return RoundOutcome(memo.round_id, Outcome.SENT, epsilon)
+
+    def _body(self, memo: Memo) -> dict[str, object]:
+        value = base64.b64encode(bytes.fromhex(cast(str, memo.value))).decode()
+        return {"report_id": memo.report_id, "slot": memo.slot, "value": value}
+
+    def _request(self, memo: Memo) -> Request:
+        return Request("POST", f"rounds/{memo.round_id}/reports", json_body=self._body(memo))
+
+    def _settle(self, memo: Memo, state: MemoState) -> None:
+        with self._store.changing(self._dataset_id) as memory:
+            memory.memos[memo.round_id] = replace(memo, state=state, slot=None, value=None)
+
+
+def _spec_hash(spec: RoundSpec) -> str:
+    text = json.dumps(to_wire(spec), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _pending(memory: Memory) -> list[Memo]:
+    return [memo for memo in memory.memos.values() if memo.state == "pending"]
+
+
+def _is_refused(outcome: RoundOutcome | None) -> bool:
+    return outcome is not None and outcome.outcome is Outcome.REFUSED
+
+
+def _overall_outcome(rounds: Collection[RoundOutcome], is_open: bool) -> Outcome:
+    """Return the outcome of a call from those of its rounds. Raise the first error if no report arrived."""
+    outcomes = {each.outcome for each in rounds}
+    errors = [each.error for each in rounds if each.error is not None]
+    if errors and not outcomes & {Outcome.SENT, Outcome.TOO_LATE}:
+        raise errors[0]
+    if not is_open:
+        return Outcome.NO_OPEN_ROUND
+    order = (Outcome.SENT, Outcome.TOO_LATE, Outcome.ALREADY_ANSWERED, Outcome.NOT_SELECTED)
+    return next(outcome for outcome in order if outcome in outcomes)
+
+
+def check_id(value: object) -> str:
+    """Return an id of the service, which becomes a part of a path. Raise InvalidSpec if it has another form."""
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise InvalidSpec("an id must have 1 to 64 letters, digits, _ or -")
+    return value
+
+
+def _refuse_shuffled(wire: Mapping[str, Any]) -> None:
+    """Raise RoundRefused if a round needs sealed reports: the service must not receive them from a device."""
+    rounds = wire.get("rounds")
+    if isinstance(rounds, list) and any(isinstance(each, Mapping) and "hpke_public_key" in each for each in rounds):
+        raise RoundRefused("this dataset is shuffled: send sealed reports to its shuffler, and none to the service")
+
+
+def parse_open_rounds(wire: Mapping[str, Any]) -> tuple[OpenRound, ...]:
+    """Return the listed open rounds. Raise InvalidSpec. Their specifications are parsed later."""
+    rounds = wire.get("rounds")
+    if not isinstance(rounds, list) or len(rounds) > MAX_OPEN_ROUNDS:
+        raise InvalidSpec(f"open rounds must be a list of at most {MAX_OPEN_ROUNDS}")
+    if not all(isinstance(item, Mapping) for item in rounds):
+        raise InvalidSpec("an open round must be an object")
+    open_rounds = tuple(
+        OpenRound(
+            check_id(item.get("id")),
+            check_id(item.get("collection_id")),
+            item.get("epsilon"),
+            item.get("spec"),
+            item.get("keep_reports") is not False,
+        )
+        for item in rounds
+    )
+    if len({open_round.round_id for open_round in open_rounds}) != len(open_rounds):
+        raise InvalidSpec("an open round is listed twice")
+    return open_rounds

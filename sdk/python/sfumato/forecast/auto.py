@@ -1,0 +1,140 @@
+"""Selection of an algorithm by `auto`, from public facts."""
+
+from dataclasses import dataclass
+
+from sfumato.errors import InvalidSpec
+from sfumato.forecast.noise import contrast, to_report_count
+from sfumato.forecast.warnings import insufficient_of, limitations_of
+from sfumato.privacy.accounting import parse_epsilon
+from sfumato.sizing.centroids import MAX_KMEANS_FEATURES
+from sfumato.sizing.grids import MAX_MAP_FEATURES, MAX_SHIFTED_FEATURES
+from sfumato.sizing.rounds import MAX_JSON_INT
+from sfumato.specs import (
+    MAX_FEATURES,
+    MAX_SKETCHED_CLUSTERS,
+    Algorithm,
+    Auto,
+    CentralAlgorithm,
+    DensityMap,
+    GridKmeans,
+    PhaseSketch,
+    PrivateKmeans,
+    ShiftedGrid,
+)
+
+# N tanh^2(eps/2) below which a grid's centroids are better than a sketch's, with four features and any K. See
+# docs/benchmarks.md, "What auto loses".
+GRID_REPORTS = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The algorithm that `auto` selects.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+        Any algorithm except `Auto`.
+    reason : str
+        Reason and limitations as sentences.
+    """
+
+    algorithm: Algorithm
+    reason: str
+
+
+def choose(params: Auto, n_features: int, expected_reports: int) -> Choice:
+    """Return the algorithm that `auto` runs. It depends on public facts alone, so every replay selects the same.
+
+    Parameters
+    ----------
+    params : Auto
+    n_features : int
+        1..64.
+    expected_reports : int
+        Number of devices expected to participate, at least 1.
+
+    Raises
+    ------
+    InvalidSpec
+        The number of features or reports is invalid, or no algorithm supports so many clusters.
+    """
+    if not 1 <= n_features <= MAX_FEATURES:
+        raise InvalidSpec(f"auto takes 1 to {MAX_FEATURES} features")
+    if expected_reports < 1:
+        raise InvalidSpec("expected_reports is at least 1")
+    if params.delta:
+        raise InvalidSpec("auto takes a delta only over records; a report has a pure guarantee")
+    if params.bounds != "declared":
+        raise InvalidSpec("private bounds need a dataset of records")
+    algorithm: Algorithm
+    if n_features <= MAX_SHIFTED_FEATURES and params.shape == "round":
+        clusters = params.clusters
+        algorithm = PhaseSketch(params.epsilon) if clusters is None else GridKmeans(params.epsilon, clusters)
+        why = f"{algorithm.type} finds centroids of round clusters."
+    elif n_features <= MAX_SHIFTED_FEATURES:
+        algorithm = ShiftedGrid(params.epsilon, params.clusters)
+        why = f"shifted_grid finds clusters of any shape in up to {MAX_SHIFTED_FEATURES} features."
+    elif n_features <= MAX_KMEANS_FEATURES and params.clusters is not None and expected_reports < sketched_from(params):
+        algorithm = GridKmeans(params.epsilon, params.clusters)
+        many = params.clusters > MAX_SKETCHED_CLUSTERS
+        why = (
+            f"grid_kmeans finds centroids of more than {MAX_SKETCHED_CLUSTERS} clusters, which phase_sketch does not."
+            if many
+            else f"grid_kmeans finds centroids; below {sketched_from(params)} reports at this epsilon it does "
+            "better than phase_sketch."
+        )
+    elif params.clusters is not None and params.clusters > MAX_SKETCHED_CLUSTERS:
+        raise InvalidSpec(f"above {MAX_KMEANS_FEATURES} features auto finds at most {MAX_SKETCHED_CLUSTERS} clusters")
+    else:
+        algorithm = PhaseSketch(params.epsilon, params.clusters)
+        why = f"phase_sketch finds centroids. Label maps need too many cells above {MAX_SHIFTED_FEATURES} features."
+    features = "1 feature" if n_features == 1 else f"{n_features} features"
+    insufficient = insufficient_of(algorithm, n_features, expected_reports)
+    limits = limitations_of(algorithm, expected_reports) if insufficient is None else [insufficient.reason]
+    return Choice(algorithm, " ".join([f"{features}: {why}", *limits]))
+
+
+def sketched_from(params: Auto) -> int:
+    """Return the reports from which `auto` selects phase_sketch in four features, or 2**53 if it never does."""
+    if params.clusters is not None and params.clusters > MAX_SKETCHED_CLUSTERS:
+        return MAX_JSON_INT + 1
+    least = to_report_count(GRID_REPORTS / contrast(parse_epsilon(params.epsilon)) ** 2)
+    return MAX_JSON_INT + 1 if least is None else least
+
+
+@dataclass(frozen=True, slots=True)
+class CentralChoice:
+    """The algorithm that `auto` selects over records.
+
+    Attributes
+    ----------
+    algorithm : CentralAlgorithm
+        Any algorithm except `Auto`.
+    reason : str
+        Reason as a sentence.
+    """
+
+    algorithm: CentralAlgorithm
+    reason: str
+
+
+def choose_central(params: Auto, n_features: int) -> CentralChoice:
+    """Return the algorithm that `auto` runs over records, without their number, which is private.
+
+    Parameters
+    ----------
+    params : Auto
+    n_features : int
+        1..1536.
+    """
+    features = "1 feature" if n_features == 1 else f"{n_features} features"
+    if params.shape == "any" and n_features <= MAX_MAP_FEATURES:
+        reason = f"{features}: density_map finds clusters of any shape in up to {MAX_MAP_FEATURES} features."
+        return CentralChoice(DensityMap(params.epsilon, params.clusters, bounds=params.bounds), reason)
+    reason = f"{features}: private_kmeans came closest to k-means without noise of all methods over records."
+    if params.shape == "any":
+        reason += f" Label maps need too many cells above {MAX_MAP_FEATURES} features."
+    return CentralChoice(
+        PrivateKmeans(params.epsilon, params.clusters, delta=params.delta, bounds=params.bounds), reason
+    )

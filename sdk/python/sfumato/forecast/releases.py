@@ -1,0 +1,123 @@
+"""Cost of a collection towards an observer of its releases, and the local epsilon for a given cost."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+from sfumato.errors import InvalidSpec
+from sfumato.forecast.auto import choose
+from sfumato.mechanisms.blankets import LOCAL_STEP_NANO, blanket
+from sfumato.privacy import shuffling
+from sfumato.privacy.accounting import EPSILON_MAX_NANO, NANO, format_epsilon
+from sfumato.privacy.shuffling import Pair
+from sfumato.sizing import planned_rounds
+from sfumato.sizing.rounds import expected_reports as reports_of_part
+from sfumato.specs import Algorithm, Auto
+
+
+def forecast_releases(
+    algorithm: Algorithm,
+    *,
+    n_features: int,
+    expected_reports: int,
+    min_batch: int,
+    honest_share: Fraction,
+    delta_atto: int,
+) -> Pair:
+    """Return the cost of the collection's releases for one device, as nano-epsilon and atto-delta.
+
+    The service charges this pair for a shuffled job in addition to the local epsilon, when the rounds open.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    n_features, expected_reports : int
+        As for `forecast`.
+    min_batch : int
+        Number of devices with reports in releases. A round with a part of the participation draws has its share, less
+        three standard deviations.
+    honest_share : Fraction
+        Share of the reports from honest devices, in (0, 1].
+    delta_atto : int
+        Delta of each release.
+
+    Raises
+    ------
+    InvalidSpec
+        An argument is out of range, no blanket is known, or a round depends on earlier ones.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> from sfumato import UniformGrid
+    >>> from sfumato.forecast import forecast_releases
+    >>> terms = {"min_batch": 100_000, "honest_share": Fraction(1), "delta_atto": 10**12}
+    >>> pair = forecast_releases(UniformGrid(epsilon=4), n_features=2, expected_reports=100_000, **terms)
+    >>> pair[0] < 100_000_000  # a tenth
+    True
+    """
+    if isinstance(algorithm, Auto):
+        algorithm = choose(algorithm, n_features, expected_reports).algorithm
+    rounds = []
+    for each in planned_rounds(algorithm, n_features, expected_reports):
+        if each.adapts:
+            raise InvalidSpec(
+                f"a round of {algorithm.type} depends on earlier rounds: its release has a cost when the round opens"
+            )
+        n_honest = shuffling.honest_reports(reports_of_part(min_batch, each.participation), honest_share)
+        epsilon_nano = shuffling.epsilon(blanket(each.mechanism()), n_honest, delta_atto)
+        rounds.append(((each.participation.lo, each.participation.hi), (epsilon_nano, delta_atto)))
+    return shuffling.shuffled_cost([rounds])
+
+
+def local_epsilon_for(
+    algorithm: Algorithm,
+    shuffled_nano: int,
+    *,
+    n_features: int,
+    expected_reports: int,
+    min_batch: int,
+    honest_share: Fraction,
+    delta_atto: int,
+) -> int:
+    """Return a local epsilon with which the releases of the collection cost at most `shuffled_nano`.
+
+    A bisection over multiples of 0.01 finds it. The cost has small steps where a subset or the grid changes its size.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        Its epsilon has no effect.
+    shuffled_nano : int
+        Largest nano-epsilon towards an observer of the releases.
+    n_features, expected_reports, min_batch, honest_share, delta_atto
+        As for `forecast_releases`.
+
+    Returns
+    -------
+    int
+        Nano-epsilon, a multiple of 0.01 in [0.01, 32].
+
+    Raises
+    ------
+    InvalidSpec
+        As for `forecast_releases`, or 0.01 already costs more.
+    """
+
+    def costs(step: int) -> int:
+        tried = replace(algorithm, epsilon=step * LOCAL_STEP_NANO / NANO)
+        return forecast_releases(
+            tried,
+            n_features=n_features,
+            expected_reports=expected_reports,
+            min_batch=min_batch,
+            honest_share=honest_share,
+            delta_atto=delta_atto,
+        )[0]
+
+    low, high = 0, EPSILON_MAX_NANO // LOCAL_STEP_NANO + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if costs(middle) <= shuffled_nano else (low, middle)
+    if low == 0:
+        raise InvalidSpec(f"a local epsilon of 0.01 costs more than {format_epsilon(shuffled_nano)} after the shuffler")
+    return low * LOCAL_STEP_NANO

@@ -1,0 +1,147 @@
+"""Verdict, warnings and insufficiency of a forecast."""
+
+from dataclasses import dataclass
+
+from sfumato.forecast.noise import NOISE_FACTOR, contrast, detectable_mass, puts_all_in_one, to_report_count
+from sfumato.forecast.quality import Band
+from sfumato.model.precision import Verdict, signal_of
+from sfumato.privacy.accounting import exp_epsilon, parse_epsilon
+from sfumato.sizing.required_reports import SKETCHED_CLUSTERS, required_reports
+from sfumato.sizing.rounds import MIN_EFFECTIVE_REPORTS, effective_reports
+from sfumato.specs import MAX_SAMPLE_VALUES, Algorithm, GridKmeans, LdpKmeans, NoisyFcm, PhaseSketch, ShiftedGrid
+
+RELIABLE_LOWER, UNCERTAIN_MEDIAN = 0.8, 0.5  # thresholds of the adjusted Rand index
+REJECT_FACTOR = 10  # a job with fewer than 1/10 of the needed reports is rejected unless its caller insists
+LEAST_ESTIMATED = 2  # clusters of equal size that a shifted grid must detect to estimate their number
+
+
+@dataclass(frozen=True, slots=True)
+class Insufficient:
+    """The reason why the expected reports are insufficient.
+
+    Attributes
+    ----------
+    reports_needed : int or None
+        Sufficient number of reports; None if no number up to 2**53-1 is sufficient.
+    reason : str
+        Reason as a sentence.
+    """
+
+    reports_needed: int | None
+    reason: str
+
+
+def insufficient_of(params: Algorithm, n_features: int, n_reports: int) -> Insufficient | None:
+    """Return why the reports are insufficient, or None if they can be sufficient."""
+    epsilon_nano = parse_epsilon(params.epsilon)
+    if isinstance(params, PhaseSketch | LdpKmeans | GridKmeans | NoisyFcm):
+        return _too_few_for_centroids(params, n_features, n_reports)
+    if puts_all_in_one(params, n_reports):
+        needed = _steady_reports(epsilon_nano)
+        return Insufficient(
+            needed,
+            f"{n_reports} reports are too few to estimate the number of clusters at this epsilon, so all people would "
+            f"be in one cluster. {_describe_needed(needed)} Or give the number of clusters.",
+        )
+    least = LEAST_ESTIMATED if isinstance(params, ShiftedGrid) and params.clusters is None else params.clusters
+    if least is None or least == 1:
+        return None
+    if least * detectable_mass(n_reports, epsilon_nano) <= 1:
+        return None
+    needed = to_report_count((NOISE_FACTOR * least / (2 * contrast(epsilon_nano))) ** 2)
+    return Insufficient(
+        needed,
+        f"{least} clusters of equal size are too small to stand out from the noise of {n_reports} reports "
+        f"at this epsilon. {_describe_needed(needed)}",
+    )
+
+
+def _too_few_for_centroids(
+    params: PhaseSketch | LdpKmeans | GridKmeans | NoisyFcm, n_features: int, n_reports: int
+) -> Insufficient | None:
+    """Apply the rule for the flag `insufficient_reports` of a result."""
+    clusters = params.clusters or SKETCHED_CLUSTERS
+    least = required_reports(params, n_features, n_reports)
+    if n_reports >= least:
+        return None
+    needed = to_report_count(least)
+    # a grid has more cells if more reports are expected, so the sufficient number is found by iteration
+    while (
+        needed is not None and isinstance(params, GridKmeans) and needed < required_reports(params, n_features, needed)
+    ):
+        needed = to_report_count(required_reports(params, n_features, needed))
+    if isinstance(params, NoisyFcm) and needed is not None and needed * n_features > MAX_SAMPLE_VALUES:
+        needed = None  # a round cannot keep more vectors
+    return Insufficient(
+        needed,
+        f"{n_reports} reports are too few to estimate {clusters} centroids at this epsilon. {_describe_needed(needed)}",
+    )
+
+
+def is_far_below(insufficient: Insufficient | None, n_reports: int) -> bool:
+    """Return whether reports are less than a tenth of the sufficient number, or no number is sufficient."""
+    if insufficient is None:
+        return False
+    return insufficient.reports_needed is None or REJECT_FACTOR * n_reports < insufficient.reports_needed
+
+
+def _steady_reports(epsilon_nano: int) -> int | None:
+    return to_report_count(MIN_EFFECTIVE_REPORTS / signal_of(exp_epsilon(epsilon_nano)))
+
+
+def _describe_needed(needed: int | None) -> str:
+    return "No number of reports is enough." if needed is None else f"About {needed} reports are enough."
+
+
+def limitations_of(params: Algorithm, n_reports: int) -> list[str]:
+    """Return limitations that follow from the algorithm and the number of reports, as sentences."""
+    sentences = []
+    epsilon_nano = parse_epsilon(params.epsilon)
+    if isinstance(params, NoisyFcm):
+        sentences.append(
+            "The noise of vectors moves fuzzy centroids towards each other. The result states whether it is better "
+            "than one centre at the mean."
+        )
+    elif isinstance(params, PhaseSketch):
+        sentences.append("Clusters that overlap heavily are not separated, at any epsilon.")
+    elif getattr(params, "variant", "sound") == "paper":
+        sentences.append(
+            "This is the method as printed in its paper, for comparison. The corrected form is the default."
+        )
+    elif effective_reports(n_reports, epsilon_nano) < MIN_EFFECTIVE_REPORTS:
+        needed = _steady_reports(epsilon_nano)
+        if params.clusters is not None:
+            then = "" if needed is None else f" About {needed} reports give a stable result."
+            sentences.append(f"{n_reports} reports are few at this epsilon.{then}")
+        elif isinstance(params, ShiftedGrid):
+            sentences.append(
+                f"{n_reports} reports are few to estimate the number of clusters at this epsilon. Clusters may be "
+                f"missing, and the result then states it. {_describe_needed(needed)} Or give the number of clusters."
+            )
+    return sentences
+
+
+def warnings_of(params: Algorithm, quality: Band | None, n_reports: int, smallest_round: int) -> tuple[str, ...]:
+    """Return the warnings of a forecast, as sentences.
+
+    Parameters
+    ----------
+    params : Algorithm
+    quality : Band or None
+    n_reports : int
+    smallest_round : int
+        Expected reports of the smallest round.
+    """
+    sentences = limitations_of(params, n_reports)
+    if smallest_round < 1:
+        sentences.append("A round has such a small share of the devices that it may receive no report.")
+    if quality is None and params.clusters != 1:
+        sentences.append("Quality was not measured for these parameters, so it is not forecast.")
+    return tuple(sentences)
+
+
+def verdict_of(quality: Band | None, insufficient: Insufficient | None) -> Verdict:
+    """Return the verdict on a result, from its expected quality."""
+    if insufficient is not None or quality is None or quality.median < UNCERTAIN_MEDIAN:
+        return Verdict.DOUBTFUL
+    return Verdict.RELIABLE if quality.lower >= RELIABLE_LOWER else Verdict.UNCERTAIN

@@ -1,0 +1,296 @@
+"""Cluster model that a result publishes, and the labelling of points with it.
+
+A model is computed from tallies or query answers alone. Labelling points with it costs no privacy
+budget, and a device can label its own record.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfumato.errors import InvalidSpec
+from sfumato.mechanisms.encodings import cells, scale_many
+from sfumato.model.memberships import Memberships, fits, memberships_from_wire
+from sfumato.model.precision import ExpectedAgreement, Verdict
+from sfumato.model.tables import Columns, add_column, new_frame
+from sfumato.specs import Feature, features_from_wire, to_wire
+
+if TYPE_CHECKING:
+    from pandas import DataFrame  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+ModelType = Literal["label_map", "centroids"]
+PrivacyStatus = Literal["dp", "post_processed", "public"]
+
+SHOWN_FEATURES = 6  # names in a repr
+_BLOCK_NUMBERS = 1 << 22
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClusterModel:
+    """The clusters that a job released.
+
+    Attributes
+    ----------
+    type : {'label_map', 'centroids'}
+        A label for each cell of a grid over the bounds, or the nearest centroid.
+    features : tuple of Feature
+        The features with their public bounds. Points are in these units.
+    sizes : ndarray of shape (n_clusters,), float64
+        Estimated share of people in each cluster, in [0, 1]. The sum is 1.
+    size_errors : ndarray of shape (n_clusters,), float64
+        Standard error of each share.
+    centroids : ndarray of shape (n_clusters, n_features), float64, or None
+        In the features' units. With a label map, the centre of mass of each cluster.
+    centroid_errors : ndarray of the centroids' shape, float64, or None
+        Standard error of each coordinate.
+    label_map : ndarray of shape (cells,) * n_features, int64, or None
+        Cluster of each cell, 0 .. n_clusters-1.
+    density : ndarray of the label map's shape, float64, or None
+        Estimated share of people in each cell.
+    soft : Memberships or None
+        For type 'centroids': the rule that `memberships` applies.
+    verdict : Verdict
+        The quality of the result. The figures behind it are `expected_agreement` or in the diagnostics.
+    expected_agreement : ExpectedAgreement or None
+        For a label map of a smooth density. It states how far this map would come out again.
+    diagnostics : mapping
+        Plain JSON values about the fit and its reliability.
+    warnings : tuple of str
+        Limitations of this result, as sentences.
+    privacy : mapping of str to {'dp', 'post_processed', 'public'}
+        Privacy status of each field of the released document.
+    """
+
+    type: ModelType
+    features: tuple[Feature, ...]
+    sizes: NDArray[np.float64]
+    size_errors: NDArray[np.float64]
+    centroids: NDArray[np.float64] | None = None
+    centroid_errors: NDArray[np.float64] | None = None
+    label_map: NDArray[np.int64] | None = None
+    density: NDArray[np.float64] | None = None
+    soft: Memberships | None = None
+    verdict: Verdict = Verdict.DOUBTFUL
+    expected_agreement: ExpectedAgreement | None = None
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    privacy: Mapping[str, PrivacyStatus] = field(default_factory=dict)
+
+    @property
+    def n_clusters(self) -> int:
+        """Return the number of clusters."""
+        return len(self.sizes)
+
+    def assign(self, points: ArrayLike) -> NDArray[np.int64]:
+        """Return the cluster of each point.
+
+        Parameters
+        ----------
+        points : array-like of shape (n, n_features)
+            Finite, in the features' units. Values outside the bounds are clipped. The columns of a data
+            frame are matched by name; values without names are assumed to have the features' order.
+
+        Returns
+        -------
+        ndarray of shape (n,), int64
+            Cluster of each point, 0 .. n_clusters-1.
+
+        Raises
+        ------
+        InvalidPoint
+            The array has another shape or other columns, or a value is not finite.
+        InvalidSpec
+            The model has neither a label map nor centroids.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sfumato import ClusterModel, Feature
+        >>> shares, places = np.array([0.4, 0.6]), np.array([[2.5], [7.5]])
+        >>> model = ClusterModel("centroids", (Feature("east", 0, 10),), shares, np.zeros(2), centroids=places)
+        >>> model.assign([[1.0], [9.0], [4.0]])
+        array([0, 1, 0])
+        """
+        scaled = scale_many(self.features, points)
+        if self.label_map is not None:
+            index = cells(scaled, self.label_map.shape)
+            return np.asarray(self.label_map[tuple(index.T)], dtype=np.int64)
+        if self.centroids is None:
+            raise InvalidSpec("this model has neither a label map nor centroids")
+        centres = scale_many(self.features, self.centroids)
+        labels = np.empty(len(scaled), dtype=np.int64)
+        for part in _blocks(scaled.shape):
+            labels[part] = squared_distances(scaled[part], centres).argmin(axis=1)
+        return labels
+
+    def predict(self, points: ArrayLike) -> NDArray[np.int64]:
+        """Return the cluster of each point, as `assign` does. This is the name in scikit-learn."""
+        return self.assign(points)
+
+    @property
+    def cluster_centers_(self) -> NDArray[np.float64]:
+        """Return the centroids under their name in scikit-learn. Raise AttributeError if the model has none."""
+        if self.centroids is None:
+            raise AttributeError("this model has no centroids: use label_map")
+        return self.centroids
+
+    def to_columns(self) -> Columns:
+        """Return the clusters, one per row; see `sfumato.model.frames.clusters_columns`."""
+        columns: Columns = {"cluster": np.arange(self.n_clusters), "size": self.sizes, "size_error": self.size_errors}
+        for place, feature in enumerate(self.features):
+            if self.centroids is not None:
+                add_column(columns, feature.name, self.centroids[:, place])
+            if self.centroid_errors is not None:
+                add_column(columns, f"{feature.name}_error", self.centroid_errors[:, place])
+        return columns
+
+    def to_frame(self) -> "DataFrame":
+        """Return the clusters as a DataFrame indexed by cluster. Needs `sfumato[pandas]`."""
+        return new_frame(self.to_columns()).set_index("cluster")
+
+    def __repr__(self) -> str:
+        names = [each.name for each in self.features]
+        of = ", ".join(names) if len(names) <= SHOWN_FEATURES else f"{len(names)} features"
+        return f"<ClusterModel {self.type}: {self.n_clusters} clusters of {of}; verdict {self.verdict.value}>"
+
+    def memberships(self, points: ArrayLike) -> NDArray[np.float64]:
+        """Return the degree to which each point belongs to each cluster.
+
+        The cluster with the largest membership can differ from the label of `assign`, which is
+        always the nearest centroid. A mixture also uses the sizes and widths of the clusters, and
+        the distance `absolute` is the sum over the features.
+
+        Parameters
+        ----------
+        points : array-like of shape (n, n_features)
+            Finite, in the features' units. Values outside the bounds are clipped. The columns of a data
+            frame are matched by name; values without names are assumed to have the features' order.
+
+        Returns
+        -------
+        ndarray of shape (n, n_clusters), float64
+            In [0, 1]. Each row sums to 1.
+
+        Raises
+        ------
+        InvalidPoint
+            The array has another shape or other columns, or a value is not finite.
+        InvalidSpec
+            The model publishes no membership rule.
+        """
+        if self.soft is None or self.centroids is None:
+            raise InvalidSpec("this model publishes no membership rule. Use assign for hard labels.")
+        scaled, centres = scale_many(self.features, points), scale_many(self.features, self.centroids)
+        found = np.empty((len(scaled), self.n_clusters))
+        for part in _blocks(scaled.shape):
+            found[part] = self.soft.of(scaled[part], centres, self.sizes)
+        return found
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the model as plain JSON values, with arrays flat in row-major order and their shape."""
+        return {
+            "type": self.type,
+            "features": [to_wire(feature) for feature in self.features],
+            "n_clusters": self.n_clusters,
+            "sizes": self.sizes.tolist(),
+            "size_errors": self.size_errors.tolist(),
+            "centroids": None if self.centroids is None else self.centroids.tolist(),
+            "centroid_errors": None if self.centroid_errors is None else self.centroid_errors.tolist(),
+            "grid_shape": None if self.label_map is None else list(self.label_map.shape),
+            "labels": None if self.label_map is None else self.label_map.ravel().tolist(),
+            "density": None if self.density is None else self.density.ravel().tolist(),
+            "memberships": None if self.soft is None else self.soft.to_wire(),
+            "verdict": self.verdict.value,
+            "expected_agreement": None if self.expected_agreement is None else asdict(self.expected_agreement),
+            "diagnostics": dict(self.diagnostics),
+            "warnings": list(self.warnings),
+            "privacy": dict(self.privacy),
+        }
+
+
+def squared_distances(points: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the squared distance of each point to each centre: (n, k). Needs the memory of n k + n d numbers."""
+    found = np.empty((len(points), len(centres)))
+    for index, centre in enumerate(centres):
+        found[:, index] = ((points - centre) ** 2).sum(axis=1)
+    return found
+
+
+def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Yield slices of at most 65,536 points and `_BLOCK_NUMBERS` numbers, to bound memory."""
+    step = max(1, min(65536, _BLOCK_NUMBERS // shape[1]))
+    for start in range(0, shape[0], step):
+        yield slice(start, start + step)
+
+
+def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
+    """Return the model that `ClusterModel.to_wire` wrote.
+
+    Raises
+    ------
+    InvalidSpec
+        The document is not a cluster model, or its parts are inconsistent.
+    """
+    try:
+        model = ClusterModel(
+            type=wire["type"],
+            features=features_from_wire(list(wire["features"])),
+            sizes=np.asarray(wire["sizes"], dtype=np.float64),
+            size_errors=np.asarray(wire["size_errors"], dtype=np.float64),
+            centroids=_points(wire.get("centroids"), len(wire["features"])),
+            centroid_errors=_points(wire.get("centroid_errors"), len(wire["features"])),
+            label_map=_labels(wire.get("labels"), wire.get("grid_shape")),
+            density=_array(wire.get("density"), wire.get("grid_shape")),
+            soft=memberships_from_wire(wire.get("memberships")),
+            verdict=Verdict(wire["verdict"]),
+            expected_agreement=_agreement(wire.get("expected_agreement")),
+            diagnostics=wire.get("diagnostics", {}),
+            warnings=tuple(wire.get("warnings", ())),
+            privacy=wire.get("privacy", {}),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidSpec("this is not a cluster model") from error
+    if not _is_consistent(model):
+        raise InvalidSpec("the parts of this cluster model are inconsistent")
+    return model
+
+
+def _is_consistent(model: ClusterModel) -> bool:
+    n_clusters, n_features = model.n_clusters, len(model.features)
+    labels, centroids, errors = model.label_map, model.centroids, model.centroid_errors
+    return (
+        model.type in get_args(ModelType)
+        and model.sizes.shape == model.size_errors.shape == (n_clusters,)
+        and (model.type == "centroids" or labels is not None)
+        and (model.type == "centroids") <= (centroids is not None)
+        and (centroids is None or centroids.shape == (n_clusters, n_features))
+        and (errors is None or (centroids is not None and errors.shape == centroids.shape))
+        and (model.soft is None or (centroids is not None and fits(model.soft, n_clusters)))
+        and (labels is None or labels.ndim == n_features)
+        and (labels is None or (labels.size > 0 and labels.min() >= 0 and labels.max() < n_clusters))
+    )
+
+
+def _agreement(wire: Mapping[str, Any] | None) -> ExpectedAgreement | None:
+    return None if wire is None else ExpectedAgreement(*(float(wire[name]) for name in ("value", "lower", "upper")))
+
+
+def _array(values: Sequence[Any] | None, shape: Sequence[int] | None) -> NDArray[np.float64] | None:
+    if values is None:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    return array if shape is None else array.reshape(tuple(shape))
+
+
+def _points(values: Sequence[Any] | None, n_features: int) -> NDArray[np.float64] | None:
+    """Return coordinates as an array. An empty list has the shape (0, n_features)."""
+    return _array(values, None if values else (0, n_features))
+
+
+def _labels(values: Sequence[int] | None, shape: Sequence[int] | None) -> NDArray[np.int64] | None:
+    if values is None or shape is None:
+        return None
+    return np.asarray(values, dtype=np.int64).reshape(tuple(shape))

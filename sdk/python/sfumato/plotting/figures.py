@@ -1,0 +1,264 @@
+"""Plots of a cluster model as a matplotlib figure, SVG or PNG: density, cluster borders and centres.
+
+A plot uses only the released model and public geometry, so it costs no privacy budget. It needs
+matplotlib (the extra `plot`), which the first plot loads. Equal arguments give equal bytes.
+"""
+
+import io
+import math
+import textwrap
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+
+from numpy.typing import ArrayLike
+
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.plotting.drawing import CONFIDENCE, FAINT_INK, INK, aspect, draw_line, draw_map, draw_sizes, shows_ellipses
+from sfumato.plotting.shading import colour, planes, to_xml_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MAX_LEGEND_ENTRIES = 24
+_MAX_SMALL_PRINT_LINES = 8
+
+_LOCK = threading.RLock()  # matplotlib's settings are global, so one thread draws at a time
+
+
+class Options(TypedDict, total=False):
+    """The options that `svg` and `png` pass on to `plot`."""
+
+    title: str
+    caption: str | None
+    names: Sequence[str]
+    outlines: Sequence[ArrayLike] | None
+
+
+def share(model: ClusterModel, cluster: int) -> str:
+    """Return a cluster's share of people with its standard error, such as '31.2 ± 0.1 %'."""
+    size, error = 100 * model.sizes[cluster], 100 * model.size_errors[cluster]
+    if not math.isfinite(error):
+        return f"{size:.1f} %"
+    decimals = 1 if error >= 0.05 else 2
+    return f"{size:.{decimals}f} ± {error:.{decimals}f} %"
+
+
+def describe(model: ClusterModel, *, epsilon: float | None = None, n_reports: int | None = None) -> str:
+    """Return the default caption: number of clusters, cost for each person, number of reports, verdict.
+
+    The default of `n_reports` is the number in the model's diagnostics.
+    """
+    n_reports = model.diagnostics.get("n_reports") if n_reports is None else n_reports
+    parts = ["1 cluster" if model.n_clusters == 1 else f"{model.n_clusters} clusters"]
+    if epsilon is not None:
+        parts.append(f"ε = {epsilon:g} per person")
+    if n_reports is not None:
+        parts.append(f"{n_reports:,} reports")
+    parts.append(f"verdict: {model.verdict.value}")
+    return " · ".join(parts)
+
+
+def plot(
+    model: ClusterModel,
+    ax: "Axes | None" = None,
+    *,
+    title: str = "",
+    caption: str | None = None,
+    names: Sequence[str] = (),
+    outlines: Sequence[ArrayLike] | None = None,
+) -> "Figure":
+    """Plot a cluster model. The numbers are the labels that `ClusterModel.assign` returns.
+
+    One feature gives a line of the density over coloured segments. Two features give a map.
+    Longitude and latitude have their true proportion at the middle latitude, with coasts,
+    graticule and scale. More features give a map for each pair of the four features in which the
+    centres differ most; each cell has the colour of the cluster with most people there. Ellipses
+    contain the centres with 95 % confidence, as far as the noise is concerned.
+
+    Parameters
+    ----------
+    model : ClusterModel
+    ax : matplotlib.axes.Axes, optional
+        Axes for the first panel alone, without caption and legend. The default is a new figure.
+    title : str
+        Heading of the plot.
+    caption : str, optional
+        Line below the title. The default is `describe(model)`.
+    names : sequence of str, optional
+        Names of the clusters in the legend, in the order of the clusters.
+    outlines : sequence of array-like of shape (n, 2)
+        Public lines on a map of two features, in the features' order and units. The default is
+        the coastlines if the features are longitude and latitude in degrees.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure of `ax`, or a new one that is eight inches wide and not registered with pyplot.
+    """
+    panels = planes(model)
+    outlines = outlines if len(model.features) == 2 else None
+    if ax is not None:
+        with _settings():
+            _draw_panel(ax, model, panels[0] if panels else None, outlines)
+            ax.set_title(to_xml_text(title))
+            return cast("Figure", ax.get_figure(root=True))
+    with _settings():
+        from matplotlib.figure import Figure
+
+        entries = _legend_entries(model, names)
+        small_print = _small_print(model)
+        ratio = aspect(model.features, panels[0]) if panels else 2.4
+        columns = min(len(panels), 3) or 1
+        rows = math.ceil(len(panels) / columns) or 1
+        legend_at_right = columns == 1 and ratio < 1.6  # a narrow plot has room for the legend on its right
+        width, left, right, gap = 8.0, 0.8, 2.4 if legend_at_right else 0.2, 0.78
+        panel_width = (width - left - right - gap * (columns - 1)) / columns
+        panel_height = panel_width / ratio
+        top = 0.72 if title else 0.46
+        legend_columns = 1 if legend_at_right else _legend_columns(entries)
+        legend_height = 0.19 * (math.ceil(len(entries) / legend_columns) + 1)
+        bottom = 0.5 + (0 if legend_at_right else legend_height) + 0.145 * len(small_print) + 0.05
+        body = rows * panel_height + (rows - 1) * gap
+        if legend_at_right:
+            body = max(body, legend_height)
+        height = top + body + bottom
+        figure = Figure(figsize=(width, height), facecolor="white")
+        for place, panel in enumerate(panels or [None]):
+            row, column = divmod(place, columns)
+            x = left + column * (panel_width + gap)
+            y = height - top - (row + 1) * panel_height - row * gap
+            axes = figure.add_axes((x / width, y / height, panel_width / width, panel_height / height))
+            _draw_panel(axes, model, panel, outlines)
+        _write_heading(figure, title, describe(model) if caption is None else caption, left)
+        corner = (width - right + 0.12, height - top + 0.05) if legend_at_right else (left, height - top - body - 0.46)
+        _write_legend(figure, entries, legend_columns, corner, bool(panels) and model.density is not None)
+        for line, text in enumerate(small_print):
+            y = 0.1 + 0.145 * (len(small_print) - 1 - line)
+            figure.text(left / width, y / height, text, size=7, color=FAINT_INK, va="bottom")
+        return figure
+
+
+def _draw_panel(
+    axes: "Axes", model: ClusterModel, plane: tuple[int, int] | None, outlines: Sequence[ArrayLike] | None
+) -> None:
+    if not model.n_clusters:
+        draw_sizes(axes, model)
+    elif plane is None:
+        draw_line(axes, model)
+    else:
+        draw_map(axes, model, plane, outlines)
+
+
+def svg(model: ClusterModel, **options: Unpack[Options]) -> str:
+    """Return the plot as an SVG document that keeps its text as text. The options are those of `plot`."""
+    with _settings():
+        metadata = {"Date": None, "Creator": "sfumato", "Title": to_xml_text(options.get("title", ""))}
+        document = io.StringIO()
+        plot(model, **options).savefig(document, format="svg", metadata=metadata)
+        return document.getvalue()
+
+
+def png(model: ClusterModel, *, dots_per_inch: int = 150, **options: Unpack[Options]) -> bytes:
+    """Return the plot as a PNG file, 8 * dots_per_inch pixels wide. The options are those of `plot`."""
+    with _settings():
+        image = io.BytesIO()
+        plot(model, **options).savefig(image, format="png", dpi=dots_per_inch, metadata={"Software": None})
+        return image.getvalue()
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Apply the plot's matplotlib settings while one thread draws."""
+    import matplotlib
+
+    settings: dict[Any, Any] = {
+        "font.family": ["sans-serif"],
+        "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],  # the first comes with matplotlib
+        "font.size": 8.5,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "sfumato",
+        "text.parse_math": False,  # show dollar signs in names as they are
+        "text.color": INK,
+        "axes.edgecolor": "#999999",
+        "axes.labelcolor": INK,
+        "axes.linewidth": 0.7,
+        "xtick.color": "#999999",
+        "ytick.color": "#999999",
+        "xtick.labelcolor": FAINT_INK,
+        "ytick.labelcolor": FAINT_INK,
+    }
+    with _LOCK, matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing from font"
+        )  # the viewer shows a box or uses another font
+        yield
+
+
+# ---- text ----
+
+
+def _legend_entries(model: ClusterModel, names: Sequence[str]) -> list[tuple[str | None, str]]:
+    """Return (colour, text) of each line of the legend."""
+    entries: list[tuple[str | None, str]] = []
+    for cluster in range(min(model.n_clusters, _MAX_LEGEND_ENTRIES)):
+        name = f"{names[cluster]}, " if cluster < len(names) and names[cluster] else ""
+        entries.append((colour(cluster)[1], to_xml_text(f"{cluster}  {name}{share(model, cluster)}")))
+    if model.n_clusters > _MAX_LEGEND_ENTRIES:
+        entries.append((None, f"and {model.n_clusters - _MAX_LEGEND_ENTRIES} more"))
+    return entries
+
+
+def _legend_columns(entries: Sequence[tuple[str | None, str]]) -> int:
+    longest = max((len(text) for _, text in entries), default=1)
+    return max(1, min(4, len(entries), int(7.2 / (0.067 * longest + 0.36))))
+
+
+def _small_print(model: ClusterModel) -> list[str]:
+    lines = []
+    if shows_ellipses(model):
+        what = "Bars at" if len(model.features) == 1 else "Ellipses about"
+        lines.append(f"{what} centres contain them with {CONFIDENCE:.0%} confidence, as far as the noise is concerned.")
+    lines += [line for warning in model.warnings for line in textwrap.wrap(to_xml_text(warning), 132)]
+    if len(lines) > _MAX_SMALL_PRINT_LINES:
+        lines = [*lines[: _MAX_SMALL_PRINT_LINES - 1], "The result has more warnings."]
+    return lines
+
+
+def _write_heading(figure: "Figure", title: str, caption: str, left: float) -> None:
+    width, height = figure.get_size_inches()
+    if title:
+        shown = textwrap.shorten(to_xml_text(title), 80, placeholder=" …")
+        figure.text(left / width, 1 - 0.17 / height, shown, size=12, weight="bold", va="top")
+    text = textwrap.shorten(to_xml_text(caption), 120, placeholder=" …")
+    figure.text(left / width, 1 - (0.43 if title else 0.17) / height, text, size=9, color=FAINT_INK, va="top")
+
+
+def _write_legend(
+    figure: "Figure",
+    entries: Sequence[tuple[str | None, str]],
+    columns: int,
+    corner: tuple[float, float],
+    shaded: bool,
+) -> None:
+    """Draw the legend. `corner` is its upper left corner, in inches from the figure's lower left corner."""
+    from matplotlib.patches import Patch
+
+    width, height = figure.get_size_inches()
+    legend = figure.legend(
+        handles=[Patch(facecolor=shade or "none", label=text) for shade, text in entries],
+        title="Share of people ± standard error" + (";  darker: more people" if shaded and columns > 1 else ""),
+        loc="upper left",
+        bbox_to_anchor=(corner[0] / width, corner[1] / height),
+        ncols=columns,
+        frameon=False,
+        borderaxespad=0,
+        borderpad=0,
+        handlelength=1.2,
+        columnspacing=1.6,
+        alignment="left",
+    )
+    legend.get_title().set_color(FAINT_INK)

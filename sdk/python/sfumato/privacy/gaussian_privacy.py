@@ -1,0 +1,82 @@
+"""Gaussian differential privacy: conversion between rho and (epsilon, delta), with safe rounding.
+
+A block of adaptive queries with discrete Gaussian noise is one charge of (epsilon, delta). A value of
+sensitivity s that costs rho has noise of the variance parameter s^2 / (2 rho) + `ADDED_VARIANCE`, and
+costs add up. The whole block then is as private as continuous Gaussian noise on one number that changes
+by mu = sqrt(2 rho) standard deviations. docs/decisions/0030-gaussian-accounting-of-blocks.md has the
+proof. It follows from Balle and Wang 2018, "Improving the Gaussian mechanism for differential privacy",
+theorem 8, that the block satisfies (epsilon, delta) with
+
+    delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu),
+
+up to a factor e^(n xi) of delta and an addition of 2 n xi to epsilon, where n is the number of values and
+xi < 2e-25. `_MARGIN` covers both for n up to 2^40.
+"""
+
+from decimal import Context, Decimal, localcontext
+from functools import lru_cache
+
+from sfumato.errors import InvalidSpec
+from sfumato.privacy.accounting import ATTO, EPSILON_MAX_NANO, NANO
+
+PICO = 1_000_000_000_000  # pico-rho in one rho
+ADDED_VARIANCE = 3  # variance that turns continuous noise into discrete noise; in squared integers
+
+_DIGITS = 80
+_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
+_FAR = 20  # Phi is below 1e-88 beyond
+_MARGIN = Decimal("1e-12")  # absolute in epsilon, relative in delta
+_ERROR = Decimal("1e-30")  # the error of a delta in `_DIGITS` digits is below 1e-60
+_RHO_BITS = 50  # 2^50 pico-rho exceed every epsilon and delta that are allowed
+
+
+@lru_cache(maxsize=256)
+def rho_of(epsilon_nano: int, delta_atto: int) -> int:
+    """Return the largest rho that (epsilon, delta) permits.
+
+    Parameters
+    ----------
+    epsilon_nano : int
+        In 1 .. `EPSILON_MAX_NANO`.
+    delta_atto : int
+        In 1 .. 10^18 - 1.
+
+    Returns
+    -------
+    int
+        Pico-rho, rounded down: a block of this rho is (epsilon, delta)-private. 0 where less than
+        one pico-rho is covered.
+
+    Raises
+    ------
+    InvalidSpec
+        Epsilon or delta is out of range.
+    """
+    if not 0 < epsilon_nano <= EPSILON_MAX_NANO or not 0 < delta_atto < ATTO:
+        raise InvalidSpec("a block takes an epsilon above 0 and at most 32, and a delta between 0 and 1")
+    with localcontext(Context(prec=_DIGITS)):
+        epsilon = Decimal(epsilon_nano) / NANO - _MARGIN
+        limit = Decimal(delta_atto) / ATTO * (1 - _MARGIN) - _ERROR
+        factor = epsilon.exp()
+        rho = 0
+        for bit in reversed(range(_RHO_BITS)):
+            mu = (2 * Decimal(more := rho + (1 << bit)) / PICO).sqrt()
+            if _normal_cdf(mu / 2 - epsilon / mu) - factor * _normal_cdf(-mu / 2 - epsilon / mu) <= limit:
+                rho = more
+    return rho
+
+
+def _normal_cdf(x: Decimal) -> Decimal:
+    """Return Phi(x), with an error below 1e-75, in a context of `_DIGITS` digits.
+
+    The series 1/2 + phi(x) (x + x^3/3 + x^5/(3 5) + ...) has terms of one sign. It ends where a term no
+    longer changes the sum. The terms then fall by more than half each, so all others are smaller together.
+    """
+    if abs(x) > _FAR:
+        return Decimal(x > 0)
+    square, term, total, odd, before = x * x, x, x, 1, Decimal()
+    while total != before:
+        odd += 2
+        term = term * square / odd
+        before, total = total, total + term
+    return Decimal("0.5") + (-square / 2).exp() / (2 * _PI).sqrt() * total

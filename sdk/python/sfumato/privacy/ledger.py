@@ -1,0 +1,263 @@
+"""Verification of a ledger's hash chain from its published entries.
+
+For epsilon and delta, a verification proves that the entries are one unbroken chain up to the
+published head, and that each balance follows from the one before. It also proves that no job spent
+more than its reservation, that no reference was charged twice, and that charged + reserved never
+exceeded granted. With a head noted earlier it proves that no entry before that head was rewritten.
+It does not prove that the service entered every charge; the service itself must ensure that.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple, get_args
+
+GENESIS_HASH = "0" * 64
+
+Kind = Literal["grant", "reserve", "charge", "release"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """A ledger entry and the balance after it, in nano-epsilon and atto-delta.
+
+    A shuffled dataset has a second budget, the pair (epsilon, delta) towards an observer of its releases.
+    """
+
+    id: str
+    dataset_id: str
+    seq: int  # 1, 2, 3, ...
+    kind: Kind
+    epsilon_nano: int
+    reference: str  # id of the grant, job or round
+    reservation: str | None  # id of the job with the reservation that it changes
+    actor: str  # id of the key that requested it
+    at: datetime
+    granted_nano: int
+    reserved_nano: int
+    charged_nano: int
+    prev_hash: str
+    hash: str
+    delta_atto: int = 0
+    granted_delta_atto: int = 0
+    reserved_delta_atto: int = 0
+    charged_delta_atto: int = 0
+    shuffled_nano: int = 0
+    shuffled_delta_atto: int = 0
+    granted_shuffled_nano: int = 0
+    charged_shuffled_nano: int = 0
+    granted_shuffled_delta_atto: int = 0
+    charged_shuffled_delta_atto: int = 0
+
+    def computed_hash(self) -> str:
+        """Return the SHA-256 of the canonical JSON of all members except `hash`, with the time in microseconds."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "hash"}
+        values["at"] = (self.at - _EPOCH) // _MICROSECOND
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Head(NamedTuple):
+    """Number and hash of a chain's last entry."""
+
+    seq: int
+    hash: str
+
+
+GENESIS = Head(0, GENESIS_HASH)
+
+
+class Balance(NamedTuple):
+    """The amounts after an entry, in nano-epsilon and atto-delta."""
+
+    granted_nano: int = 0
+    reserved_nano: int = 0
+    charged_nano: int = 0
+    granted_delta_atto: int = 0
+    reserved_delta_atto: int = 0
+    charged_delta_atto: int = 0
+    granted_shuffled_nano: int = 0
+    charged_shuffled_nano: int = 0
+    granted_shuffled_delta_atto: int = 0
+    charged_shuffled_delta_atto: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The outcome of a verification.
+
+    Attributes
+    ----------
+    head : Head
+        The last valid entry. A later verification can use it as a noted head.
+    broken_at : int or None
+        Number of the first entry that is invalid or missing.
+    reason : str
+        Reason why it is invalid; empty if all entries are valid.
+    """
+
+    head: Head
+    broken_at: int | None = None
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Return whether all entries are valid."""
+        return self.broken_at is None
+
+
+@dataclass(slots=True)
+class _Account:
+    """The running amounts of one epsilon or delta."""
+
+    has_reservations: bool = True
+
+    granted: int = 0
+    reserved: int = 0
+    charged: int = 0
+    reservations: dict[str, int] = field(default_factory=dict)  # by job id
+
+    def apply(self, entry: LedgerEntry, amount: int) -> bool:
+        """Apply the amount. Return False if it exceeds its reservation, or a required reservation is missing."""
+        if entry.kind == "grant":
+            self.granted += amount
+            return True
+        if entry.kind == "charge":
+            self.charged += amount
+            if entry.reservation is None or not self.has_reservations:  # charged to the free budget
+                return True
+        if not self.has_reservations:
+            return amount == 0
+        if entry.reservation is None:
+            return False
+        change = amount if entry.kind == "reserve" else -amount
+        remaining = self.reservations.get(entry.reservation, 0) + change
+        self.reservations[entry.reservation] = remaining
+        self.reserved += change
+        return remaining >= 0
+
+
+@dataclass(slots=True)
+class _Running:
+    """The state of a verification after an entry."""
+
+    head: Head = GENESIS
+    epsilon: _Account = field(default_factory=_Account)
+    delta: _Account = field(default_factory=_Account)
+    shuffled_epsilon: _Account = field(default_factory=lambda: _Account(has_reservations=False))
+    shuffled_delta: _Account = field(default_factory=lambda: _Account(has_reservations=False))
+    charged: set[tuple[str, str]] = field(default_factory=set)  # kind and reference
+
+    @property
+    def balance(self) -> Balance:
+        reserved = [each for a in (self.epsilon, self.delta) for each in (a.granted, a.reserved, a.charged)]
+        shuffled = [each for a in (self.shuffled_epsilon, self.shuffled_delta) for each in (a.granted, a.charged)]
+        return Balance(*reserved, *shuffled)
+
+    @property
+    def accounts(self) -> tuple[_Account, ...]:
+        return self.epsilon, self.delta, self.shuffled_epsilon, self.shuffled_delta
+
+
+def verify(
+    entries: Iterable[LedgerEntry], dataset_id: str, heads: Sequence[Head], balance: Balance | None = None
+) -> Verification:
+    """Verify a chain of ledger entries.
+
+    Parameters
+    ----------
+    entries : iterable of LedgerEntry
+        All entries in their order.
+    dataset_id : str
+        Dataset of the ledger.
+    heads : sequence of Head
+        The published head first, then heads noted earlier. The chain must contain each of them.
+    balance : Balance, optional
+        The published balance at the first of the heads.
+
+    Returns
+    -------
+    Verification
+
+    Examples
+    --------
+    >>> from sfumato.privacy.ledger import GENESIS, verify
+    >>> verify([], "ds_1", [GENESIS]).ok
+    True
+    """
+    verifier = LedgerVerifier(dataset_id, heads, balance)
+    for entry in entries:
+        verifier.add(entry)
+        if verifier.broken is not None:
+            break
+    return verifier.verification()
+
+
+class LedgerVerifier:
+    """Verifies a chain one entry at a time, for entries that arrive in pages."""
+
+    def __init__(self, dataset_id: str, heads: Sequence[Head], balance: Balance | None = None) -> None:
+        self._dataset_id = dataset_id
+        self._heads = heads
+        self._balance = balance
+        self._running = _Running()
+        reason = _contradiction(self._running, heads, balance)
+        self.broken = Verification(GENESIS, 0, reason) if reason else None
+
+    def add(self, entry: LedgerEntry) -> None:
+        """Verify the next entry. Ignore all entries after the first invalid one."""
+        if self.broken is not None:
+            return
+        before = self._running.head
+        reason = _fault(entry, self._dataset_id, self._running)
+        self._running.head = Head(entry.seq, entry.hash)
+        reason = reason or _contradiction(self._running, self._heads, self._balance)
+        if reason:
+            self.broken = Verification(before, before.seq + 1, reason)
+
+    def verification(self) -> Verification:
+        """Return the outcome."""
+        head = self._running.head
+        if self.broken is not None:
+            return self.broken
+        if any(each.seq > head.seq for each in self._heads):
+            return Verification(head, head.seq + 1, "the last entries are missing")
+        return Verification(head)
+
+
+def _contradiction(running: _Running, heads: Sequence[Head], balance: Balance | None) -> str:
+    """Return why a noted head or the published balance contradicts the chain, or an empty string."""
+    if any(head.seq == running.head.seq and head.hash != running.head.hash for head in heads):
+        return "the chain does not contain the noted head"
+    if balance is not None and heads and heads[0].seq == running.head.seq and balance != running.balance:
+        return "the published budget differs from the ledger's balance"
+    return ""
+
+
+def _fault(entry: LedgerEntry, dataset_id: str, running: _Running) -> str:
+    """Apply an entry. Return why it is invalid, or an empty string."""
+    if entry.seq != running.head.seq + 1:
+        return "an entry is missing or out of order"
+    if entry.dataset_id != dataset_id:
+        return "an entry belongs to another dataset"
+    if entry.prev_hash != running.head.hash or entry.computed_hash() != entry.hash:
+        return "an entry was changed"
+    amounts = (entry.epsilon_nano, entry.delta_atto, entry.shuffled_nano, entry.shuffled_delta_atto)
+    if entry.kind not in get_args(Kind) or min(amounts) < 0:
+        return "an entry has an unknown kind or a negative amount"
+    if (entry.kind, entry.reference) in running.charged:
+        return "a reference was charged twice"
+    running.charged.add((entry.kind, entry.reference))
+    within = [account.apply(entry, amount) for account, amount in zip(running.accounts, amounts, strict=True)]
+    if not all(within):
+        return "a job spent more than it had reserved"
+    if running.balance != tuple(getattr(entry, name) for name in Balance._fields):
+        return "a balance does not add up"
+    if any(account.charged + account.reserved > account.granted for account in running.accounts):
+        return "more was spent than granted"
+    return ""

@@ -1,0 +1,123 @@
+"""Required reports and records of methods that estimate centroids, from public facts.
+
+Forecasts and results share these rules.
+"""
+
+from sfumato.model.precision import contrast_of
+from sfumato.privacy.accounting import NANO, exp_epsilon, parse_epsilon
+from sfumato.privacy.gaussian_privacy import rho_of
+from sfumato.sizing.centroids import (
+    FIRST_WEIGHT,
+    centroid_shares,
+    grid_kmeans_rounds,
+    ldp_kmeans_rounds,
+    noisy_fcm_rounds,
+    sketched_reports,
+)
+from sfumato.sizing.rounds import precision_of
+from sfumato.specs import GridKmeans, LdpKmeans, NoisyFcm, PhaseSketch
+
+SKETCHED_CLUSTERS = 4  # assumed number if a phase sketch estimates it
+NOISY_SPREAD = 0.06  # spread s of a cluster of noisy vectors, as a share of a feature's range
+STEADY_CELLS = 10  # reports per cell and cluster, in units of the mechanism's variance
+
+# private_kmeans, over records
+GRID_FEATURES = 4  # maximum number of features for a grid; with more, steps on records
+COUNTING = (3, 97)  # parts of epsilon for the number of records and for the clusters
+
+# u = N epsilon / d, the number of records in units of the noise of one coordinate of their sum
+ONE_MEAN_BELOW = 20.0  # u below which one centre at the mean is better than several
+CLUSTERS_BY_U = 0.15  # maximum number of distinguishable clusters, as a multiple of u
+
+LEAST_RHO = 1_000_000  # pico-rho of the smallest block of queries with Gaussian noise
+CLEAR_BLOCK = 25.0  # N epsilon / k below which clusters of such a block are mostly noise
+
+Centroids = PhaseSketch | LdpKmeans | GridKmeans | NoisyFcm
+
+
+def required_reports(params: Centroids, n_features: int, expected_reports: int) -> float:
+    """Return the number of reports from which a result is not flagged `insufficient_reports`.
+
+    With more expected reports, `grid_kmeans` uses more cells and needs more reports. The number is
+    that of the grid for `expected_reports`.
+
+    Raises
+    ------
+    InvalidSpec
+        The algorithm does not support the arguments.
+    """
+    epsilon_nano = parse_epsilon(params.epsilon)
+    if isinstance(params, PhaseSketch):
+        contrast = contrast_of(exp_epsilon(epsilon_nano))
+        return sketched_reports(n_features, params.clusters or SKETCHED_CLUSTERS) / contrast**2
+    if isinstance(params, LdpKmeans):
+        last = ldp_kmeans_rounds(params, n_features, expected_reports)[-1]
+        variance = precision_of(last.kind, last.n_symbols, epsilon_nano).spread_variance
+        return ldp_kmeans_reports(variance, params.rounds, n_features, params.clusters)
+    if isinstance(params, GridKmeans):
+        (only,) = grid_kmeans_rounds(params, n_features, expected_reports)
+        variance = precision_of(only.kind, only.n_symbols, epsilon_nano).zero_variance
+        return grid_kmeans_reports(variance, only.n_symbols, params.clusters)
+    noisy_fcm_rounds(params, n_features, 1)  # raises for unsupported arguments
+    # scale of the Laplace noise: d/eps of a range, with d features
+    return noisy_fcm_reports(2 * (n_features * NANO / epsilon_nano) ** 2, params.clusters)
+
+
+def ldp_kmeans_reports(spread_variance: float, rounds: int, n_features: int, clusters: int) -> float:
+    """Return the required reports of `ldp_kmeans`: n = 8 v d K^2 per round.
+
+    Then the imbalance of a cluster of share 1/K, in one round and feature, has the standard error 1/2.
+    """
+    parts = sum(centroid_shares(rounds)) / FIRST_WEIGHT
+    return 8 * spread_variance * parts * n_features * clusters**2
+
+
+def grid_kmeans_reports(zero_variance: float, n_cells: int, clusters: int) -> float:
+    """Return the required reports of `grid_kmeans`, N = 10 v k K: a centroid's error is 1/3 of its cluster's width."""
+    return STEADY_CELLS * zero_variance * n_cells * clusters
+
+
+def noisy_fcm_reports(noise_variance: float, clusters: int) -> float:
+    """Return a lower bound of the required reports of `noisy_fcm`: K (v + s^2) / s^2.
+
+    v is the noise variance of a feature and s = .06 a cluster's spread, both relative to the range.
+    With fewer reports the centroids' errors would exceed a cluster's spread even if the cluster of
+    every report were known. More reports can be insufficient too.
+    """
+    return clusters * (1 + noise_variance / NOISY_SPREAD**2)
+
+
+def usable_epsilon(epsilon_nano: int, max_per_user: int = 1) -> float:
+    """Return the epsilon for clusters per record of a user. The noise grows with the records of one user."""
+    return epsilon_nano * COUNTING[1] / sum(COUNTING) / NANO / max_per_user
+
+
+def affords_block(epsilon_nano: int, delta_atto: int, max_per_user: int = 1) -> bool:
+    """Return whether (epsilon, delta) covers a block of queries with Gaussian noise for `private_kmeans`.
+
+    A smaller block would have parts of no whole pico-rho, or noise beyond the range of an answer.
+    """
+    return delta_atto > 0 and rho_of(epsilon_nano, delta_atto) >= max(LEAST_RHO, max_per_user**2)
+
+
+def detectable_clusters(n_records: float, epsilon: float, n_features: int, clusters: int) -> int:
+    """Return the number of clusters that `private_kmeans` without a delta searches for.
+
+    Parameters
+    ----------
+    n_records : float
+    epsilon : float
+        `usable_epsilon`.
+    n_features : int
+    clusters : int
+        Requested number.
+
+    Returns
+    -------
+    int
+        1..clusters. It is below `clusters` only above four features, if noise would hide the others.
+    """
+    if n_features <= GRID_FEATURES:
+        return clusters
+    u = n_records * epsilon / n_features
+    return 1 if u < ONE_MEAN_BELOW else min(max(round(CLUSTERS_BY_U * u), 1), clusters)

@@ -1,0 +1,164 @@
+"""Validation of specifications, and declarations of the parameters of algorithms.
+
+A parameter is declared once, as a dataclass field made by `parameter`. The declaration feeds the
+validation here, the service's schemas, the OpenAPI document, the console's form and the tables of
+docs/algorithms.md.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from numbers import Real
+from types import NoneType
+from typing import Any, ClassVar, Literal, cast, get_args, get_origin
+
+from sfumato.errors import InvalidSpec
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise InvalidSpec with the message unless the condition holds."""
+    if not condition:
+        raise InvalidSpec(message)
+
+
+def is_int(value: object) -> bool:
+    """Return whether a value is an integer and not a boolean."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def require_int(value: object, lowest: int, highest: int, message: str) -> None:
+    """Raise InvalidSpec with the message unless the value is an integer in the inclusive range."""
+    require(isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest, message)
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number and not a boolean."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def to_finite(value: object, name: str) -> float:
+    """Return a value as a finite float. Raise InvalidSpec with its name if it is not one."""
+    require(is_number(value), f"{name} must be a number")
+    try:
+        number = float(cast(Real, value))
+    except OverflowError:
+        number = math.inf
+    require(math.isfinite(number), f"{name} must be finite")
+    return number
+
+
+# ---- parameters of algorithms ----
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """The declaration of a parameter.
+
+    Attributes
+    ----------
+    description : str
+        Sentences that are readable alone. The range is not part of them.
+    kind : type
+        int, float, bool or str, from the annotation of the dataclass field.
+    is_optional : bool
+        Whether the parameter may be None, from the annotation.
+    minimum, maximum : float, optional
+        Inclusive range.
+    choices : tuple of str
+        The allowed words, from the annotation.
+    unit : str
+        Unit of the values; empty for counts.
+    automatic : str
+        Meaning of None as a noun phrase; empty if None is not allowed.
+    check : callable, optional
+        Function that raises InvalidSpec for values in the range that are invalid.
+    example : object
+        Value in the example of the OpenAPI document; None leaves the parameter out.
+    """
+
+    description: str
+    minimum: float | None = None
+    maximum: float | None = None
+    unit: str = ""
+    automatic: str = ""
+    check: Callable[[Any], object] | None = None
+    example: Any = None
+    kind: type = float
+    is_optional: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def range_text(self) -> str:
+        """Return the allowed values as a phrase, or an empty string for a boolean."""
+        if self.choices:
+            return ", ".join(self.choices)
+        if self.minimum is None or self.maximum is None:
+            return ""
+        return f"{_format_number(self.minimum)} to {_format_number(self.maximum)}"
+
+    def validate(self, name: str, value: object) -> None:
+        """Raise InvalidSpec unless the value is allowed."""
+        if value is None and self.is_optional:
+            return
+        if self.choices:
+            require(isinstance(value, str) and value in self.choices, f"{name} must be one of {self.range_text}")
+        elif self.kind is bool:
+            require(isinstance(value, bool), f"{name} must be true or false")
+        elif self.check is not None:
+            require(is_number(value), f"{name} must be a number")  # `check` alone would accept decimal strings
+            self.check(value)
+        else:
+            require(self.kind is not int or is_int(value), f"{name} must be an integer")
+            number = to_finite(value, name)
+            if self.minimum is not None and self.maximum is not None:
+                require(self.minimum <= number <= self.maximum, f"{name} must lie in the range {self.range_text}")
+
+
+def parameter(
+    description: str,
+    *,
+    default: Any = MISSING,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    unit: str = "",
+    automatic: str = "",
+    check: Callable[[Any], object] | None = None,
+    example: Any = None,
+) -> Any:
+    """Return a dataclass field that declares a parameter; see `Parameter`. With `automatic` the default is None."""
+    declaration = Parameter(description, minimum, maximum, unit, automatic, check, example)
+    return field(default=None if automatic else default, metadata={"parameter": declaration})
+
+
+class AlgorithmParameters:
+    """Base class of the parameters of an algorithm. It validates every declared parameter."""
+
+    __slots__ = ()
+    type: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for name, declaration in parameters_of(type(self)).items():
+            declaration.validate(name, getattr(self, name))
+
+
+def parameters_of(algorithm: Any) -> Mapping[str, Parameter]:
+    """Return the declared parameters of an algorithm by name, in their order."""
+    found = {}
+    for each in fields(algorithm):
+        options = get_args(each.type)
+        is_optional = NoneType in options
+        annotation = next(option for option in options if option is not NoneType) if is_optional else each.type
+        choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+        found[each.name] = replace(
+            each.metadata["parameter"],
+            kind=str if choices else cast(type, annotation),
+            is_optional=is_optional,
+            choices=choices,
+        )
+    return found
+
+
+def _format_number(number: float) -> str:
+    if number == int(number):
+        return str(int(number))
+    return f"{number:.6f}".rstrip("0") if number >= 1e-6 else f"{number:g}"

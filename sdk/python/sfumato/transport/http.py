@@ -1,0 +1,254 @@
+"""Connection pools to one service, blocking or asynchronous. No other module sends requests."""
+
+import hmac
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from sfumato.errors import InvalidSpec
+from sfumato.specs.validation import require
+from sfumato.transport.exchange import Request, Response, ResponseBuffer, Steps, attempts, translate_errors
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+
+_PROXY_VARIABLES = frozenset({"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"})
+_CERTIFICATE_VARIABLES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR"})
+_CHUNK_BYTES = 1 << 16
+
+
+class PoolSettings(NamedTuple):
+    """The settings of a pool.
+
+    Attributes
+    ----------
+    timeout_seconds : float
+        Timeout of one response, seconds.
+    retry_seconds : float
+        Time after which no further attempt starts, seconds. 0 sends a request once.
+    max_response_bytes : int
+        Maximum length of a response. A longer one raises ApiProblem.
+    """
+
+    timeout_seconds: float
+    retry_seconds: float
+    max_response_bytes: int
+
+
+class _Pool:
+    """The common parts of both kinds of pool.
+
+    Parameters
+    ----------
+    url : str, optional
+        URL of the service, without `/v1`. Default: SFUMATO_URL of the environment.
+    key : str, optional
+        Bearer key (`sfk_...`). Default: SFUMATO_KEY of the environment.
+    settings : PoolSettings
+
+    Raises
+    ------
+    InvalidSpec
+        There is no URL or no key, or one of them is not valid.
+    """
+
+    def __init__(self, url: str | None, key: str | None, settings: PoolSettings) -> None:
+        self._url = _given(url, "url", "SFUMATO_URL").rstrip("/")
+        self._key = _given(key, "key", "SFUMATO_KEY").encode()
+        require(
+            self._url.startswith(("http://", "https://")),
+            f"url must begin with http:// or https://, for example http://{self._url}",
+        )
+        self._timeout_seconds, self._retry_seconds, self._max_response_bytes = settings
+
+    def keyed_digest(self, message: bytes) -> str:
+        """Return the HMAC-SHA256 of a message with the bearer key. A guess cannot be tested without the key."""
+        return hmac.digest(self._key, message, "sha256").hex()
+
+    def _client_settings(self) -> dict[str, Any]:
+        return {
+            "base_url": f"{self._url}/v1/",
+            "headers": {"Authorization": f"Bearer {self._key.decode()}", "Accept": "application/json"},
+            "timeout": self._timeout_seconds,
+            "follow_redirects": False,  # a redirect would send the key and the reports elsewhere
+        }
+
+    def _build(self, client: "httpx.Client | httpx.AsyncClient", request: Request) -> "httpx.Request":
+        return client.build_request(
+            request.method,
+            request.path,
+            content=request.body,
+            headers=request.all_headers,
+            params=request.params,
+            timeout=self._timeout_seconds + request.extra_seconds,
+        )
+
+
+def _given(value: str | None, name: str, variable: str) -> str:
+    value = os.environ.get(variable, "").strip() if value is None else value
+    require(bool(value), f"{name} is missing: pass it, or set {variable}")
+    require(isinstance(value, str) and value.isascii(), f"{name} must be a string of ASCII characters")
+    return value
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL names this machine. A proxy cannot reach it."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def naming_the_variable() -> Iterator[None]:
+    """Replace an error of the environment's proxies or certificates by InvalidSpec, which names the variables."""
+    try:
+        yield
+    except (ImportError, ValueError, OSError) as error:
+        is_certificate = isinstance(error, OSError)
+        candidates = _CERTIFICATE_VARIABLES if is_certificate else _PROXY_VARIABLES
+        found = ", ".join(name for name in os.environ if name.upper() in candidates) or "the environment"
+        fault = (
+            "the certificates cannot be read: name an existing file in PEM"
+            if is_certificate
+            else "the proxy cannot be used: name one with http:// or https://, or install httpx[socks] for SOCKS"
+        )
+        raise InvalidSpec(f"{found}: {fault}, or unset the variable") from None
+
+
+class Http(_Pool):
+    """A blocking pool; see `_Pool`. The caller closes a `transport` that replaces the network."""
+
+    def __init__(
+        self, url: str | None, key: str | None, settings: PoolSettings, transport: "httpx.BaseTransport | None" = None
+    ) -> None:
+        import httpx
+
+        super().__init__(url, key, settings)
+        self._owns_transport = transport is None
+        with naming_the_variable():
+            direct = httpx.HTTPTransport(trust_env=self._url.startswith("https:")) if is_loopback(self._url) else None
+            self._client = httpx.Client(transport=transport or direct, **self._client_settings())
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._owns_transport:
+            self._client.close()
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run the steps of a call and return their value."""
+        try:
+            request = next(steps)
+            while True:
+                try:
+                    response = self.send(request)
+                except Exception as error:
+                    request = steps.throw(error)
+                else:
+                    request = steps.send(response)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            steps.close()
+
+    def send(self, request: Request) -> Response:
+        """Send a request, and retry after temporary errors.
+
+        Raises
+        ------
+        ApiProblem
+            The service answered the last attempt with an error.
+        Unreachable
+            The service did not answer the last attempt.
+        """
+        if request.after_seconds > 0:
+            time.sleep(request.after_seconds)
+        prepared = self._build(self._client, request)
+        with translate_errors(self._url):
+            for attempt in attempts(self._retry_seconds):
+                with attempt:
+                    return self._send_once(prepared)
+        raise AssertionError("a retry context ends with a return or an exception")
+
+    def _send_once(self, request: "httpx.Request") -> Response:
+        response = self._client.send(request, stream=True)
+        buffer = ResponseBuffer(response, self._max_response_bytes)
+        try:
+            for chunk in response.iter_bytes(_CHUNK_BYTES):
+                buffer.append(chunk)
+        finally:
+            response.close()
+        return buffer.response()
+
+
+class AsyncHttp(_Pool):
+    """An asynchronous pool for asyncio or trio; see `_Pool`. The caller closes a `transport`."""
+
+    def __init__(
+        self,
+        url: str | None,
+        key: str | None,
+        settings: PoolSettings,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        import httpx
+
+        super().__init__(url, key, settings)
+        self._owns_transport = transport is None
+        with naming_the_variable():
+            is_tls = self._url.startswith("https:")
+            direct = httpx.AsyncHTTPTransport(trust_env=is_tls) if is_loopback(self._url) else None
+            self._client = httpx.AsyncClient(transport=transport or direct, **self._client_settings())
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._owns_transport:
+            await self._client.aclose()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run the steps of a call and return their value."""
+        try:
+            request = next(steps)
+            while True:
+                try:
+                    response = await self.send(request)
+                except Exception as error:
+                    request = steps.throw(error)
+                else:
+                    request = steps.send(response)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            steps.close()
+
+    async def send(self, request: Request) -> Response:
+        """Send a request as `Http.send` does."""
+        import anyio
+
+        if request.after_seconds > 0:
+            await anyio.sleep(request.after_seconds)
+        prepared = self._build(self._client, request)
+        with translate_errors(self._url):
+            async for attempt in attempts(self._retry_seconds):
+                with attempt:
+                    return await self._send_once(prepared)
+        raise AssertionError("a retry context ends with a return or an exception")
+
+    async def _send_once(self, request: "httpx.Request") -> Response:
+        response = await self._client.send(request, stream=True)
+        buffer = ResponseBuffer(response, self._max_response_bytes)
+        try:
+            async for chunk in response.aiter_bytes(_CHUNK_BYTES):
+                buffer.append(chunk)
+        finally:
+            await response.aclose()
+        return buffer.response()

@@ -1,0 +1,73 @@
+/**
+ * Sealed reports: reports that the shuffler carries and only the service opens.
+ *
+ * HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and AES-128-GCM, by `@hpke/core` and WebCrypto:
+ *
+ *     info      = label || round id || SHA-256(round bytes)
+ *     plaintext = report id (16 bytes) || slot (4 bytes, big-endian) || value
+ *     sealed    = encapsulated key (32 bytes) || ciphertext || tag (16 bytes)
+ */
+
+import { Aes128Gcm, CipherSuite, DhkemX25519HkdfSha256, HkdfSha256 } from "@hpke/core";
+
+import { InvalidSpec } from "./errors.js";
+
+const LABEL = new TextEncoder().encode("sfumato sealed report 1");
+const KEY_BYTES = 32;
+const REPORT_ID_BYTES = 16;
+const MAX_SLOT = 0xffffffff;
+
+const suite = new CipherSuite({ kem: new DhkemX25519HkdfSha256(), kdf: new HkdfSha256(), aead: new Aes128Gcm() });
+
+/**
+ * Return a sealed report, 68 bytes longer than the value.
+ *
+ * A second call returns other bytes, so a device stores the sealed report and resends it.
+ *
+ * @param reportId 16 random bytes.
+ * @param slot Integer in 0 .. 2^32 - 1.
+ * @param value Perturbed value.
+ * @param roundId Id of the round.
+ * @param roundBytes The round as the device received it.
+ * @param hpkePublicKey Public key of the round, 32 bytes.
+ * @throws InvalidSpec if an argument has the wrong length or range, or the key is not valid.
+ */
+export async function seal(
+  reportId: Uint8Array, slot: number, value: Uint8Array, roundId: string, roundBytes: Uint8Array, hpkePublicKey: Uint8Array,
+): Promise<Uint8Array> {
+  if (reportId.length !== REPORT_ID_BYTES || !Number.isInteger(slot) || slot < 0 || slot > MAX_SLOT) {
+    throw new InvalidSpec(`a report id has ${REPORT_ID_BYTES} bytes, and a slot lies in 0 .. ${MAX_SLOT}`);
+  }
+  if (hpkePublicKey.length !== KEY_BYTES) throw new InvalidSpec(`an HPKE key has ${KEY_BYTES} bytes`);
+  const slotBytes = new Uint8Array(4);
+  new DataView(slotBytes.buffer).setUint32(0, slot);
+  const plaintext = concatenate(reportId, slotBytes, value);
+  const info = await roundInfo(roundId, roundBytes);
+  try {
+    const recipientPublicKey = await suite.kem.deserializePublicKey(copy(hpkePublicKey).buffer);
+    const { enc, ct } = await suite.seal({ recipientPublicKey, info: info.buffer }, plaintext.buffer);
+    return concatenate(new Uint8Array(enc), new Uint8Array(ct));
+  } catch {
+    throw new InvalidSpec("the round's HPKE public key is not valid");
+  }
+}
+
+/** Return the HPKE info of a round. */
+export async function roundInfo(roundId: string, roundBytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
+  const digest = await crypto.subtle.digest("SHA-256", copy(roundBytes));
+  return concatenate(LABEL, new TextEncoder().encode(roundId), new Uint8Array(digest));
+}
+
+function concatenate(...parts: Uint8Array[]): Uint8Array<ArrayBuffer> {
+  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+function copy(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
+  return new Uint8Array(bytes);
+}

@@ -1,0 +1,167 @@
+/**
+ * A device that reports through a shuffler.
+ *
+ *     fetch from the shuffler ──► signature? ──► enough honest reports? ──► as `Device` ──► seal ──► store ──► send
+ *
+ * The shuffler cannot open the report, and the service does not receive it from the device. If both work together, the
+ * local epsilon of the report is the device's protection. The cap therefore limits the local epsilon.
+ */
+
+import { check, isObject, type Json } from "./checks.js";
+import { DEFAULT_RETRY_AFTER_SECONDS, Device, MAX_OPEN_ROUNDS, createReportId, encodeBase64, readId, readOpenRounds } from "./device.js";
+import type { DeviceOptions, OpenRound, OpenRounds, Payload, ReportRequest } from "./device.js";
+import { InvalidSpec, RoundRefused, SfumatoError } from "./errors.js";
+import { seal } from "./sealing.js";
+import { perturb, readRoundSpec, type PersonRecord, type RoundSpec } from "./specs.js";
+import type { Memo } from "./store.js";
+
+const ROUND_LABEL = new TextEncoder().encode("sfumato round 1");
+const SIGNATURE_HEADER = "Sfumato-Signature";
+const PUBLIC_KEY_BYTES = 32;
+
+/** Options of a device that reports through a shuffler. `url` and `key` are those of the shuffler. */
+export interface ShuffledDeviceOptions extends DeviceOptions {
+  /** Public key of the shuffler in base64, which the app pins. The device rejects rounds without its signature. */
+  readonly shufflerKey: string;
+  /** The device rejects rounds whose release may contain fewer honest reports. */
+  readonly minHonestBatch: number;
+}
+
+interface Announced {
+  readonly bytes: Uint8Array<ArrayBuffer>;
+  readonly members: Json;
+}
+
+/** The device of one person for one dataset with the trust model `shuffled`. */
+export class ShuffledDevice extends Device {
+  readonly #shufflerKey: Uint8Array<ArrayBuffer>;
+  readonly #minHonestBatch: number;
+  #announced = new Map<string, Announced>(); // rounds with a valid signature
+
+  /** @throws InvalidSpec A key, the cap or a number is not valid. */
+  constructor(options: ShuffledDeviceOptions) {
+    super(options);
+    this.#shufflerKey = decodeBase64(options.shufflerKey, "shufflerKey");
+    check(this.#shufflerKey.length === PUBLIC_KEY_BYTES, `shufflerKey must have ${PUBLIC_KEY_BYTES} bytes`);
+    this.#minHonestBatch = options.minHonestBatch;
+    check(Number.isSafeInteger(this.#minHonestBatch) && this.#minHonestBatch >= 1, "minHonestBatch must be an integer of at least 1");
+  }
+
+  protected override async fetchRounds(): Promise<OpenRounds> {
+    const { body } = await this.http.request("GET", `datasets/${this.datasetId}/rounds`);
+    const listed = isObject(body) ? body["rounds"] : undefined;
+    check(Array.isArray(listed) && listed.length <= MAX_OPEN_ROUNDS, `open rounds must be a list of at most ${MAX_OPEN_ROUNDS}`);
+    const ids = listed.map(readId);
+    const announced = await Promise.all(ids.map((roundId) => this.#announced.get(roundId) ?? this.#fetchRound(roundId)));
+    this.#announced = new Map(ids.map((roundId, index) => [roundId, announced[index] as Announced]));
+    const rounds = await readOpenRounds(announced.map(({ members }) => members));
+    if (rounds.some(({ roundId }, index) => roundId !== ids[index])) throw new RoundRefused("the shuffler sent another round than it lists");
+    return { rounds, retryAfterSeconds: DEFAULT_RETRY_AFTER_SECONDS };
+  }
+
+  /** Fetch a round. Throw RoundRefused if the shuffler's signature is not valid. */
+  async #fetchRound(roundId: string): Promise<Announced> {
+    const response = await this.http.request("GET", `rounds/${roundId}`, { asBytes: true });
+    const bytes = new Uint8Array(response.body as Uint8Array);
+    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+    const announced = new Uint8Array([...ROUND_LABEL, ...new TextEncoder().encode(roundId), ...digest]);
+    if (!(await verify(this.#shufflerKey, response.headers.get(SIGNATURE_HEADER) ?? "", announced))) {
+      throw new RoundRefused(`${roundId} is not signed with the key of the shuffler that this app pins`);
+    }
+    return { bytes, members: parseMembers(bytes) };
+  }
+
+  protected override computeCost(round: OpenRound, spec: RoundSpec): bigint {
+    const { members } = this.#find(round);
+    const nHonest = countHonest(members["min_batch"], members["honest_share"]);
+    if (nHonest < BigInt(this.#minHonestBatch)) {
+      throw new RoundRefused(`${round.roundId} may be released with ${nHonest} honest reports; this device requires ${this.#minHonestBatch}`);
+    }
+    if (members["keep_reports"]) throw new RoundRefused(`${round.roundId} keeps reports, which a shuffled round must not do`);
+    return super.computeCost(round, spec);
+  }
+
+  /** Seal a report for each round that the device has not answered. A report that is not stored is never sent. */
+  protected override async prepareReports(rounds: readonly OpenRound[], record: PersonRecord): Promise<(round: OpenRound, spec: RoundSpec) => Payload> {
+    const { memos } = await this.store.read(this.datasetId);
+    const fresh = rounds.filter(({ roundId }) => !Object.hasOwn(memos, roundId));
+    const sealed = new Map(await Promise.all(fresh.map(async (round) => [round.roundId, await this.#sealReport(round, record)] as const)));
+    return ({ roundId }) => {
+      const payload = sealed.get(roundId);
+      if (payload === undefined) throw new RoundRefused(`the answer to round ${roundId} is missing in the device memory`);
+      if (payload instanceof SfumatoError) throw payload;
+      return payload;
+    };
+  }
+
+  /** Return a sealed report, or the error that prevents it. */
+  async #sealReport(round: OpenRound, record: PersonRecord): Promise<Payload | SfumatoError> {
+    try {
+      const spec = readRoundSpec(round.spec);
+      this.computeCost(round, spec); // refuse the round before a record is perturbed
+      const { bytes, members } = this.#find(round);
+      const publicKey = decodeBase64(members["hpke_public_key"], "hpke_public_key");
+      const { slot, value } = perturb(spec, record, this.entropy);
+      const report = await seal(decodeHex(createReportId(this.entropy)), slot, value, round.roundId, bytes, publicKey);
+      return { reportId: "", slot: null, value: encodeBase64(report) };
+    } catch (error) {
+      if (error instanceof SfumatoError) return error;
+      throw error;
+    }
+  }
+
+  protected override createRequest({ roundId, value }: Memo): ReportRequest {
+    const bytes = decodeBase64(value, "the stored report");
+    return { path: `rounds/${roundId}/sealed`, options: { content: { type: "application/octet-stream", bytes } } };
+  }
+
+  #find({ roundId }: OpenRound): Announced {
+    const announced = this.#announced.get(roundId);
+    if (announced === undefined) throw new RoundRefused(`round ${roundId} is not announced by the shuffler`);
+    return announced;
+  }
+}
+
+/** Return the number of honest reports of the smallest release, rounded down. The share counts as the decimal that it prints as. */
+function countHonest(minBatch: unknown, honestShare: unknown): bigint {
+  check(typeof minBatch === "number" && Number.isSafeInteger(minBatch) && minBatch >= 1, "a shuffled round states min_batch");
+  check(typeof honestShare === "number" && honestShare > 0 && honestShare <= 1, "a shuffled round states honest_share in (0, 1]");
+  const [mantissa = "", exponent] = honestShare.toExponential().split("e");
+  const digits = mantissa.replace(".", "");
+  return (BigInt(minBatch) * BigInt(digits)) / 10n ** BigInt(digits.length - 1 - Number(exponent));
+}
+
+/** Return whether the owner of the Ed25519 key signed the bytes. Throw InvalidSpec if the key or the platform is not suitable. */
+async function verify(publicKey: Uint8Array<ArrayBuffer>, signature: string, bytes: Uint8Array<ArrayBuffer>): Promise<boolean> {
+  let key: CryptoKey;
+  try {
+    key = await crypto.subtle.importKey("raw", publicKey, "Ed25519", false, ["verify"]);
+  } catch {
+    throw new InvalidSpec("shufflerKey is not a valid Ed25519 key, or crypto.subtle has no Ed25519");
+  }
+  try {
+    return await crypto.subtle.verify("Ed25519", key, decodeBase64(signature, SIGNATURE_HEADER), bytes);
+  } catch {
+    return false;
+  }
+}
+
+function parseMembers(bytes: Uint8Array): Json {
+  let members: unknown;
+  try {
+    members = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+  } catch {
+    throw new InvalidSpec("a round must be JSON");
+  }
+  check(isObject(members), "a round must be a JSON object");
+  return members;
+}
+
+function decodeBase64(text: unknown, name: string): Uint8Array<ArrayBuffer> {
+  check(typeof text === "string" && /^[A-Za-z0-9+/]*={0,2}$/.test(text) && text.length % 4 === 0, `${name} must be base64`);
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+}
+
+function decodeHex(text: string): Uint8Array {
+  return Uint8Array.from(text.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16));
+}

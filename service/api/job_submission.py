@@ -1,0 +1,191 @@
+"""Validation of a new job against its dataset."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from models.errors import Conflict
+from models.tables.datasets import Dataset, Trust
+from models.tables.rounds import CollectionTarget, ReleaseTerms, Round, RoundState
+from service.http.problems import InsufficientReports, ValidationFailed, pointing_at
+from service.schemas.datasets import DEFAULT_RELEASE_DELTA, NewRound
+from service.schemas.jobs import NewJob
+from sfumato.forecast import check_over_records, choose, choose_central, insufficient_of, is_far_below
+from sfumato.privacy.accounting import NANO, parse_delta
+from sfumato.sizing import planned_rounds
+from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, AnyAlgorithm, Auto, CentralAlgorithm
+
+# members that are valid for local datasets only
+COLLECTING = ("target_reports", "min_reports", "collect_seconds", "round_ids", "allow_insufficient")
+
+RELEASE_MEMBERS = ("min_batch", "honest_share", "shuffled_delta")  # members that are valid for shuffled datasets only
+
+# encodings that the plan of each algorithm reads: of its first round, and of its later ones
+_READS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    algorithm: (frozenset(first.split()), frozenset((later or first).split()))
+    for algorithm, first, later in (
+        ("shifted_grid", "shifted_grid", ""),
+        ("uniform_grid", "grid", ""),
+        ("adaptive_grid_iterative", "grid tree_grid", ""),
+        ("adaptive_grid_tree", "grid tree_grid", ""),
+        ("noisy_fcm", "lattice", ""),
+        ("grid_kmeans", "grid", ""),
+        ("ldp_kmeans", "nearest_centroid", ""),
+        ("phase_sketch", "phase", "phase nearest_centroid centroid_sign"),
+    )
+}
+
+
+def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob) -> CollectionTarget:
+    """Return what the job collects, if its algorithm fits the dataset.
+
+    Raises
+    ------
+    Conflict
+        The algorithm belongs to the other trust model.
+    ValidationFailed
+        A central job has members about collection, or a local job has a delta or no reports to use.
+    InsufficientReports
+        Too few devices for a meaningful result, unless the body allows it.
+    InvalidSpec
+        `auto` over records lacks a required parameter, or the algorithm does not support the number of features.
+    """
+    require_algorithm(dataset, algorithm)
+    if dataset.trust == Trust.CENTRAL:
+        given = [
+            name for name in COLLECTING + RELEASE_MEMBERS if getattr(body, name) != NewJob.model_fields[name].default
+        ]
+        if given:
+            message = "not valid for a dataset with records, because its jobs collect no reports; remove this member"
+            raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in given])
+        chosen = choose_central(algorithm, dataset.n_features).algorithm if isinstance(algorithm, Auto) else algorithm
+        assert isinstance(chosen, CentralAlgorithm)  # noqa: S101 - for the type checker
+        check_over_records(chosen, dataset.n_features, dataset.max_records_per_user)
+        return CollectionTarget(0, 0, 0)
+    if isinstance(algorithm, Auto) and algorithm.delta:
+        message = "not valid for a dataset with reports, because a report has a pure guarantee; remove this member"
+        raise ValidationFailed(errors=[{"pointer": "/algorithm/delta", "message": message}])
+    if isinstance(algorithm, Auto) and algorithm.bounds != "declared":
+        message = "not valid for a dataset with reports, because devices use the declared bounds; remove this member"
+        raise ValidationFailed(errors=[{"pointer": "/algorithm/bounds", "message": message}])
+    if not body.round_ids and body.target_reports is None:
+        message = "target_reports is required without round_ids"
+        raise ValidationFailed(errors=[{"pointer": "", "message": message}])
+    release = None if body.round_ids else release_terms(dataset, body)
+    if release is not None and body.target_reports is not None:
+        _require_blanket(algorithm, dataset.n_features, body.target_reports)
+    if body.target_reports is not None and not body.round_ids and not body.allow_insufficient:
+        _require_enough(algorithm, dataset.n_features, body.target_reports)
+    return CollectionTarget(body.target_reports or 0, body.min_reports, body.collect_seconds, release)
+
+
+def release_terms(dataset: Dataset, body: NewJob | NewRound) -> ReleaseTerms | None:
+    """Return the terms of releases in a body, or None if the dataset is not shuffled.
+
+    Raises
+    ------
+    ValidationFailed
+        A shuffled dataset needs a missing member, another dataset has one, or no report would be honest.
+    """
+    given = {name: getattr(body, name) for name in RELEASE_MEMBERS}
+    if dataset.trust != Trust.SHUFFLED:
+        message = "valid for a shuffled dataset only; remove this member"
+        defaults = type(body).model_fields
+        wrong = [name for name, value in given.items() if value != defaults[name].default]
+        if wrong:
+            raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in wrong])
+        return None
+    missing = [name for name in ("min_batch", "honest_share") if given[name] is None]
+    if missing:
+        message = "required for a shuffled dataset, because the cost of a release follows from it"
+        raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in missing])
+    share = Fraction(repr(float(body.honest_share or 0))) * NANO
+    terms = ReleaseTerms(body.min_batch or 0, int(share), parse_delta(body.shuffled_delta or DEFAULT_RELEASE_DELTA))
+    if share.denominator != 1:
+        raise ValidationFailed(errors=[{"pointer": "/honest_share", "message": "at most nine decimals"}])
+    with pointing_at("/min_batch"):
+        terms.n_honest  # noqa: B018 - raises InvalidSpec
+    return terms
+
+
+def _require_blanket(algorithm: AnyAlgorithm, n_features: int, target_reports: int) -> None:
+    """Raise ValidationFailed if the plan of an algorithm uses noisy vectors: their cost after a shuffler is unknown."""
+    if isinstance(algorithm, Auto):
+        algorithm = choose(algorithm, n_features, target_reports).algorithm
+    assert not isinstance(algorithm, CentralAlgorithm)  # noqa: S101 - for the type checker
+    if any(each.kind == "discrete_laplace" for each in planned_rounds(algorithm, n_features, target_reports)):
+        message = f"{algorithm.type} collects noisy vectors, and their cost after a shuffler is not known; use another"
+        raise ValidationFailed(errors=[{"pointer": "/algorithm", "message": message}])
+
+
+def check_earlier_rounds(
+    dataset: Dataset, algorithm: AnyAlgorithm, earlier: Sequence[Round], *, allow_insufficient: bool
+) -> None:
+    """Raise the errors of a job over closed rounds that are certain before it runs.
+
+    Raises
+    ------
+    ValidationFailed
+        A round has no reports, or an encoding that the algorithm does not read.
+    InsufficientReports
+        The rounds have too few reports for a meaningful result, unless `allow_insufficient`.
+    """
+    if any(each.state == RoundState.OPEN for each in earlier):
+        return  # `lifecycle.submit` rejects the job
+    errors = {
+        place: f"round {each.id} has no reports: remove it from round_ids, or collect reports in another round"
+        for place, each in enumerate(earlier)
+        if each.n_received == 0
+    }
+    n_features = len(dataset.features)
+    n_reports = sum(each.n_received if each.n_reports is None else each.n_reports for each in earlier)
+    if not errors:
+        runs, chosen_by = algorithm, ""
+        if isinstance(algorithm, Auto):
+            runs = choose(algorithm, n_features, n_reports).algorithm
+            chosen_by = f", which auto selects for {n_reports} reports in {n_features} features,"
+        for place, each in enumerate(earlier):
+            published, reads = each.spec_wire["encoding"]["type"], _READS[runs.type][place > 0]
+            if published not in reads:
+                errors[place] = (
+                    f"round {each.id} has the encoding {published}, but {runs.type}{chosen_by} reads "
+                    f"{' or '.join(sorted(reads))}: use another algorithm or another round"
+                )
+    if errors:
+        raise ValidationFailed(
+            errors=[{"pointer": f"/round_ids/{place}", "message": text} for place, text in errors.items()]
+        )
+    if not allow_insufficient:
+        _require_enough(algorithm, n_features, n_reports)
+
+
+def delta_atto(algorithm: AnyAlgorithm) -> int:
+    """Return the delta that a job reserves: that of a central algorithm, otherwise 0."""
+    return parse_delta(algorithm.delta) if isinstance(algorithm, CentralAlgorithm | Auto) else 0
+
+
+def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: int) -> None:
+    """Raise InsufficientReports if ten times `target_reports` would still be insufficient.
+
+    Called before the reservation.
+    """
+    if isinstance(algorithm, Auto):
+        algorithm = choose(algorithm, n_features, target_reports).algorithm
+    assert not isinstance(algorithm, CentralAlgorithm)  # noqa: S101 - for the type checker
+    insufficient = insufficient_of(algorithm, n_features, target_reports)
+    if insufficient is not None and is_far_below(insufficient, target_reports):
+        needed: dict[str, Any] = {"reports_needed": insufficient.reports_needed} if insufficient.reports_needed else {}
+        advice = "Collect more reports, increase epsilon, reduce clusters, or set allow_insufficient."
+        raise InsufficientReports(f"{insufficient.reason} {advice}", **needed)
+
+
+def require_algorithm(dataset: Dataset, algorithm: AnyAlgorithm) -> None:
+    """Raise Conflict if the algorithm does not fit the trust model of the dataset. The message lists those that do."""
+    trust = Trust(dataset.trust)
+    fit = CENTRAL_ALGORITHMS if trust is Trust.CENTRAL else LOCAL_ALGORITHMS
+    if algorithm.type in fit:
+        return
+    data = "records" if trust is Trust.CENTRAL else "device reports"
+    raise Conflict(
+        f"{algorithm.type} does not work on {data} of this {trust} dataset; use one of {', '.join(sorted(fit))}"
+    )

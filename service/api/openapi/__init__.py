@@ -1,0 +1,1 @@
+"""The OpenAPI document with its descriptions and links, and the reference page."""

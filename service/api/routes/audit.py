@@ -1,0 +1,66 @@
+"""Routes of the audit trail."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import StringConstraints
+from pydantic.json_schema import SkipJsonSchema
+
+from models import datasets
+from models.identity import audit_trail
+from models.identity.caller import OPERATOR, Caller
+from models.tables.identity import Scope
+from service.api.dependencies import DatasetIdInQuery, NumberedPage, Services, rejections
+from service.http import problems
+from service.http.auth import require
+from service.schemas import serializers
+from service.schemas.datasets import ULID
+from service.schemas.keys import AuditPage
+
+router = APIRouter(prefix="/v1/audit", tags=["audit"])
+
+AdminCaller = Annotated[Caller, Depends(require(Scope.ADMIN, whole_tenant=True))]
+ActInQuery = Annotated[
+    Annotated[str, StringConstraints(pattern="^[a-z]+[.][a-z_]+$", max_length=40)] | SkipJsonSchema[None],
+    Query(description="Only acts of this kind."),
+]
+ActorInQuery = Annotated[
+    Annotated[str, StringConstraints(pattern=f"^({OPERATOR}|key_{ULID})$")] | SkipJsonSchema[None],
+    Query(description="Only acts of this key, or of `operator`."),
+]
+
+
+@router.get(
+    "",
+    summary="List acts of administration",
+    response_model=AuditPage,
+    responses=rejections(problems.NotFound, problems.ValidationFailed),
+)
+def list_audit_events(
+    caller: AdminCaller,
+    page: NumberedPage,
+    services: Services,
+    dataset_id: DatasetIdInQuery = None,
+    act: ActInQuery = None,
+    actor: ActorInQuery = None,
+) -> Response:
+    """List the acts of administration: creation, change and end of keys, datasets, grants, rounds, jobs and records.
+
+    Each event has the hash of the previous one. Rejected requests and requests without effect are not listed. Events
+    are kept for an unlimited time, also those of deleted datasets.
+
+    Needs the scope `admin` and a key that is not bound to one dataset.
+    """
+    with services.database.reading() as session:
+        if dataset_id is not None:
+            datasets.get(session, caller, dataset_id, deleted=True)
+        rows = audit_trail.page(
+            session,
+            caller.tenant_id,
+            after_seq=page.after_seq,
+            limit=page.limit + 1,
+            dataset_id=dataset_id,
+            act=act,
+            actor=actor,
+        )
+        return page.respond(rows, serializers.audit_event, lambda row: str(row.seq))

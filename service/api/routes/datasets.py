@@ -1,0 +1,169 @@
+"""Routes of datasets."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Response
+from pydantic.json_schema import SkipJsonSchema
+from sqlalchemy.orm import Session
+
+from models import datasets, maintenance
+from models.identity.caller import Caller
+from models.tables.datasets import OutOfBounds, Trust
+from models.tables.identity import Scope
+from service.api.dependencies import (
+    JSON_BODY,
+    POST_BODY,
+    Created,
+    DatasetIdInPath,
+    IdempotentRequest,
+    Json,
+    RequestedPage,
+    Services,
+    idempotent_post,
+    rejections,
+    respond,
+)
+from service.http import problems
+from service.http.auth import check, require
+from service.http.middleware import etag, etag_matches
+from service.http.problems import PreconditionFailed
+from service.schemas import serializers
+from service.schemas.datasets import Dataset, DatasetChange, DatasetPage, NewDataset, shuffled_grant
+from service.schemas.specs import features_to_domain
+from sfumato.privacy.accounting import parse_delta, parse_epsilon
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+
+_READERS = (Scope.DATASETS, Scope.GRANTS, Scope.RECORDS, Scope.JOBS, Scope.LEDGER)
+ReaderCaller = Annotated[Caller, Depends(require(*_READERS))]
+KeeperCaller = Annotated[Caller, Depends(require(Scope.DATASETS))]
+ChangerCaller = Annotated[Caller, Depends(require(Scope.DATASETS, Scope.GRANTS))]
+IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.DATASETS, whole_tenant=True))]
+
+
+@router.post(
+    "",
+    summary="Create a dataset",
+    status_code=201,
+    response_model=Dataset,
+    responses=rejections(problems.BudgetExhausted, *POST_BODY),
+)
+def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
+    """Create a dataset with public bounds, a trust model and a first grant.
+
+    Only a central dataset can have a `delta`. Only a shuffled dataset has a shuffler and a shuffled grant. Features,
+    bounds, trust model, shuffler and user settings cannot be changed later, because reports and records depend on them.
+    The operator may limit the grant.
+
+    Needs the scope `datasets` and a key that is not bound to one dataset; `source` needs the scope `grants` as well.
+    """
+    if body.source is not None:
+        check(request.caller, Scope.GRANTS)
+
+    def create(session: Session, now: int) -> Created:
+        limits = request.limits(session)
+        created = datasets.create(
+            session,
+            request.caller,
+            name=body.name,
+            trust=Trust(body.trust),
+            features=features_to_domain(body.features),
+            epsilon_nano=parse_epsilon(body.epsilon),
+            min_reports=body.min_reports,
+            keep_reports=body.keep_reports,
+            max_datasets=limits.max_datasets,
+            now=now,
+            user_feature=body.user_feature,
+            fold_user_case=body.fold_user_case,
+            max_records_per_user=body.max_records_per_user,
+            out_of_bounds=OutOfBounds(body.out_of_bounds),
+            delta_atto=parse_delta(body.delta),
+            source=body.source,
+            shuffled=shuffled_grant(body.shuffled),
+            shuffler=None if body.shuffler is None else body.shuffler.model_dump(),
+            ceiling=limits.dataset_ceiling,
+        )
+        return Created(serializers.dataset(created), location=f"/v1/datasets/{created.id}")
+
+    return request.respond(201, create)
+
+
+@router.get("", summary="List datasets", response_model=DatasetPage, responses=rejections(problems.ValidationFailed))
+def list_datasets(caller: ReaderCaller, page: RequestedPage, services: Services) -> Response:
+    """List the datasets that the key can access, oldest first.
+
+    Needs one of the scopes `datasets`, `grants`, `records`, `jobs`, `ledger`.
+    """
+    with services.database.reading() as session:
+        rows = datasets.page(session, caller, after=page.after, limit=page.limit + 1)
+        return page.respond(rows, serializers.dataset)
+
+
+@router.get("/{dataset_id}", summary="Get a dataset", response_model=Dataset, responses=rejections(problems.NotFound))
+def get_dataset(dataset_id: DatasetIdInPath, caller: ReaderCaller, services: Services) -> Response:
+    """Return one dataset, with an `ETag` for conditional changes.
+
+    Needs one of the scopes `datasets`, `grants`, `records`, `jobs`, `ledger`.
+    """
+    with services.database.reading() as session:
+        return _tagged(serializers.dataset(datasets.get(session, caller, dataset_id)))
+
+
+@router.patch(
+    "/{dataset_id}",
+    summary="Change a dataset",
+    response_model=Dataset,
+    responses=rejections(problems.NotFound, problems.PreconditionFailed, *JSON_BODY),
+)
+def update_dataset(
+    dataset_id: DatasetIdInPath,
+    body: DatasetChange,
+    caller: ChangerCaller,
+    services: Services,
+    if_match: Annotated[
+        str | SkipJsonSchema[None],
+        Header(alias="If-Match", description="Change the dataset only if it has this `ETag`."),
+    ] = None,
+) -> Response:
+    """Change the name, the minimal number of reports, the retention of reports or the source.
+
+    Absent members stay unchanged. Needs the scope `datasets`, and for the source the scope `grants`.
+    """
+    if body.source is not None:
+        check(caller, Scope.GRANTS)
+    if body.model_fields_set != {"source"}:
+        check(caller, Scope.DATASETS)
+
+    def change(session: Session) -> Json:
+        if if_match is not None:
+            current = _tagged(serializers.dataset(datasets.get(session, caller, dataset_id, lock=True)))
+            if not etag_matches(current.headers["etag"], if_match):
+                raise PreconditionFailed("the dataset has another ETag now; read it again and repeat the change")
+        now = services.database.clock()
+        return serializers.dataset(
+            maintenance.change_dataset(session, caller, dataset_id, **body.model_dump(), now=now)
+        )
+
+    return _tagged(services.database.run("change_dataset", change))
+
+
+@router.delete("/{dataset_id}", summary="Delete a dataset", status_code=204, responses=rejections(problems.NotFound))
+def delete_dataset(dataset_id: DatasetIdInPath, caller: KeeperCaller, services: Services) -> Response:
+    """Cancel the jobs of the dataset, closes its rounds, and scrubs its reports and records.
+
+    Ledger and results stay readable.
+
+    Needs the scope `datasets`.
+    """
+    canceled = services.database.run(
+        "delete_dataset",
+        lambda session: maintenance.delete_dataset(session, caller, dataset_id, now=services.database.clock()),
+    )
+    services.change_feed.publish(dataset_id, *canceled)
+    return Response(status_code=204)
+
+
+def _tagged(dataset: Json) -> Response:
+    response = respond(dataset)
+    response.headers["etag"] = etag(bytes(response.body))
+    return response

@@ -1,0 +1,65 @@
+"""Routes of forecasts."""
+
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from models import datasets
+from models.identity.caller import Caller
+from models.tables.datasets import Trust
+from models.tables.identity import Scope
+from service.api.dependencies import JSON_BODY, Services, rejections, respond
+from service.context import GatewayContext
+from service.http import problems
+from service.http.auth import require
+from service.schemas.forecasts import AnyForecast, NewForecast
+from sfumato.forecast import forecast, forecast_records, forecast_to_wire, records_forecast_to_wire, reports_needed
+from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire
+
+router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"])
+
+AnalystCaller = Annotated[Caller, Depends(require(Scope.JOBS))]
+
+
+@router.post(
+    "",
+    summary="Forecast an algorithm",
+    response_model=AnyForecast,
+    responses=rejections(problems.NotFound, problems.Conflict, *JSON_BODY),
+)
+def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services) -> Response:
+    """Forecast the cost, the errors and the quality of an algorithm from public facts.
+
+    A forecast can also state the number of reports that a target needs. Over records, it forecasts the cost and
+    the loss relative to k-means without noise, for the number of records that you assume.
+
+    A forecast reads no data, costs nothing and stores nothing. The same request always has the same response. Needs the
+    scope `jobs`.
+    """
+    n_features, max_per_user = _dimensions(body, caller, services)
+    wire = body.algorithm.model_dump()
+    if body.expected_records is not None:
+        over_records = forecast_records(
+            central_algorithm_from_wire(wire),
+            n_features=n_features,
+            expected_records=body.expected_records,
+            max_records_per_user=max_per_user,
+        )
+        return respond(records_forecast_to_wire(over_records))
+    algorithm = local_algorithm_from_wire(wire)
+    made = forecast(algorithm, n_features=n_features, expected_reports=body.expected_reports or 0)
+    if body.target is not None:
+        made = replace(made, needed=reports_needed(algorithm, n_features, **body.target.model_dump()))
+    return respond(forecast_to_wire(made))
+
+
+def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> tuple[int, int]:
+    """Return the number of features and the maximal number of records per user."""
+    if body.dataset_id is not None:
+        with services.database.reading() as session:
+            dataset = datasets.get(session, caller, body.dataset_id)
+            fit = (Trust.LOCAL, Trust.SHUFFLED) if body.expected_records is None else (Trust.CENTRAL,)
+            datasets.require_trust(dataset, *fit)
+            return dataset.n_features, dataset.max_records_per_user
+    return body.count_features(), body.max_records_per_user or 1

@@ -1,0 +1,193 @@
+"""Routes of records of central datasets."""
+
+import hmac
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from models import datasets, encryption, maintenance
+from models.identity import audit_trail
+from models.identity.caller import Caller
+from models.records import record_keys, records
+from models.records.records import Upload
+from models.tables.datasets import Dataset, Trust
+from models.tables.identity import Act, Scope
+from service.api.dependencies import (
+    POST_BODY,
+    Created,
+    DatasetIdInPath,
+    IdempotencyKey,
+    IdempotentRequest,
+    Services,
+    rejections,
+    respond,
+)
+from service.context import GatewayContext
+from service.http import problems
+from service.http.auth import require
+from service.http.problems import UnsupportedMediaType
+from service.ingestion.record_formats import READERS
+from service.ingestion.record_validation import RecordValidator
+from service.ingestion.upload_memory import MemoryReservation, read_upload
+from service.schemas import serializers
+from service.schemas.datasets import RecordCounts, RecordUpload
+
+UPLOAD = "create_records"  # name of the transaction that stores an upload
+
+router = APIRouter(prefix="/v1/datasets", tags=["records"])
+
+RecordKeeperCaller = Annotated[Caller, Depends(require(Scope.RECORDS))]
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_CSV = "longitude,latitude\n2.35,48.86\n-0.58,44.84\n"
+_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": {"$ref": "#/components/schemas/RecordRows"}},
+        "text/csv": _BINARY | {"examples": {"two": {"value": _CSV}}},
+        "application/x-npy": _BINARY,
+        "application/vnd.apache.arrow.stream": _BINARY,
+        "application/vnd.apache.arrow.file": _BINARY,
+    },
+}
+
+
+@router.post(
+    "/{dataset_id}/records",
+    summary="Upload records",
+    status_code=201,
+    response_model=RecordUpload,
+    responses=rejections(problems.NotFound, problems.DuplicateContent, problems.Conflict, *POST_BODY),
+    openapi_extra={"requestBody": _BODY},
+)
+async def upload_records(
+    request: Request,
+    dataset_id: DatasetIdInPath,
+    caller: RecordKeeperCaller,
+    services: Services,
+    allow_duplicates: Annotated[
+        bool, Query(description="Store the records even if the dataset has an upload of the same records.")
+    ] = False,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Append records to a central dataset. An upload is stored completely or not at all.
+
+    Columns are the features and the `user_feature` if the dataset has one: text or whole numbers, at most 64 bytes. A
+    missing user, `nan`, and a decimal spelling such as `7.0` are rejected. The service stores encrypted what jobs use:
+    values clipped to the bounds and scaled, and users as keyed pseudonyms.
+    Values that are not finite are rejected. Values outside the bounds are treated as the dataset declares. A vector of
+    an embedding that is longer than the norm is outside; clipping scales it down to the norm. The response counts
+    zero vectors and features that are constant, which suggest missing data.
+
+    - `application/json`: `columns` and `rows`, at most 16 MiB.
+    - `text/csv`: UTF-8, a header row, one record per line.
+    - `application/x-npy`: float64 or float32 of shape (n, number of features), row-major, features in order.
+    - `application/vnd.apache.arrow.stream` or `application/vnd.apache.arrow.file`: uncompressed, without nulls, at most
+      128 MiB. Either type accepts both formats. Features are integers, floats or decimals, also in a dictionary.
+
+    The body ends with the format; an upload with more after its end is rejected. A value beyond a bound by at most one
+    unit in the last place of its floating-point type is the bound.
+
+    An upload of the same records in the same order, in any format, is rejected with `duplicate_content`, unless
+    `allow_duplicates` is true. Records are the same if the service stores the same for them. Within a day, a request
+    with the same body and the same `Idempotency-Key` gets the response of the first request and appends nothing.
+
+    `DELETE` removes the stored hashes of records and keys: an upload that is repeated after it is appended. Needs the
+    scope `records`.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    reader_of = READERS.get(kind.encode("latin-1"))
+    await run_in_threadpool(_check, services, caller, dataset_id)
+    if reader_of is None:
+        accepted = ", ".join(each.decode() for each in READERS)
+        raise UnsupportedMediaType(f"the content type is not supported: send one of {accepted}")
+    dataset, key = await run_in_threadpool(_opened, services, caller, dataset_id)
+    what = "\n".join(["POST", request.url.path, caller.dataset_id or "", kind, ""])
+    digest = hmac.new(key.uploads, what.encode(), "sha256")
+    with MemoryReservation(services.upload_memory) as reservation:
+        upload = Upload(key, dataset.n_features)
+        validator = RecordValidator(dataset, upload, services.settings.max_upload_records, reservation.grow)
+        await read_upload(request.stream(), reader_of(validator), digest)
+        post = IdempotentRequest(services, caller, _kept_key(key, idempotency_key), digest.digest(), UPLOAD)
+        return await run_in_threadpool(_store, post, validator, allow_duplicates)
+
+
+def _check(services: GatewayContext, caller: Caller, dataset_id: str) -> Dataset:
+    with services.database.reading() as session:
+        found = datasets.get(session, caller, dataset_id)
+    datasets.require_trust(found, Trust.CENTRAL)
+    return found
+
+
+def _opened(services: GatewayContext, caller: Caller, dataset_id: str) -> tuple[Dataset, record_keys.DataKey]:
+    """Return the dataset and the key that encrypts its records, before the body is read."""
+    keyring = encryption.load_keyring(services.settings)
+
+    def open_(session: Session) -> tuple[Dataset, record_keys.DataKey]:
+        found = datasets.get(session, caller, dataset_id, lock=True)
+        return found, record_keys.open_or_create(session, dataset_id, keyring)
+
+    return services.database.run("open_records_key", open_)
+
+
+def _kept_key(key: record_keys.DataKey, given: str | None) -> str | None:
+    """Return the stored form of an idempotency key, because a client may derive a key from records."""
+    return None if given is None else hmac.new(key.uploads, b"key\n" + given.encode(), "sha256").hexdigest()
+
+
+def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplicates: bool) -> Response:
+    upload = validator.finish()
+    dataset_id = upload.key.dataset_id
+
+    def store(session: Session, now: int) -> Created:
+        datasets.get(session, request.caller, dataset_id, lock=True)
+        limits = request.limits(session)
+        records.append(session, upload, max_records=limits.max_dataset_records, allow_duplicates=allow_duplicates)
+        audit_trail.record_day(session, request.caller, Act.RECORDS_UPLOADED, dataset_id, now=now)
+        body = {
+            "id": upload.id,
+            "n_records": upload.n_records,
+            "n_clipped": upload.n_clipped,
+            "n_zeros": validator.n_zeros,
+            "n_constant": validator.n_constant,
+        }
+        return Created(body, location=f"/v1/datasets/{dataset_id}/records")
+
+    return request.respond(201, store)
+
+
+@router.get(
+    "/{dataset_id}/records",
+    summary="Count records",
+    response_model=RecordCounts,
+    responses=rejections(problems.NotFound, problems.Conflict),
+)
+def count_records(dataset_id: DatasetIdInPath, caller: RecordKeeperCaller, services: Services) -> Response:
+    """Return the exact number of records. The number is private and shown only with the scope `records`."""
+    found = _check(services, caller, dataset_id)
+    with services.database.reading() as session:
+        counts = records.count(session, dataset_id)
+        users = None
+        if found.user_feature is not None and counts.n_records:
+            users = records.count_users(session, found, encryption.load_keyring(services.settings))
+    return respond(serializers.record_counts(counts, users, by_user=found.user_feature is not None))
+
+
+@router.delete(
+    "/{dataset_id}/records",
+    summary="Delete all records",
+    status_code=204,
+    responses=rejections(problems.NotFound, problems.Conflict),
+)
+def delete_records(dataset_id: DatasetIdInPath, caller: RecordKeeperCaller, services: Services) -> Response:
+    """Delete all records of the dataset and their encryption key. Dataset, ledger and results stay.
+
+    A job that has already read the records continues with them. Needs the scope `records`.
+    """
+    services.database.run(
+        "delete_records",
+        lambda session: maintenance.delete_records(session, caller, dataset_id, now=services.database.clock()),
+    )
+    return Response(status_code=204)

@@ -1,0 +1,170 @@
+"""Routes of results: the model, the label map, pictures, and labels of reports and points."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic.json_schema import SkipJsonSchema
+from sqlalchemy.orm import Session
+
+from models.errors import Conflict, JobNotFinished
+from models.identity.caller import Caller
+from models.jobs import jobs
+from models.tables import jobs as jobs_tables
+from models.tables.identity import Scope
+from models.tables.jobs import Job, JobState
+from service.api.dependencies import JSON_BODY, JobIdInPath, ReportPage, Services, rejections, respond
+from service.http import problems
+from service.http.auth import require
+from service.schemas import serializers
+from service.schemas.jobs import LabelKind, LabelsAnswer, PointLabels, Points, Result
+from sfumato.model.cluster_model import ClusterModel, model_from_wire
+
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["results"])
+
+AnalystCaller = Annotated[Caller, Depends(require(Scope.JOBS))]
+
+
+@router.get(
+    "/result",
+    summary="Get a job's result",
+    response_model=Result,
+    responses=rejections(problems.NotFound, problems.JobNotFinished),
+)
+def get_result(job_id: JobIdInPath, caller: AnalystCaller, services: Services) -> Response:
+    """Return the result of a job. It is written once, and reading it costs nothing. Needs the scope `jobs`."""
+    with services.database.reading() as session:
+        job, result = _result(session, caller, job_id)
+        return respond(serializers.result(result, job))
+
+
+@router.get(
+    "/labels",
+    summary="Get the label map, or labels of reports",
+    response_model=LabelsAnswer,
+    responses=rejections(problems.NotFound, problems.JobNotFinished, problems.Conflict, problems.ValidationFailed),
+)
+def get_labels(
+    job_id: JobIdInPath,
+    caller: AnalystCaller,
+    services: Services,
+    page: ReportPage,
+    of: Annotated[
+        LabelKind | SkipJsonSchema[None],
+        Query(description="Object of the labels; if absent, cells for a label map and reports otherwise."),
+    ] = None,
+) -> Response:
+    """Labels of cells: the cluster of every cell of the grid over the bounds.
+
+    Labels of reports, in pages: if the dataset keeps reports, the most probable cluster of each report, computed from
+    the published model and the report. They cost nothing and are inaccurate, because reports are perturbed. A device
+    that labels its own record with the published model gets the exact label.
+
+    Needs the scope `jobs`.
+    """
+    with services.database.reading() as session:
+        document = _result(session, caller, job_id)[1].document
+        model = document["model"]
+        if of == "cells" or (of is None and model["labels"] is not None):
+            if model["labels"] is None:
+                raise Conflict(
+                    "this result has centroids and no label map; label points with POST /v1/jobs/{id}/assign"
+                )
+            return respond({"type": "cells", "grid_shape": model["grid_shape"], "labels": model["labels"]})
+        labels, last = services.labellers.page(session, job_id, document, page.after_place, page.limit)
+        next_cursor = None if last is None else ".".join(map(str, last))
+        return respond(labels | {"next_cursor": next_cursor})
+
+
+@router.get(
+    "/plot.svg",
+    summary="Get a picture of the result",
+    response_class=Response,
+    responses=rejections(problems.NotFound, problems.JobNotFinished)
+    | {200: {"description": "The picture.", "content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
+)
+def get_plot(job_id: JobIdInPath, caller: AnalystCaller, services: Services) -> Response:
+    """Return density, cluster borders and centres as SVG. The bytes are the same on every request.
+
+    Ellipses show the 95 % confidence regions of the centres with respect to the noise. If the features are longitude
+    and latitude in degrees, coasts, a graticule and a scale are drawn. The picture follows from the result and costs
+    nothing.
+
+    Needs the scope `jobs`.
+    """
+    from sfumato.plotting import figures  # loads matplotlib
+
+    model, caption = _pictured(services, caller, job_id)
+    return Response(
+        figures.svg(model, caption=caption),
+        media_type="image/svg+xml",
+        headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"},
+    )
+
+
+@router.get(
+    "/plot.png",
+    summary="Get a picture of the result as PNG",
+    response_class=Response,
+    responses=rejections(problems.NotFound, problems.JobNotFinished)
+    | {
+        200: {
+            "description": "The picture, 1200 pixels wide.",
+            "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+def get_plot_png(job_id: JobIdInPath, caller: AnalystCaller, services: Services) -> Response:
+    """Return the picture of `getPlot` as PNG. The bytes are the same on every request. Needs the scope `jobs`."""
+    from sfumato.plotting import figures
+
+    model, caption = _pictured(services, caller, job_id)
+    return Response(
+        figures.png(model, caption=caption),
+        media_type="image/png",
+        headers={"content-security-policy": "default-src 'none'"},
+    )
+
+
+def _pictured(services: Services, caller: Caller, job_id: str) -> tuple[ClusterModel, str]:
+    """Return the model and the heading of its picture."""
+    from sfumato.plotting import figures
+
+    document = _document(services, caller, job_id)
+    model = _model(document)
+    n_reports = sum(used["n_reports"] for used in document["rounds"]) or None  # None over records
+    return model, figures.describe(model, epsilon=serializers.epsilon(document["epsilon_nano"]), n_reports=n_reports)
+
+
+@router.post(
+    "/assign",
+    summary="Label points",
+    response_model=PointLabels,
+    responses=rejections(problems.NotFound, problems.JobNotFinished, *JSON_BODY),
+)
+def assign_points(job_id: JobIdInPath, body: Points, caller: AnalystCaller, services: Services) -> Response:
+    """Return the cluster of each point, in the units of the features.
+
+    Points are not stored. `ClusterModel.assign` of the SDK does the same without sending points.
+
+    Needs the scope `jobs`.
+    """
+    model = _model(_document(services, caller, job_id))
+    with problems.pointing_at("/points"):
+        labels = model.assign(body.points).tolist() if body.points else []
+    return respond({"labels": labels})
+
+
+def _result(session: Session, caller: Caller, job_id: str) -> tuple[Job, jobs_tables.Result]:
+    job = jobs.get(session, caller, job_id)
+    if job.is_final and job.state != JobState.SUCCEEDED:
+        raise JobNotFinished(f"this job ended as {job.state} and has no result")
+    return job, jobs.get_result(session, job_id)
+
+
+def _document(services: Services, caller: Caller, job_id: str) -> dict[str, Any]:
+    with services.database.reading() as session:
+        return _result(session, caller, job_id)[1].document
+
+
+def _model(document: dict[str, Any]) -> ClusterModel:
+    return model_from_wire(document["model"])

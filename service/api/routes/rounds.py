@@ -1,0 +1,264 @@
+"""Routes of rounds. `service.ingestion.report_endpoint` receives reports."""
+
+from contextlib import closing
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic.json_schema import SkipJsonSchema
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from models import datasets
+from models.collection import rounds
+from models.encryption import load_keyring
+from models.identity.caller import Caller
+from models.tables.datasets import Trust
+from models.tables.identity import Scope
+from models.tables.rounds import CollectionTarget
+from models.tables.rounds import Round as RoundRow
+from service.api import job_submission
+from service.api.dependencies import (
+    POST_BODY,
+    Created,
+    DatasetIdInPath,
+    IdempotentRequest,
+    RequestedPage,
+    RoundIdInPath,
+    Services,
+    idempotent_post,
+    rejections,
+    respond,
+)
+from service.context import GatewayContext
+from service.http import problems
+from service.http.auth import require
+from service.http.problems import UnsupportedMediaType, ValidationFailed, pointing_at
+from service.ingestion.batch_reader import BatchReader
+from service.ingestion.open_rounds import SCOPES
+from service.ingestion.upload_memory import read_upload
+from service.schemas import serializers
+from service.schemas.datasets import DeviceRounds, NewRound, Receipt, Round, RoundPage
+from service.schemas.specs import encoding_to_domain
+from sfumato import mechanisms
+from sfumato.privacy.accounting import parse_epsilon
+from sfumato.specs import MAX_SAMPLE_VALUES, Feature, LatticeEncoding, Participation, RoundSpec
+from sfumato.transport.batches import MEDIA_TYPE
+
+router = APIRouter(prefix="/v1", tags=["rounds"])
+
+MAX_COUNTERS = 1 << 24  # maximal number of slots times symbols in a tally
+
+DeviceCaller = Annotated[Caller, Depends(require(*SCOPES))]
+SenderCaller = Annotated[Caller, Depends(require(Scope.DEVICE, Scope.DATASETS))]
+AnalystCaller = Annotated[Caller, Depends(require(Scope.DATASETS, Scope.JOBS))]
+KeeperPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.DATASETS))]
+AnalystPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.DATASETS, Scope.JOBS))]
+
+
+@router.post(
+    "/datasets/{dataset_id}/rounds",
+    summary="Open a standalone round",
+    status_code=201,
+    response_model=Round,
+    responses=rejections(problems.NotFound, problems.BudgetExhausted, problems.Conflict, *POST_BODY),
+)
+def create_round(dataset_id: DatasetIdInPath, body: NewRound, request: KeeperPost) -> Response:
+    """Open a standalone round for later jobs. Its cost is charged before the round opens.
+
+    A round of a shuffled dataset needs `min_batch` and `honest_share`. It also charges the cost of its release towards
+    the service, which follows from both and from the mechanism. Noisy vectors have no such cost and are rejected.
+
+    Needs the scope `datasets`.
+    """
+
+    def open_round(session: Session, now: int) -> Created:
+        dataset = datasets.get(session, request.caller, dataset_id)
+        datasets.require_trust(dataset, Trust.LOCAL, Trust.SHUFFLED)
+        limits = request.limits(session)
+        release = job_submission.release_terms(dataset, body)
+        opened = rounds.open_standalone(
+            session,
+            request.caller,
+            dataset,
+            _spec(dataset.features, body),
+            CollectionTarget(body.target_reports, body.min_reports, body.collect_seconds, release),
+            max_open_rounds=limits.max_open_rounds,
+            keyring=lambda: load_keyring(request.services.settings),
+            ceiling=limits.source_ceiling,
+            now=now,
+        )
+        return Created(serializers.round_(opened), location=f"/v1/rounds/{opened.id}", changed=[dataset_id])
+
+    return request.respond(201, open_round)
+
+
+def _spec(features: tuple[Feature, ...], body: NewRound) -> RoundSpec:
+    """Return the specification with thresholds. Raise ValidationFailed or InvalidSpec."""
+    encoding = encoding_to_domain(body.encoding)
+    if encoding.n_features != len(features):
+        message = f"the encoding must have {len(features)} features, as the dataset does"
+        raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
+    with pointing_at("/mechanism"):
+        mechanism = mechanisms.design_for(encoding, body.mechanism, parse_epsilon(body.epsilon))
+    if isinstance(encoding, LatticeEncoding):
+        if body.target_reports * encoding.n_features > MAX_SAMPLE_VALUES:
+            message = (
+                f"target_reports times features may be at most {MAX_SAMPLE_VALUES} for a lattice; reduce target_reports"
+            )
+            raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
+    elif encoding.n_slots * mechanisms.tally_width(mechanism) > MAX_COUNTERS:
+        message = f"slots times symbols may be at most {MAX_COUNTERS} (hr: up to a quarter); use a coarser encoding"
+        raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
+    draw = (
+        Participation()
+        if body.participation is None
+        else Participation(int(body.participation.lo), int(body.participation.hi))
+    )
+    return RoundSpec(features, encoding, mechanism, draw)
+
+
+@router.get(
+    "/datasets/{dataset_id}/rounds",
+    summary="List a dataset's rounds",
+    response_model=RoundPage,
+    responses=rejections(problems.NotFound, problems.ValidationFailed),
+)
+def list_rounds(
+    dataset_id: DatasetIdInPath, caller: AnalystCaller, page: RequestedPage, services: Services
+) -> Response:
+    """List all rounds of a dataset, oldest first. Needs one of the scopes `datasets`, `jobs`."""
+    with services.database.reading() as session:
+        datasets.get(session, caller, dataset_id)
+        rows = rounds.page(session, dataset_id, after=page.after, limit=page.limit + 1)
+        return page.respond(rows, serializers.round_)
+
+
+@router.get(
+    "/datasets/{dataset_id}/round",
+    summary="Get the open rounds for devices",
+    response_model=DeviceRounds,
+    responses=rejections(problems.NotFound)
+    | {304: {"description": "The open rounds have not changed."}}
+    | {
+        200: {
+            "headers": {
+                "ETag": {"description": "Value for `If-None-Match`.", "schema": {"type": "string"}},
+                "Retry-After": {
+                    "description": "Seconds until the next poll, if no round is open.",
+                    "schema": {"type": "integer"},
+                },
+            }
+        }
+    },
+)
+async def get_device_rounds(
+    dataset_id: DatasetIdInPath,
+    caller: DeviceCaller,
+    services: Services,
+    if_none_match: Annotated[
+        str | SkipJsonSchema[None], Header(alias="If-None-Match", description="`ETag` of what the device holds.")
+    ] = None,
+) -> Response:
+    """Return the open rounds, oldest first. The bytes are the same for every device, so that a proxy can cache them.
+
+    Needs one of the scopes `device`, `datasets`, `jobs`.
+    """
+    answer = await services.open_rounds.get(caller, dataset_id)
+    return answer.response(if_none_match)
+
+
+@router.get("/rounds/{round_id}", summary="Get a round", response_model=Round, responses=rejections(problems.NotFound))
+def get_round(round_id: RoundIdInPath, caller: DeviceCaller, services: Services) -> Response:
+    """Return one round with the number of its reports. Needs one of the scopes `device`, `datasets`, `jobs`."""
+    with services.database.reading() as session:
+        return respond(serializers.round_(rounds.get(session, caller, round_id)))
+
+
+@router.post(
+    "/rounds/{round_id}/batches",
+    summary="Release a round",
+    status_code=202,
+    response_model=Receipt,
+    responses=rejections(
+        problems.NotFound,
+        problems.Conflict,
+        problems.RoundClosed,
+        problems.BadRequest,
+        problems.BatchRefused,
+        problems.ValidationFailed,
+        problems.UnsupportedMediaType,
+    ),
+    openapi_extra={
+        "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+    },
+)
+async def release_round(
+    request: Request, round_id: RoundIdInPath, caller: SenderCaller, services: Services
+) -> Response:
+    """Store the batch of a shuffled round, which closes the round. The response follows the commit.
+
+    The body is the signature (Ed25519, 64 bytes), the length of a sealed report (4 bytes, big-endian) and the sealed
+    reports. The shuffler signs `sfumato batch 1`, the round id, the number of reports (8 bytes, big-endian) and the
+    SHA-256 of the sealed reports. A batch with another signature, with fewer reports than `min_batch` or with a wrong
+    length is rejected with `batch_refused`, and nothing is stored. The same batch again gets the same response; another
+    batch is rejected with `conflict`. The shuffler can send a batch up to an hour after `closes_at`.
+
+    Needs one of the scopes `device`, `datasets`.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    with closing(await run_in_threadpool(_batch_reader, services, caller, round_id, kind)) as reader:
+        await read_upload(request.stream(), reader, reader.body_digest)
+        closed = await run_in_threadpool(_store_batch, services, reader)
+    services.job_signal.notify(closed.job_id or closed.id)
+    services.change_feed.publish(closed.dataset_id, *([] if closed.job_id is None else [closed.job_id]))
+    response = respond({"round_id": round_id, "accepted": closed.n_received})
+    response.status_code, response.headers["location"] = 202, f"/v1/rounds/{round_id}"
+    return response
+
+
+def _batch_reader(services: GatewayContext, caller: Caller, round_id: str, kind: str) -> BatchReader:
+    with services.database.reading() as session:
+        found = rounds.get(session, caller, round_id)
+        dataset = datasets.get_live(session, found.dataset_id)
+    datasets.require_trust(dataset, Trust.SHUFFLED)
+    if kind != MEDIA_TYPE:
+        raise UnsupportedMediaType(f"the content type is not supported: send {MEDIA_TYPE}")
+    return BatchReader(found, dataset)
+
+
+def _store_batch(services: GatewayContext, reader: BatchReader) -> RoundRow:
+    def store(session: Session) -> RoundRow:
+        datasets.lock_live(session, reader.dataset_id)
+        now, digest = services.database.clock(), reader.body_digest.digest()
+        return rounds.receive_batch(session, reader.round_id, reader.count, digest, reader.rows(), now=now)
+
+    return services.database.run("receive_batch", store)
+
+
+@router.post(
+    "/rounds/{round_id}/close",
+    summary="Close a round",
+    response_model=Round,
+    responses=rejections(
+        problems.NotFound, problems.TooFewReports, problems.ValidationFailed, problems.IdempotencyKeyReused
+    ),
+)
+def close_round(
+    round_id: RoundIdInPath,
+    request: AnalystPost,
+    allow_empty: Annotated[bool, Query(description="Close the round even if it has no reports.")] = False,
+) -> Response:
+    """Close a round: it accepts no more reports, and its tally follows. Closing again changes nothing.
+
+    The cost of the round stays charged. A round without reports gives no result, so it is closed only with
+    `allow_empty`; otherwise the request is rejected with `too_few_reports`.
+
+    Needs one of the scopes `datasets`, `jobs`.
+    """
+
+    def close(session: Session, now: int) -> Created:
+        closed = rounds.close(session, request.caller, round_id, allow_empty=allow_empty, now=now)
+        changed = [closed.dataset_id, *([closed.job_id] if closed.job_id is not None else [])]
+        return Created(serializers.round_(closed), wake=closed.job_id or closed.id, changed=changed)
+
+    return request.respond(200, close)

@@ -1,0 +1,201 @@
+"""`sfumato datasets`, `rounds` and `report`: commands that call the HTTP API."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from service.cli.common import CommandFailed, DatasetArgument
+from service.cli.connection import Service, calls_service
+
+datasets_app = typer.Typer(help="Create and show the datasets of a service.", no_args_is_help=True)
+rounds_app = typer.Typer(help="Open, list and close the rounds of a dataset.", no_args_is_help=True)
+
+# ---- datasets ----
+
+
+def _parse_feature(text: str) -> tuple[Any, ...]:
+    """Return (name, lower, upper[, unit]) of `name:lower:upper[:unit]`."""
+    name, *bounds = text.split(":")
+    try:
+        lower, upper, *unit = (bounds[0], bounds[1], *bounds[2:3])
+        return (name, float(lower), float(upper), *unit)
+    except (IndexError, ValueError):
+        raise CommandFailed(f"write the feature {name!r} as name:lower:upper or name:lower:upper:unit", 2) from None
+
+
+@datasets_app.command("create")
+@calls_service
+def create_dataset(
+    service: Service,
+    name: Annotated[str, typer.Argument(help="Name of the dataset.")],
+    epsilon: Annotated[float, typer.Option(help="First grant of the privacy budget ε, 0.000001 to 32.")],
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(help="Feature with its public bounds, as NAME:LOWER:UPPER or NAME:LOWER:UPPER:UNIT. Repeatable."),
+    ] = None,
+    trust: Annotated[
+        Literal["local", "central"],
+        typer.Option(help="Trust model: devices send reports (local), or a client uploads records (central)."),
+    ] = "local",
+    min_reports: Annotated[int, typer.Option(min=1, help="Minimum number of reports of a round.")] = 100,
+    keep_reports: Annotated[bool, typer.Option("--keep-reports", help="Keep reports after their tally.")] = False,
+    user_feature: Annotated[
+        str | None, typer.Option(help="Central: column of an upload with the user of a record.", show_default="none")
+    ] = None,
+    max_records_per_user: Annotated[
+        int, typer.Option(min=1, help="Central: maximum number of records of one user that a job uses.")
+    ] = 1,
+    out_of_bounds: Annotated[
+        Literal["clip", "refuse"], typer.Option(help="Central: treatment of values outside their bounds.")
+    ] = "clip",
+    delta: Annotated[float, typer.Option(help="Central: first grant of δ, 0 or 1e-15 to 1e-3.")] = 0.0,
+    dimensions: Annotated[
+        int | None, typer.Option(min=1, help="Central: dimensions of embeddings, in place of --feature.")
+    ] = None,
+    norm: Annotated[float, typer.Option(help="Central: maximum norm of an embedding.")] = 1.0,
+    source: Annotated[
+        str | None, typer.Option(help="Label of the people in the data. Needs the scope `grants`.", show_default="none")
+    ] = None,
+) -> None:
+    """Create a dataset and print its id."""
+    from sfumato.specs import Embedding
+
+    if (feature is None) == (dimensions is None):
+        raise CommandFailed("pass either --feature, once for each feature, or --dimensions", 2)
+    created = service.client.create_dataset(
+        name,
+        [_parse_feature(each) for each in feature or []] if dimensions is None else Embedding(dimensions, norm),
+        epsilon=epsilon,
+        trust=trust,
+        min_reports=min_reports,
+        keep_reports=keep_reports,
+        user_feature=user_feature,
+        max_records_per_user=max_records_per_user,
+        out_of_bounds=out_of_bounds,
+        delta=delta,
+        source=source,
+    )
+    service.show(f"datasets/{created.id}", lambda: typer.echo(created.id))
+
+
+@datasets_app.command("list")
+@calls_service
+def list_datasets(service: Service) -> None:
+    """List the datasets visible to the key, with a bar of the charged, reserved and free budget."""
+    from service.cli import output
+
+    service.show_list("datasets", lambda: output.print_datasets(output.open_console(), service.client))
+
+
+@datasets_app.command("show")
+@calls_service
+def show_dataset(service: Service, dataset_id: DatasetArgument) -> None:
+    """Show a dataset with its features, budget and rounds."""
+    from service.cli import output
+
+    service.show(
+        f"datasets/{dataset_id}", lambda: output.print_dataset(output.open_console(), service.client, dataset_id)
+    )
+
+
+# ---- rounds ----
+
+
+@rounds_app.command("open")
+@calls_service
+def open_round(
+    service: Service,
+    dataset_id: DatasetArgument,
+    encoding: Annotated[
+        str,
+        typer.Option(
+            help='Encoding of the reports as JSON: \'{"type": "shifted_grid", "cells": 8, "shifts": 4}\'. '
+            "The number of features is that of the dataset."
+        ),
+    ],
+    epsilon: Annotated[float, typer.Option(help="Cost of a report for its device.")],
+    target_reports: Annotated[int, typer.Option(min=1, help="Number of reports at which the round closes.")],
+    mechanism: Annotated[
+        Literal["auto", "grr", "ss", "oue", "olh", "hr", "window"], typer.Option(help="Mechanism that perturbs.")
+    ] = "auto",
+    min_reports: Annotated[int, typer.Option(min=0, help="Minimum number of reports; at least the dataset's.")] = 0,
+    collect_seconds: Annotated[int, typer.Option(min=1, help="Time that the round accepts reports.")] = 604_800,
+) -> None:
+    """Open a round for later jobs and print its id. Its cost is charged first."""
+    from sfumato.specs import encoding_from_wire
+
+    try:
+        wire = json.loads(encoding)
+    except ValueError:
+        raise CommandFailed("the encoding must be JSON", 2) from None
+    if isinstance(wire, dict) and wire.get("type") != "grid":
+        wire = {"n_features": len(service.client.get_dataset(dataset_id).features)} | wire
+    opened = service.client.open_round(
+        dataset_id,
+        encoding_from_wire(wire),
+        epsilon=epsilon,
+        target_reports=target_reports,
+        mechanism=mechanism,
+        min_reports=min_reports,
+        collect_seconds=collect_seconds,
+    )
+    service.show(f"rounds/{opened.id}", lambda: typer.echo(opened.id))
+
+
+@rounds_app.command("list")
+@calls_service
+def list_rounds(service: Service, dataset_id: DatasetArgument) -> None:
+    """List the rounds of a dataset, oldest first."""
+    from service.cli import output
+
+    service.show_list(
+        f"datasets/{dataset_id}/rounds",
+        lambda: output.print_rounds(output.open_console(), list(service.client.rounds(dataset_id))),
+    )
+
+
+@rounds_app.command("close")
+@calls_service
+def close_round(
+    service: Service,
+    round_id: Annotated[str, typer.Argument(help="Id of the round (rnd_...).")],
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Close the round even if it has no reports and so gives no result.")
+    ] = False,
+) -> None:
+    """Close a round. Its cost stays charged."""
+    closed = service.client.close_round(round_id, allow_empty=allow_empty)
+    service.show(
+        f"rounds/{round_id}", lambda: typer.echo(f"{round_id} is {closed.state} with {closed.n_received} reports")
+    )
+
+
+# ---- reports ----
+
+
+@calls_service
+def send_reports(
+    service: Service,
+    dataset_id: DatasetArgument,
+    source: Annotated[
+        Path,
+        typer.Option("--from", exists=True, dir_okay=False, help="CSV file with a header row of feature names."),
+    ],
+) -> None:
+    """Perturb each row of a CSV file as one device would, and send the reports to the open round.
+
+    A receipt beside the file (PATH.receipt) prevents a second report of a person to a round. After an interruption,
+    run the command again. Keep the receipt as private as the file, and keep both together.
+    """
+    from service.cli import output, report
+    from service.cli.common import print_json
+
+    sent = report.send(dataset_id, source, service.client)
+    if service.as_json:
+        for each in sent:
+            print_json({"round_id": each.round.id, "n_sent": each.n_sent, "n_received": each.round.n_received})
+        return
+    output.print_reported(output.open_console(stderr=True), sent)
+    typer.echo(f"{sum(each.n_sent for each in sent)} reports are stored")

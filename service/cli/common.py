@@ -1,0 +1,103 @@
+"""Helpers that several commands share: errors, output, settings and the database."""
+
+import json
+import os
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from models.database.engine import Database
+    from runtime.settings import Settings
+
+
+_REASON_CHARACTERS = 500
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each object.")]
+DatasetArgument = Annotated[str, typer.Argument(help="Id of the dataset (ds_...).")]
+
+
+class CommandFailed(typer.Exit):
+    """The end of a command with one sentence on stderr and an exit status, without a traceback."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        typer.echo(f"sfumato: {message}", err=True)
+        super().__init__(status)
+
+
+def print_json(document: "Mapping[str, Any]") -> None:
+    """Print an object as one line of JSON."""
+    typer.echo(json.dumps(document, separators=(",", ":"), ensure_ascii=False))
+
+
+def emit(as_json: bool, document: "Mapping[str, Any]", text: str) -> None:
+    """Print an object as JSON, or its text."""
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(text)
+
+
+def load_settings(**options: Any) -> "Settings":
+    """Return the settings, where options that are not None override the environment."""
+    from pydantic import ValidationError
+
+    from runtime.settings import Settings
+
+    for name, value in options.items():
+        if value is not None:
+            os.environ[f"SFUMATO_{name.upper()}"] = str(value)  # the worker process inherits the environment
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = ", ".join(f"SFUMATO_{str(item['loc'][0]).upper()}: {item['msg']}" for item in error.errors())
+        raise CommandFailed(f"settings: {wrong}", 2) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of the database without the password, or the kind of an error that may contain values."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
+
+    if not isinstance(error, OperationalError | InterfaceError | ProgrammingError):
+        return type(error).__name__
+    reason = " ".join(str(error.orig).split())[:_REASON_CHARACTERS]
+    password = make_url(load_settings().resolved_database_url).password
+    return reason.replace(str(password), "***") if password else reason
+
+
+@contextmanager
+def explain_failures() -> "Iterator[None]":
+    """End the command with a sentence if the database cannot be used or rejects a change."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from sfumato.errors import SfumatoError
+
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise CommandFailed(f"the database cannot be used: {_reason(error)}", 2) from None
+    except SfumatoError as error:
+        raise CommandFailed(str(error)) from None
+
+
+@contextmanager
+def open_database() -> "Iterator[Database]":
+    """Open the database of the settings, and end the command with a sentence on every refusal.
+
+    The database must exist and have the newest schema.
+    """
+    from models.database.engine import Database
+    from models.database.schema import is_migrated
+
+    settings = load_settings()
+    if settings.database_url is None and not (settings.home / "sfumato.db").exists():
+        raise CommandFailed(f"no database in {settings.home}; `sfumato serve` creates one", 2)
+    database = Database.from_settings(settings)
+    with closing(database), explain_failures():
+        if not is_migrated(database):
+            raise CommandFailed("the database has another schema; run `sfumato migrate`", 2)
+        yield database

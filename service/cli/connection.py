@@ -1,0 +1,126 @@
+"""The connection of commands to a service: address, key, errors and output as JSON."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from service.cli.common import AsJson, CommandFailed, load_settings, print_json
+
+if TYPE_CHECKING:
+    from sfumato.api.client import Client
+
+P = ParamSpec("P")
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", help="URL of the service.", show_default="SFUMATO_URL, or that of `sfumato serve`"),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        help="Key of the service. Prefer SFUMATO_KEY, because other users of the machine can list arguments.",
+        show_default="SFUMATO_KEY, or that of `sfumato serve`",
+    ),
+]
+_OPTIONS: dict[str, tuple[Any, Any]] = {"url": (Url, None), "key": (Key, None), "as_json": (AsJson, False)}
+
+
+class Unusable(Exception):
+    """Input that cannot be sent. The message never contains a value of a file."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A connected client, and the format of the output."""
+
+    client: "Client"
+    as_json: bool
+
+    def show(self, path: str, show_text: Callable[[], object]) -> None:
+        """Print an object of the HTTP API as JSON, or call `show_text`."""
+        if self.as_json:
+            from sfumato.transport.exchange import get
+
+            print_json(self.client._http.send(get(path)).read(dict))
+        else:
+            show_text()
+
+    def show_list(self, path: str, show_text: Callable[[], object], **params: str) -> None:
+        """Print the items of a list of the HTTP API as lines of JSON, or call `show_text`."""
+        if self.as_json:
+            from sfumato.transport.exchange import Listing
+            from sfumato.transport.operations import iterate_pages
+
+            for item in iterate_pages(self.client._http, Listing(path, dict[str, Any], params)):
+                print_json(item)
+        else:
+            show_text()
+
+
+def service_address(home: Path, url: str | None = None, key: str | None = None) -> tuple[str, str]:
+    """Return (url, key) from options, from SFUMATO_URL and SFUMATO_KEY, or from the files of `sfumato serve`.
+
+    Raises
+    ------
+    Unusable
+        One of them is missing.
+    """
+    from service.cli.serve import ADMIN_KEY, URL
+
+    values = []
+    for given, variable, file in ((url, "SFUMATO_URL", home / URL), (key, "SFUMATO_KEY", home / ADMIN_KEY)):
+        value = (given or os.environ.get(variable, "")).strip()
+        if not value:
+            try:
+                value = file.read_text(encoding="ascii").strip()
+            except OSError:
+                option = variable.removeprefix("SFUMATO_").lower()
+                raise Unusable(f"set {variable} or --{option}, or run `sfumato serve` here") from None
+        values.append(value)
+    return values[0], values[1]
+
+
+@contextmanager
+def connect(url: str | None, key: str | None, **options: Any) -> Iterator["Client"]:
+    """Return a context with a client. It ends the command with a sentence if the service rejects a call."""
+    from sfumato.api.client import Client
+    from sfumato.errors import SfumatoError
+
+    try:
+        with Client(*service_address(load_settings().home, url, key), **options) as client:
+            yield client
+    except (SfumatoError, Unusable) as error:
+        raise CommandFailed(str(error)) from None
+
+
+def calls_service(
+    function: Callable[Concatenate[Service, P], None] | None = None, **client_options: Any
+) -> Callable[..., Any]:
+    """Decorate a function of a Service and arguments as a command, with the options --url, --key and --json."""
+    if function is None:
+        return functools.partial(calls_service, **client_options)
+
+    @functools.wraps(function)
+    def command(url: str | None, key: str | None, as_json: bool, **arguments: Any) -> None:
+        with connect(url, key, **client_options) as client:
+            function(Service(client, as_json), **arguments)  # type: ignore[call-arg]
+
+    own: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
+    parameters = [
+        *[each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in list(own.values())[1:]],
+        *[
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for name, (annotation, default) in _OPTIONS.items()
+        ],
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command

@@ -1,0 +1,182 @@
+"""Print the cost and accuracy of an algorithm as a table or as JSON, without a service: `sfumato forecast`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from service.cli.common import print_json
+from sfumato.errors import InvalidSpec
+from sfumato.forecast import (
+    Forecast,
+    RecordsForecast,
+    RoundForecast,
+    forecast,
+    forecast_records,
+    forecast_releases,
+    forecast_to_wire,
+    local_epsilon_for,
+    records_forecast_to_wire,
+    reports_needed,
+)
+from sfumato.privacy.accounting import ATTO, NANO, format_delta, format_epsilon, parse_delta, parse_epsilon
+from sfumato.privacy.shuffling import Pair
+from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOptions:
+    """Options about the releases of a shuffler. Without `honest_share`, the reports are not shuffled."""
+
+    honest_share: float | None
+    min_batch: int | None
+    delta: float
+    epsilon: float | None
+
+    def terms(self, n_reports: int) -> dict[str, Any]:
+        """Return the terms of the releases as arguments of `forecast_releases`."""
+        return {
+            "min_batch": n_reports if self.min_batch is None else self.min_batch,
+            "honest_share": Fraction(str(self.honest_share)),
+            "delta_atto": parse_delta(self.delta),
+        }
+
+
+def print_forecast(
+    kind: str,
+    epsilon: float | None,
+    clusters: int | None,
+    n_features: int,
+    *,
+    n_reports: int | None,
+    n_records: int | None,
+    delta: float,
+    shape: str | None,
+    as_json: bool,
+    console: Console,
+    releases: ReleaseOptions,
+    **targets: float | None,
+) -> None:
+    """Print the forecast of an algorithm with its default parameters, over reports or over records.
+
+    Parameters
+    ----------
+    kind : str
+        Type of the algorithm.
+    n_reports, n_records : int or None
+        Expected size; exactly one is not None.
+    shape : str or None
+        Shape of interest, for `auto`.
+    releases : ReleaseOptions
+        Shuffled reports: terms of the releases, and their cost in place of `epsilon`.
+    **targets
+        Arguments of `reports_needed`, of which at most one is not None.
+
+    Raises
+    ------
+    InvalidSpec
+        The algorithm or the combination of the arguments is not valid.
+    """
+    if (epsilon is None) == (releases.epsilon is None):
+        raise InvalidSpec("give exactly one of --epsilon and --shuffled-epsilon")
+    is_shuffled = releases.honest_share is not None
+    if not is_shuffled and (releases.epsilon is not None or releases.min_batch is not None):
+        raise InvalidSpec("--shuffled-epsilon and --min-batch need --honest-share")
+    has_target = any(value is not None for value in targets.values())
+    wire: dict[str, object] = {"type": kind, "epsilon": 1.0 if epsilon is None else epsilon}
+    if clusters is not None:
+        wire["clusters"] = clusters
+    if shape is not None:
+        wire["shape"] = shape
+    if n_reports is not None and n_records is None:
+        if delta:
+            raise InvalidSpec("--delta is available only with --records")
+        local = local_algorithm_from_wire(wire)
+        pair = None
+        if is_shuffled:
+            terms = {"n_features": n_features, "expected_reports": n_reports} | releases.terms(n_reports)
+            if releases.epsilon is not None:
+                found_nano = local_epsilon_for(local, parse_epsilon(releases.epsilon), **terms)
+                local = replace(local, epsilon=found_nano / NANO)
+            pair = forecast_releases(local, **terms)
+        found = forecast(local, n_features=n_features, expected_reports=n_reports)
+        if has_target:
+            found = replace(found, needed=reports_needed(local, n_features, **targets))
+        _print_local(found, pair, as_json=as_json, console=console)
+    elif n_records is not None and n_reports is None:
+        if is_shuffled:
+            raise InvalidSpec("--honest-share is not available with --records")
+        if has_target:
+            raise InvalidSpec("--quality, --size-error and --detectable-mass are not available with --records")
+        central = central_algorithm_from_wire(wire | ({"delta": delta} if delta else {}))
+        found_records = forecast_records(central, n_features=n_features, expected_records=n_records)
+        _print_central(found_records, as_json=as_json, console=console)
+    else:
+        raise InvalidSpec("give exactly one of --reports and --records")
+
+
+def _print_local(found: Forecast, pair: Pair | None, *, as_json: bool, console: Console) -> None:
+    if as_json:
+        shuffled = {} if pair is None else {"shuffled": {"epsilon": pair[0] / NANO, "delta": pair[1] / ATTO}}
+        print_json(forecast_to_wire(found) | shuffled)
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in _rows(found, pair):
+        table.add_row(name, value)
+    console.print(table)
+    insufficient = [] if found.insufficient is None else [found.insufficient.reason]
+    for sentence in (*([found.reason] if found.reason else insufficient), *found.warnings):
+        console.print(f"- {sentence}")
+    if found.needed is not None:
+        console.print(f"- {found.needed.reason}")
+
+
+def _print_central(found: RecordsForecast, *, as_json: bool, console: Console) -> None:
+    if as_json:
+        print_json(records_forecast_to_wire(found))
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_row("algorithm", found.algorithm.type)
+    delta = f" and δ = {format_delta(found.delta_atto)}" if found.delta_atto else ""
+    table.add_row("cost", f"at most ε = {format_epsilon(found.epsilon_nano)}{delta} of the dataset's budget")
+    table.add_row("clusters to find", str(found.expected.clusters or "estimated"))
+    if found.expected.ratio is not None:
+        band = f"{found.expected.lower:.3g} to {found.expected.upper:.3g}"
+        table.add_row("squared error relative to k-means without noise", f"{found.expected.ratio:.3g} ({band})")
+    for each in found.expected.families:
+        band = f"{each.lower:.3g} to {each.upper:.3g}"
+        table.add_row(f"  if clusters are {each.family.replace('_', ' and ')}", f"{each.ratio:.3g} ({band})")
+    table.add_row("verdict", found.expected.verdict.value)
+    console.print(table)
+    for sentence in (*([found.reason] if found.reason else []), *found.expected.warnings):
+        console.print(f"- {sentence}")
+
+
+def _rows(found: Forecast, pair: Pair | None) -> Iterator[tuple[str, str]]:
+    yield "algorithm", found.algorithm.type
+    yield "cost per device", f"ε = {format_epsilon(found.epsilon_nano)}"
+    if pair is not None:
+        yield "cost of its releases towards the service", f"ε = {format_epsilon(pair[0])}, δ = {format_delta(pair[1])}"
+    for number, each in enumerate(found.rounds, 1):
+        yield f"round {number}", _describe_round(each)
+    yield "effective reports", f"{found.n_eff:,.0f}"
+    if found.detectable_mass is not None:
+        yield "smallest detectable cluster", f"{100 * found.detectable_mass:.3g} % of the people"
+    yield "smallest gap between two clusters", f"{100 * found.gap_mass:.3g} % of the people"
+    if found.size_error is not None:
+        yield "error of a cluster's size", f"± {100 * found.size_error:.2g} % of the people"
+    if found.centre_error is not None:
+        yield "error of a cluster's centre", f"± {100 * found.centre_error:.2g} % of the range"
+    if found.quality is not None:
+        band = found.quality
+        yield "adjusted Rand index", f"{band.median:.2f} (quartiles {band.lower:.2f} to {band.upper:.2f})"
+    yield "verdict", found.verdict.value
+
+
+def _describe_round(each: RoundForecast) -> str:
+    limit = "at most " if each.adapts else ""
+    over = "vectors" if each.n_symbols is None else f"{limit}{each.n_symbols} symbols"
+    return f"{100 * each.share:.3g} % of the devices, {each.mechanism} over {over}, {limit}{each.report_bytes} bytes"

@@ -1,0 +1,209 @@
+"""`sfumato audit-trail` and `sfumato ledger`: hash chains in the database, or verified through the API."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.common import AsJson, CommandFailed, DatasetArgument, emit, open_database
+from service.cli.connection import Key, connect
+
+if TYPE_CHECKING:
+    from sfumato.privacy.ledger import Verification
+
+audit_app = typer.Typer(help="Read the audit trail, directly in the database.", no_args_is_help=True)
+ledger_app = typer.Typer(help="Verify budgets, and grant or close them directly in the database.", no_args_is_help=True)
+
+_PAGE_EVENTS = 1000  # events per query
+
+TenantOption = Annotated[str, typer.Option(help="Name of the tenant.")]
+
+
+@audit_app.command("list")
+def list_events(
+    tenant: TenantOption = "default",
+    dataset: Annotated[
+        str | None, typer.Option(help="List only events of the dataset with this id.", show_default="all")
+    ] = None,
+    act: Annotated[
+        str | None, typer.Option(help="List only events of this kind, for example key.created.", show_default="all")
+    ] = None,
+    actor: Annotated[
+        str | None, typer.Option(help="List only events by this key id, or by `operator`.", show_default="all")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the events of a tenant in order: number, time, actor, act, subject, details."""
+    from models.identity import audit_trail, tenants
+    from service.schemas import serializers
+
+    with open_database() as database, database.reading() as session:
+        owner, after_seq = tenants.find_tenant(session, tenant), 0
+        while owner is not None and (
+            rows := audit_trail.page(
+                session, owner.id, after_seq=after_seq, limit=_PAGE_EVENTS, dataset_id=dataset, act=act, actor=actor
+            )
+        ):
+            for event in map(serializers.audit_event, rows):
+                line = [str(event[name]) for name in ("seq", "at", "actor", "act", "subject_id")]
+                emit(as_json, event, "  ".join([*line, json.dumps(event["details"])]))
+            after_seq = rows[-1].seq
+
+
+@audit_app.command("verify")
+def verify_audit_trail(tenant: TenantOption = "default", as_json: AsJson = False) -> None:
+    """Verify the hash chain of a tenant's audit trail.
+
+    If the chain is broken, prints the position and exits with status 1.
+    """
+    from models.identity import audit_trail, tenants
+
+    with open_database() as database, database.reading() as session:
+        owner = tenants.find_tenant(session, tenant)
+        if owner is None:
+            raise CommandFailed("no such tenant")
+        check = audit_trail.verify(session, owner.id)
+    state = "ok" if check.ok else f"BROKEN at event {check.broken_at}: {check.reason}"
+    text = f"{tenant}: {check.n_entries} events, head {check.head_hash[:16]}: {state}"
+    emit(as_json, {"tenant": tenant, "ok": check.ok, **asdict(check)}, text)
+    raise typer.Exit(0 if check.ok else 1)
+
+
+@ledger_app.command("verify")
+def verify_ledger(
+    dataset_id: Annotated[
+        str | None, typer.Argument(help="Id of the dataset (ds_...).", show_default="every dataset")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="URL of a service to verify from outside.", show_default="read the database")
+    ] = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify the hash chain of one dataset's ledger, or of all ledgers.
+
+    Reads the database, and also computes the cost of shuffled rounds again. With --url it reads the ledgers through the
+    API and verifies them on this machine. The key needs the scope `ledger`.
+
+    If a chain is broken or a charge is wrong, prints the position and exits with status 1.
+    """
+    if key and not url:
+        raise typer.BadParameter("--key needs --url: without --url the command reads the database")
+    broken = False
+    for each, found, wrong in _verify_over_http(url, key, dataset_id) if url else _verify_in_database(dataset_id):
+        broken |= not found.ok or bool(wrong)
+        state = f"WRONG CHARGE: {wrong}" if wrong else "ok"
+        state = state if found.ok else f"BROKEN at entry {found.broken_at}: {found.reason}"
+        document = {
+            "dataset_id": each,
+            "n_entries": found.head.seq,
+            "head_hash": found.head.hash,
+            "broken_at": found.broken_at,
+            "reason": wrong or found.reason,
+            "ok": found.ok and not wrong,
+        }
+        emit(as_json, document, f"{each}: {found.head.seq} entries, head {found.head.hash[:16]}: {state}")
+    raise typer.Exit(1 if broken else 0)
+
+
+def _verify_in_database(dataset_id: str | None) -> Iterator[tuple[str, "Verification", str]]:
+    """Yield (dataset, verification, reason of a wrong charge)."""
+    from models.collection.releases import find_wrong_charge
+    from models.ledger import ledger
+    from sfumato.errors import SfumatoError
+    from sfumato.privacy.ledger import Head, Verification
+
+    with open_database() as database, database.reading() as session:
+        for each in [dataset_id] if dataset_id else ledger.dataset_ids(session):
+            try:
+                check = ledger.verify(session, each)
+                wrong = find_wrong_charge(session, each) if check.ok else ""
+            except SfumatoError as error:
+                raise CommandFailed(f"{each}: {error}") from None
+            yield each, Verification(Head(check.n_entries, check.head_hash), check.broken_at, check.reason), wrong
+
+
+def _verify_over_http(url: str, key: str | None, dataset_id: str | None) -> Iterator[tuple[str, "Verification", str]]:
+    """Yield (dataset, verification, ""). The API has no data for the cost of shuffled rounds."""
+    with connect(url, key) as client:
+        for each in [dataset_id] if dataset_id else [dataset.id for dataset in client.datasets()]:
+            yield each, client.verify_ledger(each), ""
+
+
+@ledger_app.command("grant")
+def grant_budget(
+    dataset_id: DatasetArgument,
+    epsilon: Annotated[str, typer.Argument(help="Additional ε, 0 or 0.000001 to 32.")],
+    delta: Annotated[str, typer.Option(help="Additional δ of a central dataset, 0 or 1e-15 to 1e-3.")] = "0",
+    as_json: AsJson = False,
+) -> None:
+    """Grant a dataset more budget as the operator. The limit per dataset does not apply."""
+    from models import datasets
+    from models.identity.caller import operator
+    from sfumato.privacy.accounting import format_delta, format_epsilon, parse_delta, parse_epsilon
+
+    with open_database() as database:
+        delta_atto = parse_delta(delta)
+        epsilon_nano = 0 if delta_atto and epsilon == "0" else parse_epsilon(epsilon)
+        with database.transaction() as session:
+            caller = operator(datasets.get_live(session, dataset_id).tenant_id)
+            entry = datasets.grant(
+                session, caller, dataset_id, epsilon_nano=epsilon_nano, delta_atto=delta_atto, now=database.clock()
+            )
+    granted = (format_epsilon(entry.granted_nano), format_delta(entry.granted_delta_atto))
+    text = f"{dataset_id}: granted epsilon {granted[0]}, delta {granted[1]} in total"
+    amounts = {"granted_nano": entry.granted_nano, "granted_delta_atto": entry.granted_delta_atto}
+    emit(as_json, {"dataset_id": dataset_id, **amounts}, text)
+
+
+@ledger_app.command("set-source")
+def set_source(
+    dataset_id: DatasetArgument,
+    source: Annotated[str, typer.Argument(help="Label of the people in the data.")],
+    as_json: AsJson = False,
+) -> None:
+    """Set the source of a dataset as the operator. Charges to all datasets of one source add up."""
+    from models import datasets
+    from models.identity.caller import operator
+    from models.ledger import ledger
+    from sfumato.privacy.accounting import format_delta, format_epsilon
+
+    with open_database() as database, database.transaction() as session:
+        caller = operator(datasets.get_live(session, dataset_id).tenant_id)
+        datasets.set_source(session, caller, dataset_id, source, now=database.clock())
+        spent = ledger.spent_of_source(session, dataset_id)
+    amounts = f"epsilon {format_epsilon(spent.epsilon_nano)}, delta {format_delta(spent.delta_atto)}"
+    nano = {"epsilon_nano": spent.epsilon_nano, "delta_atto": spent.delta_atto}
+    emit(as_json, {"source": source, **nano}, f"{source}: charged or reserved {amounts}")
+
+
+@ledger_app.command("close-after-restore")
+def close_after_restore(
+    dataset_ids: Annotated[list[str] | None, typer.Argument(help="Ids of datasets (ds_...).")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Close the budgets of all datasets.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel jobs and charge the whole remaining budget, after the restore of an older backup.
+
+    Run it before any gateway or worker starts. Charges are permanent, so never run it on a complete database.
+    """
+    from models.ledger import ledger
+    from models.maintenance import close_budget
+    from sfumato.errors import SfumatoError
+    from sfumato.privacy.accounting import format_delta, format_epsilon
+
+    if bool(dataset_ids) == every:
+        raise typer.BadParameter("pass either dataset ids or --all")
+    with open_database() as database:
+        with database.reading() as session:
+            ids = dataset_ids or ledger.dataset_ids(session)
+        for each in ids:
+            try:
+                with database.transaction() as session:
+                    epsilon_nano, delta_atto = close_budget(session, each, now=database.clock())
+            except SfumatoError as error:
+                raise CommandFailed(f"{each}: {error}") from None
+            text = f"{each}: charged epsilon {format_epsilon(epsilon_nano)}, delta {format_delta(delta_atto)}"
+            emit(as_json, {"dataset_id": each, "epsilon_nano": epsilon_nano, "delta_atto": delta_atto}, text)

@@ -1,0 +1,143 @@
+"""`sfumato jobs` and `plot`: commands that call the HTTP API."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.common import CommandFailed, DatasetArgument
+from service.cli.connection import Service, calls_service
+
+jobs_app = typer.Typer(help="Submit, list and watch the jobs of a service, and show results.", no_args_is_help=True)
+
+JobArgument = Annotated[str, typer.Argument(help="Id of the job (job_...).")]
+
+
+def _parse_parameter(text: str) -> tuple[str, Any]:
+    """Return (name, value) of `name=value`. The value is JSON, or else text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise CommandFailed(f"write the parameter {name!r} as NAME=VALUE", 2)
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+@jobs_app.command("submit")
+@calls_service
+def submit_job(
+    service: Service,
+    dataset_id: DatasetArgument,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of the job: for one device, or over all records.")],
+    algorithm: Annotated[str, typer.Option(help="Type of the algorithm.")] = "auto",
+    clusters: Annotated[
+        int | None, typer.Option(min=1, help="Number of clusters.", show_default="estimated from the data")
+    ] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option(help="Further parameter of the algorithm, as NAME=VALUE. Repeatable.")
+    ] = None,
+    target_reports: Annotated[
+        int | None, typer.Option(min=1, help="Number of devices expected to participate; not for records.")
+    ] = None,
+    min_reports: Annotated[int, typer.Option(min=0, help="Minimum number of devices.")] = 0,
+    collect_seconds: Annotated[int, typer.Option(min=1, help="Time that a round accepts reports.")] = 604_800,
+    round_id: Annotated[
+        list[str] | None, typer.Option("--round", help="Id of an earlier round to use. Repeatable.")
+    ] = None,
+    allow_insufficient: Annotated[
+        bool, typer.Option("--allow-insufficient", help="Submit the job even if its reports are insufficient.")
+    ] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Key that makes a repeated submission return the same job.", show_default="none")
+    ] = None,
+) -> None:
+    """Submit a job and print its id."""
+    parameters = dict(map(_parse_parameter, parameter or []))
+    given = {"type": algorithm, "epsilon": epsilon} | ({} if clusters is None else {"clusters": clusters})
+    job = service.client.submit_job(
+        dataset_id,
+        given | parameters,
+        target_reports=target_reports,
+        min_reports=min_reports,
+        collect_seconds=collect_seconds,
+        round_ids=round_id or (),
+        allow_insufficient=allow_insufficient,
+        idempotency_key=idempotency_key,
+    )
+    service.show(f"jobs/{job.id}", lambda: typer.echo(job.id))
+
+
+@jobs_app.command("list")
+@calls_service
+def list_jobs(
+    service: Service,
+    dataset: Annotated[
+        str | None, typer.Option(help="List only jobs of the dataset with this id.", show_default="all")
+    ] = None,
+) -> None:
+    """List the jobs visible to the key, oldest first, with their cost, use and verdict."""
+    from service.cli import output
+
+    params = {} if dataset is None else {"dataset_id": dataset}
+    service.show_list("jobs", lambda: output.print_jobs(output.open_console(), service.client.jobs(dataset)), **params)
+
+
+@jobs_app.command("watch")
+@calls_service
+def watch_job(
+    service: Service,
+    job_id: JobArgument,
+    timeout_seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="Maximum number of seconds to watch the job.", show_default="until the job ends"),
+    ] = None,
+) -> None:
+    """Show the progress of a job until it ends, then its clusters.
+
+    Exits with status 1 if the job did not succeed.
+    """
+    from service.cli import output
+
+    if service.as_json:
+        succeeded = service.client.wait_for_job(job_id, timeout_seconds=timeout_seconds).state == "succeeded"
+        service.show(f"jobs/{job_id}", lambda: None)
+    else:
+        succeeded = output.watch_job(output.open_console(), service.client, job_id, timeout_seconds)
+    raise typer.Exit(0 if succeeded else 1)
+
+
+@jobs_app.command("result")
+@calls_service
+def show_result(service: Service, job_id: JobArgument) -> None:
+    """Show the clusters of a job with their errors, the verdict and the cost."""
+    from service.cli import output
+
+    service.show(
+        f"jobs/{job_id}/result", lambda: output.print_result(output.open_console(), service.client.result(job_id))
+    )
+
+
+@calls_service
+def save_plot(
+    service: Service,
+    job_id: JobArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write, ending in .svg or .png.", show_default="JOB_ID.svg in this directory"),
+    ] = None,
+) -> None:
+    """Save the plot of a result: density, borders, centres with 95 % ellipses, and coastlines for places on Earth."""
+    from service.cli.common import emit
+
+    path = out or Path(f"{job_id}.svg")
+    if path.suffix not in (".svg", ".png"):
+        raise CommandFailed("the name of the file must end in .svg or .png", 2)
+    client = service.client
+    content = client.plot_png(job_id) if path.suffix == ".png" else client.plot_svg(job_id).encode()
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be written: {error.strerror}") from None
+    emit(service.as_json, {"path": str(path)}, str(path))

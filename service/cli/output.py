@@ -1,0 +1,242 @@
+"""Print datasets, jobs, clusters and rounds as tables, with bars of block characters."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, JustifyMethod
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from sfumato.api.resources import Budget, Dataset, Job
+from sfumato.plotting.shading import colour
+from sfumato.privacy.accounting import NANO, format_epsilon
+
+if TYPE_CHECKING:
+    from service.cli.report import ReportedRound
+    from sfumato.api.client import Client
+    from sfumato.api.resources import Result, Round
+    from sfumato.model.cluster_model import ClusterModel
+
+BAR_CELLS = 24
+ID_CELLS = 30
+FILE_CELLS = 160  # line width if the output is not a terminal
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_CHARGED, _RESERVED, _FREE = "█", "▒", "░"
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """Return a console on stdout or stderr that highlights nothing."""
+    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, soft_wrap=True, width=FILE_CELLS)
+
+
+def share_bar(part: float, whole: float) -> str:
+    """Return a bar of BAR_CELLS characters for part / whole, with a resolution of an eighth of a cell."""
+    share = min(max(part / whole, 0.0), 1.0) if whole > 0 else 0.0
+    full, eighths = divmod(round(share * BAR_CELLS * 8), 8)
+    return ("█" * full + (_EIGHTHS[eighths] if eighths else "")).ljust(BAR_CELLS)
+
+
+def budget_bar(granted_nano: int, charged_nano: int, reserved_nano: int) -> str:
+    """Return a bar of the charged, reserved and free budget.
+
+    Charged and reserved amounts are rounded up, so that a small amount stays visible.
+    """
+    if granted_nano <= 0:
+        return _FREE * BAR_CELLS
+    charged = -(-charged_nano * BAR_CELLS // granted_nano)
+    reserved = min(-(-reserved_nano * BAR_CELLS // granted_nano), BAR_CELLS - charged)
+    return _CHARGED * charged + _RESERVED * reserved + _FREE * (BAR_CELLS - charged - reserved)
+
+
+def _new_table(*columns: str, numbers: Iterable[str] = ()) -> Table:
+    """Return an empty table; the columns named in `numbers` are right-aligned."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        width = ID_CELLS if name in ("id", "round", "job") else None  # show ids in full
+        justify: JustifyMethod = "right" if name in numbers else "left"
+        table.add_column(name, justify=justify, no_wrap=width is not None, min_width=width, overflow="fold")
+    return table
+
+
+# ---- datasets and jobs ----
+
+
+def print_datasets(console: Console, client: "Client") -> None:
+    """Print one row per dataset, with its budget if the key may read the ledger."""
+    legend = f"{_CHARGED} charged {_RESERVED} reserved {_FREE} free"
+    numbers = ("features", "ε free", "ε granted")
+    table = _new_table("id", "name", "trust", "features", legend, "ε free", "ε granted", numbers=numbers)
+    for each in client.datasets():
+        budget = _budget(client, each.id)
+        if budget is None:
+            table.add_row(*_name_cells(each), "", "", "")
+            continue
+        balance = budget.balance
+        bar = budget_bar(balance.granted_nano, balance.charged_nano, balance.reserved_nano)
+        amounts = (format_epsilon(budget.remaining_nano), format_epsilon(balance.granted_nano))
+        table.add_row(*_name_cells(each), bar, *amounts)
+    console.print(table if table.row_count else "There are no datasets yet.")
+
+
+def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
+    """Print a dataset with its features, its budget if the key may read it, and its rounds."""
+    dataset = client.get_dataset(dataset_id)
+    table = _new_table("feature", "lower", "upper", "unit", numbers=("lower", "upper"))
+    for feature in dataset.features:
+        cells = (f"{feature.lower:g}", f"{feature.upper:g}", escape(_plain(feature.unit)))
+        table.add_row(escape(_plain(feature.name)), *cells)
+    console.print(f"{dataset.id}  {escape(_plain(dataset.name))}  {dataset.trust}")
+    console.print(table)
+    if dataset.trust == "local":
+        console.print(f"A round needs at least {dataset.min_reports:,} reports.")
+    if (budget := _budget(client, dataset_id)) is not None:
+        balance = budget.balance
+        bar = budget_bar(balance.granted_nano, balance.charged_nano, balance.reserved_nano)
+        free, granted = format_epsilon(budget.remaining_nano), format_epsilon(balance.granted_nano)
+        console.print(f"{bar}  ε {free} of {granted} free")
+    if opened := list(client.rounds(dataset_id)):
+        print_rounds(console, opened)
+
+
+def _budget(client: "Client", dataset_id: str) -> Budget | None:
+    """Return a dataset's budget, or None if the key may not read the ledger."""
+    from sfumato.errors import ApiProblem
+
+    try:
+        return client.budget(dataset_id)
+    except ApiProblem as problem:
+        if problem.status not in (403, 404):
+            raise
+        return None
+
+
+def _name_cells(dataset: Dataset) -> tuple[str, str, str, str]:
+    return dataset.id, escape(_plain(dataset.name)), dataset.trust, str(len(dataset.features))
+
+
+def _plain(text: str) -> str:
+    """Return a text without terminal control characters."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def print_jobs(console: Console, jobs: Iterable[Job]) -> None:
+    """Print one row per job."""
+    numbers = ("ε", "rounds", "reports")
+    table = _new_table("id", "state", "verdict", "algorithm", *numbers, "submitted", numbers=numbers)
+    for each in jobs:
+        used = ("", "") if each.used is None else (str(each.used.n_rounds), f"{each.used.n_reports:,}")
+        submitted = f"{each.created_at:%Y-%m-%d %H:%M:%S}"
+        verdict = "" if each.verdict is None else each.verdict.value
+        table.add_row(each.id, each.state, verdict, str(each.algorithm["type"]), f"{each.cost:g}", *used, submitted)
+    console.print(table if table.row_count else "There are no jobs yet.")
+
+
+def watch_job(console: Console, client: "Client", job_id: str, timeout_seconds: float | None) -> bool:
+    """Show the progress of a job until it ends, then its clusters or its error. Return whether it succeeded.
+
+    A terminal shows one table that is updated in place. Other outputs get a line at each change.
+    """
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            job = client.wait_for_job(
+                job_id,
+                timeout_seconds=timeout_seconds,
+                on_progress=lambda job: live.update(_progress_table(job), refresh=True),
+            )
+    else:
+        last_line = ""
+
+        def print_change(job: Job) -> None:
+            nonlocal last_line
+            line = _progress_line(job)
+            if line != last_line:
+                last_line = line
+                console.print(line, markup=False)
+
+        job = client.wait_for_job(job_id, timeout_seconds=timeout_seconds, on_progress=print_change)
+    if job.state == "succeeded":
+        print_result(console, client.result(job_id))
+        return True
+    if job.error is not None:
+        console.print(f"{job.error.code}: {job.error.detail or ''}", markup=False)
+    return False
+
+
+def print_result(console: Console, result: "Result") -> None:
+    """Print the clusters of a result, its verdict, its warnings and its cost."""
+    _print_clusters(console, result.model)
+    console.print(f"The job cost ε = {result.epsilon:g}. To save its plot, run: sfumato plot {result.job_id}")
+
+
+def _progress_line(job: Job) -> str:
+    progress = job.progress
+    waiting = job.state == "collecting" and progress.target_reports
+    filled = f", {progress.n_received:,} of {progress.target_reports:,} reports" if waiting else ""
+    if job.round_ids and job.used is not None:
+        reports = f"{job.used.n_reports:,} reports, already charged ε = {job.used.epsilon:g}"
+        return f"{job.id} {job.state}, earlier rounds: {job.used.n_rounds} with {reports}"
+    return f"{job.id} {job.state}, rounds opened: {progress.rounds_opened}{filled}"
+
+
+def _progress_table(job: Job) -> Table:
+    table = _new_table("job", "state", "rounds", "reports of the open round", "", numbers=("rounds",))
+    progress = job.progress
+    bar = counts = ""
+    if job.state == "collecting" and progress.target_reports:
+        bar = share_bar(progress.n_received, progress.target_reports)
+        counts = f"{progress.n_received:,} of {progress.target_reports:,}"
+    table.add_row(job.id, job.state, str(progress.rounds_opened), bar, counts)
+    return table
+
+
+def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) -> None:
+    """Print one row per cluster: the share as a bar in the colour of the plot, and the centre."""
+    from sfumato.plotting.figures import share
+
+    names = [feature.name for feature in model.features] if model.centroids is not None else []
+    columns = [escape(_plain(name)) for name in names[:4]]
+    table = _new_table("cluster", "", "share of people ± standard error", *columns, numbers=("cluster", *columns))
+    largest = max(model.sizes.tolist(), default=0.0)
+    for cluster in range(min(model.n_clusters, limit)):
+        hue = colour(cluster)[1]
+        centre = [] if model.centroids is None else [f"{value:.4g}" for value in model.centroids[cluster, :4]]
+        bar = f"[{hue}]{share_bar(float(model.sizes[cluster]), largest)}[/]"
+        table.add_row(str(cluster), bar, share(model, cluster), *centre)
+    console.print(table if table.row_count else "No cluster stands out from the noise.")
+    if model.n_clusters > limit:
+        console.print(f"and {model.n_clusters - limit} more")
+    console.print(f"Verdict: {model.verdict.value}")
+    if (again := model.expected_agreement) is not None:
+        interval = f"{again.lower:.2f} to {again.upper:.2f}"
+        console.print(f"Expected agreement: {again.value:.2f} (80 % interval {interval})")
+        console.print("The map would come out again to this degree. It may still differ from the true groups.")
+    for warning in model.warnings:
+        console.print(f"Note: {warning}", markup=False)
+
+
+# ---- rounds ----
+
+
+def print_rounds(console: Console, rounds: Sequence["Round"]) -> None:
+    """Print one row per round: state, cost per person, and reports received."""
+    table = _new_table("round", "state", "encoding", "ε per person", "reports received", "", numbers=("ε per person",))
+    for each in rounds:
+        bar = share_bar(each.n_received, each.target_reports)
+        counts = f"{each.n_received:,} of {each.target_reports:,}"
+        table.add_row(each.id, each.state, each.spec.encoding.type, f"{each.epsilon:g}", bar, counts)
+    console.print(table if table.row_count else "There are no rounds yet.")
+
+
+def print_reported(console: Console, rounds: Sequence["ReportedRound"]) -> None:
+    """Print one row per round: reports sent, cost per person, and reports received."""
+    numbers = ("reports sent", "ε per person")
+    table = _new_table("round", *numbers, "reports received", "", numbers=numbers)
+    for each in rounds:
+        bar = share_bar(each.round.n_received, each.round.target_reports)
+        counts = f"{each.round.n_received:,} of {each.round.target_reports:,}"
+        cost = format_epsilon(round(each.round.epsilon * NANO))
+        table.add_row(each.round.id, f"{each.n_sent:,}", cost, bar, counts)
+    console.print(table)

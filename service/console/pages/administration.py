@@ -1,0 +1,156 @@
+"""Pages of keys, webhooks and the audit trail."""
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from models.tables.identity import Scope
+from models.tables.webhooks import EventType
+from service.console import queries
+from service.console.forms import Json, parse_number
+from service.console.rendering import redirect, show
+from service.console.request import Page, Visit
+from service.http.auth import check
+from service.http.problems import Forbidden, Problem
+
+ROWS = 50
+EVENTS = 25
+HOUR_SECONDS = 3600
+
+
+# ---- keys ----
+
+
+async def keys_page(visit: Visit, *, created: Json | None = None, problem: Problem | None = None) -> Response:
+    """Serve `GET /console/keys`; `created` is a new key with its secret."""
+    page = await visit.api.get("/keys", limit=ROWS, cursor=visit.query_value("cursor") or None)
+    return show(
+        visit,
+        "keys.html",
+        problem,
+        keys=page["items"],
+        next_cursor=page["next_cursor"],
+        scopes=list(Scope),
+        own_key_id=visit.caller.key_id,
+        created=created,
+        form_value=lambda name: visit.form_value(name) or (visit.query_value(name) if name == "dataset_id" else ""),
+        chosen=visit.form.get("scopes", []),
+    )
+
+
+async def create_key(visit: Visit) -> Response:
+    """Serve `POST /console/keys`."""
+    body: Json = {"name": visit.form_value("name"), "scopes": visit.form.get("scopes", [])}
+    body |= visit.filled("dataset_id")
+    if visit.form_value("expires_on"):
+        body["expires_at"] = f"{visit.form_value('expires_on')}T00:00:00Z"
+    return await _create_key(visit, "/keys", body)
+
+
+async def rotate_key(visit: Visit) -> Response:
+    """Serve `POST /console/keys/{key_id}/rotate`."""
+    hours = parse_number(visit.form_value("overlap_hours") or "24")
+    seconds = round(hours * HOUR_SECONDS) if isinstance(hours, int | float) else hours
+    return await _create_key(visit, f"/keys/{visit.id('key_id')}/rotate", {"overlap_seconds": seconds})
+
+
+async def _create_key(visit: Visit, path: str, body: Json) -> Response:
+    try:
+        created = await visit.api.post(path, body, once=visit.form_value("once"))
+    except Forbidden:
+        raise
+    except Problem as problem:
+        return await keys_page(visit, problem=problem)
+    return await keys_page(visit, created=created)
+
+
+async def revoke_key(visit: Visit) -> Response:
+    """Serve `POST /console/keys/{key_id}/revoke`."""
+    await visit.api.delete(f"/keys/{visit.id('key_id')}")
+    return redirect("/keys")
+
+
+# ---- webhooks ----
+
+
+async def webhooks_page(visit: Visit, *, created: Json | None = None, problem: Problem | None = None) -> Response:
+    """Serve `GET /console/webhooks`; `created` is a new webhook with its secret."""
+    page = await visit.api.get("/webhooks", limit=ROWS, cursor=visit.query_value("cursor") or None)
+    return show(
+        visit,
+        "webhooks.html",
+        problem,
+        webhooks=page["items"],
+        next_cursor=page["next_cursor"],
+        event_types=list(EventType),
+        created=created,
+        chosen=visit.form.get("event_types", []),
+    )
+
+
+async def create_webhook(visit: Visit) -> Response:
+    """Serve `POST /console/webhooks`."""
+    body: Json = {"url": visit.form_value("url"), "event_types": visit.form.get("event_types", [])}
+    body |= visit.filled("dataset_id", "description")
+    try:
+        created = await visit.api.post("/webhooks", body, once=visit.form_value("once"))
+    except Forbidden:
+        raise
+    except Problem as problem:
+        return await webhooks_page(visit, problem=problem)
+    return await webhooks_page(visit, created=created)
+
+
+async def webhook_page(visit: Visit) -> Response:
+    """Serve `GET /console/webhooks/{webhook_id}`: a webhook and its deliveries."""
+    path = f"/webhooks/{visit.id('webhook_id')}"
+    webhook = await visit.api.get(path)
+    page = await visit.api.get(f"{path}/deliveries", limit=ROWS, cursor=visit.query_value("cursor") or None)
+    return show(visit, "webhook.html", webhook=webhook, deliveries=page["items"], next_cursor=page["next_cursor"])
+
+
+async def test_webhook(visit: Visit) -> Response:
+    """Serve `POST /console/webhooks/{webhook_id}/test`."""
+    await visit.api.post(f"/webhooks/{visit.id('webhook_id')}/test", once=visit.form_value("once"))
+    return redirect(f"/webhooks/{visit.id('webhook_id')}")
+
+
+async def switch_webhook(visit: Visit) -> Response:
+    """Serve `POST /console/webhooks/{webhook_id}/enabled`."""
+    await visit.api.patch(f"/webhooks/{visit.id('webhook_id')}", {"enabled": visit.form_value("enabled") == "true"})
+    return redirect(f"/webhooks/{visit.id('webhook_id')}")
+
+
+async def delete_webhook(visit: Visit) -> Response:
+    """Serve `POST /console/webhooks/{webhook_id}/delete`."""
+    await visit.api.delete(f"/webhooks/{visit.id('webhook_id')}")
+    return redirect("/webhooks")
+
+
+# ---- the audit trail ----
+
+
+async def audit_page(visit: Visit) -> Response:
+    """Serve `GET /console/audit`: events, newest first."""
+    check(visit.caller, Scope.ADMIN)
+    last = await run_in_threadpool(_audit_end, visit)
+    return show(visit, "audit.html", trail=await visit.newest_first("/audit", last, EVENTS))
+
+
+def _audit_end(visit: Visit) -> int:
+    with visit.services.database.reading() as session:
+        return queries.audit_end(session, visit.caller.tenant_id)
+
+
+PAGES: list[Page] = [
+    ("GET", "/keys", keys_page),
+    ("POST", "/keys", create_key),
+    ("POST", "/keys/{key_id}/rotate", rotate_key),
+    ("POST", "/keys/{key_id}/revoke", revoke_key),
+    ("GET", "/webhooks", webhooks_page),
+    ("POST", "/webhooks", create_webhook),
+    ("GET", "/webhooks/{webhook_id}", webhook_page),
+    ("POST", "/webhooks/{webhook_id}/test", test_webhook),
+    ("POST", "/webhooks/{webhook_id}/enabled", switch_webhook),
+    ("POST", "/webhooks/{webhook_id}/delete", delete_webhook),
+    ("GET", "/audit", audit_page),
+]

@@ -1,0 +1,162 @@
+"""Pages for a new job: the choice of an algorithm, its form with a forecast, and the confirmation of its cost."""
+
+from urllib.parse import urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from service.console.curves import curves_of
+from service.console.forms import Json, algorithm, collect_errors, fields, list_algorithms, parse_number
+from service.console.rendering import amount, redirect, show
+from service.console.request import Page, Visit
+from service.http.problems import NotFound, Problem
+from service.schemas.algorithms import SCHEMAS
+
+DAY_SECONDS = 86_400
+_COLLECTION = ("target_reports", "min_reports", "collect_days")
+_OWN = frozenset({"csrf", "once", "step"})  # form fields that are not part of the job
+
+
+async def chooser(visit: Visit) -> Response:
+    """Serve `GET /console/datasets/{dataset_id}/jobs/new`: the algorithms, or with `?type=` the form of one.
+
+    Further query parameters fill the form, so that a link can propose a job. The form still has to be confirmed.
+    """
+    dataset = await _dataset(visit)
+    tag = visit.query_value("type")
+    if tag in {each["tag"] for each in list_algorithms(dataset["trust"])}:
+        names = [*(each["name"] for each in fields(tag)), *_COLLECTION]
+        values = {name: visit.query_value(name) for name in names if visit.query_value(name)}
+        return await _form(visit, dataset, values | {"type": tag})
+    return show(visit, "new_job.html", dataset=dataset, algorithms=list_algorithms(dataset["trust"]))
+
+
+def duplicate_link(job: Json) -> str:
+    """Return the link to the form of a new job with the parameters of this job."""
+    values = {name: value for name, value in job["algorithm"].items() if value is not None}
+    if job["target_reports"] is not None:
+        values |= {"target_reports": job["target_reports"], "min_reports": job["min_reports"]}
+        values["collect_days"] = amount(job["collect_seconds"] / DAY_SECONDS)
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+    return f"/console/datasets/{job['dataset_id']}/jobs/new?{urlencode(texts)}"
+
+
+async def forecast_fragment(visit: Visit) -> Response:
+    """Serve `POST /console/datasets/{dataset_id}/jobs/forecast`: the forecast for the current form."""
+    dataset, values = await _dataset(visit), _form_values(visit)
+    forecast, problem = await _forecast(visit, dataset, values)
+    budget = await visit.api.get_existing(f"/datasets/{dataset['id']}/budget")
+    cost = _describe_cost(values, dataset, budget)
+    return show(visit, "forecast.html", forecast=forecast, refusal=collect_errors(problem), cost=cost, dataset=dataset)
+
+
+async def submit(visit: Visit) -> Response:
+    """Serve `POST /console/datasets/{dataset_id}/jobs`: forecast, confirm or submit, depending on the button."""
+    dataset, values, step = await _dataset(visit), _form_values(visit), visit.form_value("step")
+    if step != "submit":
+        return await _form(visit, dataset, values, step=step)
+    try:
+        job = await visit.api.post("/jobs", _job(dataset, values), once=visit.form_value("once"))
+    except Problem as problem:
+        return await _form(visit, dataset, values, problem=problem)
+    return redirect(f"/jobs/{job['id']}")
+
+
+async def _dataset(visit: Visit) -> Json:
+    return await visit.api.get(f"/datasets/{visit.id('dataset_id')}")
+
+
+def _form_values(visit: Visit) -> dict[str, str]:
+    return {name: visit.form_value(name) for name in visit.form if name not in _OWN}
+
+
+async def _form(
+    visit: Visit, dataset: Json, values: dict[str, str], *, step: str = "", problem: Problem | None = None
+) -> Response:
+    tag = values.get("type", "")
+    about = {each["tag"]: each["about"] for each in list_algorithms(dataset["trust"])}
+    if tag not in about:
+        raise NotFound("the dataset does not support this algorithm")
+    budget = await visit.api.get_existing(f"/datasets/{dataset['id']}/budget")
+    forecast = None
+    if step:
+        forecast, problem = await _forecast(visit, dataset, values)
+    is_confirmed = step == "review" and problem is None and (forecast is not None or dataset["trust"] == "central")
+    return show(
+        visit,
+        "confirm_job.html" if is_confirmed else "job_form.html",
+        problem,
+        dataset=dataset,
+        algorithm={"tag": tag, "about": about[tag]},
+        fields=fields(tag),
+        values=values,
+        budget=budget,
+        forecast=forecast,
+        cost=_describe_cost(values, dataset, budget),
+        job=_job(dataset, values) if is_confirmed else None,
+    )
+
+
+async def _forecast(visit: Visit, dataset: Json, values: dict[str, str]) -> tuple[Json | None, Problem | None]:
+    """Return the forecast or the problem of the API. Return neither if required fields are empty."""
+    expected = values.get("target_reports" if dataset["trust"] == "local" else "expected_records", "")
+    if not expected or not values.get("epsilon"):
+        return None, None
+    body: Json = {"dataset_id": dataset["id"], "algorithm": algorithm(values["type"], values)}
+    body["expected_reports" if dataset["trust"] == "local" else "expected_records"] = parse_number(expected)
+    try:
+        forecast = await visit.api.post("/forecasts", body)
+    except Problem as problem:
+        return None, problem
+    return forecast | {"curves": await run_in_threadpool(_curves, dataset, body["algorithm"], forecast)}, None
+
+
+def _curves(dataset: Json, requested: Json, forecast: Json) -> Json:
+    """Return the curves of a forecast. Over reports, `auto` selects an algorithm for each point."""
+    if forecast["trust"] == "local":
+        size, noun = forecast["expected_reports"], "devices"
+    else:
+        requested, size, noun = forecast["algorithm"], forecast["expected_records"], "records"
+    return curves_of(
+        requested,
+        n_features=forecast["n_features"],
+        size=size,
+        max_records_per_user=dataset["max_records_per_user"] or 1,
+        noun=noun,
+    )
+
+
+def _job(dataset: Json, values: dict[str, str]) -> Json:
+    """Return the job that the form describes, as an API request."""
+    body: Json = {"dataset_id": dataset["id"], "algorithm": algorithm(values.get("type", ""), values)}
+    if dataset["trust"] == "local":
+        for name in ("target_reports", "min_reports"):
+            if values.get(name):
+                body[name] = parse_number(values[name])
+        days = parse_number(values.get("collect_days") or "7")
+        body["collect_seconds"] = round(days * DAY_SECONDS) if isinstance(days, int | float) else days
+        body["allow_insufficient"] = values.get("allow_insufficient") == "true"
+    return body
+
+
+def _describe_cost(values: dict[str, str], dataset: Json, budget: Json | None) -> Json | None:
+    """Return the cost of the job and the remaining budget as text, or None if epsilon is not a number."""
+    epsilon = parse_number(values.get("epsilon", ""))
+    if not isinstance(epsilon, int | float) or epsilon <= 0 or values.get("type") not in SCHEMAS:
+        return None
+    unit = "device that sends a report" if dataset["trust"] == "local" else "person in the dataset"
+    if budget is None:
+        return {"text": f"This job spends at most ε {amount(epsilon)} for each {unit}.", "is_over": False}
+    remaining = budget["remaining"]
+    if epsilon > remaining:
+        text = f"This job would spend ε {amount(epsilon)}, but {amount(remaining)} remains. It will be rejected."
+        return {"text": text, "is_over": True}
+    text = f"This job spends at most ε {amount(epsilon)} of the remaining ε {amount(remaining)} for each {unit}."
+    return {"text": text, "is_over": False}
+
+
+PAGES: list[Page] = [
+    ("GET", "/datasets/{dataset_id}/jobs/new", chooser),
+    ("POST", "/datasets/{dataset_id}/jobs/forecast", forecast_fragment),
+    ("POST", "/datasets/{dataset_id}/jobs", submit),
+]

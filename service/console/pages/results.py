@@ -1,0 +1,182 @@
+"""Page of a result: map, clusters with standard errors, costs, and the privacy of each field."""
+
+import csv
+import io
+import math
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from models.tables.identity import Scope
+from service.console import queries
+from service.console.forms import Json
+from service.console.maps import finite_or_none, map_of, plane_of, shown_features
+from service.console.ratings import find_distinctions, find_doubts
+from service.console.rendering import HEADERS, as_json, download, show
+from service.console.request import Page, Visit
+from sfumato.model.cluster_model import ClusterModel, model_from_wire
+from sfumato.model.separation import Separation, separation
+from sfumato.plotting.shading import colour
+
+SHOWN_CLUSTERS = 200
+MANY_CLUSTERS = 12  # with more clusters the map shows confidence ellipses on demand
+OTHERS = 50  # maximum number of jobs in the list for comparison
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates a cell that starts with one of these
+
+
+async def result_page(visit: Visit) -> Response:
+    """Serve `GET /console/jobs/{job_id}/result`."""
+    result = await visit.api.get(f"/jobs/{visit.id('job_id')}/result")
+    model = await run_in_threadpool(model_from_wire, result["model"])
+    apart = await run_in_threadpool(separation, model)
+    plane, shown = plane_of(model, "", ""), shown_features(model)
+    return show(
+        visit,
+        "result.html",
+        result=result,
+        model=result["model"],
+        names=shown,
+        n_features=len(model.features),
+        plane=plane,
+        clusters=clusters(model, apart, list(shown))[:SHOWN_CLUSTERS],
+        n_clusters=model.n_clusters,
+        has_ellipses=model.n_clusters <= MANY_CLUSTERS,
+        silhouette=finite_or_none(apart.silhouette),
+        has_separation=model.centroids is not None and model.n_clusters > 1,
+        dataset=await visit.api.get_existing(f"/datasets/{result['dataset_id']}"),
+        others=await run_in_threadpool(_others, visit, result),
+    )
+
+
+def _others(visit: Visit, result: Json) -> list[Json]:
+    """Return the newest other jobs of the dataset that have results."""
+    if not visit.may(Scope.JOBS):
+        return []
+    with visit.services.database.reading() as session:
+        rows = queries.newest_jobs(session, visit.caller, dataset_ids=[result["dataset_id"]], limit=OTHERS)
+        return [
+            {"id": row.id, "type": row.algorithm["type"]}
+            for row in rows
+            if row.state == "succeeded" and row.id != result["job_id"]
+        ]
+
+
+def clusters(model: ClusterModel, apart: Separation, shown: list[int]) -> list[Json]:
+    """Return the table rows of the clusters: bar lengths from 0 to 100, the shown features, and separation."""
+    sizes, errors = model.sizes.tolist(), model.size_errors.tolist()
+    largest = max([size + error for size, error in zip(sizes, errors, strict=True) if math.isfinite(error)], default=0)
+    scale = 100 / largest if largest > 0 else 0.0
+    doubts, distinctions = find_doubts(model, apart), find_distinctions(model)
+    found = []
+    for index, (size, error) in enumerate(zip(sizes, errors, strict=True)):
+        centre = model.centroids[index, shown].tolist() if model.centroids is not None else []
+        around = [None] * len(centre) if model.centroid_errors is None else model.centroid_errors[index, shown].tolist()
+        found.append(
+            {
+                "index": index,
+                "colour": colour(index)[1],
+                "doubt": doubts[index],
+                "distinction": distinctions[index],
+                "size": size,
+                "error": finite_or_none(error),
+                "bar": _within(scale * size),
+                "low": _within(scale * (size - error)),
+                "high": _within(scale * (size + error)),
+                "centre": [
+                    (value, None if each is None else finite_or_none(each))
+                    for value, each in zip(centre, around, strict=True)
+                ],
+                "silhouette": finite_or_none(float(apart.silhouettes[index])),
+                "nearest": int(apart.nearest[index]),
+                "distance": finite_or_none(float(apart.distances[index])),
+                "distance_error": finite_or_none(float(apart.distance_errors[index])),
+            }
+        )
+    return found
+
+
+def _within(value: float) -> float:
+    return round(min(max(value, 0.0), 100.0), 2) if math.isfinite(value) else 0.0
+
+
+async def map_json(visit: Visit) -> Response:
+    """Serve `GET /console/jobs/{job_id}/map.json?across=&up=`: the data of the map for two features."""
+    result = await visit.api.get(f"/jobs/{visit.id('job_id')}/result")
+    return as_json(
+        await run_in_threadpool(_build_map, result["model"], visit.query_value("across"), visit.query_value("up"))
+    )
+
+
+def _build_map(wire: Json, across: str, up: str) -> Json | None:
+    model = model_from_wire(wire)
+    plane = plane_of(model, across, up)
+    return None if plane is None else map_of(model, plane)
+
+
+async def picture(visit: Visit) -> Response:
+    """Serve `GET /console/jobs/{job_id}/plot.svg`."""
+    return await _picture(visit, "svg", "image/svg+xml")
+
+
+async def picture_png(visit: Visit) -> Response:
+    """Serve `GET /console/jobs/{job_id}/plot.png`."""
+    return await _picture(visit, "png", "image/png")
+
+
+async def _picture(visit: Visit, suffix: str, media_type: str) -> Response:
+    response = await visit.api.file(f"/jobs/{visit.id('job_id')}/plot.{suffix}")
+    policy = {"content-security-policy": response.headers["content-security-policy"]}
+    return Response(response.body, headers=HEADERS | policy, media_type=media_type)
+
+
+async def result_json(visit: Visit) -> Response:
+    """Serve `GET /console/jobs/{job_id}/result.json`: the response of the API."""
+    response = await visit.api.file(f"/jobs/{visit.id('job_id')}/result")
+    return download(response.body, "application/json", f"result-{visit.id('job_id')}.json")
+
+
+async def clusters_csv(visit: Visit) -> Response:
+    """Serve `GET /console/jobs/{job_id}/clusters.csv`: one line per cluster."""
+    result = await visit.api.get(f"/jobs/{visit.id('job_id')}/result")
+    text = await run_in_threadpool(_csv, result["model"])
+    return download(text.encode(), "text/csv; charset=utf-8", f"clusters-{visit.id('job_id')}.csv")
+
+
+def _csv(wire: Json) -> str:
+    model = model_from_wire(wire)
+    names = [_harmless(feature.name) for feature in model.features] if model.centroids is not None else []
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(
+        [
+            "cluster",
+            "size",
+            "size_error",
+            *names,
+            *(f"{name} error" for name in names),
+            "silhouette",
+            "nearest",
+            "distance",
+        ]
+    )
+    for each in clusters(model, separation(model), list(range(len(model.features)))):
+        centre, errors = [value for value, _ in each["centre"]], [error for _, error in each["centre"]]
+        nearest = each["nearest"] if each["nearest"] >= 0 else None
+        apart = [each["silhouette"], nearest, each["distance"]]
+        writer.writerow([each["index"], each["size"], each["error"], *centre, *errors, *apart])
+    return lines.getvalue()
+
+
+def _harmless(name: str) -> str:
+    """Return a name that a spreadsheet does not evaluate as a formula."""
+    return f"'{name}" if name.startswith(_FORMULA) else name
+
+
+PAGES: list[Page] = [
+    ("GET", "/jobs/{job_id}/result", result_page),
+    ("GET", "/jobs/{job_id}/map.json", map_json),
+    ("GET", "/jobs/{job_id}/plot.svg", picture),
+    ("GET", "/jobs/{job_id}/plot.png", picture_png),
+    ("GET", "/jobs/{job_id}/result.json", result_json),
+    ("GET", "/jobs/{job_id}/clusters.csv", clusters_csv),
+]

@@ -1,0 +1,103 @@
+"""Read-only queries of the console: newest jobs and rounds, and samples of a ledger.
+
+The queries return only what the caller may see, like `models.jobs.jobs` and `models.collection.rounds`.
+"""
+
+from collections.abc import Collection
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from models import datasets
+from models.collection import rounds
+from models.identity.caller import Caller
+from models.ledger.ledger import Amounts, head, reserved_for
+from models.tables.datasets import Dataset
+from models.tables.identity import AuditHead
+from models.tables.jobs import Job
+from models.tables.ledger import LedgerEntry
+from models.tables.rounds import Round
+from service.console.forms import Json
+from service.schemas import serializers
+
+
+def newest_jobs(
+    session: Session,
+    caller: Caller,
+    *,
+    limit: int,
+    dataset_ids: Collection[str] = (),
+    before: str | None = None,
+    states: Collection[str] = (),
+) -> list[Job]:
+    """Return the jobs of the caller, newest first. Filter by datasets, by jobs before an id, and by states."""
+    query = select(Job).where(Job.tenant_id == caller.tenant_id)
+    for only in (dataset_ids, [caller.dataset_id] if caller.dataset_id is not None else []):
+        if only:
+            query = query.where(Job.dataset_id.in_(only))
+    if before is not None:
+        query = query.where(Job.id < before)
+    if states:
+        query = query.where(Job.state.in_(states))
+    return list(session.scalars(query.order_by(Job.id.desc()).limit(limit)))
+
+
+def describe_jobs(session: Session, rows: list[Job]) -> Json:
+    """Return jobs as in the API, and the names of their datasets by id. Deleted datasets have no name."""
+    own = rounds.list_used(session, rows)
+    ids = {row.dataset_id for row in rows}
+    query = select(Dataset).where(Dataset.id.in_(ids), Dataset.deleted_at.is_(None))
+    names = {each.id: each.name for each in session.scalars(query)}
+    return {"jobs": [serializers.job(row, own[row.id]) for row in rows], "names": names}
+
+
+def find_datasets(session: Session, caller: Caller, text: str, *, limit: int) -> list[Dataset]:
+    """Return the datasets of the caller whose names contain a text, newest first."""
+    query = select(Dataset).where(Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None))
+    query = query.where(Dataset.name.icontains(text, autoescape=True))
+    if caller.dataset_id is not None:
+        query = query.where(Dataset.id == caller.dataset_id)
+    return list(session.scalars(query.order_by(Dataset.id.desc()).limit(limit)))
+
+
+def newest_rounds(
+    session: Session, caller: Caller, dataset_id: str, *, limit: int, before: str | None = None
+) -> list[Round]:
+    """Return the rounds of a dataset, newest first. Raise NotFound."""
+    datasets.get(session, caller, dataset_id)
+    query = select(Round).where(Round.dataset_id == dataset_id)
+    if before is not None:
+        query = query.where(Round.id < before)
+    return list(session.scalars(query.order_by(Round.id.desc()).limit(limit)))
+
+
+def ledger_course(session: Session, caller: Caller, dataset_id: str, *, limit: int) -> list[LedgerEntry]:
+    """Return about `limit` evenly spaced entries of a ledger, including the first and the last.
+
+    The ledger of a deleted dataset remains readable. Raise NotFound.
+    """
+    datasets.get(session, caller, dataset_id, deleted=True)
+    last_seq = head(session, dataset_id).seq
+    step = max(1, -(-last_seq // limit))
+    picked = or_(LedgerEntry.seq % step == 0, LedgerEntry.seq.in_((1, last_seq)))
+    query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, picked)
+    return list(session.scalars(query.order_by(LedgerEntry.seq)))
+
+
+def newest_charges(
+    session: Session, caller: Caller, dataset_id: str, job_id: str, *, limit: int
+) -> tuple[list[LedgerEntry], Amounts]:
+    """Return the newest ledger entries of a job, newest first, and the rest of its reservation after them.
+
+    The entries of a deleted dataset remain readable. Raise NotFound.
+    """
+    datasets.get(session, caller, dataset_id, deleted=True)
+    query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.reservation == job_id)
+    entries = session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(limit))
+    return list(entries), reserved_for(session, dataset_id, job_id)
+
+
+def audit_end(session: Session, tenant_id: str) -> int:
+    """Return the number of the last event in the audit trail of a tenant, or 0."""
+    end = session.get(AuditHead, tenant_id)
+    return 0 if end is None else end.seq

@@ -1,0 +1,57 @@
+"""Ratings of clusters: whether a cluster stands out from the noise, and what distinguishes it from the others.
+
+All values follow from the released model. They cost no budget.
+"""
+
+import numpy as np
+
+from service.console.forms import Json
+from sfumato.mechanisms.encodings import scale_many
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.separation import Separation
+
+REACH = 1.959964  # standard errors of a 95 % confidence interval
+
+
+def find_doubts(model: ClusterModel, apart: Separation) -> list[str | None]:
+    """Return for each cluster why it is doubtful, an empty text if it is not, or None if no error is known.
+
+    A cluster is doubtful if its share, or the distance of its centre to the nearest one, is within the 95 % interval of
+    the noise around zero.
+    """
+    found: list[str | None] = []
+    for index, (size, error) in enumerate(zip(model.sizes.tolist(), model.size_errors.tolist(), strict=True)):
+        distance, distance_error = float(apart.distances[index]), float(apart.distance_errors[index])
+        if np.isfinite(error) and size <= REACH * error:
+            found.append("its share may be noise alone")
+        elif np.isfinite(distance_error) and distance <= REACH * distance_error:
+            found.append(f"its centre may be that of cluster {int(apart.nearest[index])}")
+        else:
+            found.append("" if np.isfinite(error) or np.isfinite(distance_error) else None)
+    return found
+
+
+def find_distinctions(model: ClusterModel) -> list[Json | None]:
+    """Return for each cluster the feature in which it differs most, its value, and the mean of the other clusters.
+
+    Differences are relative to the range of the feature. The mean is weighted by the shares of people.
+    """
+    if model.centroids is None or model.n_clusters < 2:
+        return [None] * model.n_clusters
+    scaled = scale_many(model.features, model.centroids)
+    weights = np.maximum(model.sizes, 1e-9)
+    found: list[Json | None] = []
+    for index in range(model.n_clusters):
+        others = np.arange(model.n_clusters) != index
+        mean = np.average(scaled[others], axis=0, weights=weights[others])
+        axis = int(np.abs(scaled[index] - mean).argmax())
+        feature = model.features[axis]
+        found.append(
+            {
+                "name": feature.name,
+                "unit": feature.unit,
+                "value": float(model.centroids[index, axis]),
+                "others": float(feature.lower + mean[axis] * (feature.upper - feature.lower)),
+            }
+        )
+    return found

@@ -1,0 +1,230 @@
+"""A request of a browser with its session and form.
+
+The browser sends the session cookie to the console only, so it gives no access to the API. The console accepts forms of
+its own pages only. It checks the headers `Origin` and `Sec-Fetch-Site` and a form token that depends on the session.
+"""
+
+import hmac
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from email import message_from_string
+from email.message import Message
+from functools import cached_property
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from models.identity import console_sessions
+from models.identity.caller import Caller
+from models.identity.console_sessions import SESSION_SECONDS, SessionIdentity
+from models.tables.identity import Scope
+from service.console import PATH
+from service.console.api_client import Api
+from service.console.forms import parse_number
+from service.context import GatewayContext
+from service.http.problems import BadRequest, Forbidden, PayloadTooLarge
+
+COOKIE = "sfumato_console"
+MAX_FORM_BYTES = 64 << 10
+MAX_FILE_BYTES = 8 << 20  # limit of a file in memory; the API accepts larger files as a stream
+MAX_FORM_FIELDS = 200
+
+Files = dict[str, tuple[str, bytes]]
+
+_TOKEN = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A request of a signed-in key.
+
+    Attributes
+    ----------
+    request : Request
+    services : GatewayContext
+    gateway : FastAPI
+    signed_in : SessionIdentity
+    form : dict of str to list of str
+        Fields of the form. Empty for GET.
+    files : dict of str to (name, content)
+        Uploaded files.
+    """
+
+    request: Request
+    services: GatewayContext
+    gateway: FastAPI
+    signed_in: SessionIdentity
+    form: dict[str, list[str]]
+    files: Files = field(default_factory=dict)
+
+    @property
+    def caller(self) -> Caller:
+        """Return the caller for functions of `models`."""
+        return replace(self.signed_in.caller, request_id=self.request.scope["state"]["request_id"])
+
+    @cached_property
+    def api(self) -> Api:
+        """Return a client of the API for this caller."""
+        return Api(self.gateway, self.request.scope, self.caller)
+
+    def may(self, *scopes: Scope) -> bool:
+        """Return whether the key has one of the scopes. Pages use this for links; routes check scopes again."""
+        return any(self.caller.may(scope) for scope in scopes)
+
+    def id(self, name: str) -> str:
+        """Return an id from the path."""
+        return str(self.request.path_params[name])
+
+    def form_value(self, name: str) -> str:
+        """Return a form field without surrounding blanks, or an empty text."""
+        return self.form.get(name, [""])[0].strip()
+
+    def filled(self, *names: str) -> dict[str, str]:
+        """Return the form fields of these names that are not empty."""
+        return {name: value for name in names if (value := self.form_value(name))}
+
+    def numbers(self, *names: str) -> dict[str, Any]:
+        """Return the form fields of these names that are not empty, as numbers."""
+        return {name: parse_number(value) for name, value in self.filled(*names).items()}
+
+    def query_value(self, name: str) -> str:
+        """Return a query parameter, or an empty text."""
+        return self.request.query_params.get(name, "")
+
+    async def newest_first(self, path: str, last: int, size: int) -> dict[str, Any]:
+        """Return the requested page of a list that the API numbers from 1 to `last`. Page 1 has the last items.
+
+        The page is 1 if the parameter is not a number.
+        """
+        size = min(size, self.services.settings.max_page)
+        n_pages = max(1, -(-last // size))
+        number = self.query_value("page")
+        is_number = number.isascii() and number.isdigit() and len(number) < 10
+        page = min(max(int(number), 1), n_pages) if is_number else 1
+        before = last - size * (page - 1)
+        after = max(0, before - size)
+        found = await self.api.get(path, cursor=str(after), limit=max(1, before - after))
+        return {"items": found["items"][::-1], "page": page, "n_pages": n_pages, "n_entries": last}
+
+
+Page = tuple[str, str, Callable[[Visit], Awaitable[Response]]]  # method, path, handler
+
+
+async def find_session(request: Request, services: GatewayContext) -> SessionIdentity | None:
+    """Return the session of a request, or None if it has no valid session."""
+    token = read_token(request)
+    if token is None:
+        return None
+    return await run_in_threadpool(_find, services, token)
+
+
+def _find(services: GatewayContext, token: str) -> SessionIdentity | None:
+    with services.database.reading() as session:
+        return console_sessions.find(session, token, now=services.database.clock())
+
+
+def read_token(request: Request) -> str | None:
+    """Return the session token of the cookie, or None if it has no valid form."""
+    try:
+        found = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return found.value if found is not None and _TOKEN.fullmatch(found.value) else None
+
+
+def cookie(request: Request, token: str) -> dict[str, Any]:
+    """Return the cookie with a session token. An empty token deletes the cookie."""
+    return {
+        "key": COOKIE,
+        "value": token,
+        "max_age": SESSION_SECONDS if token else 0,
+        "path": PATH,
+        "httponly": True,
+        "samesite": "strict",
+        "secure": not _is_loopback(request),
+    }
+
+
+def _is_loopback(request: Request) -> bool:
+    """Return whether the browser uses a loopback address. Only there the cookie works without TLS."""
+    name = request.url.hostname or ""
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+# ---- forms ----
+
+
+async def read_form(request: Request, *, takes_files: bool = False) -> tuple[dict[str, list[str]], Files]:
+    """Return the fields and, with `takes_files`, the files of a form. Raise PayloadTooLarge or BadRequest."""
+    most = MAX_FORM_BYTES + (MAX_FILE_BYTES if takes_files else 0)
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > most:
+            raise PayloadTooLarge(f"a form may have at most {most} bytes")
+        pieces.append(piece)
+    body = b"".join(pieces)
+    sent = Message()
+    sent["content-type"] = request.headers.get("content-type", "")
+    if takes_files and sent.get_content_type() == "multipart/form-data":
+        return _parts(body, str(sent.get_param("boundary", "")).encode("ascii", "replace"))
+    if sent.get_content_type() != "application/x-www-form-urlencoded":
+        raise BadRequest("the body must be a form")
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS, errors="strict")
+    except ValueError:
+        raise BadRequest("the form cannot be parsed") from None
+    form: dict[str, list[str]] = {}
+    for name, value in pairs:
+        form.setdefault(name, []).append(value)
+    return form, {}
+
+
+def _parts(body: bytes, boundary: bytes) -> tuple[dict[str, list[str]], Files]:
+    """Parse multipart/form-data (RFC 7578) as sent by browsers."""
+    unreadable = BadRequest("the form cannot be parsed")
+    first, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
+    if not boundary or first or not parts or not parts.pop().startswith(b"--") or len(parts) > MAX_FORM_FIELDS:
+        raise unreadable
+    form: dict[str, list[str]] = {}
+    files: Files = {}
+    for part in parts:
+        head, blank, content = part.partition(b"\r\n\r\n")
+        try:
+            headers = message_from_string(head.decode().lstrip("\r\n"))
+            name, file = headers.get_param("name", header="content-disposition"), headers.get_filename()
+            if not blank or not isinstance(name, str):
+                raise unreadable
+            if file is None:
+                form.setdefault(name, []).append(content.decode())
+            else:
+                files[name] = (file, content)
+        except UnicodeDecodeError:
+            raise unreadable from None
+    return form, files
+
+
+def check_origin(request: Request, public_url: str | None) -> None:
+    """Raise Forbidden unless a page of this console sent the form."""
+    hosts = {request.headers.get("host", ""), urlsplit(public_url or "").netloc} - {""}
+    origin = urlsplit(request.headers.get("origin", ""))
+    beside = request.headers.get("sec-fetch-site", "same-origin")
+    if origin.scheme not in ("http", "https") or origin.netloc not in hosts or beside != "same-origin":
+        raise Forbidden("the form was not sent by a page of this console")
+
+
+def check_csrf(form: dict[str, list[str]], session: SessionIdentity) -> None:
+    """Raise Forbidden unless the form contains the form token of this session."""
+    token = form.get("csrf", [""])[0]
+    if not hmac.compare_digest(token.encode(), session.csrf.encode()):
+        raise Forbidden("the form belongs to another session; reload the page")

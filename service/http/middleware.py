@@ -1,0 +1,340 @@
+"""Pure ASGI middleware for every request: request ids, errors as problem documents, access log, body limits, CORS.
+
+Also builds ETags and compares them with `If-Match` and `If-None-Match`.
+"""
+
+import asyncio
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Generator
+from functools import partial
+from typing import Any
+
+import structlog
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from models.database.engine import is_database_unavailable
+from runtime.logging import describe
+from service.http.metrics import GatewayMetrics, route_of
+from service.http.problems import (
+    InternalError,
+    PayloadTooLarge,
+    Problem,
+    RequestTimeout,
+    UnsupportedMediaType,
+    from_exception,
+)
+from service.http.rate_limits import headers as rate_limit_headers
+from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE
+
+BODY_SECONDS = 60  # longest time for a body to arrive
+RECORDS_SECONDS = 900  # the same for records: an upload may be large and its connection slow
+_LARGE_UPLOADS = ("/records", "/batches")
+PACE_BYTES = 20 << 10  # a client must send this much of a body, or read this much of a response, per `slow_seconds`
+CONTROL_BODY_BYTES = 1 << 20  # largest body of requests without reports, records or points
+POINTS_BODY_BYTES = 32 << 20
+PREFLIGHT_SECONDS = 600  # how long browsers may cache a preflight response; some use less
+CORS_REQUEST_HEADERS = ("Authorization", "Content-Type", "If-None-Match")
+CORS_RESPONSE_HEADERS = ("ETag", "Retry-After")  # headers that a device reads
+
+# The duration of these requests depends on the number of records, which is private.
+PRIVATE_DURATION = re.compile("/v1/datasets/[^/]+(/records)?|/v1/jobs/[^/]+(/events)?|/console/.*")
+
+_CORS_PATHS = (
+    ("GET", re.compile("/v1/datasets/[^/]+/round")),
+    ("POST", re.compile("/v1/rounds/[^/]+/reports")),
+)
+IS_WHOLE = "is_whole"  # key in the state of a scope: whether the whole body has arrived
+NO_STORE = (b"cache-control", b"no-store")
+NO_SNIFF = (b"x-content-type-options", b"nosniff")
+_CLOSE = (b"connection", b"close")
+
+log = structlog.get_logger(__name__)
+
+
+class RequestIds:
+    """Generator of random request ids. Sequential ids would reveal the number of other requests."""
+
+    _ID_CHARACTERS = 16
+    _BATCH = 512  # ids per system call, because a system call for each id costs more
+
+    def __init__(self) -> None:
+        self._random = ""  # hexadecimal digits
+        self._offset = 0
+
+    def next(self) -> str:
+        """Return a new request id."""
+        if self._offset >= len(self._random):
+            self._random, self._offset = secrets.token_hex(self._ID_CHARACTERS // 2 * self._BATCH), 0
+        self._offset += self._ID_CHARACTERS
+        return self._random[self._offset - self._ID_CHARACTERS : self._offset]
+
+
+new_request_id = RequestIds().next
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """Return the first header with this (lower-case) name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            found: bytes = value
+            return found
+    return None
+
+
+async def send_body(send: Send, status: int, media_type: bytes, body: bytes, *more: tuple[bytes, bytes]) -> None:
+    """Send a response with a complete body and optional further headers."""
+    headers = [(b"content-type", media_type), (b"content-length", b"%d" % len(body)), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class DeviceCors:
+    """Middleware that lets web pages of allowed origins call the two device endpoints.
+
+    No other endpoint sends CORS headers. The service uses no cookies for the API: a page sends its key itself.
+    This middleware surrounds all others, so that pages can read problem documents too. It answers
+    preflight requests, which carry no key, without authentication, rate limits or access log.
+
+    Parameters
+    ----------
+    origins : tuple of str
+        Allowed origins as browsers send them; `*` allows every origin.
+    """
+
+    def __init__(self, app: ASGIApp, *, origins: tuple[str, ...]) -> None:
+        self._app = app
+        self._cors_by_method = {
+            method: CORSMiddleware(
+                app,
+                allow_origins=origins,
+                allow_methods=(method,),
+                allow_headers=CORS_REQUEST_HEADERS,
+                allow_credentials=False,
+                expose_headers=CORS_RESPONSE_HEADERS,
+                max_age=PREFLIGHT_SECONDS,
+            )
+            for method, _ in _CORS_PATHS
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http":
+            for method, path in _CORS_PATHS:
+                if scope["method"] in (method, "OPTIONS") and path.fullmatch(scope["path"]):
+                    await self._cors_by_method[method](scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+
+class RequestContext:
+    """Middleware that assigns the request id, turns errors into problem documents and writes the access log.
+
+    The log has the method, the path without query, the status and the duration. It does not name the caller,
+    which may be the device of one person. Stored reports are not logged, because the report log deliberately
+    has no times. The duration is omitted on paths where it would reveal the number of records.
+
+    Parameters
+    ----------
+    metrics : GatewayMetrics
+        Counts requests by route and status.
+    stopping : Event
+        Once it is set, responses close their connection, so that clients connect to another gateway.
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: GatewayMetrics, stopping: asyncio.Event) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._stopping = stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        request_id = new_request_id()
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", ()), (b"x-request-id", request_id.encode()), NO_SNIFF]
+                for name, _ in headers:
+                    if name == b"cache-control":
+                        break
+                else:
+                    headers.append(NO_STORE)
+                if limits := scope["state"].get("rate_limits"):
+                    headers += rate_limit_headers(limits)
+                if self._stopping.is_set() or status == RequestTimeout.status:
+                    headers.append(_CLOSE)
+                message["headers"] = headers
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception as error:
+            problem = from_exception(error)
+            if isinstance(problem, InternalError):
+                log.error("request_failed", request_id=request_id, **describe(error))
+            elif is_database_unavailable(error):
+                log.warning("database_unavailable", request_id=request_id, error=type(error).__name__)
+            if status == 0:  # after the response has started, the server can only close the connection
+                await send_problem(send_with_headers, problem, request_id)
+        finally:
+            self._metrics.count_request(scope["method"], route_of(scope), status, time.perf_counter() - start)
+            if not (status == 202 and scope["path"].endswith("/reports")):
+                duration = {"ms": round(1000 * (time.perf_counter() - start), 1)}
+                log.info(
+                    "request",
+                    method=scope["method"],
+                    path=scope.get("raw_path", b"").decode("ascii", "replace").partition("?")[0][:200],
+                    status=status,
+                    **({} if PRIVATE_DURATION.fullmatch(scope["path"]) else duration),
+                    request_id=request_id,
+                )
+
+
+async def send_problem(send: Send, problem: Problem, request_id: str) -> None:
+    """Send a problem document as the response."""
+    more = [(name.lower().encode(), value.encode()) for name, value in (problem.headers or {}).items()]
+    await send_body(send, problem.status, PROBLEM_MEDIA_TYPE.encode(), problem.body(request_id), *more)
+
+
+class EagerAwaitable:
+    """Runs an awaitable in its constructor up to its first suspension.
+
+    The constructor also raises the exceptions of this first part.
+
+    Attributes
+    ----------
+    is_done : bool
+        Whether the awaitable completed without suspending.
+    result : object
+        The return value if `is_done`.
+    """
+
+    __slots__ = ("_awaited", "_steps", "is_done", "result")
+
+    def __init__(self, awaitable: Awaitable[Any]) -> None:
+        self._steps: Generator[Any, Any, Any] = awaitable.__await__()
+        self._awaited: Any = None
+        self.is_done = False
+        self.result: Any = None
+        try:
+            self._awaited = next(self._steps)
+        except StopIteration as end:
+            self.is_done, self.result = True, end.value
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Run the rest and return its value. Cancellation reaches the suspended awaitable."""
+        awaited = self._awaited
+        while True:
+            try:
+                sent = yield awaited
+            except BaseException as error:
+                resume = partial(self._steps.throw, error)
+            else:
+                resume = partial(self._steps.send, sent)
+            try:
+                awaited = resume()
+            except StopIteration as end:
+                return end.value
+
+
+class BodyLimit:
+    """Middleware that rejects bodies that are too large, compressed, or arrive too slowly.
+
+    It checks the declared length first, then the bytes as they arrive.
+
+    Parameters
+    ----------
+    max_bytes : int
+        Largest body with reports. Other bodies have lower limits, except records and batches.
+    max_records_bytes : int
+        Largest body with records, or with a batch of sealed reports.
+    slow_seconds : float
+        Longest wait for PACE_BYTES of a body, or for the rest of a body if it is shorter.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int, max_records_bytes: int, slow_seconds: float) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._max_records_bytes = max_records_bytes
+        self._slow_seconds = slow_seconds
+
+    def _limit(self, path: str) -> int:
+        if path.endswith(_LARGE_UPLOADS):
+            return self._max_records_bytes
+        if path.endswith("/reports"):
+            return self._max_bytes
+        return min(self._max_bytes, POINTS_BODY_BYTES if path.endswith("/assign") else CONTROL_BODY_BYTES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        encoding = (header(scope, b"content-encoding") or b"identity").strip().lower()
+        if encoding != b"identity" and scope["method"] in ("POST", "PUT", "PATCH"):
+            raise UnsupportedMediaType("Content-Encoding is not supported: send the body without compression")
+        limit = self._limit(scope["path"])
+        declared = header(scope, b"content-length")
+        if declared is not None and (not declared.strip().isdigit() or int(declared) > limit):
+            raise _too_large(limit)
+        seconds = RECORDS_SECONDS if scope["path"].endswith(_LARGE_UPLOADS) else BODY_SECONDS
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        allowance = self._slow_seconds  # counts only the time spent waiting for the client
+        received = paced = 0
+        is_complete = False
+
+        async def receive_limited() -> Message:
+            nonlocal received, paced, allowance, is_complete
+            if is_complete:  # only the disconnect message follows, which has no time limit
+                return await receive()
+            start = clock()
+            pending = EagerAwaitable(receive())
+            message: Message
+            try:
+                if pending.is_done:  # most bodies arrive with their head; this check costs less than a timer
+                    message = pending.result
+                else:
+                    async with asyncio.timeout_at(min(deadline, start + allowance)):
+                        message = await pending
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"the body arrived too slowly: at most {seconds} seconds in total, and at least {PACE_BYTES} bytes "
+                    f"per {self._slow_seconds:g} seconds; send it in smaller parts or over a faster connection"
+                ) from None
+            is_complete = not message.get("more_body", False)
+            n_bytes = len(message.get("body", b""))
+            received, paced, allowance = received + n_bytes, paced + n_bytes, allowance - (clock() - start)
+            if paced >= PACE_BYTES:
+                paced, allowance = 0, self._slow_seconds
+            if received > limit:
+                raise _too_large(limit)
+            return message
+
+        await self._app(scope, receive_limited, send)
+
+
+def _too_large(limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body is too large: this path accepts at most {limit} bytes; send smaller requests")
+
+
+def etag(body: bytes) -> str:
+    """Return a strong entity tag for a response body."""
+    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+def etag_matches(tag: str, header: str) -> bool:
+    """Return whether `If-Match` or `If-None-Match` contains the tag (RFC 9110; weak tags are compared as strong)."""
+    tags = [one.strip().removeprefix("W/") for one in header.split(",")]
+    return tag in tags or "*" in tags

@@ -1,0 +1,289 @@
+"""Reports and records in an Arrow IPC stream or file. Only this module loads pyarrow.
+
+Accepted are uncompressed batches with the documented columns and types. Compressed batches are rejected before
+decompression, because a small body may expand to more memory than the machine has. The messages of a file are those of
+a stream between a magic and a footer, so a file is read as its stream. The end of the stream must be the end of the
+body, so that an acknowledgement covers all that was sent.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+from numpy.typing import NDArray
+
+from models.collection.report_log import ID_BYTES, SLOT_BYTES
+from service.http.problems import BadRequest, ValidationFailed
+from service.ingestion.record_validation import MISSING_USER, USER_TOO_LONG, bad_record, check_columns
+
+Bytes = NDArray[np.uint8]
+
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_FILE_START, _FILE_END = b"ARROW1\0\0", b"ARROW1"
+_NUMBERS_AT_ONCE = 1 << 18  # numbers converted at once, to bound memory
+_MAX_TEXT_BYTES = 1 << 10  # limit before the validation of a user id; many entries may name one long text
+_ARROW_ERRORS = (pa.ArrowException, OSError, EOFError, StopIteration, struct.error, UnicodeDecodeError)
+_NOT_ARROW = "the body is not a valid Arrow IPC stream or file"
+
+
+class RecordGroup(NamedTuple):
+    """Records that follow each other."""
+
+    values: NDArray[np.float64]  # shape (n, n_features)
+    users: list[str] | None
+    widths: list[type[np.floating]]  # floating-point type of each feature as it came
+
+
+def parse_reports(body: bytes, value_bytes: int) -> Iterator[tuple[Bytes, Bytes, Bytes]]:
+    """Yield (report ids, slots, values) of each record batch as uint8 arrays with one row per report.
+
+    Raises
+    ------
+    BadRequest
+        The body is not a valid Arrow stream or file, or it has more after its end.
+    ValidationFailed
+        It has other columns, nulls or compression.
+    """
+    expected = {"report_id": pa.binary(ID_BYTES), "slot": pa.uint32(), "value": pa.binary(value_bytes)}
+    try:
+        batches = _open(body)
+        schema = batches.schema
+        check_columns(list(expected), schema.names)
+        wrong = [
+            f"column {name} has the type {schema.field(name).type}: it must have the type {kind}"
+            for name, kind in expected.items()
+            if schema.field(name).type != kind
+        ]
+        if wrong:
+            raise ValidationFailed(errors=[{"pointer": "", "message": message} for message in wrong])
+        for batch in batches:
+            batch.validate(full=True)
+            if any(column.null_count for column in batch.columns):
+                raise ValidationFailed("columns must not contain nulls")
+            yield (
+                _rows(batch.column("report_id"), ID_BYTES),
+                _rows(batch.column("slot"), SLOT_BYTES),
+                _rows(batch.column("value"), value_bytes),
+            )
+    except _ARROW_ERRORS:
+        raise BadRequest(_NOT_ARROW) from None
+
+
+def parse_records(
+    body: bytes, find_positions: Callable[[Sequence[str]], list[int]], n_features: int
+) -> Iterator[RecordGroup]:
+    """Yield successive groups of records.
+
+    Parameters
+    ----------
+    body : bytes
+    find_positions : callable
+        Returns the position of each declared column in the given names: the features, then the user column if any.
+    n_features : int
+
+    Raises
+    ------
+    BadRequest
+        The body is not a valid Arrow stream or file, or it has more after its end.
+    ValidationFailed
+        It has columns of other types, nulls or compression.
+    """
+    if not body.endswith((_END_OF_STREAM, _FILE_END)):
+        raise BadRequest("the Arrow IPC stream is incomplete: its end-of-stream marker is missing")
+    try:
+        batches = _open(body)
+        schema = batches.schema
+        positions = find_positions(schema.names)
+        _check_types(schema, positions[:n_features], positions[n_features:])
+        features, users = [schema.field(at) for at in positions[:n_features]], positions[n_features:]
+        widths = [_width(_value_type(field.type)) for field in features]
+        step = max(1, _NUMBERS_AT_ONCE // n_features)
+        n_before = 0
+        for batch in batches:
+            _validate(batch, n_before)
+            for start in range(0, len(batch), step):
+                part = batch.slice(start, step)
+                values = [
+                    _numbers(part.column(at), field.name, n_before)
+                    for at, field in zip(positions, features, strict=False)
+                ]
+                ids = _texts(part.column(users[0]), schema.field(users[0]).name, n_before) if users else None
+                yield RecordGroup(np.stack(values, axis=1), ids, widths)
+                n_before += len(part)
+    except _ARROW_ERRORS:
+        raise BadRequest(_NOT_ARROW) from None
+
+
+def _open(body: bytes) -> pa.ipc.RecordBatchStreamReader:
+    """Return the reader of a body that has one complete stream or file and nothing after it.
+
+    Raises
+    ------
+    BadRequest
+        The body has more after the end of the stream, or a message of another kind.
+    ValidationFailed
+        A batch is compressed.
+    """
+    is_file = body.startswith(_FILE_START)
+    stream = pa.py_buffer(body)[len(_FILE_START) :] if is_file else pa.py_buffer(body)
+    source = pa.BufferReader(stream)
+    messages = pa.ipc.MessageReader.open_stream(source)
+    if messages.read_next_message().type != "schema":  # pyarrow would read invalid memory of any other message
+        raise BadRequest(_NOT_ARROW)
+    n_batches = 0
+    for message in messages:
+        if message.type not in ("record batch", "dictionary"):
+            raise BadRequest(_NOT_ARROW)
+        if _is_compressed(message):
+            raise ValidationFailed("the Arrow batches are compressed: write them without compression")
+        n_batches += message.type == "record batch"
+    rest = len(stream) - source.tell()
+    if is_file:
+        tail = len(_FILE_END) + 4  # a footer is followed by its length and the magic
+        footer = int.from_bytes(body[-tail : -len(_FILE_END)], "little")
+        if not body.endswith(_FILE_END) or rest != footer + tail:
+            raise BadRequest("the Arrow IPC file has more after the end of its batches, or its footer is damaged")
+        if pa.ipc.open_file(pa.py_buffer(body)).num_record_batches != n_batches:
+            raise BadRequest("the footer of the Arrow IPC file lists another number of batches than the file has")
+    elif rest:
+        raise BadRequest("the body has more after the end of the Arrow IPC stream: send one stream per request")
+    return pa.ipc.open_stream(pa.BufferReader(stream))
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a dictionary, and any other type itself."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _check_types(schema: pa.Schema, features: Sequence[int], users: Sequence[int]) -> None:
+    """Raise ValidationFailed if a column has a type that does not convert exactly."""
+    for position in features:
+        field = schema.field(position)
+        kind = _value_type(field.type)
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+            raise ValidationFailed(
+                f"column {field.name} has the type {_show(field.type)}: send floats, integers or decimals"
+            )
+    for position in users:
+        field = schema.field(position)
+        kind = _value_type(field.type)
+        is_whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)
+        if not (is_whole or _is_text(kind)):
+            raise ValidationFailed(
+                f"column {field.name} has the type {_show(field.type)}: send the users as text or whole numbers"
+            )
+
+
+def _show(kind: pa.DataType) -> str:
+    """Return the name of a type. A type with members is shown without them, because their names may be anything."""
+    value = _value_type(kind)
+    if value.num_fields or isinstance(value, pa.BaseExtensionType):
+        return f"{type(value).__name__.removesuffix('Type').lower()}"
+    return f"dictionary of {value}" if value is not kind else str(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _width(kind: pa.DataType) -> type[np.floating]:
+    if pa.types.is_float16(kind):
+        return np.float16
+    return np.float32 if pa.types.is_float32(kind) else np.float64
+
+
+def _validate(batch: pa.RecordBatch, n_before: int) -> None:
+    """Validate a batch. Check the lengths of texts first, because many entries may name one long text."""
+    batch.validate()
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        is_dictionary = pa.types.is_dictionary(column.type)
+        is_long = _text_lengths(column.dictionary if is_dictionary else column) > _MAX_TEXT_BYTES
+        if is_long.any() and is_dictionary:
+            raise ValidationFailed(f"the dictionary of column {name} has a text of more than {_MAX_TEXT_BYTES} bytes")
+        if is_long.any():
+            raise bad_record(n_before + int(is_long.argmax()), f"{name} {USER_TOO_LONG}")
+    batch.validate(full=True)
+
+
+def _text_lengths(texts: pa.Array) -> NDArray[np.int64]:
+    """Return the lengths of texts in bytes without reading the texts. Other values have none."""
+    if not _is_text(texts.type) or not len(texts):
+        return np.zeros(0, dtype=np.int64)
+    chosen = slice(texts.offset, texts.offset + len(texts))
+    buffer = texts.buffers()[1]
+    if pa.types.is_string_view(texts.type):
+        return np.frombuffer(buffer, dtype="<i4").reshape(-1, 4)[chosen, 0].astype(np.int64)
+    offsets = np.frombuffer(buffer, dtype="<i8" if pa.types.is_large_string(texts.type) else "<i4")
+    ends = offsets[chosen.start : chosen.stop + 1].astype(np.int64)
+    return ends[1:] - ends[:-1]
+
+
+def _numbers(column: pa.Array, name: str, n_before: int) -> NDArray[np.float64]:
+    """Return a column as doubles. Raise ValidationFailed for a null."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.null_count:
+        at = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+        raise bad_record(n_before + at, f"{name} is missing (null)")
+    if pa.types.is_decimal(column.type):  # text converts to the nearest double, unlike Arrow's own cast
+        column = column.cast(pa.string()).cast(pa.float64())
+    numbers: NDArray[np.float64] = column.to_numpy(zero_copy_only=False).astype(np.float64)
+    return numbers
+
+
+def _texts(column: pa.Array, name: str, n_before: int) -> list[str]:
+    """Return a column of user ids as text. Raise ValidationFailed for a null."""
+    entries: NDArray[np.int64] | None = None
+    if pa.types.is_dictionary(column.type) and not column.null_count:
+        used, entries = np.unique(column.indices.to_numpy(zero_copy_only=False), return_inverse=True)
+        column = pa.array([column.dictionary[at] for at in used.tolist()], column.type.value_type)
+    if column.null_count:
+        is_null = column.is_null().to_numpy(zero_copy_only=False)
+        at = int((is_null if entries is None else is_null[entries]).argmax())
+        raise bad_record(n_before + at, f"{name} {MISSING_USER}")
+    texts: list[str] = (column if _is_text(column.type) else column.cast(pa.string())).to_pylist()
+    return texts if entries is None else [texts[at] for at in entries.tolist()]
+
+
+def _rows(column: pa.Array, width: int) -> Bytes:
+    data = column.buffers()[1]
+    rows = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
+    return rows[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
+
+
+def _is_compressed(message: pa.ipc.Message) -> bool:
+    """Return whether a batch has the field `compression` (Arrow's Message.fbs, flatbuffers).
+
+    A flatbuffer table starts with the distance back to its vtable. From its third 16-bit word on, the vtable contains
+    the offset of each field in the table. A field is absent if its offset is zero or lies beyond the vtable.
+    """
+    data = message.metadata.to_pybytes()
+    (root,) = struct.unpack_from("<I", data)
+    batch = _table(data, root, 2)  # Message.header, a RecordBatch or a DictionaryBatch
+    if batch is not None and message.type == "dictionary":
+        batch = _table(data, batch, 1)  # DictionaryBatch.data, a RecordBatch
+    if batch is None:
+        return True  # a batch without header cannot be read
+    return _field(data, batch, 3) is not None  # RecordBatch.compression
+
+
+def _table(message: bytes, parent: int, index: int) -> int | None:
+    """Return the position of the table that a field refers to."""
+    at = _field(message, parent, index)
+    if at is None:
+        return None
+    (distance,) = struct.unpack_from("<I", message, at)
+    return at + int(distance)
+
+
+def _field(message: bytes, table: int, index: int) -> int | None:
+    (back,) = struct.unpack_from("<i", message, table)
+    vtable = table - back
+    (size,) = struct.unpack_from("<H", message, vtable)
+    if 4 + 2 * index >= size:
+        return None
+    (offset,) = struct.unpack_from("<H", message, vtable + 4 + 2 * index)
+    return table + offset if offset else None

@@ -1,0 +1,104 @@
+"""Reader of the batch of a shuffled round, see `sfumato.transport.batches`.
+
+The sealed reports are hashed and written to a temporary file as they arrive, so that a batch of any size takes little
+memory. They are ciphertexts; the file is deleted with the request. The signature covers the whole batch and is verified
+at its end, before anything is stored.
+"""
+
+import hashlib
+import tempfile
+from base64 import b64decode
+from collections.abc import Iterator
+
+from models.tables.datasets import Dataset
+from models.tables.rounds import Round
+from service.http.problems import BatchRefused, Unavailable
+from sfumato import mechanisms
+from sfumato.device.sealing import sealed_length
+from sfumato.privacy.shuffling import MAX_HONEST
+from sfumato.transport.batches import HEAD_BYTES, SIGNATURE_BYTES, verify_digest
+
+ROW_BYTES = 1 << 20  # sealed reports in one row of the report log
+
+
+class BatchReader:
+    """Reader of one batch.
+
+    Parameters
+    ----------
+    found : Round
+        A round of a shuffled dataset.
+    dataset : Dataset
+        Its dataset, which names the shuffler.
+
+    Raises
+    ------
+    Unavailable
+        No temporary file can be created.
+    """
+
+    def __init__(self, found: Round, dataset: Dataset) -> None:
+        self.round_id, self.dataset_id = found.id, dataset.id
+        self.count = 0  # number of sealed reports, known at the end
+        self.body_digest = hashlib.sha256()  # `read_upload` adds the whole body
+        self._min_batch = found.min_batch or 0
+        self._length = sealed_length(mechanisms.value_bytes(found.spec.mechanism))
+        self._public_key = b64decode((dataset.shuffler or {})["public_key"])
+        self._head = bytearray()
+        self._sealed_digest = hashlib.sha256()
+        self._n_bytes = 0
+        try:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        except OSError:
+            raise Unavailable("the batch cannot be stored now: send it again") from None
+
+    def feed(self, piece: bytes) -> None:
+        """Read the next piece of the body. Raise BatchRefused if the head states another length."""
+        n_missing = HEAD_BYTES - len(self._head)
+        if n_missing > 0:
+            self._head += piece[:n_missing]
+            piece = piece[n_missing:]
+            if len(self._head) == HEAD_BYTES:
+                self._check_length(int.from_bytes(self._head[SIGNATURE_BYTES:], "big"))
+        self._sealed_digest.update(piece)
+        self._n_bytes += len(piece)
+        try:
+            self._file.write(piece)
+        except OSError:
+            raise Unavailable("the batch cannot be stored now: send it again") from None
+
+    def _check_length(self, stated: int) -> None:
+        if stated != self._length:
+            raise BatchRefused(
+                f"the batch states a length of {stated} bytes, "
+                f"but a sealed report of this round has {self._length}: send reports of this length"
+            )
+
+    def finish(self) -> None:
+        """Verify the whole batch. Raise BatchRefused."""
+        if len(self._head) < HEAD_BYTES or self._n_bytes % self._length:
+            raise BatchRefused("the batch is truncated: send a whole number of sealed reports")
+        count = self._n_bytes // self._length
+        signature = bytes(self._head[:SIGNATURE_BYTES])
+        if not verify_digest(self.round_id, count, self._sealed_digest.digest(), signature, self._public_key):
+            raise BatchRefused(
+                "the signature is not valid: sign this round and these reports with the key that the dataset declares"
+            )
+        if count < self._min_batch:
+            raise BatchRefused(
+                f"the batch has {count} reports, at least {self._min_batch} are needed: release it later"
+            )
+        if count > MAX_HONEST:
+            raise BatchRefused(f"a batch has at most {MAX_HONEST} reports")
+        self.count = count
+
+    def rows(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the sealed reports in parts: their number and their bytes. A second call starts again."""
+        n_per_row = max(1, ROW_BYTES // self._length)
+        self._file.seek(0)
+        while piece := self._file.read(n_per_row * self._length):
+            yield len(piece) // self._length, piece
+
+    def close(self) -> None:
+        """Delete the temporary file."""
+        self._file.close()

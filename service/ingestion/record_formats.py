@@ -1,0 +1,334 @@
+"""Formats of uploaded records, parsed piece by piece as the body arrives.
+
+CSV and NPY are streamed and need the memory of one piece. JSON and Arrow are parsed as a whole, so the limits of
+their bodies are lower. Call `feed` for each piece and `finish` once. Problems never quote submitted data.
+"""
+
+import ast
+import csv
+import re
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from service.http.problems import BadRequest, PayloadTooLarge, Problem, UnsupportedMediaType, ValidationFailed
+from service.ingestion.record_validation import RecordValidator, bad_record
+from sfumato.mechanisms.inputs import list_names
+
+MAX_JSON_BYTES = 16 << 20
+JSON_WEIGHT = 20  # memory of parsed JSON as a multiple of its text, because each number is a Python object
+MAX_ARROW_BYTES = 128 << 20
+MAX_LINE_BYTES = 128 << 10
+_MAX_NPY_HEAD_BYTES = 10_000
+_NPY_MAGIC = b"\x93NUMPY"
+_NPY_START = {1: 10, 2: 12}  # offset of the header literal, by major version of the format
+
+
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_NOT_NPY = "the body is not an NPY file of version 1 or 2"
+
+
+class RecordReader(Protocol):
+    """Parser of one format."""
+
+    def feed(self, piece: bytes) -> None:
+        """Parse the next piece of the body."""
+
+    def finish(self) -> None:
+        """Parse the rest after the last piece."""
+
+
+class CsvReader:
+    """Reader of UTF-8 text with a header row and one record per line."""
+
+    def __init__(self, validator: RecordValidator) -> None:
+        self._validator = validator
+        self._decode = getincrementaldecoder("utf-8-sig")(errors="strict").decode
+        self._rest = ""
+        self._positions: list[int] | None = None
+        self._width = 0
+
+    def feed(self, piece: bytes) -> None:
+        """Parse the next piece of the body."""
+        self._parse(piece, is_last=False)
+
+    def finish(self) -> None:
+        """Parse the rest after the last piece."""
+        self._parse(b"", is_last=True)
+        if self._positions is None:
+            raise ValidationFailed("the header row is missing: send the column names in the first line")
+
+    def _parse(self, piece: bytes, *, is_last: bool) -> None:
+        try:
+            text = self._rest + self._decode(piece, is_last)
+        except UnicodeDecodeError:
+            raise BadRequest("the body is not valid UTF-8") from None
+        end = len(text) if is_last else text.rfind("\n") + 1
+        lines, self._rest = text[:end].removesuffix("\n").split("\n") if end else [], text[end:]
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise BadRequest(f"a line is too long: at most {MAX_LINE_BYTES} bytes")
+        self._add_lines(lines)
+
+    def _add_lines(self, lines: list[str]) -> None:
+        try:
+            rows = list(csv.reader(lines, strict=True))
+        except csv.Error:
+            rows = []
+        if len(rows) != len(lines):  # a quoted cell spans several lines, or a quote is misplaced
+            raise BadRequest("the body is not CSV with one record per line")
+        rows = [row for row in rows if row]
+        if self._positions is None and rows:
+            declared = self._validator.columns
+            header = [name if name in declared else name.strip() for name in rows.pop(0)]
+            _check_separator(header, declared)
+            self._positions, self._width = self._validator.column_positions(header, may_be_values=True), len(header)
+        if self._positions is None or not rows:
+            return
+        first = self._validator.upload.n_records
+        if set(map(len, rows)) != {self._width}:
+            index = next(index for index, row in enumerate(rows) if len(row) != self._width)
+            raise bad_record(first + index, f"the line must have {self._width} cells, like the header")
+        self._validator.add(*_split_columns(self._validator, rows, self._positions, is_text=True))
+
+
+def _check_separator(header: Sequence[str], declared: Sequence[str]) -> None:
+    """Raise ValidationFailed if a header without declared names has some when it is split at another separator."""
+    if set(header) & set(declared):
+        return
+    for separator, name in _SEPARATORS.items():
+        cells = {cell.strip(' "') for cell in ",".join(header).split(separator)}
+        if len(cells) > 1 and cells & set(declared):
+            raise ValidationFailed(
+                f"the columns are separated by {name}: separate them by commas, and write numbers with a decimal point"
+            )
+
+
+def _split_columns(
+    validator: RecordValidator, rows: Sequence[Sequence[Any]], positions: Sequence[int], *, is_text: bool
+) -> tuple[NDArray[np.float64], list[Any] | None]:
+    """Return (feature values, users) of rows of cells, with NaN for cells that are not numbers."""
+    n_features = len(validator.features)
+    selected = positions[:n_features]
+    cells = rows if list(selected) == list(range(len(rows[0]))) else [[row[at] for at in selected] for row in rows]
+    parse = _parse_number if is_text and not _is_plain("".join(chain.from_iterable(cells))) else float
+    try:
+        flat = np.fromiter(map(parse, chain.from_iterable(cells)), dtype=np.float64, count=len(rows) * n_features)
+    except (ValueError, OverflowError):
+        numbers = map(_parse_number, chain.from_iterable(cells))
+        flat = np.fromiter(numbers, dtype=np.float64, count=len(rows) * n_features)
+    users = None if validator.user_feature is None else [row[positions[n_features]] for row in rows]
+    return flat.reshape(len(rows), n_features), users
+
+
+def _is_plain(text: str) -> bool:
+    """Return False for number formats that only Python accepts, such as 1_000 or digits of other scripts."""
+    return text.isascii() and "_" not in text
+
+
+def _parse_number(cell: Any) -> float:
+    if isinstance(cell, str) and not _is_plain(cell):
+        return float("nan")
+    try:
+        return float(cell)
+    except (ValueError, OverflowError):
+        return float("nan")
+
+
+class NpyReader:
+    """Reader of a two-dimensional array of doubles or floats in row order; its columns are the features in order."""
+
+    def __init__(self, validator: RecordValidator) -> None:
+        if validator.user_feature is not None:
+            raise UnsupportedMediaType(
+                "NPY has no column for users, which this dataset requires: send CSV, JSON or Arrow"
+            )
+        self._validator = validator
+        self._rest = bytearray()
+        self._dtype: np.dtype[Any] | None = None
+        self._n_missing = 0  # rows
+
+    def feed(self, piece: bytes) -> None:
+        """Parse the next piece of the body."""
+        self._rest += piece
+        dtype = self._dtype if self._dtype is not None else self._read_head()
+        if dtype is None:
+            return
+        width = dtype.itemsize * len(self._validator.features)
+        n_rows = min(len(self._rest) // width, self._n_missing)
+        if n_rows:
+            values = np.frombuffer(bytes(self._rest[: n_rows * width]), dtype=dtype).reshape(n_rows, -1)
+            del self._rest[: n_rows * width]
+            self._n_missing -= n_rows
+            self._validator.add(values.astype(np.float64), None, [dtype.type] * len(self._validator.features))
+        if self._rest and not self._n_missing:
+            raise BadRequest("the array is longer than its header declares")
+
+    def finish(self) -> None:
+        """Check that the array is complete."""
+        if self._dtype is None:
+            what = f"{_NOT_NPY}, or it is incomplete" if self._rest else f"the body is empty: {_NOT_NPY}"
+            raise BadRequest(what)
+        if self._n_missing:
+            raise BadRequest("the array is shorter than its header declares")
+
+    def _read_head(self) -> "np.dtype[Any] | None":
+        """Return the type of the elements once the head has arrived: magic, version, length and a Python literal."""
+        if len(self._rest) < _NPY_START[2]:
+            return None
+        major = self._rest[len(_NPY_MAGIC)]
+        if not self._rest.startswith(_NPY_MAGIC) or major not in _NPY_START:
+            raise BadRequest(_NOT_NPY)
+        start = _NPY_START[major]
+        end = start + int.from_bytes(self._rest[8:start], "little")
+        if end > _MAX_NPY_HEAD_BYTES:
+            raise BadRequest(_NOT_NPY)
+        if len(self._rest) < end:
+            return None
+        try:
+            head = ast.literal_eval(self._rest[start:end].decode("latin-1").strip())
+            descr, is_fortran, shape = head["descr"], head["fortran_order"], head["shape"]
+        except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError):
+            raise BadRequest(_NOT_NPY) from None
+        n_features = len(self._validator.features)
+        if descr not in ("<f8", "<f4"):
+            raise ValidationFailed("the array must have dtype float64 or float32, little-endian")
+        if is_fortran or not _is_shape(shape) or shape[1] != n_features:
+            raise ValidationFailed(
+                f"the array must have shape (n, {n_features}) in C order (row by row), with the columns "
+                f"{list_names([each.name for each in self._validator.features])} in this order"
+            )
+        self._dtype, self._n_missing = np.dtype(descr), shape[0]
+        del self._rest[:end]
+        return self._dtype
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, tuple) and len(shape) == 2 and all(type(size) is int and size >= 0 for size in shape)
+
+
+class _WholeBodyReader:
+    """Reader of a format that is parsed when the whole body has arrived."""
+
+    max_bytes: int
+    weight = 1
+
+    def __init__(self, validator: RecordValidator) -> None:
+        self._validator = validator
+        self._body = bytearray()
+
+    def feed(self, piece: bytes) -> None:
+        """Buffer the next piece of the body."""
+        self._body += piece
+        if len(self._body) > self.max_bytes:
+            raise PayloadTooLarge(
+                f"the body is too large for this format: at most {self.max_bytes} bytes; "
+                "use CSV or NPY for larger uploads"
+            )
+        self._validator.reserve_memory(self.weight * len(piece))
+
+
+class _Columns(msgspec.Struct, forbid_unknown_fields=True):
+    columns: list[str]
+    rows: list[list[float]]
+
+
+class _ColumnsWithUser(msgspec.Struct, forbid_unknown_fields=True):
+    columns: list[str]
+    rows: list[list[float | int | str]]
+
+
+class _Names(msgspec.Struct):
+    columns: list[str]
+
+
+NO_USER = "must be text or a whole number"
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_AT = re.compile(r"`\$\.rows\[(\d+)\](?:\[(\d+)\])?`$")
+
+
+class JsonReader(_WholeBodyReader):
+    """Reader of `{"columns": [...], "rows": [[...], ...]}`."""
+
+    max_bytes = MAX_JSON_BYTES
+    weight = JSON_WEIGHT
+
+    def finish(self) -> None:
+        """Parse the body."""
+        validator = self._validator
+        kind: type[_Columns | _ColumnsWithUser] = _ColumnsWithUser if validator.user_feature else _Columns
+        try:
+            parsed = msgspec.json.decode(self._body, type=kind)
+        except msgspec.ValidationError as error:
+            raise self._schema_error(str(error)) from None
+        except _NOT_JSON:
+            raise BadRequest("the body is not valid JSON (JSON has no NaN and no Infinity)") from None
+        self._body = bytearray()
+        positions, width = validator.column_positions(parsed.columns), len(parsed.columns)
+        rows: Sequence[Sequence[Any]] = parsed.rows
+        for index, row in enumerate(rows):
+            if len(row) != width:
+                raise bad_record(index, f"expected {width} values, one for each of `columns`")
+        if validator.user_feature is not None:
+            self._check_types(rows, positions)
+        if rows:
+            validator.add(*_split_columns(validator, rows, positions, is_text=False))
+
+    def _check_types(self, rows: Sequence[Sequence[Any]], positions: Sequence[int]) -> None:
+        *features, user = positions
+        for index, row in enumerate(rows):
+            if isinstance(row[user], float):
+                raise bad_record(index, f"{self._validator.user_feature} {NO_USER}")
+            for position in features:
+                if isinstance(row[position], str):
+                    name = self._validator.features[features.index(position)].name
+                    raise bad_record(index, f"{name} must be a number")
+
+    def _schema_error(self, message: str) -> Problem:
+        """Return the problem for an error of msgspec. Use only its location; the rest may quote submitted names."""
+        at = _AT.search(message)
+        other = ValidationFailed("expected an object with `columns` (names) and `rows` (one list of values per record)")
+        if at is None:
+            return other
+        index, position = at.groups()
+        if position is None:
+            return bad_record(int(index), "expected a list of values")
+        try:  # msgspec stops at the first error, so the rest of the body may be anything
+            names = msgspec.json.decode(self._body, type=_Names).columns
+        except msgspec.ValidationError:
+            return other
+        except _NOT_JSON:
+            return BadRequest("the body is not valid JSON")
+        name = names[int(position)] if int(position) < len(names) else ""
+        if name not in self._validator.columns:
+            return bad_record(int(index), "a value has the wrong type")
+        is_user = name == self._validator.user_feature
+        return bad_record(int(index), f"{name} {NO_USER if is_user else 'must be a finite number'}")
+
+
+class ArrowReader(_WholeBodyReader):
+    """Reader of an Arrow IPC stream or file with numeric columns, and a user column of text or whole numbers."""
+
+    max_bytes = MAX_ARROW_BYTES
+
+    def finish(self) -> None:
+        """Parse the body."""
+        from service.ingestion import arrow  # loads pyarrow, which few gateways need
+
+        validator = self._validator
+        body, self._body = bytes(self._body), bytearray()
+        for group in arrow.parse_records(body, validator.column_positions, len(validator.features)):
+            validator.add(*group)
+
+
+READERS: dict[bytes, type[CsvReader | NpyReader | JsonReader | ArrowReader]] = {
+    b"application/json": JsonReader,
+    b"text/csv": CsvReader,
+    b"application/x-npy": NpyReader,
+    b"application/vnd.apache.arrow.stream": ArrowReader,
+    b"application/vnd.apache.arrow.file": ArrowReader,
+}

@@ -1,0 +1,158 @@
+"""The endpoint `POST /v1/rounds/{round_id}/reports`, as raw ASGI without the web framework.
+
+A request is authenticated, its round is looked up (usually in a cache), and its body is read, validated and packed.
+The response is sent after the commit that stores the reports. An incomplete body stores nothing. If the client
+disconnects after its body, its reports are stored; it may send them again, because a report id counts once.
+"""
+
+import re
+import time
+from collections.abc import Callable
+
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
+
+from models.collection import rounds
+from models.database.engine import Database
+from models.errors import Conflict, NotFound, RoundClosed
+from models.identity.caller import Caller
+from models.tables.identity import Scope as KeyScope
+from runtime.settings import Settings
+from service.http.auth import check
+from service.http.metrics import REPORTS_ROUTE, GatewayMetrics
+from service.http.middleware import header, send_body
+from service.http.problems import MethodNotAllowed, UnsupportedMediaType
+from service.ingestion import report_formats
+from service.ingestion.report_formats import PackedReports, ReportFormat
+from service.ingestion.report_writer import ReportWriter
+from service.ingestion.upload_memory import MemoryLimit, MemoryReservation
+from service.schemas.datasets import ULID
+
+PATH = re.compile("/v1/rounds/([^/]+)/reports")
+_ROUND_ID = re.compile(f"rnd_{ULID}")
+INLINE_BYTES = 16 << 10  # larger bodies are validated in a thread, so that they do not delay small ones
+REQUEST_BYTES = 4096  # memory of a waiting request in addition to its body
+_MAX_CACHED = 4096  # rounds
+_CLOSED_SECONDS = 1.0  # cache time of closed rounds, for late devices; a closed round never opens again
+
+Reader = Callable[[ReportFormat, bytes, int], PackedReports]
+
+READERS: dict[bytes, Reader] = {
+    b"application/json": report_formats.parse_json,
+    b"application/octet-stream": report_formats.parse_octets,
+    b"application/vnd.apache.arrow.stream": report_formats.parse_arrow,
+    b"application/vnd.apache.arrow.file": report_formats.parse_arrow,
+}
+
+
+class ReportEndpoint:
+    """ASGI application that accepts reports. It handles only paths that match `PATH`.
+
+    Parameters
+    ----------
+    settings : Settings
+    database : Database
+    writer : ReportWriter
+    metrics : GatewayMetrics
+    """
+
+    def __init__(self, settings: Settings, database: Database, writer: ReportWriter, metrics: GatewayMetrics) -> None:
+        self._database = database
+        self._writer = writer
+        self.max_batch_reports = settings.max_batch_reports
+        self.memory = MemoryLimit(settings.max_pending_bytes, "too many reports wait to be stored; send them again")
+        self._formats: dict[str, ReportFormat] = {}
+        self._closed: dict[str, float] = {}  # closed round to the end of its cache time, monotonic seconds
+        metrics.add_gauge(
+            "sfumato_pending_bytes",
+            "Memory of reports that wait for their commit.",
+            lambda: {"": self.memory.n_bytes},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        path = PATH.fullmatch(scope["path"])
+        assert path is not None  # noqa: S101 - for the type checker: the gateway routes no other path here
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(headers=[("allow", "POST")])
+        scope["state"]["route"] = REPORTS_ROUTE
+        caller: Caller = scope["state"]["caller"]
+        check(caller, KeyScope.DEVICE, KeyScope.DATASETS)
+        report_format = await self._format(caller, path[1])
+        if self._is_closed(report_format):
+            raise RoundClosed("this round no longer accepts reports")
+        read = _reader(scope)
+        with MemoryReservation(self.memory) as reservation:
+            reservation.grow(REQUEST_BYTES)
+            body = await _read_body(receive, reservation)
+            if body is None:
+                return  # incomplete: nothing is stored
+            if len(body) <= INLINE_BYTES:
+                packed = read(report_format, body, self.max_batch_reports)
+            else:
+                packed = await run_in_threadpool(read, report_format, body, self.max_batch_reports)
+            await self._store(caller, report_format, packed)
+        await send_body(send, 202, b"application/json", report_format.receipt(packed.n_reports))
+
+    def cached_format(self, round_id: str) -> ReportFormat | None:
+        """Return the format of a cached round that is not known to be closed, without a database query."""
+        report_format = self._formats.get(round_id)
+        is_closed = self._closed and report_format is not None and self._is_closed(report_format)
+        return None if is_closed else report_format
+
+    def _is_closed(self, report_format: ReportFormat) -> bool:
+        return bool(self._closed) and self._closed.get(report_format.round_id, 0) > time.monotonic()
+
+    async def _store(self, caller: Caller, report_format: ReportFormat, packed: PackedReports) -> None:
+        try:
+            await self._writer.store(report_format.round_id, packed)
+        except RoundClosed:
+            self._formats.pop(report_format.round_id, None)
+            await self._format(caller, report_format.round_id)  # raises NotFound if the dataset was deleted
+            if len(self._closed) >= _MAX_CACHED:
+                self._closed.clear()
+            self._closed[report_format.round_id] = time.monotonic() + _CLOSED_SECONDS
+            raise
+
+    async def _format(self, caller: Caller, round_id: str) -> ReportFormat:
+        """Return the format of the round's reports. Raise NotFound if the caller may not see the round."""
+        found = self._formats.get(round_id)
+        if found is None:
+            if not _ROUND_ID.fullmatch(round_id):
+                raise NotFound("round")
+            found = await run_in_threadpool(self._read_format, caller, round_id)
+            if len(self._formats) >= _MAX_CACHED:
+                self._formats.clear()
+            self._formats[round_id] = found
+        if found.tenant_id != caller.tenant_id or not caller.sees(found.dataset_id):
+            raise NotFound("round")
+        return found
+
+    def _read_format(self, caller: Caller, round_id: str) -> ReportFormat:
+        with self._database.reading() as session:
+            found = rounds.get(session, caller, round_id)
+        if found.release is not None:
+            raise Conflict("this round accepts no reports from devices: send sealed reports to the dataset's shuffler")
+        return ReportFormat.from_round(found, caller.tenant_id)
+
+
+async def _read_body(receive: Receive, reservation: MemoryReservation) -> bytes | None:
+    """Return the whole body, or None if the client disconnected before its end."""
+    chunks = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        chunk: bytes = message.get("body", b"")
+        reservation.grow(len(chunk))
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _reader(scope: Scope) -> Reader:
+    media_type = (header(scope, b"content-type") or b"").split(b";", 1)[0].strip().lower()
+    if media_type not in READERS:
+        accepted = ", ".join(kind.decode() for kind in READERS)
+        raise UnsupportedMediaType(f"the content type is not supported: send one of {accepted}")
+    return READERS[media_type]

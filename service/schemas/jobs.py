@@ -1,0 +1,370 @@
+"""Schemas of jobs and results."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
+
+from service.schemas.algorithms import Algorithm
+from service.schemas.base import EXAMPLE_ULID, Double, Wire, example, integer
+from service.schemas.datasets import (
+    MAX_COLLECT_SECONDS,
+    WEEK_SECONDS,
+    Amount,
+    Atto,
+    Count,
+    Cursor,
+    DatasetId,
+    HonestShare,
+    JobId,
+    MinBatch,
+    Nano,
+    ReleaseDelta,
+    RoundId,
+    Time,
+)
+from service.schemas.forecasts import Share, Verdict
+from service.schemas.specs import Feature
+from sfumato.specs import CENTRAL_ALGORITHMS, algorithms
+
+JobState = TypeAliasType(
+    "JobState",
+    Annotated[
+        Literal["queued", "running", "collecting", "succeeded", "failed", "canceled", "expired"],
+        Field(description="State of a job."),
+    ],
+)
+
+
+class NewJob(Wire):
+    """A job to submit. Without `round_ids`, its epsilon and delta are reserved.
+
+    On a local dataset, the job opens its rounds itself. On a central dataset, it uses the records, and members about
+    reports, rounds and collection must be absent.
+    """
+
+    model_config = example(
+        dataset_id=f"ds_{EXAMPLE_ULID}",
+        algorithm={"type": "shifted_grid", "epsilon": 2.0, "clusters": 6},
+        target_reports=100_000,
+    )
+
+    dataset_id: DatasetId
+    algorithm: Algorithm
+    target_reports: Annotated[int, integer(ge=1)] | SkipJsonSchema[None] = Field(
+        None,
+        description=(
+            "Expected number of devices; required on a local dataset without `round_ids`. A round with a part of the "
+            "participation draws waits for its share, less three standard deviations of that share."
+        ),
+    )
+    min_reports: Count = Field(
+        0,
+        description=(
+            "Minimal number of devices of the collection: a round with fewer than its share ends the job. The "
+            "minimum "
+            "of the dataset also applies to each round, in full."
+        ),
+    )
+    collect_seconds: Annotated[int, integer(1, MAX_COLLECT_SECONDS)] = Field(
+        WEEK_SECONDS, description="Time that each round stays open, in seconds."
+    )
+    allow_insufficient: bool = Field(
+        False,
+        description=(
+            "Accept the job even if its reports are less than a tenth of the number that the forecast requires. "
+            "Otherwise such a job is rejected with `insufficient_reports`."
+        ),
+    )
+    min_batch: MinBatch | SkipJsonSchema[None] = Field(
+        None,
+        description=(
+            "Shuffled only, required without `round_ids`: number of devices with reports in releases. A round with a "
+            "part of the participation draws needs its share, less three standard deviations."
+        ),
+    )
+    honest_share: HonestShare | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only, required without `round_ids`: share of the reports from honest devices."
+    )
+    shuffled_delta: ReleaseDelta | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only: delta of each release towards the service. Default: 1e-6."
+    )
+    round_ids: list[RoundId] = Field(
+        [],
+        max_length=64,
+        json_schema_extra={"uniqueItems": True},
+        description="Earlier rounds to use, in the order of the plan. The job then collects nothing and costs nothing.",
+    )
+
+    @model_validator(mode="after")
+    def _from_somewhere(self) -> "NewJob":
+        local_alone = self.algorithm.type not in CENTRAL_ALGORITHMS  # the route checks the others
+        if local_alone and not self.round_ids and self.target_reports is None:
+            raise PydanticCustomError("target", "target_reports is required without round_ids")
+        if len(set(self.round_ids)) < len(self.round_ids):
+            raise PydanticCustomError("round_ids", "round_ids must not contain a round twice", {"names": ["round_ids"]})
+        return self
+
+
+class JobProgress(Wire):
+    """Progress of the collection of a job."""
+
+    rounds_opened: Count
+    open_round_id: RoundId | None
+    n_received: Count = Field(description="Number of reports in the newest round.")
+    target_reports: Count | None = Field(
+        description=(
+            "Number of reports that the newest round waits for; before the first round, the expected number of "
+            "devices. Null over records."
+        )
+    )
+
+
+class UsedRounds(Wire):
+    """The rounds that a job uses: those that it opened, or the earlier ones in `round_ids`."""
+
+    n_rounds: Count = Field(description="Number of rounds.")
+    n_reports: Count = Field(description="Number of reports in the rounds.")
+    epsilon: Amount = Field(description="Largest cost of the rounds for one device.")
+
+
+class JobError(Wire):
+    """Reason why a job ended without a result."""
+
+    code: str = Field(description="Machine-readable error code.", examples=["too_few_reports"])
+    detail: str = Field(description="Cause and remedy.")
+
+
+class Job(Wire):
+    """A clustering job: algorithm, state and progress."""
+
+    id: JobId
+    dataset_id: DatasetId
+    algorithm: Algorithm
+    round_ids: list[RoundId]
+    state: JobState
+    epsilon: Amount = Field(description="Epsilon that the submission reserved.")
+    delta: Amount = Field(description="Delta that the submission reserved; 0 for a pure guarantee.")
+    target_reports: Count | None = Field(
+        description="Expected number of devices; null over earlier rounds and over records."
+    )
+    min_reports: Count = Field(description="Minimal number of devices; 0 over records.")
+    collect_seconds: Count = Field(description="Time that each round stays open, in seconds; 0 over records.")
+    progress: JobProgress
+    used: UsedRounds | None = Field(description="Rounds that the job uses so far; null over records.")
+    attempts: Count = Field(description="Number of claims since the last progress.")
+    error: JobError | None
+    verdict: Verdict | None = Field(description="Verdict of the result; null without a result.")
+    created_at: Time
+    started_at: Time | None
+    finished_at: Time | None
+
+
+class JobPage(Wire):
+    """Jobs, oldest first."""
+
+    items: list[Job]
+    next_cursor: Cursor
+
+
+# ---- results ----
+
+
+Distance = TypeAliasType(
+    "Distance",
+    Annotated[algorithms.Distance, Field(description="Distance of a point to a centroid.")],
+)
+
+
+class FuzzyMemberships(Wire):
+    """Fuzzy memberships: u_c ~ D_c^(-1/(m-1)), with the distance D_c of a scaled point to centroid c."""
+
+    type: Literal["fuzzy"]
+    distance: Distance
+    m: Double = Field(description="Fuzziness; greater than 1.")
+    sigma0: Double = Field(
+        description="Minimal spread of points around a centroid, as a share of the range of a feature."
+    )
+
+
+class GaussianMixtureMemberships(Wire):
+    """Mixture memberships: u_c is proportional to size_c N(x; centroid_c, width_c^2) for a scaled point x."""
+
+    type: Literal["gaussian_mixture"]
+    widths: list[Double] = Field(
+        description="Standard deviation of each cluster in every direction, as a share of the range of a feature."
+    )
+
+
+Memberships = TypeAliasType(
+    "Memberships",
+    Annotated[
+        FuzzyMemberships | GaussianMixtureMemberships,
+        Field(discriminator="type", description="Rule that gives the membership of a point in each cluster."),
+    ],
+)
+ModelType = TypeAliasType(
+    "ModelType",
+    Annotated[
+        Literal["label_map", "centroids"],
+        Field(description="`label_map`: a label for every cell of a grid. `centroids`: the nearest centroid."),
+    ],
+)
+PrivacyStatus = TypeAliasType(
+    "PrivacyStatus",
+    Annotated[
+        Literal["dp", "post_processed", "public"],
+        Field(
+            description="`dp`: a noisy query answer or tally. `post_processed`: computed from such values. `public`: "
+            "independent of the data."
+        ),
+    ],
+)
+PrivacyStatuses = TypeAliasType(
+    "PrivacyStatuses", Annotated[dict[str, PrivacyStatus], Field(description="Privacy status of each field.")]
+)
+Diagnostics = TypeAliasType("Diagnostics", Annotated[dict[str, Any], Field(description="Diagnostics of the fit.")])
+
+
+class ExpectedAgreement(Wire):
+    """The expected adjusted Rand index of a label map that comes out again, with an 80 % interval.
+
+    It does not state that the map shows the true groups.
+    """
+
+    value: Share = Field(description="Expected adjusted Rand index.")
+    lower: Share = Field(description="Lower end of the 80 % interval.")
+    upper: Share = Field(description="Upper end of the 80 % interval.")
+
+
+class ClusterModel(Wire):
+    """Released clusters. Every field is computed from tallies or noisy query answers only."""
+
+    type: ModelType
+    features: list[Feature]
+    n_clusters: Count
+    sizes: list[Double] = Field(description="Estimated share of people in each cluster; the sum is 1.")
+    size_errors: list[Double] = Field(description="Standard error of each share.")
+    centroids: list[list[Double]] | None = Field(description="Centroid of each cluster, in the units of the features.")
+    centroid_errors: list[list[Double]] | None = Field(
+        description="Standard error of each coordinate of the centroids."
+    )
+    grid_shape: list[Count] | None = Field(description="Number of cells of each feature.")
+    labels: list[Count] | None = Field(description="Cluster of each cell, row-major.")
+    density: list[Double] | None = Field(
+        description="Estimated share of people in each cell, in the order of `labels`."
+    )
+    memberships: Memberships | None = Field(description="Rule of soft memberships; null if the model has none.")
+    verdict: Verdict
+    expected_agreement: ExpectedAgreement | None = Field(
+        description="Expected agreement of a label map with itself under new noise; null for other results."
+    )
+    diagnostics: Diagnostics
+    warnings: list[str] = Field(description="Limitations of this result, as sentences.")
+    privacy: PrivacyStatuses
+
+
+class UsedRound(Wire):
+    """A round that the result was computed from."""
+
+    id: RoundId
+    index: Count
+    n_reports: Count
+    epsilon: Amount
+
+
+class Charge(Wire):
+    """One entry of the odometer: a query of a central job to the curator and its cost."""
+
+    description: str = Field(description="Kind of the query, such as `counts`.", examples=["counts"])
+    n_values: Count = Field(description="Number of values in the query answer.")
+    epsilon: Amount
+    epsilon_nano: Nano
+    delta: Amount
+    delta_atto: Atto
+    rho_pico: Annotated[int, integer()] = Field(
+        description=(
+            "Share of the preceding block of Gaussian noise, which was charged for this query, in units of 1e-12; "
+            "else 0."
+        )
+    )
+    reference: str = Field(
+        description="Reference of the ledger entry: the job and the index of the query.",
+        examples=[f"job_{EXAMPLE_ULID}#0"],
+    )
+
+
+class Result(Wire):
+    """The released result of a job."""
+
+    job_id: JobId
+    dataset_id: DatasetId
+    algorithm: Algorithm
+    epsilon: Amount = Field(description="Cost of the collection for a device; over records, the sum of the odometer.")
+    delta: Amount = Field(description="Over records: the sum of the odometer; 0 for a pure guarantee.")
+    rounds: list[UsedRound]
+    odometer: list[Charge] = Field(
+        description="Over records: all queries in order with their costs. Each has an entry in the ledger."
+    )
+    model: ClusterModel
+    software_version: str
+    created_at: Time
+
+
+class Labels(Wire):
+    """The label map without the rest of the model."""
+
+    type: Literal["cells"]
+    grid_shape: list[Count] = Field(description="Number of cells of each feature.")
+    labels: list[Count] = Field(description="Cluster of each cell, row-major.")
+
+
+class ReportLabel(Wire):
+    """The most probable cluster of a report, computed from the published model and the report."""
+
+    report_id: str = Field(description="Id that the device sent: 32 lower-case hexadecimal digits.")
+    round_id: RoundId
+    cluster: Count
+    confidence: Share = Field(description="Posterior probability of the cluster, assuming that the model is correct.")
+
+
+class ReportLabelPage(Wire):
+    """Labels of reports in the order of arrival within each round, with their expected accuracy."""
+
+    type: Literal["reports"]
+    items: list[ReportLabel]
+    next_cursor: Cursor
+    expected_accuracy: Share = Field(
+        description="Mean confidence over the first 10,000 reports of each round: the expected share of correct labels."
+    )
+    baseline: Share = Field(description="Share of the largest cluster: the accuracy of always choosing it.")
+    caution: str = Field(description="Both figures as a sentence, with a better alternative.")
+
+
+LabelsAnswer = TypeAliasType(
+    "LabelsAnswer",
+    Annotated[
+        Labels | ReportLabelPage, Field(discriminator="type", description="The label map, or labels of reports.")
+    ],
+)
+LabelKind = TypeAliasType(
+    "LabelKind", Annotated[Literal["cells", "reports"], Field(description="Object of labels: cells or reports.")]
+)
+
+
+class Points(Wire):
+    """Points to label. They are not stored."""
+
+    model_config = example(points=[[2.35, 48.86], [-0.13, 51.51]])
+
+    points: list[list[Double]] = Field(
+        max_length=1_000_000, description="One list per point, in the units of the features."
+    )
+
+
+class PointLabels(Wire):
+    """Cluster of each point."""
+
+    labels: list[Count]

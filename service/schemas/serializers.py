@@ -1,0 +1,175 @@
+"""Conversion of table rows to the members of the schemas.
+
+Specifications and algorithms are returned as stored, without validation: during an upgrade, a newer gateway may have
+stored a kind that this one does not know.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from models.collection import releases, rounds
+from models.database.types import canonical_json, timestamp
+from models.jobs import curator_answers
+from models.ledger import ledger
+from models.records import records
+from models.tables.datasets import Dataset
+from models.tables.identity import AuditEvent, Key
+from models.tables.jobs import Job, Result
+from models.tables.ledger import LedgerEntry
+from models.tables.rounds import Round, RoundState
+from models.tables.webhooks import Delivery, Webhook
+from service.schemas import datasets, jobs, keys, webhooks
+from service.schemas.base import Wire, optional_timestamp
+from sfumato.privacy.accounting import ATTO, NANO
+
+Json = dict[str, Any]
+
+
+def epsilon(nano: int) -> float:
+    """Convert nano-epsilon to epsilon."""
+    return nano / NANO
+
+
+def delta(atto: int) -> float:
+    """Convert atto-delta to delta."""
+    return atto / ATTO
+
+
+def _members(schema: type[Wire], row: Any, **converted: Any) -> Json:
+    """Return the members of a schema from the columns with their names. Times become texts."""
+    values = {name: converted[name] if name in converted else getattr(row, name) for name in schema.model_fields}
+    times = {name: optional_timestamp(values[name]) for name in values if name == "at" or name.endswith("_at")}
+    return values | times
+
+
+def dataset(row: Dataset) -> Json:
+    """Serialise a dataset."""
+    return _members(datasets.Dataset, row, features=row.features_wire)
+
+
+def record_counts(counts: records.RecordCounts, users: records.UserCounts | None, *, by_user: bool) -> Json:
+    """Serialise the number of records. `users` is None without records or without users."""
+    n_users = users.n_users if users else 0
+    n_used = users.n_used if users else counts.n_records
+    return counts._asdict() | {"n_users": n_users if by_user else None, "n_used": n_used}
+
+
+def budget(last: LedgerEntry) -> Json:
+    """Serialise the budget after the last entry of a ledger."""
+    balance = ledger.balance_after(last)
+    return {
+        "dataset_id": last.dataset_id,
+        "granted": epsilon(balance.granted_nano),
+        "reserved": epsilon(balance.reserved_nano),
+        "charged": epsilon(balance.charged_nano),
+        "remaining": epsilon(balance.free_nano),
+        "remaining_nano": balance.free_nano,
+        "delta_granted": delta(balance.granted_delta_atto),
+        "delta_reserved": delta(balance.reserved_delta_atto),
+        "delta_charged": delta(balance.charged_delta_atto),
+        "delta_remaining": delta(balance.free_delta_atto),
+        "remaining_delta_atto": balance.free_delta_atto,
+        "remaining_shuffled_nano": balance.free_shuffled[0],
+        "remaining_shuffled_delta_atto": balance.free_shuffled[1],
+        **balance._asdict(),
+        "ledger_seq": last.seq,
+        "ledger_hash": last.hash,
+    }
+
+
+def ledger_entry(row: LedgerEntry) -> Json:
+    """Serialise a ledger entry."""
+    return _members(datasets.LedgerEntry, row, epsilon=epsilon(row.epsilon_nano), delta=delta(row.delta_atto))
+
+
+def round_(row: Round) -> Json:
+    """Serialise a round."""
+    terms = dict.fromkeys(releases.TERMS) | releases.published_terms(row)
+    return _members(datasets.Round, row, epsilon=epsilon(row.epsilon_nano), spec=row.spec_wire, **terms)
+
+
+def device_rounds(rows: Sequence[Round]) -> bytes:
+    """Serialise open rounds (schema `DeviceRounds`) to the bytes that every device receives."""
+    return canonical_json({"rounds": [releases.published_round(row) for row in rows]}).encode()
+
+
+def job(row: Job, used: Sequence[Round]) -> Json:
+    """Serialise a job with its progress. `used` are the rounds that it opened, or the earlier ones that it names."""
+    target_reports = None if row.round_ids else row.target_reports or None  # 0 over records
+    own_rounds = [] if row.round_ids else used
+    over_records = not row.round_ids and target_reports is None
+    still_open = [each.id for each in own_rounds if each.state == RoundState.OPEN]
+    progress = {
+        "rounds_opened": len(own_rounds),
+        "open_round_id": still_open[0] if still_open else None,
+        "n_received": own_rounds[-1].n_received if own_rounds else 0,
+        "target_reports": own_rounds[-1].target_reports if own_rounds else target_reports,
+    }
+    return _members(
+        jobs.Job,
+        row,
+        algorithm=_without_unset(row.algorithm),
+        epsilon=epsilon(row.epsilon_nano),
+        delta=delta(row.delta_atto),
+        target_reports=target_reports,
+        progress=progress,
+        used=None
+        if over_records
+        else {
+            "n_rounds": len(used),
+            "n_reports": sum(each.n_received if each.n_reports is None else each.n_reports for each in used),
+            "epsilon": epsilon(rounds.cost_nano(used)),
+        },
+        error=None if row.error_code is None else {"code": row.error_code, "detail": row.error_detail or ""},
+    )
+
+
+def _without_unset(algorithm: Json) -> Json:
+    return {name: value for name, value in algorithm.items() if value is not None}
+
+
+def result(row: Result, of: Job) -> Json:
+    """Serialise a result (schema `Result`). The model is returned as stored."""
+    document = row.document
+    odometer = document.get("odometer", ())
+    return {
+        "job_id": of.id,
+        "dataset_id": of.dataset_id,
+        "algorithm": _without_unset(document["algorithm"]),
+        "epsilon": epsilon(document["epsilon_nano"]),
+        "delta": delta(document.get("delta_atto", 0)),
+        "rounds": [
+            {name: used[name] for name in ("id", "index", "n_reports")} | {"epsilon": epsilon(used["epsilon_nano"])}
+            for used in document["rounds"]
+        ],
+        "odometer": [_charge(query, curator_answers.reference(of.id, index)) for index, query in enumerate(odometer)],
+        "model": document["model"],
+        "software_version": row.software_version,
+        "created_at": timestamp(row.created_at),
+    }
+
+
+def _charge(query: Json, reference: str) -> Json:
+    """Serialise an entry of the odometer."""
+    amounts = {"epsilon": epsilon(query["epsilon_nano"]), "delta": delta(query["delta_atto"])}
+    return query | amounts | {"reference": reference}
+
+
+def key(row: Key) -> Json:
+    """Serialise a key without its secret."""
+    return _members(keys.Key, row)
+
+
+def audit_event(row: AuditEvent) -> Json:
+    """Serialise an event of the audit trail."""
+    return _members(keys.AuditEvent, row)
+
+
+def webhook(row: Webhook) -> Json:
+    """Serialise a webhook without its secret."""
+    return _members(webhooks.Webhook, row)
+
+
+def delivery(row: Delivery) -> Json:
+    """Serialise a delivery without its payload."""
+    return _members(webhooks.Delivery, row)

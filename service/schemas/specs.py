@@ -1,0 +1,336 @@
+"""Schemas of features, encodings, mechanisms and round specifications."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+from typing_extensions import TypeAliasType
+
+from service.schemas.base import Double, Wire, Word, check, example, integer
+from sfumato import specs
+
+MAX_BOUND = 1e150  # plots and standard errors square distances
+
+
+class Feature(Wire):
+    """One feature of a record, with its public bounds."""
+
+    model_config = example(name="longitude", lower=-180.0, upper=180.0, unit="degrees")
+
+    name: str = Field(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[^\x00-\x1f\x7f]+$",
+        description="Name of the feature; unique in the dataset.",
+    )
+    lower: Double = Field(
+        ge=-MAX_BOUND,
+        le=MAX_BOUND,
+        description="Lower bound, in the unit of the feature. Smaller values are clipped.",
+    )
+    upper: Double = Field(ge=-MAX_BOUND, le=MAX_BOUND, description="Upper bound; greater than `lower`.")
+    unit: str = Field("", max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$", description="Unit, as text.")
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Feature":
+        message = "lower must be less than upper"
+        check(lambda: specs.Feature(self.name, self.lower, self.upper, self.unit), message)
+        return self
+
+
+class Embedding(Wire):
+    """Vectors in an L2 ball around the origin. Their features are named `x0`, `x1`, and so on."""
+
+    model_config = example(dimensions=768, norm=1.0)
+
+    dimensions: Annotated[int, integer(1, specs.MAX_RECORD_FEATURES)] = Field(description="Number of features.")
+    norm: Double = Field(
+        1.0, gt=0, le=specs.MAX_NORM, description="Largest L2 norm of a vector. Longer vectors are out of bounds."
+    )
+
+
+Features = TypeAliasType(
+    "Features",
+    Annotated[
+        Annotated[list[Feature], Field(min_length=1, max_length=specs.MAX_RECORD_FEATURES), Tag("list")]
+        | Annotated[Embedding, Tag("embedding")],
+        Discriminator(
+            lambda value: "embedding" if isinstance(value, dict | Embedding) else "list",
+        ),
+        Field(
+            description="Features of a record, in order: at most 64 if `trust` is `local`, otherwise at most 1,536. "
+            "An object is for central datasets: it bounds the norm of a record instead of each value."
+        ),
+    ],
+)
+
+
+class _Encoding(Wire):
+    """An encoding. The SDK's dataclass validates it."""
+
+    @model_validator(mode="after")
+    def _check_encoding(self) -> Self:
+        check(lambda: specs.encoding_from_wire(self.model_dump()))
+        return self
+
+
+class GridEncoding(_Encoding):
+    """A grid. The symbol is the row-major index of the cell; the first feature varies slowest."""
+
+    model_config = example(type="grid", cells=[32, 16])
+
+    type: Literal["grid"]
+    cells: list[Annotated[int, integer(ge=1)]] = Field(
+        min_length=1, max_length=specs.MAX_FEATURES, description="Number of cells of each feature."
+    )
+
+
+class ShiftedGridEncoding(_Encoding):
+    """A coarse grid with `shifts` public shifts per feature. The slot selects the shift."""
+
+    model_config = example(type="shifted_grid", n_features=2, cells=10, shifts=4)
+
+    type: Literal["shifted_grid"]
+    n_features: Annotated[int, integer(1, 8)] = Field(description="Number of features.")
+    cells: Annotated[int, integer(1, 4096)] = Field(description="Number of coarse cells per feature.")
+    shifts: Annotated[int, integer(1, 64)] = Field(description="Number of shifts per feature.")
+
+
+class TreeGridEncoding(_Encoding):
+    """Cells of different levels that tile the box, listed in depth-first order. The symbol is the index in the list."""
+
+    model_config = example(type="tree_grid", n_features=2, levels=[1, 1, 2, 2, 2, 2, 1])
+
+    type: Literal["tree_grid"]
+    n_features: Annotated[int, integer(1, 8)] = Field(description="Number of features.")
+    levels: list[Annotated[int, integer(0, specs.MAX_TREE_BITS)]] = Field(
+        min_length=2,
+        max_length=specs.MAX_TREE_CELLS,
+        description="Level of each cell: its sides are 2^-level of the range. "
+        "The 2^n_features children of a box are listed in order; the half of the first feature varies slowest.",
+    )
+
+
+_WeightRow = Annotated[
+    list[Annotated[int, integer(-specs.MAX_WEIGHT, specs.MAX_WEIGHT)]],
+    Field(min_length=1, max_length=specs.MAX_FEATURES),
+]
+
+
+class LatticeEncoding(_Encoding):
+    """A point as a vector of integers. A round with this encoding keeps a sample of noisy vectors instead of counts."""
+
+    model_config = example(type="lattice", n_features=4, steps=1000)
+
+    type: Literal["lattice"]
+    n_features: Annotated[int, integer(1, specs.MAX_FEATURES)] = Field(description="Number of features.")
+    steps: Annotated[int, integer(1, specs.MAX_STEPS)] = Field(
+        description="Number of steps: a coordinate x in [0, 1] becomes floor(x * steps + 1/2)."
+    )
+
+
+_CentroidRow = Annotated[
+    list[Annotated[int, integer(0, specs.LATTICE - 1)]], Field(min_length=1, max_length=specs.MAX_FEATURES)
+]
+
+
+def _centroids(symbol: str) -> Any:
+    return Field(
+        min_length=1,
+        max_length=specs.MAX_CENTROIDS,
+        description=f"Coordinates of each centroid as floor(x 2^20). The symbol is {symbol}.",
+    )
+
+
+class NearestCentroidEncoding(_Encoding):
+    """The nearest public centroid, and the side of it on which the point lies in the feature that the slot selects."""
+
+    model_config = example(type="nearest_centroid", centroids=[[262144, 786432], [524288, 131072]])
+
+    type: Literal["nearest_centroid"]
+    centroids: list[_CentroidRow] = _centroids("2 c, plus 1 if the coordinate of the point is above that of centroid c")
+
+
+class CentroidSignEncoding(_Encoding):
+    """One bit: a public sign of the nearest public centroid, times the side of it on which the point lies."""
+
+    model_config = example(type="centroid_sign", centroids=[[262144, 786432], [524288, 131072]])
+
+    type: Literal["centroid_sign"]
+    centroids: list[_CentroidRow] = _centroids(
+        "1 if the coordinate of the point is above that of centroid c and (-1)^popcount(h & c) is +1, or if "
+        "neither holds. "
+        "The slot is the feature times the number of rows, plus the row h. The number of rows is that of centroids, "
+        "rounded up to a power of two"
+    )
+
+
+class PhaseEncoding(_Encoding):
+    """The part of a turn, of L equal parts, with the phase of a point along the public wave that the slot selects."""
+
+    model_config = example(type="phase", weights=[[652, 0], [-1210, 4377]], phases=16)
+
+    type: Literal["phase"]
+    weights: list[_WeightRow] = Field(
+        min_length=1,
+        max_length=specs.MAX_PHASE_SLOTS,
+        description="One row per wave, one integer per feature; no row is all zero. "
+        "The phase is the sum of weight times floor(x 2^20), modulo 2^30, for x scaled to [0, 1].",
+    )
+    phases: Annotated[int, integer(4, specs.MAX_PHASES)] = Field(
+        description="Number L of parts of a turn: the symbol is floor(L phase / 2^30)."
+    )
+
+
+Encoding = TypeAliasType(
+    "Encoding",
+    Annotated[
+        GridEncoding
+        | ShiftedGridEncoding
+        | TreeGridEncoding
+        | LatticeEncoding
+        | NearestCentroidEncoding
+        | CentroidSignEncoding
+        | PhaseEncoding,
+        Field(discriminator="type", description="Encoding: how a point becomes a symbol."),
+    ],
+)
+
+
+class GrrMechanism(Wire):
+    """k-ary randomised response: keeps the symbol if a random 64-bit word is below `keep_threshold`."""
+
+    model_config = example(type="grr", n_symbols=4, keep_threshold="13116093003189305344")
+
+    type: Literal["grr"]
+    n_symbols: Annotated[int, integer(2, specs.MAX_SYMBOLS)] = Field(description="Number k of symbols.")
+    keep_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
+
+
+class SsMechanism(Wire):
+    """Subset selection: the subset contains the symbol if a random 64-bit word is below `hold_threshold`."""
+
+    model_config = example(type="ss", n_symbols=121, subset_size=14, hold_threshold="9142189234563317760")
+
+    type: Literal["ss"]
+    n_symbols: Annotated[int, integer(2, specs.MAX_SUBSET_SYMBOLS)] = Field(description="Number k of symbols.")
+    subset_size: Annotated[int, integer(1, specs.MAX_SUBSET_SYMBOLS)] = Field(
+        description="Number d of symbols in a subset."
+    )
+    hold_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
+
+
+class OueMechanism(Wire):
+    """Optimised unary encoding: a fair coin sets the bit of the symbol, a word below `other_threshold` another bit."""
+
+    model_config = example(type="oue", n_symbols=121, other_threshold="4961093570831980854")
+
+    type: Literal["oue"]
+    n_symbols: Annotated[int, integer(2, specs.MAX_SUBSET_SYMBOLS)] = Field(description="Number k of symbols.")
+    other_threshold: Word = Field(description="Threshold ceil(q 2^64), in decimal.")
+
+
+class OlhMechanism(Wire):
+    """Local hashing: a public seed and the hashed symbol, which is kept if a 64-bit word is below `keep_threshold`."""
+
+    model_config = example(type="olh", n_symbols=121, hash_range=4, keep_threshold="8768971294881393556")
+
+    type: Literal["olh"]
+    n_symbols: Annotated[int, integer(2, specs.MAX_SYMBOLS)] = Field(description="Number k of symbols.")
+    hash_range: Annotated[int, integer(2, specs.MAX_HASH_RANGE)] = Field(description="Number g of hash values.")
+    keep_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
+
+
+class HrMechanism(Wire):
+    """Hadamard response: the sign of a random Walsh coefficient, kept if a 64-bit word is below `keep_threshold`."""
+
+    model_config = example(type="hr", n_symbols=121, keep_threshold="13485650502877570762")
+
+    type: Literal["hr"]
+    n_symbols: Annotated[int, integer(2, specs.MAX_SYMBOLS)] = Field(description="Number k of symbols.")
+    keep_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
+
+
+class DiscreteLaplaceMechanism(Wire):
+    """Exact discrete Laplace noise on every feature of a lattice vector, sampled with integer arithmetic."""
+
+    model_config = example(
+        type="discrete_laplace", n_features=4, steps=1000, scale_numerator=4000, scale_denominator=1, margin=64_000
+    )
+
+    type: Literal["discrete_laplace"]
+    n_features: Annotated[int, integer(1, specs.MAX_FEATURES)] = Field(description="Number K of features.")
+    steps: Annotated[int, integer(1, specs.MAX_STEPS)] = Field(description="Number of steps of the lattice.")
+    scale_numerator: Annotated[int, integer(1, specs.MAX_SCALE_PART)] = Field(
+        description="Numerator of the scale K steps / epsilon, in lattice units."
+    )
+    scale_denominator: Annotated[int, integer(1, specs.MAX_SCALE_PART)] = Field(description="Denominator of the scale.")
+    margin: Annotated[int, integer(0, specs.MAX_MARGIN)] = Field(
+        description="Reported values are clamped to -margin .. steps + margin."
+    )
+
+
+class WindowMechanism(Wire):
+    """Symbols on a circle: reports one in a window around the own symbol if a word is below `inside_threshold`."""
+
+    model_config = example(type="window", n_symbols=16, window_size=6, inside_threshold="11439616490394810368")
+
+    type: Literal["window"]
+    n_symbols: Annotated[int, integer(2, specs.MAX_WINDOW_SYMBOLS)] = Field(description="Number k of symbols.")
+    window_size: Annotated[int, integer(1, specs.MAX_WINDOW_SYMBOLS)] = Field(
+        description="Number w of symbols in the window."
+    )
+    inside_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
+
+
+Mechanism = TypeAliasType(
+    "Mechanism",
+    Annotated[
+        GrrMechanism
+        | SsMechanism
+        | OueMechanism
+        | OlhMechanism
+        | HrMechanism
+        | DiscreteLaplaceMechanism
+        | WindowMechanism,
+        Field(discriminator="type", description="Mechanism: how a symbol is perturbed."),
+    ],
+)
+
+
+class Participation(Wire):
+    """Interval [lo, hi) of participation draws. A device answers the round if its secret 64-bit draw lies in it."""
+
+    model_config = example(lo="0", hi="18446744073709551616")
+
+    lo: Word = Field(description="Start of the interval, inclusive, in decimal.")
+    hi: Word = Field(description="End of the interval, exclusive, in decimal; at most 2^64.")
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Participation":
+        check(lambda: specs.Participation(int(self.lo), int(self.hi)))
+        return self
+
+
+class RoundSpec(Wire):
+    """Specification of a round: everything that a device needs to answer it. It is the same for every device."""
+
+    version: Literal[1]
+    features: list[Feature] = Field(description="Features of a record, in order.")
+    encoding: Encoding
+    mechanism: Mechanism
+    participation: Participation
+
+
+# ---- conversion to the SDK's dataclasses ----
+
+
+def features_to_domain(features: list[Feature] | Embedding) -> tuple[specs.Feature, ...] | specs.Embedding:
+    """Convert the features of a dataset to dataclasses of the SDK."""
+    if isinstance(features, Embedding):
+        return specs.Embedding(features.dimensions, features.norm)
+    return tuple(specs.Feature(each.name, each.lower, each.upper, each.unit) for each in features)
+
+
+def encoding_to_domain(encoding: Encoding) -> specs.Encoding:
+    """Convert an encoding to the dataclass of the SDK."""
+    return specs.encoding_from_wire(encoding.model_dump())

@@ -1,0 +1,114 @@
+"""The HTTP server of a gateway: socket, process settings and graceful shutdown."""
+
+import asyncio
+import gc
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from runtime.process import GATEWAY_KEPT_BYTES, keep_freed_memory, leave_no_core
+from service.context import GatewayContext
+from service.server.connection import Connection, TrackRequests, WriteQueue
+
+GC_THRESHOLD = 20_000  # new objects between garbage collections, which also traverse the objects of current requests
+IDLE_SECONDS = 65  # longer than the idle timeout of proxies and connection pools, so that they close the connection
+STOP_SECONDS = 30  # longest time for current requests after the server stops accepting connections
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server with a start callback and a drain period before it stops."""
+
+    def __init__(self, config: uvicorn.Config, context: GatewayContext, on_start: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._context = context
+        self._on_start = on_start
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_draining = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, then call `on_start`."""
+        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        if self.started:
+            gc.set_threshold(GC_THRESHOLD)
+            self._on_start()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Start the shutdown: `/readyz` fails and requests that wait for a job are answered at once.
+
+        After SIGTERM, the server accepts requests for the drain period, so that load balancers notice `/readyz`,
+        and each response closes its connection. After SIGINT or a second signal, it stops at once.
+        """
+        seconds = self._context.settings.drain_seconds
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._context.stopping.set)
+        if sig == signal.SIGTERM and seconds and self._loop is not None and not self._is_draining:
+            self._is_draining = True
+            self._loop.call_soon_threadsafe(self._loop.call_later, seconds, super().handle_exit, sig, frame)
+        else:
+            super().handle_exit(sig, frame)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to host and port; port 0 selects a free port. Raise OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def address(bound: socket.socket, public_url: str | None) -> str:
+    """Return the URL of the server: the public URL, or one for clients on this machine."""
+    if public_url is not None:
+        return public_url.rstrip("/")
+    host, port = bound.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def configuration(app: ASGIApp, slow_seconds: float, idle_seconds: int = IDLE_SECONDS) -> uvicorn.Config:
+    """Return the configuration of uvicorn."""
+    connection: Any = partial(Connection, queue=WriteQueue(), slow_seconds=slow_seconds)
+    return uvicorn.Config(
+        TrackRequests(app),
+        http=connection,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=idle_seconds,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+
+
+def run(app: FastAPI, bound: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGTERM or SIGINT, finish the current requests, store the queued reports and return."""
+    context = app.state.context
+    server = Server(configuration(app, context.settings.slow_seconds), context, on_start)
+    leave_no_core()
+    keep_freed_memory(GATEWAY_KEPT_BYTES)
+    previous = {sig: signal.signal(sig, _ignore) for sig in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server.run(sockets=[bound])  # uvicorn raises the signal again at its end, for the previous handler
+    finally:
+        for sig, handler in previous.items():
+            signal.signal(sig, handler)
+        bound.close()
+
+
+def _ignore(_sig: int, _frame: Any) -> None:
+    """Ignore a signal that arrives after the server has stopped."""

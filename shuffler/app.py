@@ -1,0 +1,200 @@
+"""The shuffler's HTTP interface.
+
+| request | answer |
+|---|---|
+| `GET /v1/datasets/{dataset_id}/rounds` | ids of the rounds that accept reports |
+| `GET /v1/rounds/{round_id}` | the round, with the same bytes for all, and the shuffler's signature of it |
+| `POST /v1/rounds/{round_id}/sealed` | 202 when the sealed report is durable |
+| `GET /metrics`, `GET /healthz` | numbers of released rounds; liveness |
+
+A device sends its key as bearer token. An app backend also names the sender in the header `Sfumato-Sender`. Neither
+logs nor metrics contain a sender, an address or the number of reports of an open round.
+"""
+
+import asyncio
+import base64
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException
+
+from sfumato.device.sealing import SIGNATURE_HEADER, sign_round
+from sfumato.errors import SfumatoError
+from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
+from shuffler.directory import Directory
+from shuffler.intake import Intake, Overloaded
+from shuffler.queue import Queue, Sender, State, Submission, Verdict
+from shuffler.releases import Releaser
+from shuffler.rounds import MAX_SEALED_BYTES
+
+if TYPE_CHECKING:
+    from sfumato.transport.http import Http
+
+BODY_SECONDS = 10.0  # timeout of the body of a request
+MAX_PERSON_BYTES = 200
+SENDER_HEADER = "Sfumato-Sender"
+
+REASONS = {
+    Verdict.UNAUTHENTICATED: (401, "Send the key of a sender as bearer token."),
+    Verdict.NOT_FOUND: (404, "There is no such round for this key. Fetch the list of rounds first."),
+    Verdict.SENDER_MISSING: (
+        422,
+        f"An app backend names the sender in {SENDER_HEADER}, with 1 to {MAX_PERSON_BYTES} characters. "
+        "A device does not send this header.",
+    ),
+    Verdict.WRONG_LENGTH: (422, "All sealed reports of a round have one length. Seal the report for this round."),
+    Verdict.ALREADY_REPORTED: (409, "This sender has sent another report to this round. Resend the same bytes."),
+    Verdict.CLOSED: (409, "This round accepts no more reports."),
+}
+
+logger = logging.getLogger(__name__)
+
+
+class Rejection(Exception):
+    """A request that ends with a problem document (RFC 9457)."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail = status, code, detail
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> "Rejection":
+        """Return the rejection for an outcome other than `stored`."""
+        status, detail = REASONS[verdict]
+        return cls(status, verdict.value, detail)
+
+    def response(self) -> JSONResponse:
+        """Return the problem document."""
+        members = {
+            "type": f"{PROBLEM_TYPE}{self.code}",
+            "code": self.code,
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+        }
+        headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "5"}}.get(self.status)
+        problem = members | {"detail": self.detail}
+        return JSONResponse(problem, self.status, headers, media_type=PROBLEM_MEDIA_TYPE)
+
+
+def create_app(queue: Queue, service: "Http", signing_key: bytes) -> FastAPI:
+    """Return the application. Its lifespan runs the thread of the releases.
+
+    Parameters
+    ----------
+    queue : Queue
+    service : Http
+        Connection to the service, without retries.
+    signing_key : bytes
+        Ed25519 private key of the shuffler.
+    """
+    releaser = Releaser(queue, service, signing_key)
+    intake, directory = Intake(queue, releaser.wake), Directory(queue, service)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        releaser.start()
+        yield
+        await asyncio.to_thread(releaser.stop)
+
+    app = FastAPI(title="Sfumato shuffler", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
+
+    @app.exception_handler(Rejection)
+    async def reject(_request: Request, rejection: Rejection) -> Response:
+        return rejection.response()
+
+    @app.exception_handler(HTTPException)
+    async def reject_route(_request: Request, error: HTTPException) -> Response:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+        return Rejection(error.status_code, code, "See docs/shuffler.md for the shuffler's requests.").response()
+
+    def authenticate(request: Request) -> Sender:
+        sender = queue.find_sender(_bearer_key(request))
+        if sender is None:
+            raise Rejection.of(Verdict.UNAUTHENTICATED)
+        return sender
+
+    @app.get("/v1/datasets/{dataset_id}/rounds")
+    def list_rounds(dataset_id: str, sender: Annotated[Sender, Depends(authenticate)]) -> Response:
+        if dataset_id != sender.dataset_id:
+            raise Rejection(404, "not_found", "There is no such dataset for this key.")
+        try:
+            return JSONResponse({"rounds": directory.list_open(dataset_id)})
+        except SfumatoError as error:
+            logger.warning("dataset %s: the service does not list its open rounds: %s", dataset_id, error)
+            detail = "The service does not list its open rounds. Try again later."
+            raise Rejection(503, "service_unavailable", detail) from None
+
+    @app.get("/v1/rounds/{round_id}")
+    def get_round(round_id: str, sender: Annotated[Sender, Depends(authenticate)]) -> Response:
+        document = queue.find_document(round_id, sender.dataset_id)
+        if document is None:
+            raise Rejection.of(Verdict.NOT_FOUND)
+        signature = base64.b64encode(sign_round(round_id, document, signing_key)).decode()
+        return Response(document, headers={SIGNATURE_HEADER: signature}, media_type="application/json")
+
+    @app.post("/v1/rounds/{round_id}/sealed")
+    async def receive(round_id: str, request: Request) -> Response:
+        key, person = _bearer_key(request), request.headers.get(SENDER_HEADER)
+        if person is not None and not 1 <= len(person) <= MAX_PERSON_BYTES:
+            raise Rejection.of(Verdict.SENDER_MISSING)
+        submission = Submission(key, person, round_id, await _read_body(request))
+        try:
+            verdict = await intake.submit(submission)
+        except Overloaded:
+            raise Rejection(503, "overloaded", "The report cannot be stored now. Resend the same bytes.") from None
+        if verdict != Verdict.STORED:
+            raise Rejection.of(verdict)
+        return JSONResponse({"round_id": round_id, "accepted": 1}, 202)
+
+    @app.get("/metrics")
+    def show_metrics() -> Response:
+        return PlainTextResponse(_metrics(queue), media_type="text/plain; version=0.0.4")
+
+    @app.get("/healthz")
+    def show_health() -> Response:
+        queue.list_released()
+        return JSONResponse({"status": "ok"})
+
+    return app
+
+
+def _bearer_key(request: Request) -> str:
+    kind, _, key = request.headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not key:
+        raise Rejection.of(Verdict.UNAUTHENTICATED)
+    return key.strip()
+
+
+async def _read_body(request: Request) -> bytes:
+    """Return the body. Raise Rejection if it is too long or too slow."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_SEALED_BYTES:
+                    raise Rejection(413, "body_too_large", f"A sealed report has at most {MAX_SEALED_BYTES} bytes.")
+    except TimeoutError:
+        raise Rejection(408, "request_timeout", f"The body takes longer than {BODY_SECONDS:g} s.") from None
+    return bytes(body)
+
+
+def _metrics(queue: Queue) -> str:
+    """Return the metrics in Prometheus' text format. They contain no number of reports before a release."""
+    rounds = queue.list_released()
+    by_state = Counter(each.state for each in rounds)
+    lines = [
+        "# HELP sfumato_shuffler_rounds Rounds by state.",
+        "# TYPE sfumato_shuffler_rounds gauge",
+        *(f'sfumato_shuffler_rounds{{state="{state.value}"}} {by_state[state]}' for state in State),
+        "# HELP sfumato_shuffler_released_reports_total Reports in released batches.",
+        "# TYPE sfumato_shuffler_released_reports_total counter",
+        f"sfumato_shuffler_released_reports_total {sum(each.n_reports for each in rounds)}",
+    ]
+    return "\n".join(lines) + "\n"

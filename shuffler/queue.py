@@ -1,0 +1,300 @@
+"""Durable queue of sealed reports, in an SQLite database of its own.
+
+    open ──► released ──► acknowledged          the service has the batch
+      │          └──────► refused               the service wants no batch of this round
+      └────► discarded                          too few reports at `closes_at`
+
+A report is stored under HMAC-SHA256(secret of the round, sender). These keys are random towards everyone without the
+secret, so neither they nor the order of the rows contains an order of arrival. The primary key permits one report of a
+sender in a round. The release permutes the reports, and deletes them and the secret, in one transaction. A batch is
+deleted when the service has it. Tables contain no times and no addresses, and SQLite overwrites what it deletes. The
+rollback journal holds the last transaction only.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from shuffler.rounds import Round, parse_round
+
+SECRET_BYTES = 32
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS senders (
+    key_hash BLOB NOT NULL PRIMARY KEY,  -- SHA-256 of the bearer key
+    name TEXT NOT NULL UNIQUE,           -- the sender, or the app backend that names senders
+    dataset_id TEXT NOT NULL,
+    is_backend INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rounds (
+    id TEXT NOT NULL PRIMARY KEY,
+    dataset_id TEXT NOT NULL,
+    document BLOB NOT NULL,       -- the first bytes that the service published
+    state TEXT NOT NULL,
+    n_reports INTEGER NOT NULL,
+    secret BLOB                   -- key of the HMAC; NULL from the release on
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS reports (
+    round_id TEXT NOT NULL,
+    place BLOB NOT NULL,          -- HMAC of the sender
+    sealed BLOB NOT NULL,
+    PRIMARY KEY (round_id, place)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS batches (
+    round_id TEXT NOT NULL PRIMARY KEY,
+    sealed BLOB NOT NULL          -- permuted sealed reports, one after the other
+) STRICT, WITHOUT ROWID;
+"""
+
+
+class State(StrEnum):
+    """The state of a round."""
+
+    OPEN = "open"
+    RELEASED = "released"
+    ACKNOWLEDGED = "acknowledged"
+    REFUSED = "refused"
+    DISCARDED = "discarded"
+
+
+class Verdict(StrEnum):
+    """The outcome of a submission."""
+
+    STORED = "stored"  # also if the same bytes are stored already
+    UNAUTHENTICATED = "unauthenticated"
+    NOT_FOUND = "not_found"
+    SENDER_MISSING = "sender_missing"
+    WRONG_LENGTH = "sealed_length"
+    ALREADY_REPORTED = "already_reported"
+    CLOSED = "round_closed"
+
+
+class Sender(NamedTuple):
+    """The owner of a bearer key: one device, or an app backend that names its devices."""
+
+    name: str
+    dataset_id: str
+    is_backend: bool
+
+
+class Submission(NamedTuple):
+    """A sealed report as it arrived. `person` is the sender that an app backend names."""
+
+    key: str
+    person: str | None
+    round_id: str
+    sealed: bytes
+
+
+class Released(NamedTuple):
+    """A round of the queue with the numbers that are public. `n_reports` is 0 unless it was released."""
+
+    round_id: str
+    state: State
+    n_reports: int
+
+
+class Queue:
+    """The queue. Each method is one transaction, which is durable when the method returns. Safe for threads.
+
+    Parameters
+    ----------
+    path : Path
+        The database file. Created with mode 0600.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+        for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "secure_delete = ON", "temp_store = MEMORY"):
+            self._database.execute(f"PRAGMA {pragma}")
+        self._database.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._database.close()
+
+    # ---- senders ----
+
+    def add_sender(self, sender: Sender) -> str | None:
+        """Return a new bearer key of a sender, or None if the name exists."""
+        key = f"sfs_{secrets.token_urlsafe(32)}"
+        with self._writing() as database:
+            added = database.execute(
+                "INSERT OR IGNORE INTO senders (key_hash, name, dataset_id, is_backend) VALUES (?, ?, ?, ?)",
+                (_hash_key(key), *sender),
+            )
+            return key if added.rowcount else None
+
+    def replace_key(self, name: str) -> str | None:
+        """Return a new bearer key of a known sender, which remains the same sender, or None. The old key ends."""
+        key = f"sfs_{secrets.token_urlsafe(32)}"
+        with self._writing() as database:
+            changed = database.execute("UPDATE senders SET key_hash = ? WHERE name = ?", (_hash_key(key), name))
+            return key if changed.rowcount else None
+
+    def find_sender(self, key: str) -> Sender | None:
+        """Return the owner of a bearer key, or None."""
+        with self._lock:
+            return _find_sender(self._database, key)
+
+    # ---- rounds ----
+
+    def add_round(self, dataset_id: str, found: Round) -> bytes:
+        """Store a round unless it is known, and return its stored document. Later documents change nothing."""
+        with self._lock:
+            known = self._find_document(found.id)
+        if known is not None:
+            return known
+        with self._writing() as database:
+            database.execute(
+                "INSERT OR IGNORE INTO rounds VALUES (?, ?, ?, ?, 0, ?)",
+                (found.id, dataset_id, found.document, State.OPEN, secrets.token_bytes(SECRET_BYTES)),
+            )
+            return self._find_document(found.id) or found.document
+
+    def _find_document(self, round_id: str) -> bytes | None:
+        row = self._database.execute("SELECT document FROM rounds WHERE id = ?", (round_id,)).fetchone()
+        return None if row is None else row[0]
+
+    def find_document(self, round_id: str, dataset_id: str) -> bytes | None:
+        """Return the stored document of a round of a dataset, or None."""
+        query = "SELECT document FROM rounds WHERE id = ? AND dataset_id = ?"
+        with self._lock:
+            row = self._database.execute(query, (round_id, dataset_id)).fetchone()
+        return None if row is None else row[0]
+
+    def list_open(self, dataset_id: str, now: float) -> list[str]:
+        """Return the ids of the rounds of a dataset that accept reports."""
+        query = "SELECT document, n_reports FROM rounds WHERE dataset_id = ? AND state = ? ORDER BY id"
+        with self._lock:
+            rows = self._database.execute(query, (dataset_id, State.OPEN)).fetchall()
+        found = [(_parse(document), n_reports) for document, n_reports in rows]
+        return [each.id for each, n_reports in found if not _is_due(each, n_reports, now)]
+
+    def list_released(self) -> list[Released]:
+        """Return all rounds with public numbers only."""
+        query = "SELECT id, state, iif(state IN ('open', 'discarded'), 0, n_reports) FROM rounds ORDER BY id"
+        with self._lock:
+            return [Released(*row) for row in self._database.execute(query)]
+
+    # ---- reports ----
+
+    def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
+        """Store sealed reports and return the outcome of each. A repeated submission of the same bytes is stored."""
+        with self._writing() as database:
+            return [self._store(database, each, now) for each in submissions]
+
+    def _store(self, database: sqlite3.Connection, submission: Submission, now: float) -> Verdict:
+        sender = _find_sender(database, submission.key)
+        if sender is None:
+            return Verdict.UNAUTHENTICATED
+        if sender.is_backend != bool(submission.person):
+            return Verdict.SENDER_MISSING
+        query = "SELECT dataset_id, document, state, n_reports, secret FROM rounds WHERE id = ?"
+        row = database.execute(query, (submission.round_id,)).fetchone()
+        if row is None or row[0] != sender.dataset_id:
+            return Verdict.NOT_FOUND
+        _, document, state, n_reports, secret = row
+        if state != State.OPEN:
+            return Verdict.CLOSED
+        found = _parse(document)
+        if len(submission.sealed) != found.sealed_bytes:
+            return Verdict.WRONG_LENGTH
+        place = hmac.digest(secret, f"{sender.name}\0{submission.person or ''}".encode(), "sha256")
+        query = "SELECT sealed FROM reports WHERE round_id = ? AND place = ?"
+        earlier = database.execute(query, (found.id, place)).fetchone()
+        if earlier is not None:
+            return Verdict.STORED if earlier[0] == submission.sealed else Verdict.ALREADY_REPORTED
+        if _is_due(found, n_reports, now):
+            return Verdict.CLOSED
+        database.execute("INSERT INTO reports VALUES (?, ?, ?)", (found.id, place, submission.sealed))
+        database.execute("UPDATE rounds SET n_reports = n_reports + 1 WHERE id = ?", (found.id,))
+        return Verdict.STORED
+
+    # ---- releases ----
+
+    def release_due(self, now: float) -> list[Released]:
+        """Permute each full or expired round into a batch, or discard it if it is too small. Return these rounds."""
+        query = "SELECT document, n_reports FROM rounds WHERE state = ?"
+        with self._lock:
+            rows = self._database.execute(query, (State.OPEN,)).fetchall()
+        due = [found.id for document, n in rows if _is_due(found := _parse(document), n, now)]
+        return [self._release(round_id) for round_id in due]
+
+    def _release(self, round_id: str) -> Released:
+        with self._writing() as database:
+            query = "SELECT document, state, n_reports FROM rounds WHERE id = ?"
+            document, state, n_reports = database.execute(query, (round_id,)).fetchone()
+            if state != State.OPEN:  # another process released it
+                return Released(round_id, State(state), n_reports)
+            state = State.DISCARDED if n_reports < _parse(document).min_batch else State.RELEASED
+            if state == State.RELEASED:
+                query = "SELECT sealed FROM reports WHERE round_id = ?"
+                sealed = [row[0] for row in database.execute(query, (round_id,))]
+                secrets.SystemRandom().shuffle(sealed)
+                database.execute("INSERT INTO batches VALUES (?, ?)", (round_id, b"".join(sealed)))
+            database.execute("DELETE FROM reports WHERE round_id = ?", (round_id,))
+            database.execute("UPDATE rounds SET state = ?, secret = NULL WHERE id = ?", (state, round_id))
+            return Released(round_id, state, n_reports if state == State.RELEASED else 0)
+
+    def list_waiting(self) -> list[Round]:
+        """Return the rounds with a batch that the service does not have yet."""
+        query = "SELECT document FROM rounds WHERE state = ? ORDER BY id"
+        with self._lock:
+            return [_parse(row[0]) for row in self._database.execute(query, (State.RELEASED,))]
+
+    def load_batch(self, found: Round) -> list[bytes]:
+        """Return the permuted sealed reports of a released round; an empty list after its end."""
+        query = "SELECT sealed FROM batches WHERE round_id = ?"
+        with self._lock:
+            row = self._database.execute(query, (found.id,)).fetchone()
+        sealed = b"" if row is None else row[0]
+        return [sealed[at : at + found.sealed_bytes] for at in range(0, len(sealed), found.sealed_bytes)]
+
+    def end(self, round_id: str, state: State) -> None:
+        """Delete the batch of a released round, which the service has or refuses finally."""
+        with self._writing() as database:
+            database.execute("DELETE FROM batches WHERE round_id = ?", (round_id,))
+            query = "UPDATE rounds SET state = ? WHERE id = ? AND state = ?"
+            database.execute(query, (state, round_id, State.RELEASED))
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+
+def _find_sender(database: sqlite3.Connection, key: str) -> Sender | None:
+    query = "SELECT name, dataset_id, is_backend FROM senders WHERE key_hash = ?"
+    row = database.execute(query, (_hash_key(key),)).fetchone()
+    return None if row is None else Sender(row[0], row[1], bool(row[2]))
+
+
+def _hash_key(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _is_due(found: Round, n_reports: int, now: float) -> bool:
+    return n_reports >= found.target_reports or now >= found.closes_at
+
+
+_parse = lru_cache(maxsize=256)(parse_round)

@@ -1,0 +1,84 @@
+"""Rounds as the service publishes them, with the terms under which the shuffler collects and releases reports."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sfumato import mechanisms
+from sfumato.device.sealing import sealed_length
+from sfumato.errors import InvalidSpec
+from sfumato.specs import round_spec_from_wire
+
+MAX_SEALED_BYTES = 1 << 16
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # becomes a part of a path
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A shuffled round.
+
+    Attributes
+    ----------
+    id : str
+    document : bytes
+        Canonical JSON, the bytes that devices receive and to which reports are sealed.
+    target_reports : int
+        Number of reports at which the round is released. At least `min_batch`.
+    min_batch : int
+        Minimum number of reports in the release.
+    closes_at : float
+        Time at which the round is released if it has `min_batch` reports, in seconds since the epoch.
+    sealed_bytes : int
+        Length of each sealed report.
+    """
+
+    id: str
+    document: bytes
+    target_reports: int
+    min_batch: int
+    closes_at: float
+    sealed_bytes: int
+
+
+def parse_round(document: bytes) -> Round:
+    """Return the round of a document. Raise InvalidSpec if it is no shuffled round."""
+    try:
+        members = json.loads(document)
+        spec = round_spec_from_wire(members["spec"])
+        closes_at = datetime.fromisoformat(members["closes_at"])
+        found = Round(
+            members["id"],
+            document,
+            int(members["target_reports"]),
+            int(members["min_batch"]),
+            closes_at.timestamp(),
+            sealed_length(mechanisms.value_bytes(spec.mechanism)),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise InvalidSpec("this is not a shuffled round") from None
+    if not 1 <= found.min_batch <= found.target_reports or closes_at.tzinfo is None:
+        raise InvalidSpec("a shuffled round has 1 <= min_batch <= target_reports and a time with an offset")
+    if not isinstance(found.id, str) or not _ID.fullmatch(found.id):
+        raise InvalidSpec("a round id has 1 to 64 letters, digits, _ or -")
+    if found.sealed_bytes > MAX_SEALED_BYTES:
+        raise InvalidSpec(f"a sealed report has at most {MAX_SEALED_BYTES} bytes")
+    return found
+
+
+def parse_listing(listing: Mapping[str, Any]) -> list[Round]:
+    """Return the shuffled rounds of the service's list of open rounds. Raise InvalidSpec.
+
+    The list contains the canonical JSON of each round. Writing it again returns the same bytes.
+    """
+    rounds = listing.get("rounds")
+    if not isinstance(rounds, list):
+        raise InvalidSpec("the service's list of open rounds has another form")
+    return [parse_round(_canonical_json(each)) for each in rounds]
+
+
+def _canonical_json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

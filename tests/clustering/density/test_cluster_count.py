@@ -1,0 +1,133 @@
+"""Test the count of clusters: the unimodal density, the height of noise, the score, and the reasons for one cluster."""
+
+import numpy as np
+import pytest
+
+from clustering.density import cluster_count
+from clustering.density.bump_fit import BumpFit
+from clustering.density.cluster_count import SELECTION, count_clusters, noise_height, unimodal
+from clustering.density.excess_mass import bumps
+from clustering.density.map_agreement import NO_AGREEMENT, Comparison
+from clustering.density.map_division import divide
+from sfumato.model.precision import Verdict
+from tests.clustering.density.test_excess_mass import THREE, round_bumps
+
+
+def ridge(*heights):
+    """Return a density in one feature."""
+    return np.array(heights, dtype=np.float64) / sum(heights)
+
+
+class Fitted:
+    def __init__(self, density, error):
+        self.density, self.error = density, error
+        self.steps, self.converged = 1, True
+
+    def standard_error(self, _):
+        return self.error
+
+
+class Fit(BumpFit):
+    """A fit with given refits. Without them, every refit has the same density."""
+
+    def __init__(self, density, redrawn=None, halves=None, scales=None, clusters=None, *, error=0.0, selects=False):
+        super().__init__(Fitted(density, error), 0.06)
+        refits = {
+            "redrawn": redrawn or [density],
+            "half": halves or (density, density),
+            "scaled": scales or [density] * 2,
+            "clusters_given": clusters,
+            "selects": selects,
+            "requests": [],
+        }
+        self.__dict__.update(refits)
+
+    @property
+    def clusters(self):
+        return self.clusters_given
+
+    @property
+    def selects_scale(self):
+        return self.selects
+
+    def redraw(self, density, throw):
+        self.requests.append(density)
+        return self.redrawn[throw % len(self.redrawn)]
+
+    def halve(self):
+        return self.half
+
+    def at_scale(self, length_scale):
+        other = Fit(self.scaled[{0.04: 0, 0.03: 1}.get(length_scale, 0)], clusters=self.clusters)
+        other.__dict__["length_scale"] = length_scale
+        return other
+
+
+def count(fit):
+    return count_clusters(fit, Comparison(fit, SELECTION))
+
+
+class TestUnimodal:
+    def test_lowers_other_bumps_to_their_saddle(self):
+        assert unimodal(ridge(1, 5, 2, 4, 1, 3, 0)) == pytest.approx(ridge(1, 5, 2, 2, 1, 1, 0))
+        assert unimodal(ridge(1, 2, 3, 2, 1)) == pytest.approx(ridge(1, 2, 3, 2, 1))
+
+    def test_has_one_bump_for_any_density(self):
+        density = np.random.default_rng(1).random((12, 9))
+        assert len(bumps(density / density.sum())) > 1
+        assert len(bumps(unimodal(density / density.sum()))) == 1
+
+
+class TestNoiseHeight:
+    def test_is_the_mean_over_refits_of_the_unimodal_density(self):
+        drawn = [ridge(1, 9, 1, 9, 1), ridge(1, 9, 5, 9, 1), ridge(1, 9, 4, 9, 1), ridge(1, 2, 1)]
+        fit = Fit(ridge(1, 5, 2, 4, 1), redrawn=drawn)
+        assert noise_height(fit) == pytest.approx(sum(bumps(density)[1].height for density in drawn[:3]) / 4)
+        assert all(density == pytest.approx(ridge(1, 5, 2, 2, 1)) for density in fit.requests)
+
+
+class TestCount:
+    def test_is_the_number_of_bumps_that_come_out_again(self, monkeypatch):
+        monkeypatch.setattr(cluster_count, "noise_height", lambda _: 0.0)
+        one_end, other_end = (round_bumps((0.2, 0.2, 0.5), (0.8, 0.2, 0.4), (x, 0.8, 0.1)) for x in (0.2, 0.8))
+        assert count(Fit(one_end)).clusters == 3
+        unstable = count(Fit(one_end, [one_end, other_end], (one_end, other_end), [other_end, other_end]))
+        assert unstable.clusters == 2
+        assert 0 < unstable.agreement.scales < unstable.agreement.halves < unstable.agreement.gap
+
+    def test_has_an_interval_of_the_close_numbers(self, monkeypatch):
+        monkeypatch.setattr(cluster_count, "noise_height", lambda _: 0.0)
+        found = count(Fit(THREE))
+        assert (found.lower, found.upper) == (3, 3)
+        monkeypatch.setattr(cluster_count, "CLOSE_SCORE", 1.0)
+        assert (count(Fit(THREE)).lower, count(Fit(THREE)).upper) == (2, 3)
+
+
+class TestOneCluster:
+    ONE = round_bumps((0.5, 0.5, 1.0))
+
+    def check(self, fit, reason, upper):
+        found = count(fit)
+        assert (found.clusters, found.lower, found.upper) == (1, 1, upper)
+        assert found.agreement == NO_AGREEMENT
+        assert reason in found.reason
+        division = divide(fit)
+        assert division.verdict(low_confidence=False) is Verdict.DOUBTFUL
+        assert division.warnings() == (found.reason,)
+        assert division.expected_agreement().value == 0
+
+    def test_without_another_bump(self):
+        self.check(Fit(self.ONE), "no bump of the density stands out", 1)
+
+    def test_with_bumps_within_their_errors(self):
+        self.check(Fit(THREE, error=0.5), "no bump of the density stands out", 1)
+
+    def test_with_bumps_as_low_as_noise(self):
+        low, high = round_bumps((0.2, 0.2, 0.9), (0.8, 0.8, 0.1)), round_bumps((0.2, 0.2, 0.5), (0.8, 0.8, 0.5))
+        self.check(Fit(low, redrawn=[high]), "as low as those that noise makes", 2)
+        assert count(Fit(low)).clusters == 2
+
+    def test_with_a_division_that_does_not_come_out_again(self):
+        # redrawn densities have their bumps elsewhere, and those of the density with one mode have none
+        fit = Fit(THREE, redrawn=[self.ONE], halves=(self.ONE, self.ONE), scales=[self.ONE, self.ONE])
+        self.check(fit, "comes out again", 3)

@@ -1,0 +1,104 @@
+"""Test the starts of a sketch fit, the swaps that leave a wrong optimum, and the number of clusters."""
+
+import numpy as np
+import pytest
+
+from clustering.phases.initialisation import count, find_peak, first_harmonics, greedy, search, swap_clusters
+from clustering.phases.mixture_fit import Mixture, climb, nll
+from clustering.phases.waves import limits_for
+from clustering.random import PublicWords
+from tests import naive_phase
+from tests.clustering.local_plans import mixture
+from tests.clustering.phases.sketches import sketch_points
+
+CENTRES = np.array([[0.25, 0.3, 0.7], [0.75, 0.3, 0.3], [0.5, 0.8, 0.55]])
+
+
+def sketched(n=30_000, centres=CENTRES, shares=(0.5, 0.3, 0.2)):
+    return sketch_points(mixture(n, centres, shares)[0], epsilon=2.0)
+
+
+def distances(found, true):
+    """Return the distance of each true centre from the nearest found one."""
+    return np.linalg.norm(found[None] - true[:, None], axis=2).min(axis=1)
+
+
+class TestPublicWords:
+    def test_are_the_raw_words_of_the_seed(self):
+        words = PublicWords(7)
+        drawn = [*words.uniform(2, 3).ravel(), *words.uniform(4)]
+        assert drawn == naive_phase.raw_uniform(7, 10)
+        assert PublicWords(8).uniform(1)[0] != drawn[0]
+
+    def test_are_the_same_in_every_version(self):
+        """Published rounds depend on them."""
+        assert PublicWords(0).uniform(3) == pytest.approx([0.636961687321454, 0.2697867137638703, 0.0409735239519687])
+
+
+class TestStart:
+    def test_first_harmonics_estimate_the_characteristic_function(self):
+        given = sketched(n=200_000)
+        reports = given.counts.sum(axis=1)
+        damped = np.exp(-(given.omegas**2).sum(axis=1) * 0.06**2 / 2)
+        true = (np.exp(1j * given.omegas @ CENTRES.T) @ [0.5, 0.3, 0.2]) * damped
+        errors = first_harmonics(given) / reports - true
+        noise = 1 / (abs(given.harmonics[0]) * np.sqrt(2 * reports))
+        assert 0.8 < np.sqrt(np.mean(np.abs(errors) ** 2) / np.mean(2 * noise**2)) < 1.2
+
+    def test_the_peak_is_the_heaviest_cluster(self):
+        given = sketched()
+        assert distances(find_peak(given, first_harmonics(given), 0.06, PublicWords(1))[None], CENTRES[:1])[0] < 0.05
+
+    def test_greedy_components_equal_the_clusters(self):
+        given = sketched()
+        start = greedy(given, 3, 0.08, limits_for(3), PublicWords(2))
+        assert (distances(start.centres, CENTRES) < 0.06).all()
+        assert start.shares == pytest.approx([0.5, 0.3, 0.2], abs=0.05)
+        assert start.shares.sum() == pytest.approx(1)
+        assert (start.widths == 0.08).all()
+
+    def test_greedy_accepts_more_components_than_clusters(self):
+        start = greedy(sketched(n=2000), 20, 0.08, limits_for(3), PublicWords(2))
+        assert np.isfinite(start.centres).all()
+        assert start.shares.min() > 0
+
+
+class TestSearch:
+    def test_finds_the_clusters_and_repeats_with_equal_seeds(self):
+        given = sketched()
+        one, other = (search(given, 3, limits_for(3), PublicWords(4)) for _ in range(2))
+        assert (distances(one.mixture.centres, CENTRES) < 0.03).all()
+        assert (one.mixture.centres == other.mixture.centres).all()
+
+    def test_a_duplicate_component_moves_to_a_missing_cluster(self):
+        given, limits = sketched(), limits_for(3)
+        twins = np.array([CENTRES[0] - 0.02, CENTRES[0] + 0.02, CENTRES[1]])
+        stuck = climb(given, Mixture(twins, np.array([0.3, 0.3, 0.4]), np.full(3, 0.08)), limits, 3)
+        moved = swap_clusters(given, stuck, limits, PublicWords(5))
+        assert distances(stuck.mixture.centres, CENTRES)[2] > 0.15
+        assert moved.nll < stuck.nll
+        assert (distances(moved.mixture.centres, CENTRES) < 0.05).all()
+
+    def test_the_optimum_stays(self):
+        given, limits = sketched(), limits_for(3)
+        best = search(given, 3, limits, PublicWords(6))
+        assert swap_clusters(given, best, limits, PublicWords(7)) == best
+
+
+class TestCount:
+    @pytest.mark.parametrize("n_clusters", [1, 2, 3])
+    def test_finds_the_number_of_clusters(self, n_clusters):
+        shares = [[1.0], [0.6, 0.4], [0.5, 0.3, 0.2]][n_clusters - 1]
+        given = sketched(centres=CENTRES[:n_clusters], shares=shares)
+        counted = count(given, 30_000, 5, limits_for(3), PublicWords(8))
+        assert len(counted.fitted.mixture.shares) == n_clusters
+        assert (counted.lower, counted.upper) == (n_clusters, n_clusters)
+        assert counted.criteria.keys() >= {1, max(1, n_clusters - 2), n_clusters, n_clusters + 1, n_clusters + 2, 5}
+        assert min(counted.criteria, key=counted.criteria.__getitem__) == n_clusters
+        charge = n_clusters * (3 + 2) * np.log(30_000)
+        assert counted.criteria[n_clusters] == pytest.approx(2 * nll(given, counted.fitted.mixture) + charge)
+
+    @pytest.mark.parametrize("n", [1, 20_000])
+    def test_an_even_density_or_one_report_is_one_cluster(self, n):
+        given = sketch_points(np.random.default_rng(10).random((n, 3)), 1.0, 128, seed=10)
+        assert len(count(given, n, 1, limits_for(3), PublicWords(10)).fitted.mixture.shares) == 1

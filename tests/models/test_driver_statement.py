@@ -1,0 +1,82 @@
+"""Statements through the driver: results, errors and lost connections are those of SQLAlchemy."""
+
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, bindparam, insert, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from models.database.driver_statement import DriverStatement
+from models.database.engine import DedicatedConnection, is_database_unavailable
+from models.tables.identity import Tenant
+from tests.databases import on_postgresql
+from tests.models.world import World
+
+TENANTS: Any = Tenant.__table__
+ADD = DriverStatement(insert(TENANTS).inline(), "id", "name", "created_at")
+RENAME = DriverStatement(
+    update(TENANTS)
+    .where(TENANTS.c.id == bindparam("only"), TENANTS.c.name == "old")
+    .values(name="new")
+    .returning(TENANTS.c.id, TENANTS.c.name)
+)
+
+
+@pytest.fixture
+def steady(world: World) -> Any:
+    kept = DedicatedConnection(world.database)
+    yield kept
+    kept.close()
+
+
+def add(connection: Connection, name: str = "old") -> None:
+    assert ADD.execute(connection, {"id": "ten_x", "name": name, "created_at": 1}) is None
+
+
+def rename(connection: Connection) -> Any:
+    return RENAME.execute(connection, {"only": "ten_x"})
+
+
+class TestExecute:
+    def test_returns_the_first_row_or_none(self, steady: DedicatedConnection) -> None:
+        assert steady.run("x", rename) is None
+        steady.run("x", add)
+        assert tuple(steady.run("x", rename)) == ("ten_x", "new")
+        assert steady.run("x", rename) is None
+
+    def test_raises_the_errors_of_sqlalchemy_without_values(self, steady: DedicatedConnection) -> None:
+        steady.run("x", add)
+        with pytest.raises(IntegrityError) as raised:
+            steady.run("x", lambda connection: add(connection, "private"))
+        assert "private" not in str(raised.value)
+        assert tuple(steady.run("x", rename)) == ("ten_x", "new")
+
+    def test_replaces_a_lost_connection(self, steady: DedicatedConnection) -> None:
+        def lose(connection: Connection) -> None:
+            connection.connection.dbapi_connection.close()  # type: ignore[union-attr]
+            add(connection)
+
+        with pytest.raises(DBAPIError) as raised:
+            steady.run("x", lose)
+        assert raised.value.connection_invalidated
+        assert steady.run("x", rename) is None  # nothing was stored
+        steady.run("x", add)
+        assert tuple(steady.run("x", rename)) == ("ten_x", "new")
+
+    @on_postgresql
+    def test_replaces_the_connection_of_an_ended_session_before_the_driver_notices(
+        self, steady: DedicatedConnection, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(world.database.engine.dialect, "is_disconnect", lambda *_: False)
+
+        def wait_too_long(connection: Connection) -> None:
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
+            time.sleep(0.1)
+            add(connection)
+
+        with pytest.raises(DBAPIError) as raised:
+            steady.run("x", wait_too_long)
+        assert raised.value.connection_invalidated
+        assert is_database_unavailable(raised.value)
+        assert steady.run("x", rename) is None

@@ -1,0 +1,1 @@
+"""Tests of settings, logs, and the signals between processes."""

@@ -1,0 +1,172 @@
+"""Tests of the data of maps, of separation, and of the comparison of two results."""
+
+import base64
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.database.engine import Database
+from service.console.maps import MAX_SIDE, map_of
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.plotting.shading import colour
+from sfumato.specs import Feature
+from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
+from tests.service.console.session import Console, words
+from tests.sfumato.plotting.test_figures import centroids, label_map
+
+
+def result(api: Api, model: ClusterModel) -> str:
+    """Create a finished job with the model. Return its id."""
+    features = [{"name": f.name, "lower": f.lower, "upper": f.upper, "unit": f.unit} for f in model.features]
+    return api.finished_job(replace(model, size_errors=np.full(model.n_clusters, 0.004)), features=features)
+
+
+def cells(document: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Decode labels and density of a map. Rows start at the bottom."""
+    shape = document["cells"]["rows"], document["cells"]["columns"]
+    labels = np.frombuffer(base64.b64decode(document["cells"]["labels"]), "<u2").reshape(shape)
+    density = np.frombuffer(base64.b64decode(document["cells"]["density"]), "<f4").reshape(shape)
+    return labels, density
+
+
+class TestAMap:
+    def test_contains_the_values_of_the_model(self) -> None:
+        model = replace(label_map(), centroid_errors=np.full((3, 2), 0.5))
+        found = map_of(model, (0, 1))
+        labels, density = cells(found)
+        assert model.density is not None
+        assert model.label_map is not None
+        assert np.array_equal(labels, model.label_map.T)
+        assert density == pytest.approx(model.density.T, rel=1e-6)
+        assert found["cells"]["reach"] == (1.0, 1.0)
+        assert found["centres"][1]["reach"] == pytest.approx([0.5 * 2.44775] * 2, rel=1e-5)
+        assert found["colours"] == [colour(each)[1] for each in range(3)]
+        assert (found["coasts"], found["scale"]) == ([], None)
+        assert found["ratio"] == 1.0  # equal units
+        assert found["doubtful"] == [False] * 3
+        noisy = replace(model, size_errors=np.array([0.01, 0.01, model.sizes[2]]), centroid_errors=None)
+        assert map_of(noisy, (0, 1))["doubtful"] == [False, False, True]
+
+    @pytest.mark.parametrize("size", [MAX_SIDE + 1, 300, 1024])
+    def test_of_a_fine_grid_has_blocks_with_the_same_total_density(self, size: int) -> None:
+        model = label_map(cells=size)
+        found = map_of(model, (0, 1))
+        labels, density = cells(found)
+        assert max(labels.shape) <= MAX_SIDE
+        assert len(str(found)) < 160_000
+        assert density.sum() == pytest.approx(1, rel=1e-5)
+        assert set(np.unique(labels)) == {0, 1, 2}
+        block = -(-size // MAX_SIDE)
+        assert found["cells"]["reach"] == pytest.approx([labels.shape[1] * block / size] * 2)
+        assert model.label_map is not None
+        assert labels[0, 5] == model.label_map[5 * block + block // 2, 0]
+
+    def test_of_the_world_has_coasts_meridians_and_a_scale(self) -> None:
+        features = (Feature("latitude", -90.0, 90.0, "degrees"), Feature("longitude", -180.0, 180.0, "degrees"))
+        found = map_of(replace(label_map(), features=features), (1, 0))
+        assert found["across"]["name"] == "longitude"
+        assert found["ratio"] == pytest.approx(2.0)
+        assert len(found["coasts"]) > 100
+        assert (found["meridians"][0], found["parallels"][-1]) == (-180, 90)
+        assert found["scale"]["text"] == "10,000 km at 0°"
+        assert len(str(found)) < 120_000
+
+    @SQLITE_ONLY
+    def test_shows_the_requested_features(self, api: Api, console: Console) -> None:
+        job_id = result(api, label_map(3))
+        for query, names in (("", ["across", "up"]), ("?across=2&up=0", ["deep", "across"])):
+            found = console.get(f"/jobs/{job_id}/map.json{query}").json()
+            assert [found["across"]["name"], found["up"]["name"]] == names
+        for query in ("?across=0&up=0", "?across=3&up=0", "?across=-1&up=0", "?across=x&up=0", "?across=0", "?up=٣"):
+            assert console.get(f"/jobs/{job_id}/map.json{query}").status_code == 404, query
+
+    @SQLITE_ONLY
+    @pytest.mark.parametrize("model", [label_map(1), centroids(2, clusters=0)])
+    def test_without_a_plane_or_clusters_still_has_a_page(
+        self, api: Api, console: Console, model: ClusterModel
+    ) -> None:
+        job_id = result(api, model)
+        assert console.get(f"/jobs/{job_id}/map.json").status_code == 200
+        assert "plot.svg" in console.text(f"/jobs/{job_id}/result")
+
+    @SQLITE_ONLY
+    def test_of_64_features_offers_every_pair(self, api: Api, console: Console) -> None:
+        job_id = result(api, centroids(64, clusters=3))
+        page = console.text(f"/jobs/{job_id}/result")
+        assert len(re.findall(r"<option", page)) == 128
+        found = console.get(f"/jobs/{job_id}/map.json?across=63&up=5").json()
+        assert found["cells"] is None
+        assert len(found["centres"]) == 3
+
+
+@SQLITE_ONLY
+class TestSeparation:
+    def test_is_shown_with_its_privacy_status_and_in_the_csv(self, api: Api, console: Console) -> None:
+        path = f"/jobs/{result(api, label_map())}"
+        text = words(console.get(f"{path}/result"))
+        assert "Separation post_processed Computed only from the released centres and densities" in text
+        assert "The silhouette over all people is 0." in text
+        lines = console.text(f"{path}/clusters.csv").splitlines()
+        assert lines[0].endswith("silhouette,nearest,distance")
+        assert lines[1].split(",")[-2] == "1"
+
+    def test_without_density_names_its_source(self, api: Api, console: Console) -> None:
+        text = words(console.get(f"/jobs/{result(api, centroids(3))}/result"))
+        assert "Computed only from the released centres," in text
+        assert "The silhouette over all people is" not in text
+
+
+@SQLITE_ONLY
+class TestTwoResults:
+    def pair(self, api: Api) -> tuple[str, str]:
+        model = label_map()
+        assert model.label_map is not None
+        assert model.centroids is not None
+        turned = replace(
+            model, label_map=2 - model.label_map, centroids=model.centroids[::-1], sizes=np.array([0.35, 0.45, 0.2]),
+            density=None,
+        )  # fmt: skip
+        return result(api, model), result(api, turned)
+
+    def test_are_matched_and_compared_with_the_noise(self, api: Api, console: Console) -> None:
+        left, right = self.pair(api)
+        page = console.get(f"/compare?left={left}&right={right}")
+        text = words(page)
+        assert "Both results assign 100.0 % of people to matched clusters" in text
+        assert re.search(r"0 2 100\.0 % \S+ % ± 0\.4 % 20\.0 % ± 0\.4 %", text)
+        assert re.search(r"% ± 0\.6 % (yes|no)", text)
+
+    def test_have_one_scale_and_one_colour_for_each_match(self, api: Api, console: Console) -> None:
+        left, right = self.pair(api)
+        compare = f"/compare.json?left={left}&right={right}&side="
+        maps = {side: console.get(compare + side).json() for side in ("left", "right")}
+        assert maps["right"]["colours"] == maps["left"]["colours"][::-1]
+        twice = f"/compare.json?left={left}&right={left}&side="
+        peaks = [console.get(twice + side).json()["cells"]["peak"] for side in ("left", "right")]
+        assert peaks[0] == peaks[1] > 0
+
+    def test_with_different_features_are_rejected_with_a_message(self, api: Api, console: Console) -> None:
+        left, right = result(api, label_map(2)), result(api, label_map(3))
+        page = console.get(f"/compare?left={left}&right={right}")
+        assert page.status_code == 409
+        assert "these results are of different features or bounds" in words(page)
+        assert console.get(f"/compare.json?left={left}&right={right}").status_code == 409
+
+    def test_that_do_not_exist_are_not_found(self, api: Api, console: Console) -> None:
+        left = api.finished_job()
+        for right in (unknown("job"), "..%2f..%2fkeys", "job_%00", "%2e%2e", "jøb"):
+            assert console.get(f"/compare?left={left}&right={right}").status_code in (404, 422), right
+        waits = api.job(api.dataset()["id"])["id"]
+        assert console.get(f"/compare?left={left}&right={waits}").status_code == 409
+
+    def test_are_offered_on_the_page_of_a_result(self, api: Api, console: Console, database: Database) -> None:
+        assert "Compare two results" in words(console.get("/compare"))
+        dataset_id = api.dataset()["id"]
+        ids = [api.job(dataset_id)["id"] for _ in range(3)]
+        for job_id in ids[:2]:
+            finish(database, job_id, a_model())
+        page = console.text(f"/jobs/{ids[0]}/result")
+        assert re.findall(r'<option value="(job_[^"]+)"', page) == [ids[1]]

@@ -1,0 +1,264 @@
+"""Uploads of records: bodies, parts, and keys that prevent a second upload."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+
+from sfumato.api.client import Client
+from sfumato.errors import ApiProblem, InvalidPoint, InvalidSpec, Unreachable
+from tests.sfumato.answers import DATASET, lost, ok, serving
+from tests.sfumato.scripted import refusal
+
+pytestmark = pytest.mark.usefixtures("three_attempts")
+
+CENTRAL = DATASET | {"trust": "central", "user_feature": "who", "max_records_per_user": 3, "out_of_bounds": "refuse"}
+STORED = {"id": "upl_1", "n_records": 2, "n_clipped": 1}
+POST = "POST datasets/ds_1/records"
+ROWS = [[0.5, 0.25], [1.0, 0.0]]
+
+
+def sent(service: Any) -> list[tuple[str, str, bytes]]:
+    """Return media type, idempotency key and body of every upload."""
+    return [
+        (request.headers["Content-Type"], request.headers["Idempotency-Key"], request.content)
+        for request in service.requests
+        if request.method == "POST"
+    ]
+
+
+class TestDataset:
+    def test_declares_users_and_bounds(self) -> None:
+        service, client = serving({"POST datasets": ok(CENTRAL, 201)})
+        made = client.create_dataset(
+            "c", (), epsilon=1, trust="central", user_feature="who", max_records_per_user=3, out_of_bounds="refuse"
+        )
+        (body,) = service.bodies()
+        assert (body["user_feature"], body["max_records_per_user"], body["out_of_bounds"]) == ("who", 3, "refuse")
+        assert (made.user_feature, made.max_records_per_user, made.out_of_bounds) == ("who", 3, "refuse")
+
+    def test_is_granted_a_delta_on_request(self) -> None:
+        service, client = serving({"POST datasets": ok(CENTRAL, 201)})
+        client.create_dataset("c", (), epsilon=1, trust="central", delta=1e-6)
+        client.create_dataset("c", (), epsilon=1, trust="central")
+        assert [body.get("delta") for body in service.bodies()] == [1e-6, None]
+
+    def test_of_an_older_service_has_the_defaults(self) -> None:
+        _, client = serving({"GET datasets/ds_1": ok(DATASET)})
+        found = client.get_dataset("ds_1")
+        assert (found.user_feature, found.max_records_per_user, found.out_of_bounds) == (None, 1, "clip")
+
+
+class TestUploading:
+    @pytest.mark.parametrize(("given", "kind"), [(ROWS, "<f8"), (np.asfortranarray(ROWS, dtype=np.float32), "<f4")])
+    def test_sends_an_array_with_its_type(self, given: Any, kind: str) -> None:
+        service, client = serving({POST: ok(STORED, 201)})
+        done = client.upload_records("ds_1", given)
+        ((media_type, key, body),) = sent(service)
+        array = np.load(io.BytesIO(body), allow_pickle=False)
+        assert (media_type, array.dtype, array.tolist()) == ("application/x-npy", np.dtype(kind), ROWS)
+        assert array.flags.c_contiguous
+        assert key.endswith(".0")
+        assert (done.ids, done.n_records, done.n_clipped) == (("upl_1",), 2, 1)
+
+    def test_an_upload_has_one_key_for_all_its_attempts(self) -> None:
+        service, client = serving({POST: [lost, refusal(503, "unavailable"), ok(STORED, 201), ok(STORED, 201)]})
+        client.upload_records("ds_1", ROWS)
+        client.upload_records("ds_1", ROWS)
+        first, second, third, other = sent(service)
+        assert first == second == third
+        assert other[1] != first[1]
+        assert other[2] == first[2]
+
+    def test_sends_users_as_text(self) -> None:
+        service, client = serving({"GET datasets/ds_1": ok(CENTRAL), POST: ok(STORED, 201)})
+        client.upload_records("ds_1", ROWS, users=["a,b", 7], idempotency_key="mine")
+        assert sent(service) == [("text/csv", "mine.0", b'x,y,who\n0.5,0.25,"a,b"\n1.0,0.0,7\n')]
+
+    def test_matches_the_columns_of_a_frame_and_takes_users_from_it(self) -> None:
+        service, client = serving({"GET datasets/ds_1": ok(CENTRAL), POST: ok(STORED, 201)})
+        names = [feature["name"] for feature in CENTRAL["features"]]
+        frame = pd.DataFrame(ROWS, columns=names).assign(who=["a", "b"])
+        for order in (["who", *names], [*names[::-1], "who"]):
+            client.upload_records("ds_1", frame[order], idempotency_key="mine")
+            client.upload_records("ds_1", frame[order].to_dict("records"), idempotency_key="mine")
+        assert set(sent(service)) == {("text/csv", "mine.0", b"x,y,who\n0.5,0.25,a\n1.0,0.0,b\n")}
+        for wrong in (frame[["who", names[0]]], frame.assign(z=1)):
+            with pytest.raises(InvalidPoint, match=f"Select the columns {', '.join(names)}"):
+                client.upload_records("ds_1", wrong)
+        assert len(sent(service)) == 4
+
+    @pytest.mark.parametrize("users", [["a", 7], ("a", 7), np.array(["a", 7], dtype=object), pd.Series(["a", 7])])
+    def test_takes_users_that_are_text_or_whole_numbers(self, users: Any) -> None:
+        service, client = serving({"GET datasets/ds_1": ok(CENTRAL), POST: ok(STORED, 201)})
+        client.upload_records("ds_1", ROWS, users=users)
+        ((_, _, body),) = sent(service)
+        assert body == b"x,y,who\n0.5,0.25,a\n1.0,0.0,7\n"
+
+    @pytest.mark.parametrize(
+        ("users", "message"),
+        [
+            *(
+                (["a", missing], r"record 2 \(counted from 1\) has no user")
+                for missing in (None, np.nan, pd.NA, pd.NaT, "")
+            ),
+            *(
+                (pd.Series([7, None], dtype=kind), r"record 2 \(counted from 1\) has no user")
+                for kind in (object, "Int64")
+            ),
+            *(
+                ([7, other], r"the user of record 2 \(counted from 1\) must be text or a whole number; got")
+                for other in (7.0, np.float64(7), True, b"a", "\ud800", pd.Timestamp(0), ("a",), np.timedelta64(1, "s"))
+            ),
+            (pd.Series([7, None]), r"the user of record 1 .* got float; .* fill the gap"),
+            (np.array([7.0, 8.0]), "got float"),
+            ("ab", "users must be a list or column of ids; got str"),
+            ({"a", "b"}, "got set"),
+        ],
+    )
+    def test_refuses_other_users_and_sends_nothing(self, users: Any, message: str) -> None:
+        service, client = serving({"GET datasets/ds_1": ok(CENTRAL)})
+        with pytest.raises(InvalidSpec, match=message):
+            client.upload_records("ds_1", ROWS, users=users)
+        names = [feature["name"] for feature in CENTRAL["features"]]
+        if not isinstance(users, str | set):
+            with pytest.raises(InvalidSpec, match=message):
+                client.upload_records(
+                    "ds_1",
+                    pd.DataFrame(ROWS, columns=names).assign(
+                        who=pd.Series(users, dtype=getattr(users, "dtype", object))
+                    ),
+                )
+        assert sent(service) == []
+
+    def test_does_not_send_invalid_records(self) -> None:
+        service, client = serving({"GET datasets/ds_1": ok(DATASET)})
+        for bad in ([0.5], [[np.nan, 1]], [["4711", "x"]], [[1], [1, 2]], [[np.inf, 0]]):
+            with pytest.raises(InvalidPoint) as raised:
+                client.upload_records("ds_1", bad)
+            assert "4711" not in str(raised.value)
+        with pytest.raises(InvalidSpec, match="one entry for each record"):
+            client.upload_records("ds_1", ROWS, users=["a"])
+        with pytest.raises(InvalidSpec, match="no user_feature"):
+            client.upload_records("ds_1", ROWS, users=["a", "b"])
+        assert sent(service) == []
+
+
+class TestFiles:
+    def upload(self, path: Path, **options: Any) -> tuple[list[tuple[str, str, bytes]], list[int]]:
+        service, client = serving({POST: lambda _: httpx.Response(201, json=STORED)})
+        progress: list[int] = []
+        client.upload_file("ds_1", path, on_progress=progress.append, **options)
+        return sent(service), progress
+
+    def test_of_text_are_sent_in_whole_lines_with_the_header(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sfumato.api.records.PART_BYTES", 10)
+        path = tmp_path / "a.csv"
+        path.write_bytes(b"x,y\n1,2\n3,4\n5,6\n7,8")
+        parts, progress = self.upload(path)
+        assert [body for _, _, body in parts] == [b"x,y\n1,2\n3,4\n5,6\n", b"x,y\n7,8"]
+        assert progress == [16, 19]
+        assert len({key for _, key, _ in parts}) == 2
+
+    def test_have_keys_that_depend_on_the_content(self, tmp_path: Path) -> None:
+        first, second = tmp_path / "a.csv", tmp_path / "b.csv"
+        first.write_bytes(b"x,y\n1,2\n")
+        second.write_bytes(b"x,y\n1,3\n")
+        assert self.upload(first) == self.upload(first)
+        assert self.upload(first)[0][0][1] != self.upload(second)[0][0][1]
+        assert self.upload(first, idempotency_key="k")[0][0][1] == "k.0"
+
+    def test_of_arrays_are_sent_in_parts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sfumato.api.records.PART_BYTES", 32)
+        path = tmp_path / "a.npy"
+        rows = np.arange(10.0).reshape(5, 2)
+        np.save(path, np.asfortranarray(rows))
+        parts, progress = self.upload(path)
+        arrays = [np.load(io.BytesIO(body)) for _, _, body in parts]
+        assert [array.shape for array in arrays] == [(2, 2), (2, 2), (1, 2)]
+        assert np.concatenate(arrays).tolist() == rows.tolist()
+        assert progress == [32, 64, 80]
+
+    def test_continue_at_the_failed_part_after_a_correction(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sfumato.api.records.PART_BYTES", 10)
+        path = tmp_path / "a.csv"
+        keys = []
+        for last in (b"oops", b"7,8", b"7,8"):
+            path.write_bytes(b"x,y\n1,2\n1,2\n1,2\n" * 2 + last)
+            keys.append([key for _, key, _ in self.upload(path)[0]])
+        bad, mended, again = keys
+        assert bad[:-1] == mended[:-1]
+        assert bad[-1] != mended[-1]
+        assert mended == again
+        assert len(set(mended)) == len(mended) > 2
+
+    def test_have_keys_that_depend_on_the_secret_of_the_client(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.csv"
+        path.write_bytes(b"x,y\n1,2\n")
+        keys = set()
+        for secret in ("sfk_a", "sfk_b"):
+            service, _ = serving({POST: ok(STORED, 201)})
+            Client("http://service.example", secret, transport=httpx.MockTransport(service)).upload_file("ds_1", path)
+            keys.add(sent(service)[0][1])
+        assert len(keys) == 2
+
+
+MESSAGE = "record 1: y is not a finite number; nothing of the upload was stored"
+REFUSED = {"detail": MESSAGE, "errors": [{"pointer": "", "message": MESSAGE}]}
+
+
+class TestPartialFailure:
+    def failing(self, *answers: Any) -> Exception:
+        _, client = serving({POST: list(answers)})
+        with pytest.raises((ApiProblem, Unreachable)) as raised:
+            client.upload_records("ds_1", ROWS * 3)
+        return raised.value
+
+    @pytest.fixture(autouse=True)
+    def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sfumato.api.records.PART_BYTES", 32)
+
+    def test_names_the_record_and_the_stored_parts(self) -> None:
+        good, bad = ok(STORED, 201), refusal(422, "validation_failed", **REFUSED)
+        assert str(self.failing(bad)).endswith(MESSAGE)
+        message = (
+            "record 5: y is not a finite number; nothing of its part was stored; "
+            "4 records before it are stored, in 2 parts"
+        )
+        error = self.failing(good, good, bad)
+        assert isinstance(error, ApiProblem)
+        assert (error.status, error.code, error.problem["detail"]) == (422, "validation_failed", message)
+        assert error.problem["errors"] == [{"pointer": "", "message": message}]
+
+    def test_names_the_stored_parts_for_other_problems(self) -> None:
+        other = refusal(409, "conflict", detail="record 7 is no record: it conflicts")
+        assert str(self.failing(ok(STORED, 201), other)) == (
+            "409 conflict: record 7 is no record: it conflicts; nothing of its part was stored; "
+            "2 records before it are stored, in 1 part"
+        )
+        assert "; 2 records before it are stored, in 1 part" in str(self.failing(ok(STORED, 201), lost, lost, lost))
+
+
+class TestCounting:
+    def test_counts_and_deletes_records(self) -> None:
+        counts = {"n_records": 5, "n_uploads": 2, "n_clipped": 1, "n_users": None, "n_used": 5}
+        service, client = serving(
+            {"GET datasets/ds_1/records": ok(counts), "DELETE datasets/ds_1/records": httpx.Response(204)}
+        )
+        found = client.count_records("ds_1")
+        assert (found.n_records, found.n_uploads, found.n_clipped, found.n_users, found.n_used) == (5, 2, 1, None, 5)
+        client.delete_records("ds_1")
+        assert [request.method for request in service.requests] == ["GET", "DELETE"]
+
+    def test_refuses_an_invalid_count(self) -> None:
+        _, client = serving({"GET datasets/ds_1/records": ok({"n_records": 5})})
+        with pytest.raises(InvalidSpec):
+            client.count_records("ds_1")

@@ -1,0 +1,142 @@
+"""The device that reports through a shuffler: what it refuses, what it stores, and what it sends."""
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from sfumato import mechanisms
+from sfumato.device.device import Outcome
+from sfumato.device.sealing import SIGNATURE_HEADER, open_sealed, sign_round
+from sfumato.device.shuffled import ShuffledDevice
+from sfumato.device.store import MemoryStore
+from sfumato.errors import CapExceeded, InvalidSpec, RoundRefused, SfumatoError, Unreachable
+from sfumato.specs import to_wire
+from sfumato.transport.batches import generate_signing_key_pair
+from tests.sfumato.scripted import RECORD, refusal, round_spec
+from tests.shuffler.parties import KEYS, published
+
+PRIVATE, PUBLIC = generate_signing_key_pair()
+
+
+@dataclass
+class Shuffler:
+    """A shuffler in memory."""
+
+    rounds: dict[str, bytes] = field(default_factory=lambda: {"rnd_1": published()})
+    signing_key: bytes = PRIVATE
+    replies: list[httpx.Response | BaseException] = field(default_factory=list)
+    sent: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        assert request.headers["Authorization"] == "Bearer sfs_x"
+        name = request.url.path.split("/")[3]
+        if request.method == "POST":
+            assert request.url.path == f"/v1/rounds/{name}/sealed"
+            self.sent.append((name, request.content))
+            reply = self.replies.pop(0) if self.replies else httpx.Response(202, json={"round_id": name, "accepted": 1})
+            if isinstance(reply, BaseException):
+                raise reply
+            return reply
+        if request.url.path == "/v1/datasets/ds_1/rounds":
+            return httpx.Response(200, json={"rounds": list(self.rounds)})
+        document = self.rounds[name]
+        signature = base64.b64encode(sign_round(name, document, self.signing_key)).decode()
+        return httpx.Response(200, content=document, headers={SIGNATURE_HEADER: signature})
+
+    def device(self, store: MemoryStore | None = None, **options: Any) -> ShuffledDevice:
+        defaults = {"cap": 2, "min_honest_batch": 3, "shuffler_key": base64.b64encode(PUBLIC).decode(),
+                    "retry_seconds": 0, "transport": httpx.MockTransport(self)}  # fmt: skip
+        return ShuffledDevice("http://shuffler", "sfs_x", "ds_1", store=store or MemoryStore(), **(defaults | options))
+
+
+class TestReport:
+    def test_is_sealed_for_the_service_and_costs_the_local_epsilon(self) -> None:
+        shuffler = Shuffler()
+        device = shuffler.device()
+        assert device.report(RECORD).outcome == Outcome.SENT
+        assert device.report(RECORD).outcome == Outcome.ALREADY_ANSWERED
+        ((round_id, sealed),) = shuffler.sent
+        (content,) = open_sealed([sealed], round_id, shuffler.rounds["rnd_1"], KEYS.private_key)
+        assert content is not None
+        assert mechanisms.is_value(round_spec().mechanism, content.value)
+        assert content.slot == 0
+        assert device.spent == mechanisms.epsilon_nano(round_spec().mechanism) / 1e9
+
+    def test_is_resent_with_the_same_bytes_and_the_store_has_no_plain_report(self) -> None:
+        shuffler, store = Shuffler(replies=[httpx.ConnectError("no")]), MemoryStore()
+        with pytest.raises(Unreachable):
+            shuffler.device(store).report(RECORD)
+        memo = store.read("ds_1").memos["rnd_1"]
+        assert (memo.report_id, memo.slot, memo.state) == ("", None, "pending")
+        shuffler.rounds.clear()  # the round is no longer listed, and the report is still pending
+        assert shuffler.device(store).report(RECORD).outcome == Outcome.NO_OPEN_ROUND
+        first, second = shuffler.sent
+        assert first == second
+        assert store.read("ds_1").memos["rnd_1"].value is None
+
+    def test_is_too_late_for_a_closed_round(self) -> None:
+        shuffler = Shuffler(replies=[refusal(409, "round_closed")])
+        assert shuffler.device().report(RECORD).outcome == Outcome.TOO_LATE
+
+    def test_dry_run_sends_nothing(self) -> None:
+        shuffler = Shuffler()
+        (preview,) = shuffler.device().dry_run(RECORD).rounds
+        assert preview.would == "send"
+        assert preview.body is not None
+        assert list(preview.body) == ["sealed"]
+        assert shuffler.sent == []
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("changes", "error"),
+        [
+            ({"min_batch": 2}, RoundRefused),
+            ({"honest_share": 0.5}, RoundRefused),
+            ({"honest_share": 0}, InvalidSpec),
+            ({"honest_share": None}, InvalidSpec),
+            ({"min_batch": "many"}, InvalidSpec),
+            ({"keep_reports": True}, RoundRefused),
+            ({"epsilon": 0.5}, RoundRefused),
+            ({"hpke_public_key": base64.b64encode(bytes(32)).decode()}, InvalidSpec),
+            ({"hpke_public_key": "?"}, InvalidSpec),
+            ({"hpke_public_key": None}, InvalidSpec),
+            ({"id": "rnd_2"}, RoundRefused),
+        ],
+    )
+    def test_of_a_round_send_and_store_nothing(self, changes: dict[str, Any], error: type[SfumatoError]) -> None:
+        shuffler, store = Shuffler({"rnd_1": published(**changes)}), MemoryStore()
+        with pytest.raises(error):
+            shuffler.device(store).report(RECORD)
+        assert (shuffler.sent, store.read("ds_1").memos) == ([], {})
+
+    def test_of_the_cap_count_the_local_epsilon(self) -> None:
+        with pytest.raises(CapExceeded):
+            Shuffler().device(cap="0.99").report(RECORD)
+
+    def test_of_rounds_that_another_key_signed(self) -> None:
+        shuffler = Shuffler(signing_key=generate_signing_key_pair()[0])
+        with pytest.raises(RoundRefused, match="not signed with the key"):
+            shuffler.device().report(RECORD)
+        assert shuffler.sent == []
+
+    def test_of_changed_rounds_that_are_answered_already(self) -> None:
+        shuffler, store = Shuffler(), MemoryStore()
+        shuffler.device(store).report(RECORD)
+        shuffler.rounds["rnd_1"] = published(spec=to_wire(round_spec(cells=2)))
+        with pytest.raises(RoundRefused, match="has changed"):
+            shuffler.device(store).report(RECORD)
+
+    @pytest.mark.parametrize("listed", [None, "rnd_1", ["../x"], [1], ["r"] * 65])
+    def test_of_bad_lists(self, listed: object) -> None:
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, json={"rounds": listed}))
+        with pytest.raises(InvalidSpec):
+            Shuffler().device(transport=transport).report(RECORD)
+
+    @pytest.mark.parametrize("options", [{"shuffler_key": "?"}, {"shuffler_key": "AAAA"}, {"min_honest_batch": 0}])
+    def test_of_bad_options(self, options: dict[str, Any]) -> None:
+        with pytest.raises(InvalidSpec):
+            Shuffler().device(**options)

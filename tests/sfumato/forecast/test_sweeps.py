@@ -1,0 +1,66 @@
+"""Sweeps of accuracy over epsilon and sizes, from forecasts and from simulated runs."""
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfumato import sweep
+from sfumato.errors import InvalidSpec
+from sfumato.forecast import forecast, forecast_records
+from sfumato.specs import AdaptiveGridTree, Feature, PrivateKmeans, ShiftedGrid, UniformGrid
+
+FEATURES = (Feature("east", 0, 10, "km"),)
+PLACES = np.repeat([0, 1, 2], 300)
+PEOPLE = np.array([[0.7], [3.2], [8.2]])[PLACES]
+
+
+class TestFromForecasts:
+    def test_has_the_bands_and_verdicts_of_the_forecasts(self) -> None:
+        found = sweep(
+            {"type": "shifted_grid", "epsilon": 9, "clusters": 3}, epsilons=[1, 2], sizes=[10**5], n_features=2
+        )
+        expected = [forecast(ShiftedGrid(e, 3), n_features=2, expected_reports=10**5) for e in (1.0, 2.0)]
+        assert found.to_columns()["epsilon"].tolist() == [1, 2]
+        assert [each.accuracy for each in found.points] == [each.quality.median for each in expected if each.quality]
+        assert [each.verdict for each in found.points] == [each.verdict.value for each in expected]
+
+    def test_over_records_has_ratios_and_unknown_ones_are_nan(self) -> None:
+        found = sweep(PrivateKmeans(1.0, 3), sizes=[1000, 10**5], n_features=2)
+        ratio = forecast_records(PrivateKmeans(1.0, 3), n_features=2, expected_records=10**5).expected.ratio
+        assert ("relative to k-means" in found.measure, found.points[1].accuracy) == (True, ratio)
+        assert math.isnan(sweep(AdaptiveGridTree(1.0, 3, variant="paper"), sizes=[10], n_features=2).points[0].accuracy)
+
+
+class TestFromASample:
+    @pytest.mark.slow
+    def test_is_more_accurate_with_a_larger_epsilon(self) -> None:
+        options: dict[str, Any] = {"sample": PEOPLE, "features": FEATURES, "epsilons": [0.01, 8], "repetitions": 3}
+        algorithm = UniformGrid(1.0, clusters=3, cells=8)
+        for labels in (None, PLACES):
+            low, high = sweep(algorithm, labels=labels, **options).points
+            assert (high.size, high.accuracy) == (900, 1.0)
+            assert high.lower == 1.0 > low.lower
+
+    def test_names_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(InvalidSpec, match="n_features and sizes, or a sample"):
+            sweep(UniformGrid(1.0))
+        with pytest.raises(InvalidSpec, match="needs the labels"):
+            sweep(PrivateKmeans(1.0, 2), sample=PEOPLE, features=FEATURES)
+        with pytest.raises(InvalidSpec, match="one entry for each"):
+            sweep(UniformGrid(1.0), sample=PEOPLE, features=FEATURES, labels=[1])
+        monkeypatch.setitem(sys.modules, "clustering.simulate", None)
+        with pytest.raises(ImportError, match="pip install sfumato-server"):
+            sweep(UniformGrid(1.0), sample=PEOPLE, features=FEATURES)
+
+
+class TestShowing:
+    def test_is_a_line_for_each_size_and_a_table(self) -> None:
+        found = sweep(ShiftedGrid(1.0, 3), epsilons=[1, 2], sizes=[10**4, 10**5], n_features=2)
+        (axes,) = found.plot().axes
+        assert [line.get_label() for line in axes.lines] == ["size 10,000", "size 100,000"]
+        assert axes.get_xlabel() == "epsilon"
+        assert f"<td>{found.measure}</td>" in found._repr_html_()
+        assert sweep(ShiftedGrid(1.0, 3), sizes=[10**4, 10**5], n_features=2).plot().axes[0].get_xlabel() == "size"

@@ -1,0 +1,252 @@
+"""The shuffler over HTTP: what devices receive, what it refuses, and what it never shows."""
+
+import base64
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from sfumato.device.sealing import SIGNATURE_HEADER, verify_round
+from sfumato.transport.batches import generate_signing_key_pair, parse_batch
+from sfumato.transport.http import Http, PoolSettings
+from shuffler import app as app_module
+from shuffler import releases
+from shuffler.app import create_app
+from shuffler.queue import Queue, Sender
+from shuffler.rounds import Round, parse_round
+from tests.service.processes import until
+from tests.shuffler.parties import DATASET, FakeService, numbers, published, sealed_for
+
+PRIVATE, PUBLIC = generate_signing_key_pair()
+
+
+@dataclass
+class Parties:
+    client: httpx.Client
+    service: FakeService
+    key: str
+
+    def post(self, person: str, sealed: bytes, round_id: str = "rnd_1", **headers: str) -> httpx.Response:
+        own = {"Authorization": f"Bearer {self.key}", "Sfumato-Sender": person}
+        return self.client.post(f"/v1/rounds/{round_id}/sealed", content=sealed, headers=own | headers)
+
+    def get(self, path: str) -> httpx.Response:
+        return self.client.get(path, headers={"Authorization": f"Bearer {self.key}"})
+
+
+@contextmanager
+def running(home: Path, service: FakeService, private_key: bytes = PRIVATE) -> Iterator[Parties]:
+    """Run a shuffler; the backend `app` has a key from the first run on."""
+    pool = Http(service.url, "sfk_x", PoolSettings(5, 0, 1 << 20))
+    with closing(Queue(home / "shuffler.db")) as queue, closing(pool):
+        key = queue.add_sender(Sender("app", DATASET, True)) or queue.replace_key("app")
+        assert key is not None
+        config = uvicorn.Config(create_app(queue, pool, private_key), port=0, log_config=None, access_log=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            until(lambda: server.started, 20)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+                yield Parties(client, service, key)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeService]:
+    monkeypatch.setattr("shuffler.directory.CACHE_SECONDS", 0)
+    with FakeService(PUBLIC).running() as started:
+        started.rounds["rnd_1"] = published()
+        yield started
+
+
+@pytest.fixture
+def parties(tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parties]:
+    monkeypatch.setattr(releases, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(releases, "CHECK_SECONDS", 0.02)
+    with running(tmp_path, service) as started:
+        assert started.get(f"/v1/datasets/{DATASET}/rounds").json() == {"rounds": ["rnd_1"]}
+        yield started
+
+
+class TestRounds:
+    def test_have_the_bytes_of_the_service_and_a_signature(self, parties: Parties, service: FakeService) -> None:
+        first = parties.get("/v1/rounds/rnd_1")
+        assert first.content == service.rounds["rnd_1"]
+        signature = base64.b64decode(first.headers[SIGNATURE_HEADER])
+        assert verify_round("rnd_1", first.content, signature, PUBLIC)
+        assert not verify_round("rnd_2", first.content, signature, PUBLIC)
+        assert not verify_round("rnd_1", first.content + b" ", signature, PUBLIC)
+
+    def test_remain_the_same_if_the_service_changes_them_or_fails(
+        self, parties: Parties, service: FakeService, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first = parties.get("/v1/rounds/rnd_1").content
+        service.rounds["rnd_1"] = published(min_batch=1)
+        parties.get(f"/v1/datasets/{DATASET}/rounds")
+        assert "other bytes" in caplog.text
+        service.is_down = True
+        assert parties.get(f"/v1/datasets/{DATASET}/rounds").json() == {"rounds": ["rnd_1"]}
+        assert parties.get("/v1/rounds/rnd_1").content == first
+
+    def test_are_not_listed_while_the_service_never_answered(self, tmp_path: Path, service: FakeService) -> None:
+        service.is_down = True
+        with running(tmp_path, service) as parties:
+            problem = parties.get(f"/v1/datasets/{DATASET}/rounds")
+        assert (problem.status_code, problem.json()["code"]) == (503, "service_unavailable")
+
+    @pytest.mark.parametrize("path", ["/v1/datasets/ds_2/rounds", "/v1/rounds/rnd_2", "/v1/rounds/rnd_1/x"])
+    def test_of_others_do_not_exist(self, parties: Parties, path: str) -> None:
+        assert parties.get(path).json()["code"] == "not_found"
+
+    @pytest.mark.parametrize("path", [f"/v1/datasets/{DATASET}/rounds", "/v1/rounds/rnd_1"])
+    def test_need_a_key(self, parties: Parties, path: str) -> None:
+        for headers in ({}, {"Authorization": "Bearer sfs_guess"}, {"Authorization": f"Basic {parties.key}"}):
+            response = parties.client.get(path, headers=headers)
+            assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+
+
+class TestSealedReports:
+    def test_are_released_whole_and_opened_by_the_service_alone(self, parties: Parties, service: FakeService) -> None:
+        found = parsed_of(service)
+        for number in range(5):
+            response = parties.post(f"p{number}", sealed_for(found, number))
+            assert (response.status_code, response.json()) == (202, {"round_id": "rnd_1", "accepted": 1})
+        until(lambda: service.accepted, 20)
+        assert sorted(numbers(parse_batch(service.accepted["rnd_1"]).reports, found)) == [0, 1, 2, 3, 4]
+        late = parties.post("p9", sealed_for(found, 9))
+        assert (late.status_code, late.json()["code"]) == (409, "round_closed")
+
+    def test_bad_ones_have_clear_problems(self, parties: Parties, service: FakeService) -> None:
+        found = parsed_of(service)
+        sealed = sealed_for(found, 1)
+        assert parties.post("ann", sealed).status_code == 202
+        rejected = [
+            (parties.post("ann", sealed_for(found, 2)), 409, "already_reported"),
+            (parties.post("bob", sealed[1:]), 422, "sealed_length"),
+            (parties.post("bob", b""), 422, "sealed_length"),
+            (parties.post("bob", bytes((1 << 16) + 1)), 413, "body_too_large"),
+            (parties.post("bob", sealed, "rnd_2"), 404, "not_found"),
+            (parties.post("bob", sealed, Authorization="Bearer sfs_guess"), 401, "unauthenticated"),
+            (parties.post("b" * 201, sealed), 422, "sender_missing"),
+            (parties.post("", sealed), 422, "sender_missing"),
+            (parties.client.put("/v1/rounds/rnd_1/sealed"), 405, "method_not_allowed"),
+        ]
+        for response, status, code in rejected:
+            assert response.headers["content-type"] == "application/problem+json"
+            assert (response.status_code, response.json()["status"], response.json()["code"]) == (status, status, code)
+        assert parties.post("ann", sealed).status_code == 202
+
+    def test_are_refused_when_too_many_wait_or_too_slow(
+        self, parties: Parties, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("shuffler.intake.MAX_WAITING", 0)
+        overloaded = parties.post("ann", sealed_for(parsed_of(service), 1))
+        assert (overloaded.json()["code"], overloaded.headers["Retry-After"]) == ("overloaded", "5")
+        monkeypatch.setattr(app_module, "BODY_SECONDS", 0.05)
+
+        def pause() -> Iterator[bytes]:
+            yield b"0"
+            time.sleep(0.3)
+            yield b"1"
+
+        headers = {"Authorization": f"Bearer {parties.key}"}
+        slow = parties.client.post("/v1/rounds/rnd_1/sealed", content=pause(), headers=headers)
+        assert slow.json()["code"] == "request_timeout"
+
+    def test_a_failed_commit_is_a_problem_and_the_next_one_succeeds(
+        self, parties: Parties, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sealed = sealed_for(parsed_of(service), 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(Queue, "_store", lambda *_: 1 / 0)
+            assert parties.post("ann", sealed).json()["code"] == "overloaded"
+        assert parties.post("ann", sealed).status_code == 202
+
+
+class TestReleases:
+    def fill(self, parties: Parties, service: FakeService, n: int = 5) -> None:
+        for number in range(n):
+            assert parties.post(f"p{number}", sealed_for(parsed_of(service), number)).status_code == 202
+
+    def test_resend_the_same_bytes_until_the_service_acknowledges(self, parties: Parties, service: FakeService) -> None:
+        service.failures = [500, 503, 429, 200, 404]  # 200 comes from a proxy: the service's receipt has 202
+        self.fill(parties, service)
+        until(lambda: len(service.attempts) >= 6, 20)
+        assert len(set(service.attempts)) == 1
+        until(lambda: 'state="acknowledged"} 1' in parties.client.get("/metrics").text, 20)
+
+    def test_end_when_the_service_closed_the_round(self, parties: Parties, service: FakeService) -> None:
+        self.fill(parties, service, 4)
+        last = sealed_for(parsed_of(service), 4)
+        del service.rounds["rnd_1"]
+        assert parties.post("p4", last).status_code == 202
+        until(lambda: 'state="refused"} 1' in parties.client.get("/metrics").text, 20)
+        assert len(service.attempts) == 1
+
+    def test_of_a_wrong_key_wait_for_the_right_one(
+        self, tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The key is rotated during the round. The service refuses the batch until it has the dataset's key."""
+        monkeypatch.setattr(releases, "FIRST_RETRY_SECONDS", 0.01)
+        with running(tmp_path, service, generate_signing_key_pair()[0]) as parties:
+            parties.get(f"/v1/datasets/{DATASET}/rounds")
+            self.fill(parties, service)
+            until(lambda: len(service.attempts) >= 2, 20)
+            assert service.accepted == {}
+        with running(tmp_path, service):
+            until(lambda: service.accepted, 20)
+        assert {parse_batch(body).sealed for _, body in service.attempts} == {
+            parse_batch(service.accepted["rnd_1"]).sealed
+        }
+
+    def test_are_deleted_a_day_after_the_end_of_their_round(
+        self, tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(releases, "KEEP_SECONDS", -3600.0)
+        service.failures = [500] * 1000
+        with running(tmp_path, service) as parties:
+            parties.get(f"/v1/datasets/{DATASET}/rounds")
+            self.fill(parties, service)
+            until(lambda: 'state="refused"} 1' in parties.client.get("/metrics").text, 20)
+
+
+class TestSilence:
+    def test_metrics_and_logs_contain_no_number_before_the_release_and_never_a_sender(
+        self, parties: Parties, service: FakeService, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG, "shuffler")
+        before = parties.client.get("/metrics").text
+        found = parsed_of(service)
+        for number in range(4):
+            parties.post(f"secret-person-{number}", sealed_for(found, number))
+        parties.post("secret-person-0", sealed_for(found, 9))
+        assert parties.client.get("/metrics").text == before
+        assert [each for each in caplog.records if each.name.startswith("shuffler")] == []
+        parties.post("secret-person-4", sealed_for(found, 4))
+        until(lambda: 'state="acknowledged"} 1' in parties.client.get("/metrics").text, 20)
+        assert "sfumato_shuffler_released_reports_total 5\n" in parties.client.get("/metrics").text
+        assert "round rnd_1: released, 5 reports" in caplog.text
+        assert "secret-person" not in caplog.text
+        assert parties.key not in caplog.text
+
+    def test_the_answer_shows_nothing_of_other_reports(self, parties: Parties, service: FakeService) -> None:
+        found = parsed_of(service)
+        answers = [parties.post(f"p{number}", sealed_for(found, number)) for number in range(4)]
+        for each in answers:
+            del each.headers["date"]
+        assert len({(each.content, str(each.headers)) for each in answers}) == 1
+
+
+def parsed_of(service: FakeService) -> Round:
+    return parse_round(service.rounds["rnd_1"])

@@ -1,0 +1,132 @@
+"""Draw the pictures of docs/images/gallery: `python -m tools.gallery [NAME ...]`.
+
+The inputs follow from formulas and a seed, and the noise is simulated, so the pictures show no release.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from clustering.simulate import simulate
+from sfumato import specs
+from sfumato.plotting.figures import plot
+
+FOLDER = Path(__file__).parents[1] / "docs" / "images" / "gallery"
+DOTS_PER_INCH = 70
+POINTS_SHOWN = 1_000
+SEED = 1
+
+Points = NDArray[np.float64]
+
+
+def draw_blobs(n_points: int, rng: np.random.Generator) -> Points:
+    """Draw three round clusters."""
+    return rng.choice([(0.2, 0.3), (0.7, 0.2), (0.5, 0.8)], size=n_points) + rng.normal(scale=0.06, size=(n_points, 2))
+
+
+def draw_moons(n_points: int, rng: np.random.Generator) -> Points:
+    """Draw two interlocked half moons."""
+    angle, is_upper = rng.uniform(0, np.pi, n_points), rng.random(n_points) < 0.5
+    x = np.where(is_upper, np.cos(angle), 1 - np.cos(angle))
+    y = np.where(is_upper, np.sin(angle), 0.5 - np.sin(angle))
+    return np.stack([0.37 + 0.26 * x, 0.41 + 0.36 * y], axis=1) + rng.normal(scale=0.02, size=(n_points, 2))
+
+
+def draw_rings(n_points: int, rng: np.random.Generator) -> Points:
+    """Draw a disc within a ring."""
+    angle = rng.uniform(0, 2 * np.pi, n_points)
+    radius = np.where(rng.random(n_points) < 0.3, 0.0, 0.36) + rng.normal(scale=0.03, size=n_points)
+    return np.stack([0.5 + radius * np.cos(angle), 0.5 + radius * np.sin(angle)], axis=1)
+
+
+def draw_lattice(n_points: int, rng: np.random.Generator) -> Points:
+    """Draw nine small clusters in a lattice."""
+    return 0.2 + 0.3 * rng.integers(3, size=(n_points, 2)) + rng.normal(scale=0.04, size=(n_points, 2))
+
+
+def draw_four_features(n_points: int, rng: np.random.Generator) -> Points:
+    """Draw three round clusters in four features."""
+    centres = np.array([(0.2, 0.3, 0.7, 0.5), (0.7, 0.2, 0.3, 0.8), (0.5, 0.8, 0.5, 0.2)])
+    return rng.choice(centres, size=n_points) + rng.normal(scale=0.06, size=(n_points, 4))
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An algorithm, its input, and the title of the picture."""
+
+    algorithm: specs.AnyAlgorithm
+    draw: Callable[[int, np.random.Generator], Points]
+    n_points: int
+    title: str
+
+
+PICTURES = {
+    "auto": Picture(specs.Auto(2, 3), draw_blobs, 50_000, "auto selects shifted_grid in two features"),
+    "shifted_grid": Picture(specs.ShiftedGrid(2, 2), draw_moons, 100_000, "shifted_grid finds half moons"),
+    "uniform_grid": Picture(specs.UniformGrid(2, 3), draw_blobs, 50_000, "uniform_grid has coarse borders"),
+    "adaptive_grid_iterative": Picture(
+        specs.AdaptiveGridIterative(2, 3), draw_blobs, 50_000, "adaptive_grid_iterative divides uneven cells"
+    ),
+    "adaptive_grid_tree": Picture(
+        specs.AdaptiveGridTree(2, 3), draw_blobs, 50_000, "adaptive_grid_tree descends where cells are uneven"
+    ),
+    "phase_sketch": Picture(
+        specs.PhaseSketch(2, 3), draw_four_features, 50_000, "phase_sketch locates centroids in four features"
+    ),
+    "noisy_fcm": Picture(specs.NoisyFcm(8, 3), draw_blobs, 50_000, "noisy_fcm needs a large ε"),
+    "grid_kmeans": Picture(specs.GridKmeans(2, 9), draw_lattice, 50_000, "grid_kmeans finds nine centroids"),
+    "ldp_kmeans": Picture(specs.LdpKmeans(2, 3), draw_blobs, 50_000, "ldp_kmeans moves centroids in eight rounds"),
+    "dp_kmeans": Picture(specs.DpKmeans(1, 3), draw_blobs, 20_000, "dp_kmeans may end in a poor optimum"),
+    "dp_bisecting_kmeans": Picture(
+        specs.DpBisectingKmeans(1, 3), draw_blobs, 20_000, "dp_bisecting_kmeans splits one cluster at a time"
+    ),
+    "dp_uniform_grid_kmeans": Picture(
+        specs.DpUniformGridKmeans(1, 9), draw_lattice, 20_000, "dp_uniform_grid_kmeans weighs the cells of one grid"
+    ),
+    "dp_quadtree_kmeans": Picture(
+        specs.DpQuadtreeKmeans(1, 9), draw_lattice, 20_000, "dp_quadtree_kmeans divides dense boxes"
+    ),
+    "dp_density_peaks": Picture(
+        specs.DpDensityPeaks(1, 3), draw_blobs, 20_000, "dp_density_peaks joins cells to denser neighbours"
+    ),
+    "density_map": Picture(specs.DensityMap(0.5, 2), draw_rings, 100_000, "density_map finds a disc within a ring"),
+    "private_kmeans": Picture(specs.PrivateKmeans(0.5, 3), draw_blobs, 20_000, "private_kmeans finds three centroids"),
+    "clear": Picture(specs.ShiftedGrid(2), draw_blobs, 50_000, "Enough reports: a reliable map"),
+    "faint": Picture(specs.ShiftedGrid(0.5), draw_blobs, 2_000, "Too few reports: a doubtful map"),
+}
+
+
+def draw_picture(picture: Picture) -> Figure:
+    """Return the plot of one picture, with a part of the points where no density is drawn."""
+    points = picture.draw(picture.n_points, np.random.default_rng(SEED)).clip(0, 1)
+    model = simulate(picture.algorithm, points, seed=SEED)
+    noun = "reports" if isinstance(picture.algorithm, specs.Algorithm) else "records"
+    caption = f"ε = {picture.algorithm.epsilon:g} · {picture.n_points:,} {noun} · verdict: {model.verdict.value}"
+    figure = plot(model, title=picture.title, caption=caption)
+    if model.density is None and points.shape[1] == 2:
+        x, y = points[:POINTS_SHOWN].T
+        figure.axes[0].scatter(x, y, s=1, color="#222222")
+    return figure
+
+
+def render_page() -> str:
+    """Return the page of all pictures as Markdown."""
+    parts = [
+        "# Gallery",
+        "`python -m tools.gallery` draws these pictures. The points follow from formulas, and the noise is simulated.",
+    ]
+    for name, picture in PICTURES.items():
+        page = "tutorials/trust.md" if name in ("clear", "faint") else f"algorithms/{name}.md"
+        parts += [f"## {picture.title}", f"[![{picture.title}](images/gallery/{name}.png)]({page})"]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in sys.argv[1:] or PICTURES:
+        draw_picture(PICTURES[name]).savefig(FOLDER / f"{name}.png", dpi=DOTS_PER_INCH)
