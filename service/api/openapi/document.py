@@ -168,8 +168,8 @@ def _send_reports() -> dict[str, Any]:
             "- `application/json`: one report, or columns of many.\n"
             "- `application/octet-stream`: packed reports, one after the other: report_id (16 bytes), slot (uint32, "
             "little-endian), value (the mechanism's fixed width).\n"
-            "- `application/vnd.apache.arrow.stream`: columns `report_id` fixed_size_binary[16], `slot` uint32, "
-            "`value` fixed_size_binary[width], uncompressed.\n\n"
+            "- `application/vnd.apache.arrow.stream` or `application/vnd.apache.arrow.file`: columns `report_id` "
+            "fixed_size_binary[16], `slot` uint32, `value` fixed_size_binary[width], uncompressed.\n\n"
             "Needs one of the scopes `device`, `datasets`."
         ),
         "tags": ["reports"],
@@ -193,6 +193,7 @@ def _send_reports() -> dict[str, Any]:
                 },
                 "application/octet-stream": binary,
                 "application/vnd.apache.arrow.stream": binary,
+                "application/vnd.apache.arrow.file": binary,
             },
         },
         "responses": answers | {str(status): answer for status, answer in refusals.items()},

@@ -13,7 +13,7 @@ from sfumato.privacy import shuffling
 from sfumato.privacy.accounting import NANO, parse_epsilon
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import expected_reports
-from sfumato.specs import AdaptiveGridTree, Algorithm, Auto, PhaseSketch, ShiftedGrid, UniformGrid
+from sfumato.specs import AdaptiveGridIterative, Algorithm, Auto, PhaseSketch, ShiftedGrid, UniformGrid
 
 TERMS: dict[str, Any] = {
     "n_features": 2,
@@ -45,7 +45,7 @@ class TestCost:
     def test_of_auto_is_that_of_its_choice(self) -> None:
         assert forecast_releases(Auto(2.0, 3), **TERMS)[0] > 0
 
-    @pytest.mark.parametrize("algorithm", [AdaptiveGridTree(2.0, 3), PhaseSketch(2.0, 3, refine="sign")])
+    @pytest.mark.parametrize("algorithm", [AdaptiveGridIterative(2.0, 3), PhaseSketch(2.0, 3, refine="sign")])
     def test_is_unknown_for_rounds_that_adapt(self, algorithm: Algorithm) -> None:
         with pytest.raises(InvalidSpec, match="depends on earlier rounds"):
             forecast_releases(algorithm, **TERMS)
