@@ -27,7 +27,10 @@ PLACES = [
     {"name": "longitude", "lower": -180, "upper": 180, "unit": "degrees"},
     {"name": "latitude", "lower": -90, "upper": 90, "unit": "degrees"},
 ]
-NEVER_SUCCESSFUL = {"deleteRecords"}  # needs a central dataset, which no link of the document provides
+NEVER_SUCCESSFUL = {
+    "deleteRecords",  # needs a central dataset, which no link of the document provides
+    "releaseRound",  # needs the signature of a shuffler
+}
 SIXTEEN_CELLS = GRID | {"cells": [4, 4]}
 SETTINGS = {
     "SFUMATO_PORT": "0",
