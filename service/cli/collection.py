@@ -194,8 +194,12 @@ def send_reports(
 
     sent = report.send(dataset_id, source, service.client)
     if service.as_json:
-        for each in sent:
-            print_json({"round_id": each.round.id, "n_sent": each.n_sent, "n_received": each.round.n_received})
+        for each in sent.rounds:
+            counts = {"n_sent": each.n_sent, "n_received": each.round.n_received, "n_clipped": sent.n_clipped}
+            print_json({"round_id": each.round.id} | counts)
         return
-    output.print_reported(output.open_console(stderr=True), sent)
-    typer.echo(f"{sum(each.n_sent for each in sent)} reports are stored")
+    output.print_reported(output.open_console(stderr=True), sent.rounds)
+    if sent.n_clipped:
+        message = f"{sent.n_clipped} of {sent.n_records} records have a value outside of its bounds, and were clipped"
+        typer.echo(message, err=True)
+    typer.echo(f"{sum(each.n_sent for each in sent.rounds)} reports are stored")

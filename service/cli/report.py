@@ -1,7 +1,5 @@
 """Send each row of a CSV file as the report of one device: `sfumato report`."""
 
-import csv
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +9,16 @@ from numpy.typing import NDArray
 
 from service.cli.connection import Unusable
 from service.cli.report_receipt import Receipt, ReceiptUnusable, open_receipt, receipt_path
+from service.http.problems import Problem
+from service.ingestion.record_formats import CsvReader
+from service.ingestion.record_validation import NOTHING_STORED, bad_record, rounded_bounds
 from sfumato.api.client import Client
 from sfumato.api.resources import Round
 from sfumato.device.bulk import perturb_records
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.specs import Feature
+
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,16 @@ class ReportedRound:
     n_sent: int
 
 
-def send(dataset_id: str, source: Path, client: Client) -> list[ReportedRound]:
+@dataclass(frozen=True)
+class Reported:
+    """The rounds that received reports, and the records of the file with a value outside of its bounds."""
+
+    rounds: list[ReportedRound]
+    n_records: int
+    n_clipped: int
+
+
+def send(dataset_id: str, source: Path, client: Client) -> Reported:
     """Perturb the rows of a file and send them to the open rounds of the oldest open collection.
 
     Each row is a device with one secret draw, which decides the rounds that the device reports to. The receipt beside
@@ -42,10 +54,12 @@ def send(dataset_id: str, source: Path, client: Client) -> list[ReportedRound]:
     if not open_rounds:
         raise Unusable("this dataset has no open round")
     collection = [each for each in open_rounds if each.collection_id == open_rounds[0].collection_id]
-    records = read_csv(source, collection[0].spec.features)
+    records, n_clipped = read_csv(source, collection[0].spec.features)
     try:
         with open_receipt(source) as receipt:
-            return [_send_round(each, records, receipt, client) for each in _unfinished(collection, receipt, source)]
+            unfinished = _unfinished(collection, receipt, source)
+            rounds = [_send_round(each, records, receipt, client) for each in unfinished]
+            return Reported(rounds, len(records), n_clipped)
     except ReceiptUnusable as error:
         raise Unusable(str(error)) from None
 
@@ -77,29 +91,56 @@ def _send_round(open_round: Round, records: NDArray[np.float64], receipt: Receip
     return ReportedRound(client.get_round(open_round.id), n_sent)
 
 
-def read_csv(source: Path, features: Sequence[Feature]) -> NDArray[np.float64]:
-    """Return the features' columns of a CSV file, shape (n, n_features). Raise Unusable."""
-    with source.open(newline="", encoding="utf-8-sig") as file:
-        try:
-            rows = csv.reader(file)
-            header = [name.strip() for name in next(rows, [])]
-            missing = [feature.name for feature in features if feature.name not in header]
-            if missing:
-                raise Unusable(f"the file has no column {', '.join(missing)}; its header names the features")
-            columns = [header.index(feature.name) for feature in features]
-            records = [[_number(row, column, rows.line_num) for column in columns] for row in rows if row]
-        except (csv.Error, UnicodeDecodeError):
-            raise Unusable("the file is not CSV in UTF-8") from None
-    if not records:
-        raise Unusable("the file has no rows")
-    return np.array(records, dtype=np.float64)
+class _People:
+    """Receiver of the records of a file."""
+
+    user_feature = None
+
+    def __init__(self, features: Sequence[Feature]) -> None:
+        self.features = features
+        self.columns = [feature.name for feature in features]
+        self.n_records = self.n_clipped = 0
+        self.parts = [np.empty((0, len(features)))]
+        self._least, self._most = rounded_bounds(features)
+
+    def add(self, values: NDArray[np.float64], _users: object) -> None:
+        """Add records. Raise ValidationFailed for a value that is not finite."""
+        bad = ~np.isfinite(values)
+        if bad.any():
+            row, column = np.argwhere(bad)[0].tolist()
+            raise bad_record(self.n_records + row, f"{self.columns[column]} must be a finite number")
+        self.n_records += len(values)
+        self.n_clipped += int(((values < self._least) | (values > self._most)).any(axis=1).sum())
+        self.parts.append(values)
 
 
-def _number(row: Sequence[str], column: int, line: int) -> float:
+def read_csv(source: Path, features: Sequence[Feature]) -> tuple[NDArray[np.float64], int]:
+    """Return the records of a CSV file, and the number of them with a value outside of its bounds.
+
+    The file must be one that the service accepts as an upload of records.
+
+    Returns
+    -------
+    records : ndarray of shape (n, n_features)
+    n_clipped : int
+        Devices move the values of these records to the bounds.
+
+    Raises
+    ------
+    Unusable
+        The file does not fit the features.
+    """
+    people = _People(features)
+    reader = CsvReader(people)
     try:
-        value = float(row[column])
-    except (ValueError, IndexError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise Unusable(f"line {line} has no finite number in column {column + 1}; nothing was sent")
-    return value
+        with source.open("rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                reader.feed(piece)
+        reader.finish()
+    except Problem as problem:
+        errors = problem.more.get("errors") or [{"message": problem.detail}]
+        messages = [each["message"].removesuffix(NOTHING_STORED) for each in errors]
+        raise Unusable(f"{'; '.join(messages)}; nothing was sent") from None
+    if not people.n_records:
+        raise Unusable("the file has no records; nothing was sent")
+    return np.concatenate(people.parts), people.n_clipped

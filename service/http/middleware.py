@@ -8,6 +8,7 @@ import hashlib
 import re
 import secrets
 import time
+import zlib
 from collections.abc import Awaitable, Generator
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from models.database.engine import is_database_unavailable
 from runtime.logging import describe
 from service.http.metrics import GatewayMetrics, route_of
 from service.http.problems import (
+    BadRequest,
     InternalError,
     PayloadTooLarge,
     Problem,
@@ -36,6 +38,7 @@ _LARGE_UPLOADS = ("/records", "/batches")
 PACE_BYTES = 20 << 10  # a client must send this much of a body, or read this much of a response, per `slow_seconds`
 CONTROL_BODY_BYTES = 1 << 20  # largest body of requests without reports, records or points
 POINTS_BODY_BYTES = 32 << 20
+UNPACKED_BYTES = 1 << 20  # piece of an unpacked body
 PREFLIGHT_SECONDS = 600  # how long browsers may cache a preflight response; some use less
 CORS_REQUEST_HEADERS = ("Authorization", "Content-Type", "If-None-Match")
 CORS_RESPONSE_HEADERS = ("ETag", "Retry-After")  # headers that a device reads
@@ -249,9 +252,9 @@ class EagerAwaitable:
 
 
 class BodyLimit:
-    """Middleware that rejects bodies that are too large, compressed, or arrive too slowly.
+    """Middleware that rejects bodies that are too large or arrive too slowly, and unpacks gzip.
 
-    It checks the declared length first, then the bytes as they arrive.
+    It checks the declared length first, then the bytes as they arrive, and the unpacked bytes.
 
     Parameters
     ----------
@@ -281,9 +284,6 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        encoding = (header(scope, b"content-encoding") or b"identity").strip().lower()
-        if encoding != b"identity" and scope["method"] in ("POST", "PUT", "PATCH"):
-            raise UnsupportedMediaType("Content-Encoding is not supported: send the body without compression")
         limit = self._limit(scope["path"])
         declared = header(scope, b"content-length")
         if declared is not None and (not declared.strip().isdigit() or int(declared) > limit):
@@ -322,7 +322,68 @@ class BodyLimit:
                 raise _too_large(limit)
             return message
 
-        await self._app(scope, receive_limited, send)
+        encoding = (header(scope, b"content-encoding") or b"identity").strip().lower()
+        if encoding == b"identity" or scope["method"] not in ("POST", "PUT", "PATCH"):
+            await self._app(scope, receive_limited, send)
+        elif encoding in (b"gzip", b"x-gzip"):
+            await self._app(scope, _Unpacked(receive_limited, limit).receive, send)
+        else:
+            raise UnsupportedMediaType(
+                "this Content-Encoding is not supported: send the body as it is, or with gzip",
+                headers=[("accept-encoding", "gzip")],
+            )
+
+
+class _Unpacked:
+    """Body of a request that arrives as gzip, unpacked in pieces. It must fit into `limit` bytes.
+
+    Parameters
+    ----------
+    receive : callable
+        Returns the messages with the packed body.
+    limit : int
+        Largest unpacked body.
+    """
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # gzip only
+        self._packed = b""  # has arrived, but is not unpacked yet
+        self._has_more = True  # packed pieces
+        self._is_complete = False
+        self._n_packed = self._n_bytes = 0
+
+    async def receive(self) -> Message:
+        """Return the next message."""
+        if self._is_complete:
+            return await self._receive()
+        if self._packed or (self._n_packed and not self._has_more):
+            await asyncio.sleep(0)  # lets other requests run, because a small message may unpack to many pieces
+        else:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                return message
+            self._packed, self._has_more = message.get("body", b""), message.get("more_body", False)
+            self._n_packed += len(self._packed)
+        return self._unpack_piece()
+
+    def _unpack_piece(self) -> Message:
+        try:
+            piece = self._unpack.decompress(self._packed, UNPACKED_BYTES)
+        except zlib.error:
+            raise BadRequest("the body is not gzip, as its Content-Encoding states") from None
+        self._packed = self._unpack.unconsumed_tail
+        self._n_bytes += len(piece)
+        if self._n_bytes > self._limit:
+            raise _too_large(self._limit)
+        if self._unpack.unused_data:
+            raise BadRequest("the body continues after the end of its gzip data: send one gzip member")
+        if not self._has_more and not self._packed and len(piece) < UNPACKED_BYTES:
+            if self._n_packed and not self._unpack.eof:
+                raise BadRequest("the gzip body is truncated: send it completely")
+            self._is_complete = True
+        return {"type": "http.request", "body": piece, "more_body": not self._is_complete}
 
 
 def _too_large(limit: int) -> PayloadTooLarge:

@@ -7,7 +7,7 @@ their bodies are lower. Call `feed` for each piece and `finish` once. Problems n
 import ast
 import csv
 import re
-from codecs import getincrementaldecoder
+from codecs import BOM_UTF8, getincrementaldecoder
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.http.problems import BadRequest, PayloadTooLarge, Problem, UnsupportedMediaType, ValidationFailed
-from service.ingestion.record_validation import RecordValidator, bad_record
+from service.ingestion.record_validation import RecordSink, RecordValidator, bad_record, column_positions
 from sfumato.mechanisms.inputs import list_names
 
 MAX_JSON_BYTES = 16 << 20
@@ -46,7 +46,7 @@ class RecordReader(Protocol):
 class CsvReader:
     """Reader of UTF-8 text with a header row and one record per line."""
 
-    def __init__(self, validator: RecordValidator) -> None:
+    def __init__(self, validator: RecordSink) -> None:
         self._validator = validator
         self._decode = getincrementaldecoder("utf-8-sig")(errors="strict").decode
         self._rest = ""
@@ -86,10 +86,10 @@ class CsvReader:
             declared = self._validator.columns
             header = [name if name in declared else name.strip() for name in rows.pop(0)]
             _check_separator(header, declared)
-            self._positions, self._width = self._validator.column_positions(header, may_be_values=True), len(header)
+            self._positions, self._width = column_positions(declared, header, may_be_values=True), len(header)
         if self._positions is None or not rows:
             return
-        first = self._validator.upload.n_records
+        first = self._validator.n_records
         if set(map(len, rows)) != {self._width}:
             index = next(index for index, row in enumerate(rows) if len(row) != self._width)
             raise bad_record(first + index, f"the line must have {self._width} cells, like the header")
@@ -109,7 +109,7 @@ def _check_separator(header: Sequence[str], declared: Sequence[str]) -> None:
 
 
 def _split_columns(
-    validator: RecordValidator, rows: Sequence[Sequence[Any]], positions: Sequence[int], *, is_text: bool
+    validator: RecordSink, rows: Sequence[Sequence[Any]], positions: Sequence[int], *, is_text: bool
 ) -> tuple[NDArray[np.float64], list[Any] | None]:
     """Return (feature values, users) of rows of cells, with NaN for cells that are not numbers."""
     n_features = len(validator.features)
@@ -259,6 +259,7 @@ class JsonReader(_WholeBodyReader):
 
     def finish(self) -> None:
         """Parse the body."""
+        self._body = self._body.removeprefix(BOM_UTF8)
         validator = self._validator
         kind: type[_Columns | _ColumnsWithUser] = _ColumnsWithUser if validator.user_feature else _Columns
         try:

@@ -7,6 +7,7 @@ a CSV file without a header contains values, so an undeclared name is shown only
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Protocol
 from unicodedata import normalize
 
 import numpy as np
@@ -30,9 +31,33 @@ _WHOLE = re.compile(r"-?[0-9]+")
 # The exponent of a double has at most three digits. More digits are an id, such as eight hexadecimal digits.
 _DECIMAL = re.compile(r"[-+]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)(e[-+]?[0-9]{1,3})?|[-+]?inf(inity)?", re.IGNORECASE)
 _NO_USERS = {"", "nan", "-nan", "+nan", "null", "none", "na", "n/a", "#n/a", "<na>", "nat"}  # a missing value as text
+NOTHING_STORED = "; nothing of the upload was stored"
 MISSING_USER = "is missing: send the user of every record"
 USER_TOO_LONG = f"must have 1 to {MAX_USER_BYTES} bytes"
 NOT_WHOLE = "is written as a decimal number: send text or a whole number, such as 7 in place of 7.0 or 7e0"
+
+
+class RecordSink(Protocol):
+    """Receiver of the records of a file."""
+
+    @property
+    def features(self) -> Sequence[Feature]:
+        """Return the features of the dataset."""
+
+    @property
+    def user_feature(self) -> str | None:
+        """Return the name of the user column."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the declared columns."""
+
+    @property
+    def n_records(self) -> int:
+        """Return the number of records so far."""
+
+    def add(self, values: NDArray[np.float64], users: Sequence[str | int] | None) -> None:
+        """Add records, with NaN for cells that are not numbers."""
 
 
 class RecordValidator:
@@ -65,7 +90,12 @@ class RecordValidator:
         self._first: NDArray[np.int64] | None = None
         self._is_constant = np.ones(len(self.features), dtype=np.bool_)
         self._widths: Sequence[type[np.floating]] | None = None
-        self._least, self._most = _rounded_bounds(self.features, None)
+        self._least, self._most = rounded_bounds(self.features)
+
+    @property
+    def n_records(self) -> int:
+        """Return the number of records so far."""
+        return self.upload.n_records
 
     @property
     def columns(self) -> list[str]:
@@ -73,23 +103,8 @@ class RecordValidator:
         return [feature.name for feature in self.features] + [self.user_feature or ""][: bool(self.user_feature)]
 
     def column_positions(self, names: Sequence[str], *, may_be_values: bool = False) -> list[int]:
-        """Return the position of each declared column in the uploaded columns.
-
-        Parameters
-        ----------
-        names : sequence of str
-        may_be_values : bool
-            Whether the names may be the values of a record, if none of them is declared.
-
-        Raises
-        ------
-        ValidationFailed
-            A column is missing, repeated or not declared.
-        """
-        declared = self.columns
-        check_columns(declared, names, may_be_values=may_be_values and not set(names) & set(declared))
-        positions = {name: position for position, name in enumerate(names)}
-        return [positions[name] for name in declared]
+        """Return the position of each declared column in the uploaded columns, see `column_positions`."""
+        return column_positions(self.columns, names, may_be_values=may_be_values)
 
     def add(
         self,
@@ -120,7 +135,7 @@ class RecordValidator:
             raise PayloadTooLarge(f"too many records: at most {self._max_records} per upload; split them")
         if self._norm is None and widths != self._widths:
             self._widths = widths
-            self._least, self._most = _rounded_bounds(self.features, widths)
+            self._least, self._most = rounded_bounds(self.features, widths)
         step = max(1, _CHUNK_NUMBERS // len(self.features))
         for start in range(0, len(values), step):
             part = slice(start, start + step)
@@ -184,8 +199,8 @@ class RecordValidator:
         return ids
 
 
-def _rounded_bounds(
-    features: Sequence[Feature], widths: Sequence[type[np.floating]] | None
+def rounded_bounds(
+    features: Sequence[Feature], widths: Sequence[type[np.floating]] | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the least and the greatest value of each feature that its floating-point type may make of its bounds."""
     least, most = [], []
@@ -194,6 +209,25 @@ def _rounded_bounds(
             least.append(np.nextafter(width(feature.lower), width(-np.inf)))
             most.append(np.nextafter(width(feature.upper), width(np.inf)))
     return np.array(least, dtype=np.float64), np.array(most, dtype=np.float64)
+
+
+def column_positions(declared: Sequence[str], names: Sequence[str], *, may_be_values: bool = False) -> list[int]:
+    """Return the position of each declared column in the columns of a file.
+
+    Parameters
+    ----------
+    declared, names : sequence of str
+    may_be_values : bool
+        Whether the names may be the values of a record, if none of them is declared.
+
+    Raises
+    ------
+    ValidationFailed
+        A column is missing, repeated or not declared.
+    """
+    check_columns(declared, names, may_be_values=may_be_values and not set(names) & set(declared))
+    positions = {name: position for position, name in enumerate(names)}
+    return [positions[name] for name in declared]
 
 
 def check_columns(declared: Sequence[str], names: Sequence[str], *, may_be_values: bool = False) -> None:
@@ -280,6 +314,4 @@ def normalise_user_id(user: str | int, *, fold_case: bool = False) -> bytes:
 
 def bad_record(index: int, reason: str) -> ValidationFailed:
     """Return the problem for an invalid record, which rejects the whole upload. `index` counts from 0."""
-    return ValidationFailed(
-        f"record {index + 1}: {reason} (records are counted from 1); nothing of the upload was stored"
-    )
+    return ValidationFailed(f"record {index + 1}: {reason} (records are counted from 1){NOTHING_STORED}")

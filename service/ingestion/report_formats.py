@@ -7,6 +7,7 @@ rejects the whole request. A packed report is report_id (16 bytes), slot (4 byte
 
 import re
 import struct
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, cast
@@ -97,6 +98,7 @@ _AT = re.compile(r"`\$\.(report_id|slot|value)(?:s\[(\d+)\])?`$")
 
 def parse_json(report_format: ReportFormat, body: bytes, max_reports: int) -> PackedReports:
     """Parse one report or columns. Raise BadRequest, ValidationFailed or ReportMalformed."""
+    body = body.removeprefix(BOM_UTF8)
     try:
         return _pack_one(report_format, _read_report(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -120,7 +120,7 @@ class TestTheWholePath:
         assert "has no reports" in text
         np.savetxt(tmp_path / "p.csv", np.full((700, 2), 0.5), delimiter=",", header="x,y", comments="")
         (sent,) = read_lines(run("report", "--from", "p.csv", dataset_id, "--json").stdout)
-        assert sent == {"round_id": round_id, "n_sent": 700, "n_received": 700}
+        assert sent == {"round_id": round_id, "n_sent": 700, "n_received": 700, "n_clipped": 0}
         assert f"{round_id} is closed with 700 reports" in run("rounds", "close", round_id).output
         assert "700 of 900" in run("rounds", "list", dataset_id).output
         given = ("--epsilon", "2", "--algorithm", "shifted_grid", "--clusters", "2", "--parameter", "cells=4")

@@ -1,6 +1,11 @@
 """Generated uploads: the value arrives exactly, or a sentence refuses the request and nothing is stored."""
 
+import gzip
+import io
 import json
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Callable
 from decimal import Decimal
 from itertools import chain
 from typing import Any
@@ -114,18 +119,19 @@ class TestUserIds:
             assert counts["n_records"] == 0
 
 
+def frame(kind: str, values: list[float]) -> bytes:
+    """Return the body of an upload."""
+    if kind == NPY:
+        return npy(np.array(values).reshape(-1, 1))
+    if kind == JSON:
+        return json.dumps({"columns": ["x"], "rows": [[value] for value in values]}).encode()
+    if kind == CSV:
+        return "".join(["x\n", *(f"{value!r}\n" for value in values)]).encode()
+    return (arrow if kind == STREAM else arrow_file)(x=values)
+
+
 def framings() -> st.SearchStrategy[tuple[str, bytes, list[float]]]:
     """Return bodies that have one upload, several, or something after the end, with the values of all of them."""
-
-    def frame(kind: str, values: list[float]) -> bytes:
-        if kind == NPY:
-            return npy(np.array(values).reshape(-1, 1))
-        if kind == JSON:
-            return json.dumps({"columns": ["x"], "rows": [[value] for value in values]}).encode()
-        if kind == CSV:
-            return "".join(["x\n", *(f"{value!r}\n" for value in values)]).encode()
-        return (arrow if kind == STREAM else arrow_file)(x=values)
-
     kinds = st.sampled_from([CSV, JSON, NPY, STREAM, FILE])
     values = st.lists(st.integers(1, 99).map(float), min_size=1, max_size=4)
     ends = [b"", b"\0", b"rubbish", b"\xff\xff\xff\xff\0\0\0\0", b"\x93NUMPY", b"ARROW1", b"{}"]
@@ -148,6 +154,130 @@ class TestFramings:
     def test_are_read_whole_or_refused(self, dataset: Dataset, framing: tuple[str, bytes, list[float]]) -> None:
         kind, body, values = framing
         dataset.check(kind, body, values)
+
+
+PACKINGS: dict[str, tuple[dict[str, str], Callable[[bytes], bytes], bool]] = {
+    "identity": ({"content-encoding": "identity"}, bytes, True),
+    "gzip": ({"content-encoding": "gzip"}, gzip.compress, True),
+    "stored gzip": ({"content-encoding": "GZip"}, lambda body: gzip.compress(body, 0), True),
+    "gzip with a name": ({"content-encoding": "x-gzip"}, lambda body: named_gzip(body), True),
+    "gzip not named": ({}, gzip.compress, False),
+    "gzip twice": ({"content-encoding": "gzip"}, lambda body: gzip.compress(gzip.compress(body)), False),
+    "two members": (
+        {"content-encoding": "gzip"},
+        lambda body: gzip.compress(body[:8]) + gzip.compress(body[8:]),
+        False,
+    ),
+    "more after the end": ({"content-encoding": "gzip"}, lambda body: gzip.compress(body) + b"x", False),
+    "truncated": ({"content-encoding": "gzip"}, lambda body: gzip.compress(body)[:-3], False),
+    "wrong checksum": ({"content-encoding": "gzip"}, lambda body: gzip.compress(body)[:-8] + bytes(8), False),
+    "named, not packed": ({"content-encoding": "gzip"}, bytes, False),
+    "zlib": ({"content-encoding": "gzip"}, zlib.compress, False),
+    "deflate": ({"content-encoding": "deflate"}, zlib.compress, False),
+    "several": ({"content-encoding": "gzip, identity"}, gzip.compress, False),
+}
+
+
+def named_gzip(body: bytes) -> bytes:
+    """Pack a body with the name of a file in its head."""
+    file = io.BytesIO()
+    with gzip.GzipFile("records.csv", "wb", fileobj=file) as packed:
+        packed.write(body)
+    return file.getvalue()
+
+
+@SQLITE_ONLY
+class TestEncodings:
+    @given(
+        kind=st.sampled_from([CSV, JSON, NPY, STREAM, FILE]),
+        values=st.lists(st.integers(1, 99).map(float), min_size=1, max_size=200),
+        packing=st.sampled_from(sorted(PACKINGS)),
+    )
+    @configure(max_examples=60, deadline=None, database=None)
+    def test_of_a_body_are_unpacked_or_refused(
+        self, dataset: Dataset, kind: str, values: list[float], packing: str
+    ) -> None:
+        headers, pack, is_accepted = PACKINGS[packing]
+        assert dataset.check(kind, pack(frame(kind, values)), values, headers) == is_accepted
+
+    @given(
+        kind=st.sampled_from([CSV, JSON]),
+        values=st.lists(st.integers(1, 99).map(float), min_size=1, max_size=3),
+        text=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32"]),
+    )
+    @configure(max_examples=20, deadline=None, database=None)
+    def test_of_text_are_read_or_refused(self, dataset: Dataset, kind: str, values: list[float], text: str) -> None:
+        is_accepted = dataset.check(kind, frame(kind, values).decode().encode(text), values)
+        assert is_accepted == text.startswith("utf-8")
+
+    @pytest.mark.parametrize("n_bytes", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20])
+    def test_of_large_bodies_arrive_whole(self, dataset: Dataset, n_bytes: int) -> None:
+        body = b"x\n" + b"7\n" * ((n_bytes - 2) // 2)
+        response = dataset.send(CSV, gzip.compress(body), {"content-encoding": "gzip"})
+        assert response.json()["n_records"] == (n_bytes - 2) // 2
+
+    def test_that_unpack_beyond_the_limit_are_refused_at_the_limit(self, dataset: Dataset) -> None:
+        body = gzip.compress(b"x\n" + bytes(64 << 20))
+        response = dataset.api.post("/datasets", content=body, headers={"content-encoding": "gzip"})
+        assert (response.status_code, len(body) < 100_000) == (413, True)
+        assert "at most 1048576 bytes" in response.json()["detail"]
+
+    @pytest.mark.parametrize("path", ["/datasets", "/forecasts"])
+    def test_with_a_byte_order_mark_are_read_on_other_paths(self, people: Api, path: str) -> None:
+        body = {
+            "/datasets": {"name": "Marked", "trust": "local", "epsilon": 1, "features": [X]},
+            "/forecasts": {
+                "n_features": 1,
+                "expected_reports": 9000,
+                "algorithm": {"type": "uniform_grid", "epsilon": 1},
+            },
+        }[path]
+        headers = {"content-type": JSON, "content-encoding": "gzip"}
+        response = people.post(path, content=gzip.compress(BOM_UTF8 + json.dumps(body).encode()), headers=headers)
+        assert response.status_code in (200, 201), response.text
+
+
+X = {"name": "x", "lower": 0, "upper": 100}
+
+SPELLINGS = [
+    "7",
+    "7.0",
+    "7e0",
+    "+7",
+    " 7 ",
+    "07",
+    "7.",
+    '"7"',
+    '" 7"',
+    "7_0",
+    "\uff17",
+    "7,0",
+    '"7,0"',
+    "7;",
+    "'7'",
+    "0x7",
+    "",
+]
+EXACT = {"7", "7.0", "7e0", "+7", " 7 ", "07", "7.", '"7"', '" 7"'}
+
+
+@SQLITE_ONLY
+class TestDialects:
+    @given(
+        cells=st.lists(st.sampled_from(SPELLINGS), min_size=1, max_size=4),
+        header=st.sampled_from(["x", '"x"', " x ", "\ufeffx", "\n\nx", "\r\nx", "x;y", "X", "x,x", "x,"]),
+        end=st.sampled_from(["\n", "\r\n", "\n\n", "\r"]),
+        is_ended=st.booleans(),
+    )
+    @configure(max_examples=60, deadline=None, database=None)
+    def test_of_csv_arrive_exactly_or_are_refused(
+        self, dataset: Dataset, cells: list[str], header: str, end: str, is_ended: bool
+    ) -> None:
+        body = (end.join([header, *cells]) + end * is_ended).encode()
+        values = [7.0] * sum(bool(cell) for cell in cells)
+        is_accepted = dataset.check(CSV, body, values)
+        if is_accepted:
+            assert {cell for cell in cells if cell} <= EXACT
 
 
 NUMBERS = [

@@ -168,19 +168,35 @@ class TestLedgerVerify:
 
 
 class TestReport:
-    def test_refuses_a_file_that_does_not_fit_the_features(self, tmp_path: Path) -> None:
+    FEATURES = features_to_domain([Feature.model_validate(feature) for feature in FEATURES])
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("", "header row is missing"),
+            ("x\n1\n", "column y is missing"),
+            ("x,y\n", "no records"),
+            ("x,y\n1\n", "record 1: the line must have 2 cells"),
+            ("x,y\n0,0\n1,nan\n", "record 2: y must be a finite number"),
+            ("x,y\n1_0,2\n", "record 1: x must be a finite number"),
+            ("x,y,x\n1,2,9\n", "column x occurs more than once"),
+            ("x,y,name\n1,2,a\n", "column name is not declared"),
+            ("x;y\n1;2\n", "separated by semicolons"),
+            ("x,y\n\xff,2\n", "not valid UTF-8"),
+        ],
+    )
+    def test_refuses_a_file_that_an_upload_refuses(self, tmp_path: Path, content: str, message: str) -> None:
         path = tmp_path / "file.csv"
-        features = features_to_domain([Feature.model_validate(feature) for feature in FEATURES])
-        for content, message in (
-            ("", "no column x, y"),
-            ("x\n1\n", "no column y"),
-            ("x,y\n", "no rows"),
-            ("x,y\n1\n", "line 2"),
-            ("x,y\n1,nan\n", "line 2"),
-        ):
-            path.write_text(content)
-            with pytest.raises(Unusable, match=message):
-                report.read_csv(path, features)
+        path.write_text(content, encoding="latin-1")
+        with pytest.raises(Unusable, match=f"{message}.*; nothing was sent$"):
+            report.read_csv(path, self.FEATURES)
+
+    def test_counts_the_records_that_are_clipped(self, tmp_path: Path) -> None:
+        path = tmp_path / "file.csv"
+        path.write_text("y,x\n0.5,0.25\n-7,0.5\n1e9,1e9\n1,0\n")
+        records, n_clipped = report.read_csv(path, self.FEATURES)
+        assert records.tolist() == [[0.25, 0.5], [0.5, -7], [1e9, 1e9], [0, 1]]
+        assert n_clipped == 2
 
     def test_without_a_service_names_the_setting(self, run: Run, tmp_path: Path) -> None:
         file = tmp_path / "people.csv"

@@ -30,6 +30,7 @@ clusters. A ledger records every use of the privacy budget.
 - Lists have pages: `?limit=` and `?cursor=`. `next_cursor` is null on the last page.
 - A POST request with an `Idempotency-Key` takes effect once within a day.
 - An optional member of a request may be absent, but not null.
+- A request body may be gzip: `Content-Encoding: gzip`. The limits apply to the unpacked body.
 """
 
 TAGS = {
