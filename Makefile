@@ -52,6 +52,7 @@ check-release: $(READY) ## Run what .ci/run leaves out: the audit of all sound f
 	$(PYTEST) -m "slow or release" $(ARGS)
 
 browser: $(READY) ## Test the console in Chromium (from the path, or SFUMATO_TEST_CHROMIUM)
+	@sh tools/preflight.sh chromium
 	$(BIN)/pytest tests/browser -m "slow or release" $(ARGS)
 
 lint: $(READY) ## Check style, prose, types, import contracts and dependencies
@@ -80,6 +81,7 @@ openapi-breaking: $(READY) ## Report changes of openapi.json that break clients 
 	@$(BIN)/python tools/breaking.py
 
 openapi-lint: ## Check openapi.json with Spectral and Redocly (needs node 20)
+	@sh tools/preflight.sh node npm
 	npm ci --ignore-scripts --prefix openapi/lint
 	openapi/lint/node_modules/.bin/spectral lint openapi/openapi.json --ruleset openapi/lint/spectral.yaml
 	openapi/lint/node_modules/.bin/redocly lint openapi/openapi.json --config openapi/lint/redocly.yaml
@@ -94,12 +96,14 @@ image: $(READY) ## Build the image with buildah and test it (needs root on Debia
 	nice $(BIN)/pytest tests/test_built_image.py -m image -s $(ARGS)
 
 sdk-typescript: ## Build, test and pack the TypeScript SDK into build/sdks (needs node 20)
+	@sh tools/preflight.sh node npm
 	npm ci --prefix sdk/typescript
 	npm test --prefix sdk/typescript
 	@mkdir -p build/sdks
 	cd sdk/typescript && npm pack --ignore-scripts --pack-destination ../../build/sdks
 
 sdks: build/sdks/.ready ## Generate and check the Kotlin, Swift and Python clients and the Kotlin device (needs Java 11 and node 20)
+	@sh tools/preflight.sh java node npm
 	npm ci --prefix openapi/generators/kotlin
 	build/sdks/.venv/bin/python tools/sdks.py $(ARGS)
 
