@@ -21,6 +21,7 @@ from models.database.types import SECOND
 from models.errors import StaleFence
 from models.jobs import claims, idempotency, lifecycle
 from models.jobs.claims import Claim
+from models.records import records
 from models.tables.jobs import Job, JobState
 from runtime.change_publisher import ChangePublisher, NullPublisher
 from runtime.job_signal import JobSignal
@@ -389,7 +390,10 @@ class Supervisor:
                 self._job_signal.notify(job_id)
                 self._publisher.publish(job_id)
         if self._forget_timer.is_due():
-            self._database.run(
-                "forget_idempotency_keys",
-                lambda session: idempotency.delete_expired(session, now=self._database.clock()),
-            )
+            self._database.run("delete_expired", self._delete_expired)
+
+    def _delete_expired(self, session: Session) -> None:
+        """Delete stored responses and incomplete uploads after a day."""
+        now = self._database.clock()
+        idempotency.delete_expired(session, now=now)
+        records.delete_expired(session, now=now)

@@ -240,7 +240,17 @@ def upgrade() -> None:
         _required("index", sa.Integer, primary_key=True, comment="0, 1, ... within the upload"),
         _required("n_records", sa.Integer, comment="number of records; private"),
         _required("n_clipped", sa.Integer, comment="records with a value moved to a bound; private"),
-        _optional("content", sa.LargeBinary(32), comment="keyed hash of the upload's records; on its first segment"),
+        _optional(
+            "content",
+            sa.LargeBinary(32),
+            comment="keyed hash of the records of the upload or part; on its first segment",
+        ),
+        _optional("name_hash", sa.LargeBinary(32), comment="keyed hash of the client's name of an upload in parts"),
+        _optional(
+            "expires_at",
+            sa.BigInteger,
+            comment="microseconds since the epoch; null unless parts of the upload are missing",
+        ),
         _required("sealed", sa.LargeBinary, comment="nonce, ciphertext and tag of the records"),
         sa.Index("ix_record_segments_of_content", "dataset_id", "content"),
     )

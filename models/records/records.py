@@ -3,17 +3,18 @@
 import hashlib
 import hmac
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Table, delete, func, insert, select
+from sqlalchemy import ColumnElement, Table, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from models import encryption
 from models.database.types import SCRUBBED, new_id
 from models.encryption import Keyring
-from models.errors import DuplicateContent, LimitExceeded, RecordsUnreadable
+from models.errors import Conflict, DuplicateContent, LimitExceeded, RecordsUnreadable
 from models.records import record_keys
 from models.records.record_keys import DataKey
 from models.tables.datasets import Dataset, RecordSegment
@@ -21,6 +22,8 @@ from sfumato.specs import MAX_FEATURES
 
 PSEUDONYM_BYTES = 16
 SEGMENT_BYTES = 2 << 20  # a segment is encrypted when it has this length
+MAX_SEGMENTS = 1 << 16  # largest number of segments of a part
+MAX_PARTS = 10_000
 
 _COORDINATE_BYTES = 3  # the lattice has 20 bits
 _ROWS_PER_FETCH = 4  # segments in memory
@@ -50,19 +53,37 @@ class UserCounts(NamedTuple):
     n_used: int  # records used, at most max_records_per_user per user
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an upload."""
+
+    name_hash: bytes  # keyed hash of the client's name for the upload
+    number: int  # from 1
+    is_last: bool
+    expires_at: int  # microseconds since the epoch, unless the upload is complete by then
+
+
 class Upload:
-    """An upload of records. Records are packed and encrypted as they arrive, so at most one segment is in plain text.
+    """An upload of records, or a part of one.
+
+    Records are packed and encrypted as they arrive, so at most one segment is in plain text.
 
     Parameters
     ----------
     key : DataKey
         Data key of the dataset.
     n_features : int
+    part : Part, optional
+    upload_id : str, optional
+        Id of the upload that earlier parts belong to.
     """
 
-    def __init__(self, key: DataKey, n_features: int) -> None:
+    def __init__(
+        self, key: DataKey, n_features: int, *, part: Part | None = None, upload_id: str | None = None
+    ) -> None:
         self.key = key
-        self.id = new_id("upl")
+        self.part = part
+        self.id = upload_id or new_id("upl")
         self.segments: list[dict[str, object]] = []
         self.n_records = 0
         self.n_clipped = 0
@@ -109,7 +130,8 @@ class Upload:
         """Encrypt the remaining records."""
         if not self._n_open:
             return
-        index = len(self.segments)
+        # Each part has a range of indices, so that the segments of a part are in order after those of the part before.
+        index = len(self.segments) + (0 if self.part is None else self.part.number * MAX_SEGMENTS)
         plain = b"".join([*self._points, *self._users])
         sealed = encryption.seal(
             self.key.records, plain, _belongs_to(self.key.dataset_id, self.key.id, self.id, index, self._n_open)
@@ -122,6 +144,8 @@ class Upload:
                 "n_records": self._n_open,
                 "n_clipped": self.n_clipped - self._clipped_before,
                 "content": None,
+                "name_hash": None if self.part is None else self.part.name_hash,
+                "expires_at": None if self.part is None else self.part.expires_at,
                 "sealed": sealed,
             }
         )
@@ -134,8 +158,23 @@ def record_bytes(n_features: int, *, with_user: bool) -> int:
     return _COORDINATE_BYTES * n_features + PSEUDONYM_BYTES * with_user
 
 
-def append(session: Session, upload: Upload, *, max_records: int, allow_duplicates: bool = False) -> None:
-    """Store a whole upload. The caller has locked the dataset's row.
+def find_upload(session: Session, dataset_id: str, name_hash: bytes) -> str | None:
+    """Return the id of the upload in parts with this name."""
+    query = select(RecordSegment.upload_id).where(
+        RecordSegment.dataset_id == dataset_id, RecordSegment.name_hash == name_hash
+    )
+    return session.scalar(query.limit(1))
+
+
+def append(session: Session, upload: Upload, *, max_records: int, allow_duplicates: bool = False) -> bool:
+    """Store a whole upload, or a part of one. The caller has locked the dataset's row.
+
+    A part that is stored already changes nothing.
+
+    Returns
+    -------
+    bool
+        Whether the upload is complete, so that its records count.
 
     Raises
     ------
@@ -145,24 +184,111 @@ def append(session: Session, upload: Upload, *, max_records: int, allow_duplicat
         If the dataset would have more than `max_records` records, or more than the numbers of `max_records`
         records of 64 features. The memory of a job is therefore bounded for any number of features.
     Conflict
-        If the dataset's records were deleted since the upload began.
+        If the dataset's records were deleted since the upload began, if the part has other records than before, or
+        if the last part arrives before another one.
     """
     upload.close()
     record_keys.check_current(session, upload.key)
+    part = upload.part
+    if part is None or not _is_stored(session, upload, part):
+        _check_limit(session, upload, max_records)
+        if upload.segments:
+            upload.segments[0]["content"] = upload.content
+            session.execute(insert(cast(Table, RecordSegment.__table__)), upload.segments)
+    if part is None:
+        is_complete = True
+    elif part.is_last:
+        is_complete = _complete(session, upload, part)
+    else:
+        return False
+    if is_complete and not allow_duplicates:
+        _check_duplicates(session, upload)
+    return is_complete
+
+
+def _is_stored(session: Session, upload: Upload, part: Part) -> bool:
+    """Return whether the part is stored. Raise Conflict if it has other records, or belongs to a complete upload."""
+    if find_upload(session, upload.key.dataset_id, part.name_hash) not in (None, upload.id):
+        raise Conflict("another part of this upload was stored at the same time; send this part again")
+    stored = session.get(RecordSegment, (upload.key.dataset_id, upload.id, part.number * MAX_SEGMENTS))
+    if stored is None:
+        is_complete = (RecordSegment.upload_id == upload.id, RecordSegment.expires_at.is_(None))
+        query = select(RecordSegment.index).where(RecordSegment.dataset_id == upload.key.dataset_id, *is_complete)
+        if session.scalar(query.limit(1)) is not None:
+            raise Conflict("this upload is complete: send further records with another name of the upload")
+        return False
+    if stored.content != upload.content:
+        raise Conflict(
+            f"part {part.number} of this upload is stored with other records: use another name of the upload"
+        )
+    return True
+
+
+def _complete(session: Session, upload: Upload, last: Part) -> bool:
+    """Make the records of all parts count. Return whether they did not before. Raise Conflict if a part is missing."""
+    of_upload = (RecordSegment.dataset_id == upload.key.dataset_id, RecordSegment.upload_id == upload.id)
+    rows = session.execute(select(RecordSegment.index, RecordSegment.expires_at).where(*of_upload)).all()
+    present = {index // MAX_SEGMENTS for index, _ in rows}
+    missing = sorted(set(range(1, last.number)) - present)
+    if missing:
+        raise Conflict(f"part {missing[0]} of this upload is missing: send it, then the last part again")
+    if max(present) > last.number:
+        raise Conflict(f"part {max(present)} of this upload is stored already, so part {last.number} is not its last")
+    if all(expires_at is None for _, expires_at in rows):
+        return False
+    session.execute(update(RecordSegment).where(*of_upload).values(expires_at=None))
+    return True
+
+
+def _check_limit(session: Session, upload: Upload, max_records: int) -> None:
     most = max_records * MAX_FEATURES // max(upload.n_features, MAX_FEATURES)
-    if count(session, upload.key.dataset_id).n_records + upload.n_records > most:
+    stored = select(func.coalesce(func.sum(RecordSegment.n_records), 0))
+    stored = stored.where(RecordSegment.dataset_id == upload.key.dataset_id)  # with those of incomplete uploads
+    if int(session.scalar(stored) or 0) + upload.n_records > most:
         wide = f" of {upload.n_features} features" if upload.n_features > MAX_FEATURES else ""
         raise LimitExceeded(f"a dataset may have at most {most} records{wide}")
-    if upload.segments:
-        upload.segments[0]["content"] = upload.content
-        same = (RecordSegment.dataset_id == upload.key.dataset_id, RecordSegment.content == upload.content)
-        if not allow_duplicates and session.scalar(select(RecordSegment.index).where(*same).limit(1)) is not None:
-            n_records = f"{upload.n_records} record{'s' * (upload.n_records > 1)}"
-            raise DuplicateContent(
-                f"this dataset already has an upload of the same {n_records} in this order; nothing was stored. "
-                "Send allow_duplicates=true if they belong to further people with equal values."
-            )
-        session.execute(insert(cast(Table, RecordSegment.__table__)), upload.segments)
+
+
+def _check_duplicates(session: Session, upload: Upload) -> None:
+    """Raise DuplicateContent if another complete upload consists of the same records in the same parts."""
+    in_dataset = RecordSegment.dataset_id == upload.key.dataset_id
+    own = _contents(session, in_dataset, RecordSegment.upload_id == upload.id)[upload.id]
+    same = select(RecordSegment.upload_id).where(in_dataset, RecordSegment.content == own[0])
+    others = _contents(session, in_dataset, RecordSegment.upload_id.in_(same), RecordSegment.expires_at.is_(None))
+    others.pop(upload.id, None)
+    if own in others.values():
+        query = select(func.sum(RecordSegment.n_records)).where(in_dataset, RecordSegment.upload_id == upload.id)
+        number = int(session.scalar(query) or 0)
+        raise DuplicateContent(
+            f"this dataset already has an upload of the same {number} record{'s' * (number > 1)} in this order; "
+            "nothing was stored. Send allow_duplicates=true if they belong to further people with equal values."
+        )
+
+
+def _contents(session: Session, *where: ColumnElement[bool]) -> dict[str, list[bytes]]:
+    """Return the keyed hashes of the parts of each upload, in order."""
+    query = select(RecordSegment.upload_id, RecordSegment.content).where(*where, RecordSegment.content.is_not(None))
+    contents: dict[str, list[bytes]] = {}
+    for row in session.execute(query.order_by(RecordSegment.upload_id, RecordSegment.index)):
+        contents.setdefault(row.upload_id, []).append(row.content)
+    return contents
+
+
+def delete_expired(session: Session, *, now: int) -> None:
+    """Delete incomplete uploads a day after their newest part."""
+    newest = func.max(RecordSegment.expires_at)
+    query = select(RecordSegment.dataset_id, RecordSegment.upload_id).where(RecordSegment.expires_at.is_not(None))
+    expired = query.group_by(RecordSegment.dataset_id, RecordSegment.upload_id).having(newest <= now)
+    for dataset_id, upload_id in session.execute(expired).all():
+        session.execute(
+            delete(RecordSegment).where(RecordSegment.dataset_id == dataset_id, RecordSegment.upload_id == upload_id)
+        )
+        session.info[SCRUBBED] = True
+
+
+def _of(dataset_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Return the conditions for the segments of complete uploads."""
+    return RecordSegment.dataset_id == dataset_id, RecordSegment.expires_at.is_(None)
 
 
 def count(session: Session, dataset_id: str) -> RecordCounts:
@@ -172,7 +298,7 @@ def count(session: Session, dataset_id: str) -> RecordCounts:
             func.coalesce(func.sum(RecordSegment.n_records), 0),
             func.count(RecordSegment.upload_id.distinct()),
             func.coalesce(func.sum(RecordSegment.n_clipped), 0),
-        ).where(RecordSegment.dataset_id == dataset_id)
+        ).where(*_of(dataset_id))
     ).one()
     return RecordCounts(*(int(each) for each in row))
 
@@ -187,7 +313,7 @@ def digest(session: Session, dataset_id: str) -> str:
     """Return a digest of the ids and lengths of the segments. It changes with the records."""
     content = hashlib.sha256(f"sfumato records|{dataset_id}".encode())
     query = select(RecordSegment.upload_id, RecordSegment.index, RecordSegment.n_records)
-    query = query.where(RecordSegment.dataset_id == dataset_id)
+    query = query.where(*_of(dataset_id))
     for row in session.execute(query.order_by(RecordSegment.upload_id, RecordSegment.index)):
         content.update(f"|{row.upload_id}|{row.index}|{row.n_records}".encode())
     return content.hexdigest()
@@ -248,7 +374,7 @@ def remove_all(session: Session, dataset_id: str) -> None:
 
 def _sizes(session: Session, dataset_id: str) -> list[int]:
     """Return the number of records in each segment, in order."""
-    query = select(RecordSegment.n_records).where(RecordSegment.dataset_id == dataset_id)
+    query = select(RecordSegment.n_records).where(*_of(dataset_id))
     return list(session.scalars(query.order_by(RecordSegment.upload_id, RecordSegment.index)))
 
 
@@ -262,7 +388,7 @@ def _segments(
     width = record_bytes(dataset.n_features, with_user=dataset.user_feature is not None)
     query = (
         select(RecordSegment.upload_id, RecordSegment.index, RecordSegment.n_records, RecordSegment.sealed)
-        .where(RecordSegment.dataset_id == dataset.id)
+        .where(*_of(dataset.id))
         .order_by(RecordSegment.upload_id, RecordSegment.index)
         .execution_options(yield_per=_ROWS_PER_FETCH)
     )

@@ -88,7 +88,10 @@ class Dataset(Base):
 
 
 class RecordSegment(Base):
-    """A part of one upload, encrypted."""
+    """A range of records of one upload, encrypted.
+
+    An upload in parts counts when its last part is stored. Until then its segments have a time of expiry.
+    """
 
     __tablename__ = "record_segments"
     __table_args__ = (Index("ix_record_segments_of_content", "dataset_id", "content"),)
@@ -99,7 +102,13 @@ class RecordSegment(Base):
     n_records: Mapped[int] = mapped_column(Integer, comment="number of records; private")
     n_clipped: Mapped[int] = mapped_column(Integer, comment="records with a value moved to a bound; private")
     content: Mapped[bytes | None] = mapped_column(
-        LargeBinary(32), comment="keyed hash of the upload's records; on its first segment"
+        LargeBinary(32), comment="keyed hash of the records of the upload or part; on its first segment"
+    )
+    name_hash: Mapped[bytes | None] = mapped_column(
+        LargeBinary(32), comment="keyed hash of the client's name of an upload in parts"
+    )
+    expires_at: Mapped[int | None] = mapped_column(
+        BigInteger, comment="microseconds since the epoch; null unless parts of the upload are missing"
     )
     sealed: Mapped[bytes] = mapped_column(LargeBinary, comment="nonce, ciphertext and tag of the records")
 

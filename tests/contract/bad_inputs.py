@@ -102,6 +102,8 @@ def cases(operation: Operation, objects: Objects) -> Iterator[Case]:
     yield from _paths(operation, path, of)
     yield from _queries(operation, of)
     known = set(operation.document["paths"][operation.path])
+    if "get" in known:
+        known.add("head")  # a valid request
     for other in _METHODS:
         if other.lower() not in known:
             yield of(f"method {other[:9]}", method=other, also=frozenset({405}))

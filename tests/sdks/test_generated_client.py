@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 DOCUMENT: dict[str, Any] = json.loads(COMMITTED.read_text())
 PACKAGE = "sfumato_api"  # the name in openapi/generators/python.yaml
-ARROW = "application/vnd.apache.arrow.stream"
+STREAM, FILE = "application/vnd.apache.arrow.stream", "application/vnd.apache.arrow.file"
 ROWS = np.array([[2.35, 48.86], [-0.58, 44.84]])
 
 
@@ -89,15 +89,17 @@ def bodies(package: ModuleType, operation: Operation, objects: Objects, path: di
         one = packed(1)
         body |= {"values": [base64.b64encode(one[20:]).decode()]}
         columns = [pa.array([one[:16]], pa.binary(16)), pa.array([0], pa.uint32()), pa.array([one[20:]], pa.binary(1))]
-        contents = {"application/octet-stream": one, ARROW: stream(pa.table(columns, ["report_id", "slot", "value"]))}
+        table = pa.table(columns, ["report_id", "slot", "value"])
+        contents = {"application/octet-stream": one, STREAM: stream(table), FILE: file(table)}
     if operation.name == "uploadRecords":
         names = ["longitude", "latitude"]
-        as_csv, as_npy, as_arrow = (ROWS * scale for scale in (0.9, 0.8, 0.7))  # equal records would be refused
-        table = pa.table([pa.array(column) for column in as_arrow.T], names)
+        as_csv, as_npy, *as_arrow = (ROWS * scale for scale in (0.9, 0.8, 0.7, 0.6))  # equal ones would be refused
+        tables = [pa.table([pa.array(column) for column in rows.T], names) for rows in as_arrow]
         text = "\n".join([",".join(names), *(",".join(map(str, row)) for row in as_csv)])
         npy = io.BytesIO()
         np.save(npy, as_npy)
-        contents = {"text/csv": text.encode(), "application/x-npy": npy.getvalue(), ARROW: stream(table)}
+        contents = {"text/csv": text.encode(), "application/x-npy": npy.getvalue()}
+        contents |= {STREAM: stream(tables[0]), FILE: file(tables[1])}
         assert {*contents, "application/json"} == {kind.decode() for kind in READERS}
     if operation.name == "releaseRound":
         path["round_id"] = objects.api.round(shuffled_dataset(objects.api), target_reports=20, **TERMS)["id"]
@@ -116,6 +118,13 @@ def bodies(package: ModuleType, operation: Operation, objects: Objects, path: di
 def stream(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def file(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 

@@ -11,7 +11,7 @@ from models import datasets, encryption, maintenance
 from models.identity import audit_trail
 from models.identity.caller import Caller
 from models.records import record_keys, records
-from models.records.records import Upload
+from models.records.records import MAX_PARTS, Part, Upload
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act, Scope
 from service.api.dependencies import (
@@ -27,13 +27,14 @@ from service.api.dependencies import (
 from service.context import GatewayContext
 from service.http import problems
 from service.http.auth import require
-from service.http.problems import UnsupportedMediaType
+from service.http.problems import UnsupportedMediaType, ValidationFailed
 from service.ingestion.record_formats import READERS
 from service.ingestion.record_validation import RecordValidator
 from service.ingestion.upload_memory import MemoryReservation, read_upload
 from service.schemas import serializers
 from service.schemas.datasets import RecordCounts, RecordUpload
 
+PART_MICROSECONDS = 24 * 3600 * 10**6  # time for the rest of an upload in parts
 UPLOAD = "create_records"  # name of the transaction that stores an upload
 
 router = APIRouter(prefix="/v1/datasets", tags=["records"])
@@ -70,6 +71,14 @@ async def upload_records(
     allow_duplicates: Annotated[
         bool, Query(description="Store the records even if the dataset has an upload of the same records.")
     ] = False,
+    upload: Annotated[
+        str | None,
+        Query(pattern="^[A-Za-z0-9_-]{1,64}$", description="The client's name of an upload in parts; with `part`."),
+    ] = None,
+    part: Annotated[
+        int | None, Query(ge=1, le=MAX_PARTS, description="Number of the part, from 1; with `upload`.")
+    ] = None,
+    last: Annotated[bool, Query(description="Whether this is the last part: with it, the upload counts.")] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Append records to a central dataset. An upload is stored completely or not at all.
@@ -94,6 +103,10 @@ async def upload_records(
     `allow_duplicates` is true. Records are the same if the service stores the same for them. Within a day, a request
     with the same body and the same `Idempotency-Key` gets the response of the first request and appends nothing.
 
+    A client can send an upload in parts: with its own name of the `upload`, and the number of the `part`. Each part has
+    the format of a whole upload. No record counts before the `last` part is stored, after all others. A part can be
+    sent again, and an incomplete upload is deleted a day after its newest part.
+
     `DELETE` removes the stored hashes of records and keys: an upload that is repeated after it is appended. Needs the
     scope `records`.
     """
@@ -103,12 +116,18 @@ async def upload_records(
     if reader_of is None:
         accepted = ", ".join(each.decode() for each in READERS)
         raise UnsupportedMediaType(f"the content type is not supported: send one of {accepted}")
+    if (upload is None) != (part is None) or (last and part is None):
+        raise ValidationFailed("the parameters upload and part belong together, and last belongs to a part")
     dataset, key = await run_in_threadpool(_opened, services, caller, dataset_id)
     what = "\n".join(["POST", request.url.path, caller.dataset_id or "", kind, ""])
     digest = hmac.new(key.uploads, what.encode(), "sha256")
     with MemoryReservation(services.upload_memory) as reservation:
-        upload = Upload(key, dataset.n_features)
-        validator = RecordValidator(dataset, upload, services.settings.max_upload_records, reservation.grow)
+        named = None
+        if upload is not None and part is not None:
+            name_hash = hmac.digest(key.uploads, b"name\n" + upload.encode(), "sha256")
+            named = Part(name_hash, part, last, services.database.clock() + PART_MICROSECONDS)
+        opened = await run_in_threadpool(_begin, services, dataset, key, named)
+        validator = RecordValidator(dataset, opened, services.settings.max_upload_records, reservation.grow)
         await read_upload(request.stream(), reader_of(validator), digest)
         post = IdempotentRequest(services, caller, _kept_key(key, idempotency_key), digest.digest(), UPLOAD)
         return await run_in_threadpool(_store, post, validator, allow_duplicates)
@@ -132,6 +151,15 @@ def _opened(services: GatewayContext, caller: Caller, dataset_id: str) -> tuple[
     return services.database.run("open_records_key", open_)
 
 
+def _begin(services: GatewayContext, dataset: Dataset, key: record_keys.DataKey, part: Part | None) -> Upload:
+    """Return a new upload, or the upload that earlier parts belong to."""
+    if part is None:
+        return Upload(key, dataset.n_features)
+    with services.database.reading() as session:
+        earlier = records.find_upload(session, dataset.id, part.name_hash)
+    return Upload(key, dataset.n_features, part=part, upload_id=earlier)
+
+
 def _kept_key(key: record_keys.DataKey, given: str | None) -> str | None:
     """Return the stored form of an idempotency key, because a client may derive a key from records."""
     return None if given is None else hmac.new(key.uploads, b"key\n" + given.encode(), "sha256").hexdigest()
@@ -144,8 +172,9 @@ def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplica
     def store(session: Session, now: int) -> Created:
         datasets.get(session, request.caller, dataset_id, lock=True)
         limits = request.limits(session)
-        records.append(session, upload, max_records=limits.max_dataset_records, allow_duplicates=allow_duplicates)
-        audit_trail.record_day(session, request.caller, Act.RECORDS_UPLOADED, dataset_id, now=now)
+        most = limits.max_dataset_records
+        if records.append(session, upload, max_records=most, allow_duplicates=allow_duplicates):
+            audit_trail.record_day(session, request.caller, Act.RECORDS_UPLOADED, dataset_id, now=now)
         body = {
             "id": upload.id,
             "n_records": upload.n_records,

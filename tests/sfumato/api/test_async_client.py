@@ -70,14 +70,18 @@ class TestCalls:
 
         assert awaited(main) == [[item["report_id"] for item in ITEMS]] * 2
 
-    def test_an_error_states_which_records_are_stored(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_error_numbers_the_records_of_the_whole_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("sfumato.api.records.PART_BYTES", 4)
         stored = ok({"id": "rec_1", "n_records": 2, "n_clipped": 0}, 201)
-        service, client = serving({"POST datasets/ds_1/records": [stored, refusal(422, "validation_failed")]})
+        service, client = serving(
+            {"POST datasets/ds_1/records": [stored, refusal(422, "validation_failed", detail="record 1: no")]}
+        )
         (tmp_path / "people.csv").write_text("x\n1\n2\n3\n4\n")
-        with pytest.raises(ApiProblem, match="2 records before it are stored"):
+        with pytest.raises(ApiProblem, match="record 3: no"):
             awaited(lambda: client.upload_file("ds_1", tmp_path / "people.csv"))
-        assert len({request.headers["Idempotency-Key"] for request in service.requests}) == 2
+        assert [request.url.params["part"] for request in service.requests] == ["1", "2"]
 
 
 class TestRetries:

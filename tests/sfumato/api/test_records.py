@@ -23,12 +23,22 @@ ROWS = [[0.5, 0.25], [1.0, 0.0]]
 
 
 def sent(service: Any) -> list[tuple[str, str, bytes]]:
-    """Return media type, idempotency key and body of every upload."""
+    """Return media type, idempotency key or name of the upload, and body of every request."""
     return [
-        (request.headers["Content-Type"], request.headers["Idempotency-Key"], request.content)
+        (request.headers["Content-Type"], request.headers.get("Idempotency-Key") or name_of(request), request.content)
         for request in service.requests
         if request.method == "POST"
     ]
+
+
+def name_of(request: httpx.Request) -> str:
+    """Return the name of an upload in parts."""
+    return str(request.url.params["upload"])
+
+
+def parts_of(service: Any) -> list[tuple[str, str]]:
+    """Return number and `last` of each part that was sent."""
+    return [(each.url.params["part"], each.url.params["last"]) for each in service.requests]
 
 
 class TestDataset:
@@ -62,8 +72,8 @@ class TestUploading:
         array = np.load(io.BytesIO(body), allow_pickle=False)
         assert (media_type, array.dtype, array.tolist()) == ("application/x-npy", np.dtype(kind), ROWS)
         assert array.flags.c_contiguous
-        assert key.endswith(".0")
-        assert (done.ids, done.n_records, done.n_clipped) == (("upl_1",), 2, 1)
+        assert len(key) >= 32
+        assert (done.id, done.n_records, done.n_clipped) == ("upl_1", 2, 1)
 
     def test_an_upload_has_one_key_for_all_its_attempts(self) -> None:
         service, client = serving({POST: [lost, refusal(503, "unavailable"), ok(STORED, 201), ok(STORED, 201)]})
@@ -77,7 +87,7 @@ class TestUploading:
     def test_sends_users_as_text(self) -> None:
         service, client = serving({"GET datasets/ds_1": ok(CENTRAL), POST: ok(STORED, 201)})
         client.upload_records("ds_1", ROWS, users=["a,b", 7], idempotency_key="mine")
-        assert sent(service) == [("text/csv", "mine.0", b'x,y,who\n0.5,0.25,"a,b"\n1.0,0.0,7\n')]
+        assert sent(service) == [("text/csv", "mine", b'x,y,who\n0.5,0.25,"a,b"\n1.0,0.0,7\n')]
 
     def test_matches_the_columns_of_a_frame_and_takes_users_from_it(self) -> None:
         service, client = serving({"GET datasets/ds_1": ok(CENTRAL), POST: ok(STORED, 201)})
@@ -86,7 +96,7 @@ class TestUploading:
         for order in (["who", *names], [*names[::-1], "who"]):
             client.upload_records("ds_1", frame[order], idempotency_key="mine")
             client.upload_records("ds_1", frame[order].to_dict("records"), idempotency_key="mine")
-        assert set(sent(service)) == {("text/csv", "mine.0", b"x,y,who\n0.5,0.25,a\n1.0,0.0,b\n")}
+        assert set(sent(service)) == {("text/csv", "mine", b"x,y,who\n0.5,0.25,a\n1.0,0.0,b\n")}
         for wrong in (frame[["who", names[0]]], frame.assign(z=1)):
             with pytest.raises(InvalidPoint, match=f"Select the columns {', '.join(names)}"):
                 client.upload_records("ds_1", wrong)
@@ -164,7 +174,8 @@ class TestFiles:
         parts, progress = self.upload(path)
         assert [body for _, _, body in parts] == [b"x,y\n1,2\n3,4\n5,6\n", b"x,y\n7,8"]
         assert progress == [16, 19]
-        assert len({key for _, key, _ in parts}) == 2
+        ((name,),) = ({key for _, key, _ in parts},)
+        assert len(name) == 64
 
     def test_have_keys_that_depend_on_the_content(self, tmp_path: Path) -> None:
         first, second = tmp_path / "a.csv", tmp_path / "b.csv"
@@ -172,7 +183,7 @@ class TestFiles:
         second.write_bytes(b"x,y\n1,3\n")
         assert self.upload(first) == self.upload(first)
         assert self.upload(first)[0][0][1] != self.upload(second)[0][0][1]
-        assert self.upload(first, idempotency_key="k")[0][0][1] == "k.0"
+        assert self.upload(first, idempotency_key="k")[0][0][1] == "k"
 
     def test_of_arrays_are_sent_in_parts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sfumato.api.records.PART_BYTES", 32)
@@ -185,20 +196,15 @@ class TestFiles:
         assert np.concatenate(arrays).tolist() == rows.tolist()
         assert progress == [32, 64, 80]
 
-    def test_continue_at_the_failed_part_after_a_correction(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_have_another_name_after_a_correction(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sfumato.api.records.PART_BYTES", 10)
         path = tmp_path / "a.csv"
-        keys = []
+        names = []
         for last in (b"oops", b"7,8", b"7,8"):
             path.write_bytes(b"x,y\n1,2\n1,2\n1,2\n" * 2 + last)
-            keys.append([key for _, key, _ in self.upload(path)[0]])
-        bad, mended, again = keys
-        assert bad[:-1] == mended[:-1]
-        assert bad[-1] != mended[-1]
-        assert mended == again
-        assert len(set(mended)) == len(mended) > 2
+            names.append({name for _, name, _ in self.upload(path)[0]})
+        assert [len(each) for each in names] == [1, 1, 1]
+        assert names[0] != names[1] == names[2]
 
     def test_have_keys_that_depend_on_the_secret_of_the_client(self, tmp_path: Path) -> None:
         path = tmp_path / "a.csv"
@@ -215,36 +221,46 @@ MESSAGE = "record 1: y is not a finite number; nothing of the upload was stored"
 REFUSED = {"detail": MESSAGE, "errors": [{"pointer": "", "message": MESSAGE}]}
 
 
-class TestPartialFailure:
+class TestParts:
+    @pytest.fixture(autouse=True)
+    def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sfumato.api.records.PART_BYTES", 32)
+
     def failing(self, *answers: Any) -> Exception:
         _, client = serving({POST: list(answers)})
         with pytest.raises((ApiProblem, Unreachable)) as raised:
             client.upload_records("ds_1", ROWS * 3)
         return raised.value
 
-    @pytest.fixture(autouse=True)
-    def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("sfumato.api.records.PART_BYTES", 32)
+    def test_are_numbered_and_the_last_one_completes_the_upload(self) -> None:
+        service, client = serving({POST: lambda _: httpx.Response(201, json=STORED)})
+        done = client.upload_records("ds_1", ROWS * 3, allow_duplicates=True)
+        assert parts_of(service) == [("1", "false"), ("2", "false"), ("3", "true")]
+        assert (done.id, done.n_records, done.n_clipped) == ("upl_1", 6, 3)
+        assert {each.url.params["allow_duplicates"] for each in service.requests} == {"true"}
+        assert len({name_of(each) for each in service.requests}) == 1
 
-    def test_names_the_record_and_the_stored_parts(self) -> None:
+    def test_have_one_name_for_each_idempotency_key(self) -> None:
+        service, client = serving({POST: lambda _: httpx.Response(201, json=STORED)})
+        for key in ("a key of 200 characters " * 9, "b", "b", None, None):
+            client.upload_records("ds_1", ROWS * 3, idempotency_key=key)
+        names = [name_of(each) for each in service.requests][::3]
+        assert names[1] == names[2]
+        assert len(set(names)) == 4
+
+    def test_that_fail_name_the_record_in_the_whole_upload(self) -> None:
         good, bad = ok(STORED, 201), refusal(422, "validation_failed", **REFUSED)
         assert str(self.failing(bad)).endswith(MESSAGE)
-        message = (
-            "record 5: y is not a finite number; nothing of its part was stored; "
-            "4 records before it are stored, in 2 parts"
-        )
+        message = "record 5: y is not a finite number; nothing of the upload was stored"
         error = self.failing(good, good, bad)
         assert isinstance(error, ApiProblem)
         assert (error.status, error.code, error.problem["detail"]) == (422, "validation_failed", message)
         assert error.problem["errors"] == [{"pointer": "", "message": message}]
-
-    def test_names_the_stored_parts_for_other_problems(self) -> None:
         other = refusal(409, "conflict", detail="record 7 is no record: it conflicts")
-        assert str(self.failing(ok(STORED, 201), other)) == (
-            "409 conflict: record 7 is no record: it conflicts; nothing of its part was stored; "
-            "2 records before it are stored, in 1 part"
-        )
-        assert "; 2 records before it are stored, in 1 part" in str(self.failing(ok(STORED, 201), lost, lost, lost))
+        assert str(self.failing(good, other)) == "409 conflict: record 7 is no record: it conflicts"
+
+    def test_that_are_lost_leave_an_incomplete_upload(self) -> None:
+        assert "none of its records count" in str(self.failing(ok(STORED, 201), lost, lost, lost))
 
 
 class TestCounting:

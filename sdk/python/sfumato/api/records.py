@@ -6,7 +6,6 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -24,14 +23,12 @@ PART_BYTES = 16 << 20  # size of an upload's part, which is kept in memory for r
 
 ProgressCallback = Callable[[int], None]
 Part = tuple[bytes, int]  # a body, and the records or bytes of the file up to its end
-KeyFunction = Callable[[int, bytes], str]  # returns a part's idempotency key from its index and body
 
 _CSV = "text/csv"
 _NPY = "application/x-npy"
 _ARROW = "application/vnd.apache.arrow.stream"
 _RECORD = re.compile(r"^record (\d+)(?=: )")  # start of an error about one record, numbered within its part
 _SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters, which UTF-8 cannot encode
-_NOTHING_STORED = "; nothing of the upload was stored"
 
 
 class Target(NamedTuple):
@@ -44,8 +41,8 @@ class Target(NamedTuple):
 class RecordCalls:
     """The calls for records. They need a key with the scope `records`.
 
-    If the service rejects a part of an upload or does not answer, the error states how many
-    records are stored, and gives a record's index in the whole upload.
+    An upload is stored completely or not at all. A large one is sent in parts, which count when the
+    last one is stored.
     """
 
     _http: Any  # the client's connection pool
@@ -63,8 +60,8 @@ class RecordCalls:
     ) -> Steps[RecordUpload]:
         """Append records to a central dataset.
 
-        The client sends parts of about 16 MiB. Each part is stored completely or not at all. Within
-        a day, a part with the same `idempotency_key` is not stored again.
+        The records are stored completely or not at all. Within a day, an upload with the same
+        `idempotency_key` is not stored again.
 
         Parameters
         ----------
@@ -78,14 +75,14 @@ class RecordCalls:
         allow_duplicates : bool
             Store records that the dataset already has in an upload.
         idempotency_key : str, optional
-            Key to continue an upload after a crash of the caller. The default is random.
+            Key to repeat an upload after a crash of the caller. The default is random.
         on_progress : callable, optional
-            Function that receives the number of stored records after each part.
+            Function that receives the number of sent records after each part of about 16 MiB.
 
         Returns
         -------
         RecordUpload
-            Ids and counts of all parts.
+            Id and counts.
 
         Raises
         ------
@@ -95,7 +92,7 @@ class RecordCalls:
             The number of users differs from that of records, a user is missing or neither text nor a
             whole number, or the dataset has no `user_feature`. Nothing was sent.
         ApiProblem
-            The code is `duplicate_content` if a part is already stored, unless `allow_duplicates`.
+            The code is `duplicate_content` if the dataset has these records, unless `allow_duplicates`.
 
         Examples
         --------
@@ -116,7 +113,7 @@ class RecordCalls:
             array = to_values(dataset.features, columns)
         if users is None:
             parts = _npy_parts(array)
-            return (yield from _upload(target, _NPY, parts, _numbered_keys(idempotency_key), on_progress))
+            return (yield from _upload(target, _NPY, parts, idempotency_key or random_idempotency_key(), on_progress))
         ids = to_user_ids(users)
         if len(ids) != len(array):
             raise InvalidSpec(f"users must have one entry for each record; got {len(ids)} for {len(array)} records")
@@ -125,7 +122,7 @@ class RecordCalls:
             raise InvalidSpec("this dataset has no user_feature")
         header = [*(feature.name for feature in dataset.features), dataset.user_feature]
         parts = _csv_parts(header, array, ids)
-        return (yield from _upload(target, _CSV, parts, _numbered_keys(idempotency_key), on_progress))
+        return (yield from _upload(target, _CSV, parts, idempotency_key or random_idempotency_key(), on_progress))
 
     @call
     def upload_file(
@@ -137,13 +134,13 @@ class RecordCalls:
         idempotency_key: str | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> Steps[RecordUpload]:
-        """Append the records of a file: CSV with a header row, NPY, or Arrow. CSV and NPY are sent in parts.
+        """Append the records of a file: CSV with a header row, NPY, or Arrow.
 
-        By default, each part's idempotency key is a hash of the dataset, its index and its content
-        with the client's key. The same file sent again within a day is therefore stored once, and
-        a file that was corrected after an error continues at the rejected part. Later, or with
-        another key, a stored part is rejected with the code `duplicate_content`. Deleting the
-        dataset's records also deletes these keys.
+        The records are stored completely or not at all. By default, the idempotency key is a hash of
+        the dataset and the file with the client's key. The same file sent again within a day is
+        therefore stored once, and continues an interrupted upload. Later, or with another key, it is
+        rejected with the code `duplicate_content`. Deleting the dataset's records also deletes these
+        keys.
 
         Parameters
         ----------
@@ -154,7 +151,7 @@ class RecordCalls:
         idempotency_key : str, optional
             Key for this content of the file.
         on_progress : callable, optional
-            Function that receives the number of stored bytes of the file after each part.
+            Function that receives the number of sent bytes of the file after each part of about 16 MiB.
 
         Raises
         ------
@@ -162,8 +159,10 @@ class RecordCalls:
             The file has another format.
         """
         target = Target(dataset_id, allow_duplicates)
-        key_of = _numbered_keys(idempotency_key) if idempotency_key else partial(self._key_of, target)
         kind = path.suffix.lower()
+        if kind not in (".csv", ".npy", ".arrow", ".arrows", ".feather"):
+            raise InvalidSpec("unknown file format. Use .csv, .npy, .arrow, .arrows or .feather.")
+        key = idempotency_key or self._key_of(target, path)
         if kind == ".npy":
             try:
                 array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -173,14 +172,12 @@ class RecordCalls:
                 raise InvalidSpec("the array must have dtype float64 or float32 and shape (n, n_features)")
             width = array.dtype.itemsize * array.shape[1]
             parts = ((body, at * width) for body, at in _npy_parts(array))
-            return (yield from _upload(target, _NPY, parts, key_of, on_progress))
+            return (yield from _upload(target, _NPY, parts, key, on_progress))
         if kind == ".csv":
             with path.open("rb") as file:
-                return (yield from _upload(target, _CSV, _lines_in_parts(file), key_of, on_progress))
-        if kind in (".arrow", ".arrows", ".feather"):
-            whole = path.read_bytes()
-            return (yield from _upload(target, _ARROW, iter([(whole, len(whole))]), key_of, on_progress))
-        raise InvalidSpec("unknown file format. Use .csv, .npy, .arrow, .arrows or .feather.")
+                return (yield from _upload(target, _CSV, _lines_in_parts(file), key, on_progress))
+        whole = path.read_bytes()
+        return (yield from _upload(target, _ARROW, iter([(whole, len(whole))]), key, on_progress))
 
     @call
     def count_records(self, dataset_id: str) -> Steps[RecordCounts]:
@@ -192,61 +189,64 @@ class RecordCalls:
         """Delete all records of a dataset and their encryption key. The dataset and its ledger remain."""
         yield delete(f"datasets/{dataset_id}/records")
 
-    def _key_of(self, target: Target, index: int, body: bytes) -> str:
+    def _key_of(self, target: Target, path: Path) -> str:
         again = "again|" if target.allow_duplicates else ""
-        return str(self._http.keyed_digest(f"sfumato part|{target.dataset_id}|{again}{index}|".encode() + body))
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").digest()
+        return str(self._http.keyed_digest(f"sfumato file|{target.dataset_id}|{again}".encode() + content))
 
 
 def _upload(
-    target: Target, kind: str, parts: Iterator[Part], key_of: KeyFunction, on_progress: ProgressCallback | None
+    target: Target, kind: str, parts: Iterator[Part], key: str, on_progress: ProgressCallback | None
 ) -> Steps[RecordUpload]:
+    """Send an upload: as one request, or in parts that count when the last one is stored."""
     path = f"datasets/{target.dataset_id}/records"
-    total, sent = RecordUpload((), 0, 0), set[bytes]()
-    for index, (body, done) in enumerate(parts):
-        headers = {"Content-Type": kind, "Idempotency-Key": key_of(index, body)}
-        digest = hashlib.sha256(body).digest()
-        is_allowed = target.allow_duplicates or digest in sent  # parts of one file may be equal
-        params = {"allow_duplicates": "true"} if is_allowed else {}
-        sent.add(digest)
+    duplicates = {"allow_duplicates": "true"} if target.allow_duplicates else {}
+    stored = list[RecordUpload]()
+    part = next(parts)
+    while True:
+        body, done = part
+        following = next(parts, None)
+        headers, params = {"Content-Type": kind}, dict(duplicates)
+        if not stored and following is None:
+            headers["Idempotency-Key"] = key
+        else:
+            name = hashlib.sha256(key.encode()).hexdigest()
+            params |= {"upload": name, "part": str(len(stored) + 1), "last": str(following is None).lower()}
         try:
             response = yield Request("POST", path, content=body, headers=headers, params=params)
-        except (ApiProblem, Unreachable) as error:
-            if index == 0:
+        except ApiProblem as error:
+            raise _renumber(error, sum(each.n_records for each in stored)) from None
+        except Unreachable as error:
+            if not stored:
                 raise
-            raise _add_progress(error, index, total.n_records) from None
-        stored = response.read(resources.parse_record_upload)
-        total = RecordUpload(
-            total.ids + stored.ids,
-            total.n_records + stored.n_records,
-            total.n_clipped + stored.n_clipped,
-            total.n_zeros + stored.n_zeros,
-            min(total.n_constant, stored.n_constant) if index else stored.n_constant,
-        )
+            raise Unreachable(f"{error}; the upload is incomplete, and none of its records count") from None
+        stored.append(response.read(resources.parse_record_upload))
         if on_progress is not None:
             on_progress(done)
-    return total
+        if following is None:
+            return RecordUpload(
+                stored[0].id,
+                n_records=sum(each.n_records for each in stored),
+                n_clipped=sum(each.n_clipped for each in stored),
+                n_zeros=sum(each.n_zeros for each in stored),
+                n_constant=min(each.n_constant for each in stored),
+            )
+        part = following
 
 
-def _numbered_keys(key: str | None) -> KeyFunction:
-    """Return keys that depend on the part's index alone. The default base is random."""
-    base = key or random_idempotency_key()
-    return lambda index, _: f"{base}.{index}"
+def _renumber(error: ApiProblem, n_before: int) -> ApiProblem:
+    """Return the error with the numbers of records in the whole upload."""
+    if not n_before:
+        return error
 
+    def renumber(text: Any) -> str:
+        return _RECORD.sub(lambda match: f"record {n_before + int(match[1])}", str(text))
 
-def _add_progress(error: ApiProblem | Unreachable, n_parts: int, n_records: int) -> ApiProblem | Unreachable:
-    """Return the error for the whole upload, with the numbers of stored parts and records."""
-    stored = f"{n_records} records before it are stored, in {n_parts} part{'s' * (n_parts > 1)}"
-    if isinstance(error, Unreachable):
-        return Unreachable(f"{error}; {stored}. The part itself may be stored.")
-
-    def describe(text: Any) -> str:
-        renumbered = _RECORD.sub(lambda match: f"record {n_records + int(match[1])}", str(text))
-        return renumbered.removesuffix(_NOTHING_STORED) + f"; nothing of its part was stored; {stored}"
-
-    problem = error.problem | {"detail": describe(error.problem.get("detail") or error.problem.get("title"))}
+    problem = error.problem | {"detail": renumber(error.problem.get("detail") or error.problem.get("title"))}
     if isinstance(errors := problem.get("errors"), list):
         problem["errors"] = [
-            each | {"message": describe(each.get("message"))} for each in errors if isinstance(each, dict)
+            each | {"message": renumber(each.get("message"))} for each in errors if isinstance(each, dict)
         ]
     return ApiProblem(error.status, problem)
 

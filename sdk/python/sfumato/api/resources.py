@@ -82,13 +82,13 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class RecordUpload:
-    """The stored records of an upload. Each part is stored completely."""
+    """The stored records of an upload."""
 
-    ids: tuple[str, ...]  # one id for each part
+    id: str
     n_records: int
     n_clipped: int  # records with a value that was clipped to a bound
     n_zeros: int = 0  # zero vectors of an embedding, which suggest missing data
-    n_constant: int = 0  # features that are constant in each part
+    n_constant: int = 0  # features that are constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +433,7 @@ def parse_dataset(wire: Wire) -> Dataset:
 def parse_record_upload(wire: Wire) -> RecordUpload:
     """Return an upload from JSON values."""
     counts = {name: wire.get(name, 0) for name in ("n_records", "n_clipped", "n_zeros", "n_constant")}
-    return RecordUpload((wire["id"],), **counts)
+    return RecordUpload(wire["id"], **counts)
 
 
 def parse_budget(wire: Wire) -> Budget:
