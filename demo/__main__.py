@@ -31,6 +31,7 @@ from sfumato.model.geography import is_map
 from sfumato.specs import ShiftedGrid
 
 WORLD_REPORTS = 200_000
+WORLD_EPSILON = 3.0
 WORLD_CLUSTERS = 3
 # The continents (America, Africa, Europe with Asia) are the finest partition that noise does not change. With 4 or 5
 # clusters the noise decides whether Europe, the Middle East or South-East Asia is separate.
@@ -180,7 +181,7 @@ def main(
         str | None, typer.Option(help="Comma-separated columns of the CSV file, or names for the columns of X.")
     ] = None,
     bounds: Annotated[str | None, typer.Option(help="Public bounds of the features: lo:hi,lo:hi.")] = None,
-    epsilon: Annotated[float, typer.Option(help="Privacy cost (epsilon) of a report.")] = 2.0,
+    epsilon: Annotated[float, typer.Option(help="Privacy cost (epsilon) of a report.")] = WORLD_EPSILON,
     clusters: Annotated[str, typer.Option(help="Number of clusters, or auto.")] = "",
     production: Annotated[
         bool,
@@ -192,7 +193,7 @@ def main(
 ) -> None:
     """Cluster the perturbed reports of many devices, through a private Sfumato service.
 
-    By default: 200,000 devices at the world's cities, epsilon 2, three clusters.
+    By default: 200,000 devices at the world's cities, epsilon 3, three clusters.
     """
     signal.signal(signal.SIGTERM, _exit_on_sigterm)
     # A background process of a shell inherits that SIGINT is ignored.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 MIN_REPORTS = 200_000
-MIN_ARI = 0.95  # agreement with the same pipeline on unperturbed counts, at epsilon 2
+MIN_ARI = 0.95  # agreement with the same pipeline on unperturbed counts, at epsilon 3
 MAX_SECONDS = 60.0
 
 

@@ -25,9 +25,9 @@ _LEAST_START = 1e-9  # least density of a start, relative to the mean, for its l
 _MOST_START = 6.0  # greatest coefficient of a start, in standard deviations of the prior
 
 # L-BFGS steps from the flat density. Later steps fit only the finest ripples. STEPS bounds the
-# time of large grids; in two features, MORE_STEPS lets a fit converge, or nearly.
+# time of large grids; in two features, MORE_STEPS lets a fit converge.
 STEPS = 60
-MORE_STEPS = 300
+MORE_STEPS = 1000
 
 
 def along_axes(values: NDArray[np.float64], matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -75,8 +75,8 @@ class TestWorld:
         summary = json.loads(line)
         assert summary["reports"] == 20_000
         assert summary["singles"] == 20
-        assert summary["epsilon"] == summary["epsilon_granted"] == 2.0
-        assert 1.99 < summary["epsilon_charged"] <= 2.0
+        assert summary["epsilon"] == summary["epsilon_granted"] == 3.0
+        assert 2.99 < summary["epsilon_charged"] <= 3.0
         assert summary["ledger_verified"] is True
         assert summary["n_clusters"] == 3
         assert -1 <= summary["ari_vs_unperturbed"] <= 1
@@ -153,7 +153,7 @@ class TestKilled:
 
 
 class TestBadInput:
-    OPTIONS = Options(None, 500, 1, Path("demo-out"), None, None, None, 2.0, "")
+    OPTIONS = Options(None, 500, 1, Path("demo-out"), None, None, None, 3.0, "")
 
     @pytest.mark.parametrize(
         ("options", "sentence"),

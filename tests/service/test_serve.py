@@ -269,7 +269,7 @@ class TestReportCommand:
         monkeypatch.setenv("SFUMATO_URL", str(live_api.http.base_url))
         monkeypatch.setenv("SFUMATO_KEY", live_api.secret)
         people = tmp_path / "people.csv"
-        people.write_text("name,y,x\n" + "".join(f"p{n},{n / 500 - 1},{n / 1000}\n" for n in range(1000)))
+        people.write_text("y,x\n" + "".join(f"{n / 500 - 1},{n / 1000}\n" for n in range(1000)))
         dataset = live_api.dataset()
         command = ["report", "--from", str(people), dataset["id"]]
         closed = CliRunner().invoke(main.app, command)
@@ -282,7 +282,7 @@ class TestReportCommand:
         people.write_text("x,y\n1,private-4711\n")
         bad = CliRunner().invoke(main.app, command)
         assert bad.exit_code == 1
-        assert "line 2" in bad.output
+        assert "record 1: y must be a finite number" in " ".join(bad.output.split())
         assert "private-4711" not in bad.output
         assert live_api.n_received(opened["id"]) == 1000
 

@@ -101,7 +101,7 @@ class TestParts:
         assert "same 6 records" in send_part(api, dataset_id, 3, "b").json()["detail"]
         assert send_part(api, dataset_id, 3, "b", more="&allow_duplicates=true").status_code == 201
         assert count(api, dataset_id)["n_records"] == 12
-        # An upload whose first records are those of another one is no duplicate.
+        # An upload may start with the records of another one.
         assert send(api, dataset_id, ("application/x-npy", npy(PARTS[1]))).status_code == 201
 
     @SQLITE_ONLY
