@@ -16,6 +16,7 @@ from service.live.job_watcher import JobSnapshot, JobWatchers
 DISCONNECT_SECONDS = 1.0  # interval between checks whether the client has left
 HEARTBEAT_SECONDS = 15.0
 RETRY_MILLISECONDS = 2000  # delay before a client reconnects after its stream broke off
+_RETRY = b"retry: %d\n\n" % RETRY_MILLISECONDS
 _MAX_EVENT_ID = 64
 
 
@@ -62,6 +63,16 @@ def has_seen_end(snapshot: JobSnapshot, last_event_id: str | None) -> bool:
     return snapshot.is_final and last_event_id == event_id(snapshot.document)
 
 
+def one_event(snapshot: JobSnapshot, last_event_id: str | None) -> bytes:
+    """Return the current state as a whole stream, without an event if the client has received it."""
+    current = event_id(snapshot.document)
+    return _RETRY if current == last_event_id else _RETRY + _event(current, snapshot.document)
+
+
+def _event(event: str, document: bytes) -> bytes:
+    return b"id: %s\nevent: job\ndata: %s\n\n" % (event.encode(), document)
+
+
 async def stream(
     watchers: JobWatchers, caller: Caller, job_id: str, first: JobSnapshot, last_event_id: str | None = None
 ) -> AsyncIterator[bytes]:
@@ -81,12 +92,12 @@ async def stream(
     """
     loop = asyncio.get_running_loop()
     with watchers.watch(caller, job_id) as watcher:
-        yield b"retry: %d\n\n" % RETRY_MILLISECONDS
+        yield _RETRY
         snapshot, sent, quiet_since = first, (last_event_id or "")[:_MAX_EVENT_ID], loop.time()
         while True:
             current = event_id(snapshot.document)
             if current != sent:
-                yield b"id: %s\nevent: job\ndata: %s\n\n" % (current.encode(), snapshot.document)
+                yield _event(current, snapshot.document)
                 sent, quiet_since = current, loop.time()
             elif loop.time() >= quiet_since + HEARTBEAT_SECONDS:
                 yield b": heartbeat\n\n"

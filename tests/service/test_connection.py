@@ -391,6 +391,23 @@ class TestApplications:
                     assert api.post(f"/jobs/{job['id']}/cancel").status_code == 200
         assert '"state":"canceled"' in received
 
+    def test_send_one_event_to_a_client_of_http_1_0(self, wire: OnTheWire, api: Api) -> None:
+        job = api.job(api.dataset()["id"])
+        head = b"GET /v1/jobs/%b/events HTTP/1.0\r\nAuthorization: Bearer %b" % (
+            job["id"].encode(),
+            api.secret.encode(),
+        )
+        status, headers, body = read_one(wire, head)
+        assert (status, "transfer-encoding" in headers) == (200, False)
+        assert int(headers["content-length"]) == len(body)
+        retry, event, end = body.split(b"\n\n")
+        assert (retry, end) == (b"retry: 2000", b"")
+        name, kind, data = event.decode().split("\n")
+        assert kind == "event: job"
+        assert json.loads(data.removeprefix("data: "))["id"] == job["id"]
+        seen = b"\r\nLast-Event-ID: %b" % name.removeprefix("id: ").encode()
+        assert read_one(wire, head + seen)[2] == b"retry: 2000\n\n"
+
     def test_answer_reports_after_a_slow_commit_and_other_requests_before(
         self, wire: OnTheWire, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -121,6 +121,7 @@ class TestUploading:
         for name, body, message in (
             ("a.txt", b"x", ".csv, .npy, .arrow, .arrows or"),
             ("a.npy", b"x", "not an NPY file"),
+            ("a.npy", b"", "not an NPY file"),
             ("a.npy", npy(np.array([["4711"]], dtype=object)), "not an NPY file"),
             ("a.npy", npy([1.0]), "shape (n, n_features)"),
             ("a.csv", b"", "header row is missing"),

@@ -183,6 +183,7 @@ def cancel_job(job_id: JobIdInPath, request: IdempotentPost) -> Response:
     },
 )
 async def stream_job_events(
+    request: Request,
     job_id: JobIdInPath,
     caller: AnalystCaller,
     services: Services,
@@ -195,7 +196,7 @@ async def stream_job_events(
 
     The stream ends with the job or with the key. A line that starts with a colon keeps the connection open. Each event
     contains the whole job, so a client that reconnects with `Last-Event-ID` misses intermediate states only. The event
-    with that id is not sent again.
+    with that id is not sent again. A client of HTTP/1.0 gets one event and reconnects.
 
     Needs the scope `jobs`.
     """
@@ -204,6 +205,8 @@ async def stream_job_events(
     first = await watchers.fetch(caller, job_id)  # raises problems before the stream starts
     if event_stream.has_seen_end(first, last_event_id):
         return Response(status_code=204)
+    if request.scope["http_version"] == "1.0":  # it has no chunks, in which a stream would be sent
+        return Response(event_stream.one_event(first, last_event_id), media_type="text/event-stream")
     return StreamingResponse(
         event_stream.stream(watchers, caller, job_id, first, last_event_id),
         media_type="text/event-stream",

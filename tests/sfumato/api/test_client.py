@@ -126,6 +126,13 @@ class TestDatasets:
         client.delete_dataset("ds_1")
         assert [request.method for request in service.requests] == ["GET", "PATCH", "DELETE"]
 
+    @pytest.mark.parametrize("answer", [httpx.Response(200, html="<html>"), httpx.Response(202, json={})])
+    def test_is_not_deleted_by_another_answer(self, answer: httpx.Response) -> None:
+        _, client = serving({"DELETE datasets/ds_1": answer, "DELETE keys/key_1": answer})
+        for call in (lambda: client.delete_dataset("ds_1"), lambda: client.revoke_key("key_1")):
+            with pytest.raises(ApiProblem, match="the deletion is not confirmed"):
+                call()
+
     @pytest.mark.parametrize("answer", [[], {}, {"id": "ds_1"}, DATASET | {"created_at": 5}, DATASET | {"features": 1}])
     def test_refuses_an_invalid_dataset(self, answer: Any) -> None:
         _, client = serving({"GET datasets/ds_1": ok(answer)})

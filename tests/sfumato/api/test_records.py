@@ -242,11 +242,23 @@ class TestParts:
 
     def test_have_one_name_for_each_idempotency_key(self) -> None:
         service, client = serving({POST: lambda _: httpx.Response(201, json=STORED)})
-        for key in ("a key of 200 characters " * 9, "b", "b", None, None):
+        for key in ("a" * 255, "b", "b", None, None):
             client.upload_records("ds_1", ROWS * 3, idempotency_key=key)
         names = [name_of(each) for each in service.requests][::3]
         assert names[1] == names[2]
         assert len(set(names)) == 4
+
+    @pytest.mark.parametrize("key", ["é", "two words", "a" * 256, "\n"])
+    def test_with_a_key_that_no_header_can_contain_are_not_sent(self, key: str, tmp_path: Path) -> None:
+        service, client = serving({})
+        (tmp_path / "a.csv").write_text("x\n1\n")
+        for upload in (
+            lambda: client.upload_records("ds_1", ROWS, idempotency_key=key),
+            lambda: client.upload_file("ds_1", tmp_path / "a.csv", idempotency_key=key),
+        ):
+            with pytest.raises(InvalidSpec, match="visible ASCII characters"):
+                upload()
+        assert service.requests == []
 
     def test_that_fail_name_the_record_in_the_whole_upload(self) -> None:
         good, bad = ok(STORED, 201), refusal(422, "validation_failed", **REFUSED)

@@ -16,7 +16,7 @@ from sfumato.api import resources
 from sfumato.api.resources import RecordCounts, RecordUpload
 from sfumato.errors import ApiProblem, InvalidSpec, Unreachable
 from sfumato.mechanisms.inputs import Numbers, Records, is_missing, named_columns, to_numbers, to_values
-from sfumato.transport.exchange import Request, Steps, delete, get, random_idempotency_key
+from sfumato.transport.exchange import Request, Steps, choose_idempotency_key, delete, get
 from sfumato.transport.operations import call
 
 PART_BYTES = 16 << 20  # size of an upload's part, which is kept in memory for retries
@@ -113,7 +113,7 @@ class RecordCalls:
             array = to_values(dataset.features, columns)
         if users is None:
             parts = _npy_parts(array)
-            return (yield from _upload(target, _NPY, parts, idempotency_key or random_idempotency_key(), on_progress))
+            return (yield from _upload(target, _NPY, parts, choose_idempotency_key(idempotency_key), on_progress))
         ids = to_user_ids(users)
         if len(ids) != len(array):
             raise InvalidSpec(f"users must have one entry for each record; got {len(ids)} for {len(array)} records")
@@ -122,7 +122,7 @@ class RecordCalls:
             raise InvalidSpec("this dataset has no user_feature")
         header = [*(feature.name for feature in dataset.features), dataset.user_feature]
         parts = _csv_parts(header, array, ids)
-        return (yield from _upload(target, _CSV, parts, idempotency_key or random_idempotency_key(), on_progress))
+        return (yield from _upload(target, _CSV, parts, choose_idempotency_key(idempotency_key), on_progress))
 
     @call
     def upload_file(
@@ -162,11 +162,11 @@ class RecordCalls:
         kind = path.suffix.lower()
         if kind not in (".csv", ".npy", ".arrow", ".arrows", ".feather"):
             raise InvalidSpec("unknown file format. Use .csv, .npy, .arrow, .arrows or .feather.")
-        key = idempotency_key or self._key_of(target, path)
+        key = choose_idempotency_key(idempotency_key or self._key_of(target, path))
         if kind == ".npy":
             try:
                 array = np.load(path, mmap_mode="r", allow_pickle=False)
-            except ValueError:
+            except (ValueError, EOFError):
                 raise InvalidSpec("this is not an NPY file of numbers") from None
             if array.ndim != 2 or array.dtype not in (np.float64, np.float32):
                 raise InvalidSpec("the array must have dtype float64 or float32 and shape (n, n_features)")

@@ -6,6 +6,7 @@ before that. Every request can be repeated: reports carry their id, other writes
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM_TYPE = "urn:sfumato:problem:"  # the type of a problem is this and its code
 
 _RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_IDEMPOTENCY_KEY = re.compile("[!-~]{1,255}")
 _WAIT_FIRST_SECONDS = 0.1
 _WAIT_MOST_SECONDS = 5.0
 
@@ -118,7 +120,7 @@ def query(path: str, body: Any) -> Request:
 
 def post(path: str, body: Any = None, idempotency_key: str | None = None) -> Request:
     """Return a POST request. All its attempts share one idempotency key, which is random by default."""
-    headers = {"Idempotency-Key": idempotency_key or random_idempotency_key()}
+    headers = {"Idempotency-Key": choose_idempotency_key(idempotency_key)}
     return Request("POST", path, json_body=body, headers=headers)
 
 
@@ -138,9 +140,13 @@ def delete(path: str) -> Request:
     return Request("DELETE", path)
 
 
-def random_idempotency_key() -> str:
-    """Return a random idempotency key of 128 bits."""
-    return SystemEntropy().words(2).tobytes().hex()
+def choose_idempotency_key(given: str | None) -> str:
+    """Return the given idempotency key, or a random one of 128 bits. Raise InvalidSpec if no header can contain it."""
+    if not given:
+        return SystemEntropy().words(2).tobytes().hex()
+    if not _IDEMPOTENCY_KEY.fullmatch(given):
+        raise InvalidSpec("an idempotency key has 1 to 255 visible ASCII characters, without spaces")
+    return given
 
 
 def read(reader: Callable[[Mapping[str, Any]], T], wire: object) -> T:
@@ -256,6 +262,8 @@ class ResponseBuffer:
     def response(self) -> Response:
         """Return the whole response. Raise ApiProblem or TemporaryProblem if it is an error."""
         status, headers = self._response.status_code, self._response.headers
+        if self._response.request.method == "DELETE" and status < 300 and status != 204:
+            raise unexpected_response(status, "the deletion is not confirmed")
         if status < 300 or status == 304:
             return Response(status, headers, bytes(self._body))
         problem = _problem(status, headers, bytes(self._body))
