@@ -41,7 +41,8 @@ test-slow: $(READY) ## Run the slow tests: faults, browsers, servers, contract
 
 # The slow tests of .ci/run: each page of the console, each kind of fault, SIGKILL of each process, and the contract.
 CHECKED_SLOW := tests/browser/test_console_walk.py tests/contract tests/sdks/test_generated_client.py tests/shuffler \
-	tests/faults/test_central.py tests/faults/test_every_plan.py tests/faults/test_sigkill.py tests/faults/test_uploads.py \
+	tests/service/test_mount.py tests/faults/test_central.py tests/faults/test_every_plan.py tests/faults/test_sigkill.py \
+	tests/faults/test_uploads.py \
 	"tests/faults/test_soak.py::TestFaults::test_each_kind_loses_duplicates_and_blocks_nothing[postgresql]"
 
 test-check: $(READY) ## Run the tests of .ci/run: the fast ones and a few slow ones

@@ -61,6 +61,7 @@ from service.http.middleware import (
     new_request_id,
     send_body,
 )
+from service.http.mount import Mount
 from service.http.rate_limits import RateLimits
 from service.ingestion.open_rounds import OpenRoundsCache, OpenRoundsMiddleware
 from service.ingestion.record_formats import JSON_WEIGHT, MAX_JSON_BYTES
@@ -81,12 +82,14 @@ UPLOADS_AT_ONCE = 2  # uploads of the largest size that fit into memory at the s
 class Gateway(FastAPI):
     """The FastAPI application, with separate ASGI applications for uploads of reports and for `/healthz`."""
 
+    mount_path: Mount
     reports: ReportFront
     uploads: ASGIApp  # the endpoint for reports and its middleware
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:  # type: ignore[override]
         """Handle one request or the lifespan."""
         if scope["type"] == "http":
+            scope, send = self.mount_path.enter(scope, send)
             scope["headers"] = list(scope["headers"])  # a server may append trailers to its own list later
             path = scope["path"]
             if scope["method"] == "HEAD" and not path.endswith("/events"):
@@ -178,6 +181,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         ],
     )
     app.state.context = context
+    app.mount_path = Mount(settings.public_url)
     endpoint = ReportEndpoint(settings, database, writer, metrics)
     app.uploads = endpoint
     for each in reversed(common):
@@ -261,12 +265,12 @@ async def _raise_again(request: Request, error: Exception) -> Response:
     raise error  # RequestContext answers it like all other errors
 
 
-def _add_documentation(app: FastAPI) -> None:
+def _add_documentation(app: Gateway) -> None:
     building = Lock()  # concurrent first requests wait for one document, which takes seconds and megabytes
 
     @cache
     def document() -> dict[str, Any]:
-        return openapi.document(app)
+        return openapi.document(app, app.mount_path.path)
 
     @cache
     def body() -> bytes:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from models.database.types import new_id
 from service.console import PATH
 from service.console.forms import collect_errors
+from service.http.mount import mounted
 from service.http.problems import NotFound, Problem
 from sfumato.specs import features_from_wire, to_wire
 
@@ -133,7 +134,7 @@ def environment() -> Environment:
         "listed": listed, "duration": duration, "job_name": job_name,
         "job_duration": job_duration, "measured": measured, "share": share,
     }  # fmt: skip
-    templates.globals["static"] = static_url
+    templates.globals |= {"static": static_url, "root": lambda: mounted("")}
     return templates
 
 
@@ -193,7 +194,7 @@ def _files() -> dict[str, tuple[bytes, str, str]]:
 
 def static_url(name: str) -> str:
     """Return the URL of a static file. The URL changes with the content."""
-    return f"/console/static/{name}?v={_files()[name][2]}"
+    return mounted(f"/console/static/{name}?v={_files()[name][2]}")
 
 
 async def static_file(request: Request) -> Response:

@@ -49,7 +49,6 @@ TAGS = {
     "health": "Liveness and readiness of the gateway.",
 }
 
-SERVERS = [{"url": "/", "description": "The gateway that serves this document."}]
 SECURITY: list[dict[str, list[str]]] = [{"key": []}]
 REPORTS_PATH = "/v1/rounds/{round_id}/reports"
 DEVICE_OPERATIONS = ((REPORTS_PATH, "post"), ("/v1/datasets/{dataset_id}/round", "get"))  # those of `DeviceCors`
@@ -62,8 +61,15 @@ ORIGIN = {
 }
 
 
-def document(app: FastAPI) -> dict[str, Any]:
-    """Return the document of the routes of a gateway and of `service.ingestion.report_endpoint`."""
+def document(app: FastAPI, mount: str = "") -> dict[str, Any]:
+    """Return the document of the routes of a gateway and of `service.ingestion.report_endpoint`.
+
+    Parameters
+    ----------
+    app : FastAPI
+    mount : str
+        Path below which clients see the gateway.
+    """
     generated = get_openapi(
         title=app.title,
         version=app.version,
@@ -71,7 +77,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         description=DESCRIPTION,
         routes=app.routes,
         tags=[{"name": name, "description": text} for name, text in TAGS.items()],
-        servers=SERVERS,
+        servers=[{"url": mount or "/", "description": "The gateway that serves this document."}],
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         separate_input_output_schemas=False,
     )

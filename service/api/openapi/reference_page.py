@@ -29,7 +29,7 @@ def page(document: Mapping[str, Any], samples: Mapping[str, str] = _NONE) -> str
         f"<title>{escape(info['title'])} {escape(info['version'])}</title><style>{_STYLE}</style></head><body>",
         f"<h1>{escape(info['title'])} <small>{escape(info['version'])}</small></h1>",
         _text(info["description"]),
-        "<p><a href='/openapi.json'>The same as an OpenAPI document</a></p>",
+        "<p><a href='openapi.json'>The same as an OpenAPI document</a></p>",
     ]
     for tag in document["tags"]:
         parts += [f"<h2 id='{escape(tag['name'])}'>{escape(tag['name'])}</h2>", _text(tag["description"])]

@@ -20,6 +20,7 @@ from service.console.forms import Json
 from service.console.rendering import HEADERS, redirect, show
 from service.console.request import Page, Visit
 from service.http.auth import check
+from service.http.mount import mounted
 from service.http.problems import NotFound, Problem
 from service.schemas import serializers
 from sfumato.privacy.accounting import NANO
@@ -164,7 +165,7 @@ async def _load_round(visit: Visit) -> Json:
         "round": found,
         "dataset": await visit.api.get_existing(f"/datasets/{found['dataset_id']}") if may_see_dataset else None,
         "is_live": is_live,
-        "events": f"/console/jobs/{found['job_id']}/events" if is_live and watched else None,
+        "events": mounted(f"/console/jobs/{found['job_id']}/events") if is_live and watched else None,
         "may_close": found["state"] == "open" and visit.may(Scope.DATASETS, Scope.JOBS),
         "may_see_job": visit.may(Scope.JOBS),
     }

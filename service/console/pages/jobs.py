@@ -21,6 +21,7 @@ from service.console.rendering import HEADERS, redirect, show
 from service.console.request import Page, Visit, find_session
 from service.console.snippets import snippets
 from service.http.auth import check
+from service.http.mount import mounted
 from service.schemas import serializers
 from sfumato.privacy.accounting import parse_epsilon
 
@@ -95,7 +96,7 @@ async def _load(visit: Visit) -> Json:
         "indices": {each["id"]: each["index"] for each in own},
         "is_live": is_live,
         "is_polled": is_live and over_records and log is not None,  # a query causes no event in the stream of the job
-        "events": f"/console/jobs/{job['id']}/events" if is_live else None,
+        "events": mounted(f"/console/jobs/{job['id']}/events") if is_live else None,
     }
 
 

@@ -9,6 +9,7 @@ from service.console.curves import curves_of
 from service.console.forms import Json, algorithm, collect_errors, fields, list_algorithms, parse_number
 from service.console.rendering import amount, redirect, show
 from service.console.request import Page, Visit
+from service.http.mount import mounted
 from service.http.problems import NotFound, Problem
 from service.schemas.algorithms import SCHEMAS
 
@@ -38,7 +39,7 @@ def duplicate_link(job: Json) -> str:
         values |= {"target_reports": job["target_reports"], "min_reports": job["min_reports"]}
         values["collect_days"] = amount(job["collect_seconds"] / DAY_SECONDS)
     texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
-    return f"/console/datasets/{job['dataset_id']}/jobs/new?{urlencode(texts)}"
+    return mounted(f"/console/datasets/{job['dataset_id']}/jobs/new?{urlencode(texts)}")
 
 
 async def forecast_fragment(visit: Visit) -> Response:
