@@ -20,7 +20,9 @@ class TooFewReports(SfumatoError):
     code = "too_few_reports"
 
     def __init__(self, *, n_reports: int, n_needed: int) -> None:
-        super().__init__(f"{n_reports} reports were received, at least {n_needed} are needed")
+        super().__init__(
+            f"{n_reports} reports were received, at least {n_needed} are needed: collect from more devices or longer"
+        )
         self.n_reports = n_reports
         self.n_needed = n_needed
 
@@ -53,7 +55,9 @@ class BudgetOverdrawn(SfumatoError):
     code = "budget_exhausted"
 
     def __init__(self, *, cost_nano: int, left_nano: int) -> None:
-        super().__init__(f"this query costs {cost_nano} nano-epsilon, {left_nano} are left")
+        super().__init__(
+            f"a query costs {cost_nano} nano-epsilon, but {left_nano} are left: submit the job with a higher epsilon"
+        )
         self.cost_nano = cost_nano
         self.left_nano = left_nano
 

@@ -1,4 +1,4 @@
-"""What each party learns under each trust model, in one sentence or two, for the place where a dataset is made."""
+"""Statements of what each trust model protects. The console and the command line show them with a new dataset."""
 
 STATEMENTS = {
     "local": "each device perturbs its own record. The service never receives true values.",

@@ -132,7 +132,7 @@ def run(
         if is_database_unavailable(error):
             raise
         log.error("job_crashed", job_id=claim.job_id, **describe(error))
-        detail = "an unexpected error; the worker's log contains it with the id of this job"
+        detail = "an unexpected error: the log of the worker has it with the id of this job; report it"
         return _fail(database, claim, JobState.FAILED, "internal_error", detail)
 
 

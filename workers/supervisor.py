@@ -263,7 +263,10 @@ class Supervisor:
             if reason == CANCEL:
                 lifecycle.cancel_claimed(session, claim, now=now)
             elif reason == DEADLINE_EXCEEDED:
-                detail = f"computed for longer than {self._settings.job_seconds:g} s"
+                detail = (
+                    f"the job computed for longer than {self._settings.job_seconds:g} s, the limit of the operator: "
+                    "submit it with fewer features or clusters, or set a higher SFUMATO_JOB_SECONDS"
+                )
                 lifecycle.fail(session, claim, JobState.FAILED, code=DEADLINE_EXCEEDED, detail=detail, now=now)
 
         try:

@@ -1,7 +1,7 @@
 """Check what the shuffler's queue releases, and that no order links a released report to its arrival.
 
-The checks use the queue of `shuffler.queue` with reports that are recognised by their first bytes. A service, or a
-person who reads the queue's database, sees the orders that are compared here.
+The checks use the queue of `shuffler.queue` with reports that are recognised by their first bytes. The service sees the
+order of a batch, and a reader of the queue's database sees the order of the stored reports.
 """
 
 import json
@@ -26,7 +26,7 @@ ORDERS, TERMS = "orders of the shuffler", "releases of the shuffler"  # subjects
 N_REPORTS = 6
 MIN_BATCH = 4
 MIN_P_VALUE = 1e-10  # probability that a sound queue fails one of the three comparisons of orders
-COLUMNS = {  # of the queue's tables: no time, address or number of an arrival
+COLUMNS = {  # The queue's tables have no time, address or number of an arrival.
     "senders": {"key_hash", "name", "dataset_id", "is_backend"},
     "rounds": {"id", "dataset_id", "document", "state", "n_reports", "secret"},
     "reports": {"round_id", "place", "sealed"},

@@ -65,7 +65,10 @@ def claim_job(session: Session, *, now: int, lease_microseconds: int, max_attemp
     if lost is not None and lost.cancel_requested:
         end_job(session, lost, JobState.CANCELED, now=now)
     elif lost is not None:
-        detail = f"{max_attempts} workers were lost while running this job"
+        detail = (
+            f"{max_attempts} workers died while they ran this job, perhaps for lack of memory: submit it with fewer "
+            "features or clusters, or give the workers more memory"
+        )
         end_job(session, lost, JobState.FAILED, now=now, code=WORKER_LOST, detail=detail)
     passed = list[str]()
     while (quota := tenants.next_tenant(session, queries.turns, values | {"passed": passed})) is not None:
