@@ -217,7 +217,8 @@ class Comparison:
         killed = [kill.what.split("-")[0] for kill in self.kills]
         checks = {
             "the killed processes are not one gateway and one worker": sorted(killed) == ["gateway", "worker"],
-            "the worker finished its work before it was killed": self.n_claims == 3,
+            # Claims: one opens the round, one is killed, one continues. A slow machine may lose another lease.
+            "the worker finished its work before it was killed": self.n_claims >= 3,
             f"{self.n_devices} devices reported and {self.n_reports} reports count": self.n_reports == self.n_devices,
             "the clusters differ from those of the embedded reference run": self.same_clusters,
             "the ledger differs from that of the embedded reference run": self.same_ledger,
