@@ -13,7 +13,7 @@ from models.collection import rounds
 from models.identity.caller import Caller
 from models.ledger.ledger import Amounts, head, reserved_for
 from models.tables.datasets import Dataset
-from models.tables.identity import AuditHead
+from models.tables.identity import AuditHead, Key
 from models.tables.jobs import Job
 from models.tables.ledger import LedgerEntry
 from models.tables.rounds import Round
@@ -49,6 +49,21 @@ def describe_jobs(session: Session, rows: list[Job]) -> Json:
     query = select(Dataset).where(Dataset.id.in_(ids), Dataset.deleted_at.is_(None))
     names = {each.id: each.name for each in session.scalars(query)}
     return {"jobs": [serializers.job(row, own[row.id]) for row in rows], "names": names}
+
+
+def find_causes(session: Session, caller: Caller, entries: Collection[Json], *, with_keys: bool) -> Json:
+    """Return what ledger entries of the API refer to: jobs as in the API by id, and names of keys by id.
+
+    Only `with_keys` returns names of keys.
+    """
+    job_ids = {entry["reservation"] for entry in entries} - {None}
+    rows = session.scalars(select(Job).where(Job.tenant_id == caller.tenant_id, Job.id.in_(job_ids)))
+    keys = select(Key.id, Key.name).where(Key.tenant_id == caller.tenant_id)
+    keys = keys.where(Key.id.in_({entry["actor"] for entry in entries} if with_keys else []))
+    return {
+        "jobs": {job["id"]: job for job in describe_jobs(session, list(rows))["jobs"]},
+        "keys": {row.id: row.name for row in session.execute(keys)},
+    }
 
 
 def find_datasets(session: Session, caller: Caller, text: str, *, limit: int) -> list[Dataset]:

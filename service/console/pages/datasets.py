@@ -46,6 +46,8 @@ async def dataset_page(
     if dataset is None and budget is None:
         await visit.api.get(path)  # raises the reason
     shown = await run_in_threadpool(_load_related, visit, dataset_id, dataset is not None)
+    entries = await _entries(visit, path, budget)
+    causes = await run_in_threadpool(_find_causes, visit, entries["items"] if entries else [])
     return show(
         visit,
         "dataset.html",
@@ -53,7 +55,8 @@ async def dataset_page(
         dataset_id=dataset_id,
         dataset=dataset,
         budget=budget,
-        entries=await _entries(visit, path, budget),
+        entries=entries,
+        causes=causes,
         verification=verification,
         may_grant=dataset is not None and visit.may(Scope.GRANTS),
         may_open=dataset is not None and visit.may(Scope.DATASETS),
@@ -75,6 +78,11 @@ def _load_related(visit: Visit, dataset_id: str, is_there: bool) -> Json:
         if visit.may(Scope.LEDGER):
             found["course"] = _course(queries.ledger_course(session, caller, dataset_id, limit=COURSE))
     return found
+
+
+def _find_causes(visit: Visit, entries: list[Json]) -> Json:
+    with visit.services.database.reading() as session:
+        return queries.find_causes(session, visit.caller, entries, with_keys=visit.may(Scope.ADMIN))
 
 
 def _course(entries: list[LedgerEntry]) -> Json:

@@ -19,6 +19,7 @@ from service.console.pages.datasets import CSV_COLUMNS
 from sfumato.specs import Feature
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish
 from tests.service.console.session import DATASET, FORM, ROUND, UPLOAD, Console, words
+from tests.service.shuffler import shuffled_dataset
 
 ODD = '<script>alert("x")</script>&amp;\N{RIGHT-TO-LEFT OVERRIDE}שלום{{ 7 * 7 }}'
 
@@ -204,6 +205,24 @@ class TestADataset:
         assert course["charged"] == [entry["charged_nano"] / 1e9 for entry in entries]
         assert course["granted"] == [3.0] * len(entries)
         assert course["charged_and_reserved"][-1] == pytest.approx(1 + course["charged"][-1])
+
+    def test_links_each_ledger_entry_to_its_cause_and_names_the_key(self, api: Api, console: Console) -> None:
+        dataset_id = api.dataset(epsilon=9)["id"]
+        made = api.round(dataset_id, epsilon=0.5)
+        job = api.job(dataset_id)
+        (own, *_) = api.get("/keys").json()["items"]
+        text = console.text(f"/datasets/{dataset_id}").partition('id="ledger"')[2].partition('id="rounds"')[0]
+        assert f'href="/console/rounds/{made["id"]}"' in text
+        assert re.search(f'href="/console/jobs/{job["id"]}"[^>]*>[^<]*ε 1<', text)
+        assert text.count(f"<bdi>{own['name']}</bdi>") == 3
+        reader = Console(api.key("ledger"))
+        text = reader.text(f"/datasets/{dataset_id}")
+        assert f"<bdi>{own['name']}</bdi>" not in text
+        assert own["id"] in text
+
+    def test_of_a_shuffler_shows_the_budget_towards_an_observer(self, api: Api, console: Console) -> None:
+        text = words(console.get(f"/datasets/{shuffled_dataset(api)}"))
+        assert "Remaining towards an observer of the releases ε 20 of 20, δ 0.001 of 0.001" in text
 
     def test_keeps_its_ledger_after_deletion(self, api: Api, console: Console) -> None:
         at = f"/datasets/{api.dataset()['id']}"
