@@ -10,10 +10,9 @@ from audit.devices import bulk, exact
 from audit.devices import replay as device_replay
 from audit.ledger import accounting, jobs, walks
 from audit.ledger import chain as ledger_chain
-from audit.mechanisms import exact_channels, sampler_distributions, sampler_draws, shuffled_batches, shuffled_reports
+from audit.mechanisms import exact_channels, sampler_distributions, sampler_draws, shuffled_reports
 from audit.plans import plan_checks
 from audit.planted import accounting as accounting_leaks
-from audit.planted import batches as batch_leaks
 from audit.planted import central as central_leaks
 from audit.planted import curator as curator_leaks
 from audit.planted import devices as device_leaks
@@ -32,7 +31,6 @@ CHECKS: Sequence[Check] = tuple(
             sampler_distributions,
             sampler_draws,
             shuffled_reports,
-            shuffled_batches,
             exact,
             device_replay,
             bulk,
@@ -57,7 +55,6 @@ LEAKS: Sequence[Leak] = tuple(
             mechanism_leaks,
             sampler_leaks,
             shuffling_leaks,
-            batch_leaks,
             device_leaks,
             plan_leaks,
             curator_leaks,

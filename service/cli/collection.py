@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch
+from service.cli.common import CommandFailed, DatasetArgument
 from service.cli.connection import Service, calls_service
 
 datasets_app = typer.Typer(help="Create and show the datasets of a service.", no_args_is_help=True)
@@ -36,11 +36,8 @@ def create_dataset(
         typer.Option(help="Feature with its public bounds, as NAME:LOWER:UPPER or NAME:LOWER:UPPER:UNIT. Repeatable."),
     ] = None,
     trust: Annotated[
-        Literal["local", "shuffled", "central"],
-        typer.Option(
-            help="Trust model: devices send reports to the service (local) or sealed reports to a shuffler (shuffled), "
-            "or a client uploads records (central)."
-        ),
+        Literal["local", "central"],
+        typer.Option(help="Trust model: devices send reports (local), or a client uploads records (central)."),
     ] = "local",
     min_reports: Annotated[int, typer.Option(min=1, help="Minimum number of reports of a round.")] = 100,
     keep_reports: Annotated[bool, typer.Option("--keep-reports", help="Keep reports after their tally.")] = False,
@@ -61,22 +58,9 @@ def create_dataset(
     source: Annotated[
         str | None, typer.Option(help="Label of the people in the data. Needs the scope `grants`.", show_default="none")
     ] = None,
-    shuffler: Annotated[
-        tuple[str, str, str] | None,
-        typer.Option(metavar="NAME URL KEY", help="Shuffled: organisation, address and public key of the shuffler."),
-    ] = None,
-    shuffled_epsilon: Annotated[
-        float | None, typer.Option(help="Shuffled: first grant of ε towards an observer of the releases.")
-    ] = None,
-    shuffled_delta: Annotated[float, typer.Option(help="Shuffled: first grant of δ for the same.")] = 1e-6,
 ) -> None:
-    """Create a dataset and print its id. Print to stderr what its trust model protects."""
-    from service.trust import STATEMENTS
-    from sfumato.api.resources import Shuffler
+    """Create a dataset and print its id."""
     from sfumato.specs import Embedding
-
-    if (trust == "shuffled") != (shuffler is not None) or (trust == "shuffled") != (shuffled_epsilon is not None):
-        raise CommandFailed("--trust shuffled, --shuffler and --shuffled-epsilon belong together", 2)
 
     if (feature is None) == (dimensions is None):
         raise CommandFailed("pass either --feature, once for each feature, or --dimensions", 2)
@@ -92,10 +76,7 @@ def create_dataset(
         out_of_bounds=out_of_bounds,
         delta=delta,
         source=source,
-        shuffled=None if shuffled_epsilon is None else (shuffled_epsilon, shuffled_delta),
-        shuffler=None if shuffler is None else Shuffler(*shuffler),
     )
-    typer.echo(f"Trust model {trust}: {STATEMENTS[trust]}", err=True)
     service.show(f"datasets/{created.id}", lambda: typer.echo(created.id))
 
 
@@ -141,8 +122,6 @@ def open_round(
     ] = "auto",
     min_reports: Annotated[int, typer.Option(min=0, help="Minimum number of reports; at least the dataset's.")] = 0,
     collect_seconds: Annotated[int, typer.Option(min=1, help="Time that the round accepts reports.")] = 604_800,
-    min_batch: MinBatch = None,
-    honest_share: HonestShare = None,
 ) -> None:
     """Open a round for later jobs and print its id. Its cost is charged first."""
     from sfumato.specs import encoding_from_wire
@@ -161,8 +140,6 @@ def open_round(
         mechanism=mechanism,
         min_reports=min_reports,
         collect_seconds=collect_seconds,
-        min_batch=min_batch,
-        honest_share=honest_share,
     )
     service.show(f"rounds/{opened.id}", lambda: typer.echo(opened.id))
 

@@ -18,13 +18,6 @@ _REASON_CHARACTERS = 500
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each object.")]
 DatasetArgument = Annotated[str, typer.Argument(help="Id of the dataset (ds_...).")]
-MinBatch = Annotated[
-    int | None, typer.Option(min=1, help="Shuffled: minimum number of reports in a release.", show_default="none")
-]
-HonestShare = Annotated[
-    float | None,
-    typer.Option(help="Shuffled: share of the reports from honest devices, in (0, 1].", show_default="none"),
-]
 
 
 class CommandFailed(typer.Exit):

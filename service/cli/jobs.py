@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch
+from service.cli.common import CommandFailed, DatasetArgument
 from service.cli.connection import Service, calls_service
 
 jobs_app = typer.Typer(help="Submit, list and watch the jobs of a service, and show results.", no_args_is_help=True)
@@ -49,8 +49,6 @@ def submit_job(
     allow_insufficient: Annotated[
         bool, typer.Option("--allow-insufficient", help="Submit the job even if its reports are insufficient.")
     ] = False,
-    min_batch: MinBatch = None,
-    honest_share: HonestShare = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Key that makes a repeated submission return the same job.", show_default="none")
     ] = None,
@@ -66,8 +64,6 @@ def submit_job(
         collect_seconds=collect_seconds,
         round_ids=round_id or (),
         allow_insufficient=allow_insufficient,
-        min_batch=min_batch,
-        honest_share=honest_share,
         idempotency_key=idempotency_key,
     )
     service.show(f"jobs/{job.id}", lambda: typer.echo(job.id))

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sfumato.api.resources import Budget, Dataset, Job
 from sfumato.plotting.shading import colour
-from sfumato.privacy.accounting import NANO, format_delta, format_epsilon
+from sfumato.privacy.accounting import NANO, format_epsilon
 
 if TYPE_CHECKING:
     from service.cli.report import ReportedRound
@@ -90,9 +90,6 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
         table.add_row(escape(_plain(feature.name)), *cells)
     console.print(f"{dataset.id}  {escape(_plain(dataset.name))}  {dataset.trust}")
     console.print(table)
-    if dataset.shuffler is not None:
-        shuffler = dataset.shuffler
-        console.print(escape(_plain(f"Shuffler: {shuffler.name}, {shuffler.url}, public key {shuffler.public_key}")))
     if dataset.trust == "local":
         console.print(f"A round needs at least {dataset.min_reports:,} reports.")
     if (budget := _budget(client, dataset_id)) is not None:
@@ -100,13 +97,6 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
         bar = budget_bar(balance.granted_nano, balance.charged_nano, balance.reserved_nano)
         free, granted = format_epsilon(budget.remaining_nano), format_epsilon(balance.granted_nano)
         console.print(f"{bar}  ε {free} of {granted} free")
-        if balance.granted_shuffled_nano:
-            free, granted = (format_epsilon(n) for n in (budget.remaining_shuffled_nano, balance.granted_shuffled_nano))
-            free_delta = format_delta(budget.remaining_shuffled_delta_atto)
-            granted_delta = format_delta(balance.granted_shuffled_delta_atto)
-            console.print(
-                f"Towards an observer of the releases: ε {free} of {granted}, δ {free_delta} of {granted_delta}"
-            )
     if opened := list(client.rounds(dataset_id)):
         print_rounds(console, opened)
 

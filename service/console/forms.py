@@ -47,8 +47,6 @@ def collect_item_errors(problem: Problem | None, of: str, item: str) -> dict[str
         if len(steps) > 2 and steps[1] == of and steps[2].isdigit():
             where = " ".join([item, str(int(steps[2]) + 1), *steps[3:]])
             words.setdefault(of, []).append(f"{where}: {error['message']}")
-        elif steps[1:2] in (["shuffler"], ["shuffled"]):
-            words.setdefault("_".join(steps[1:]), []).append(error["message"])
         else:
             words.setdefault(steps[-1], []).append(error["message"])
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()} or collect_errors(problem)

@@ -23,10 +23,8 @@ from sfumato.api import datasets, resources
 from sfumato.api.client import Client
 from sfumato.errors import Unreachable
 from sfumato.model.precision import Verdict
-from sfumato.privacy.accounting import format_epsilon
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.commands import Run, connect_commands, run_command
-from tests.service.shuffler import SHUFFLER
 
 
 @pytest.fixture
@@ -111,27 +109,6 @@ class TestJobs:
 
 @SQLITE_ONLY
 class TestTheWholePath:
-    def test_of_a_shuffled_dataset_shows_both_costs(self, api: Api, run: Run) -> None:
-        shuffler = ("--shuffler", *(SHUFFLER[name] for name in ("name", "url", "public_key")))
-        given = ("create", "Lunch", "--epsilon", "8", "--feature", "x:0:1", "--trust", "shuffled")
-        made = run("datasets", *given, *shuffler, "--shuffled-epsilon", "0.5")
-        assert "A shuffler, which another organisation runs" in made.stderr
-        dataset_id = made.stdout.splitlines()[-1]
-        terms = ("--encoding", '{"type": "grid", "cells": [4]}', "--epsilon", "1", "--target-reports", "20000")
-        opened = run("rounds", "open", dataset_id, *terms, "--min-batch", "10000", "--honest-share", "0.9")
-        assert opened.stdout.splitlines()[-1].startswith("rnd_")
-        shown = " ".join(run("datasets", "show", dataset_id).output.split())
-        assert "Shuffler: Example Foundation, https://shuffler.example, public key" in shown
-        assert "ε 7 of 8 free" in shown
-        budget = api.get(f"/datasets/{dataset_id}/budget").json()
-        left = format_epsilon(budget["remaining_shuffled_nano"])
-        assert 0 < budget["remaining_shuffled_nano"] < 5 * 10**8
-        assert f"Towards an observer of the releases: ε {left} of 0.5, δ 0 of 1e-6" in shown
-        job = run("jobs", "submit", dataset_id, "--epsilon", "1", "--target-reports", "20000", status=1)
-        assert "min_batch" in job.output
-        for incomplete in (shuffler, ("--shuffled-epsilon", "1")):
-            assert "belong together" in run("datasets", *given, *incomplete, status=2).output
-
     def test_of_a_local_dataset_leads_from_its_creation_to_a_job(self, api: Api, run: Run, tmp_path: Path) -> None:
         features = ("--feature", "x:0:1:km", "--feature", "y:0:1")
         dataset_id = run("datasets", "create", "Lunch", "--epsilon", "4", *features).output.splitlines()[-1]

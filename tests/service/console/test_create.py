@@ -3,10 +3,8 @@
 import pytest
 
 from service.console.request import MAX_FILE_BYTES, MAX_FORM_BYTES
-from service.trust import STATEMENTS
 from tests.service.api import FEATURES, SQLITE_ONLY, Api
 from tests.service.console.session import DATASET, ROUND, UPLOAD, Console, multipart, once, words
-from tests.service.shuffler import SHUFFLER
 
 
 @SQLITE_ONLY
@@ -26,27 +24,6 @@ class TestADataset:
         expected = {"trust": "central", "user_feature": "who", "max_records_per_user": 3, "out_of_bounds": "refuse"}
         expected |= {"source": "ward-1", "fold_user_case": True}
         assert created | expected == created
-
-    def test_is_shuffled_with_its_shuffler(self, api: Api, console: Console) -> None:
-        form = DATASET | {"trust": "shuffled", "shuffled_epsilon": "0.5", "shuffled_delta": "1e-7"}
-        form |= {f"shuffler_{name}": value for name, value in SHUFFLER.items()}
-        path = console.location("/datasets", form)
-        created = api.get(path).json()
-        assert (created["trust"], created["shuffler"]) == ("shuffled", SHUFFLER)
-        budget = api.get(f"{path}/budget").json()
-        assert (budget["granted_shuffled_nano"], budget["granted_shuffled_delta_atto"]) == (5 * 10**8, 10**11)
-        for field, value, label in (
-            ("shuffler_url", "no address", "Address of the shuffler"),
-            ("shuffler_public_key", "a", "Public key of the shuffler"),
-            ("shuffled_epsilon", "", "ε towards the operator"),
-        ):
-            response = console.post("/datasets", form | {field: value})
-            assert response.status_code == 422
-            assert f'id="f-{field}-wrong"' in response.text, (field, label)
-
-    def test_states_who_learns_what_under_each_trust_model(self, console: Console) -> None:
-        text = words(console.get("/datasets/new"))
-        assert [each for each in STATEMENTS.values() if " ".join(each.split()) not in text] == []
 
     def test_accepts_commas_quotes_and_64_features(self, api: Api, console: Console) -> None:
         lines = ['"a, b", 0, 1, "m, or so"', *(f"f{i},0,{i}" for i in range(1, 64))]
