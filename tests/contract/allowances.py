@@ -54,7 +54,11 @@ RULES = (
     ("sendReports", "must have the same length", "the lengths of columns"),
     ("sendReports|uploadRecords", "Arrow|stream|NPY|CSV|UTF-8|JSON|array|header row|no reports", "a format of bytes"),
     ("uploadRecords", "column|record \\d+|no records", "the dataset defines the columns and their values"),
-    ("assignPoints", "records must (have|be numbers in|be finite numbers in) shape", "one coordinate per feature of the result"),
+    (
+        "assignPoints",
+        "records must (have|be numbers in|be finite numbers in) shape",
+        "one coordinate per feature of the result",
+    ),
 )
 STATE_CODES = {"idempotency_key_reused", "precondition_failed"}  # valid headers that do not match the state
 OUTLIVES_DATASET = {"getBudget", "listLedgerEntries"}  # charges stay visible after the deletion
