@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument
+from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch
 from service.cli.connection import Service, calls_service
 
 datasets_app = typer.Typer(help="Create and show the datasets of a service.", no_args_is_help=True)
@@ -156,6 +156,8 @@ def open_round(
     ] = "auto",
     min_reports: Annotated[int, typer.Option(min=0, help="Minimum number of reports; at least the dataset's.")] = 0,
     collect_seconds: Annotated[int, typer.Option(min=1, help="Time that the round accepts reports.")] = 604_800,
+    min_batch: MinBatch = None,
+    honest_share: HonestShare = None,
 ) -> None:
     """Open a round for later jobs and print its id. Its cost is charged first."""
     from sfumato.specs import encoding_from_wire
@@ -174,6 +176,8 @@ def open_round(
         mechanism=mechanism,
         min_reports=min_reports,
         collect_seconds=collect_seconds,
+        min_batch=min_batch,
+        honest_share=honest_share,
     )
     service.show(f"rounds/{opened.id}", lambda: typer.echo(opened.id))
 

@@ -27,7 +27,7 @@ from sfumato.privacy.accounting import NANO, format_epsilon
 from sfumato.privacy.shuffling import TRUST_STATEMENT
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.commands import Run, connect_commands, run_command
-from tests.service.shuffler import SHUFFLER, TERMS
+from tests.service.shuffler import SHUFFLER
 
 
 @pytest.fixture
@@ -141,7 +141,13 @@ class TestTheWholePath:
         created = run("datasets", "create", "Lunch", *given, "--feature", "x:0:1", "--feature", "y:0:1")
         assert TRUST_STATEMENT in created.stderr
         dataset_id = created.stdout.splitlines()[-1]
-        api.round(dataset_id, **TERMS)
+        encoding = ("--encoding", '{"type": "grid", "cells": [2, 2]}', "--epsilon", "1", "--target-reports", "20")
+        terms = ("--min-batch", "20", "--honest-share", "0.5")
+        round_id = run("rounds", "open", dataset_id, *encoding, *terms).output.splitlines()[-1]
+        opened = api.get(f"/rounds/{round_id}").json()
+        assert (opened["min_batch"], opened["honest_share"]) == (20, 0.5)
+        cells = ("--algorithm", "uniform_grid", "--parameter", "cells=2", "--target-reports", "1000")
+        run("jobs", "submit", dataset_id, "--epsilon", "2", *cells, *terms, "--allow-insufficient")
         nano = api.budget(dataset_id)["remaining_shuffled_nano"]
         assert 0 < nano < 2 * NANO
         free = format_epsilon(nano)

@@ -35,6 +35,7 @@ class TestADataset:
         created = api.get(path).json()
         assert (created["trust"], created["shuffler"]) == ("shuffled", SHUFFLER)
         assert "ε 1.5 of 1.5, δ 1e-5 of 1e-5" in words(console.get(path)).replace("1e-05", "1e-5")
+        assert "ε 1.5, δ 1e-05" in words(console.get(path))  # the grant in the ledger
         refused = console.post("/datasets", form | {"shuffler_url": "shuffler", "shuffled_delta": "1"})
         assert refused.status_code == 422
         for name in ("shuffler_url", "shuffled_delta"):
