@@ -6,7 +6,7 @@ from itertools import chain
 from audit.central import black_box, curator_queries, gaussian_blocks, replay, service_jobs, trees
 from audit.checks import randomness
 from audit.checks.check import Check, Leak
-from audit.devices import bulk, exact
+from audit.devices import bulk, exact, releases
 from audit.devices import replay as device_replay
 from audit.ledger import accounting, jobs, walks
 from audit.ledger import chain as ledger_chain
@@ -19,6 +19,7 @@ from audit.planted import devices as device_leaks
 from audit.planted import ledger as ledger_leaks
 from audit.planted import mechanisms as mechanism_leaks
 from audit.planted import plans as plan_leaks
+from audit.planted import releases as release_leaks
 from audit.planted import samplers as sampler_leaks
 from audit.planted import shuffling as shuffling_leaks
 
@@ -31,6 +32,7 @@ CHECKS: Sequence[Check] = tuple(
             sampler_distributions,
             sampler_draws,
             shuffled_reports,
+            releases,
             exact,
             device_replay,
             bulk,
@@ -55,6 +57,7 @@ LEAKS: Sequence[Leak] = tuple(
             mechanism_leaks,
             sampler_leaks,
             shuffling_leaks,
+            release_leaks,
             device_leaks,
             plan_leaks,
             curator_leaks,

@@ -3,15 +3,16 @@
 import json
 import logging
 import multiprocessing
+import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.pool import Pool
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import structlog
@@ -31,12 +32,12 @@ from sfumato.model.geography import is_map
 from sfumato.specs import ShiftedGrid
 
 WORLD_REPORTS = 200_000
-WORLD_EPSILON = 3.0
 WORLD_CLUSTERS = 3
 # The continents (America, Africa, Europe with Asia) are the finest partition that noise does not change. With 4 or 5
 # clusters the noise decides whether Europe, the Middle East or South-East Asia is separate.
 WORLD_CELLS = 14
 WORLD_LENGTH_SCALE = 0.08
+EPSILON = {"local": 3.0, "shuffled": 0.5}
 MIN_REPORTS = 100  # default minimum of a dataset
 
 EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 130, 143
@@ -56,6 +57,7 @@ class Options:
     epsilon: float
     clusters: str
     production: bool = False
+    trust: Literal["local", "shuffled"] = "local"
 
 
 def run(options: Options, console: Console) -> dict[str, object]:
@@ -71,6 +73,8 @@ def run(options: Options, console: Console) -> dict[str, object]:
     DemoError, DevServerError, SfumatoError
         The message is a sentence for the person at the terminal.
     """
+    if options.trust == "shuffled":
+        return _run_shuffled(options, console)
     began = time.perf_counter()
     scene, labels = _make_scene(options, console)
     with _child_process() as pool:
@@ -97,6 +101,32 @@ def run(options: Options, console: Console) -> dict[str, object]:
     output.print_conclusion(console, document)
     if comparison is not None and comparison.complaints:
         raise DemoError("; ".join(comparison.complaints))
+    return document
+
+
+def _run_shuffled(options: Options, console: Console) -> dict[str, object]:
+    """Run the demo of the trust model `shuffled`, and return the summary with the paths of the written files."""
+    from demo.shuffled import play_shuffled
+
+    began = time.perf_counter()
+    if options.production:
+        raise DemoError("--production cannot be used with --trust shuffled")
+    scene, labels = _make_scene(options, console)
+    with _child_process() as pool:
+        exact = pool.apply_async(summary.compute_exact_labels, (scene, options.seed))
+        with console.status("Devices report to the service, and to the shuffler"):
+            outcome = play_shuffled(scene, os.cpu_count() or 1)
+        with console.status("Comparing with exact counts"):
+            shuffled, local = (
+                summary.measure_agreement(scene, each, exact.get(), labels).with_unperturbed
+                for each in (outcome.shuffled, outcome.local)
+            )
+    shuffled_scene = replace(scene, algorithm=replace(scene.algorithm, epsilon=outcome.local_epsilon))
+    document = summary.summarize_shuffled(scene, outcome, shuffled, local, time.perf_counter() - began)
+    document |= summary.write_maps(options.out, shuffled_scene, outcome.shuffled, _find_cities(scene, outcome.shuffled))
+    local_maps = summary.write_maps(options.out / "local", scene, outcome.local, _find_cities(scene, outcome.local))
+    document |= {f"local_{name}": path for name, path in local_maps.items()}
+    output.print_parties(console, document)
     return document
 
 
@@ -181,7 +211,17 @@ def main(
         str | None, typer.Option(help="Comma-separated columns of the CSV file, or names for the columns of X.")
     ] = None,
     bounds: Annotated[str | None, typer.Option(help="Public bounds of the features: lo:hi,lo:hi.")] = None,
-    epsilon: Annotated[float, typer.Option(help="Privacy cost (epsilon) of a report.")] = WORLD_EPSILON,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Privacy cost (epsilon) of a report; with --trust shuffled, of a release towards the service.",
+            show_default="3, or 0.5 with --trust shuffled",
+        ),
+    ] = None,
+    trust: Annotated[
+        Literal["local", "shuffled"],
+        typer.Option(help="Trust model. With `shuffled`, a shuffler process is between devices and service."),
+    ] = "local",
     clusters: Annotated[str, typer.Option(help="Number of clusters, or auto.")] = "",
     production: Annotated[
         bool,
@@ -201,7 +241,8 @@ def main(
     # The SDK logs a warning for each repeated request. The demo counts them instead.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     console = Console(stderr=as_json, highlight=False)
-    options = Options(reports, singles, seed, out, data_file, features, bounds, epsilon, clusters, production)
+    cost = EPSILON[trust] if epsilon is None else epsilon
+    options = Options(reports, singles, seed, out, data_file, features, bounds, cost, clusters, production, trust)
     try:
         document = run(options, console)
     except (DemoError, DevServerError, SfumatoError, OSError) as error:

@@ -118,6 +118,29 @@ def format_epsilon(nano: int) -> str:
     return f"{nano / NANO:.9f}".rstrip("0").rstrip(".")
 
 
+def print_parties(console: Console, summary: dict[str, Any]) -> None:
+    """Print what each party of the shuffled demo saw, both costs, and the comparison with the local dataset."""
+    n_reports, local, epsilon = summary["reports"], summary["local_epsilon"], summary["shuffled_epsilon"]
+    rows = [
+        ("shuffler", f"{n_reports:,} senders with a sealed report of {summary['sealed_bytes']} bytes each", "0"),
+        (
+            "service",
+            f"{summary['reports_before_release']} reports before the release, then {n_reports:,} in random order",
+            f"{epsilon:g}, δ {summary['shuffled_delta']:g}",
+        ),
+        ("both together", "perturbed reports with their senders", f"{local:g}"),
+    ]
+    _print_table(console, "What each party saw", [Column("party"), Column("saw"), _right("costs ε")], rows)
+    console.print(
+        f"[bold]At ε = {epsilon:g} towards the service[/], clusters agree with those of exact counts with an ARI of "
+        f"{summary['ari_vs_unperturbed']:.3f} through the shuffler, and {summary['local_ari_vs_unperturbed']:.3f} "
+        "with local reports.\n"
+        f"Sealing took {summary['sealing_seconds']:.1f} s of CPU time, sending {summary['sending_seconds']:.1f} s.\n"
+        f"Maps: {escape(summary['svg'])}, {escape(summary['local_svg'])}. It took {summary['seconds']:.1f} s.",
+        soft_wrap=True,
+    )
+
+
 def print_conclusion(console: Console, summary: dict[str, Any]) -> None:
     """Print a summary in a few sentences."""
     verified = "its hash chain is valid" if summary["ledger_verified"] else "[red]its hash chain is broken[/]"

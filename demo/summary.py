@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from clustering.metrics import adjusted_rand_index
 from demo.production import Comparison
 from demo.scenario import DemoResult, Scene
+from demo.shuffled import ShuffledOutcome
 from sfumato.mechanisms.encodings import scale_many
 from sfumato.plotting import figures
 from sfumato.privacy.accounting import NANO
@@ -83,6 +84,33 @@ def summarize(
     if any(names):
         summary["cities"] = list(names)
     return summary
+
+
+def summarize_shuffled(
+    scene: Scene, outcome: ShuffledOutcome, agreement: float, local_agreement: float, seconds: float
+) -> dict[str, Any]:
+    """Return the summary of the demo with the trust model `shuffled` as a JSON object.
+
+    Parameters
+    ----------
+    agreement, local_agreement : float
+        Adjusted Rand indices of the shuffled and of the local clusters with those of exact counts.
+    """
+    return {
+        "dataset": scene.name,
+        "reports": outcome.shuffled.n_reports,
+        "local_epsilon": outcome.local_epsilon,
+        "shuffled_epsilon": outcome.epsilon,
+        "shuffled_delta": outcome.delta,
+        "sealed_bytes": outcome.sealed_bytes,
+        "reports_before_release": outcome.n_before,
+        "ari_vs_unperturbed": agreement,
+        "local_ari_vs_unperturbed": local_agreement,
+        "ledger_verified": outcome.shuffled.verification.ok and outcome.local.verification.ok,
+        "sealing_seconds": round(outcome.sealing_seconds, 2),
+        "sending_seconds": round(outcome.sending_seconds, 2),
+        "seconds": round(seconds, 2),
+    }
 
 
 def write_maps(out: Path, scene: Scene, outcome: DemoResult, names: Sequence[str]) -> dict[str, str]:

@@ -5,10 +5,10 @@
       └────► discarded                          too few reports at `closes_at`
 
 A report is stored under HMAC-SHA256(secret of the round, sender). These keys are random towards everyone without the
-secret, so neither they nor the order of the rows contains an order of arrival. The primary key permits one report of a
-sender in a round. The release permutes the reports, and deletes them and the secret, in one transaction. A batch is
-deleted when the service has it. Tables contain no times and no addresses, and SQLite overwrites what it deletes. The
-rollback journal holds the last transaction only.
+secret, so neither they nor the order of the rows contains an order of arrival. The layout of the file does until the
+release. The primary key permits one report of a sender in a round. The release permutes the reports, and deletes them
+and the secret, in one transaction. A batch is deleted when the service has it. Tables contain no times and no
+addresses, and SQLite overwrites what it deletes. The rollback journal holds the last transaction only.
 """
 
 import hashlib

@@ -100,7 +100,7 @@ class JobWalk:
 
     def __init__(self, database: Database, entropy: Entropy, actions: WorkerActions, name: str) -> None:
         self.database, self.entropy, self.actions = database, entropy, actions
-        self.caller = _new_caller(database, name)
+        self.caller = new_caller(database, name)
         self.dataset_ids = {trust: self._new_dataset(trust) for trust in (Trust.CENTRAL, Trust.LOCAL)}
         self.jobs: dict[str, TrackedJob] = {}
         self.fault = ""
@@ -299,7 +299,8 @@ class JobWalk:
             ).id
 
 
-def _new_caller(database: Database, name: str) -> Caller:
+def new_caller(database: Database, name: str) -> Caller:
+    """Create a tenant with an admin key. Return the owner of the key."""
     now = database.clock()
     with database.transaction() as session:
         owner = tenants.get_or_create_tenant(session, name, now=now)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument
+from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch
 from service.cli.connection import Service, calls_service
 
 datasets_app = typer.Typer(help="Create and show the datasets of a service.", no_args_is_help=True)
@@ -36,8 +36,11 @@ def create_dataset(
         typer.Option(help="Feature with its public bounds, as NAME:LOWER:UPPER or NAME:LOWER:UPPER:UNIT. Repeatable."),
     ] = None,
     trust: Annotated[
-        Literal["local", "central"],
-        typer.Option(help="Trust model: devices send reports (local), or a client uploads records (central)."),
+        Literal["local", "shuffled", "central"],
+        typer.Option(
+            help="Trust model: devices send reports to the service (local) or to a shuffler (shuffled), or a client "
+            "uploads records (central)."
+        ),
     ] = "local",
     min_reports: Annotated[int, typer.Option(min=1, help="Minimum number of reports of a round.")] = 100,
     keep_reports: Annotated[bool, typer.Option("--keep-reports", help="Keep reports after their tally.")] = False,
@@ -58,12 +61,37 @@ def create_dataset(
     source: Annotated[
         str | None, typer.Option(help="Label of the people in the data. Needs the scope `grants`.", show_default="none")
     ] = None,
+    shuffler_name: Annotated[
+        str | None, typer.Option(help="Shuffled: name of the organisation that runs the shuffler.", show_default="none")
+    ] = None,
+    shuffler_url: Annotated[
+        str | None, typer.Option(help="Shuffled: address to which devices send sealed reports.", show_default="none")
+    ] = None,
+    shuffler_key: Annotated[
+        str | None,
+        typer.Option(help="Shuffled: public key that `sfumato shuffler public-key` prints.", show_default="none"),
+    ] = None,
+    shuffled_epsilon: Annotated[
+        float | None, typer.Option(help="Shuffled: first grant of ε towards the service.", show_default="none")
+    ] = None,
+    shuffled_delta: Annotated[
+        float, typer.Option(help="Shuffled: first grant of δ towards the service, 1e-15 to 1e-3.")
+    ] = 1e-5,
 ) -> None:
-    """Create a dataset and print its id."""
+    """Create a dataset and print its id. For a shuffled dataset, also print the trust statement for its users."""
+    from sfumato.api.resources import Shuffler
+    from sfumato.privacy.shuffling import TRUST_STATEMENT
     from sfumato.specs import Embedding
 
     if (feature is None) == (dimensions is None):
         raise CommandFailed("pass either --feature, once for each feature, or --dimensions", 2)
+    terms = (shuffler_name, shuffler_url, shuffler_key, shuffled_epsilon)
+    if any((each is None) == (trust == "shuffled") for each in terms):
+        raise CommandFailed(
+            "pass --shuffler-name, --shuffler-url, --shuffler-key and --shuffled-epsilon with --trust shuffled, "
+            "and without it none of them",
+            2,
+        )
     created = service.client.create_dataset(
         name,
         [_parse_feature(each) for each in feature or []] if dimensions is None else Embedding(dimensions, norm),
@@ -76,7 +104,13 @@ def create_dataset(
         out_of_bounds=out_of_bounds,
         delta=delta,
         source=source,
+        shuffled=None if shuffled_epsilon is None else (shuffled_epsilon, shuffled_delta),
+        shuffler=Shuffler(shuffler_name, shuffler_url, shuffler_key)
+        if shuffler_name and shuffler_url and shuffler_key
+        else None,
     )
+    if trust == "shuffled":
+        typer.echo(TRUST_STATEMENT, err=True)
     service.show(f"datasets/{created.id}", lambda: typer.echo(created.id))
 
 
@@ -122,6 +156,8 @@ def open_round(
     ] = "auto",
     min_reports: Annotated[int, typer.Option(min=0, help="Minimum number of reports; at least the dataset's.")] = 0,
     collect_seconds: Annotated[int, typer.Option(min=1, help="Time that the round accepts reports.")] = 604_800,
+    min_batch: MinBatch = None,
+    honest_share: HonestShare = None,
 ) -> None:
     """Open a round for later jobs and print its id. Its cost is charged first."""
     from sfumato.specs import encoding_from_wire
@@ -140,6 +176,8 @@ def open_round(
         mechanism=mechanism,
         min_reports=min_reports,
         collect_seconds=collect_seconds,
+        min_batch=min_batch,
+        honest_share=honest_share,
     )
     service.show(f"rounds/{opened.id}", lambda: typer.echo(opened.id))
 

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 _REASON_CHARACTERS = 500
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each object.")]
+MinBatch = Annotated[
+    int | None,
+    typer.Option(min=1, help="Shuffled: minimum number of reports in a release.", show_default="none"),
+]
+HonestShare = Annotated[
+    float | None,
+    typer.Option(help="Shuffled: share of the reports of a release from honest devices.", show_default="none"),
+]
 DatasetArgument = Annotated[str, typer.Argument(help="Id of the dataset (ds_...).")]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument
+from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch
 from service.cli.connection import Service, calls_service
 
 jobs_app = typer.Typer(help="Submit, list and watch the jobs of a service, and show results.", no_args_is_help=True)
@@ -46,6 +46,8 @@ def submit_job(
     round_id: Annotated[
         list[str] | None, typer.Option("--round", help="Id of an earlier round to use. Repeatable.")
     ] = None,
+    min_batch: MinBatch = None,
+    honest_share: HonestShare = None,
     allow_insufficient: Annotated[
         bool, typer.Option("--allow-insufficient", help="Submit the job even if its reports are insufficient.")
     ] = False,
@@ -63,6 +65,8 @@ def submit_job(
         min_reports=min_reports,
         collect_seconds=collect_seconds,
         round_ids=round_id or (),
+        min_batch=min_batch,
+        honest_share=honest_share,
         allow_insufficient=allow_insufficient,
         idempotency_key=idempotency_key,
     )

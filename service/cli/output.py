@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sfumato.api.resources import Budget, Dataset, Job
 from sfumato.plotting.shading import colour
-from sfumato.privacy.accounting import NANO, format_epsilon
+from sfumato.privacy.accounting import NANO, format_delta, format_epsilon
 
 if TYPE_CHECKING:
     from service.cli.report import ReportedRound
@@ -65,7 +65,7 @@ def _new_table(*columns: str, numbers: Iterable[str] = ()) -> Table:
 
 
 def print_datasets(console: Console, client: "Client") -> None:
-    """Print one row per dataset, with its budget if the key may read the ledger."""
+    """Print one row per dataset, with its budget if the key may read the ledger. A shuffled dataset has two."""
     legend = f"{_CHARGED} charged {_RESERVED} reserved {_FREE} free"
     numbers = ("features", "ε free", "ε granted")
     table = _new_table("id", "name", "trust", "features", legend, "ε free", "ε granted", numbers=numbers)
@@ -78,6 +78,10 @@ def print_datasets(console: Console, client: "Client") -> None:
         bar = budget_bar(balance.granted_nano, balance.charged_nano, balance.reserved_nano)
         amounts = (format_epsilon(budget.remaining_nano), format_epsilon(balance.granted_nano))
         table.add_row(*_name_cells(each), bar, *amounts)
+        if balance.granted_shuffled_nano:
+            bar = budget_bar(balance.granted_shuffled_nano, balance.charged_shuffled_nano, 0)
+            amounts = (format_epsilon(budget.remaining_shuffled_nano), format_epsilon(balance.granted_shuffled_nano))
+            table.add_row("", "", "to service", "", bar, *amounts)
     console.print(table if table.row_count else "There are no datasets yet.")
 
 
@@ -90,6 +94,9 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
         table.add_row(escape(_plain(feature.name)), *cells)
     console.print(f"{dataset.id}  {escape(_plain(dataset.name))}  {dataset.trust}")
     console.print(table)
+    if dataset.shuffler is not None:
+        name, url = (escape(_plain(part)) for part in (dataset.shuffler.name, dataset.shuffler.url))
+        console.print(f"Shuffler: {name}, {url}, public key {dataset.shuffler.public_key}")
     if dataset.trust == "local":
         console.print(f"A round needs at least {dataset.min_reports:,} reports.")
     if (budget := _budget(client, dataset_id)) is not None:
@@ -97,8 +104,20 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
         bar = budget_bar(balance.granted_nano, balance.charged_nano, balance.reserved_nano)
         free, granted = format_epsilon(budget.remaining_nano), format_epsilon(balance.granted_nano)
         console.print(f"{bar}  ε {free} of {granted} free")
+        if balance.granted_shuffled_nano:
+            _print_shuffled_budget(console, budget)
     if opened := list(client.rounds(dataset_id)):
         print_rounds(console, opened)
+
+
+def _print_shuffled_budget(console: Console, budget: Budget) -> None:
+    balance = budget.balance
+    bar = budget_bar(balance.granted_shuffled_nano, balance.charged_shuffled_nano, 0)
+    free, granted = format_epsilon(budget.remaining_shuffled_nano), format_epsilon(balance.granted_shuffled_nano)
+    atto = (budget.remaining_shuffled_delta_atto, balance.granted_shuffled_delta_atto)
+    free_delta, granted_delta = map(format_delta, atto)
+    console.print(f"{bar}  ε {free} of {granted}, δ {free_delta} of {granted_delta} free towards the service")
+    console.print("The second budget holds if the shuffler and the operator do not work together.")
 
 
 def _budget(client: "Client", dataset_id: str) -> Budget | None:

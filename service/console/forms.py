@@ -1,6 +1,7 @@
 """Conversion of form input to API values, and of API errors to messages next to form fields."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -39,8 +40,12 @@ def collect_errors(problem: Problem | None) -> dict[str, str]:
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()}
 
 
-def collect_item_errors(problem: Problem | None, of: str, item: str) -> dict[str, str]:
-    """Return error messages by field name. Errors in items of the list `of` contain the number of the item."""
+def collect_item_errors(problem: Problem | None, of: str, item: str, within: Sequence[str] = ()) -> dict[str, str]:
+    """Return error messages by field name.
+
+    Errors in items of the list `of` contain the number of the item. A member of an object in `within` is the field
+    `object_member`.
+    """
     words: dict[str, list[str]] = {}
     for error in problem.more.get("errors", ()) if problem is not None else ():
         steps = error["pointer"].split("/")
@@ -48,7 +53,8 @@ def collect_item_errors(problem: Problem | None, of: str, item: str) -> dict[str
             where = " ".join([item, str(int(steps[2]) + 1), *steps[3:]])
             words.setdefault(of, []).append(f"{where}: {error['message']}")
         else:
-            words.setdefault(steps[-1], []).append(error["message"])
+            name = "_".join(steps[1:]) if steps[1:2] and steps[1] in within else steps[-1]
+            words.setdefault(name, []).append(error["message"])
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()} or collect_errors(problem)
 
 

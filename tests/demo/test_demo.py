@@ -92,6 +92,28 @@ class TestWorld:
 
 
 @pytest.mark.slow
+class TestShuffled:
+    def test_both_figures_and_both_maps_are_written(self, tmp_path: Path, temporary: Path) -> None:
+        out = tmp_path / "out"
+        process = demo(
+            *("--trust", "shuffled", "--reports", "3000", "--epsilon", "1", "--json", "--out", str(out)),
+            temporary=temporary,
+        )
+        stdout, stderr = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, stderr
+        summary = json.loads(stdout.splitlines()[-1])
+        assert (summary["reports"], summary["reports_before_release"]) == (3000, 0)
+        assert 0.5 < summary["shuffled_epsilon"] <= 1 < summary["local_epsilon"]
+        assert summary["shuffled_delta"] == 1e-6
+        assert summary["ledger_verified"] is True
+        assert -1 <= summary["local_ari_vs_unperturbed"] <= 1
+        for name in ("map.svg", "local/map.svg"):
+            assert (out / name).read_text().startswith("<?xml")
+        assert "What each party saw" in stderr
+        assert_nothing_left(temporary)
+
+
+@pytest.mark.slow
 class TestFile:
     def test_the_clusters_of_a_file_are_found(self, tmp_path: Path, temporary: Path) -> None:
         rng = np.random.default_rng(8)
@@ -161,6 +183,7 @@ class TestBadInput:
             ({"data": Path("nowhere.csv")}, "there is no file nowhere.csv"),
             ({"bounds": "0:1"}, "--bounds requires --data"),
             ({"epsilon": 0}, "epsilon must lie in"),
+            ({"trust": "shuffled", "production": True}, "--production cannot be used"),
             ({"clusters": "many"}, "--clusters must be a number or auto"),
         ],
     )

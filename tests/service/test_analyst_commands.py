@@ -23,8 +23,11 @@ from sfumato.api import datasets, resources
 from sfumato.api.client import Client
 from sfumato.errors import Unreachable
 from sfumato.model.precision import Verdict
+from sfumato.privacy.accounting import NANO, format_epsilon
+from sfumato.privacy.shuffling import TRUST_STATEMENT
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.commands import Run, connect_commands, run_command
+from tests.service.shuffler import SHUFFLER
 
 
 @pytest.fixture
@@ -131,6 +134,28 @@ class TestTheWholePath:
         for part in ("Lunch", "km", round_id, "ε 2 of 4 free", "700 of 900"):
             assert part in shown
 
+    def test_of_a_shuffled_dataset_prints_the_trust_statement_and_both_budgets(self, api: Api, run: Run) -> None:
+        shuffler = ("--shuffler-name", SHUFFLER["name"], "--shuffler-url", SHUFFLER["url"])
+        shuffler += ("--shuffler-key", SHUFFLER["public_key"])
+        given = ("--epsilon", "4", "--trust", "shuffled", "--shuffled-epsilon", "2", *shuffler)
+        created = run("datasets", "create", "Lunch", *given, "--feature", "x:0:1", "--feature", "y:0:1")
+        assert TRUST_STATEMENT in created.stderr
+        dataset_id = created.stdout.splitlines()[-1]
+        encoding = ("--encoding", '{"type": "grid", "cells": [2, 2]}', "--epsilon", "1", "--target-reports", "20")
+        terms = ("--min-batch", "20", "--honest-share", "0.5")
+        round_id = run("rounds", "open", dataset_id, *encoding, *terms).output.splitlines()[-1]
+        opened = api.get(f"/rounds/{round_id}").json()
+        assert (opened["min_batch"], opened["honest_share"]) == (20, 0.5)
+        cells = ("--algorithm", "uniform_grid", "--parameter", "cells=2", "--target-reports", "1000")
+        run("jobs", "submit", dataset_id, "--epsilon", "2", *cells, *terms, "--allow-insufficient")
+        nano = api.budget(dataset_id)["remaining_shuffled_nano"]
+        assert 0 < nano < 2 * NANO
+        free = format_epsilon(nano)
+        shown = run("datasets", "show", dataset_id).output
+        for part in (SHUFFLER["public_key"], SHUFFLER["url"], f"ε {free} of 2, δ 9e-6 of 1e-5 free", " of 4 free"):
+            assert part in shown
+        assert free in run("datasets", "list").output
+
     def test_lists_of_jobs_show_the_use_of_earlier_rounds_and_the_verdict(self, api: Api, run: Run) -> None:
         opened = api.round(api.dataset()["id"])
         api.report(opened["id"])
@@ -163,6 +188,14 @@ class TestTheWholePath:
         ("command", "message"),
         [
             (("datasets", "create", "d", "--epsilon", "1"), "either --feature"),
+            (
+                ("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0:1", "--trust", "shuffled"),
+                "--shuffler-url",
+            ),
+            (
+                ("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0:1", "--shuffler-url", "u"),
+                "none of them",
+            ),
             (("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0"), "name:lower:upper"),
             (("rounds", "open", "ds_x", "--encoding", "{", "--epsilon", "1", "--target-reports", "9"), "must be JSON"),
             (("jobs", "submit", "ds_x", "--epsilon", "1", "--parameter", "cells"), "NAME=VALUE"),

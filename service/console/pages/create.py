@@ -10,6 +10,7 @@ from service.console.rendering import amount, redirect, show
 from service.console.request import MAX_FILE_BYTES, Page, Visit
 from service.http.auth import check
 from service.http.problems import Forbidden, Problem, ValidationFailed
+from sfumato.privacy.shuffling import TRUST_STATEMENT
 
 DAY_SECONDS = 86_400
 ENCODINGS = ("grid", "shifted_grid")  # shown in the form; plans alone use the other encodings
@@ -36,7 +37,8 @@ async def dataset_form(visit: Visit, *, problem: Problem | None = None) -> Respo
         visit,
         "new_dataset.html",
         problem,
-        refusal=collect_item_errors(problem, "features", "feature"),
+        refusal=collect_item_errors(problem, "features", "feature", within=("shuffler", "shuffled")),
+        trust_statement=TRUST_STATEMENT,
     )
 
 
@@ -51,6 +53,11 @@ async def create_dataset(visit: Visit) -> Response:
     }
     if trust == "local":
         body |= visit.numbers("min_reports") | {"keep_reports": visit.form_value("keep_reports") == "true"}
+    elif trust == "shuffled":
+        body |= visit.numbers("min_reports")
+        names = ("name", "url", "public_key")
+        body["shuffler"] = {name: visit.form_value(f"shuffler_{name}") for name in names}
+        body["shuffled"] = {name: parse_number(visit.form_value(f"shuffled_{name}")) for name in ("epsilon", "delta")}
     else:
         body |= visit.filled("out_of_bounds", "user_feature") | visit.numbers("delta", "max_records_per_user")
         body |= {"fold_user_case": True} if visit.form_value("fold_user_case") else {}

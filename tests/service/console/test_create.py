@@ -3,8 +3,10 @@
 import pytest
 
 from service.console.request import MAX_FILE_BYTES, MAX_FORM_BYTES
+from sfumato.privacy.shuffling import TRUST_STATEMENT
 from tests.service.api import FEATURES, SQLITE_ONLY, Api
 from tests.service.console.session import DATASET, ROUND, UPLOAD, Console, multipart, once, words
+from tests.service.shuffler import SHUFFLER
 
 
 @SQLITE_ONLY
@@ -24,6 +26,20 @@ class TestADataset:
         expected = {"trust": "central", "user_feature": "who", "max_records_per_user": 3, "out_of_bounds": "refuse"}
         expected |= {"source": "ward-1", "fold_user_case": True}
         assert created | expected == created
+
+    def test_is_shuffled_after_the_form_states_what_it_promises(self, api: Api, console: Console) -> None:
+        assert TRUST_STATEMENT in words(console.get("/datasets/new"))
+        form = DATASET | {"trust": "shuffled", "shuffled_epsilon": "1.5", "shuffled_delta": "1e-5"}
+        form |= {f"shuffler_{name}": value for name, value in SHUFFLER.items()}
+        path = console.location("/datasets", form)
+        created = api.get(path).json()
+        assert (created["trust"], created["shuffler"]) == ("shuffled", SHUFFLER)
+        assert "ε 1.5 of 1.5, δ 1e-5 of 1e-5" in words(console.get(path)).replace("1e-05", "1e-5")
+        assert "ε 1.5, δ 1e-05" in words(console.get(path))  # the grant in the ledger
+        refused = console.post("/datasets", form | {"shuffler_url": "shuffler", "shuffled_delta": "1"})
+        assert refused.status_code == 422
+        for name in ("shuffler_url", "shuffled_delta"):
+            assert f'id="f-{name}-wrong"' in refused.text
 
     def test_accepts_commas_quotes_and_64_features(self, api: Api, console: Console) -> None:
         lines = ['"a, b", 0, 1, "m, or so"', *(f"f{i},0,{i}" for i in range(1, 64))]

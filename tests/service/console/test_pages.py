@@ -222,7 +222,7 @@ class TestADataset:
 
     def test_of_a_shuffler_shows_the_budget_towards_an_observer(self, api: Api, console: Console) -> None:
         text = words(console.get(f"/datasets/{shuffled_dataset(api)}"))
-        assert "Remaining towards an observer of the releases ε 20 of 20, δ 0.001 of 0.001" in text
+        assert "Remaining towards the service ε 20 of 20, δ 0.001 of 0.001" in text
 
     def test_keeps_its_ledger_after_deletion(self, api: Api, console: Console) -> None:
         at = f"/datasets/{api.dataset()['id']}"

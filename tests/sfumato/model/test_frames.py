@@ -107,6 +107,23 @@ class TestInNotebooks:
         frame = budget.to_frame()
         assert isinstance(frame, pandas.DataFrame)
         assert frame.loc["epsilon"].to_dict() == {"granted": 2, "charged": 0.5, "reserved": 0, "remaining": 1.5}
+        assert list(frame.index) == ["epsilon", "delta"]
+
+    def test_the_budget_of_a_shuffled_dataset_has_both_figures(self) -> None:
+        balance = Balance(2 * NANO)._replace(
+            granted_shuffled_nano=NANO, charged_shuffled_nano=NANO // 4,
+            granted_shuffled_delta_atto=10**13, charged_shuffled_delta_atto=10**12,
+        )  # fmt: skip
+        budget = Budget("ds_1", balance, 2 * NANO, Head(1, "0" * 64), 0, NANO * 3 // 4, 9 * 10**12)
+        html = budget._repr_html_()
+        assert "<th>charged towards the service</th><td>ε 0.25, δ 1e-6</td>" in html
+        assert "<th>remaining towards the service</th><td>ε 0.75, δ 9e-6</td>" in html
+        pytest.importorskip("pandas")
+        frame = budget.to_frame()
+        assert frame.loc["shuffled_epsilon"].to_dict() == {
+            "granted": 1, "charged": 0.25, "reserved": 0, "remaining": 0.75
+        }  # fmt: skip
+        assert frame.loc["shuffled_delta", "remaining"] == pytest.approx(9e-6)
 
     @pytest.mark.parametrize(
         "found",

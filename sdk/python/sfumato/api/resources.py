@@ -115,10 +115,18 @@ class Budget:
     remaining_shuffled_delta_atto: int = 0
 
     def to_frame(self) -> "DataFrame":
-        """Return the amounts as a DataFrame with a row for epsilon and one for delta. Needs `sfumato[pandas]`."""
-        amounts = {name: list(pair) for name, pair in self._amounts().items()}
-        scaled = {name: [nano / NANO, atto / ATTO] for name, (nano, atto) in amounts.items()}
-        return new_frame(scaled, index=["epsilon", "delta"])
+        """Return the amounts as a DataFrame with a row for epsilon and one for delta. Needs `sfumato[pandas]`.
+
+        A shuffled dataset has the same rows for the budget towards the service: shuffled_epsilon, shuffled_delta.
+        """
+        index, parts = ["epsilon", "delta"], [self._amounts()]
+        if self.balance.granted_shuffled_nano:
+            index, parts = [*index, "shuffled_epsilon", "shuffled_delta"], [*parts, self._shuffled_amounts()]
+        scaled = {
+            name: [amount for part in parts for amount in (part[name][0] / NANO, part[name][1] / ATTO)]
+            for name in parts[0]
+        }
+        return new_frame(scaled, index=index)
 
     def _amounts(self) -> dict[str, tuple[int, int]]:
         """Return (nano-epsilon, atto-delta) of each kind of amount."""
@@ -130,6 +138,16 @@ class Budget:
             "remaining": (self.remaining_nano, self.remaining_delta_atto),
         }
 
+    def _shuffled_amounts(self) -> dict[str, tuple[int, int]]:
+        """Return (nano-epsilon, atto-delta) of each kind of amount towards an observer of the releases."""
+        balance = self.balance
+        return {
+            "granted": (balance.granted_shuffled_nano, balance.granted_shuffled_delta_atto),
+            "charged": (balance.charged_shuffled_nano, balance.charged_shuffled_delta_atto),
+            "reserved": (0, 0),  # a release is charged when its round opens
+            "remaining": (self.remaining_shuffled_nano, self.remaining_shuffled_delta_atto),
+        }
+
     def _repr_html_(self) -> str:
         amounts = self._amounts()
         parts = [amounts[name][0] for name in ("charged", "reserved", "remaining")]
@@ -138,6 +156,11 @@ class Budget:
             name: f"ε {format_epsilon(nano)}" + (f", δ {format_delta(atto)}" if has_delta else "")
             for name, (nano, atto) in amounts.items()
         }
+        if self.balance.granted_shuffled_nano:
+            shuffled = self._shuffled_amounts()
+            for name in ("granted", "charged", "remaining"):
+                nano, atto = shuffled[name]
+                rows[f"{name} towards the service"] = f"ε {format_epsilon(nano)}, δ {format_delta(atto)}"
         return html_table({"dataset": self.dataset_id} | rows, html_bar(parts, amounts["granted"][0]))
 
 

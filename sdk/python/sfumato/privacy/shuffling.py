@@ -48,6 +48,11 @@ from sfumato.privacy.accounting import ATTO, cost, exp_epsilon, realised_epsilon
 
 MAX_HONEST = 1 << 30  # maximum number of honest reports; rounding errors grow with it
 EPSILON_STEP_NANO = 1_000  # a shuffled epsilon is a whole number of micro-epsilon
+TRUST_STATEMENT = (
+    "Your report always costs at most ε₀. If the shuffler and the operator do not work together, and at least n of the "
+    "reports that are released together with yours come from honest devices, then what the operator sees costs (ε, δ). "
+    "If they work together, or most of those reports are fake, ε₀ is your protection."
+)
 
 Pair = tuple[int, int]  # nano-epsilon and atto-delta
 ShuffledRound = tuple[tuple[int, int], Pair]  # participation interval [lo, hi) and cost

@@ -1,0 +1,189 @@
+"""Broken releases: sealing, queues of a shuffler, and services that link a report to its sender."""
+
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from audit.checks.check import Leak
+from audit.devices.releases import (
+    RELEASE_PATH,
+    ReleasePath,
+    check_batches,
+    check_lengths,
+    check_order,
+    check_releases,
+    check_tables,
+)
+from models.collection import rounds
+from models.tables.datasets import Dataset
+from models.tables.rounds import Round as ServiceRound
+from service.ingestion.batch_reader import BatchReader
+from sfumato.device.sealing import seal, sealed_length
+from shuffler.queue import Queue, Released, State, Submission, Verdict
+from shuffler.rounds import parse_round
+
+
+def seal_short_slots(report_id: bytes, slot: int, value: bytes, *place: Any) -> bytes:
+    """Leave out the zeros in front of a slot, so that the length depends on the slot."""
+    surplus = 4 - max(1, (slot.bit_length() + 7) // 8)
+    return seal(report_id, slot, value, *place)[: sealed_length(len(value)) - surplus]
+
+
+class _Unshuffled:
+    """A generator that permutes nothing."""
+
+    def shuffle(self, sealed: list[bytes]) -> None:
+        """Leave the list as it is."""
+
+
+class _Seeded(_Unshuffled):
+    """A generator with a known seed."""
+
+    def shuffle(self, sealed: list[bytes]) -> None:
+        """Permute the list as in each other release of this length."""
+        random.Random(1).shuffle(sealed)  # noqa: S311 - the planted fault
+
+
+class UnpermutedQueue(Queue):
+    """A queue that releases the reports in the order of its rows."""
+
+    generator: Callable[[], _Unshuffled] = _Unshuffled
+
+    def _release(self, round_id: str) -> Released:
+        with patch("shuffler.queue.secrets.SystemRandom", self.generator):
+            return super()._release(round_id)
+
+
+class SeededQueue(UnpermutedQueue):
+    """A queue that permutes all releases alike."""
+
+    generator = _Seeded
+
+
+class OrderedQueue(UnpermutedQueue):
+    """A queue with rows in the order of arrival, which it releases in this order."""
+
+    def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
+        rows = database.execute("SELECT count(*) FROM reports").fetchone()
+        with patch("shuffler.queue.hmac.digest", lambda *_: rows[0].to_bytes(4, "big")):
+            return super()._store(database, submission, now)
+
+
+class TimedQueue(Queue):
+    """A queue that keeps the time of each submission."""
+
+    def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
+        """Store sealed reports and their time."""
+        verdicts = super().store(submissions, now)
+        with self._writing() as database:
+            database.execute("CREATE TABLE IF NOT EXISTS arrivals (at REAL NOT NULL)")
+            database.execute("INSERT INTO arrivals VALUES (?)", (now,))
+        return verdicts
+
+
+class CountingQueue(Queue):
+    """A queue with public numbers of open rounds."""
+
+    def list_released(self) -> list[Released]:
+        """Return all rounds with their number of reports."""
+        with self._lock:
+            rows = self._database.execute("SELECT id, state, n_reports FROM rounds").fetchall()
+        return [Released(name, State(state), n) for name, state, n in rows]
+
+
+class EagerQueue(Queue):
+    """A queue that releases an expired round of any size."""
+
+    def _release(self, round_id: str) -> Released:
+        with patch("shuffler.queue._parse", lambda document: replace(parse_round(document), min_batch=1)):
+            return super()._release(round_id)
+
+
+class TolerantQueue(Queue):
+    """A queue that stores sealed reports of each length."""
+
+    def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
+        length = len(submission.sealed)
+        with patch("shuffler.queue._parse", lambda document: replace(parse_round(document), sealed_bytes=length)):
+            return super()._store(database, submission, now)
+
+
+class RepeatingQueue(Queue):
+    """A queue that permutes a released round again when the process starts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        with self._writing() as database:
+            for round_id, sealed in database.execute("SELECT round_id, sealed FROM batches").fetchall():
+                document = self._find_document(round_id) or b""
+                length = parse_round(document).sealed_bytes
+                reports = [sealed[at : at + length] for at in range(0, len(sealed), length)]
+                secrets.SystemRandom().shuffle(reports)
+                database.execute("UPDATE batches SET sealed = ? WHERE round_id = ?", (b"".join(reports), round_id))
+
+
+class ReopenedQueue(Queue):
+    """A queue that accepts reports after the release of a round, and releases it again."""
+
+    def _release(self, round_id: str) -> Released:
+        released = super()._release(round_id)
+        if released.state == State.RELEASED:
+            with self._writing() as database:
+                query = "UPDATE rounds SET state = ?, n_reports = 0, secret = ? WHERE id = ?"
+                database.execute(query, (State.OPEN, bytes(32), round_id))
+        return released
+
+
+def read_small_batches(stored: ServiceRound, dataset: Dataset) -> BatchReader:
+    """Return a reader that accepts batches of each size."""
+    return BatchReader(ServiceRound(id=stored.id, min_batch=1, spec_wire=stored.spec_wire), dataset)
+
+
+class UnverifiedReader(BatchReader):
+    """A reader that verifies no signature."""
+
+    def finish(self) -> None:
+        """Read the batch with the signature check disabled."""
+        with patch("service.ingestion.batch_reader.verify_digest", lambda *_: True):
+            super().finish()
+
+
+def receive_again(session: Any, round_id: str, *batch: Any, now: int) -> ServiceRound:
+    """Store a further batch of a round as if it was the first."""
+    found = session.get_one(ServiceRound, round_id)
+    found.release_digest, found.state = None, "open"
+    session.flush()
+    return rounds.receive_batch(session, round_id, *batch, now=now)
+
+
+def _leak(name: str, subject: str, check: Callable[..., Any], path: ReleasePath) -> Leak:
+    return Leak(name, subject, partial(check, path))
+
+
+def _of_queue(name: str, subject: str, check: Callable[..., Any], queue: type[Queue]) -> Leak:
+    return _leak(name, subject, check, RELEASE_PATH._replace(queue=queue))
+
+
+_WITH_SMALL = RELEASE_PATH._replace(reader=read_small_batches)
+
+LEAKS: tuple[Leak, ...] = (
+    _leak("unequal lengths", "sealed reports", check_lengths, RELEASE_PATH._replace(seal=seal_short_slots)),
+    _of_queue("unpermuted release", "shuffler order", check_order, UnpermutedQueue),
+    _of_queue("permutation with a known seed", "shuffler order", check_order, SeededQueue),
+    _of_queue("linker by the order of arrival", "shuffler order", check_order, OrderedQueue),
+    _of_queue("rows in the order of arrival", "shuffler tables", check_tables, OrderedQueue),
+    _of_queue("linker by the time of arrival", "shuffler tables", check_tables, TimedQueue),
+    _of_queue("count before the release", "shuffler releases", check_releases, CountingQueue),
+    _of_queue("stored reports of unequal lengths", "shuffler releases", check_releases, TolerantQueue),
+    _of_queue("min_batch ignored by the shuffler", "shuffler releases", check_releases, EagerQueue),
+    _of_queue("second permutation", "shuffler releases", check_releases, RepeatingQueue),
+    _of_queue("second release", "shuffler releases", check_releases, ReopenedQueue),
+    _leak("min_batch ignored by the service", "batches", check_batches, _WITH_SMALL),
+    _leak("unverified signature", "batches", check_batches, RELEASE_PATH._replace(reader=UnverifiedReader)),
+    _leak("second batch", "batches", check_batches, RELEASE_PATH._replace(receive_batch=receive_again)),
+)
