@@ -96,3 +96,16 @@ TASKS: dict[str, Callable[[Visit], None]] = {
 @pytest.mark.parametrize("task", TASKS)
 def test_is_answered_with_three_clicks(served: Served, opened: Open, task: str) -> None:
     TASKS[task](Visit(opened().page, served.secret))
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("path", ["keys", "audit", "webhooks"])
+def test_tables_are_cards_on_a_phone(served: Served, opened: Open, path: str) -> None:
+    page = Visit(opened(viewport={"width": 390, "height": 800}).page, served.secret).page
+    page.goto(f"/console/{path}")
+    row = page.locator("tbody tr").first
+    assert row.evaluate("row => getComputedStyle(row).display") == "block"
+    labels = row.locator("td").evaluate_all("cells => cells.map(c => getComputedStyle(c, '::before').content)")
+    headers = page.locator("thead th").all_text_contents()
+    assert {label.strip('"') for label in labels} <= set(headers)
+    assert len(labels) >= 3
