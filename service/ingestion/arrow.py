@@ -1,9 +1,8 @@
 """Reports and records in an Arrow IPC stream or file. Only this module loads pyarrow.
 
 Accepted are uncompressed batches with the documented columns and types. Compressed batches are rejected before
-decompression, because a small body may expand to more memory than the machine has. The messages of a file are those of
-a stream between a magic and a footer, so a file is read as its stream. The end of the stream must be the end of the
-body, so that an acknowledgement covers all that was sent.
+decompression, because a small body may expand to more memory than the machine has. An acknowledgement must cover all
+that was sent. So the end of the stream must be the end of the body, and a file's footer must list all of its messages.
 """
 
 import struct
@@ -21,8 +20,10 @@ from service.ingestion.record_validation import MISSING_USER, USER_TOO_LONG, bad
 
 Bytes = NDArray[np.uint8]
 
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_MESSAGE_START = b"\xff\xff\xff\xff"
+_END_OF_STREAM = _MESSAGE_START + bytes(4)
 _FILE_START, _FILE_END = b"ARROW1\0\0", b"ARROW1"
+_BLOCK_BYTES = 24  # size of a footer's entry for a message
 _NUMBERS_AT_ONCE = 1 << 18  # numbers converted at once, to bound memory
 _MAX_TEXT_BYTES = 1 << 10  # limit before the validation of a user id; many entries may name one long text
 _ARROW_ERRORS = (pa.ArrowException, OSError, EOFError, StopIteration, struct.error, UnicodeDecodeError)
@@ -49,8 +50,7 @@ def parse_reports(body: bytes, value_bytes: int) -> Iterator[tuple[Bytes, Bytes,
     """
     expected = {"report_id": pa.binary(ID_BYTES), "slot": pa.uint32(), "value": pa.binary(value_bytes)}
     try:
-        batches = _open(body)
-        schema = batches.schema
+        schema, batches = _open(body)
         check_columns(list(expected), schema.names)
         wrong = [
             f"column {name} has the type {schema.field(name).type}: it must have the type {kind}"
@@ -94,8 +94,7 @@ def parse_records(
     if not body.endswith((_END_OF_STREAM, _FILE_END)):
         raise BadRequest("the Arrow IPC stream is incomplete: its end-of-stream marker is missing")
     try:
-        batches = _open(body)
-        schema = batches.schema
+        schema, batches = _open(body)
         positions = find_positions(schema.names)
         _check_types(schema, positions[:n_features], positions[n_features:])
         features, users = [schema.field(at) for at in positions[:n_features]], positions[n_features:]
@@ -117,8 +116,8 @@ def parse_records(
         raise BadRequest(_NOT_ARROW) from None
 
 
-def _open(body: bytes) -> pa.ipc.RecordBatchStreamReader:
-    """Return the reader of a body that has one complete stream or file and nothing after it.
+def _open(body: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the schema and the batches of a body that has one complete stream or file and nothing after it.
 
     Raises
     ------
@@ -127,30 +126,64 @@ def _open(body: bytes) -> pa.ipc.RecordBatchStreamReader:
     ValidationFailed
         A batch is compressed.
     """
-    is_file = body.startswith(_FILE_START)
-    stream = pa.py_buffer(body)[len(_FILE_START) :] if is_file else pa.py_buffer(body)
-    source = pa.BufferReader(stream)
-    messages = pa.ipc.MessageReader.open_stream(source)
-    if messages.read_next_message().type != "schema":  # pyarrow would read invalid memory of any other message
-        raise BadRequest(_NOT_ARROW)
-    n_batches = 0
-    for message in messages:
-        if message.type not in ("record batch", "dictionary"):
+    source = pa.BufferReader(body)
+    if body.startswith(_FILE_START):
+        _check_file(body)
+        reader = pa.ipc.open_file(source)
+        return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+    _message_ends(body, has_schema=True)
+    stream = pa.ipc.open_stream(source)
+    return stream.schema, iter(stream)
+
+
+def _check_file(body: bytes) -> None:
+    """Raise BadRequest unless a file is a schema and then the messages that its footer lists, without a gap."""
+    tail = len(_FILE_END) + 4  # the footer is followed by its length and the magic
+    footer_bytes = int.from_bytes(body[-tail : -len(_FILE_END)], "little")
+    end = len(body) - tail - footer_bytes
+    if not body.endswith(_FILE_END) or end < len(_FILE_START):
+        raise BadRequest("the Arrow IPC file has more after its end, or its footer is damaged")
+    blocks = _blocks(body[end:-tail])
+    first = blocks[0][0] if blocks else end - len(_END_OF_STREAM)
+    schema = body[len(_FILE_START) : first]
+    if not schema.startswith(_MESSAGE_START):  # polars writes the schema without its length
+        schema = _MESSAGE_START + struct.pack("<i", len(schema)) + schema
+    ends = [first + end for end in _message_ends(memoryview(body)[first:end], has_schema=False)]
+    if len(_message_ends(schema, has_schema=True)) > 1 or blocks != list(zip([first, *ends], ends, strict=False)):
+        raise BadRequest("the footer of the Arrow IPC file does not list the batches that the file has")
+
+
+def _message_ends(data: bytes | memoryview, *, has_schema: bool) -> list[int]:
+    """Check the messages of a stream, with its schema or without. Return the position after each of them."""
+    source = pa.BufferReader(data)
+    ends: list[int] = []
+    for message in pa.ipc.MessageReader.open_stream(source):
+        if (message.type == "schema") != (has_schema and not ends):
+            raise BadRequest(_NOT_ARROW)  # pyarrow would read invalid memory of a first message of another kind
+        if message.type not in ("schema", "record batch", "dictionary"):
             raise BadRequest(_NOT_ARROW)
-        if _is_compressed(message):
+        if message.type != "schema" and _is_compressed(message):
             raise ValidationFailed("the Arrow batches are compressed: write them without compression")
-        n_batches += message.type == "record batch"
-    rest = len(stream) - source.tell()
-    if is_file:
-        tail = len(_FILE_END) + 4  # a footer is followed by its length and the magic
-        footer = int.from_bytes(body[-tail : -len(_FILE_END)], "little")
-        if not body.endswith(_FILE_END) or rest != footer + tail:
-            raise BadRequest("the Arrow IPC file has more after the end of its batches, or its footer is damaged")
-        if pa.ipc.open_file(pa.py_buffer(body)).num_record_batches != n_batches:
-            raise BadRequest("the footer of the Arrow IPC file lists another number of batches than the file has")
-    elif rest:
+        ends.append(source.tell())
+    if has_schema and not ends:
+        raise BadRequest(_NOT_ARROW)
+    if source.tell() != len(data):
         raise BadRequest("the body has more after the end of the Arrow IPC stream: send one stream per request")
-    return pa.ipc.open_stream(pa.BufferReader(stream))
+    return ends
+
+
+def _blocks(footer: bytes) -> list[tuple[int, int]]:
+    """Return the start and the end of each message in the order of the file (Arrow's File.fbs, flatbuffers)."""
+    (root,) = struct.unpack_from("<I", footer)
+    blocks = []
+    for index in (2, 3):  # Footer.dictionaries, Footer.recordBatches
+        at = _table(footer, root, index)
+        if at is None:
+            continue
+        for i in range(struct.unpack_from("<I", footer, at)[0]):
+            start, metadata_bytes, body_bytes = struct.unpack_from("<qi4xq", footer, at + 4 + _BLOCK_BYTES * i)
+            blocks.append((start, start + metadata_bytes + body_bytes))
+    return sorted(blocks)
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:
@@ -212,12 +245,12 @@ def _text_lengths(texts: pa.Array) -> NDArray[np.int64]:
     """Return the lengths of texts in bytes without reading the texts. Other values have none."""
     if not _is_text(texts.type) or not len(texts):
         return np.zeros(0, dtype=np.int64)
-    chosen = slice(texts.offset, texts.offset + len(texts))
+    start, end = texts.offset, texts.offset + len(texts)
     buffer = texts.buffers()[1]
     if pa.types.is_string_view(texts.type):
-        return np.frombuffer(buffer, dtype="<i4").reshape(-1, 4)[chosen, 0].astype(np.int64)
-    offsets = np.frombuffer(buffer, dtype="<i8" if pa.types.is_large_string(texts.type) else "<i4")
-    ends = offsets[chosen.start : chosen.stop + 1].astype(np.int64)
+        return np.frombuffer(buffer, "<i4", 4 * end).reshape(-1, 4)[start:, 0].astype(np.int64)
+    offsets = np.frombuffer(buffer, "<i8" if pa.types.is_large_string(texts.type) else "<i4", end + 1)
+    ends = offsets[start:].astype(np.int64)
     return ends[1:] - ends[:-1]
 
 
@@ -271,7 +304,7 @@ def _is_compressed(message: pa.ipc.Message) -> bool:
 
 
 def _table(message: bytes, parent: int, index: int) -> int | None:
-    """Return the position of the table that a field refers to."""
+    """Return the position of the table or vector that a field refers to."""
     at = _field(message, parent, index)
     if at is None:
         return None

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from service.http.problems import Problem, ValidationFailed
 from service.ingestion import arrow
+from tests.service.test_records import POLARS_FILE
 
 # columns x, y, u of three records, with four octets changed: its first message claims not to be a schema
 NO_SCHEMA = zlib.decompress(
@@ -27,7 +28,7 @@ NO_SCHEMA = zlib.decompress(
         "J@P_tCwKm|w{Uo(gLVuWxlJE6>NPJdPb~Wvk87L*ZG8CT-(P~CQ04z{JP2-KtT>r|36=XA>UT_S_H6#U6)oz&03Kl3ICT"
     )
 )
-FEATURES, USER = ("x", "y"), "u"
+FEATURES, USERS = ("x", "y"), ("u", "who")
 
 
 def written(*, is_file: bool = False, **columns: Any) -> bytes:
@@ -42,9 +43,10 @@ def read_records(body: bytes) -> None:
     """Parse a stream as records."""
 
     def places(names: Sequence[str]) -> list[int]:
-        if sorted(names) != sorted([*FEATURES, USER]):
-            raise ValidationFailed
-        return [names.index(name) for name in (*FEATURES, USER)]
+        for user in USERS:
+            if sorted(names) == sorted([*FEATURES, user]):
+                return [names.index(name) for name in (*FEATURES, user)]
+        raise ValidationFailed
 
     for _ in arrow.parse_records(body, places, len(FEATURES)):
         pass
@@ -69,6 +71,7 @@ STREAMS: tuple[tuple[str, Callable[[bytes], None], bytes], ...] = (
             u=pa.DictionaryArray.from_arrays(pa.array([0, 2, 1], pa.int8()), ENTRIES),
         ),
     ),
+    ("records of polars", read_records, POLARS_FILE),
     (
         "reports",
         read_reports,

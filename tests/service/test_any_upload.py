@@ -155,6 +155,15 @@ class TestFramings:
         kind, body, values = framing
         dataset.check(kind, body, values)
 
+    def test_of_a_file_has_no_batch_that_its_footer_does_not_list(self, dataset: Dataset) -> None:
+        files = [arrow_file(x=pa.chunked_array([[1.0]] * n_batches)) for n_batches in (1, 2)]
+        at_footer = [len(file) - 10 - int.from_bytes(file[-10:-6], "little") for file in files]
+        hidden = files[1][: at_footer[1]] + files[0][at_footer[0] :]
+        assert pa.ipc.open_file(hidden).read_all().num_rows == 1
+        response = dataset.send(FILE, hidden)
+        assert response.status_code == 400
+        assert "does not list the batches" in response.json()["detail"]
+
 
 PACKINGS: dict[str, tuple[dict[str, str], Callable[[bytes], bytes], bool]] = {
     "identity": ({"content-encoding": "identity"}, bytes, True),

@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import zlib
+from base64 import b85decode
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -65,6 +67,18 @@ FORMS: dict[str, tuple[str, bytes]] = {
     "arrow file": ("application/vnd.apache.arrow.file", arrow_file(y=Y, x=X)),
     "arrow file as a stream": ("application/vnd.apache.arrow.stream", arrow_file(y=Y, x=X)),
 }
+# A file that `write_ipc` of polars 2.1 wrote; the users are categorical. Its schema has no length before it, and its
+# dictionary follows the batch.
+POLARS_FILE = zlib.decompress(
+    b85decode(
+        "c-rk$K}y3=5S_N61T7L{7g1bv=`z+ul`h&)M1?{n6m%Dho35%GQNcwH-~q%Fxby}s;sLyX;HrqYC?X;v#5X@vNk3RAZvAC4{WJ6C"
+        "znS@o=lhMFWg>%!UZN<<6aP=)IYrZC;%SfxJNq+`Lx@Xp{4MN@&=$mmq&NWU2KF@XAt#V$>={#lI1*=(jT{!uDr8RKJ`^sCU(DbX"
+        "(ueH=`W(`R><x1`HZ35|p?PG;AyZyqnAa;X1<A@jRG?0A%WnB-rC2869BkKvn%7+4X!u(-uU;fs@4&}cQ)PUUd<14D_MfUBhU&+0"
+        "`#^bMiXP;AuD2(-;(lhpVoue}Y@XnkR?(So;eO}g<4Ush^U8^?YWCsY5gls&Q1g?_Go!`*wkMhE-`1cjx)SWKmF_RQmC5jTl_7r8"
+        "lX*^8i8)nA=9C_plYS5Sa<6$cAxnZInn7RV*^%7C<Vug>Q_%XV$1=}Wr_)NtlqRf~67}vvuYT9d_sIrpL%k=QdsE0i3cjcD8wkN`"
+        "?cV)=BgTItLLBU=Z|xUM_Nt5"
+    )
+)
 WITH_USERS: dict[str, tuple[str, bytes]] = {
     "json": (
         "application/json",
@@ -74,6 +88,7 @@ WITH_USERS: dict[str, tuple[str, bytes]] = {
     ),
     "csv": ("text/csv", b'who,x,y\n"anna",0.25,-1\n7,1,1\n anna ,0,0.123456789\n'),
     "arrow": ("application/vnd.apache.arrow.stream", arrow(who=USERS, y=Y, x=X)),
+    "arrow file of polars": ("application/vnd.apache.arrow.file", POLARS_FILE),
 }
 
 
@@ -136,7 +151,8 @@ class TestAnUpload:
         dataset_id = api.dataset(trust="central", user_feature="who", max_records_per_user=4)["id"]
         for form in WITH_USERS.values():
             assert send(api, dataset_id, form, query=AGAIN).status_code == 201
-        assert count(api, dataset_id) == count_of(9, 3, 2, 4 + 3)
+        n_uploads = len(WITH_USERS)
+        assert count(api, dataset_id) == count_of(3 * n_uploads, n_uploads, 2, 4 + min(4, n_uploads))
 
     @pytest.mark.parametrize("kind", ["<f8", "<f4"])
     @SQLITE_ONLY
