@@ -50,6 +50,7 @@ test-check: $(READY) ## Run the tests of .ci/run: the fast ones and a few slow o
 	$(PYTEST) -m "slow and not release" $(ARGS) $(CHECKED_SLOW)
 
 check-release: $(READY) ## Run what .ci/run leaves out: the audit of all sound forms, the image, all slow tests
+	@sh tools/preflight.sh chromium git java nginx node npm pgbouncer
 	$(BIN)/sfumato audit --quick
 	$(MAKE) image
 	$(PYTEST) -m "slow or release" $(ARGS)

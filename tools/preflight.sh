@@ -1,7 +1,7 @@
 #!/bin/sh
 # Check that programs are on this machine: tools/preflight.sh [--install] PROGRAM...
 #
-# Programs: chromium, git, nginx, java (11 or newer), node (20 or newer), npm.
+# Programs: chromium, git, nginx, java (11 or newer), node (20 or newer), npm, pgbouncer.
 # With --install, and as root on Debian, install the missing ones from Debian's packages.
 # Exit with 1, and name each missing program and how to get it, if one is missing or too old.
 set -eu

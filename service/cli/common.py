@@ -73,6 +73,8 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, OperationalError | InterfaceError | ProgrammingError):
         return type(error).__name__
     reason = " ".join(str(error.orig).split())[:_REASON_CHARACTERS]
+    if "unsupported startup parameter" in reason:  # PgBouncer's error
+        reason += "; for PgBouncer in transaction mode, set SFUMATO_DATABASE_POOLER=true"
     password = make_url(load_settings().resolved_database_url).password
     return reason.replace(str(password), "***") if password else reason
 

@@ -92,8 +92,8 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
     logging.configure_logging()
     with explain_failures():
         migrate(settings.resolved_database_url)
-    database = Database.from_settings(settings, pool_size=settings.database_pool_size)
-    secret = local.create_first_key(database, settings.home)
+        database = Database.from_settings(settings, pool_size=settings.database_pool_size)
+        secret = local.create_first_key(database, settings.home)
     local.create_records_key(settings)
     worker = local.WorkerProcess(settings)
 

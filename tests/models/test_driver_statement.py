@@ -1,10 +1,9 @@
 """Statements through the driver: results, errors and lost connections are those of SQLAlchemy."""
 
-import time
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, bindparam, insert, update
+from sqlalchemy import Connection, bindparam, insert, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from models.database.driver_statement import DriverStatement
@@ -70,13 +69,14 @@ class TestExecute:
     ) -> None:
         monkeypatch.setattr(world.database.engine.dialect, "is_disconnect", lambda *_: False)
 
-        def wait_too_long(connection: Connection) -> None:
-            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
-            time.sleep(0.1)
+        def end_session(connection: Connection) -> None:
+            session = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+            with world.database.engine.connect() as other:  # ends it when the driver has read all that was sent
+                other.execute(text("SELECT pg_terminate_backend(:session, 60000)"), {"session": session})
             add(connection)
 
         with pytest.raises(DBAPIError) as raised:
-            steady.run("x", wait_too_long)
+            steady.run("x", end_session)
         assert raised.value.connection_invalidated
         assert is_database_unavailable(raised.value)
         assert steady.run("x", rename) is None
