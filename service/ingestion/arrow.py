@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.ipc
 from numpy.typing import NDArray
 
@@ -73,7 +74,7 @@ def parse_reports(body: bytes, value_bytes: int) -> Iterator[tuple[Bytes, Bytes,
 
 
 def parse_records(
-    body: bytes, find_positions: Callable[[Sequence[str]], list[int]], n_features: int
+    body: bytes, find_positions: Callable[[Sequence[str]], list[int]], n_features: int, coordinates: Sequence[str] = ()
 ) -> Iterator[RecordGroup]:
     """Yield successive groups of records.
 
@@ -83,22 +84,30 @@ def parse_records(
     find_positions : callable
         Returns the position of each declared column in the given names: the features, then the user column if any.
     n_features : int
+    coordinates : sequence of str, optional
+        Names of the features of an embedding. One column of lists may have all of them, under any name.
 
     Raises
     ------
     BadRequest
         The body is not a valid Arrow stream or file, or it has more after its end.
     ValidationFailed
-        It has columns of other types, nulls or compression.
+        It has columns of other types, nulls or compression, or lists of another length.
     """
     if not body.endswith((_END_OF_STREAM, _FILE_END)):
         raise BadRequest("the Arrow IPC stream is incomplete: its end-of-stream marker is missing")
     try:
         schema, batches = _open(body)
-        positions = find_positions(schema.names)
-        _check_types(schema, positions[:n_features], positions[n_features:])
-        features, users = [schema.field(at) for at in positions[:n_features]], positions[n_features:]
-        widths = [_width(_value_type(field.type)) for field in features]
+        lists = [at for at, kind in enumerate(schema.types) if coordinates and _is_list(kind)][:1]
+        others = [at for at in range(len(schema.names)) if at not in lists]
+        names = [*(coordinates if lists else ()), *(schema.field(at).name for at in others)]
+        positions = [*(lists * len(coordinates)), *others]
+        chosen = [positions[at] for at in find_positions(names)]
+        places, users = lists or chosen[:n_features], chosen[n_features:]
+        features = [schema.field(at) for at in places]
+        kinds = [field.type.value_type if lists else _value_type(field.type) for field in features]
+        _check_types(features, kinds, [schema.field(at) for at in users])
+        widths = [_width(kind) for kind in kinds] * (n_features if lists else 1)
         step = max(1, _NUMBERS_AT_ONCE // n_features)
         n_before = 0
         for batch in batches:
@@ -106,11 +115,11 @@ def parse_records(
             for start in range(0, len(batch), step):
                 part = batch.slice(start, step)
                 values = [
-                    _numbers(part.column(at), field.name, n_before)
-                    for at, field in zip(positions, features, strict=False)
+                    _numbers(part.column(at), field.name, n_before, n_features)
+                    for at, field in zip(places, features, strict=True)
                 ]
                 ids = _texts(part.column(users[0]), schema.field(users[0]).name, n_before) if users else None
-                yield RecordGroup(np.stack(values, axis=1), ids, widths)
+                yield RecordGroup(np.concatenate(values, axis=1), ids, widths)
                 n_before += len(part)
     except _ARROW_ERRORS:
         raise BadRequest(_NOT_ARROW) from None
@@ -191,17 +200,18 @@ def _value_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _check_types(schema: pa.Schema, features: Sequence[int], users: Sequence[int]) -> None:
-    """Raise ValidationFailed if a column has a type that does not convert exactly."""
-    for position in features:
-        field = schema.field(position)
-        kind = _value_type(field.type)
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _check_types(features: Sequence[pa.Field], kinds: Sequence[pa.DataType], users: Sequence[pa.Field]) -> None:
+    """Raise ValidationFailed if a column has a type that does not convert exactly. `kinds` are those of the values."""
+    for field, kind in zip(features, kinds, strict=True):
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             raise ValidationFailed(
                 f"column {field.name} has the type {_show(field.type)}: send floats, integers or decimals"
             )
-    for position in users:
-        field = schema.field(position)
+    for field in users:
         kind = _value_type(field.type)
         is_whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)
         if not (is_whole or _is_text(kind)):
@@ -254,17 +264,33 @@ def _text_lengths(texts: pa.Array) -> NDArray[np.int64]:
     return ends[1:] - ends[:-1]
 
 
-def _numbers(column: pa.Array, name: str, n_before: int) -> NDArray[np.float64]:
-    """Return a column as doubles. Raise ValidationFailed for a null."""
+def _numbers(column: pa.Array, name: str, n_before: int, n_features: int) -> NDArray[np.float64]:
+    """Return a column as doubles of shape (n, 1), and a column of lists as (n, n_features).
+
+    Raise ValidationFailed for a null and for a list of another length.
+    """
+    width = 1
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if column.null_count:
-        at = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
-        raise bad_record(n_before + at, f"{name} is missing (null)")
+    elif _is_list(column.type):
+        _check_nulls(column, name, n_before)
+        is_other = pa.compute.list_value_length(column).to_numpy(zero_copy_only=False) != n_features
+        if is_other.any():
+            raise bad_record(n_before + int(is_other.argmax()), f"{name} must have {n_features} numbers")
+        column, width = column.flatten(), n_features
+    _check_nulls(column, name, n_before, width)
     if pa.types.is_decimal(column.type):  # text converts to the nearest double, unlike Arrow's own cast
         column = column.cast(pa.string()).cast(pa.float64())
-    numbers: NDArray[np.float64] = column.to_numpy(zero_copy_only=False).astype(np.float64)
-    return numbers
+    with np.errstate(invalid="ignore"):  # a signalling NaN is refused later, as any NaN
+        numbers: NDArray[np.float64] = column.to_numpy(zero_copy_only=False).astype(np.float64)
+    return numbers.reshape(-1, width)
+
+
+def _check_nulls(column: pa.Array, name: str, n_before: int, n_per_record: int = 1) -> None:
+    """Raise ValidationFailed if a value is missing."""
+    if column.null_count:
+        at = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+        raise bad_record(n_before + at // n_per_record, f"{name} is missing (null)")
 
 
 def _texts(column: pa.Array, name: str, n_before: int) -> list[str]:

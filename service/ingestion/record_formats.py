@@ -312,7 +312,10 @@ class JsonReader(_WholeBodyReader):
 
 
 class ArrowReader(_WholeBodyReader):
-    """Reader of an Arrow IPC stream or file with numeric columns, and a user column of text or whole numbers."""
+    """Reader of an Arrow IPC stream or file with numeric columns, and a user column of text or whole numbers.
+
+    An embedding may also be one column of lists.
+    """
 
     max_bytes = MAX_ARROW_BYTES
 
@@ -322,7 +325,8 @@ class ArrowReader(_WholeBodyReader):
 
         validator = self._validator
         body, self._body = bytes(self._body), bytearray()
-        for group in arrow.parse_records(body, validator.column_positions, len(validator.features)):
+        n_features = len(validator.features)
+        for group in arrow.parse_records(body, validator.column_positions, n_features, validator.coordinates):
             validator.add(*group)
 
 

@@ -102,6 +102,11 @@ class RecordValidator:
         """Return the declared columns: the features in order, then the user column."""
         return [feature.name for feature in self.features] + [self.user_feature or ""][: bool(self.user_feature)]
 
+    @property
+    def coordinates(self) -> list[str]:
+        """Return the features of an embedding, and nothing for features with bounds of their own."""
+        return [] if self._norm is None else [feature.name for feature in self.features]
+
     def column_positions(self, names: Sequence[str], *, may_be_values: bool = False) -> list[int]:
         """Return the position of each declared column in the uploaded columns, see `column_positions`."""
         return column_positions(self.columns, names, may_be_values=may_be_values)

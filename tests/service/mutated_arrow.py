@@ -52,6 +52,18 @@ def read_records(body: bytes) -> None:
         pass
 
 
+def read_vectors(body: bytes) -> None:
+    """Parse a stream as records that are one column of lists."""
+
+    def places(names: Sequence[str]) -> list[int]:
+        if list(names) != list(FEATURES):
+            raise ValidationFailed
+        return [0, 1]
+
+    for _ in arrow.parse_records(body, places, len(FEATURES), FEATURES):
+        pass
+
+
 def read_reports(body: bytes) -> None:
     """Parse a stream as reports."""
     for _ in arrow.parse_reports(body, 1):
@@ -72,6 +84,8 @@ STREAMS: tuple[tuple[str, Callable[[bytes], None], bytes], ...] = (
         ),
     ),
     ("records of polars", read_records, POLARS_FILE),
+    ("vectors", read_vectors, written(v=pa.array([[0.1, 0.2], [0.3, 0.4]], pa.large_list(pa.float32())))),
+    ("vectors of fixed size", read_vectors, written(v=pa.array([[0.1, 0.2], [0.3, 0.4]], pa.list_(pa.float64(), 2)))),
     (
         "reports",
         read_reports,

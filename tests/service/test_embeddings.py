@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from models.database.engine import Database
@@ -29,6 +30,8 @@ FORMS = {
 }
 PRIVATE = {"type": "private_kmeans", "epsilon": 1.0, "clusters": 2}
 DELTA = 1e-6
+STREAM = "application/vnd.apache.arrow.stream"
+LISTS = [pa.list_(pa.float64(), 3), pa.list_(pa.float64()), pa.large_list(pa.float32())]
 
 
 @pytest.fixture
@@ -108,6 +111,31 @@ class TestUpload:
             "n_constant": 0,
         }
         assert np.abs(load(database, dataset_id) - CLIPPED).max() < 2e-6
+
+    @pytest.mark.parametrize("kind", LISTS, ids=str)
+    def test_may_have_one_column_of_lists(self, api: Api, database: Database, kind: pa.DataType) -> None:
+        users = ["a", "b", "c", "d"]
+        for user_feature, more in ((None, {}), ("who", {"who": users})):
+            dataset_id = embedding(api, **({"user_feature": user_feature} if user_feature else {}))
+            body = arrow(**more, vector=pa.array(ROWS.tolist(), kind))
+            assert send(api, dataset_id, (STREAM, body)).json()["n_records"] == 4
+            assert np.abs(load(database, dataset_id) - CLIPPED).max() < 2e-6
+
+    @pytest.mark.parametrize(
+        ("columns", "reason"),
+        [
+            ({"v": [[0.1] * 3, [0.1] * 2]}, "record 2: v must have 3 numbers"),
+            ({"v": pa.array([[0.1] * 2] * 2, pa.list_(pa.float64(), 2))}, "record 1: v must have 3 numbers"),
+            ({"v": [[0.1] * 3, None]}, "record 2: v is missing (null)"),
+            ({"v": [[0.1] * 3, [0.1, None, 0.2]]}, "record 2: v is missing (null)"),
+            ({"v": [["a", "b", "c"]]}, "column v has the type list: send floats, integers or decimals"),
+            ({"v": [[0.1] * 3], "x0": [0.5]}, "column x0 occurs more than once"),
+            ({"v": [[0.1] * 3], "w": [[0.1] * 3]}, "column w is not declared"),
+        ],
+    )
+    def test_refuses_a_column_of_other_lists(self, api: Api, columns: dict[str, Any], reason: str) -> None:
+        body = arrow(**columns)
+        assert reason in refused(send(api, embedding(api), (STREAM, body)), 422, "validation_failed")["detail"]
 
     def test_refuses_long_vectors_if_declared(self, api: Api) -> None:
         dataset_id = embedding(api, out_of_bounds="refuse")

@@ -243,7 +243,7 @@ class TestArrowStream:
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
         found = json.loads(ran.stdout)
-        assert [set(each) for each in found.values()] == [{"read", "refused"}] * 4
+        assert [set(each) for each in found.values()] == [{"read", "refused"}] * 6
 
 
 @SQLITE_KIND_ONLY

@@ -95,6 +95,7 @@ async def upload_records(
     - `application/x-npy`: float64 or float32 of shape (n, number of features), row-major, features in order.
     - `application/vnd.apache.arrow.stream` or `application/vnd.apache.arrow.file`: uncompressed, without nulls, at most
       128 MiB. Either type accepts both formats. Features are integers, floats or decimals, also in a dictionary.
+      An embedding may be one column of lists, under any name.
 
     The body ends with the format; an upload with more after its end is rejected. A value beyond a bound by at most one
     unit in the last place of its floating-point type is the bound.
