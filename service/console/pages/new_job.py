@@ -1,5 +1,6 @@
 """Pages for a new job: the choice of an algorithm, its form with a forecast, and the confirmation of its cost."""
 
+from fractions import Fraction
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -12,9 +13,15 @@ from service.console.request import Page, Visit
 from service.http.mount import mounted
 from service.http.problems import NotFound, Problem
 from service.schemas.algorithms import SCHEMAS
+from service.schemas.datasets import DEFAULT_RELEASE_DELTA
+from sfumato.errors import SfumatoError
+from sfumato.forecast import forecast_releases
+from sfumato.privacy.accounting import NANO, format_delta, parse_delta
+from sfumato.specs import CentralAlgorithm, to_algorithm
 
 DAY_SECONDS = 86_400
 _COLLECTION = ("target_reports", "min_reports", "collect_days")
+_RELEASES = ("min_batch", "honest_share", "shuffled_delta")
 _OWN = frozenset({"csrf", "once", "step"})  # form fields that are not part of the job
 
 
@@ -26,7 +33,7 @@ async def chooser(visit: Visit) -> Response:
     dataset = await _dataset(visit)
     tag = visit.query_value("type")
     if tag in {each["tag"] for each in list_algorithms(dataset["trust"])}:
-        names = [*(each["name"] for each in fields(tag)), *_COLLECTION]
+        names = [*(each["name"] for each in fields(tag)), *_COLLECTION, *_RELEASES]
         values = {name: visit.query_value(name) for name in names if visit.query_value(name)}
         return await _form(visit, dataset, values | {"type": tag})
     return show(visit, "new_job.html", dataset=dataset, algorithms=list_algorithms(dataset["trust"]))
@@ -47,7 +54,7 @@ async def forecast_fragment(visit: Visit) -> Response:
     dataset, values = await _dataset(visit), _form_values(visit)
     forecast, problem = await _forecast(visit, dataset, values)
     budget = await visit.api.get_existing(f"/datasets/{dataset['id']}/budget")
-    cost = _describe_cost(values, dataset, budget)
+    cost = await run_in_threadpool(_describe_cost, values, dataset, budget)
     return show(visit, "forecast.html", forecast=forecast, refusal=collect_errors(problem), cost=cost, dataset=dataset)
 
 
@@ -93,18 +100,18 @@ async def _form(
         values=values,
         budget=budget,
         forecast=forecast,
-        cost=_describe_cost(values, dataset, budget),
+        cost=await run_in_threadpool(_describe_cost, values, dataset, budget),
         job=_job(dataset, values) if is_confirmed else None,
     )
 
 
 async def _forecast(visit: Visit, dataset: Json, values: dict[str, str]) -> tuple[Json | None, Problem | None]:
     """Return the forecast or the problem of the API. Return neither if required fields are empty."""
-    expected = values.get("target_reports" if dataset["trust"] == "local" else "expected_records", "")
+    expected = values.get("target_reports" if dataset["trust"] != "central" else "expected_records", "")
     if not expected or not values.get("epsilon"):
         return None, None
     body: Json = {"dataset_id": dataset["id"], "algorithm": algorithm(values["type"], values)}
-    body["expected_reports" if dataset["trust"] == "local" else "expected_records"] = parse_number(expected)
+    body["expected_reports" if dataset["trust"] != "central" else "expected_records"] = parse_number(expected)
     try:
         forecast = await visit.api.post("/forecasts", body)
     except Problem as problem:
@@ -130,8 +137,9 @@ def _curves(dataset: Json, requested: Json, forecast: Json) -> Json:
 def _job(dataset: Json, values: dict[str, str]) -> Json:
     """Return the job that the form describes, as an API request."""
     body: Json = {"dataset_id": dataset["id"], "algorithm": algorithm(values.get("type", ""), values)}
-    if dataset["trust"] == "local":
-        for name in ("target_reports", "min_reports"):
+    if dataset["trust"] != "central":
+        of_releases = _RELEASES if dataset["trust"] == "shuffled" else ()
+        for name in ("target_reports", "min_reports", *of_releases):
             if values.get(name):
                 body[name] = parse_number(values[name])
         days = parse_number(values.get("collect_days") or "7")
@@ -145,15 +153,37 @@ def _describe_cost(values: dict[str, str], dataset: Json, budget: Json | None) -
     epsilon = parse_number(values.get("epsilon", ""))
     if not isinstance(epsilon, int | float) or epsilon <= 0 or values.get("type") not in SCHEMAS:
         return None
-    unit = "device that sends a report" if dataset["trust"] == "local" else "person in the dataset"
+    unit = "device that sends a report" if dataset["trust"] != "central" else "person in the dataset"
+    releases = _describe_releases(values, dataset) if dataset["trust"] == "shuffled" else ""
     if budget is None:
-        return {"text": f"This job spends at most ε {amount(epsilon)} for each {unit}.", "is_over": False}
+        return {"text": f"This job spends at most ε {amount(epsilon)} for each {unit}.{releases}", "is_over": False}
     remaining = budget["remaining"]
     if epsilon > remaining:
         text = f"This job would spend ε {amount(epsilon)}, but {amount(remaining)} remains. It will be rejected."
         return {"text": text, "is_over": True}
-    text = f"This job spends at most ε {amount(epsilon)} of the remaining ε {amount(remaining)} for each {unit}."
+    text = (
+        f"This job spends at most ε {amount(epsilon)} of the remaining ε {amount(remaining)} for each {unit}.{releases}"
+    )
     return {"text": text, "is_over": False}
+
+
+def _describe_releases(values: dict[str, str], dataset: Json) -> str:
+    """Return a sentence about the cost of a job's releases, or nothing if the form has no valid values for it."""
+    try:
+        requested = to_algorithm(algorithm(values["type"], values))
+        if isinstance(requested, CentralAlgorithm):
+            return ""
+        epsilon_nano, delta_atto = forecast_releases(
+            requested,
+            n_features=len(dataset["features"]),
+            expected_reports=int(values.get("target_reports", "")),
+            min_batch=int(values.get("min_batch", "")),
+            honest_share=Fraction(repr(float(values.get("honest_share", "")))),
+            delta_atto=parse_delta(values.get("shuffled_delta") or DEFAULT_RELEASE_DELTA),
+        )
+    except (ValueError, OverflowError, SfumatoError):
+        return ""
+    return f" Its releases spend ε {amount(epsilon_nano / NANO)} and δ {format_delta(delta_atto)} towards the service."
 
 
 PAGES: list[Page] = [

@@ -9,6 +9,7 @@ import re
 import shlex
 import threading
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -19,11 +20,14 @@ from models.jobs.claims import Claim
 from models.jobs.curator_answers import ChargedQuery
 from service.console.forms import SCHEMAS
 from service.console.pages.jobs import ENTRIES, phases
+from service.console.rendering import amount
 from service.console.snippets import job_request, snippets
+from sfumato.forecast import forecast_releases
 from sfumato.privacy.accounting import NANO
-from sfumato.specs import ALGORITHMS, CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, Feature
+from sfumato.specs import ALGORITHMS, CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, Feature, ShiftedGrid
 from tests.service.api import SQLITE_ONLY, Api, a_model, claim_job, finish
 from tests.service.console.session import FORM, ORIGIN, Console, once, words
+from tests.service.shuffler import shuffled_dataset
 from workers.job_runner import run
 
 
@@ -74,6 +78,29 @@ class TestANewJob:
         assert "Maximum cost ε 1" in words(console.post(f"{path}/forecast", form))
         assert "for each person in the dataset" in words(console.post(path, form | {"step": "review"}))
         assert console.post(path, form | {"step": "submit"}).status_code == 303
+
+    def test_of_a_shuffled_dataset_shows_both_costs(self, api: Api, console: Console) -> None:
+        dataset_id = shuffled_dataset(api)
+        path = f"/datasets/{dataset_id}/jobs"
+        assert f"{path}/new" in console.text(f"/datasets/{dataset_id}")
+        form = FORM | {"epsilon": "6", "min_batch": "100000", "honest_share": "0.8"}
+        epsilon_nano, _ = forecast_releases(
+            ShiftedGrid(epsilon=6, clusters=3),
+            n_features=2,
+            expected_reports=100_000,
+            min_batch=100_000,
+            honest_share=Fraction(4, 5),
+            delta_atto=10**12,
+        )
+        cost = f"Its releases spend ε {amount(epsilon_nano / NANO)} and δ 1e-6 towards the service."
+        assert cost in words(console.post(f"{path}/forecast", form))
+        assert cost in words(console.post(path, form | {"step": "review"}))
+        for name, value in (("honest_share", "all"), ("honest_share", "1e999999999"), ("min_batch", "9" * 4000)):
+            assert "Its releases" not in words(console.post(path, form | {name: value}))
+        assert 'id="f-honest_share-wrong"' in console.post(path, form | {"honest_share": "2", "step": "submit"}).text
+        assert console.post(path, form | {"step": "submit"}).status_code == 303
+        (job,) = api.get("/jobs").json()["items"]
+        assert (job["algorithm"]["epsilon"], job["target_reports"]) == (6, 100_000)
 
     def test_that_is_invalid_shows_errors_next_to_the_fields(self, api: Api, console: Console) -> None:
         path = f"/datasets/{api.dataset()['id']}/jobs"
