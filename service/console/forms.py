@@ -1,7 +1,7 @@
 """Conversion of form input to API values, and of API errors to messages next to form fields."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -61,12 +61,25 @@ def collect_item_errors(problem: Problem | None, of: str, item: str, within: Seq
 # ---- algorithms ----
 
 
-def list_algorithms(trust: str) -> list[Json]:
-    """Return the algorithms for a trust model with their descriptions, `auto` first."""
-    # `auto` supports both trust models
+_SHAPES = frozenset({"shifted_grid", "density_map"})
+_CENTROIDS = frozenset({"phase_sketch", "grid_kmeans", "ldp_kmeans", "private_kmeans"})
+
+
+def describe_algorithms(trust: str) -> dict[str, str]:
+    """Return the description of each algorithm for a trust model, `auto` first."""
+    # `auto` supports all trust models
     tags = [tag for tag in SCHEMAS if tag == "auto" or (tag in CENTRAL_ALGORITHMS) == (trust == "central")]
     tags.sort(key=lambda tag: (tag != "auto", tag))
-    return [{"tag": tag, "about": " ".join((SCHEMAS[tag].__doc__ or "").split())} for tag in tags]
+    return {tag: " ".join((SCHEMAS[tag].__doc__ or "").split()) for tag in tags}
+
+
+def group_algorithms(tags: Iterable[str]) -> dict[str, list[str]]:
+    """Return the algorithms besides `auto` by what they find. Published methods are for comparison."""
+    groups: dict[str, list[str]] = {"shapes": [], "centroids": [], "comparators": []}
+    for tag in tags:
+        if tag != "auto":
+            groups["shapes" if tag in _SHAPES else "centroids" if tag in _CENTROIDS else "comparators"].append(tag)
+    return groups
 
 
 def fields(tag: str) -> list[Json]:

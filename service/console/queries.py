@@ -15,7 +15,7 @@ from models.ledger.ledger import Amounts, head, reserved_for
 from models.tables.datasets import Dataset
 from models.tables.identity import AuditHead, Key
 from models.tables.jobs import Job
-from models.tables.ledger import LedgerEntry
+from models.tables.ledger import Kind, LedgerEntry
 from models.tables.rounds import Round
 from service.console.forms import Json
 from service.schemas import serializers
@@ -66,6 +66,12 @@ def find_causes(session: Session, caller: Caller, entries: Collection[Json], *, 
     }
 
 
+def keys_of(session: Session, caller: Caller, dataset_id: str, *, limit: int) -> list[Key]:
+    """Return the keys that are limited to a dataset, oldest first."""
+    query = select(Key).where(Key.tenant_id == caller.tenant_id, Key.dataset_id == dataset_id)
+    return list(session.scalars(query.order_by(Key.id).limit(limit)))
+
+
 def find_datasets(session: Session, caller: Caller, text: str, *, limit: int) -> list[Dataset]:
     """Return the datasets of the caller whose names contain a text, newest first."""
     query = select(Dataset).where(Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None))
@@ -84,6 +90,20 @@ def newest_rounds(
     if before is not None:
         query = query.where(Round.id < before)
     return list(session.scalars(query.order_by(Round.id.desc()).limit(limit)))
+
+
+def newest_entries(
+    session: Session, caller: Caller, dataset_id: str, *, kind: Kind, limit: int, before: int | None = None
+) -> list[LedgerEntry]:
+    """Return ledger entries of one kind, newest first.
+
+    The ledger of a deleted dataset remains readable. Raise NotFound.
+    """
+    datasets.get(session, caller, dataset_id, deleted=True)
+    query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == kind)
+    if before is not None:
+        query = query.where(LedgerEntry.seq < before)
+    return list(session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(limit)))
 
 
 def ledger_course(session: Session, caller: Caller, dataset_id: str, *, limit: int) -> list[LedgerEntry]:

@@ -98,6 +98,11 @@ class Visit:
         """Return a query parameter, or an empty text."""
         return self.request.query_params.get(name, "")
 
+    def query_id(self, name: str) -> str:
+        """Return a query parameter that may be an id and is safe as part of a path, or an empty text."""
+        value = self.query_value(name).strip()
+        return value if value.isascii() and value.replace("_", "").isalnum() else ""
+
     async def newest_first(self, path: str, last: int, size: int) -> dict[str, Any]:
         """Return the requested page of a list that the API numbers from 1 to `last`. Page 1 has the last items.
 

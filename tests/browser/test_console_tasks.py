@@ -79,9 +79,12 @@ TASKS: dict[str, Callable[[Visit], None]] = {
         "20 reports arrived, at least 100 are needed: collect longer or lower the minimum"
     ),
     "which job spent most of the budget": lambda visit: visit.link(NAME).reads("Uniform grid, ε 4"),
-    "who granted the budget": lambda visit: visit.link(NAME).reads("grantfirst admin"),
+    "who granted the budget": lambda visit: visit.link(NAME).link("Ledger").reads("grantfirst admin"),
     "is the ledger intact": lambda visit: (
-        visit.link(NAME).click(visit.page.get_by_role("button", name="Verify")).reads("form an unbroken hash chain")
+        visit.link(NAME)
+        .link("Ledger")
+        .click(visit.page.get_by_role("button", name="Verify"))
+        .reads("form an unbroken hash chain")
     ),
     "is a cluster real": lambda visit: visit.link("Uniform grid, ε 4").link("View result").reads("Beyond noise"),
     "how full is the open round": lambda visit: visit.reads("0 of 1,000"),

@@ -161,12 +161,16 @@ class TestAWalk:
         page.get_by_label("ε", exact=True).fill("1.5")
         page.get_by_role("button", name="Grant", exact=True).click()
         expect(page.get_by_text("ε 2.5").first).to_be_visible()
+        page.get_by_role("link", name="Ledger").click()
         page.get_by_role("button", name="Verify").click()
         expect(page.get_by_role("status")).to_contain_text("Verified: 2 entries")
         check_accessible(page, axe)
         with page.expect_download() as kept:
             page.get_by_role("link", name="All entries as CSV").click()
         assert len(Path(kept.value.path()).read_text().splitlines()) == 3
+        page.get_by_label("Kind").select_option("charge")
+        page.get_by_role("button", name="Filter").click()
+        expect(page.locator("tbody tr")).to_have_count(0)
 
     def test_shows_errors_next_to_the_field(self, served: Served, opened: Open, axe: str, dataset_id: str) -> None:
         watched = opened()
@@ -317,7 +321,8 @@ class TestWithLess:
         for path in (
             "/", f"/datasets/{dataset_id}", f"/datasets/{dataset_id}/jobs/new", "/jobs", f"/jobs/{finished}",
             f"/datasets/{dataset_id}/jobs/new?type=shifted_grid", f"/jobs/{finished}/result", f"/rounds/{used.id}",
-            "/keys", "/webhooks", "/audit",
+            "/keys", "/webhooks", "/audit", f"/datasets/{dataset_id}/rounds", f"/datasets/{dataset_id}/ledger",
+            f"/datasets/{dataset_id}/settings", f"/jobs?dataset_id={dataset_id}", f"/keys?dataset_id={dataset_id}",
         ):  # fmt: skip
             page.goto(f"/console{path}")
             check_width(page)
@@ -343,6 +348,7 @@ class TestFigures:
         for name, path in {
             "overview": "/",
             "dataset": f"/datasets/{dataset_id}",
+            "ledger": f"/datasets/{dataset_id}/ledger",
             "algorithms": f"/datasets/{dataset_id}/jobs/new",
             "new job": f"/datasets/{dataset_id}/jobs/new?type=shifted_grid",
             "jobs": "/jobs",

@@ -11,6 +11,7 @@ from service.console.rendering import redirect, show
 from service.console.request import Page, Visit
 from service.http.auth import check
 from service.http.problems import Forbidden, Problem
+from service.schemas import serializers
 
 ROWS = 50
 EVENTS = 25
@@ -21,12 +22,18 @@ HOUR_SECONDS = 3600
 
 
 async def keys_page(visit: Visit, *, created: Json | None = None, problem: Problem | None = None) -> Response:
-    """Serve `GET /console/keys`; `created` is a new key with its secret."""
+    """Serve `GET /console/keys`, with `?dataset_id=` of a dataset only. `created` is a new key with its secret."""
     page = await visit.api.get("/keys", limit=ROWS, cursor=visit.query_value("cursor") or None)
+    dataset_id = visit.query_id("dataset_id")
+    dataset = await visit.api.get(f"/datasets/{dataset_id}") if dataset_id else None
+    if dataset is not None:
+        page = {"items": await run_in_threadpool(_keys_of, visit, dataset_id), "next_cursor": None}
     return show(
         visit,
         "keys.html",
         problem,
+        dataset=dataset,
+        dataset_id=dataset_id,
         keys=page["items"],
         next_cursor=page["next_cursor"],
         scopes=list(Scope),
@@ -35,6 +42,11 @@ async def keys_page(visit: Visit, *, created: Json | None = None, problem: Probl
         form_value=lambda name: visit.form_value(name) or (visit.query_value(name) if name == "dataset_id" else ""),
         chosen=visit.form.get("scopes", []),
     )
+
+
+def _keys_of(visit: Visit, dataset_id: str) -> list[Json]:
+    with visit.services.database.reading() as session:
+        return [serializers.key(row) for row in queries.keys_of(session, visit.caller, dataset_id, limit=ROWS)]
 
 
 async def create_key(visit: Visit) -> Response:

@@ -29,7 +29,7 @@ async def compare_page(visit: Visit) -> Response:
     shown: Json = {"results": None, "rows": [], "agreement": None, "plane": None, "names": [], "is_by_people": False}
     problem: Problem | None = None
     if left and right:
-        results = [await visit.api.get(f"/jobs/{each}/result") for each in (_path(left), _path(right))]
+        results = await _results(visit)
         try:
             shown |= await run_in_threadpool(_compare_models, results)
         except Conflict as error:
@@ -46,16 +46,16 @@ async def compare_page(visit: Visit) -> Response:
 
 async def compare_map(visit: Visit) -> Response:
     """Serve `GET /console/compare.json?left=&right=&side=&across=&up=`: the data of one map."""
-    results = [await visit.api.get(f"/jobs/{_path(visit.query_value(name))}/result") for name in ("left", "right")]
+    results = await _results(visit)
     side = 1 if visit.query_value("side") == "right" else 0
     return as_json(
         await run_in_threadpool(_build_map, results, side, visit.query_value("across"), visit.query_value("up"))
     )
 
 
-def _path(job_id: str) -> str:
-    """Return a job id that is safe as part of a path."""
-    return job_id if job_id.isascii() and job_id.replace("_", "").isalnum() else "job_"
+async def _results(visit: Visit) -> list[Json]:
+    ids = [visit.query_id(name) or "job_" for name in ("left", "right")]  # no job has the id job_
+    return [await visit.api.get(f"/jobs/{job_id}/result") for job_id in ids]
 
 
 def _models(results: list[Json]) -> Pair:

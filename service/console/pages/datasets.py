@@ -1,7 +1,8 @@
-"""Pages of a dataset (features, budget, ledger, rounds and jobs) and of a round (progress, cost, specification)."""
+"""Pages of a dataset (budget, rounds, ledger and settings) and of a round (progress, cost, specification)."""
 
 import csv
 import io
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,9 +15,9 @@ from models.errors import NotFound as Missing
 from models.hash_chain import ChainVerification
 from models.ledger import ledger
 from models.tables.identity import Scope
-from models.tables.ledger import LedgerEntry
+from models.tables.ledger import Kind, LedgerEntry
 from service.console import queries
-from service.console.forms import Json
+from service.console.forms import Json, parse_number
 from service.console.rendering import HEADERS, redirect, show
 from service.console.request import Page, Visit
 from service.http.auth import check
@@ -26,58 +27,118 @@ from service.schemas import serializers
 from sfumato.privacy.accounting import NANO
 
 ENTRIES = 20  # ledger entries per page
-NEWEST = 10  # rounds and jobs on the page
+NEWEST = 10  # jobs on the overview, and rounds among which open ones are shown
+ROUNDS = 20  # rounds per page
 COURSE = 240  # points of the budget chart
-CSV_PAGE = 1000
+PAGE = 1000  # entries of a download that are loaded at once
 CSV_COLUMNS = (
     "seq", "at", "kind", "epsilon", "epsilon_nano", "delta", "delta_atto", "reference", "reservation", "actor",
     "granted_nano", "reserved_nano", "charged_nano", "prev_hash", "hash",
 )  # fmt: skip
 
 
-async def dataset_page(
-    visit: Visit, *, verification: ChainVerification | None = None, problem: Problem | None = None
-) -> Response:
-    """Serve `GET /console/datasets/{dataset_id}`; for a deleted dataset, its ledger only."""
-    dataset_id = visit.id("dataset_id")
-    path = f"/datasets/{dataset_id}"
-    dataset = await visit.api.get_existing(path)
-    budget = await visit.api.get_existing(f"{path}/budget")
+async def dataset_page(visit: Visit, *, problem: Problem | None = None) -> Response:
+    """Serve `GET /console/datasets/{dataset_id}`: the budget, open rounds and newest jobs."""
+    path = f"/datasets/{visit.id('dataset_id')}"
+    dataset, budget = await visit.api.get_existing(path), await visit.api.get_existing(f"{path}/budget")
     if dataset is None and budget is None:
         await visit.api.get(path)  # raises the reason
-    shown = await run_in_threadpool(_load_related, visit, dataset_id, dataset is not None)
-    entries = await _entries(visit, path, budget)
-    causes = await run_in_threadpool(_find_causes, visit, entries["items"] if entries else [])
-    return show(
+    shown = await run_in_threadpool(_load_related, visit, dataset is not None)
+    return _show_tab(
         visit,
-        "dataset.html",
+        "Overview",
+        dataset,
         problem,
-        dataset_id=dataset_id,
-        dataset=dataset,
         budget=budget,
-        entries=entries,
-        causes=causes,
-        verification=verification,
         may_grant=dataset is not None and visit.may(Scope.GRANTS),
-        may_open=dataset is not None and visit.may(Scope.DATASETS),
-        may_upload=dataset is not None and visit.may(Scope.RECORDS),
         **shown,
     )
 
 
-def _load_related(visit: Visit, dataset_id: str, is_there: bool) -> Json:
-    """Return newest rounds, newest jobs and the budget chart, each None if the key does not permit it."""
-    caller, found = visit.caller, dict[str, Any](rounds=None, jobs=None, course=None)
+async def rounds_page(visit: Visit) -> Response:
+    """Serve `GET /console/datasets/{dataset_id}/rounds`: newest first."""
+    check(visit.caller, Scope.DATASETS, Scope.JOBS)
+    dataset = await visit.api.get(f"/datasets/{visit.id('dataset_id')}")
+    rounds = await run_in_threadpool(_load_rounds, visit, ROUNDS + 1)
+    older = rounds[ROUNDS - 1]["id"] if len(rounds) > ROUNDS else None
+    may_open = visit.may(Scope.DATASETS)
+    return _show_tab(visit, "Rounds", dataset, rounds=rounds[:ROUNDS], older=older, may_open=may_open)
+
+
+async def ledger_page(visit: Visit, *, verification: ChainVerification | None = None) -> Response:
+    """Serve `GET /console/datasets/{dataset_id}/ledger`: the entries, also of a deleted dataset, newest first.
+
+    The query parameter `kind` selects entries of one kind, and `before` those before an entry.
+    """
+    check(visit.caller, Scope.LEDGER)
+    path = f"/datasets/{visit.id('dataset_id')}"
+    dataset, budget = await visit.api.get_existing(path), await visit.api.get(f"{path}/budget")
+    kind = next((each for each in Kind if each == visit.query_value("kind")), None)
+    if kind is None:
+        entries = await visit.newest_first(f"{path}/ledger", budget["ledger_seq"], ENTRIES)
+    else:
+        entries = {"items": await run_in_threadpool(_load_entries, visit, kind, ENTRIES + 1)}
+    older = entries["items"][ENTRIES - 1]["seq"] if len(entries["items"]) > ENTRIES else None
+    entries["items"] = entries["items"][:ENTRIES]
+    causes = await run_in_threadpool(_find_causes, visit, entries["items"])
+    return _show_tab(
+        visit,
+        "Ledger",
+        dataset,
+        budget=budget,
+        verification=verification,
+        entries=entries,
+        causes=causes,
+        older=older,
+        kind=kind,
+        kinds=list(Kind),
+    )
+
+
+async def settings_page(visit: Visit) -> Response:
+    """Serve `GET /console/datasets/{dataset_id}/settings`: what was declared when the dataset was created."""
+    return _show_tab(visit, "Settings", await visit.api.get(f"/datasets/{visit.id('dataset_id')}"))
+
+
+def _show_tab(visit: Visit, tab: str, dataset: Json | None, problem: Problem | None = None, **shown: Any) -> Response:
+    template = "dataset.html" if tab == "Overview" else f"dataset_{tab.lower()}.html"
+    return show(visit, template, problem, dataset_id=visit.id("dataset_id"), dataset=dataset, tab=tab, **shown)
+
+
+def _load_related(visit: Visit, is_there: bool) -> Json:
+    """Return open rounds, newest jobs and the budget chart, each None if the key does not permit it."""
+    caller, dataset_id = visit.caller, visit.id("dataset_id")
+    found = dict[str, Any](open_rounds=None, jobs=None, course=None)
+    if visit.may(Scope.DATASETS, Scope.JOBS) and is_there:
+        found["open_rounds"] = [each for each in _load_rounds(visit, NEWEST) if each["state"] == "open"]
     with visit.services.database.reading() as session:
-        if visit.may(Scope.DATASETS, Scope.JOBS) and is_there:
-            rows = queries.newest_rounds(session, caller, dataset_id, limit=NEWEST)
-            found["rounds"] = [serializers.round_(row) for row in rows]
-        if visit.may(Scope.JOBS):
+        if visit.may(Scope.JOBS) and is_there:
             newest = queries.newest_jobs(session, caller, dataset_ids=[dataset_id], limit=NEWEST)
             found["jobs"] = queries.describe_jobs(session, newest)["jobs"]
         if visit.may(Scope.LEDGER):
             found["course"] = _course(queries.ledger_course(session, caller, dataset_id, limit=COURSE))
     return found
+
+
+def _load_rounds(visit: Visit, limit: int) -> list[Json]:
+    before = visit.query_value("before") or None
+    with visit.services.database.reading() as session:
+        rows = queries.newest_rounds(session, visit.caller, visit.id("dataset_id"), limit=limit, before=before)
+        return [serializers.round_(row) for row in rows]
+
+
+def _load_entries(visit: Visit, kind: Kind, limit: int) -> list[Json]:
+    before = parse_number(visit.query_value("before"))
+    with visit.services.database.reading() as session:
+        rows = queries.newest_entries(
+            session,
+            visit.caller,
+            visit.id("dataset_id"),
+            kind=kind,
+            limit=limit,
+            before=before if isinstance(before, int) else None,
+        )
+        return [serializers.ledger_entry(row) for row in rows]
 
 
 def _find_causes(visit: Visit, entries: list[Json]) -> Json:
@@ -96,16 +157,9 @@ def _course(entries: list[LedgerEntry]) -> Json:
     }
 
 
-async def _entries(visit: Visit, path: str, budget: Json | None) -> Json | None:
-    """Return a page of the ledger, newest first."""
-    if budget is None or not visit.may(Scope.LEDGER):
-        return None
-    return await visit.newest_first(f"{path}/ledger", budget["ledger_seq"], ENTRIES)
-
-
 async def verify_ledger(visit: Visit) -> Response:
     """Serve `POST /console/datasets/{dataset_id}/verify`: verify the whole hash chain."""
-    return await dataset_page(visit, verification=await run_in_threadpool(_verify, visit))
+    return await ledger_page(visit, verification=await run_in_threadpool(_verify, visit))
 
 
 def _verify(visit: Visit) -> ChainVerification:
@@ -132,23 +186,50 @@ async def grant(visit: Visit) -> Response:
 
 
 async def ledger_csv(visit: Visit) -> Response:
-    """Serve `GET /console/datasets/{dataset_id}/ledger.csv`: return all entries of the API as CSV."""
-    path = f"/datasets/{visit.id('dataset_id')}/ledger"
-    first = await visit.api.get(path, limit=CSV_PAGE)
-    name = f"ledger-{visit.id('dataset_id')}.csv"
+    """Serve `GET /console/datasets/{dataset_id}/ledger.csv`: all entries of the API as CSV."""
+    lines = _csv_lines(_ledger_items(visit, await _first_page(visit)))
+    return _download(visit, lines, "csv", "text/csv; charset=utf-8")
+
+
+async def ledger_json(visit: Visit) -> Response:
+    """Serve `GET /console/datasets/{dataset_id}/ledger.json`: all entries of the API as a JSON array."""
+    return _download(visit, _json_lines(_ledger_items(visit, await _first_page(visit))), "json", "application/json")
+
+
+def _download(visit: Visit, lines: AsyncIterator[str], ending: str, media_type: str) -> Response:
+    name = f"ledger-{visit.id('dataset_id')}.{ending}"
     headers = HEADERS | {"content-disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(_csv(visit, path, first), headers=headers, media_type="text/csv; charset=utf-8")
+    return StreamingResponse(lines, headers=headers, media_type=media_type)
 
 
-async def _csv(visit: Visit, path: str, page: Json) -> AsyncIterator[str]:
+async def _first_page(visit: Visit) -> Json:
+    return await visit.api.get(f"/datasets/{visit.id('dataset_id')}/ledger", limit=PAGE)
+
+
+async def _ledger_items(visit: Visit, page: Json) -> AsyncIterator[list[Json]]:
+    """Yield the entries of each page, of which the first is given."""
+    yield page["items"]
+    while page["next_cursor"] is not None:
+        path = f"/datasets/{visit.id('dataset_id')}/ledger"
+        page = await visit.api.get(path, limit=PAGE, cursor=page["next_cursor"])
+        yield page["items"]
+
+
+async def _csv_lines(pages: AsyncIterator[list[Json]]) -> AsyncIterator[str]:
     yield ",".join(CSV_COLUMNS) + "\n"
-    while True:
+    async for items in pages:
         lines = io.StringIO()
-        csv.writer(lines, lineterminator="\n").writerows([item[name] for name in CSV_COLUMNS] for item in page["items"])
+        csv.writer(lines, lineterminator="\n").writerows([item[name] for name in CSV_COLUMNS] for item in items)
         yield lines.getvalue()
-        if page["next_cursor"] is None:
-            return
-        page = await visit.api.get(path, limit=CSV_PAGE, cursor=page["next_cursor"])
+
+
+async def _json_lines(pages: AsyncIterator[list[Json]]) -> AsyncIterator[str]:
+    start = "["
+    async for items in pages:
+        for item in items:
+            yield start + json.dumps(item)
+            start = ",\n"
+    yield "]\n"
 
 
 # ---- a round ----
@@ -188,9 +269,13 @@ async def close_round(visit: Visit) -> Response:
 
 PAGES: list[Page] = [
     ("GET", "/datasets/{dataset_id}", dataset_page),
+    ("GET", "/datasets/{dataset_id}/rounds", rounds_page),
+    ("GET", "/datasets/{dataset_id}/ledger", ledger_page),
+    ("GET", "/datasets/{dataset_id}/settings", settings_page),
     ("POST", "/datasets/{dataset_id}/verify", verify_ledger),
     ("POST", "/datasets/{dataset_id}/grants", grant),
     ("GET", "/datasets/{dataset_id}/ledger.csv", ledger_csv),
+    ("GET", "/datasets/{dataset_id}/ledger.json", ledger_json),
     ("GET", "/rounds/{round_id}", round_page),
     ("GET", "/rounds/{round_id}/live", round_live),
     ("POST", "/rounds/{round_id}/close", close_round),

@@ -34,7 +34,10 @@ FINAL = ("succeeded", "failed", "canceled", "expired")
 
 async def list_page(visit: Visit) -> Response:
     """Serve `GET /console/jobs`: newest first."""
-    return show(visit, "jobs.html", states=[*UNFINISHED, *FINAL], **await run_in_threadpool(_listed, visit))
+    shown = await run_in_threadpool(_listed, visit)
+    dataset_id = visit.query_id("dataset_id")
+    dataset = await visit.api.get(f"/datasets/{dataset_id}") if dataset_id else None
+    return show(visit, "jobs.html", states=[*UNFINISHED, *FINAL], dataset=dataset, **shown)
 
 
 def _listed(visit: Visit) -> Json:

@@ -7,7 +7,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from service.console.curves import curves_of
-from service.console.forms import Json, algorithm, collect_errors, fields, list_algorithms, parse_number
+from service.console.forms import (
+    Json,
+    algorithm,
+    collect_errors,
+    describe_algorithms,
+    fields,
+    group_algorithms,
+    parse_number,
+)
 from service.console.rendering import amount, redirect, show
 from service.console.request import Page, Visit
 from service.http.mount import mounted
@@ -32,11 +40,12 @@ async def chooser(visit: Visit) -> Response:
     """
     dataset = await _dataset(visit)
     tag = visit.query_value("type")
-    if tag in {each["tag"] for each in list_algorithms(dataset["trust"])}:
+    about = describe_algorithms(dataset["trust"])
+    if tag in about:
         names = [*(each["name"] for each in fields(tag)), *_COLLECTION, *_RELEASES]
         values = {name: visit.query_value(name) for name in names if visit.query_value(name)}
         return await _form(visit, dataset, values | {"type": tag})
-    return show(visit, "new_job.html", dataset=dataset, algorithms=list_algorithms(dataset["trust"]))
+    return show(visit, "new_job.html", dataset=dataset, about=about, groups=group_algorithms(about))
 
 
 def duplicate_link(job: Json) -> str:
@@ -82,7 +91,7 @@ async def _form(
     visit: Visit, dataset: Json, values: dict[str, str], *, step: str = "", problem: Problem | None = None
 ) -> Response:
     tag = values.get("type", "")
-    about = {each["tag"]: each["about"] for each in list_algorithms(dataset["trust"])}
+    about = describe_algorithms(dataset["trust"])
     if tag not in about:
         raise NotFound("the dataset does not support this algorithm")
     budget = await visit.api.get_existing(f"/datasets/{dataset['id']}/budget")

@@ -35,7 +35,7 @@ class TestADataset:
         created = api.get(path).json()
         assert (created["trust"], created["shuffler"]) == ("shuffled", SHUFFLER)
         assert "ε 1.5 of 1.5, δ 1e-5 of 1e-5" in words(console.get(path)).replace("1e-05", "1e-5")
-        assert "ε 1.5, δ 1e-05" in words(console.get(path))  # the grant in the ledger
+        assert "ε 1.5, δ 1e-05" in words(console.get(f"{path}/ledger"))  # the grant
         refused = console.post("/datasets", form | {"shuffler_url": "shuffler", "shuffled_delta": "1"})
         assert refused.status_code == 422
         for name in ("shuffler_url", "shuffled_delta"):
@@ -47,7 +47,7 @@ class TestADataset:
         features = api.get(path).json()["features"]
         assert len(features) == 64
         assert features[0] == {"name": "a, b", "lower": 0.0, "upper": 1.0, "unit": "m, or so"}
-        assert console.text(path).count("<bdi>f") == 63
+        assert console.text(f"{path}/settings").count("<bdi>f") == 63
 
     def test_that_is_invalid_keeps_the_input_and_shows_errors(self, console: Console) -> None:
         for field, value, message in (

@@ -15,6 +15,7 @@ from models.database.engine import Database
 from models.ledger import ledger
 from models.tables.ledger import LedgerEntry
 from service.console.app import PAGES
+from service.console.pages import datasets as pages
 from service.console.pages.datasets import CSV_COLUMNS
 from sfumato.specs import Feature
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish
@@ -47,6 +48,10 @@ DOORS = [
     ("GET", "/datasets/new", {}, {"datasets"}),
     ("POST", "/datasets", DATASET, {"datasets"}),
     ("GET", "/datasets/{ds}", {}, {"datasets", "grants", "records", "jobs", "ledger"}),
+    ("GET", "/datasets/{ds}/rounds", {}, {"datasets", "jobs"}),
+    ("GET", "/datasets/{ds}/ledger", {}, {"ledger"}),
+    ("GET", "/datasets/{ds}/ledger?kind=grant", {}, {"ledger"}),
+    ("GET", "/datasets/{ds}/settings", {}, {"datasets", "grants", "records", "jobs", "ledger"}),
     ("GET", "/datasets/{ds}/rounds/new", {}, {"datasets"}),
     ("POST", "/datasets/{ds}/rounds", ROUND | {"step": "submit"}, {"datasets"}),
     ("GET", "/datasets/{cds}/records", {}, {"records"}),
@@ -54,6 +59,7 @@ DOORS = [
     ("POST", "/datasets/{ds}/verify", {}, {"ledger"}),
     ("POST", "/datasets/{ds}/grants", {"epsilon": "1"}, {"grants"}),
     ("GET", "/datasets/{ds}/ledger.csv", {}, {"ledger"}),
+    ("GET", "/datasets/{ds}/ledger.json", {}, {"ledger"}),
     ("GET", "/datasets/{ds}/jobs/new", {}, {"datasets", "grants", "records", "jobs", "ledger"}),
     ("POST", "/datasets/{ds}/jobs/forecast", FORM, {"datasets", "grants", "records", "jobs", "ledger"}),
     ("POST", "/datasets/{ds}/jobs", FORM | {"step": "submit"}, {"jobs"}),
@@ -61,6 +67,7 @@ DOORS = [
     ("GET", "/rounds/{rnd}/live", {}, {"device", "datasets", "jobs"}),
     ("POST", "/rounds/{rnd}/close", {"allow_empty": "true"}, {"datasets", "jobs"}),
     ("GET", "/jobs", {}, {"jobs"}),
+    ("GET", "/jobs?dataset_id={ds}", {}, {"jobs"}),
     ("GET", "/jobs/{job}", {}, {"jobs"}),
     ("GET", "/jobs/{job}/live", {}, {"jobs"}),
     ("GET", "/jobs/{job}/events", {}, {"jobs"}),
@@ -74,6 +81,7 @@ DOORS = [
     ("GET", "/jobs/{job}/clusters.csv", {}, {"jobs"}),
     ("POST", "/jobs/{job}/cancel", {}, {"jobs"}),
     ("GET", "/keys", {}, set()),
+    ("GET", "/keys?dataset_id={ds}", {}, set()),
     ("POST", "/keys", {"name": "n", "scopes": "device"}, set()),
     ("POST", "/keys/{key}/rotate", {}, set()),
     ("POST", "/keys/{key}/revoke", {}, set()),
@@ -211,14 +219,41 @@ class TestADataset:
         made = api.round(dataset_id, epsilon=0.5)
         job = api.job(dataset_id)
         (own, *_) = api.get("/keys").json()["items"]
-        text = console.text(f"/datasets/{dataset_id}").partition('id="ledger"')[2].partition('id="rounds"')[0]
+        text = console.text(f"/datasets/{dataset_id}/ledger").partition("<table>")[2]
         assert f'href="/console/rounds/{made["id"]}"' in text
         assert re.search(f'href="/console/jobs/{job["id"]}"[^>]*>[^<]*ε 1<', text)
         assert text.count(f"<bdi>{own['name']}</bdi>") == 3
         reader = Console(api.key("ledger"))
-        text = reader.text(f"/datasets/{dataset_id}")
+        text = reader.text(f"/datasets/{dataset_id}/ledger")
         assert f"<bdi>{own['name']}</bdi>" not in text
         assert own["id"] in text
+
+    def test_has_the_tabs_that_apply(self, api: Api, console: Console) -> None:
+        of_reports = ["Overview", "Rounds", "Jobs", "Ledger", "Keys", "Settings"]
+        of_records = ["Overview", "Records", *of_reports[2:]]
+        for dataset_id, names in (
+            (api.dataset()["id"], of_reports),
+            (shuffled_dataset(api), of_reports),
+            (api.dataset(trust="central")["id"], of_records),
+        ):
+            text = console.text(f"/datasets/{dataset_id}")
+            tabs = re.findall(r'<li><a href="/console([^"]+)"[^>]*>([^<]+)</a>', text.partition('class="tabs"')[2])
+            assert [name for _, name in tabs] == names
+            for path, name in tabs:
+                page = console.text(path).partition('class="tabs"')[2]
+                assert re.findall(r'aria-current="page">([^<]+)<', page) == [name]
+        reader = Console(api.key("ledger")).text(f"/datasets/{dataset_id}").partition('class="tabs"')[2]
+        assert re.findall(r"<li><a [^>]*>([^<]+)<", reader) == ["Overview", "Ledger", "Settings"]
+
+    def test_lists_its_rounds_newest_first(self, api: Api, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pages, "ROUNDS", 3)
+        dataset_id = api.dataset(epsilon=9)["id"]
+        made = [api.round(dataset_id, epsilon=0.1)["id"] for _ in range(4)][::-1]
+        first = console.text(f"/datasets/{dataset_id}/rounds")
+        assert re.findall(r"/console/rounds/(rnd_\w+)", first) == made[:3]
+        (older,) = re.findall(r'href="/console(/datasets/[^"]*before=[^"]*)"', first)
+        assert re.findall(r"/console/rounds/(rnd_\w+)", console.text(older)) == made[3:]
+        assert "No older rounds" in console.text(f"/datasets/{dataset_id}/rounds?before={made[-1]}")
 
     def test_of_a_shuffler_shows_the_budget_towards_an_observer(self, api: Api, console: Console) -> None:
         text = words(console.get(f"/datasets/{shuffled_dataset(api)}"))
@@ -227,9 +262,10 @@ class TestADataset:
     def test_keeps_its_ledger_after_deletion(self, api: Api, console: Console) -> None:
         at = f"/datasets/{api.dataset()['id']}"
         assert api.delete(at).status_code == 204
-        text = words(console.get(at))
-        assert "was deleted" in text
-        assert "1 entries, newest first" in text
+        for page in (at, f"{at}/ledger"):
+            assert "was deleted" in words(console.get(page))
+        assert "1 entries, newest first" in words(console.get(f"{at}/ledger"))
+        assert console.get(f"{at}/settings").status_code == console.get(f"{at}/rounds").status_code == 404
         assert console.get(f"{at}/jobs/new").status_code == 404
         assert console.post(f"{at}/grants", {"epsilon": "1"}).status_code == 404
 
@@ -276,7 +312,7 @@ def test_a_long_ledger_has_pages_a_sampled_chart_and_a_complete_export(
         ledger.head(session, dataset_id).seq = n_entries
 
     def read_page(page: str) -> list[int]:
-        text = console.text(f"/datasets/{dataset_id}{page}")
+        text = console.text(f"/datasets/{dataset_id}/ledger{page}")
         return [int(seq) for seq in re.findall(r'<tr><td class="n">(\d+)</td><td><time', text)]
 
     for number, newest in (("2", 1980), ("100", 20), ("999999", 20)):
@@ -289,6 +325,12 @@ def test_a_long_ledger_has_pages_a_sampled_chart_and_a_complete_export(
     assert 200 <= len(course["seq"]) <= 242
     assert (course["seq"][0], course["seq"][-1]) == (1, n_entries)
     assert len(page.encode()) < 60_000
+    grants = f"/datasets/{dataset_id}/ledger?kind=grant"
+    assert 'name="kind"' in console.text(grants)
+    assert read_page("?kind=grant") == read_page("") == list(range(2000, 1980, -1))
+    assert f"{grants}&amp;before=1981" in console.text(grants)
+    assert read_page("?kind=grant&before=1981") == list(range(1980, 1960, -1))
+    assert read_page("?kind=charge") == []
 
     response = console.get(f"/datasets/{dataset_id}/ledger.csv")
     exported = list(csv.DictReader(io.StringIO(response.text)))
@@ -296,6 +338,9 @@ def test_a_long_ledger_has_pages_a_sampled_chart_and_a_complete_export(
     entry = api.get(f"/datasets/{dataset_id}/ledger").json()["items"][0]
     assert exported[0] == {name: "" if entry[name] is None else str(entry[name]) for name in CSV_COLUMNS}
     assert response.headers["content-disposition"] == f'attachment; filename="ledger-{dataset_id}.csv"'
+    response = console.get(f"/datasets/{dataset_id}/ledger.json")
+    assert [item["seq"] for item in response.json()] == list(range(1, n_entries + 1))
+    assert response.json()[0] == entry
 
 
 @SQLITE_ONLY
@@ -308,8 +353,13 @@ class TestAdministration:
 
     def test_offers_a_key_for_a_dataset(self, api: Api, console: Console) -> None:
         dataset_id = api.dataset()["id"]
-        (href,) = re.findall(r'href="/console(/keys[^"#]*)#new"', console.text(f"/datasets/{dataset_id}"))
-        assert f'name="dataset_id" type="text" value="{dataset_id}"' in console.text(html.unescape(href))
+        key = api.made("/keys", {"name": "only here", "scopes": ["device"], "dataset_id": dataset_id})
+        api.made("/keys", {"name": "anywhere", "scopes": ["device"]})
+        (href,) = re.findall(r'href="/console(/keys\?[^"]*)"', console.text(f"/datasets/{dataset_id}"))
+        text = console.text(html.unescape(href))
+        assert f'name="dataset_id" type="text" value="{dataset_id}"' in text
+        assert key["id"] in text
+        assert "anywhere" not in text
 
     def test_revokes_and_rotates_keys(self, api: Api, console: Console) -> None:
         key = api.made("/keys", {"name": "k", "scopes": ["jobs"]})

@@ -27,13 +27,15 @@ def page(console: Console, path: str) -> str:
 class TestADataset:
     def test_of_an_embedding_states_its_norm(self, api: Api, console: Console) -> None:
         dataset_id = self._create(api, {"dimensions": D, "norm": 2.5})
-        assert "vectors with 1,536 features and an L2 norm of at most 2.5" in page(console, f"/datasets/{dataset_id}")
+        assert "vectors with 1,536 features and an L2 norm of at most 2.5" in page(
+            console, f"/datasets/{dataset_id}/settings"
+        )
         assert "and 1524 more" in page(console, f"/datasets/{dataset_id}/records")
         assert "central · 1,536 features" in page(console, "/")
 
     def test_of_many_features_lists_the_first_64(self, api: Api, console: Console) -> None:
         dataset_id = self._create(api, MANY)
-        text = page(console, f"/datasets/{dataset_id}")
+        text = page(console, f"/datasets/{dataset_id}/settings")
         assert "The first 64 of 1,536 features" in text
         assert ("word 63" in text, "word 64" in text) == (True, False)
         assert "and 1524 more" in page(console, f"/datasets/{dataset_id}/records")
