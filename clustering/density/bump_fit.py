@@ -12,6 +12,7 @@ from clustering.density.deconvolution import MORE_STEPS, STEPS, Deconvolution
 from clustering.density.excess_mass import Bump, BumpTree, above_saddle
 
 LENGTH_SCALES = (0.06, 0.04, 0.03)  # ℓ of the fits that are compared
+FINE_SCALES = (0.04, 0.03, 0.02)  # the same for the finest ℓ and a given number of clusters
 
 LONG_FIT_CELLS = 96**2  # up to so many cells, a fit runs to convergence
 _REFIT_STEPS = 80  # maximum steps of a fit that starts from another fit
@@ -74,8 +75,9 @@ class BumpFit(ABC):
 
     @cached_property
     def other_scales(self) -> tuple[Self, Self]:
-        """Return the fits under two other ℓ: the others of `LENGTH_SCALES`, or 1.5 ℓ and .75 ℓ."""
-        others = [scale for scale in LENGTH_SCALES if scale != self.length_scale]
+        """Return the fits under two other ℓ: the others of the compared ones, or 1.5 ℓ and .75 ℓ."""
+        is_fine = self.clusters is not None and self.length_scale == LENGTH_SCALES[-1]
+        others = [scale for scale in (FINE_SCALES if is_fine else LENGTH_SCALES) if scale != self.length_scale]
         if len(others) != 2:
             others = [1.5 * self.length_scale, 0.75 * self.length_scale]
         return self.at_scale(others[0]), self.at_scale(others[1])

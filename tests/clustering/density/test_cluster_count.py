@@ -67,6 +67,23 @@ def count(fit):
     return count_clusters(fit, Comparison(fit, SELECTION))
 
 
+class TestOtherScales:
+    @pytest.mark.parametrize(
+        ("length_scale", "clusters", "expected"),
+        [
+            (0.06, None, (0.04, 0.03)),
+            (0.04, 3, (0.06, 0.03)),
+            (0.03, None, (0.06, 0.04)),
+            (0.03, 3, (0.04, 0.02)),
+            (0.02, 3, (0.03, 0.015)),
+        ],
+    )
+    def test_are_finer_for_many_reports_and_a_given_number(self, length_scale, clusters, expected):
+        fit = Fit(THREE, clusters=clusters)
+        fit.__dict__["length_scale"] = length_scale
+        assert [each.length_scale for each in fit.other_scales] == pytest.approx(expected)
+
+
 class TestUnimodal:
     def test_lowers_other_bumps_to_their_saddle(self):
         assert unimodal(ridge(1, 5, 2, 4, 1, 3, 0)) == pytest.approx(ridge(1, 5, 2, 2, 1, 1, 0))
