@@ -202,9 +202,12 @@ class TestTimeout:
         settings = Settings(database_url=url_of(database), database_wait_seconds=3, lease_seconds=7)
         with closing(Database.from_settings(settings)) as own, own.reading() as session:
             assert [session.scalar(text(f"SHOW {name}")) for name in limits] == ["3s", "5min", "7s"]
-        migrating = Database(url_of(database), has_limits=False)
-        with closing(migrating), migrating.reading() as session:
-            assert [session.scalar(text(f"SHOW {name}")) for name in limits] == ["0", "0", "0"]
+        for bare in (
+            Database(url_of(database), has_limits=False),
+            Database.from_settings(Settings(database_url=url_of(database), database_pooler=True)),
+        ):
+            with closing(bare), bare.reading() as session:
+                assert [session.scalar(text(f"SHOW {name}")) for name in limits] == ["0", "0", "0"]
 
 
 class TestLostServer:

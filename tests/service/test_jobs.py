@@ -5,6 +5,7 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -203,6 +204,19 @@ class TestLongPoll:
         assert api.get(path).status_code == 200
 
 
+def after_reads(monkeypatch: pytest.MonkeyPatch, n_reads: int, act: Callable[[], object]) -> None:
+    """Act once, before the watchers read a job again after this number of reads."""
+    real, reads = JobWatchers._read, []
+
+    def read(self: JobWatchers, job_id: str) -> JobSnapshot | None:
+        reads.append(job_id)
+        if len(reads) == n_reads + 1:
+            act()
+        return real(self, job_id)
+
+    monkeypatch.setattr(JobWatchers, "_read", read)
+
+
 def parse_events(stream: str) -> list[dict[str, Any]]:
     """Return the jobs of an event stream, which starts with the reconnection time."""
     first, *blocks = [block for block in stream.split("\n\n") if block and not block.startswith(":")]
@@ -241,10 +255,12 @@ class TestEvents:
         assert len(reads) == 6
         assert all(JobSchema.model_validate(each) for each in events)
 
-    def test_resume_after_the_last_event_id_and_end_with_the_job(self, api: Api, database: Database) -> None:
+    def test_resume_after_the_last_event_id_and_end_with_the_job(
+        self, api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         job = api.job(api.dataset()["id"])
         path = f"/jobs/{job['id']}/events"
-        threading.Timer(0.5, lambda: finish(database, job["id"], a_model())).start()
+        after_reads(monkeypatch, 1, lambda: finish(database, job["id"], a_model()))
         first, last = re.findall("^id: (.*)$", api.get(path).text, re.M)
         for event_id in ("", first, "x" * 1000):
             again = api.get(path, headers={"Last-Event-ID": event_id})
@@ -253,11 +269,11 @@ class TestEvents:
         assert (ended.status_code, ended.content) == (204, b"")
         refused(api.get(f"/jobs/{unknown('job')}/events", headers={"Last-Event-ID": last}), 404, "not_found")
 
-    def test_end_when_the_key_is_revoked(self, api: Api) -> None:
+    def test_end_when_the_key_is_revoked(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         job = api.job(api.dataset()["id"])
         key = api.made("/keys", {"name": "k", "scopes": ["jobs"]})
         watcher = Api(api.http, api.database, key["secret"])
-        threading.Timer(0.5, lambda: api.delete(f"/keys/{key['id']}")).start()
+        after_reads(monkeypatch, 1, lambda: api.delete(f"/keys/{key['id']}"))
         start = time.monotonic()
         assert parse_events(watcher.get(f"/jobs/{job['id']}/events").text) == [job]
         assert time.monotonic() - start < HEARTBEAT_SECONDS - 1  # less than the interval of heartbeats
@@ -277,7 +293,12 @@ class TestEvents:
     def test_include_heartbeats(self, api: Api, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(event_stream, "HEARTBEAT_SECONDS", 0.1)
         job = api.job(api.dataset()["id"])
-        threading.Timer(1.0, lambda: finish(database, job["id"], a_model())).start()
+
+        def end_later() -> None:
+            time.sleep(1)  # heartbeats do not wait for the database
+            finish(database, job["id"], a_model())
+
+        after_reads(monkeypatch, 1, end_later)
         assert api.get(f"/jobs/{job['id']}/events").text.count(": heartbeat\n\n") >= 2
 
 

@@ -106,7 +106,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     home = tmp_path_factory.mktemp("live")
     with own_database(request.param, request, home) as url:
         database = Database(url)
-        settings = {"SFUMATO_DATABASE_URL": url, "SFUMATO_MAX_BODY_BYTES": str(2 << 20)}
+        settings = {"SFUMATO_DATABASE_URL": url, "SFUMATO_MAX_BODY_BYTES": str(2 << 20), "SFUMATO_SLOW_SECONDS": "5"}
         with (
             running(home, "gateway", "--port", "0", **settings) as gateway,
             httpx.Client(base_url=gateway.url(), timeout=120, limits=httpx.Limits(max_connections=64)) as http,

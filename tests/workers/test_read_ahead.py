@@ -26,16 +26,16 @@ class TestReadingAhead:
             assert list(ready) == []
 
     def test_goes_on_while_chunks_are_worked_on(self) -> None:
-        def slow() -> Iterator[bytes]:
-            for chunk in CHUNKS:
-                time.sleep(0.02)
+        is_read = [threading.Event() for _ in CHUNKS]
+
+        def observed() -> Iterator[bytes]:
+            for chunk, event in zip(CHUNKS, is_read, strict=True):
+                event.set()
                 yield chunk
 
-        began = time.monotonic()
-        with read_ahead(slow()) as ready:
-            for _ in ready:
-                time.sleep(0.02)
-        assert time.monotonic() - began < 0.02 * 2 * len(CHUNKS) * 0.85
+        with read_ahead(observed()) as ready:
+            for number, _ in enumerate(ready):  # the next chunk is read during the work on this one
+                assert is_read[min(number + 1, len(CHUNKS) - 1)].wait(60)
 
     def test_holds_few_chunks(self) -> None:
         n_read = 0
