@@ -3,6 +3,7 @@
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,7 +99,12 @@ def connect(url: str | None, key: str | None, **options: Any) -> Iterator["Clien
         with Client(*service_address(load_settings().home, url, key), **options) as client:
             yield client
     except (SfumatoError, Unusable) as error:
-        raise CommandFailed(str(error)) from None
+        raise CommandFailed(_name_options(str(error))) from None
+
+
+def _name_options(message: str) -> str:
+    """Return a message of the HTTP API with its members `allow_...` as options of the command."""
+    return re.sub(r"\ballow_(\w+)(?:=true)?", r"--allow-\1", message)
 
 
 def calls_service(

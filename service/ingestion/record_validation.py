@@ -238,8 +238,8 @@ def column_positions(declared: Sequence[str], names: Sequence[str], *, may_be_va
 def check_columns(declared: Sequence[str], names: Sequence[str], *, may_be_values: bool = False) -> None:
     """Raise ValidationFailed if a declared column is missing or repeated, or if a column is not declared.
 
-    The error lists at most five columns of each kind, with at most 64 characters of a name. It shows the position of a
-    column in place of its name if the names may be values, or if the name is a number or not printable.
+    The error lists at most five columns of each kind and the remedy, with at most 64 characters of a name. It shows the
+    position of a column in place of its name if the names may be values, or if the name is a number or not printable.
     """
 
     def label(position: int, name: str) -> str:
@@ -249,9 +249,11 @@ def check_columns(declared: Sequence[str], names: Sequence[str], *, may_be_value
 
     present, known = Counter(names), set(declared)
     kinds = {
-        "is missing": [name for name in declared if name not in present],
-        "occurs more than once": [name for name in declared if present[name] > 1],
-        "is not declared": [label(position, name) for position, name in enumerate(names) if name not in known],
+        "is missing: add it": [name for name in declared if name not in present],
+        "occurs more than once: keep one": [name for name in declared if present[name] > 1],
+        "is not declared: remove it": [
+            label(position, name) for position, name in enumerate(names) if name not in known
+        ],
     }
     messages = []
     for problem, columns in kinds.items():

@@ -256,7 +256,7 @@ class TestDeletion:
         page = sign_in(opened().page, created["secret"])
         page.goto("/console/datasets/new")
         page.get_by_label("Name", exact=True).fill("never created")
-        page.get_by_label("Features").fill("x, 0, 1")
+        fill_features(page, ["x", "0", "1"])
         page.get_by_label("ε", exact=True).fill("1")
         assert scene.api.request("DELETE", f"/keys/{created['id']}").status_code in (200, 204)
         page.get_by_role("button", name="Create dataset").click()
@@ -325,6 +325,13 @@ class TestLedgerEntries:
         assert len(requests) >= 2
 
 
+def fill_features(page: Page, *rows: list[str]) -> None:
+    """Fill the rows of the features."""
+    for number, row in enumerate(rows, 1):
+        for column, value in zip(("Name", "Lower", "Upper", "Unit"), row, strict=False):
+            page.get_by_label(f"{column} of feature {number}").fill(value)
+
+
 class TestCreation:
     def test_a_dataset_a_round_and_an_upload(self, scene: Scene, opened: Open, axe: str) -> None:
         watched = opened()
@@ -332,14 +339,19 @@ class TestCreation:
         page.get_by_role("link", name="New dataset").click()
         check_accessible(page, axe)
         page.get_by_label("Name", exact=True).fill("by hand")
-        page.get_by_label("Features").fill("x, 1, 0")
+        fill_features(page, ["x", "1", "0"])
         page.get_by_label("ε", exact=True).fill("2")
         page.get_by_role("button", name="Create dataset").click()
         expect(page.locator("#f-features-wrong")).to_contain_text("lower must be less than upper")
         check_accessible(page, axe)
-        page.get_by_label("Features").fill("x, 0, 1\ny, 0, 1, km")
+        expect(page.get_by_label("Lower of feature 1")).to_have_value("1")
+        fill_features(page, ["x", "0", "1"])
+        page.get_by_role("button", name="Add a feature").click()
+        fill_features(page, ["x", "0", "1"], ['y, or "up"', "0", "1", "km"])
         page.get_by_role("button", name="Create dataset").click()
         expect(page.get_by_role("heading", name="by hand")).to_be_visible()
+        page.get_by_role("link", name="Settings", exact=True).click()
+        expect(page.get_by_role("row", name='y, or "up" 0 1 km')).to_be_visible()
         page.get_by_role("link", name="Rounds").click()
         page.get_by_role("link", name="New standalone round").click()
         check_accessible(page, axe)
@@ -353,7 +365,15 @@ class TestCreation:
         page.goto("/console/datasets/new")
         page.get_by_label("Name", exact=True).fill("curated by hand")
         page.get_by_label("Central").check()
-        page.get_by_label("Features").fill("x, 0, 1\ny, 0, 1, km")
+        expect(page.get_by_text("Options for reports")).to_be_hidden()
+        paste = """(input) => {
+          const clipboardData = new DataTransfer();
+          clipboardData.setData("text", "x,y,who");
+          input.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+        }"""
+        page.get_by_label("Name of feature 1").evaluate(paste)
+        page.get_by_role("button", name="Remove feature 3").click()
+        fill_features(page, ["x", "0", "1"], ["y", "0", "1", "km"])
         page.get_by_label("ε", exact=True).fill("2")
         page.get_by_role("button", name="Create dataset").click()
         page.get_by_role("link", name="Records").click()

@@ -217,13 +217,13 @@ class TestInvalidBody:
         for form in bodies:
             errors = refused(send(api, ids["clip"], form), 422, "validation_failed")["errors"]
             assert [error["message"] for error in errors] == [
-                "column y is missing",
-                f"column {'n' * 64}… is not declared",
-                "column 3 (counted from 1) is not declared",
-                "column 4 (counted from 1) is not declared",
-                "column column 0 is not declared",
-                "column column 1 is not declared",
-                "each of 898 more columns is not declared",
+                "column y is missing: add it",
+                f"column {'n' * 64}… is not declared: remove it",
+                "column 3 (counted from 1) is not declared: remove it",
+                "column 4 (counted from 1) is not declared: remove it",
+                "column column 0 is not declared: remove it",
+                "column column 1 is not declared: remove it",
+                "each of 898 more columns is not declared: remove it",
             ]
 
     def test_of_an_unsuitable_format_is_rejected(self, dataset_ids: tuple[Api, dict[str, str]]) -> None:

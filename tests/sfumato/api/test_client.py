@@ -339,7 +339,7 @@ class TestJobs:
             ("private_kmeans", "algorithm must be parameters such as PrivateKmeans"),
             (UniformGrid, "algorithm must be parameters such as PrivateKmeans"),
             ({"type": "kmeans", "epsilon": 1}, "unknown algorithm"),
-            ({"type": "uniform_grid", "epsilon": 1, "k": 3}, "UniformGrid: unknown k"),
+            ({"type": "uniform_grid", "epsilon": 1, "k": 3}, "UniformGrid: unknown k: use epsilon, clusters, cells"),
             ({"type": "uniform_grid"}, "UniformGrid: a field is missing"),
         ],
     )

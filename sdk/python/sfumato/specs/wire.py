@@ -63,7 +63,11 @@ def _build(cls: type[Any], wire: object) -> Any:
     wire = cast(Mapping[str, Any], wire)
     names = {field.name for field in fields(cls)}
     unknown = set(wire) - names
-    require(not unknown, f"{cls.__name__}: unknown {', '.join(sorted(map(str, unknown)))}")
+    require(
+        not unknown,
+        f"{cls.__name__}: unknown {', '.join(sorted(map(str, unknown)))}: "
+        f"use {', '.join(field.name for field in fields(cls))}",
+    )
     values: dict[str, Any] = {}
     for name in names & set(wire):
         value = wire[name]
