@@ -35,7 +35,11 @@ def list_events(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the events of a tenant in order: number, time, actor, act, subject, details."""
+    """List the events of a tenant in order: number, time, actor, act, subject, details.
+
+    The time of `records.uploaded` is the start of the day (UTC). Such an event stands for one or more uploads of its
+    key to the dataset on that day, because their number and times are private.
+    """
     from models.identity import audit_trail, tenants
     from service.schemas import serializers
 

@@ -88,7 +88,12 @@ class AuditEvent(Wire):
     id: EventId
     tenant_id: str = Field(description="Tenant of the audit trail.")
     seq: Count = Field(description="Sequence number within the tenant: 1, 2, 3, ... without gaps.")
-    at: Time = Field(description="Time of the event; for uploads of records, the start of the day.")
+    at: Time = Field(
+        description=(
+            "Time of the event. For `records.uploaded`, the start of the day (UTC): such an event stands for one or "
+            "more uploads of its key to the dataset on that day, and their number and times are private."
+        )
+    )
     actor: str = Field(description="Key that caused the event; `operator` for the command line.")
     act: str = Field(description="Kind of the act; more kinds may be added.", json_schema_extra=_ACTS)
     subject_id: str = Field(description="Id of the object of the act.")

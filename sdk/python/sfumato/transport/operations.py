@@ -142,4 +142,5 @@ def _set_return_type(function: Callable[P, T], wrap: Callable[..., Any], contain
         value = wrap.__self__ if isinstance(wrap, MethodType) else get_type_hints(wrap)["return"]
     annotation = value if container is None else container[value]
     function.__signature__ = signature.replace(return_annotation=annotation)  # type: ignore[attr-defined]
+    function.__annotations__ = function.__annotations__ | {"return": annotation}  # `wraps` shares the original one
     return function
