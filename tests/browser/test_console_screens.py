@@ -61,7 +61,10 @@ SAME = r"""() => {
   ];
   const same = (text) => rules.reduce((now, [found, instead]) => now.replace(found, instead), text);
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (const time of document.querySelectorAll("time")) time.textContent = "2026-01-01 00:00:00 UTC";
+  for (const time of document.querySelectorAll("time")) {
+    delete time.dataset.relative;  // otherwise a later update shows the time again
+    time.textContent = "2026-01-01 00:00:00 UTC";
+  }
   for (const cell of document.querySelectorAll("[data-duration]")) cell.textContent = "1 s";
   while (walk.nextNode()) walk.currentNode.data = same(walk.currentNode.data);
   for (const input of document.querySelectorAll("input:not([type=file])")) input.value = same(input.value);
@@ -90,6 +93,7 @@ def open_page(browser: Browser, scene: Scene, scheme: str) -> Page:
     context = browser.new_context(base_url=scene.url, viewport=SIZE, color_scheme=scheme)  # type: ignore[arg-type]
     context.set_default_timeout(PATIENCE_MILLISECONDS)
     context.add_init_script(EVENLY)
+    context.route("**/live", lambda route: route.abort())
     page = context.new_page()
     page.goto("/console/")
     page.get_by_label("Key").fill(scene.secret)

@@ -240,14 +240,14 @@ class TestArrow:
                 ["column report_id has the type binary: it must have the type fixed_size_binary[16]"],
             ),
             ({"more": pa.int8(), "4711": pa.int8()}, ["column more is", "column 5 (counted from 1) is"]),
-            ({"value": None, "values": pa.binary(3)}, ["column value is missing", "column values is"]),
+            ({"value": None, "values": pa.binary(3)}, ["column value is missing: add it", "column values is"]),
         ],
     )
     def test_rejects_other_columns(self, changes: dict[str, Any], messages: list[str]) -> None:
         columns = {name: kind for name, kind in (self.GOOD | changes).items() if kind is not None}
         table = pa.schema(list(columns.items())).empty_table()
         problem = refusal(report_formats.parse_arrow, SS, write_stream(table))
-        found = [error["message"].removesuffix(" not declared") for error in problem.more["errors"]]
+        found = [error["message"].removesuffix(" not declared: remove it") for error in problem.more["errors"]]
         assert (problem.code, found) == ("validation_failed", messages)
 
     def test_rejects_more_after_the_end(self) -> None:
