@@ -161,6 +161,12 @@ class TestSettings:
 
 
 class TestQuickStarts:
+    def test_have_a_picture_each(self) -> None:
+        for page in sorted((ROOT / "docs" / "tutorials").iterdir()):
+            pictures = re.findall(r"^!\[[^\]]+\]\((.+)\)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert pictures, page.name
+            assert all((page.parent / picture).is_file() for picture in pictures)
+
     def test_lists_every_outcome_for_apps(self) -> None:
         table = read("docs/tutorials/app.md").split("| outcome |")[1].split("\n\n")[0]
         assert set(re.findall(r"^\| `([a-z_]+)` \|", table, flags=re.MULTILINE)) == {each.value for each in Outcome}

@@ -3,12 +3,15 @@
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from models.tables.identity import Scope
+from service.console import queries
 from service.console.forms import Json
 from service.console.maps import finite_or_none, map_of, peak_of, plane_of, shown_features
-from service.console.rendering import as_json, show
+from service.console.rendering import as_json, job_name, show
 from service.console.request import Page, Visit
 from service.http.problems import Conflict, Problem
 from sfumato.errors import InvalidSpec
@@ -18,6 +21,8 @@ from sfumato.model.separation import Comparison, compare
 from sfumato.plotting.shading import colour
 
 SHOWN = 200
+CHOICES = 100  # results that are offered by name
+MOVES = 3  # features in which a centre moved most
 REACH = 1.959964  # standard errors of a 95 % confidence interval
 
 Pair = tuple[ClusterModel, ClusterModel]
@@ -34,14 +39,18 @@ async def compare_page(visit: Visit) -> Response:
             shown |= await run_in_threadpool(_compare_models, results)
         except Conflict as error:
             problem = error
-    return show(
-        visit,
-        "compare.html",
-        problem,
-        left=left,
-        right=right,
-        **shown,
-    )
+    choices = await run_in_threadpool(_finished, visit)
+    return show(visit, "compare.html", problem, left=left, right=right, choices=choices, **shown)
+
+
+def _finished(visit: Visit) -> list[tuple[str, str, str]]:
+    """Return the newest jobs with results: id, name, and the name of the dataset."""
+    if not visit.may(Scope.JOBS):
+        return []
+    with visit.services.database.reading() as session:
+        rows = queries.newest_jobs(session, visit.caller, limit=CHOICES, states=["succeeded"])
+        found = queries.describe_jobs(session, rows)
+    return [(each["id"], job_name(each), found["names"].get(each["dataset_id"], "")) for each in found["jobs"]]
 
 
 async def compare_map(visit: Visit) -> Response:
@@ -84,6 +93,7 @@ def _compare_models(results: list[Json]) -> Json:
 
 def _row(pair: Pair, left: int | None, right: int | None, overlap: float) -> Json:
     row: Json = {"left": left, "right": right, "overlap": finite_or_none(overlap), "moved": None, "difference": None}
+    row["moves"] = []
     for side, model, cluster in (("left", pair[0], left), ("right", pair[1], right)):
         row[f"{side}_size"] = None if cluster is None else float(model.sizes[cluster])
         row[f"{side}_error"] = None if cluster is None else finite_or_none(float(model.size_errors[cluster]))
@@ -100,7 +110,21 @@ def _row(pair: Pair, left: int | None, right: int | None, overlap: float) -> Jso
             for model, cluster in ((pair[0], left), (pair[1], right))
         ]
         row["moved"] = float(np.sqrt(((ends[1] - ends[0]) ** 2).sum()))
+        row["moves"] = _moves(pair, left, right, np.abs(ends[1] - ends[0])[0])
     return row
+
+
+def _moves(pair: Pair, left: int, right: int, scaled: NDArray[np.float64]) -> list[Json]:
+    """Return the largest moves of a centre: feature, difference in its unit, and error if known."""
+    moves = []
+    for feature in np.argsort(-scaled, kind="stable")[:MOVES].tolist():
+        ends = [model.centroids[at, feature] for model, at in zip(pair, (left, right), strict=True)]  # type: ignore[index]
+        known = [model.centroid_errors for model in pair if model.centroid_errors is not None]
+        errors = [errors[at, feature] for errors, at in zip(known, (left, right), strict=False)]
+        error = finite_or_none(math.hypot(*errors)) if len(errors) == len(pair) else None
+        named = pair[0].features[feature]
+        moves.append({"name": named.name, "unit": named.unit, "by": float(ends[1] - ends[0]), "error": error})
+    return moves
 
 
 def _build_map(results: list[Json], side: int, across: str, up: str) -> Json | None:

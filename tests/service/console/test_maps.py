@@ -138,6 +138,19 @@ class TestTwoResults:
         assert "Both results assign 100.0 % of people to matched clusters" in text
         assert re.search(r"0 2 100\.0 % \S+ % ± 0\.4 % 20\.0 % ± 0\.4 %", text)
         assert re.search(r"% ± 0\.6 % (yes|no)", text)
+        assert text.count("yes 0 across 0 m ; up 0 m") == 3  # matched clusters have the same centres
+        offered = re.findall(r'<option value="(job_\w+)" label="([^"]+)">', page.text)
+        assert {each for each, _ in offered} == {left, right}
+        assert all("ε" in label and " · " in label for _, label in offered)
+
+    def test_show_the_moves_of_centres_with_units_and_errors(self, api: Api, console: Console) -> None:
+        model = label_map()
+        assert model.centroids is not None
+        errors = np.full(model.centroids.shape, 0.03)
+        moved = replace(model, centroids=model.centroids + np.array([0.2, 0]), centroid_errors=errors)
+        left, right = result(api, replace(model, centroid_errors=errors)), result(api, moved)
+        text = words(console.get(f"/compare?left={left}&right={right}"))
+        assert text.count("across +0.20 ± 0.04 m ; up 0.00 ± 0.04 m") == 3
 
     def test_have_one_scale_and_one_colour_for_each_match(self, api: Api, console: Console) -> None:
         left, right = self.pair(api)
