@@ -23,7 +23,7 @@ FIRST_CONTENTFUL_PAINT = """new Promise(resolve => new PerformanceObserver(list 
     for (const entry of list.getEntriesByName('first-contentful-paint')) resolve(entry.startTime)
 }).observe({type: 'paint', buffered: true}))"""
 SLOWNESS = 6  # factor for scripts and layout, as on a cheap phone
-PHONE = {"width": 360, "height": 740}
+PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 FEATURES = [Feature("longitude", -10.0, 30.0, "degrees"), Feature("latitude", 35.0, 60.0, "degrees")]
 
 expect.set_options(timeout=PATIENCE_MILLISECONDS)
@@ -48,10 +48,55 @@ def check_accessible(page: Page, axe: str) -> None:
     assert violations == [], page.url
 
 
+# Returns texts that are clipped, or that lie on top of another text. Text that is hidden or scrolled away is skipped.
+BOXES = r"""() => {
+  const found = [];
+  const texts = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode, parent = node.parentElement;
+    const words = node.data.trim().slice(0, 40);
+    if (words === "" || parent.closest("svg, script, style, noscript, option, .skip, .hidden, canvas")) continue;
+    let hides = false;
+    for (let each = parent; each; each = each.parentElement) hides ||= getComputedStyle(each).clipPath !== "none";
+    if (hides || !parent.checkVisibility({visibilityProperty: true, opacityProperty: true})) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) {
+      if (box.width > 1 && box.height > 1) texts.push({box, parent, words});
+    }
+    const style = getComputedStyle(parent);
+    const scrolls = parent.closest(".scroll, pre, textarea, .chart") !== null || style.overflowX === "visible";
+    if (!scrolls && parent.scrollWidth > parent.clientWidth + 1) found.push(`clipped: ${words}`);
+  }
+  texts.sort((one, other) => one.box.top - other.box.top);
+  for (let i = 0; i < texts.length; i += 1) {
+    for (let j = i + 1; j < texts.length && texts[j].box.top < texts[i].box.bottom; j += 1) {
+      const [one, other] = [texts[i].box, texts[j].box];
+      const across = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+      const down = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+      const isAway = [texts[i], texts[j]].some((each) => {
+        const area = each.parent.closest(".scroll, pre")?.getBoundingClientRect();
+        if (area === undefined) return false;
+        const isLeftOrRight = each.box.left > area.right || each.box.right < area.left;
+        return isLeftOrRight || each.box.top > area.bottom || each.box.bottom < area.top;
+      });
+      if (across > 2 && down > 4 && !isAway) found.push(`overlap: ${texts[i].words} / ${texts[j].words}`);
+    }
+  }
+  return found;
+}"""
+
+
 def check_width(page: Page) -> None:
     """Check that the page is not wider than the screen."""
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, page.url
+
+
+def check_boxes(page: Page) -> None:
+    """Check that no text is clipped or lies on top of another."""
+    assert page.evaluate(BOXES) == [], page.url
 
 
 def people(n: int) -> Any:
@@ -312,21 +357,35 @@ class TestWithLess:
         served.client.cancel_job(job_id)
         watched.errors[:] = [error for error in watched.errors if "401" not in error]
 
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_every_page_fits_a_phone(
-        self, served: Served, opened: Open, axe: str, dataset_id: str, finished: str, scheme: str
+    @pytest.mark.parametrize(("scheme", "screen"), [("light", PHONE), ("dark", PHONE), ("light", DESK)])
+    def test_every_page_fits_the_screen(
+        self,
+        served: Served,
+        opened: Open,
+        axe: str,
+        dataset_id: str,
+        finished: str,
+        scheme: str,
+        screen: dict[str, int],
     ) -> None:
-        page = sign_in(opened(viewport=PHONE, color_scheme=scheme, is_mobile=True).page, served.secret)
+        page = sign_in(opened(viewport=screen, color_scheme=scheme, is_mobile=screen == PHONE).page, served.secret)
         (used,) = served.client.result(finished).rounds
         for path in (
             "/", f"/datasets/{dataset_id}", f"/datasets/{dataset_id}/jobs/new", "/jobs", f"/jobs/{finished}",
             f"/datasets/{dataset_id}/jobs/new?type=shifted_grid", f"/jobs/{finished}/result", f"/rounds/{used.id}",
-            "/keys", "/webhooks", "/audit", f"/datasets/{dataset_id}/rounds", f"/datasets/{dataset_id}/ledger",
+            "/keys", "/webhooks", "/audit", "/datasets/new", f"/datasets/{dataset_id}/rounds",
+            f"/datasets/{dataset_id}/ledger",
             f"/datasets/{dataset_id}/settings", f"/jobs?dataset_id={dataset_id}", f"/keys?dataset_id={dataset_id}",
         ):  # fmt: skip
             page.goto(f"/console{path}")
             check_width(page)
+            check_boxes(page)
             check_accessible(page, axe)
+        page.evaluate("document.querySelector('h1').style.marginBottom = '-2rem'")
+        assert "overlap" in page.evaluate(BOXES)[0]
+        page.reload()
+        page.evaluate("document.querySelector('h1').style.cssText = 'overflow: hidden; width: 1rem'")
+        assert "clipped" in page.evaluate(BOXES)[0]
 
     def test_works_with_the_keyboard(self, served: Served, opened: Open) -> None:
         page = sign_in(opened().page, served.secret)
