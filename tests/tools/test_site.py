@@ -132,6 +132,22 @@ class TestDivision:
         assert len(words) > 40
         assert {place: n for place, n in words.items() if n > 3000} == {}
 
+    @pytest.mark.parametrize("tag", ALGORITHMS)
+    def test_each_algorithm_is_described_in_the_same_order(self, tag: str) -> None:
+        (text,) = (part.text for part in staging.Site().parts if part.place == f"algorithms/{tag}.md")
+        parts = (
+            "![",
+            "**When to use.**",
+            "**Method.**",
+            f"<!-- begin: parameters-{tag} -->",
+            "**Cost.**",
+            "**Quality.**",
+            "**Reference.**",
+        )
+        places = [text.find(f"\n{part}") for part in parts]
+        assert -1 not in places
+        assert places == sorted(places)
+
 
 class TestShape:
     CONFIGURATION = '[project]\nnav = [{ "A" = "a.md" }, { "B" = ["b/index.md", "b/*"] }]\n'
