@@ -101,8 +101,9 @@ def _check_rounds(session: Session, dataset_id: str, round_ids: Sequence[str], e
     earlier = rounds.list_by_ids(session, dataset_id, round_ids)
     if len(set(round_ids)) < len(round_ids):
         raise Conflict("round_ids contains a round twice")
-    if any(r.state == RoundState.OPEN for r in earlier):
-        raise Conflict("a round is still open: close it, or wait until it is full")
+    open_rounds = [r.id for r in earlier if r.state == RoundState.OPEN]
+    if open_rounds:
+        raise Conflict(f"round {open_rounds[0]} is still open: close it, or wait until it is full")
     spent = rounds.cost_nano(earlier)
     if spent > epsilon_nano:
         raise Conflict(

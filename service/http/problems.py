@@ -343,6 +343,8 @@ def _message(item: Any) -> str:
         return f"unknown type: expected one of {item['ctx']['expected_tags']}"
     if item["type"] == "union_tag_not_found":
         return "expected an object with a `type`"
+    if item["type"] == "missing":
+        return "this field is required: add it"
     if item["type"] == "model_attributes_type":
         return "expected an object"
     return str(item["msg"]).replace("Input should", "the value must")

@@ -260,6 +260,19 @@ class TestHelp:
                 assert "--json" in options, name
             assert ({"--url", "--key"} <= options) == (name.split()[0] in of_service or name in with_both), name
 
+    @pytest.mark.parametrize(
+        ("words", "expected"), [("da", "datasets"), ("jobs wa", "watch"), ("jobs list --u", "--url")]
+    )
+    def test_the_shell_completes(
+        self, words: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("_SFUMATO_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", f"sfumato {words}")
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+        with pytest.raises(SystemExit):
+            main.app(prog_name="sfumato")
+        assert expected in capsys.readouterr().out.split()
+
 
 @SQLITE_ONLY
 class TestPlot:

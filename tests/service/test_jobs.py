@@ -97,7 +97,7 @@ class TestSubmitting:
         dataset_id = api.dataset()["id"]
         opened, foreign = api.round(dataset_id, epsilon=1), api.round(api.dataset()["id"])
         body = {"dataset_id": dataset_id, "algorithm": UNIFORM, "round_ids": [opened["id"]]}
-        refused(api.post("/jobs", body), 409, "conflict")  # still open
+        assert f"round {opened['id']} is still open" in refused(api.post("/jobs", body), 409, "conflict")["detail"]
         for _ in range(3):
             api.report(opened["id"])
         for each in (opened, foreign):

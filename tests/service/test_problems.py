@@ -153,6 +153,10 @@ class TestInvalidBody:
         assert api.get("/datasets").json()["items"] == api.get("/jobs").json()["items"] == []
         assert len(api.get("/keys").json()["items"]) == 1  # the caller's own key
 
+    def test_without_a_field_names_it_and_the_remedy(self, api: Api) -> None:
+        (error,) = refused(api.post("/keys", {"name": "k"}), 422, "validation_failed")["errors"]
+        assert error == {"pointer": "/scopes", "message": "this field is required: add it"}
+
     def test_with_nan_or_infinity_is_rejected(self, api: Api) -> None:
         body = '{"name":"d","trust":"local","epsilon":1,"features":[{"name":"x","lower":VALUE,"upper":1}]}'
         for value in ("NaN", "Infinity", "-Infinity", "1e999"):
