@@ -100,8 +100,11 @@ class Visit:
 
     def query_id(self, name: str) -> str:
         """Return a query parameter that may be an id and is safe as part of a path, or an empty text."""
-        value = self.query_value(name).strip()
-        return value if value.isascii() and value.replace("_", "").isalnum() else ""
+        return _id(self.query_value(name))
+
+    def query_ids(self, name: str) -> list[str]:
+        """Return the given values of a query parameter as ids. Values that cannot be ids become "-"."""
+        return [_id(value) or "-" for value in self.request.query_params.getlist(name) if value.strip()]
 
     async def newest_first(self, path: str, last: int, size: int) -> dict[str, Any]:
         """Return the requested page of a list that the API numbers from 1 to `last`. Page 1 has the last items.
@@ -128,6 +131,12 @@ async def find_session(request: Request, services: GatewayContext) -> SessionIde
     if token is None:
         return None
     return await run_in_threadpool(_find, services, token)
+
+
+def _id(text: str) -> str:
+    """Return a text that may be an id and is safe as part of a path, or an empty text."""
+    text = text.strip()
+    return text if text.isascii() and text.replace("_", "").isalnum() else ""
 
 
 def _find(services: GatewayContext, token: str) -> SessionIdentity | None:

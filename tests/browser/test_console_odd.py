@@ -130,11 +130,14 @@ class TestAMap:
         drawn(page)
         with page.expect_response(re.compile("map.json.*across=63&up=1")):
             page.get_by_label("Horizontal axis").select_option("63")
+        page.get_by_text("All pairs").click()
+        expect(page.locator("details canvas[data-milliseconds]")).to_have_count(6)
+        assert page.locator("details canvas").first.evaluate("each => each.dataset.map").endswith("across=0&up=1")
         check_width(page)
         check_accessible(page, axe)
         with page.expect_response(lambda answer: answer.status == 404):
             page.get_by_label("Horizontal axis").select_option("1")
-        expect(page.locator("[data-readout]")).to_have_text("The map is not available.")
+        expect(page.locator("[data-readout]").first).to_have_text("The map is not available.")
         assert "404" in watched.errors.pop()
 
     def test_is_an_image_without_scripts(self, scene: Scene, opened: Open) -> None:

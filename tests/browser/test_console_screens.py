@@ -43,7 +43,7 @@ PAGES = {
     "jobs": "/jobs",
     "job": "/jobs/{job}",
     "result": "/jobs/{europe}/result",
-    "compare": "/compare?left={europe}&right={europe later}",
+    "compare": "/compare?of={europe}&of={europe later}",
     "keys": "/keys",
     "webhooks": "/webhooks",
     "webhook": "/webhooks/{webhook}",

@@ -376,6 +376,7 @@ class TestWithLess:
             "/keys", "/webhooks", "/audit", "/datasets/new", f"/datasets/{dataset_id}/rounds",
             f"/datasets/{dataset_id}/ledger",
             f"/datasets/{dataset_id}/settings", f"/jobs?dataset_id={dataset_id}", f"/keys?dataset_id={dataset_id}",
+            f"/compare?of={finished}&of={finished}&of={finished}",
         ):  # fmt: skip
             page.goto(f"/console{path}")
             check_width(page)
@@ -413,6 +414,7 @@ class TestFigures:
             "jobs": "/jobs",
             "job": f"/jobs/{finished}",
             "result": f"/jobs/{finished}/result",
+            "compare": f"/compare?of={finished}&of={finished}",
             "round": f"/rounds/{used.id}",
             "keys": "/keys",
             "webhooks": "/webhooks",

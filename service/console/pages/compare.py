@@ -1,6 +1,7 @@
-"""Page that compares two results: maps with one scale, and a table of matched clusters."""
+"""Page that compares results with the first one: maps with one scale, and tables of matched clusters."""
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,12 +9,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from models.tables.identity import Scope
+from models.tables.jobs import JobState
 from service.console import queries
 from service.console.forms import Json
 from service.console.maps import finite_or_none, map_of, peak_of, plane_of, shown_features
 from service.console.rendering import as_json, job_name, show
 from service.console.request import Page, Visit
-from service.http.problems import Conflict, Problem
+from service.http.problems import Conflict, Problem, ValidationFailed
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms.encodings import scale_many
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
@@ -22,6 +24,7 @@ from sfumato.plotting.shading import colour
 
 SHOWN = 200
 CHOICES = 100  # results that are offered by name
+MOST = 6  # results in one comparison
 MOVES = 3  # features in which a centre moved most
 REACH = 1.959964  # standard errors of a 95 % confidence interval
 
@@ -29,46 +32,66 @@ Pair = tuple[ClusterModel, ClusterModel]
 
 
 async def compare_page(visit: Visit) -> Response:
-    """Serve `GET /console/compare?left=job_...&right=job_...`; without parameters, the form only."""
-    left, right = visit.query_value("left").strip(), visit.query_value("right").strip()
-    shown: Json = {"results": None, "rows": [], "agreement": None, "plane": None, "names": [], "is_by_people": False}
+    """Serve `GET /console/compare?of=job_...&of=job_...`, and the form alone for fewer than two results."""
+    chosen = _chosen(visit)
+    shown: Json = {"comparisons": [], "plane": None, "names": []}
     problem: Problem | None = None
-    if left and right:
-        results = await _results(visit)
+    if len(chosen) > 1:
+        results = await _results(visit, chosen)
         try:
             shown |= await run_in_threadpool(_compare_models, results)
         except Conflict as error:
             problem = error
-    choices = await run_in_threadpool(_finished, visit)
-    return show(visit, "compare.html", problem, left=left, right=right, choices=choices, **shown)
-
-
-def _finished(visit: Visit) -> list[tuple[str, str, str]]:
-    """Return the newest jobs with results: id, name, and the name of the dataset."""
-    if not visit.may(Scope.JOBS):
-        return []
-    with visit.services.database.reading() as session:
-        rows = queries.newest_jobs(session, visit.caller, limit=CHOICES, states=["succeeded"])
-        found = queries.describe_jobs(session, rows)
-    return [(each["id"], job_name(each), found["names"].get(each["dataset_id"], "")) for each in found["jobs"]]
-
-
-async def compare_map(visit: Visit) -> Response:
-    """Serve `GET /console/compare.json?left=&right=&side=&across=&up=`: the data of one map."""
-    results = await _results(visit)
-    side = 1 if visit.query_value("side") == "right" else 0
-    return as_json(
-        await run_in_threadpool(_build_map, results, side, visit.query_value("across"), visit.query_value("up"))
+    offered = await run_in_threadpool(offer_results, visit)
+    offered += [(each, each) for each in chosen if each not in dict(offered)]
+    return show(
+        visit, "compare.html", problem, chosen=chosen, offered=offered, labels=dict(offered), most=MOST, **shown
     )
 
 
-async def _results(visit: Visit) -> list[Json]:
-    ids = [visit.query_id(name) or "job_" for name in ("left", "right")]  # no job has the id job_
-    return [await visit.api.get(f"/jobs/{job_id}/result") for job_id in ids]
+def offer_results(visit: Visit, dataset_ids: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Return the newest jobs with results: id, and a text with name, dataset, day and end of the id."""
+    if not visit.may(Scope.JOBS):
+        return []
+    with visit.services.database.reading() as session:
+        rows = queries.newest_jobs(
+            session, visit.caller, dataset_ids=dataset_ids, limit=CHOICES, states=[JobState.SUCCEEDED.value]
+        )
+        found = queries.describe_jobs(session, rows)
+    return [(each["id"], _label(each, found["names"].get(each["dataset_id"], ""))) for each in found["jobs"]]
 
 
-def _models(results: list[Json]) -> Pair:
-    return model_from_wire(results[0]["model"]), model_from_wire(results[1]["model"])
+def _label(job: Json, dataset: str) -> str:
+    parts = (job_name(job), dataset, job["created_at"][:10], f"…{job['id'][-4:]}")
+    return " · ".join(part for part in parts if part)
+
+
+async def compare_map(visit: Visit) -> Response:
+    """Serve `GET /console/compare.json?of=&of=&at=&across=&up=`: the data of the map of the result at a position."""
+    chosen, at = _chosen(visit), visit.query_value("at")
+    if at not in [str(place) for place in range(len(chosen))]:
+        raise ValidationFailed(
+            errors=[{"pointer": "", "parameter": "at", "message": "expected the position of a result"}]
+        )
+    results = await _results(visit, chosen)
+    across, up = visit.query_value("across"), visit.query_value("up")
+    return as_json(await run_in_threadpool(_build_map, results, int(at), across, up))
+
+
+def _chosen(visit: Visit) -> list[str]:
+    chosen = visit.query_ids("of")
+    if len(chosen) > MOST:
+        message = f"compare at most {MOST} results"
+        raise ValidationFailed(errors=[{"pointer": "", "parameter": "of", "message": message}])
+    return chosen
+
+
+async def _results(visit: Visit, chosen: list[str]) -> list[Json]:
+    return [await visit.api.get(f"/jobs/{job_id}/result") for job_id in chosen]
+
+
+def _models(results: list[Json]) -> list[ClusterModel]:
+    return [model_from_wire(each["model"]) for each in results]
 
 
 def _match(pair: Pair) -> Comparison:
@@ -79,15 +102,20 @@ def _match(pair: Pair) -> Comparison:
 
 
 def _compare_models(results: list[Json]) -> Json:
-    pair = _models(results)
+    first, *others = _models(results)
+    return {
+        "comparisons": [_comparison((first, each)) for each in others],
+        "plane": plane_of(first, "", ""),
+        "names": shown_features(first),
+    }
+
+
+def _comparison(pair: Pair) -> Json:
     found = _match(pair)
     return {
-        "results": results,
         "rows": [_row(pair, each.left, each.right, each.overlap) for each in found.matches[:SHOWN]],
         "agreement": finite_or_none(found.agreement),
         "is_by_people": math.isfinite(found.agreement),
-        "plane": plane_of(pair[0], "", ""),
-        "names": shown_features(pair[0]),
     }
 
 
@@ -127,19 +155,19 @@ def _moves(pair: Pair, left: int, right: int, scaled: NDArray[np.float64]) -> li
     return moves
 
 
-def _build_map(results: list[Json], side: int, across: str, up: str) -> Json | None:
-    pair = _models(results)
-    plane = plane_of(pair[0], across, up) if pair[0].n_clusters and pair[1].n_clusters else None
+def _build_map(results: list[Json], at: int, across: str, up: str) -> Json | None:
+    models = _models(results)
+    plane = plane_of(models[0], across, up) if all(model.n_clusters for model in models) else None
     if plane is None:
         return None
-    peak = max(peak_of(model, plane) for model in pair)
-    return map_of(pair[side], plane, colours=_colours(pair, _match(pair), side), peak=peak)
+    peak = max(peak_of(model, plane) for model in models)
+    pair = (models[0], models[at])
+    colours = _colours(pair, _match(pair)) if at else None
+    return map_of(models[at], plane, colours=colours, peak=peak)
 
 
-def _colours(pair: Pair, found: Comparison, side: int) -> list[str]:
-    """Return the colours of a side. A right cluster has the colour of its left match, or an unused colour."""
-    if side == 0:
-        return [colour(cluster)[1] for cluster in range(pair[0].n_clusters)]
+def _colours(pair: Pair, found: Comparison) -> list[str]:
+    """Return the colours of the right model. A cluster has the colour of its left match, or an unused colour."""
     colours = [""] * pair[1].n_clusters
     further = pair[0].n_clusters
     for each in found.matches:

@@ -7,20 +7,18 @@ import math
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from models.tables.identity import Scope
-from service.console import queries
 from service.console.forms import Json
 from service.console.maps import finite_or_none, map_of, plane_of, shown_features
+from service.console.pages.compare import offer_results
 from service.console.ratings import find_distinctions, find_doubts
 from service.console.rendering import HEADERS, as_json, download, show
 from service.console.request import Page, Visit
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.separation import Separation, separation
-from sfumato.plotting.shading import colour
+from sfumato.plotting.shading import colour, planes
 
 SHOWN_CLUSTERS = 200
 MANY_CLUSTERS = 12  # with more clusters the map shows confidence ellipses on demand
-OTHERS = 50  # maximum number of jobs in the list for comparison
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates a cell that starts with one of these
 
 
@@ -38,27 +36,19 @@ async def result_page(visit: Visit) -> Response:
         names=shown,
         n_features=len(model.features),
         plane=plane,
+        pairs=planes(model),
         clusters=clusters(model, apart, list(shown))[:SHOWN_CLUSTERS],
         n_clusters=model.n_clusters,
         has_ellipses=model.n_clusters <= MANY_CLUSTERS,
         silhouette=finite_or_none(apart.silhouette),
         has_separation=model.centroids is not None and model.n_clusters > 1,
         dataset=await visit.api.get_existing(f"/datasets/{result['dataset_id']}"),
-        others=await run_in_threadpool(_others, visit, result),
+        others=[
+            (job_id, label)
+            for job_id, label in await run_in_threadpool(offer_results, visit, [result["dataset_id"]])
+            if job_id != result["job_id"]
+        ],
     )
-
-
-def _others(visit: Visit, result: Json) -> list[Json]:
-    """Return the newest other jobs of the dataset that have results."""
-    if not visit.may(Scope.JOBS):
-        return []
-    with visit.services.database.reading() as session:
-        rows = queries.newest_jobs(session, visit.caller, dataset_ids=[result["dataset_id"]], limit=OTHERS)
-        return [
-            {"id": row.id, "type": row.algorithm["type"]}
-            for row in rows
-            if row.state == "succeeded" and row.id != result["job_id"]
-        ]
 
 
 def clusters(model: ClusterModel, apart: Separation, shown: list[int]) -> list[Json]:

@@ -76,6 +76,7 @@
     constructor(canvas) {
       this.canvas = canvas;
       this.figure = canvas.closest("figure");
+      this.isFixed = "fixed" in canvas.dataset; // shows its own pair of features
       this.readout = this.figure.querySelector("[data-readout]");
       canvas.addEventListener("pointermove", (event) => this.describeCell(event));
       canvas.addEventListener("pointerleave", () => this.showText(""));
@@ -83,9 +84,9 @@
     }
 
     async load() {
-      const query = new URLSearchParams(new FormData(document.querySelector("form[data-view]"))).toString();
-      const separator = this.canvas.dataset.map.includes("?") ? "&" : "?";
-      const response = await fetch(`${this.canvas.dataset.map}${separator}${query}`, { headers: { accept: "application/json" } });
+      const address = new URL(this.canvas.dataset.map, document.baseURI);
+      if (!this.isFixed) for (const [name, value] of new FormData(document.querySelector("form[data-view]"))) address.searchParams.append(name, value);
+      const response = await fetch(address, { headers: { accept: "application/json" } });
       if (response.redirected || !response.ok) {
         this.showText(response.redirected ? "The session has ended. Sign in again." : "The map is not available.");
         return;
@@ -336,10 +337,13 @@
     for (const hidden of document.querySelectorAll("form[data-view], [data-figure]")) hidden.hidden = false;
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("change", (event) => {
-      if (event.target.name !== "show") maps.forEach((each) => each.load());
+      if (event.target.name !== "show") maps.forEach((each) => each.isFixed || each.load());
       else maps.forEach((each) => each.draw());
     });
     scheme.addEventListener("change", () => maps.forEach((each) => each.paint()));
-    maps.forEach((each) => each.load());
+    for (const each of maps) {
+      if (!each.isFixed) each.load();
+      else each.canvas.closest("details").addEventListener("toggle", () => each.load(), { once: true });
+    }
   });
 })();

@@ -133,13 +133,13 @@ class TestTwoResults:
 
     def test_are_matched_and_compared_with_the_noise(self, api: Api, console: Console) -> None:
         left, right = self.pair(api)
-        page = console.get(f"/compare?left={left}&right={right}")
+        page = console.get(f"/compare?of={left}&of={right}")
         text = words(page)
         assert "Both results assign 100.0 % of people to matched clusters" in text
         assert re.search(r"0 2 100\.0 % \S+ % ± 0\.4 % 20\.0 % ± 0\.4 %", text)
         assert re.search(r"% ± 0\.6 % (yes|no)", text)
         assert text.count("yes 0 across 0 m ; up 0 m") == 3  # matched clusters have the same centres
-        offered = re.findall(r'<option value="(job_\w+)" label="([^"]+)">', page.text)
+        offered = re.findall(r'<option value="(job_\w+)"(?: selected)?>([^<]+)<', page.text)
         assert {each for each, _ in offered} == {left, right}
         assert all("ε" in label and " · " in label for _, label in offered)
 
@@ -149,34 +149,49 @@ class TestTwoResults:
         errors = np.full(model.centroids.shape, 0.03)
         moved = replace(model, centroids=model.centroids + np.array([0.2, 0]), centroid_errors=errors)
         left, right = result(api, replace(model, centroid_errors=errors)), result(api, moved)
-        text = words(console.get(f"/compare?left={left}&right={right}"))
+        text = words(console.get(f"/compare?of={left}&of={right}"))
         assert text.count("across +0.20 ± 0.04 m ; up 0.00 ± 0.04 m") == 3
+
+    def test_may_be_up_to_six(self, api: Api, console: Console) -> None:
+        left, right = self.pair(api)
+        page = console.get(f"/compare?of={left}&of={right}&of={left}&of=")
+        text = words(page)
+        assert "A and B" in text
+        assert "A and C" in text
+        assert text.count("Both results assign 100.0 %") == 2
+        assert re.findall(r'data-map="[^"]+at=(\d)"', page.text) == ["0", "1", "2"]
+        assert page.text.count("<select") == 4
+        six = "&".join([f"of={left}"] * 6)
+        assert console.get(f"/compare?{six}").text.count("<select") == 6
+        assert "compare at most 6 results" in words(console.get(f"/compare?{six}&of={left}"))
+        for at in ("2", "-1", "x", ""):
+            assert console.get(f"/compare.json?of={left}&of={right}&at={at}").status_code == 422
 
     def test_have_one_scale_and_one_colour_for_each_match(self, api: Api, console: Console) -> None:
         left, right = self.pair(api)
-        compare = f"/compare.json?left={left}&right={right}&side="
-        maps = {side: console.get(compare + side).json() for side in ("left", "right")}
-        assert maps["right"]["colours"] == maps["left"]["colours"][::-1]
-        twice = f"/compare.json?left={left}&right={left}&side="
-        peaks = [console.get(twice + side).json()["cells"]["peak"] for side in ("left", "right")]
+        compare = f"/compare.json?of={left}&of={right}&at="
+        maps = [console.get(f"{compare}{at}").json() for at in (0, 1)]
+        assert maps[1]["colours"] == maps[0]["colours"][::-1]
+        twice = f"/compare.json?of={left}&of={left}&at="
+        peaks = [console.get(f"{twice}{at}").json()["cells"]["peak"] for at in (0, 1)]
         assert peaks[0] == peaks[1] > 0
 
     def test_with_different_features_are_rejected_with_a_message(self, api: Api, console: Console) -> None:
         left, right = result(api, label_map(2)), result(api, label_map(3))
-        page = console.get(f"/compare?left={left}&right={right}")
+        page = console.get(f"/compare?of={left}&of={right}")
         assert page.status_code == 409
         assert "these results are of different features or bounds" in words(page)
-        assert console.get(f"/compare.json?left={left}&right={right}").status_code == 409
+        assert console.get(f"/compare.json?of={left}&of={right}&at=1").status_code == 409
 
     def test_that_do_not_exist_are_not_found(self, api: Api, console: Console) -> None:
         left = api.finished_job()
         for right in (unknown("job"), "..%2f..%2fkeys", "job_%00", "%2e%2e", "jøb"):
-            assert console.get(f"/compare?left={left}&right={right}").status_code in (404, 422), right
+            assert console.get(f"/compare?of={left}&of={right}").status_code in (404, 422), right
         waits = api.job(api.dataset()["id"])["id"]
-        assert console.get(f"/compare?left={left}&right={waits}").status_code == 409
+        assert console.get(f"/compare?of={left}&of={waits}").status_code == 409
 
     def test_are_offered_on_the_page_of_a_result(self, api: Api, console: Console, database: Database) -> None:
-        assert "Compare two results" in words(console.get("/compare"))
+        assert "Compare results" in words(console.get("/compare"))
         dataset_id = api.dataset()["id"]
         ids = [api.job(dataset_id)["id"] for _ in range(3)]
         for job_id in ids[:2]:

@@ -69,7 +69,7 @@ class TestAResult:
         assert "Of 1,536 features, those are shown in which the centres differ most" in text
         assert all(f"x{index}" in text.split() for index in (7, 70, 700, 1500))
         assert "x8" not in text.split()
-        page(console, f"/compare?left={job_id}&right={other_id}")
+        page(console, f"/compare?of={job_id}&of={other_id}")
         assert console.get(f"/jobs/{job_id}/map.json?across=7&up=1500").json()["up"]["name"] == "x1500"
         assert len(console.get(f"/jobs/{job_id}/map.json").content) < MAX_PAGE_BYTES
         lines = console.text(f"/jobs/{job_id}/clusters.csv").splitlines()
