@@ -94,12 +94,12 @@ def duration(seconds: float | None) -> str:
     return f"{value:.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
 
 
-def job_duration(job: dict[str, Any]) -> str:
-    """Format the time between the start and the end of a job."""
+def job_seconds(job: dict[str, Any]) -> float | None:
+    """Return the seconds between the start and the end of a job, or None."""
     if job["started_at"] is None or job["finished_at"] is None:
-        return "–"
+        return None
     started, finished = (datetime.fromisoformat(job[name]) for name in ("started_at", "finished_at"))
-    return duration((finished - started).total_seconds())
+    return (finished - started).total_seconds()
 
 
 def job_name(job: dict[str, Any]) -> str:
@@ -132,7 +132,7 @@ def environment() -> Environment:
     templates.filters |= {
         "number": number, "amount": amount, "small": small, "percent": percent, "moment": moment, "pretty": pretty,
         "listed": listed, "duration": duration, "job_name": job_name,
-        "job_duration": job_duration, "measured": measured, "share": share,
+        "job_seconds": job_seconds, "measured": measured, "share": share,
     }  # fmt: skip
     templates.globals |= {"static": static_url, "root": lambda: mounted("")}
     return templates

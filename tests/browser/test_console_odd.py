@@ -167,6 +167,10 @@ class TestAMap:
         expect(page.get_by_text("of people to matched clusters")).to_be_visible()
         rows = page.locator("tbody tr")
         assert [row.locator("th, td").all_inner_texts()[:2] for row in rows.all()] == [["0", "1"], ["1", "0"]]
+        for order in (("0", "1"), ("1", "0")):
+            page.get_by_role("button", name="Cluster of B").click()
+            assert tuple(page.locator("tbody tr td:nth-child(2)").all_inner_texts()) == order
+        expect(page.get_by_role("columnheader", name="Cluster of B")).to_have_attribute("aria-sort", "descending")
         check_accessible(page, axe)
 
 

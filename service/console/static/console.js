@@ -1,5 +1,5 @@
-// Shows times relative to now, with the exact time as the title. Adds a copy button to every element with `data-copy`, and
-// the name of its column to every cell of a table that narrow screens show as cards.
+// Shows times relative to now, with the exact time as the title. Adds a copy button to every element with `data-copy`,
+// the name of its column to every cell of a table that narrow screens show as cards, and sorting to tables with `data-sorts`.
 "use strict";
 (() => {
   const REFRESH_MILLISECONDS = 30000;
@@ -45,9 +45,47 @@
     }
   }
 
+  // Returns the moment of a time, and a number for a text that starts with one. Numbers come before other texts.
+  function sortKey(cell) {
+    const time = cell.querySelector("time");
+    const text = cell.dataset.value ?? cell.textContent.trim().replaceAll(",", "");
+    const number = time ? Date.parse(time.dateTime) : Number.parseFloat(text);
+    return Number.isNaN(number) ? cell.textContent.trim() : number;
+  }
+
+  function inOrder(one, other) {
+    if (typeof one === typeof other) return typeof one === "number" ? one - other : one.localeCompare(other);
+    return typeof one === "number" ? -1 : 1;
+  }
+
+  function sortRows(table, heading) {
+    const sign = heading.ariaSort === "ascending" ? -1 : 1;
+    for (const each of table.tHead.rows[0].cells) each.removeAttribute("aria-sort");
+    heading.ariaSort = sign === 1 ? "ascending" : "descending";
+    const rows = [...table.tBodies[0].rows].map((row) => [sortKey(row.cells[heading.cellIndex]), row]);
+    rows.sort(([one], [other]) => sign * inOrder(one, other));
+    table.tBodies[0].append(...rows.map(([, row]) => row));
+  }
+
+  function addSorting() {
+    for (const table of document.querySelectorAll("table[data-sorts]")) {
+      table.removeAttribute("data-sorts");
+      for (const heading of table.tHead.rows[0].cells) {
+        if (heading.querySelector(".hidden") || heading.hasAttribute("data-unsorted")) continue;
+        const button = document.createElement("button");
+        button.type = "button";
+        button.className = "sort";
+        button.append(...heading.childNodes);
+        button.addEventListener("click", () => sortRows(table, heading));
+        heading.append(button);
+      }
+    }
+  }
+
   function update() {
     showTimes();
     labelCells();
+    addSorting();
     addButtons();
   }
 
