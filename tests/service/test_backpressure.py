@@ -15,18 +15,21 @@ from tests.service.test_report_endpoint import OCTETS
 MAX_PENDING_BYTES = 300_000
 REPORTS_EACH, SENDERS, TRIES = 1000, 24, 6
 COMMIT_SECONDS = 0.15
+PATIENCE_SECONDS = 60.0
 
 
 class _Slow:
-    """A writer with slow commits, which records the largest amount of waiting memory."""
+    """A writer that commits nothing before a request is refused, and records the largest amount of waiting memory."""
 
     def __init__(self, services: GatewayContext, monkeypatch: pytest.MonkeyPatch) -> None:
         self._writer = services.writer
         self._commit = self._writer._commit
         self.most_waiting_bytes = 0
+        self.has_refused = threading.Event()
         monkeypatch.setattr(self._writer, "_commit", self.commit)
 
     def commit(self, by_round: dict[str, list[Any]]) -> Any:
+        self.has_refused.wait(PATIENCE_SECONDS)
         time.sleep(COMMIT_SECONDS)
         waiting = sum(len(packed.data) for requests in by_round.values() for packed in requests)
         waiting += sum(batch.n_bytes for batch in list(self._writer._pending))
@@ -58,6 +61,7 @@ def test_memory_is_bounded_and_acknowledged_reports_are_stored(
             else:
                 assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
                 refused.append(int(answer.headers["retry-after"]))
+                slow.has_refused.set()
 
     watching = threading.Thread(target=watch)
     watching.start()

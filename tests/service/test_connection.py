@@ -479,12 +479,12 @@ def test_a_head_that_waits_for_its_body_is_answered_at_shutdown(
 class TestTimeouts:
     def test_close_idle_connections(self, database: Database, settings: Settings) -> None:
         app = create_app(settings, database)
-        with OnTheWire(app, slow_seconds=1, idle_seconds=2) as wire, wire.connect() as idle:
+        with OnTheWire(app, slow_seconds=1, idle_seconds=5) as wire, wire.connect() as idle:
             for _ in range(3):  # each restarts the timeout
                 idle.sendall(HEALTH)
                 read_answers(idle, 1)
                 idle.sendall(b"\r\n")  # an empty line does not
-                time.sleep(1.2)
+                time.sleep(2)
             with wire.connect() as early:
                 early.sendall(b"POST /v1/datasets HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n")
                 assert read_answers(early, 1)[0][0] == 401

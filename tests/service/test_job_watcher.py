@@ -192,9 +192,9 @@ class TestWait:
         await stream.aclose()
         assert watchers.limit.n_waiting == 0
         assert (watchers._jobs, watchers._expiry) == ({}, None)
-        await asyncio.sleep(0.1)
-        assert (watchers._running, watchers._next) == ({}, {})
-        assert asyncio.all_tasks() == tasks
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while watchers._running or watchers._next or asyncio.all_tasks() != tasks:
+                await asyncio.sleep(0.01)
 
     async def test_ends_when_the_server_stops(self, world: World, gateway: Gateway, job: Job) -> None:
         wait = asyncio.ensure_future(gateway.wait(world.caller, job.id))
