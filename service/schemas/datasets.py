@@ -555,6 +555,10 @@ class RecordUpload(Wire):
     n_constant: Count = Field(
         description="Number of features with one value in all records of the upload, after clipping; 0 for one record."
     )
+    n_lacking: Count | None = Field(
+        description="Number of records that the dataset lacks for a job over two clusters at its whole granted ε. With "
+        "fewer records every result is mostly noise. 0 if there are enough, null for a part that is not the last one."
+    )
 
 
 class RecordCounts(Wire):

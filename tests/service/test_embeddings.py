@@ -240,5 +240,5 @@ def test_the_sdk_reads_an_embedding(api: Api) -> None:
         assert created.embedding == Embedding(80, 2.0)
         assert created.features == Embedding(80, 2.0).features
         stored = client.upload_records(created.id, np.zeros((2, 80)))
-        assert (stored.n_records, stored.n_zeros, stored.n_constant) == (2, 2, 80)
+        assert (stored.n_records, stored.n_zeros, stored.n_constant, stored.n_lacking) == (2, 2, 80, 48)
         assert "68 more" in created._repr_html_()

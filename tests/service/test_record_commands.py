@@ -61,6 +61,7 @@ class TestUploading:
         for dataset_id in (first, first, other):
             output = run("upload", dataset_id, str(tmp_path / name)).output
             assert "3 records are stored, 0 of them clipped" in output
+            assert "a useful job needs at least 4 more records" in output
         assert [count(connected, dataset_id)["n_uploads"] for dataset_id in (first, other)] == [1, 1]
 
     def test_a_long_file_is_sent_in_parts_and_stored_completely_or_not_at_all(
@@ -77,7 +78,9 @@ class TestUploading:
         assert "47110815" not in output
         source.write_text("x,y\n" + good + "0.5,0.5\n")
         for _ in range(2):
-            assert "101 records are stored" in run("upload", dataset_id, str(source)).output
+            output = run("upload", dataset_id, str(source)).output
+            assert "101 records are stored" in output
+            assert "more records" not in output
             assert count(connected, dataset_id)["n_records"] == 101
         connected.delete(f"/datasets/{dataset_id}/records")
         run("upload", dataset_id, str(source))

@@ -44,6 +44,7 @@ class TestParts:
         assert (first.json()["n_records"], second.json()["n_records"]) == (2, 3)
         assert (count(api, dataset_id)["n_records"], len(stored(dataset_id))) == (0, 0)
         last = send_part(api, dataset_id, 3)
+        assert [each.json()["n_lacking"] for each in (first, second, last)] == [None, None, 1]
         assert {each.json()["id"] for each in (first, second, last)} == {first.json()["id"]}
         assert (count(api, dataset_id)["n_records"], count(api, dataset_id)["n_uploads"]) == (6, 1)
         assert stored(dataset_id).tolist() == to_cells(ROWS).tolist()

@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from models import datasets, encryption, maintenance
 from models.identity import audit_trail
 from models.identity.caller import Caller
+from models.ledger.ledger import balance
 from models.records import record_keys, records
 from models.records.records import MAX_PARTS, Part, Upload
 from models.tables.datasets import Dataset, Trust
@@ -33,6 +34,7 @@ from service.ingestion.record_validation import RecordValidator
 from service.ingestion.upload_memory import MemoryReservation, read_upload
 from service.schemas import serializers
 from service.schemas.datasets import RecordCounts, RecordUpload
+from sfumato.sizing.required_reports import least_records
 
 PART_MICROSECONDS = 24 * 3600 * 10**6  # time for the rest of an upload in parts
 UPLOAD = "create_records"  # name of the transaction that stores an upload
@@ -88,7 +90,8 @@ async def upload_records(
     values clipped to the bounds and scaled, and users as keyed pseudonyms.
     Values that are not finite are rejected. Values outside the bounds are treated as the dataset declares. A vector of
     an embedding that is longer than the norm is outside; clipping scales it down to the norm. The response counts
-    zero vectors and features that are constant, which suggest missing data.
+    zero vectors and features that are constant, which suggest missing data. It also states how many more records the
+    smallest useful job needs.
 
     - `application/json`: `columns` and `rows`, at most 16 MiB.
     - `text/csv`: UTF-8, a header row, one record per line.
@@ -171,17 +174,22 @@ def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplica
     dataset_id = upload.key.dataset_id
 
     def store(session: Session, now: int) -> Created:
-        datasets.get(session, request.caller, dataset_id, lock=True)
+        dataset = datasets.get(session, request.caller, dataset_id, lock=True)
         limits = request.limits(session)
         most = limits.max_dataset_records
         if records.append(session, upload, max_records=most, allow_duplicates=allow_duplicates):
             audit_trail.record_day(session, request.caller, Act.RECORDS_UPLOADED, dataset_id, now=now)
+        n_lacking = None
+        if upload.part is None or upload.part.is_last:
+            least = least_records(balance(session, dataset_id).granted_nano, dataset.max_records_per_user)
+            n_lacking = max(least - records.count(session, dataset_id).n_records, 0)
         body = {
             "id": upload.id,
             "n_records": upload.n_records,
             "n_clipped": upload.n_clipped,
             "n_zeros": validator.n_zeros,
             "n_constant": validator.n_constant,
+            "n_lacking": n_lacking,
         }
         return Created(body, location=f"/v1/datasets/{dataset_id}/records")
 

@@ -127,6 +127,9 @@ class TestAnUpload:
             response = console.upload(at, **UPLOAD, once=name)
             assert response.status_code == 200
         assert "2 records are stored, encrypted. Records with a clipped value: 1" in words(response)
+        assert "Too few records: a job over two clusters at the whole ε of the dataset needs at least 5 more." in words(
+            response
+        )
         assert "0.25" not in response.text
         assert api.get(at).json()["n_records"] == 2
         assert "Records 2" in words(console.get(at))

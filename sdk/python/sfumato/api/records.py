@@ -231,6 +231,7 @@ def _upload(
                 n_clipped=sum(each.n_clipped for each in stored),
                 n_zeros=sum(each.n_zeros for each in stored),
                 n_constant=min(each.n_constant for each in stored),
+                n_lacking=stored[-1].n_lacking,
             )
         part = following
 

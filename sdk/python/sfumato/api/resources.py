@@ -89,6 +89,7 @@ class RecordUpload:
     n_clipped: int  # records with a value that was clipped to a bound
     n_zeros: int = 0  # zero vectors of an embedding, which suggest missing data
     n_constant: int = 0  # features that are constant
+    n_lacking: int | None = 0  # records that the dataset lacks for a job over two clusters at its whole epsilon
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,7 +456,7 @@ def parse_dataset(wire: Wire) -> Dataset:
 
 def parse_record_upload(wire: Wire) -> RecordUpload:
     """Return an upload from JSON values."""
-    counts = {name: wire.get(name, 0) for name in ("n_records", "n_clipped", "n_zeros", "n_constant")}
+    counts = {name: wire.get(name, 0) for name in ("n_records", "n_clipped", "n_zeros", "n_constant", "n_lacking")}
     return RecordUpload(wire["id"], **counts)
 
 

@@ -3,6 +3,8 @@
 Forecasts and results share these rules.
 """
 
+from math import ceil
+
 from sfumato.model.precision import contrast_of
 from sfumato.privacy.accounting import NANO, exp_epsilon, parse_epsilon
 from sfumato.privacy.gaussian_privacy import rho_of
@@ -85,6 +87,11 @@ def noisy_fcm_reports(noise_variance: float, clusters: int) -> float:
     every report were known. More reports can be insufficient too.
     """
     return clusters * (1 + noise_variance / NOISY_SPREAD**2)
+
+
+def least_records(epsilon_nano: int, max_per_user: int = 1) -> int:
+    """Return the number of records below which a job over two clusters is mostly noise, even at this whole budget."""
+    return ceil(2 * CLEAR_BLOCK * max_per_user * NANO / epsilon_nano)
 
 
 def usable_epsilon(epsilon_nano: int, max_per_user: int = 1) -> float:
