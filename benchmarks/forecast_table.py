@@ -2,18 +2,19 @@
 
 Every algorithm runs with its default parameters, through `simulate`, on the reference shapes. Each place of the table
 is an amount of information N / (1/signal + .02), reached with several numbers of reports and the epsilon that fits. A
-row has the quartiles of the adjusted Rand index. More information cannot lower the quality, so isotonic regression
-(pooling) makes the quartiles monotone. `--only shifted_grid` measures one algorithm again and keeps the other rows.
-Equal seeds give equal tables.
+row has the quartiles of the adjusted Rand index, over all shapes and for each family of shapes. More information cannot
+lower the quality, so isotonic regression (pooling) makes the quartiles monotone. `--only shifted_grid` measures one
+algorithm again and keeps the other rows. Equal seeds give equal tables.
 """
 
 import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from math import asinh, sqrt
+from math import asinh, ceil, sqrt
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from sfumato.specs import local_algorithm_from_wire
 LOG_INFORMATION = (2.5, 3.25, 4.0, 4.75, 5.5, 6.25)
 SIZES = (8_000, 32_000, 128_000)
 MOST_EPSILON = 8.0
+LEAST_RUNS = 4  # runs of each family at each amount of information
 
 
 class Scope(NamedTuple):
@@ -105,15 +107,20 @@ def measure(algorithm: str) -> dict[Key, Row]:
     scope = PLANS[algorithm]
     shapes = [each for each in SHAPES if scope.takes(each)]
     scores: dict[Key, dict[float, list[float]]] = {}
-    for number, shape in enumerate(shapes):
-        for clusters in (shape.n_clusters, None) if scope.counts else (shape.n_clusters,):
-            key = (algorithm, feature_class(shape.n_features), cluster_class(clusters))
-            for place in LOG_INFORMATION:
-                row = scores.setdefault(key, {}).setdefault(place, [])
-                sizes = sizes_at(place)
-                for seed in range(scope.seeds):
-                    n_reports, epsilon = sizes[(number + seed) % len(sizes)]  # both sizes take turns
-                    row.append(score(algorithm, shape, clusters, n_reports, epsilon, number + 1000 * seed))
+    cases = [
+        (number, shape, clusters, (algorithm, feature_class(shape.n_features), cluster_class(clusters), shape.family))
+        for number, shape in enumerate(shapes)
+        for clusters in ((shape.n_clusters, None) if scope.counts else (shape.n_clusters,))
+    ]
+    n_shapes = Counter(key for *_, key in cases)
+    for number, shape, clusters, key in cases:
+        for place in LOG_INFORMATION:
+            sizes = sizes_at(place)
+            for seed in range(max(scope.seeds, ceil(LEAST_RUNS / n_shapes[key]))):
+                n_reports, epsilon = sizes[(number + seed) % len(sizes)]  # both sizes take turns
+                found = score(algorithm, shape, clusters, n_reports, epsilon, number + 1000 * seed)
+                for each in (key, (*key[:3], "all")):
+                    scores.setdefault(each, {}).setdefault(place, []).append(found)
     return {key: _quartiles(rows) for key, rows in scores.items()}
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import make_circles, make_moons
 
+from sfumato.forecast.families import Family
+
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Rng = np.random.Generator
@@ -19,6 +21,7 @@ Draw = Callable[
 ]  # (number of points, generator of the geometry, generator of the points)
 
 _RANGE_POINTS = 5_000  # points of a separate sample, whose range gives the bounds
+MANY = 12  # number of clusters from which those of very different sizes are many small ones
 _MARGINS = (0.02, 0.10)  # margin of the bounds on each side, as a share of the range
 
 
@@ -31,6 +34,7 @@ class Shape:
     n_clusters: int
     draw: Draw
     is_blobs: bool = False  # centroids describe the clusters completely
+    family: Family = "curved"
 
     def sample(self, n_points: int, seed: int) -> tuple[Points, Labels]:
         """Return points in [0, 1]^d and their clusters; the geometry depends on the seed only."""
@@ -151,11 +155,15 @@ def sheets(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
 def _of_blobs(n_features: int, counts: tuple[int, ...], width: float) -> tuple[Shape, ...]:
     """Return even, unequal and sheared blobs for each number of clusters."""
     kinds = {"blobs": {}, "unequal": {"unequal": True}, "sheared": {"sheared": True}}
-    return tuple(
-        Shape(f"{kind}{count}", n_features, count, blobs(count, n_features, width=width, **how), is_blobs=True)
-        for count in counts
-        for kind, how in kinds.items()
-    )
+    shapes = []
+    for count in counts:
+        for kind, how in kinds.items():
+            family: Family = "many_small" if kind == "unequal" and count >= MANY else "compact"
+            if kind == "sheared" and n_features > 1:
+                family = "elongated"
+            draw = blobs(count, n_features, width=width, **how)
+            shapes.append(Shape(f"{kind}{count}", n_features, count, draw, is_blobs=True, family=family))
+    return tuple(shapes)
 
 
 SHAPES: tuple[Shape, ...] = (

@@ -22,6 +22,7 @@ from sfumato.forecast import (
     records_forecast_to_wire,
     reports_needed,
 )
+from sfumato.forecast.families import Family
 from sfumato.privacy.accounting import ATTO, NANO, format_delta, format_epsilon, parse_delta, parse_epsilon
 from sfumato.privacy.shuffling import Pair
 from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire
@@ -55,6 +56,7 @@ def print_forecast(
     n_records: int | None,
     delta: float,
     shape: str | None,
+    family: Family | None,
     as_json: bool,
     console: Console,
     releases: ReleaseOptions,
@@ -70,6 +72,8 @@ def print_forecast(
         Expected size; exactly one is not None.
     shape : str or None
         Shape of interest, for `auto`.
+    family : {"compact", "elongated", "curved", "many_small"} or None
+        Family of the data, if it is known.
     releases : ReleaseOptions
         Shuffled reports: terms of the releases, and their cost in place of `epsilon`.
     **targets
@@ -102,7 +106,7 @@ def print_forecast(
                 found_nano = local_epsilon_for(local, parse_epsilon(releases.epsilon), **terms)
                 local = replace(local, epsilon=found_nano / NANO)
             pair = forecast_releases(local, **terms)
-        found = forecast(local, n_features=n_features, expected_reports=n_reports)
+        found = forecast(local, n_features=n_features, expected_reports=n_reports, family=family)
         if has_target:
             found = replace(found, needed=reports_needed(local, n_features, **targets))
         _print_local(found, pair, as_json=as_json, console=console)
@@ -112,7 +116,7 @@ def print_forecast(
         if has_target:
             raise InvalidSpec("--quality, --size-error and --detectable-mass are not available with --records")
         central = central_algorithm_from_wire(wire | ({"delta": delta} if delta else {}))
-        found_records = forecast_records(central, n_features=n_features, expected_records=n_records)
+        found_records = forecast_records(central, n_features=n_features, expected_records=n_records, family=family)
         _print_central(found_records, as_json=as_json, console=console)
     else:
         raise InvalidSpec("give exactly one of --reports and --records")
@@ -173,6 +177,9 @@ def _rows(found: Forecast, pair: Pair | None) -> Iterator[tuple[str, str]]:
     if found.quality is not None:
         band = found.quality
         yield "adjusted Rand index", f"{band.median:.2f} (quartiles {band.lower:.2f} to {band.upper:.2f})"
+    for row in found.families:
+        quartiles = f"{row.median:.2f} (quartiles {row.lower:.2f} to {row.upper:.2f})"
+        yield f"  if clusters are {row.family.replace('_', ' and ')}", quartiles
     yield "verdict", found.verdict.value
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,6 +17,7 @@ from service.cli.records import records_app
 
 if TYPE_CHECKING:
     from runtime.settings import Settings
+    from sfumato.forecast.families import Family
 
 app = typer.Typer(help="Private clustering as a service.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(keys_app, name="keys")
@@ -228,6 +229,10 @@ def forecast(
     detectable_mass: Annotated[
         float | None, typer.Option(help="Print how many reports are needed to detect a cluster with this share.")
     ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(help="Family of the data, if known: `compact`, `elongated`, `curved` or `many_small`."),
+    ] = None,
     honest_share: Annotated[
         float | None,
         typer.Option(help="Print the cost of shuffled reports towards the service, with this share of honest devices."),
@@ -261,6 +266,7 @@ def forecast(
             n_records=records,
             delta=delta,
             shape=shape,
+            family=cast("Family | None", family),  # `forecast` checks it
             as_json=as_json,
             console=Console(markup=False, highlight=False, soft_wrap=True),
             quality=quality,

@@ -18,6 +18,18 @@ Share = Annotated[Double, Field(ge=0, le=1)]
 Goal = Annotated[Double, Field(ge=1e-6, le=1)]
 
 
+Family = TypeAliasType(
+    "Family",
+    Annotated[
+        Literal["compact", "elongated", "curved", "many_small"],
+        Field(
+            description="compact: round clusters; elongated: long clusters; curved: rings and moons; "
+            "many_small: many tight clusters of very different sizes."
+        ),
+    ],
+)
+
+
 class ForecastTarget(Wire):
     """An accuracy to reach; exactly one of the members."""
 
@@ -79,6 +91,9 @@ class NewForecast(Wire):
     )
     max_records_per_user: Annotated[int, integer(1, MAX_RECORDS_PER_USER)] | SkipJsonSchema[None] = Field(
         None, description="Central only, without `dataset_id`: maximal number of records per user; 1 if absent."
+    )
+    family: Family | SkipJsonSchema[None] = Field(
+        None, description="Family of the data, if it is known. Otherwise the verdict is for the least favourable one."
     )
     target: ForecastTarget | SkipJsonSchema[None] = Field(
         None, description="Local only: accuracy for which the forecast returns the number of reports."
@@ -142,6 +157,12 @@ class QualityBand(Wire):
     n_runs: Count = Field(description="Number of runs in each row of the table.")
 
 
+class FamilyBand(QualityBand):
+    """Measured quartiles of the adjusted Rand index over the reference sets of one family."""
+
+    family: Family
+
+
 class Insufficient(Wire):
     """Reason why the expected number of reports is insufficient."""
 
@@ -195,28 +216,20 @@ class Forecast(Wire):
         description="Standard error of a coordinate of the centre of such a cluster for a fixed outline, as a "
         "share of the range; null if it cannot be derived."
     )
+    family: Family | None = Field(description="Family of the data in the request; null otherwise.")
     quality: QualityBand | None = Field(
-        description="Measured quality; null if it was not measured for such parameters."
+        description="Measured quality for the family in the request, or over all shapes; null if it was not measured "
+        "for such parameters."
     )
+    families: list[FamilyBand] = Field(description="Measured quality by family; empty if it was not measured.")
     verdict: Verdict = Field(
         description="reliable: three quarters of the reference runs reached .8; uncertain: half of them reached .5; "
-        "doubtful: worse, not measured, or insufficient."
+        "doubtful: worse, not measured, or insufficient. Without a family in the request it is that of the least "
+        "favourable one."
     )
     warnings: list[str]
     insufficient: Insufficient | None
     needed: Needed | None = Field(description="Number of reports that `target` needs; null without `target`.")
-
-
-Family = TypeAliasType(
-    "Family",
-    Annotated[
-        Literal["compact", "elongated", "curved", "many_small"],
-        Field(
-            description="compact: round clusters; elongated: long clusters that overlap; curved: nested rings; "
-            "many_small: tight clusters of very different sizes, only from 16 clusters on."
-        ),
-    ],
-)
 
 
 class FamilyForecast(Wire):

@@ -33,6 +33,19 @@ class TestForecast:
         assert document["algorithm"] == {"type": "shifted_grid", "epsilon": 1.0, "clusters": 3, **_defaults()}
         assert document["needed"] is None
 
+    def test_of_a_family_is_that_of_the_sdk(self, api: Api) -> None:
+        document = api.made("/forecasts", body_of(family="curved"))
+        assert document == forecast_to_wire(
+            forecast(Auto(1.0, 3), n_features=2, expected_reports=50_000, family="curved")
+        )
+        assert document["family"] == "curved"
+        (row,) = (each for each in document["families"] if each["family"] == "curved")
+        assert document["quality"] == {name: row[name] for name in ("lower", "median", "upper", "n_runs")}
+        central = {"type": "private_kmeans", "epsilon": 1.0, "clusters": 3}
+        body = body_of(algorithm=central, expected_reports=None, expected_records=1000, family="compact")
+        assert [each["family"] for each in api.made("/forecasts", body)["families"]] == ["compact"]
+        refused(api.post("/forecasts", body | {"family": "square"}), 422, "validation_failed")
+
     @pytest.mark.parametrize(
         "target", [{"quality": 0.5}, {"size_error": 0.01}, {"detectable_mass": 0.02}], ids=lambda target: str(*target)
     )

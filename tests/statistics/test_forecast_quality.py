@@ -105,6 +105,7 @@ def ellipsoids(n, seed):
 
 
 SKETCHED = {balls_in_five: 4, balls_in_fourteen: 5, corners: 6, ellipsoids: 3}
+FAMILY = {half_moon_and_disc: "curved", bars: "elongated", two_ellipses: "elongated", ellipsoids: "elongated"}
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class Case:
 
     band: Band
     realised: float
+    of_family: Band
 
 
 def case(kind, shape, clusters, n_reports, epsilon, seeds):
@@ -124,41 +126,48 @@ def case(kind, shape, clusters, n_reports, epsilon, seeds):
         scaled = (points - lower + margin) / (upper - lower + 2 * margin)
         model = simulate(params, scaled, seed=seed)
         scores.append(max(0.0, adjusted_rand_index(model.assign(scaled), labels)))
-    band = forecast(params, n_features=points.shape[1], expected_reports=n_reports).quality
+    about = {"n_features": points.shape[1], "expected_reports": n_reports}
+    band = forecast(params, **about).quality
+    of_family = forecast(params, **about, family=FAMILY.get(shape, "compact")).quality
     assert band is not None
-    return Case(band, float(np.median(scores)))
+    assert of_family is not None
+    return Case(band, float(np.median(scores)), of_family)
 
 
-def share_inside(cases):
-    inside = [c.band.lower - WIDENED <= c.realised <= c.band.upper + WIDENED for c in cases]
-    return float(np.mean(inside))
+def share_inside(cases, name):
+    bands = [(c.realised, getattr(c, name)) for c in cases]
+    return float(np.mean([band.lower - WIDENED <= realised <= band.upper + WIDENED for realised, band in bands]))
 
 
-def mean_miss(cases):
-    return float(np.mean([c.realised - c.band.median for c in cases]))
+def mean_miss(cases, name):
+    return float(np.mean([c.realised - getattr(c, name).median for c in cases]))
 
 
 def is_honest(cases):
-    return share_inside(cases) >= INSIDE and abs(mean_miss(cases)) <= MISSED
+    """Return whether the bands over all shapes and those of the families fit the results."""
+    names = ("band", "of_family")
+    return all(share_inside(cases, each) >= INSIDE and abs(mean_miss(cases, each)) <= MISSED for each in names)
 
 
 def scaled(cases, factor):
-    """Return the forecast of a table whose values are off by a factor."""
+    """Return the forecasts of a table whose values are off by a factor."""
 
     def off(band):
         return Band(*(min(1.0, factor * value) for value in (band.lower, band.median, band.upper)), band.n_runs)
 
-    return [replace(c, band=off(c.band)) for c in cases]
+    return [replace(c, band=off(c.band), of_family=off(c.of_family)) for c in cases]
 
 
 def judge(kind, conditions, seeds, shapes=SHAPES):
     params = [(shape, n, epsilon) for shape in shapes for n, epsilon in conditions]
     cases = [case(kind, shape, shapes[shape], n, epsilon, seeds) for shape, n, epsilon in params]
     listing = "\n".join(
-        f"{shape.__name__:20} {n:7} {epsilon:4}: {c.realised:.2f}, forecast {c.band}"
+        f"{shape.__name__:20} {n:7} {epsilon:4}: {c.realised:.2f}, forecast {c.band}, {c.of_family}"
         for c, (shape, n, epsilon) in zip(cases, params, strict=True)
     )
-    assert is_honest(cases), f"{share_inside(cases):.2f} inside, {mean_miss(cases):+.2f} off\n{listing}"
+    shares = {name: (share_inside(cases, name), mean_miss(cases, name)) for name in ("band", "of_family")}
+    print(kind.__name__, shares)
+    assert is_honest(cases), f"inside, off: {shares}\n{listing}"
     # the true table passes above; one that is 30 % off must not
     assert not is_honest(scaled(cases, 0.7)), "a table of 70 % of its values passes"
     return cases

@@ -45,10 +45,11 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
             n_features=n_features,
             expected_records=body.expected_records,
             max_records_per_user=max_per_user,
+            family=body.family,
         )
         return respond(records_forecast_to_wire(over_records))
     algorithm = local_algorithm_from_wire(wire)
-    made = forecast(algorithm, n_features=n_features, expected_reports=body.expected_reports or 0)
+    made = forecast(algorithm, n_features=n_features, expected_reports=body.expected_reports or 0, family=body.family)
     if body.target is not None:
         made = replace(made, needed=reports_needed(algorithm, n_features, **body.target.model_dump()))
     return respond(forecast_to_wire(made))

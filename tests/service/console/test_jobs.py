@@ -65,8 +65,14 @@ class TestANewJob:
         expected = api.made("/forecasts", body)
         text = words(response)
         assert f"{expected['verdict'].capitalize()}." in text
+        worst = min(expected["families"], key=lambda each: each["median"])
+        assert f"if clusters are {worst['family']}, half reached {worst['median']:.2f}" in text
         assert f"half reached an agreement of {expected['quality']['median']:.2f}" in text
-        assert text.index("Reliable.") < text.index("Agreement with the true clusters") < text.index("All figures")
+        assert (
+            text.index(f"{expected['verdict'].capitalize()}.")
+            < text.index("Agreement with the true clusters")
+            < text.index("All figures")
+        )
         median, lower, upper = (f"{expected['quality'][name]:.2f}" for name in ("median", "lower", "upper"))
         for value in ("100,000", "0.5"):
             assert f"{value}: {median} ({lower} to {upper})" in response.text

@@ -69,6 +69,15 @@ class TestFamilies:
         assert forecast.lower == min(each.lower for each in families)
         assert all(1 < each.lower <= each.ratio <= each.upper for each in families)
 
+    def test_a_given_family_alone_determines_the_forecast(self) -> None:
+        whole = forecast_central(PrivateKmeans(0.3, 4), 2, 20_000)
+        for each in whole.families:
+            alone = forecast_central(PrivateKmeans(0.3, 4), 2, 20_000, family=each.family)
+            assert (alone.ratio, alone.lower, alone.upper) == (each.ratio, each.lower, each.upper)
+            assert alone.families == (each,)
+        with pytest.raises(InvalidSpec, match="compact, elongated, curved, many_small"):
+            forecast_central(PrivateKmeans(0.3, 4), 2, 20_000, family="square")  # type: ignore[arg-type]
+
     @pytest.mark.parametrize("route", ROUTES)
     def test_rows_fall_and_are_ordered(self, route: RouteName) -> None:
         for family in FAMILIES:

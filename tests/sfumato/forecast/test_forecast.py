@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sfumato import mechanisms
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import (
+    Band,
     Forecast,
     Insufficient,
     Needed,
@@ -274,7 +275,7 @@ class TestQuality:
         for kind in ("shifted_grid", "uniform_grid", "adaptive_grid_iterative", "adaptive_grid_tree"):
             for n_features in (1, 2, 3):
                 for n_clusters in (2, 5, 12, None):
-                    assert (kind, feature_class(n_features), cluster_class(n_clusters)) in TABLE
+                    assert (kind, feature_class(n_features), cluster_class(n_clusters), "all") in TABLE
 
     def test_is_measured_for_centroids(self) -> None:
         for n_features, clusters in ((4, 3), (6, 12), (8, None), (16, 6), (64, None)):
@@ -304,7 +305,7 @@ class TestQuality:
             assert all(0 <= a <= b <= c <= 1 for a, b, c in zip(*quartiles, strict=True))
 
     def test_is_interpolated_and_constant_outside(self) -> None:
-        _, *quartiles = TABLE["shifted_grid", "2", "2-3"]
+        _, *quartiles = TABLE["shifted_grid", "2", "2-3", "all"]
         algorithm = ShiftedGrid(1.0, 2)
         reports = [10**place / information(1, NANO) for place in PLACES]
         first, last = quality_of(algorithm, 2, 1), quality_of(algorithm, 2, MAX_JSON_INT)
@@ -322,6 +323,24 @@ class TestQuality:
     )
     def test_is_unknown_without_measurements(self, algorithm: Algorithm) -> None:
         assert quality_of(algorithm, 2, 1000) is None
+
+    def test_differs_by_family_and_the_least_favourable_one_decides(self) -> None:
+        about = {"n_features": 2, "expected_reports": 20_000}
+        given = UniformGrid(1.0, 3)
+        made = forecast(given, **about)
+        alone = [forecast(given, **about, family=each.family) for each in made.families]
+        assert [each.family for each in made.families] == ["compact", "elongated", "curved"]
+        for each, band in zip(alone, made.families, strict=True):
+            assert each.family == band.family
+            assert each.quality == Band(band.lower, band.median, band.upper, band.n_runs)
+            assert each.families == made.families
+        order = list(Verdict)
+        assert made.verdict == max((each.verdict for each in alone), key=order.index)
+        assert made.family is None
+        unmeasured = forecast(given, **about, family="many_small")
+        assert (unmeasured.quality, unmeasured.verdict) == (None, Verdict.DOUBTFUL)
+        with pytest.raises(InvalidSpec, match="compact, elongated, curved, many_small"):
+            forecast(given, **about, family="square")  # type: ignore[arg-type]
 
     def test_decides_the_verdict(self) -> None:
         verdicts = [forecast(ShiftedGrid(1.0, 2), n_features=2, expected_reports=10**n).verdict for n in range(2, 9)]

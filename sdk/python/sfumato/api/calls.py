@@ -15,6 +15,7 @@ from sfumato.api.report_labels import (
 from sfumato.api.resources import Key
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import Forecast, RecordsForecast, forecast_from_wire, records_forecast_from_wire
+from sfumato.forecast.families import Family
 from sfumato.specs import Algorithm, Auto, CentralAlgorithm, to_algorithm, to_wire
 from sfumato.transport.exchange import Listing, Steps, delete, drop_none, get, post, query
 from sfumato.transport.operations import (
@@ -73,6 +74,7 @@ class Calls:
         quality: float | None = None,
         size_error: float | None = None,
         detectable_mass: float | None = None,
+        family: Family | None = None,
     ) -> Steps[Forecast]:
         """Forecast an algorithm over device reports. A forecast costs no privacy budget and is not stored.
 
@@ -87,6 +89,8 @@ class Calls:
             Number of features, or the dataset that has them. Exactly one is required.
         quality, size_error, detectable_mass : float, optional
             At most one target. `needed` of the forecast is the number of reports that reach it.
+        family : {"compact", "elongated", "curved", "many_small"}, optional
+            The family of the data, if it is known. It determines the quality and the verdict.
 
         Examples
         --------
@@ -100,7 +104,7 @@ class Calls:
             "algorithm": drop_none(to_wire(to_algorithm(algorithm))),
             "expected_reports": expected_reports,
         }
-        scope = {"n_features": n_features, "dataset_id": dataset_id}
+        scope = {"n_features": n_features, "dataset_id": dataset_id, "family": family}
         body |= drop_none(scope)
         targets = {"quality": quality, "size_error": size_error, "detectable_mass": detectable_mass}
         if target := drop_none(targets):
@@ -116,6 +120,7 @@ class Calls:
         n_features: int | None = None,
         max_records_per_user: int | None = None,
         dataset_id: str | None = None,
+        family: Family | None = None,
     ) -> Steps[RecordsForecast]:
         """Forecast an algorithm over records. A forecast costs no privacy budget and counts no records.
 
@@ -130,13 +135,15 @@ class Calls:
             Number of features, or the dataset that has them. Exactly one is required.
         max_records_per_user : int, optional
             Maximum number of records of one user. Not allowed with `dataset_id`. The default is 1.
+        family : {"compact", "elongated", "curved", "many_small"}, optional
+            The family of the data, if it is known. The forecast is then for this family alone.
         """
         body: dict[str, Any] = {
             "algorithm": drop_none(to_wire(to_algorithm(algorithm))),
             "expected_records": expected_records,
         }
         scope = {"n_features": n_features, "dataset_id": dataset_id, "max_records_per_user": max_records_per_user}
-        body |= drop_none(scope)
+        body |= drop_none(scope | {"family": family})
         return (yield query("forecasts", body)).read(records_forecast_from_wire)
 
     # ---- keys ----

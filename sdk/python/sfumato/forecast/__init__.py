@@ -10,7 +10,7 @@ from sfumato.forecast.central import CentralForecast, check_over_records, foreca
 from sfumato.forecast.estimates import Forecast, Needed, RoundForecast, forecast
 from sfumato.forecast.families import FamilyForecast
 from sfumato.forecast.inverse import reports_needed
-from sfumato.forecast.quality import Band
+from sfumato.forecast.quality import Band, FamilyBand
 from sfumato.forecast.records import (
     RecordsForecast,
     forecast_records,
@@ -27,6 +27,7 @@ __all__ = [
     "CentralChoice",
     "CentralForecast",
     "Choice",
+    "FamilyBand",
     "FamilyForecast",
     "Forecast",
     "Insufficient",

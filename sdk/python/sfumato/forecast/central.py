@@ -10,7 +10,7 @@ from statistics import median
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import choose_central
-from sfumato.forecast.families import FamilyForecast, RouteName, forecast_families
+from sfumato.forecast.families import FAMILIES, Family, FamilyForecast, RouteName, forecast_families
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
 from sfumato.sizing.grids import MAP_INFORMATION, check_map_grid
@@ -68,7 +68,11 @@ class CentralForecast:
 
 
 def forecast_central(
-    params: CentralAlgorithm | Auto, n_features: int, n_records: float, max_per_user: int = 1
+    params: CentralAlgorithm | Auto,
+    n_features: int,
+    n_records: float,
+    max_per_user: int = 1,
+    family: Family | None = None,
 ) -> CentralForecast:
     """Return the expected accuracy of an algorithm over records, without reading records.
 
@@ -81,21 +85,27 @@ def forecast_central(
         The caller's estimate, at least 1, or a running algorithm's noisy count.
     max_per_user : int
         Maximum number of records of one user, at least 1.
+    family : {"compact", "elongated", "curved", "many_small"}, optional
+        The family of the data, if it is known. The forecast is then for this family alone.
 
     Raises
     ------
     InvalidSpec
-        The number of records is invalid, or see `check_over_records`.
+        The number of records or the family is invalid, or see `check_over_records`.
     """
     if not n_records >= 1 or max_per_user < 1:
         raise InvalidSpec("expected_records and max_per_user are at least 1")
+    if family is not None and family not in FAMILIES:
+        raise InvalidSpec(f"family is one of {', '.join(FAMILIES)}")
     if isinstance(params, Auto):
         params = choose_central(params, n_features).algorithm
     check_over_records(params, n_features, max_per_user)
     if params.bounds == "private":
         needed = plan_bounds(params, n_features, max_per_user).needed_records
         left = parse_epsilon(params.epsilon) * (1000 - SHARE) // 1000 / NANO
-        rest = forecast_central(replace(params, epsilon=left, bounds="declared"), n_features, n_records, max_per_user)
+        rest = forecast_central(
+            replace(params, epsilon=left, bounds="declared"), n_features, n_records, max_per_user, family
+        )
         return replace(rest, warnings=(*_few_for_bounds(n_records, needed), *rest.warnings))
     if isinstance(params, DensityMap):
         epsilon = parse_epsilon(params.epsilon) / NANO / max_per_user
@@ -119,7 +129,7 @@ def forecast_central(
         epsilon, route = usable_epsilon(epsilon_nano, max_per_user), "grid" if n_features <= GRID_FEATURES else "steps"
         clusters = detectable_clusters(n_records, epsilon, n_features, params.clusters)
         warnings = _warnings(n_records, epsilon, n_features, params.clusters, clusters)
-    families = forecast_families(route, n_records * epsilon, n_features, params.clusters)
+    families = forecast_families(route, n_records * epsilon, n_features, params.clusters, family)
     return CentralForecast(
         median(each.ratio for each in families),
         min(each.lower for each in families),

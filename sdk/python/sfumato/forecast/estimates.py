@@ -6,8 +6,9 @@ from functools import lru_cache
 from sfumato import mechanisms
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import choose
+from sfumato.forecast.families import FAMILIES, Family
 from sfumato.forecast.noise import centre_error_of, detectable_mass_of, gap_mass, size_error_of
-from sfumato.forecast.quality import Band, quality_of
+from sfumato.forecast.quality import Band, FamilyBand, qualities_by_family, quality_of
 from sfumato.forecast.warnings import Insufficient, insufficient_of, verdict_of, warnings_of
 from sfumato.model.precision import Verdict
 from sfumato.model.tables import html_bar, html_table
@@ -104,11 +105,17 @@ class Forecast:
         Standard error of a coordinate of such a cluster's centre of mass, as a share of the
         feature's range, for a fixed outline of the cluster. In a label map the outline varies too.
         None for methods as printed, noisy vectors, phase sketches and broadcast centroids.
+    family : {"compact", "elongated", "curved", "many_small"} or None
+        The family of the data, if the caller stated one.
     quality : Band or None
-        Expected adjusted Rand index, measured on reference sets; None if it was not measured.
+        Expected adjusted Rand index, measured on the reference sets of the family, or on all; None
+        if it was not measured.
+    families : tuple of FamilyBand
+        Expected index by family of data; empty if it was not measured.
     verdict : Verdict
         reliable: three quarters of the reference runs reached .8. uncertain: half of them reached
-        .5. doubtful: worse, not measured, or `insufficient`.
+        .5. doubtful: worse, not measured, or `insufficient`. Without a stated family it is the
+        verdict of the least favourable one.
     warnings : tuple of str
         Limitations as sentences.
     insufficient : Insufficient or None
@@ -128,7 +135,9 @@ class Forecast:
     gap_mass: float
     size_error: float | None
     centre_error: float | None
+    family: Family | None
     quality: Band | None
+    families: tuple[FamilyBand, ...]
     verdict: Verdict
     warnings: tuple[str, ...]
     insufficient: Insufficient | None
@@ -144,7 +153,7 @@ class Forecast:
         return html_table(rows | {"verdict": self.verdict.value}, picture)
 
 
-def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int) -> Forecast:
+def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int, family: Family | None = None) -> Forecast:
     """Return the forecast of an algorithm. It is deterministic, uses no data and costs no privacy budget.
 
     Parameters
@@ -153,6 +162,9 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int) ->
     n_features : int
     expected_reports : int
         Number of devices expected to participate, 1..2**53-1.
+    family : {"compact", "elongated", "curved", "many_small"}, optional
+        The family of the data, if it is known: round clusters; long clusters; rings and moons; many
+        clusters of very different sizes. It determines `quality` and the verdict.
 
     Raises
     ------
@@ -166,6 +178,8 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int) ->
     >>> forecast(ShiftedGrid(epsilon=2, clusters=3), n_features=2, expected_reports=50_000).epsilon_nano <= 2 * 10**9
     True
     """
+    if family is not None and family not in FAMILIES:
+        raise InvalidSpec(f"family is one of {', '.join(FAMILIES)}")
     if not 1 <= expected_reports <= MAX_JSON_INT:
         raise InvalidSpec(f"expected_reports must lie in 1..{MAX_JSON_INT}")
     reason = None
@@ -175,7 +189,9 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int) ->
     planned = planned_rounds(algorithm, n_features, expected_reports)
     rounds = tuple(_forecast_round(each, expected_reports) for each in planned)
     epsilon_nano = parse_epsilon(algorithm.epsilon)
-    quality = quality_of(algorithm, n_features, expected_reports)
+    quality = quality_of(algorithm, n_features, expected_reports, family)
+    families = qualities_by_family(algorithm, n_features, expected_reports)
+    judged = families if family is None else (() if quality is None else (quality,))
     insufficient = insufficient_of(algorithm, n_features, expected_reports)
     return Forecast(
         algorithm=algorithm,
@@ -189,8 +205,10 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int) ->
         gap_mass=gap_mass(expected_reports, epsilon_nano),
         size_error=size_error_of(algorithm, planned, expected_reports),
         centre_error=centre_error_of(algorithm, planned, expected_reports),
+        family=family,
         quality=quality,
-        verdict=verdict_of(quality, insufficient),
+        families=families,
+        verdict=verdict_of(judged, insufficient),
         warnings=warnings_of(algorithm, quality, expected_reports, min(each.expected_reports for each in rounds)),
         insufficient=insufficient,
     )

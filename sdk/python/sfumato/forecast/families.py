@@ -72,8 +72,10 @@ class FamilyForecast:
     upper: float
 
 
-def forecast_families(route: RouteName, n_epsilon: float, n_features: int, clusters: int) -> tuple[FamilyForecast, ...]:
-    """Return the expected accuracy for each family that has so many clusters.
+def forecast_families(
+    route: RouteName, n_epsilon: float, n_features: int, clusters: int, family: Family | None = None
+) -> tuple[FamilyForecast, ...]:
+    """Return the expected accuracy for each family that has so many clusters, or for the given one.
 
     Parameters
     ----------
@@ -82,13 +84,14 @@ def forecast_families(route: RouteName, n_epsilon: float, n_features: int, clust
         Number of records times epsilon, positive.
     n_features : int
     clusters : int
+    family : {"compact", "elongated", "curved", "many_small"}, optional
     """
     place = log10(ROUTES[route](n_epsilon, n_features, clusters))
     return tuple(
-        FamilyForecast(family, *(1 + _interpolate(column, place) for column in (row.median, row.lower, row.upper)))
-        for family in FAMILIES
-        if clusters >= MANY or family != "many_small"
-        for row in (TABLE[route, family],)
+        FamilyForecast(each, *(1 + _interpolate(column, place) for column in (row.median, row.lower, row.upper)))
+        for each in (FAMILIES if family is None else (family,))
+        if family is not None or clusters >= MANY or each != "many_small"
+        for row in (TABLE[route, each],)
     )
 
 

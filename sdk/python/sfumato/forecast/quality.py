@@ -12,12 +12,13 @@ from dataclasses import dataclass, fields
 from math import log10
 from pathlib import Path
 
+from sfumato.forecast.families import FAMILIES, Family
 from sfumato.forecast.noise import information, puts_all_in_one
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Algorithm, Auto
 
-Key = tuple[str, str, str]  # algorithm, class of features, class of clusters
+Key = tuple[str, str, str, str]  # algorithm, class of features, class of clusters, and family or "all"
 Quartile = tuple[float, ...]  # a value per amount of information
 Row = tuple[int, Quartile, Quartile, Quartile]  # runs per amount of information, and the quartiles
 
@@ -28,8 +29,8 @@ def _read_table() -> tuple[tuple[float, ...], dict[Key, Row]]:
     """Return the logarithms (base 10) of the information, and the rows."""
     document = json.loads(TABLE_FILE.read_text())
     rows = {
-        (kind, features, clusters): (n_runs, tuple(lower), tuple(median), tuple(upper))
-        for kind, features, clusters, n_runs, lower, median, upper in document["rows"]
+        (kind, features, clusters, family): (n_runs, tuple(lower), tuple(median), tuple(upper))
+        for kind, features, clusters, family, n_runs, lower, median, upper in document["rows"]
     }
     return tuple(document["log_information"]), rows
 
@@ -57,6 +58,26 @@ class Band:
     n_runs: int
 
 
+@dataclass(frozen=True, slots=True)
+class FamilyBand:
+    """Quartiles of the adjusted Rand index over the reference sets of one family.
+
+    Attributes
+    ----------
+    family : {"compact", "elongated", "curved", "many_small"}
+    lower, median, upper : float
+        In [0, 1].
+    n_runs : int
+        Number of runs for each row of the table.
+    """
+
+    family: Family
+    lower: float
+    median: float
+    upper: float
+    n_runs: int
+
+
 def feature_class(n_features: int) -> str:
     """Return the class of reference sets for a number of features."""
     return str(n_features) if n_features <= 3 else "4-8" if n_features <= 8 else "9-64"
@@ -69,8 +90,8 @@ def cluster_class(clusters: int | None) -> str:
     return "2-3" if clusters <= 3 else "4-9" if clusters <= 9 else "10-"
 
 
-def quality_of(params: Algorithm, n_features: int, n_reports: int) -> Band | None:
-    """Return the expected quartiles, or None if they were not measured for the parameters.
+def quality_of(params: Algorithm, n_features: int, n_reports: int, family: Family | None = None) -> Band | None:
+    """Return the expected quartiles over all shapes or those of a family. Return None if they were not measured.
 
     They are 0 if the algorithm would put all people in one cluster instead of estimating the number
     of clusters. They are None for one cluster, which contains all people, for other parameters than
@@ -78,7 +99,7 @@ def quality_of(params: Algorithm, n_features: int, n_reports: int) -> Band | Non
     """
     if isinstance(params, Auto) or params.clusters == 1 or not has_defaults(params):
         return None
-    measured = TABLE.get((params.type, feature_class(n_features), cluster_class(params.clusters)))
+    measured = TABLE.get((params.type, feature_class(n_features), cluster_class(params.clusters), family or "all"))
     if measured is None:
         return None
     n_runs, *quartiles = measured
@@ -89,6 +110,16 @@ def quality_of(params: Algorithm, n_features: int, n_reports: int) -> Band | Non
     weight = (place - PLACES[above - 1]) / (PLACES[above] - PLACES[above - 1])
     lower, median, upper = (q[above - 1] + weight * (q[above] - q[above - 1]) for q in quartiles)
     return Band(lower, median, upper, n_runs)
+
+
+def qualities_by_family(params: Algorithm, n_features: int, n_reports: int) -> tuple[FamilyBand, ...]:
+    """Return the expected quartiles of each family that was measured for the parameters."""
+    bands = ((family, quality_of(params, n_features, n_reports, family)) for family in FAMILIES)
+    return tuple(
+        FamilyBand(family, band.lower, band.median, band.upper, band.n_runs)
+        for family, band in bands
+        if band is not None
+    )
 
 
 def ceiling_of(params: Algorithm, n_features: int) -> Band | None:

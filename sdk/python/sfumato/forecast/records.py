@@ -7,7 +7,7 @@ from typing import Any
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import choose_central
 from sfumato.forecast.central import UNCERTAIN_RATIO, CentralForecast, forecast_central
-from sfumato.forecast.families import FamilyForecast
+from sfumato.forecast.families import Family, FamilyForecast
 from sfumato.model.tables import html_bar, html_table
 from sfumato.privacy.accounting import ATTO, NANO, format_epsilon, parse_delta, parse_epsilon
 from sfumato.specs import Auto, CentralAlgorithm, central_algorithm_from_wire, to_wire
@@ -59,7 +59,12 @@ class RecordsForecast:
 
 
 def forecast_records(
-    algorithm: CentralAlgorithm | Auto, *, n_features: int, expected_records: int, max_records_per_user: int = 1
+    algorithm: CentralAlgorithm | Auto,
+    *,
+    n_features: int,
+    expected_records: int,
+    max_records_per_user: int = 1,
+    family: Family | None = None,
 ) -> RecordsForecast:
     """Return the forecast of an algorithm over records. It uses no data and costs no privacy budget.
 
@@ -71,6 +76,8 @@ def forecast_records(
         The caller's estimate of the number of records, 1..2**53-1.
     max_records_per_user : int
         The dataset's declaration, at least 1.
+    family : {"compact", "elongated", "curved", "many_small"}, optional
+        The family of the data, if it is known. The forecast is then for this family alone.
 
     Raises
     ------
@@ -91,7 +98,7 @@ def forecast_records(
         max_records_per_user=max_records_per_user,
         epsilon_nano=parse_epsilon(algorithm.epsilon),
         delta_atto=parse_delta(algorithm.delta),
-        expected=forecast_central(algorithm, n_features, expected_records, max_records_per_user),
+        expected=forecast_central(algorithm, n_features, expected_records, max_records_per_user, family),
     )
 
 

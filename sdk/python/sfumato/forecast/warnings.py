@@ -1,9 +1,10 @@
 """Verdict, warnings and insufficiency of a forecast."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sfumato.forecast.noise import NOISE_FACTOR, contrast, detectable_mass, puts_all_in_one, to_report_count
-from sfumato.forecast.quality import Band
+from sfumato.forecast.quality import Band, FamilyBand
 from sfumato.model.precision import Verdict, signal_of
 from sfumato.privacy.accounting import exp_epsilon, parse_epsilon
 from sfumato.sizing.required_reports import SKETCHED_CLUSTERS, required_reports
@@ -140,8 +141,8 @@ def warnings_of(params: Algorithm, quality: Band | None, n_reports: int, smalles
     return tuple(sentences)
 
 
-def verdict_of(quality: Band | None, insufficient: Insufficient | None) -> Verdict:
-    """Return the verdict on a result, from its expected quality."""
-    if insufficient is not None or quality is None or quality.median < UNCERTAIN_MEDIAN:
+def verdict_of(qualities: Collection[Band | FamilyBand], insufficient: Insufficient | None) -> Verdict:
+    """Return the verdict on a result: that of the lowest expected quality."""
+    if insufficient is not None or not qualities or min(each.median for each in qualities) < UNCERTAIN_MEDIAN:
         return Verdict.DOUBTFUL
-    return Verdict.RELIABLE if quality.lower >= RELIABLE_LOWER else Verdict.UNCERTAIN
+    return Verdict.RELIABLE if min(each.lower for each in qualities) >= RELIABLE_LOWER else Verdict.UNCERTAIN

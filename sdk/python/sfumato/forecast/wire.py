@@ -6,7 +6,7 @@ from typing import Any
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.estimates import Forecast, Needed, RoundForecast
-from sfumato.forecast.quality import Band
+from sfumato.forecast.quality import Band, FamilyBand
 from sfumato.forecast.warnings import Insufficient
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO
@@ -14,7 +14,7 @@ from sfumato.specs import Participation, local_algorithm_from_wire, to_wire
 
 _PLAIN = (
     *("reason", "n_features", "expected_reports", "epsilon_nano", "n_eff", "detectable_mass", "gap_mass"),
-    *("size_error", "centre_error", "verdict"),
+    *("size_error", "centre_error", "family", "verdict"),
 )
 
 
@@ -26,6 +26,7 @@ def forecast_to_wire(forecast: Forecast) -> dict[str, Any]:
         "epsilon": forecast.epsilon_nano / NANO,
         "rounds": [_round_to_wire(each) for each in forecast.rounds],
         "quality": None if forecast.quality is None else asdict(forecast.quality),
+        "families": [asdict(each) for each in forecast.families],
         "warnings": list(forecast.warnings),
         "insufficient": None if forecast.insufficient is None else asdict(forecast.insufficient),
         "needed": None if forecast.needed is None else asdict(forecast.needed),
@@ -45,6 +46,7 @@ def forecast_from_wire(wire: Mapping[str, Any]) -> Forecast:
             algorithm=local_algorithm_from_wire(wire["algorithm"]),
             rounds=tuple(_round_from_wire(each) for each in wire["rounds"]),
             quality=_part(Band, wire["quality"]),
+            families=tuple(_part(FamilyBand, each) for each in wire["families"]),
             warnings=tuple(wire["warnings"]),
             insufficient=_part(Insufficient, wire["insufficient"]),
             needed=_part(Needed, wire["needed"]),
