@@ -143,7 +143,7 @@ def sweep(
     Examples
     --------
     >>> from sfumato import ShiftedGrid, sweep
-    >>> found = sweep(ShiftedGrid(epsilon=1, clusters=3), epsilons=[0.05, 0.2, 1], sizes=[20_000], n_features=2)
+    >>> found = sweep(ShiftedGrid(epsilon=1, clusters=3), epsilons=[0.05, 0.5, 4], sizes=[400_000], n_features=2)
     >>> [each.verdict for each in found.points]
     ['doubtful', 'uncertain', 'reliable']
     """
