@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from service.console.forms import Json
 from sfumato.errors import InvalidSpec
+from sfumato.forecast.families import Family
 from sfumato.forecast.sweeps import RATIO, SweepPoint, sweep
 from sfumato.specs import to_algorithm
 
@@ -21,7 +22,9 @@ RATIO_AXIS = (1.0, 3.0, (1.0, 1.3, 2.0, 3.0))
 Point = tuple[float, SweepPoint]  # multiple of the present choice, and the accuracy there
 
 
-def curves_of(algorithm: Json, *, n_features: int, size: int, max_records_per_user: int, noun: str) -> Json:
+def curves_of(
+    algorithm: Json, *, n_features: int, size: int, max_records_per_user: int, noun: str, family: Family | None = None
+) -> Json:
     """Return the two curves of an algorithm, and the smallest choices with the best verdict.
 
     Parameters
@@ -34,6 +37,7 @@ def curves_of(algorithm: Json, *, n_features: int, size: int, max_records_per_us
     max_records_per_user : int
     noun : str
         Noun for what `size` counts.
+    family : {"compact", "elongated", "curved", "many_small"}, optional
     """
     base = to_algorithm(algorithm)
 
@@ -45,6 +49,7 @@ def curves_of(algorithm: Json, *, n_features: int, size: int, max_records_per_us
                 sizes=[number],
                 n_features=n_features,
                 max_records_per_user=max_records_per_user,
+                family=family,
             )
         except InvalidSpec:  # the algorithm does not support this choice
             return []

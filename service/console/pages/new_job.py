@@ -24,6 +24,7 @@ from service.schemas.algorithms import SCHEMAS
 from service.schemas.datasets import DEFAULT_RELEASE_DELTA
 from sfumato.errors import SfumatoError
 from sfumato.forecast import forecast_releases
+from sfumato.forecast.families import FAMILIES
 from sfumato.privacy.accounting import NANO, format_delta, parse_delta
 from sfumato.specs import CentralAlgorithm, to_algorithm
 
@@ -106,6 +107,7 @@ async def _form(
         dataset=dataset,
         algorithm={"tag": tag, "about": about[tag]},
         fields=fields(tag),
+        families=FAMILIES,
         values=values,
         budget=budget,
         forecast=forecast,
@@ -121,15 +123,18 @@ async def _forecast(visit: Visit, dataset: Json, values: dict[str, str]) -> tupl
         return None, None
     body: Json = {"dataset_id": dataset["id"], "algorithm": algorithm(values["type"], values)}
     body["expected_reports" if dataset["trust"] != "central" else "expected_records"] = parse_number(expected)
+    if values.get("family"):
+        body["family"] = values["family"]
     try:
         forecast = await visit.api.post("/forecasts", body)
     except Problem as problem:
         return None, problem
-    return forecast | {"curves": await run_in_threadpool(_curves, dataset, body["algorithm"], forecast)}, None
+    return forecast | {"curves": await run_in_threadpool(_curves, dataset, body, forecast)}, None
 
 
-def _curves(dataset: Json, requested: Json, forecast: Json) -> Json:
+def _curves(dataset: Json, body: Json, forecast: Json) -> Json:
     """Return the curves of a forecast. Over reports, `auto` selects an algorithm for each point."""
+    requested = body["algorithm"]
     if forecast["trust"] == "local":
         size, noun = forecast["expected_reports"], "devices"
     else:
@@ -140,6 +145,7 @@ def _curves(dataset: Json, requested: Json, forecast: Json) -> Json:
         size=size,
         max_records_per_user=dataset["max_records_per_user"] or 1,
         noun=noun,
+        family=body.get("family"),
     )
 
 

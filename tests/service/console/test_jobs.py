@@ -78,6 +78,26 @@ class TestANewJob:
             assert f"{value}: {median} ({lower} to {upper})" in response.text
         assert api.budget(dataset_id)["reserved"] == 0
 
+    def test_is_forecast_for_a_family(self, api: Api, console: Console) -> None:
+        path = f"/datasets/{api.dataset()['id']}/jobs"
+        whole, compact = (console.post(f"{path}/forecast", FORM | chosen) for chosen in ({}, {"family": "compact"}))
+        expected = api.made(
+            "/forecasts",
+            {
+                "algorithm": {"type": "shifted_grid", "epsilon": 0.5, "clusters": 3},
+                "n_features": 2,
+                "expected_reports": 100_000,
+                "family": "compact",
+            },
+        )
+        assert f"{expected['verdict'].capitalize()}." in words(compact)
+        assert f"half reached an agreement of {expected['quality']['median']:.2f}" in words(compact)
+        assert "least favourable" in words(whole)
+        assert "least favourable" not in words(compact)
+        assert "family" in words(console.post(f"{path}/forecast", FORM | {"family": "square"}))
+        job = console.post(path, FORM | {"family": "compact", "step": "submit"})
+        assert job.status_code == 303
+
     def test_over_records_is_forecast_from_an_estimate(self, api: Api, console: Console) -> None:
         path = f"/datasets/{api.dataset(trust='central', epsilon=2)['id']}/jobs"
         form = {"type": "private_kmeans", "epsilon": "1", "clusters": "3", "expected_records": "10000"}

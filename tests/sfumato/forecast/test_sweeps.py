@@ -27,6 +27,15 @@ class TestFromForecasts:
         assert [each.accuracy for each in found.points] == [each.quality.median for each in expected if each.quality]
         assert [each.verdict for each in found.points] == [each.verdict.value for each in expected]
 
+    def test_is_for_one_family_if_it_is_given(self) -> None:
+        (point,) = sweep(ShiftedGrid(1.0, 3), sizes=[10**5], n_features=2, family="curved").points
+        made = forecast(ShiftedGrid(1.0, 3), n_features=2, expected_reports=10**5, family="curved")
+        assert made.quality is not None
+        assert (point.accuracy, point.verdict) == (made.quality.median, made.verdict.value)
+        (over,) = sweep(PrivateKmeans(1.0, 3), sizes=[1000], n_features=2, family="compact").points
+        expected = forecast_records(PrivateKmeans(1.0, 3), n_features=2, expected_records=1000, family="compact")
+        assert over.accuracy == expected.expected.ratio
+
     def test_over_records_has_ratios_and_unknown_ones_are_nan(self) -> None:
         found = sweep(PrivateKmeans(1.0, 3), sizes=[1000, 10**5], n_features=2)
         ratio = forecast_records(PrivateKmeans(1.0, 3), n_features=2, expected_records=10**5).expected.ratio

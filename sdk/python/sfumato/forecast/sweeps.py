@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.estimates import forecast
+from sfumato.forecast.families import Family
 from sfumato.forecast.records import forecast_records
 from sfumato.mechanisms.encodings import scale_many
 from sfumato.mechanisms.inputs import to_values
@@ -103,6 +104,7 @@ def sweep(
     repetitions: int = 5,
     seed: int = 0,
     max_records_per_user: int = 1,
+    family: Family | None = None,
 ) -> Sweep:
     """Return the accuracy of an algorithm for several values of epsilon and of the number of reports or records.
 
@@ -132,6 +134,8 @@ def sweep(
         Seed of the simulated runs.
     max_records_per_user : int
         The dataset's declaration, for forecasts over records.
+    family : {"compact", "elongated", "curved", "many_small"}, optional
+        The family of the data, for forecasts.
 
     Raises
     ------
@@ -156,21 +160,27 @@ def sweep(
         raise InvalidSpec("give n_features and sizes, or a sample with its features")
     else:
         measure = RATIO if isinstance(base, CentralAlgorithm) else AGREEMENT
-        points = (_forecast(each, n_features, size, max_records_per_user) for size in sizes for each in given)
+        points = (_forecast(each, n_features, size, max_records_per_user, family) for size in sizes for each in given)
     return Sweep(base.type, measure, tuple(points))
 
 
-def _forecast(algorithm: AnyAlgorithm, n_features: int, size: int, max_records_per_user: int) -> SweepPoint:
+def _forecast(
+    algorithm: AnyAlgorithm, n_features: int, size: int, max_records_per_user: int, family: Family | None
+) -> SweepPoint:
     """Return the forecast accuracy, with quartiles for reports and the band of simulated runs for records."""
     verdict: Verdict
     band: tuple[float | None, ...] = (None, None, None)
     if isinstance(algorithm, CentralAlgorithm):
         expected = forecast_records(
-            algorithm, n_features=n_features, expected_records=size, max_records_per_user=max_records_per_user
+            algorithm,
+            n_features=n_features,
+            expected_records=size,
+            max_records_per_user=max_records_per_user,
+            family=family,
         ).expected
         verdict, band = expected.verdict, (expected.ratio, expected.lower, expected.upper)
     else:
-        found = forecast(algorithm, n_features=n_features, expected_reports=size)
+        found = forecast(algorithm, n_features=n_features, expected_reports=size, family=family)
         verdict = found.verdict
         if found.quality is not None:
             band = (found.quality.median, found.quality.lower, found.quality.upper)
