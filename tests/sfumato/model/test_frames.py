@@ -1,10 +1,11 @@
-"""Results as columns of numpy arrays. tests/sdks/test_python.py tests the frames, because it installs pandas."""
+"""Results as columns of numpy arrays, and as frames."""
 
 import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 from sfumato.api.resources import Budget
@@ -103,7 +104,6 @@ class TestInNotebooks:
         html = budget._repr_html_()
         assert '<rect x="0.0" width="75.0"' in html
         assert "<th>remaining</th><td>ε 1.5</td>" in html
-        pandas = pytest.importorskip("pandas")
         frame = budget.to_frame()
         assert isinstance(frame, pandas.DataFrame)
         assert frame.loc["epsilon"].to_dict() == {"granted": 2, "charged": 0.5, "reserved": 0, "remaining": 1.5}
@@ -118,7 +118,6 @@ class TestInNotebooks:
         html = budget._repr_html_()
         assert "<th>charged towards the service</th><td>ε 0.25, δ 1e-6</td>" in html
         assert "<th>remaining towards the service</th><td>ε 0.75, δ 9e-6</td>" in html
-        pytest.importorskip("pandas")
         frame = budget.to_frame()
         assert frame.loc["shuffled_epsilon"].to_dict() == {
             "granted": 1, "charged": 0.25, "reserved": 0, "remaining": 0.75
