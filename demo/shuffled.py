@@ -29,8 +29,8 @@ from demo.service import LocalService
 from devservers.fleet import Member, make_environment, run, start
 from devservers.servers import free_port
 from sfumato.api.client import Client
-from sfumato.api.jobs import SubmittedJob
 from sfumato.api.resources import Shuffler
+from sfumato.api.submitted_jobs import SubmittedJob
 from sfumato.device.bulk import perturb_records
 from sfumato.device.device import Outcome
 from sfumato.device.sealing import SIGNATURE_HEADER, seal, sealed_length, verify_round

@@ -416,7 +416,6 @@ class TestBothDatabases:
         "tests/service/test_serve.py": "`sfumato serve`, which uses SQLite",
         "tests/service/test_side_channels_records.py": "comparison of identical database files",
         "tests/service/test_slow_clients.py": "sockets; the tests do not reach a database",
-        "tests/benchmarks/speed/test_growth.py": "growth of a file; the benchmark measures PostgreSQL",
         "tests/runtime/test_named_pipe.py": "settings only; no database is opened",
         "tests/workers/test_dask.py": "fast part of test_dask_lost.py, which has both",
         "tests/workers/test_dask_lost.py": "both, and a file of another installation",

@@ -26,7 +26,7 @@ from audit.ledger.database import temporary_database
 from audit.ledger.jobs import FEATURES, new_caller
 from audit.mechanisms.exact_channels import EXAMPLES, example_round
 from models import datasets
-from models.collection import rounds
+from models.collection import report_intake, rounds
 from models.encryption import Keyring
 from models.errors import Conflict, RoundClosed
 from models.tables.datasets import Dataset, Trust
@@ -61,7 +61,7 @@ class ReleasePath(NamedTuple):
     seal: Callable[..., bytes] = seal
     queue: Callable[[Path], Queue] = Queue
     reader: Callable[[ServiceRound, Dataset], BatchReader] = BatchReader
-    receive_batch: Callable[..., ServiceRound] = rounds.receive_batch
+    receive_batch: Callable[..., ServiceRound] = report_intake.receive_batch
 
 
 RELEASE_PATH = ReleasePath()

@@ -19,7 +19,7 @@ from audit.devices.releases import (
     check_releases,
     check_tables,
 )
-from models.collection import rounds
+from models.collection import report_intake
 from models.tables.datasets import Dataset
 from models.tables.rounds import Round as ServiceRound
 from service.ingestion.batch_reader import BatchReader
@@ -158,7 +158,7 @@ def receive_again(session: Any, round_id: str, *batch: Any, now: int) -> Service
     found = session.get_one(ServiceRound, round_id)
     found.release_digest, found.state = None, "open"
     session.flush()
-    return rounds.receive_batch(session, round_id, *batch, now=now)
+    return report_intake.receive_batch(session, round_id, *batch, now=now)
 
 
 def _leak(name: str, subject: str, check: Callable[..., Any], path: ReleasePath) -> Leak:

@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.quality import results
 from benchmarks.quality.data import DataSet
+from benchmarks.quality.results import software_version
 from benchmarks.quality.runs import Method, Run, plan
-from benchmarks.quality.versions import software_version
 from sfumato.errors import SfumatoError
 
 Measures = dict[str, Any]

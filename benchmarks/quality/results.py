@@ -1,6 +1,11 @@
 """Result files: one row per run, kept as CSV and read as a pandas frame, and means over seeds."""
 
+import ast
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from io import StringIO
 from math import nan
 from pathlib import Path
@@ -8,6 +13,9 @@ from statistics import fmean
 from typing import Any
 
 import pandas as pd
+
+from clustering import registry
+from clustering.central import run
 
 RUN = ("method", "set", "n", "k", "epsilon", "seed")  # identifies a run, as the fields of `runs.Run`
 SETTING = ("method", "set", "n", "n_features", "clusters", "mark", "k", "epsilon")  # constant over seeds
@@ -80,3 +88,42 @@ def _head(text: str) -> list[str]:
 def _whole_lines(path: Path) -> str:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return text[: text.rfind("\n") + 1]
+
+
+# ---- software versions ----
+
+PACKAGES = ("benchmarks", "clustering")  # published test vectors fix the behaviour of the SDK
+# A module that imports every method would tie each method to all others, so its imports count only if it is named.
+REGISTRIES = (registry.__name__, run.__name__)
+
+
+@lru_cache(maxsize=256)
+def software_version(*modules: str) -> str:
+    """Return `<release>+<8 hex digits>`, which differs once one of these modules or of their imports changes."""
+    digest = hashlib.sha256()
+    for name, path in sorted(imported(modules).items()):
+        digest.update(name.encode() + b"\0" + path.read_bytes())
+    return f"{version('sfumato-server')}+{digest.hexdigest()[:8]}"
+
+
+def imported(modules: tuple[str, ...]) -> dict[str, Path]:
+    """Return the files of these modules and of all modules of `PACKAGES` that they import, directly or not."""
+    found: dict[str, Path] = {}
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        if name in found or name.split(".")[0] not in PACKAGES or (name in REGISTRIES and name not in modules):
+            continue
+        try:
+            spec = find_spec(name)
+        except ModuleNotFoundError:
+            spec = None  # `from a.b import c`, where c is not a module
+        if spec is None or spec.origin is None:
+            continue
+        found[name] = Path(spec.origin)
+        for node in ast.walk(ast.parse(found[name].read_bytes())):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found

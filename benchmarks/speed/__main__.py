@@ -31,7 +31,6 @@ GROUPS = {
     "jobs": ("benchmarks.speed.jobs", DEVELOPMENT),
     "fold": ("benchmarks.speed.fold", DEVELOPMENT),
     "kernels": ("benchmarks.speed.kernels.k_means", COMMAND),
-    "growth": ("benchmarks.speed.growth", DEVELOPMENT),
     "scale": ("benchmarks.speed.scale", DEVELOPMENT),
 }
 

@@ -1,19 +1,16 @@
 """Open, close and tally rounds, and receive their reports. `models.tables.rounds` shows the states."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, case, func, select, update
+from sqlalchemy import ColumnElement, case, func, select, update
 from sqlalchemy.orm import Session, undefer
 
 from models import datasets
 from models.collection import releases, report_log
-from models.database.driver_statement import DriverStatement
 from models.database.types import SECOND, new_id
 from models.encryption import Keyring
-from models.errors import Conflict, LimitExceeded, NotFound, RecordsKeyMissing, RoundClosed, RoundEmpty
+from models.errors import Conflict, LimitExceeded, NotFound, RecordsKeyMissing, RoundEmpty
 from models.identity import audit_trail
 from models.identity.caller import Caller, operator
 from models.ledger import ledger
@@ -21,7 +18,7 @@ from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
 from models.tables.jobs import Job
 from models.tables.ledger import Ceiling
-from models.tables.rounds import RELEASE_SECONDS, CollectionTarget, Octets, Round, RoundState
+from models.tables.rounds import RELEASE_SECONDS, CollectionTarget, Round, RoundState
 from models.tables.webhooks import EventType
 from models.webhooks import deliveries
 from sfumato import mechanisms
@@ -275,106 +272,6 @@ def list_open(session: Session, dataset_id: str, *, now: int) -> list[Round]:
     return list(session.scalars(query.order_by(Round.id)))
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """Outcome of a group commit for a round."""
-
-    is_full: bool
-    job_id: str | None
-    dataset_id: str
-
-
-_rounds = cast(Table, Round.__table__)
-_RECEIVE = DriverStatement(
-    update(_rounds)
-    .where(
-        _rounds.c.id == bindparam("only"),
-        _rounds.c.state == RoundState.OPEN.value,
-        _rounds.c.closes_at > bindparam("now"),
-        _rounds.c.min_batch.is_(None),  # a shuffled round accepts one batch only
-    )
-    .values(n_received=_rounds.c.n_received + bindparam("more"))
-    .returning(_rounds.c.n_received, _rounds.c.target_reports, _rounds.c.job_id, _rounds.c.dataset_id)
-)
-
-
-def receive(
-    session: Session | Connection,
-    round_id: str,
-    n_reports: int,
-    packed: Octets,
-    *,
-    apart: Sequence[tuple[int, Octets]] = (),
-    now: int,
-) -> Received:
-    """Store reports of an open round, and close the round if it is full.
-
-    One statement checks that the round is open, counts the reports, and locks the row until the commit. No report is
-    therefore stored after the close. Raise RoundClosed.
-
-    Parameters
-    ----------
-    session : Session or Connection
-    round_id : str
-    n_reports : int
-    packed : bytes or memoryview
-        Reports to store in one row of the log.
-    apart : sequence of (n_reports, packed)
-        Further reports, each in a separate row. Joining large batches costs more than a row.
-    now : int
-    """
-    log_rows = [each for each in ((n_reports, packed), *apart) if each[0]]
-    more = sum(n for n, _ in log_rows)
-    connection = session.connection() if isinstance(session, Session) else session
-    row = _RECEIVE.execute(connection, {"only": round_id, "more": more, "now": now})
-    if row is None:
-        raise RoundClosed("this round accepts no more reports: fetch the open rounds again")
-    for n, octets in log_rows:
-        report_log.append(connection, round_id, n, octets)
-    n_received, target_reports, job_id, dataset_id = row
-    is_full = n_received >= target_reports
-    if is_full:
-        with nullcontext(session) if isinstance(session, Session) else Session(session) as within:
-            _close(within, Round.id == round_id, now)
-            within.flush()
-    return Received(is_full, job_id, dataset_id)
-
-
-def receive_batch(
-    session: Session, round_id: str, n_reports: int, digest: bytes, rows: Iterable[tuple[int, Octets]], *, now: int
-) -> Round:
-    """Store the batch that a shuffler releases, and close its round. The same batch again changes nothing.
-
-    The caller has verified the signature. Raise Conflict if the round has another batch, or RoundClosed.
-
-    Parameters
-    ----------
-    session : Session
-    round_id : str
-    n_reports : int
-        Number of sealed reports in the batch.
-    digest : bytes
-        SHA-256 of the batch.
-    rows : iterable of (n_reports, octets)
-        The sealed reports in parts; read only if the batch is new.
-    now : int
-    """
-    found = session.get_one(Round, round_id, with_for_update=True, populate_existing=True)
-    if found.release_digest == digest:
-        return found
-    if found.release_digest is not None:
-        raise Conflict("this round has another batch already: a shuffler releases a round once")
-    if found.state != RoundState.OPEN:
-        raise RoundClosed("this round is closed and accepts no batch: delete its sealed reports")
-    for n, octets in rows:
-        report_log.append(session.connection(), round_id, n, octets)
-    found.n_received, found.release_digest = n_reports, digest
-    session.flush()
-    _close(session, Round.id == round_id, now)
-    session.refresh(found)
-    return found
-
-
 def close(session: Session, caller: Caller, round_id: str, *, allow_empty: bool = True, now: int) -> Round:
     """Close a round for the caller, unless it is closed already.
 
@@ -386,7 +283,7 @@ def close(session: Session, caller: Caller, round_id: str, *, allow_empty: bool 
             "this round has no reports: closing it gives no result and releases no epsilon. Wait for reports, "
             "or send allow_empty=true"
         )
-    if _close(session, Round.id == found.id, now):
+    if close_matching(session, Round.id == found.id, now):
         audit_trail.record(session, caller, Act.ROUND_CLOSED, round_id, dataset_id=found.dataset_id, now=now)
     session.refresh(found)
     return found
@@ -407,7 +304,7 @@ def close_due(session: Session, *, now: int) -> list[str | None]:
         )
     )
     if due:
-        _close(session, Round.id.in_([row.id for row in due]), now)
+        close_matching(session, Round.id.in_([row.id for row in due]), now)
     return [row.job_id for row in due]
 
 
@@ -419,7 +316,7 @@ def close_all(session: Session, *, now: int, job_id: str | None = None, dataset_
     """
     of = Round.job_id == job_id if job_id is not None else Round.dataset_id == dataset_id
     _lock(session, of)
-    _close(session, of, now)
+    close_matching(session, of, now)
     if job_id is not None:
         session.execute(
             update(Round)
@@ -434,7 +331,7 @@ def _lock(session: Session, which: ColumnElement[bool]) -> None:
     session.execute(select(Round.id).where(which).order_by(Round.id).with_for_update(key_share=True)).all()
 
 
-def _close(session: Session, which: ColumnElement[bool], now: int) -> bool:
+def close_matching(session: Session, which: ColumnElement[bool], now: int) -> bool:
     """Close the open ones of these rounds. Return whether there was any."""
     closed = session.execute(
         update(Round)

@@ -35,7 +35,7 @@ from service.http.problems import (
     problem_responses,
 )
 from service.schemas.base import EXAMPLE_ULID
-from service.schemas.datasets import ULID
+from service.schemas.fields import ULID
 
 Json = dict[str, Any]
 

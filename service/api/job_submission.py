@@ -8,8 +8,9 @@ from models.errors import Conflict
 from models.tables.datasets import Dataset, Trust
 from models.tables.rounds import CollectionTarget, ReleaseTerms, Round, RoundState
 from service.http.problems import InsufficientReports, ValidationFailed, pointing_at
-from service.schemas.datasets import DEFAULT_RELEASE_DELTA, NewRound
+from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from service.schemas.jobs import NewJob
+from service.schemas.rounds import NewRound
 from sfumato.forecast import check_over_records, choose, choose_central, insufficient_of, is_far_below
 from sfumato.privacy.accounting import NANO, parse_delta
 from sfumato.sizing import planned_rounds

@@ -26,7 +26,7 @@ from service.ingestion import report_formats
 from service.ingestion.report_formats import PackedReports, ReportFormat
 from service.ingestion.report_writer import ReportWriter
 from service.ingestion.upload_memory import MemoryLimit, MemoryReservation
-from service.schemas.datasets import ULID
+from service.schemas.fields import ULID
 
 PATH = re.compile("/v1/rounds/([^/]+)/reports")
 _ROUND_ID = re.compile(f"rnd_{ULID}")

@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 
-from models.collection import rounds
-from models.collection.rounds import Received
+from models.collection import report_intake
+from models.collection.report_intake import Received
 from models.database.engine import Database, DedicatedConnection
 from models.errors import RoundClosed
 from runtime.job_signal import JobSignal
@@ -204,7 +204,9 @@ class ReportWriter:
                 n_reports = sum([packed.n_reports for packed in small])
                 data = b"".join([packed.data for packed in small])
                 try:
-                    received[round_id] = rounds.receive(connection, round_id, n_reports, data, apart=apart, now=now)
+                    received[round_id] = report_intake.receive(
+                        connection, round_id, n_reports, data, apart=apart, now=now
+                    )
                 except RoundClosed as closed:  # raised before anything was written
                     errors[round_id] = closed
             return errors, received

@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 from models.datasets import MAX_RECORDS_PER_USER
 from service.schemas.algorithms import Algorithm
 from service.schemas.base import EXAMPLE_ULID, Double, Wire, exactly_one_of, examples, integer
-from service.schemas.datasets import Amount, Atto, Count, DatasetId, Nano
+from service.schemas.fields import Amount, Atto, Count, DatasetId, Nano
 from service.schemas.specs import Features, Participation
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, MAX_FEATURES, MAX_RECORD_FEATURES
 

@@ -9,7 +9,7 @@ from typing_extensions import TypeAliasType
 
 from service.schemas.algorithms import Algorithm
 from service.schemas.base import EXAMPLE_ULID, Double, Wire, example, integer
-from service.schemas.datasets import (
+from service.schemas.fields import (
     MAX_COLLECT_SECONDS,
     WEEK_SECONDS,
     Amount,

@@ -8,7 +8,7 @@ from typing_extensions import TypeAliasType
 
 from models.tables.identity import Act
 from service.schemas.base import EXAMPLE_ULID, Name, Wire, example, integer
-from service.schemas.datasets import Amount, Count, Cursor, DatasetId, KeyId, Scope, Time, check_time, id_field
+from service.schemas.fields import Amount, Count, Cursor, DatasetId, KeyId, Scope, Time, check_time, id_field
 
 DAY_SECONDS = 86_400
 MAX_OVERLAP_SECONDS = 30 * DAY_SECONDS

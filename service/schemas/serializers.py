@@ -7,10 +7,11 @@ stored a kind that this one does not know.
 from collections.abc import Sequence
 from typing import Any
 
-from models.collection import releases, rounds
+from models.collection import releases
+from models.collection.rounds import cost_nano
 from models.database.types import canonical_json, timestamp
 from models.jobs import curator_answers
-from models.ledger import ledger
+from models.ledger.ledger import balance_after
 from models.records import records
 from models.tables.datasets import Dataset
 from models.tables.identity import AuditEvent, Key
@@ -18,7 +19,7 @@ from models.tables.jobs import Job, Result
 from models.tables.ledger import LedgerEntry
 from models.tables.rounds import Round, RoundState
 from models.tables.webhooks import Delivery, Webhook
-from service.schemas import datasets, jobs, keys, webhooks
+from service.schemas import datasets, jobs, keys, ledger, rounds, webhooks
 from service.schemas.base import Wire, optional_timestamp
 from sfumato.privacy.accounting import ATTO, NANO
 
@@ -56,7 +57,7 @@ def record_counts(counts: records.RecordCounts, users: records.UserCounts | None
 
 def budget(last: LedgerEntry) -> Json:
     """Serialise the budget after the last entry of a ledger."""
-    balance = ledger.balance_after(last)
+    balance = balance_after(last)
     return {
         "dataset_id": last.dataset_id,
         "granted": epsilon(balance.granted_nano),
@@ -79,13 +80,13 @@ def budget(last: LedgerEntry) -> Json:
 
 def ledger_entry(row: LedgerEntry) -> Json:
     """Serialise a ledger entry."""
-    return _members(datasets.LedgerEntry, row, epsilon=epsilon(row.epsilon_nano), delta=delta(row.delta_atto))
+    return _members(ledger.LedgerEntry, row, epsilon=epsilon(row.epsilon_nano), delta=delta(row.delta_atto))
 
 
 def round_(row: Round) -> Json:
     """Serialise a round."""
     terms = dict.fromkeys(releases.TERMS) | releases.published_terms(row)
-    return _members(datasets.Round, row, epsilon=epsilon(row.epsilon_nano), spec=row.spec_wire, **terms)
+    return _members(rounds.Round, row, epsilon=epsilon(row.epsilon_nano), spec=row.spec_wire, **terms)
 
 
 def device_rounds(rows: Sequence[Round]) -> bytes:
@@ -118,7 +119,7 @@ def job(row: Job, used: Sequence[Round]) -> Json:
         else {
             "n_rounds": len(used),
             "n_reports": sum(each.n_received if each.n_reports is None else each.n_reports for each in used),
-            "epsilon": epsilon(rounds.cost_nano(used)),
+            "epsilon": epsilon(cost_nano(used)),
         },
         error=None if row.error_code is None else {"code": row.error_code, "detail": row.error_detail or ""},
     )

@@ -9,7 +9,7 @@ from typing_extensions import TypeAliasType
 from models.tables import webhooks as tables
 from models.webhooks.webhooks import MAX_OVERLAP_SECONDS
 from service.schemas.base import EXAMPLE_ULID, Wire, example, integer
-from service.schemas.datasets import ULID, Count, Cursor, DatasetId, Time
+from service.schemas.fields import ULID, Count, Cursor, DatasetId, Time
 
 DAY_SECONDS = 86_400
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import models.database.engine
-from models.collection import aggregation_leases, rounds
+from models.collection import aggregation_leases, report_intake, rounds
 from models.jobs import claims, curator_answers, lifecycle
 from models.records import records
 from models.tables.jobs import Job, QueryAnswer
@@ -118,7 +118,7 @@ def prepare_gateway() -> None:
 
     shift_clock()
     _plant_in_gateway()
-    wrap(rounds, "receive", after="gateway.received")
+    wrap(report_intake, "receive", after="gateway.received")
     wrap(ReportWriter, "_commit", before="gateway.group", after="gateway.committed")
     wrap(records.Upload, "add", after="gateway.upload")
     wrap(records, "append", after="gateway.append")

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner, Result
 
 from models import maintenance
-from models.collection import rounds
+from models.collection import report_intake
 from models.database.engine import Database
 from models.database.schema import is_migrated
 from models.database.types import Base
@@ -101,7 +101,7 @@ def writing(filled: Filled) -> Iterator[None]:
         try:
             while not over.is_set():
                 with filled.database.transaction() as session:
-                    rounds.receive(session, filled.asked.id, BATCH, b"r" * BATCH, now=filled.world.now)
+                    report_intake.receive(session, filled.asked.id, BATCH, b"r" * BATCH, now=filled.world.now)
                     charge(session, filled.local.id, "charge", 1, f"charge_{n}", None)
                 stored.release()
                 n += 1
@@ -258,7 +258,7 @@ class TestABackupWhileSomebodyWrites:
                     session.execute(text(change))
             n = n_charges(copy)
             with copy.transaction() as session:
-                rounds.receive(session, filled.asked.id, 1, b"r", now=filled.world.now)
+                report_intake.receive(session, filled.asked.id, 1, b"r", now=filled.world.now)
                 charge(session, filled.local.id, "charge", 1, "after", None)
                 assert ledger.verify(session, filled.local.id).ok
             assert (n_charges(copy), rows(copy)["report_batches"]) == (n, n + 2)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Select, text
 from sqlalchemy.orm import Session
 
-from models.collection import rounds
+from models.collection import report_intake, rounds
 from models.database.types import SECOND
 from models.errors import NotFound, RoundClosed, StaleFence
 from models.jobs import claims, lifecycle
@@ -282,7 +282,7 @@ class TestLocks:
                     open_ids = [r.id for each in within for r in rounds.list_open(session, each.id, now=NOW)]
                 with world.database.transaction() as session:
                     for round_id in sorted(open_ids):
-                        ignoring(partial(rounds.receive, session, round_id, 1, b"r", now=NOW))
+                        ignoring(partial(report_intake.receive, session, round_id, 1, b"r", now=NOW))
 
         def sweep() -> None:
             for turn in range(12):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from models import datasets, maintenance
-from models.collection import aggregation_leases, rounds
+from models.collection import aggregation_leases, report_intake, rounds
 from models.errors import Conflict, LimitExceeded, NotFound, RoundClosed
 from models.jobs import jobs, lifecycle
 from models.jobs import jobs as job
@@ -197,11 +197,11 @@ class TestDuringDeletion:
         world.open_standalone(within)
 
         with world.database.transaction() as session:
-            rounds.receive(session, opened[0], 1, b"r", now=NOW)
+            report_intake.receive(session, opened[0], 1, b"r", now=NOW)
             removing = Thread(lambda: remove(world, within.id))
             wait_until_blocked(world.database)
             for round_id in opened[1:]:
-                rounds.receive(session, round_id, 1, b"r", now=NOW)
+                report_intake.receive(session, round_id, 1, b"r", now=NOW)
         removing.outcome()
 
         assert [world.log(round_id) for round_id in opened] == [[], [], []]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.collection import report_log, rounds
+from models.collection import report_intake, report_log, rounds
 from models.database.engine import Database
 from models.tables.rounds import CollectionTarget
 from sfumato.privacy.accounting import NANO
@@ -20,8 +20,8 @@ class TestBatches:
         mine, other = (world.open_standalone(within, collect=CollectionTarget(10_000, 1, 3600)).id for _ in range(2))
         with world.database.transaction() as session:
             for i in range(50):
-                rounds.receive(session, mine, 1, b"%d" % i, now=NOW)
-                rounds.receive(session, other, 1, b"other", now=NOW)
+                report_intake.receive(session, mine, 1, b"%d" % i, now=NOW)
+                report_intake.receive(session, other, 1, b"other", now=NOW)
 
         assert world.log(mine) == [b"%d" % i for i in range(50)]
         with world.database.reading() as session:
@@ -36,7 +36,7 @@ class TestBatches:
         sent = [bytes([i]) * (1 + 37 * i % 300) for i in range(60)]
         with world.database.transaction() as session:
             for packed in sent:
-                rounds.receive(session, opened, 1, packed, now=NOW)
+                report_intake.receive(session, opened, 1, packed, now=NOW)
 
         for page_bytes in (1, 100, 1000, 1 << 20):
             monkeypatch.setattr(report_log, "_PAGE_BYTES", page_bytes)
@@ -52,8 +52,8 @@ class TestBatches:
         opened = world.open_standalone(world.new_dataset(), collect=CollectionTarget(7, 1, 3600)).id
         with world.database.transaction() as session:
             apart = [(2, memoryview(b"22")), (3, b"333")]
-            assert not rounds.receive(session, opened, 1, b"1", apart=apart, now=NOW).is_full
-            assert rounds.receive(session, opened, 0, b"", apart=[(1, b"4")], now=NOW).is_full
+            assert not report_intake.receive(session, opened, 1, b"1", apart=apart, now=NOW).is_full
+            assert report_intake.receive(session, opened, 0, b"", apart=[(1, b"4")], now=NOW).is_full
 
         assert world.log(opened) == [b"1", b"22", b"333", b"4"]
         assert (world.n_logged(opened), world.round(opened).n_received) == (7, 7)
@@ -73,8 +73,8 @@ class TestMarks:
         lengths = [3, 6, 3, 7, 0, 3, 24, 3, 6, 2, 9, 3]  # reports have 3 bytes; 7 and 2 were truncated
         with world.database.transaction() as session:
             for length in lengths:
-                rounds.receive(session, other, 1, b"o" * 30, now=NOW)
-                rounds.receive(session, mine, 1, b"r" * length, now=NOW)
+                report_intake.receive(session, other, 1, b"o" * 30, now=NOW)
+                report_intake.receive(session, mine, 1, b"r" * length, now=NOW)
 
         with world.database.reading() as session:
             rows = [row for row, _ in report_log.batches(session, mine)]

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from models.collection import rounds
+from models.collection import report_intake, rounds
 from models.database.engine import Database
 from models.database.types import SECOND
 from models.errors import BudgetExhausted, LimitExceeded, NotFound, RoundClosed
@@ -137,7 +137,7 @@ class TestReceive:
 
         received = [world.receive(opened.id, n, packed) for n, packed in ((2, b"first"), (3, b"second"))]
 
-        assert received == [rounds.Received(False, None, opened.dataset_id)] * 2
+        assert received == [report_intake.Received(False, None, opened.dataset_id)] * 2
         assert world.log(opened.id) == [b"first", b"second"]
         assert world.round(opened.id).n_received == 5
 
@@ -147,7 +147,7 @@ class TestReceive:
 
         received = [world.receive(opened.id, n) for n in (4, 3)]
 
-        assert received == [rounds.Received(is_full, queued.id, opened.dataset_id) for is_full in (False, True)]
+        assert received == [report_intake.Received(is_full, queued.id, opened.dataset_id) for is_full in (False, True)]
         found = world.round(opened.id)
         assert (found.state, found.n_received, found.closed_at) == (RoundState.CLOSED, 7, NOW)
 
@@ -184,8 +184,8 @@ class TestReceive:
 
         with world.database.transaction() as session:
             with pytest.raises(RoundClosed):
-                rounds.receive(session, closed.id, 1, b"refused", now=NOW)
-            rounds.receive(session, open_.id, 1, b"stored", now=NOW)
+                report_intake.receive(session, closed.id, 1, b"refused", now=NOW)
+            report_intake.receive(session, open_.id, 1, b"stored", now=NOW)
 
         assert (world.log(closed.id), world.log(open_.id)) == ([], [b"stored"])
 
@@ -193,7 +193,7 @@ class TestReceive:
         opened = world.open_standalone(world.new_dataset())
 
         with rolled_back(world.database) as session:
-            rounds.receive(session, opened.id, 100, b"lost", now=NOW)
+            report_intake.receive(session, opened.id, 100, b"lost", now=NOW)
 
         found = world.round(opened.id)
         assert (found.n_received, found.state, world.log(opened.id)) == (0, RoundState.OPEN, [])
@@ -214,7 +214,7 @@ class TestConcurrentClose:
                 with world.database.transaction() as session:
                     for round_id in group:
                         try:
-                            rounds.receive(session, round_id, n_reports, b"r" * n_reports, now=NOW)
+                            report_intake.receive(session, round_id, n_reports, b"r" * n_reports, now=NOW)
                         except RoundClosed:
                             continue
                         taken.append(round_id)
@@ -243,7 +243,7 @@ class TestConcurrentClose:
     def test_waits_for_an_uncommitted_group(self, world: World) -> None:
         opened = world.open_standalone(world.new_dataset())
         with world.database.transaction() as session:
-            rounds.receive(session, opened.id, 2, b"in time", now=NOW)
+            report_intake.receive(session, opened.id, 2, b"in time", now=NOW)
             closing = Thread(lambda: world.close(opened.id))
             wait_until_blocked(world.database)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from models.collection import aggregation_leases, rounds
+from models.errors import RoundClosed
 from models.jobs import lifecycle
 from models.tables.datasets import Dataset
 from models.tables.jobs import JobState
@@ -89,7 +90,7 @@ class TestFailedRound:
 
     def test_accepts_no_reports_and_closing_it_changes_nothing(self, world: World) -> None:
         round_id = self.failed_round(world)
-        with pytest.raises(rounds.RoundClosed):
+        with pytest.raises(RoundClosed):
             world.receive(round_id)
 
         assert world.close(round_id).state == RoundState.FAILED

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from models import datasets
-from models.collection import report_log, rounds
+from models.collection import report_intake, report_log, rounds
 from models.database.engine import Database
 from models.database.types import SECOND
 from models.errors import BudgetExhausted
@@ -128,10 +128,10 @@ class World:
             now=self.now,
         )
 
-    def receive(self, round_id: str, n_reports: int = 1, packed: bytes | None = None) -> rounds.Received:
+    def receive(self, round_id: str, n_reports: int = 1, packed: bytes | None = None) -> report_intake.Received:
         """Store reports of one round."""
         return self.write(
-            rounds.receive, round_id, n_reports, b"r" * n_reports if packed is None else packed, now=self.now
+            report_intake.receive, round_id, n_reports, b"r" * n_reports if packed is None else packed, now=self.now
         )
 
     def close(self, round_id: str) -> Round:

@@ -19,7 +19,7 @@ from models.database.engine import Database
 from service.cli import main, output
 from service.cli.connection import service_address
 from service.cli.report_receipt import ReceiptUnusable, open_receipt
-from sfumato.api import datasets, resources
+from sfumato.api import datasets, parsers
 from sfumato.api.client import Client
 from sfumato.errors import Unreachable
 from sfumato.model.precision import Verdict
@@ -232,8 +232,8 @@ class TestLedgerVerify:
             entry = parse(document)
             return replace(entry, epsilon_nano=1) if entry.seq == 2 else entry
 
-        parse = resources.parse_ledger_entry
-        monkeypatch.setattr(resources, "parse_ledger_entry", parse_changed)
+        parse = parsers.parse_ledger_entry
+        monkeypatch.setattr(parsers, "parse_ledger_entry", parse_changed)
         output = run("ledger", "verify", dataset_id, "--url", "http://gateway", status=1).output
         assert f"{dataset_id}: 1 entries" in output
         assert "BROKEN at entry 2: an entry was changed" in output

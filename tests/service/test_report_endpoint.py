@@ -145,7 +145,7 @@ class TestFullRound:
         opened = api.round(api.dataset()["id"])
         api.made(f"/rounds/{opened['id']}/close?allow_empty=true", None)
         refused(api.report(opened["id"]), 409, "round_closed")
-        monkeypatch.setattr("models.collection.rounds.receive", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr("models.collection.report_intake.receive", lambda *_, **__: 1 / 0)
         refused(api.report(opened["id"]), 409, "round_closed")
 
 
@@ -196,7 +196,7 @@ class TestFailingDatabase:
             raise OperationalError("COMMIT", {}, Exception("gone"))
 
         with monkeypatch.context() as patched:
-            patched.setattr("models.collection.rounds.receive", fail)
+            patched.setattr("models.collection.report_intake.receive", fail)
             answer = api.post(f"/rounds/{opened['id']}/reports", one)
         refused(answer, 503, "unavailable")
         assert int(answer.headers["retry-after"]) >= 1
@@ -207,7 +207,7 @@ class TestFailingDatabase:
     def test_does_not_end_the_writer(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         opened = api.round(api.dataset()["id"])
         with monkeypatch.context() as patched:
-            patched.setattr("models.collection.rounds.receive", lambda *_, **__: 1 / 0)
+            patched.setattr("models.collection.report_intake.receive", lambda *_, **__: 1 / 0)
             refused(api.report(opened["id"]), 503, "unavailable")
         assert api.report(opened["id"]).status_code == 202
 

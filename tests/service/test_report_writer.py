@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.collection import report_log, rounds
+from models.collection import report_intake, report_log
 from models.database.engine import Database
 from runtime.job_signal import PollingJobSignal
 from service.http.problems import Unavailable
@@ -157,13 +157,13 @@ class TestReportWriter:
         dataset_id = api.dataset(epsilon=32)["id"]
         ids = [api.round(dataset_id)["id"] for _ in range(5)]
         received: list[str] = []
-        real = rounds.receive
+        real = report_intake.receive
 
         def receive(session: Any, round_id: str, *rest: Any, **more: Any) -> Any:
             received.append(round_id)
             return real(session, round_id, *rest, **more)
 
-        monkeypatch.setattr("models.collection.rounds.receive", receive)
+        monkeypatch.setattr("models.collection.report_intake.receive", receive)
 
         async def send() -> None:
             first = store(writer, ids[0])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from service.schemas import algorithms, datasets
+from service.schemas import algorithms, datasets, fields
 from service.schemas import specs as spec_schemas
 from service.schemas.base import Epsilon, Wire, from_timestamp, timestamp
 from sfumato import specs
@@ -106,7 +106,7 @@ class TestSchemas:
     def test_accept_generated_ids(self) -> None:
         from models.database.types import new_id
 
-        assert all(re.fullmatch(f"ds_{datasets.ULID}", new_id("ds")) for _ in range(200))
+        assert all(re.fullmatch(f"ds_{fields.ULID}", new_id("ds")) for _ in range(200))
 
 
 class TestTimes:

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from clustering.simulate import SeededEntropy
 from models import datasets
-from models.collection import rounds
+from models.collection import report_intake, rounds
 from models.database.engine import Database
 from models.identity import keys, tenants
 from models.identity.caller import Caller
@@ -177,7 +177,7 @@ class Collection(OwnDataset):
         for begin, end in pairwise(cuts):
             with self.database.transaction() as session:
                 part = packed[begin:end]
-                rounds.receive(session, opened.id, len(part) // width, part, now=self.database.clock())
+                report_intake.receive(session, opened.id, len(part) // width, part, now=self.database.clock())
 
     def fill(self, opened: Round, *, seed: int = 0) -> None:
         """Store exactly as many reports as the round needs, so that it closes."""

@@ -15,7 +15,7 @@ from clustering.centroids.fuzzy_cmeans import block_sums
 from clustering.centroids.noisy_fcm import fit, scaled
 from clustering.rounds.plan import Collected, Rule
 from clustering.rounds.tally import Sample
-from models.collection import rounds
+from models.collection import report_intake, rounds
 from models.database.engine import Database
 from models.errors import Conflict
 from models.tables.rounds import Round
@@ -123,7 +123,7 @@ class TestAFold:
 
 def _append(collection: Collection, asked: Round, packed: bytes) -> None:
     with collection.database.transaction() as session:
-        rounds.receive(session, asked.id, 1000, packed, now=collection.database.clock())
+        report_intake.receive(session, asked.id, 1000, packed, now=collection.database.clock())
 
 
 def _counted(packed: bytes) -> list[int]:

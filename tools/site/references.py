@@ -29,7 +29,14 @@ PARTS = (
     ("On a device", ("device.device", "device.shuffled", "device.store", "device.dry_runs", "device.bulk")),
     (
         "For an analyst",
-        ("api.client", "api.jobs", "forecast.sweeps", "model.cluster_model", "model.frames", "plotting.figures"),
+        (
+            "api.client",
+            "api.submitted_jobs",
+            "forecast.sweeps",
+            "model.cluster_model",
+            "model.frames",
+            "plotting.figures",
+        ),
     ),
     ("Algorithms over devices' reports", ("specs.algorithms",)),
     ("Algorithms over records", ("specs.central",)),

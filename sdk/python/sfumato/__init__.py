@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sfumato.api.client import AsyncClient as AsyncClient, Client as Client
-    from sfumato.api.jobs import AsyncSubmittedJob as AsyncSubmittedJob, SubmittedJob as SubmittedJob
+    from sfumato.api.submitted_jobs import AsyncSubmittedJob as AsyncSubmittedJob, SubmittedJob as SubmittedJob
     from sfumato.device.bulk import Reports as Reports, perturb_records as perturb_records
     from sfumato.device.device import (
         Device as Device,
@@ -90,7 +90,7 @@ _HOMES = {
         "Unreachable",
     ),
     "model.frames": ("cells_frame", "clusters_frame", "labels_frame", "ledger_frame"),
-    "api.jobs": ("AsyncSubmittedJob", "SubmittedJob"),
+    "api.submitted_jobs": ("AsyncSubmittedJob", "SubmittedJob"),
     "plotting.figures": ("plot",),
     "specs.encodings": (
         "CentroidSignEncoding",

@@ -15,7 +15,8 @@ from pydantic.json_schema import models_json_schema
 from service.api.openapi import descriptions
 from service.http import problems
 from service.schemas.base import EXAMPLE_ULID, Problem, Wire
-from service.schemas.datasets import Receipt, RecordRows, Report, ReportColumns
+from service.schemas.datasets import RecordRows
+from service.schemas.rounds import Receipt, Report, ReportColumns
 
 OPENAPI_VERSION = "3.1.0"
 

@@ -14,7 +14,7 @@ from service.api.dependencies import DatasetIdInQuery, NumberedPage, Services, r
 from service.http import problems
 from service.http.auth import require
 from service.schemas import serializers
-from service.schemas.datasets import ULID
+from service.schemas.fields import ULID
 from service.schemas.keys import AuditPage
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])

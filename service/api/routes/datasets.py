@@ -28,7 +28,8 @@ from service.http.auth import check, require
 from service.http.middleware import etag, etag_matches
 from service.http.problems import PreconditionFailed
 from service.schemas import serializers
-from service.schemas.datasets import Dataset, DatasetChange, DatasetPage, NewDataset, shuffled_grant
+from service.schemas.datasets import Dataset, DatasetChange, DatasetPage, NewDataset
+from service.schemas.ledger import shuffled_grant
 from service.schemas.specs import features_to_domain
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 

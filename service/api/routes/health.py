@@ -1,12 +1,20 @@
 """Routes of liveness and readiness."""
 
+from typing import Literal
+
 from fastapi import APIRouter
 
 from service.api.dependencies import Services
 from service.http.problems import Unavailable, problem_responses
-from service.schemas.datasets import Health
+from service.schemas.base import Wire
 
 router = APIRouter(tags=["health"])
+
+
+class Health(Wire):
+    """The gateway is running."""
+
+    status: Literal["ok"]
 
 
 @router.get("/healthz", responses=problem_responses(is_limited=False), summary="Check that the process is alive")

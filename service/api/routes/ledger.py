@@ -23,7 +23,7 @@ from service.api.dependencies import (
 from service.http import problems
 from service.http.auth import require
 from service.schemas import serializers
-from service.schemas.datasets import Budget, LedgerEntry, LedgerPage, NewGrant, shuffled_grant
+from service.schemas.ledger import Budget, LedgerEntry, LedgerPage, NewGrant, shuffled_grant
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["ledger"])

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from models import datasets
-from models.collection import rounds
+from models.collection import report_intake, rounds
 from models.encryption import load_keyring
 from models.identity.caller import Caller
 from models.tables.datasets import Trust
@@ -37,7 +37,7 @@ from service.ingestion.batch_reader import BatchReader
 from service.ingestion.open_rounds import SCOPES
 from service.ingestion.upload_memory import read_upload
 from service.schemas import serializers
-from service.schemas.datasets import DeviceRounds, NewRound, Receipt, Round, RoundPage
+from service.schemas.rounds import DeviceRounds, NewRound, Receipt, Round, RoundPage
 from service.schemas.specs import encoding_to_domain
 from sfumato import mechanisms
 from sfumato.privacy.accounting import parse_epsilon
@@ -230,7 +230,7 @@ def _store_batch(services: GatewayContext, reader: BatchReader) -> RoundRow:
     def store(session: Session) -> RoundRow:
         datasets.lock_live(session, reader.dataset_id)
         now, digest = services.database.clock(), reader.body_digest.digest()
-        return rounds.receive_batch(session, reader.round_id, reader.count, digest, reader.rows(), now=now)
+        return report_intake.receive_batch(session, reader.round_id, reader.count, digest, reader.rows(), now=now)
 
     return services.database.run("receive_batch", store)
 

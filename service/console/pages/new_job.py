@@ -21,7 +21,7 @@ from service.console.request import Page, Visit
 from service.http.mount import mounted
 from service.http.problems import NotFound, Problem
 from service.schemas.algorithms import SCHEMAS
-from service.schemas.datasets import DEFAULT_RELEASE_DELTA
+from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from sfumato.errors import SfumatoError
 from sfumato.forecast import forecast_releases
 from sfumato.forecast.families import FAMILIES

@@ -5,13 +5,13 @@ from typing import ClassVar
 import pandas as pd
 import pytest
 
-from benchmarks.quality import results, versions
+from benchmarks.quality import results
 from benchmarks.quality.central.benchmark import CENTRAL
 from benchmarks.quality.centroids.benchmark import CENTROIDS
 from benchmarks.quality.data import DataSet
 from benchmarks.quality.local.benchmark import LOCAL
+from benchmarks.quality.results import imported, software_version
 from benchmarks.quality.runs import Method, plan
-from benchmarks.quality.versions import imported, software_version
 from clustering.registry import PLANS
 from clustering.simulate import simulate
 from sfumato.specs import AdaptiveGridTree, ShiftedGrid
@@ -143,7 +143,7 @@ class TestVersions:
         (tmp_path / "other.py").write_text("x = 1\n")
         (tmp_path / "main_one.py").write_text("from other import x\n")
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.setattr(versions, "PACKAGES", ("other", "main_one"))
+        monkeypatch.setattr(results, "PACKAGES", ("other", "main_one"))
         first = software_version("main_one")
         software_version.cache_clear()
         assert software_version("main_one") == first

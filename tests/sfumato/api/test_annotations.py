@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sfumato import AsyncClient, Client
-from sfumato.api.jobs import SubmittedJob
 from sfumato.api.resources import Dataset
+from sfumato.api.submitted_jobs import SubmittedJob
 from sfumato.transport.exchange import Listing
 
 CLIENTS = [Client, AsyncClient]

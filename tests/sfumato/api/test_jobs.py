@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfumato.api import resources
+from sfumato.api import parsers
 from sfumato.api.client import Client
-from sfumato.api.jobs import SubmittedJob
 from sfumato.api.progress import BAR_CELLS, ProgressLine, format_job, show_progress
 from sfumato.api.resources import Job
+from sfumato.api.submitted_jobs import SubmittedJob
 from sfumato.device.bulk import perturb_records
 from sfumato.errors import InvalidSpec, JobTimeout
 from sfumato.specs import Participation, UniformGrid, to_wire
@@ -20,7 +20,7 @@ from tests.sfumato.scripted import round_spec
 
 
 def a_job(**changes: Any) -> Job:
-    return resources.parse_job(JOB | changes)
+    return parsers.parse_job(JOB | changes)
 
 
 def collecting(n_received: int, target: int | None = 10_000) -> Job:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from sfumato.api import resources
+from sfumato.api import parsers
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting import figures
 from sfumato.plotting.shading import is_adaptive, shade
@@ -329,7 +329,7 @@ class TestAxes:
 
 class TestResources:
     def test_a_result_plots_itself_with_its_cost(self) -> None:
-        result = resources.parse_result(RESULT)
+        result = parsers.parse_result(RESULT)
         caption = figures.describe(
             result.model, epsilon=result.epsilon, n_reports=sum(r.n_reports for r in result.rounds)
         )
@@ -341,6 +341,6 @@ class TestResources:
         assert type(client.get_job("job_1").plot(title="t")).__name__ == "Figure"
 
     def test_jobs_and_datasets_are_tables_in_a_notebook(self) -> None:
-        assert "<td>collecting</td>" in resources.parse_job(JOB)._repr_html_()
-        assert "<td>doubtful</td>" in resources.parse_job(JOB | {"verdict": "doubtful"})._repr_html_()
-        assert "&lt;b&gt;" in resources.parse_dataset(DATASET | {"name": "<b>"})._repr_html_()
+        assert "<td>collecting</td>" in parsers.parse_job(JOB)._repr_html_()
+        assert "<td>doubtful</td>" in parsers.parse_job(JOB | {"verdict": "doubtful"})._repr_html_()
+        assert "&lt;b&gt;" in parsers.parse_dataset(DATASET | {"name": "<b>"})._repr_html_()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from sfumato.api.resources import parser
+from sfumato.api.parsers import parser
 from sfumato.transport.exchange import Listing, Steps, delete, drop_none, get, patch, post
 from sfumato.transport.operations import call, listing
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec
 
-from sfumato.api import resources
+from sfumato.api import parsers
 from sfumato.api.report_labels import (
     AsyncReportLabels,
     LabelSummary,
@@ -180,7 +180,7 @@ class Calls:
         if expires_at is not None:
             body["expires_at"] = expires_at.isoformat()
         while True:
-            created = (yield post("keys", body)).read(resources.parse_key)
+            created = (yield post("keys", body)).read(parsers.parse_key)
             if created.secret is not None:
                 return created
             yield delete(f"keys/{created.id}")
@@ -191,15 +191,15 @@ class Calls:
 
         If the response with the secret is lost, the client replaces the unusable key at once.
         """
-        created = (yield post(f"keys/{key_id}/rotate", {"overlap_seconds": overlap_seconds})).read(resources.parse_key)
+        created = (yield post(f"keys/{key_id}/rotate", {"overlap_seconds": overlap_seconds})).read(parsers.parse_key)
         while created.secret is None:
-            created = (yield post(f"keys/{created.id}/rotate", {"overlap_seconds": 0})).read(resources.parse_key)
+            created = (yield post(f"keys/{created.id}/rotate", {"overlap_seconds": 0})).read(parsers.parse_key)
         return created
 
     @listing
     def list_keys(self) -> Listing[Key]:
         """Iterate over the keys of the tenant, without secrets."""
-        return Listing("keys", resources.parse_key)
+        return Listing("keys", parsers.parse_key)
 
     @call
     def revoke_key(self, key_id: str) -> Steps[None]:

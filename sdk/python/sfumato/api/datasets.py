@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.api import resources
+from sfumato.api import parsers
 from sfumato.api.resources import Budget, Dataset, Round, Shuffler
 from sfumato.device.bulk import Reports, pack
 from sfumato.errors import ApiProblem, ReportMalformed
@@ -113,7 +113,7 @@ class DatasetCalls:
     @listing
     def datasets(self) -> Listing[Dataset]:
         """Iterate over the datasets that the key can see, oldest first."""
-        return Listing("datasets", resources.parse_dataset)
+        return Listing("datasets", parsers.parse_dataset)
 
     @call
     def get_dataset(self, dataset_id: str) -> Steps[Dataset]:
@@ -164,7 +164,7 @@ class DatasetCalls:
         >>> budget.remaining_nano, budget.balance.charged_nano
         (2000000000, 0)
         """
-        return (yield get(f"datasets/{dataset_id}/budget")).read(resources.parse_budget)
+        return (yield get(f"datasets/{dataset_id}/budget")).read(parsers.parse_budget)
 
     @call
     def grant(
@@ -176,12 +176,12 @@ class DatasetCalls:
         """
         body: dict[str, Any] = {"epsilon": epsilon} | ({"delta": delta} if delta else {})
         body |= {} if shuffled is None else {"shuffled": _shuffled(shuffled)}
-        return (yield post(f"datasets/{dataset_id}/grants", body)).read(resources.parse_ledger_entry)
+        return (yield post(f"datasets/{dataset_id}/grants", body)).read(parsers.parse_ledger_entry)
 
     @listing
     def ledger(self, dataset_id: str) -> Listing[LedgerEntry]:
         """Iterate over the ledger entries of a dataset, in order."""
-        return Listing(f"datasets/{dataset_id}/ledger", resources.parse_ledger_entry)
+        return Listing(f"datasets/{dataset_id}/ledger", parsers.parse_ledger_entry)
 
     @call
     def verify_ledger(self, dataset_id: str, *, noted: Sequence[Head] = ()) -> Steps[Verification]:
@@ -209,9 +209,9 @@ class DatasetCalls:
         ...     client.verify_ledger(dataset.id, noted=[noted]).ok
         True
         """
-        budget = (yield get(f"datasets/{dataset_id}/budget")).read(resources.parse_budget)
+        budget = (yield get(f"datasets/{dataset_id}/budget")).read(parsers.parse_budget)
         verifier = LedgerVerifier(dataset_id, [budget.head, *noted], budget.balance)
-        yield from Listing(f"datasets/{dataset_id}/ledger", resources.parse_ledger_entry).steps(verifier.add)
+        yield from Listing(f"datasets/{dataset_id}/ledger", parsers.parse_ledger_entry).steps(verifier.add)
         return verifier.verification()
 
     # ---- rounds and reports ----
@@ -247,17 +247,17 @@ class DatasetCalls:
         if participation is not None:
             body["participation"] = to_wire(participation)
         body |= release_terms(min_batch, honest_share, shuffled_delta)
-        return (yield post(f"datasets/{dataset_id}/rounds", body)).read(resources.parse_round)
+        return (yield post(f"datasets/{dataset_id}/rounds", body)).read(parsers.parse_round)
 
     @listing
     def rounds(self, dataset_id: str) -> Listing[Round]:
         """Iterate over the rounds of a dataset, oldest first."""
-        return Listing(f"datasets/{dataset_id}/rounds", resources.parse_round)
+        return Listing(f"datasets/{dataset_id}/rounds", parsers.parse_round)
 
     @call
     def get_round(self, round_id: str) -> Steps[Round]:
         """Return a round with its number of reports."""
-        return (yield get(f"rounds/{round_id}")).read(resources.parse_round)
+        return (yield get(f"rounds/{round_id}")).read(parsers.parse_round)
 
     @call
     def release_round(self, round_id: str, batch: Batch) -> Steps[int]:
@@ -288,7 +288,7 @@ class DatasetCalls:
             The code is `too_few_reports` if the round has no reports, unless `allow_empty`.
         """
         params = {"allow_empty": "true"} if allow_empty else {}
-        return (yield replace(post(f"rounds/{round_id}/close"), params=params)).read(resources.parse_round)
+        return (yield replace(post(f"rounds/{round_id}/close"), params=params)).read(parsers.parse_round)
 
     @call
     def send_reports(
@@ -345,7 +345,7 @@ def release_terms(
 
 
 def _dataset(response: Response) -> Dataset:
-    return replace(response.read(resources.parse_dataset), etag=response.headers.get("ETag"))
+    return replace(response.read(parsers.parse_dataset), etag=response.headers.get("ETag"))
 
 
 def send_in_batches(round_id: str, reports: Reports, on_progress: Callable[[int], None] | None = None) -> Steps[int]:

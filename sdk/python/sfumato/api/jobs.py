@@ -1,17 +1,16 @@
 """Calls for jobs and results, and the job that they return."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfumato.api import resources
+from sfumato.api import parsers
 from sfumato.api.datasets import release_terms, send_in_batches
-from sfumato.api.progress import ProgressDisplay, show_progress
 from sfumato.api.resources import Job, Result, Round
+from sfumato.api.submitted_jobs import AsyncSubmittedJob, SubmittedJob
 from sfumato.device.bulk import perturb_records
 from sfumato.errors import InvalidPoint, InvalidSpec, JobTimeout
 from sfumato.privacy.entropy import SystemEntropy
@@ -20,141 +19,7 @@ from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, 
 from sfumato.transport.operations import ListOperation, Operation, call
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_FIELDS = tuple(each.name for each in fields(Job))
-
-
-class _JobClient(Protocol):
-    """The calls of `Client` that a job uses."""
-
-    def wait_for_job(
-        self, job_id: str, *, timeout_seconds: float | None, on_progress: Callable[[Job], None] | None
-    ) -> "SubmittedJob": ...
-    def wait_for_round(self, job_id: str, *, timeout_seconds: float | None) -> Round: ...
-    def send_as_devices(self, job_id: str, records: ArrayLike, *, timeout_seconds: float | None) -> "SubmittedJob": ...
-    def get_job(self, job_id: str) -> "SubmittedJob": ...
-    def cancel_job(self, job_id: str) -> "SubmittedJob": ...
-    def result(self, job_id: str) -> Result: ...
-
-
-class _AsyncJobClient(Protocol):
-    """The calls of `AsyncClient` that a job uses."""
-
-    def wait_for_job(
-        self, job_id: str, *, timeout_seconds: float | None, on_progress: Callable[[Job], None] | None
-    ) -> Awaitable["AsyncSubmittedJob"]: ...
-    def wait_for_round(self, job_id: str, *, timeout_seconds: float | None) -> Awaitable[Round]: ...
-    def send_as_devices(
-        self, job_id: str, records: ArrayLike, *, timeout_seconds: float | None
-    ) -> Awaitable["AsyncSubmittedJob"]: ...
-    def get_job(self, job_id: str) -> Awaitable["AsyncSubmittedJob"]: ...
-    def cancel_job(self, job_id: str) -> Awaitable["AsyncSubmittedJob"]: ...
-    def result(self, job_id: str) -> Awaitable[Result]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SubmittedJob(Job):
-    """A job in the state that the service returned last. It uses its client to wait, cancel and fetch the result."""
-
-    client: _JobClient = field(kw_only=True, repr=False, compare=False)
-
-    @classmethod
-    def of(cls, client: Any, job: Job) -> Self:
-        """Return a job that uses `client`."""
-        return cls(**{name: getattr(job, name) for name in _FIELDS}, client=client)
-
-    def wait(self, *, timeout_seconds: float | None = None, progress: ProgressDisplay = None) -> "SubmittedJob":
-        """Wait until the job has a final state: succeeded, failed, canceled or expired.
-
-        Parameters
-        ----------
-        timeout_seconds : float, optional
-            Maximum time to wait, seconds. The default is no limit.
-        progress : bool or callable, optional
-            True draws a progress line on standard error, and False draws nothing. The default
-            draws the line if standard error is a terminal or a notebook. A callable receives the job about
-            once a second.
-
-        Returns
-        -------
-        SubmittedJob
-            The job in its final state. `error` states why it failed or expired.
-
-        Raises
-        ------
-        JobTimeout
-            The job has no final state after `timeout_seconds`.
-        """
-        with show_progress(progress) as on_progress:
-            return self.client.wait_for_job(self.id, timeout_seconds=timeout_seconds, on_progress=on_progress)
-
-    def wait_for_round(self, *, timeout_seconds: float | None = None) -> Round:
-        """Wait until the job has an open round and return it; see `Client.wait_for_round`."""
-        return self.client.wait_for_round(self.id, timeout_seconds=timeout_seconds)
-
-    def send_as_devices(self, records: ArrayLike, *, timeout_seconds: float | None = None) -> "SubmittedJob":
-        """Perturb records as devices would, and send them to every round of the job; see `Client.send_as_devices`."""
-        return self.client.send_as_devices(self.id, records, timeout_seconds=timeout_seconds)
-
-    def refresh(self) -> "SubmittedJob":
-        """Return the current state of the job."""
-        return self.client.get_job(self.id)
-
-    def cancel(self) -> "SubmittedJob":
-        """Cancel the job. Charges remain, and the rest of the reservation is released."""
-        return self.client.cancel_job(self.id)
-
-    def result(self) -> Result:
-        """Return the result. Raise ApiProblem if the job has not succeeded."""
-        return self.client.result(self.id)
-
-    def plot(self, ax: Any = None, **options: Any) -> "Figure":
-        """Plot the result as `Result.plot` does. Raise ApiProblem if the job has not succeeded."""
-        return self.result().plot(ax, **options)
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncSubmittedJob(Job):
-    """A job of an AsyncClient; see `SubmittedJob`. Its methods are awaited."""
-
-    client: _AsyncJobClient = field(kw_only=True, repr=False, compare=False)
-
-    @classmethod
-    def of(cls, client: Any, job: Job) -> Self:
-        """Return a job that uses `client`."""
-        return cls(**{name: getattr(job, name) for name in _FIELDS}, client=client)
-
-    async def wait(
-        self, *, timeout_seconds: float | None = None, progress: ProgressDisplay = None
-    ) -> "AsyncSubmittedJob":
-        """Wait until the job has a final state, as `SubmittedJob.wait` does."""
-        with show_progress(progress) as on_progress:
-            return await self.client.wait_for_job(self.id, timeout_seconds=timeout_seconds, on_progress=on_progress)
-
-    async def wait_for_round(self, *, timeout_seconds: float | None = None) -> Round:
-        """Do the same as `SubmittedJob.wait_for_round`."""
-        return await self.client.wait_for_round(self.id, timeout_seconds=timeout_seconds)
-
-    async def send_as_devices(self, records: ArrayLike, *, timeout_seconds: float | None = None) -> "AsyncSubmittedJob":
-        """Do the same as `SubmittedJob.send_as_devices`."""
-        return await self.client.send_as_devices(self.id, records, timeout_seconds=timeout_seconds)
-
-    async def refresh(self) -> "AsyncSubmittedJob":
-        """Return the current state of the job."""
-        return await self.client.get_job(self.id)
-
-    async def cancel(self) -> "AsyncSubmittedJob":
-        """Cancel the job. Charges remain, and the rest of the reservation is released."""
-        return await self.client.cancel_job(self.id)
-
-    async def result(self) -> Result:
-        """Return the result. Raise ApiProblem if the job has not succeeded."""
-        return await self.client.result(self.id)
-
-    async def plot(self, ax: Any = None, **options: Any) -> "Figure":
-        """Plot the result as `Result.plot` does. Raise ApiProblem if the job has not succeeded."""
-        return (await self.result()).plot(ax, **options)
+    pass
 
 
 class _Deadline:
@@ -181,7 +46,7 @@ def _poll(job_id: str, deadline: _Deadline, longest: float, pause: float) -> Ste
     poll = Request(
         "GET", f"jobs/{job_id}", params={"wait": str(wait)}, extra_seconds=wait, after_seconds=min(left, pause)
     )
-    return (yield poll).read(resources.parse_job)
+    return (yield poll).read(parsers.parse_job)
 
 
 def _next_round(job_id: str, previous: str | None, deadline: _Deadline) -> Steps[Round | Job]:
@@ -193,7 +58,7 @@ def _next_round(job_id: str, previous: str | None, deadline: _Deadline) -> Steps
         if job.is_final:
             return job
         if round_id not in (None, previous):
-            return (yield get(f"rounds/{round_id}")).read(resources.parse_round)
+            return (yield get(f"rounds/{round_id}")).read(parsers.parse_round)
         deadline.check(job)
         pause = PAUSE_SECONDS
 
@@ -294,17 +159,17 @@ class JobCalls:
             body |= {"target_reports": target_reports, "min_reports": min_reports, "collect_seconds": collect_seconds}
             body |= {"allow_insufficient": True} if allow_insufficient else {}
             body |= release_terms(min_batch, honest_share, shuffled_delta)
-        return (yield post("jobs", body, idempotency_key)).read(resources.parse_job)
+        return (yield post("jobs", body, idempotency_key)).read(parsers.parse_job)
 
     @_submitted_list
     def jobs(self, dataset_id: str | None = None) -> Listing[Job]:
         """Iterate over the jobs that the key can see, oldest first."""
-        return Listing("jobs", resources.parse_job, {"dataset_id": dataset_id} if dataset_id else {})
+        return Listing("jobs", parsers.parse_job, {"dataset_id": dataset_id} if dataset_id else {})
 
     @_submitted
     def get_job(self, job_id: str) -> Steps[Job]:
         """Return the current state of a job."""
-        return (yield get(f"jobs/{job_id}")).read(resources.parse_job)
+        return (yield get(f"jobs/{job_id}")).read(parsers.parse_job)
 
     @_submitted
     def wait_for_job(
@@ -406,12 +271,12 @@ class JobCalls:
     @_submitted
     def cancel_job(self, job_id: str) -> Steps[Job]:
         """Cancel a job. Charges remain, and the rest of the reservation is released."""
-        return (yield post(f"jobs/{job_id}/cancel")).read(resources.parse_job)
+        return (yield post(f"jobs/{job_id}/cancel")).read(parsers.parse_job)
 
     @call
     def result(self, job_id: str) -> Steps[Result]:
         """Return the result of a job. Raise ApiProblem if the job has not succeeded."""
-        return (yield get(f"jobs/{job_id}/result")).read(resources.parse_result)
+        return (yield get(f"jobs/{job_id}/result")).read(parsers.parse_result)
 
     @call
     def plot_svg(self, job_id: str) -> Steps[str]:
@@ -452,5 +317,5 @@ class JobCalls:
         for start in range(0, len(array), step):
             part = array[start : start + step]
             response = yield query(f"jobs/{job_id}/assign", {"points": part.tolist()})
-            labels[start : start + step] = response.read(resources.parse_point_labels)
+            labels[start : start + step] = response.read(parsers.parse_point_labels)
         return labels

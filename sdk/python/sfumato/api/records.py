@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sfumato.api import resources
+from sfumato.api import parsers
 from sfumato.api.resources import RecordCounts, RecordUpload
 from sfumato.errors import ApiProblem, InvalidSpec, Unreachable
 from sfumato.mechanisms.inputs import Numbers, Records, is_missing, named_columns, to_numbers, to_values
@@ -107,7 +107,7 @@ class RecordCalls:
         if columns is None:
             array = to_numbers(records)
         else:
-            dataset = (yield get(f"datasets/{dataset_id}")).read(resources.parse_dataset)
+            dataset = (yield get(f"datasets/{dataset_id}")).read(parsers.parse_dataset)
             if users is None and dataset.user_feature is not None:
                 users = columns.pop(dataset.user_feature, None)
             array = to_values(dataset.features, columns)
@@ -117,7 +117,7 @@ class RecordCalls:
         ids = to_user_ids(users)
         if len(ids) != len(array):
             raise InvalidSpec(f"users must have one entry for each record; got {len(ids)} for {len(array)} records")
-        dataset = (yield get(f"datasets/{dataset_id}")).read(resources.parse_dataset)
+        dataset = (yield get(f"datasets/{dataset_id}")).read(parsers.parse_dataset)
         if dataset.user_feature is None:
             raise InvalidSpec("this dataset has no user_feature")
         header = [*(feature.name for feature in dataset.features), dataset.user_feature]
@@ -182,7 +182,7 @@ class RecordCalls:
     @call
     def count_records(self, dataset_id: str) -> Steps[RecordCounts]:
         """Return the numbers of records, uploads and users, which are private."""
-        return (yield get(f"datasets/{dataset_id}/records")).read(resources.parse_record_counts)
+        return (yield get(f"datasets/{dataset_id}/records")).read(parsers.parse_record_counts)
 
     @call
     def delete_records(self, dataset_id: str) -> Steps[None]:
@@ -221,7 +221,7 @@ def _upload(
             if not stored:
                 raise
             raise Unreachable(f"{error}; the upload is incomplete, and none of its records count") from None
-        stored.append(response.read(resources.parse_record_upload))
+        stored.append(response.read(parsers.parse_record_upload))
         if on_progress is not None:
             on_progress(done)
         if following is None:

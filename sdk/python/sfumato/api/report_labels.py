@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.api.resources import parser
+from sfumato.api.parsers import parser
 from sfumato.transport.exchange import Listing
 
 
