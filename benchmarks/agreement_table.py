@@ -2,7 +2,7 @@
 
 The 22 sets are those of the study in STATISTICS 3.4. A sample has 100,000 points drawn with replacement, with a jitter
 of .005 of the range, in a box with a margin of a tenth. Each round is divided twice, with an automatic and with a given
-number of clusters. Five sets with one mode follow. The environment variable SFUMATO_DATA names the folder with the
+number of clusters. Eleven sets with one mode follow. The environment variable SFUMATO_DATA names the folder with the
 files of the sets. New runs are appended to RUNS.jsonl; existing runs are not repeated.
 
 The estimate is a ridge regression of the adjusted Rand index on the mean agreement A and the gap g. Each set is
@@ -37,7 +37,9 @@ SETS = (
     "wut_isolation", "wut_windows", "graves_ring", "wut_stripes", "sipu_d31", "wut_x3", "sipu_jain", "wut_graph",
     "other_hdbscan", "fcps_lsun",
 )  # fmt: skip
-UNIMODAL = ("gauss", "uniform", "ring", "bar", "skew")
+UNIMODAL = (
+    "gauss", "uniform", "ring", "bar", "skew", "wide", "diagonal", "crescent", "student", "tail", "triangle",
+)  # fmt: skip
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 7.0)
 N = 100_000
 FEATURES = (Feature("x", 0, 1), Feature("y", 0, 1))
@@ -59,15 +61,27 @@ def sample(name: str, seed: int) -> tuple[Points, Labels]:
 
 
 def _unimodal(name: str, rng: np.random.Generator) -> Points:
-    if name == "gauss":
-        return rng.normal(0.5, 0.13, (N, 2))
-    if name == "uniform":
-        return rng.uniform(0.08, 0.92, (N, 2))
+    if name in ("gauss", "wide"):
+        return rng.normal(0.5, 0.13 if name == "gauss" else 0.22, (N, 2))
+    if name == "student":
+        return 0.5 + 0.07 * rng.standard_t(3, (N, 2))
+    if name in ("uniform", "triangle"):
+        x, y = rng.uniform(0.08, 0.92, (2, N))
+        is_outside = (x + y > 1) & (name == "triangle")
+        return np.column_stack([np.where(is_outside, 1 - x, x), np.where(is_outside, 1 - y, y)])
     if name == "ring":
         angle, radius = rng.uniform(0, 2 * np.pi, N), 0.33 + rng.normal(0, 0.04, N)
         return np.asarray(0.5 + radius[:, None] * np.column_stack([np.cos(angle), np.sin(angle)]))
+    if name == "crescent":
+        angle = rng.uniform(0, np.pi, N)
+        return np.column_stack([0.5 + 0.35 * np.cos(angle), 0.25 + 0.5 * np.sin(angle)]) + rng.normal(0, 0.03, (N, 2))
     if name == "bar":
         return np.column_stack([rng.uniform(0.1, 0.9, N), rng.normal(0.5, 0.05, N)])
+    if name == "diagonal":
+        return 0.5 + rng.normal(0, 0.18, (N, 1)) + rng.normal(0, 0.05, (N, 2))
+    if name == "tail":
+        x = rng.exponential(0.15, N)
+        return np.column_stack([0.15 + x, 0.5 + (0.04 + 0.3 * x) * rng.normal(0, 1, N)])
     return rng.exponential(0.12, (N, 2)) + 0.08
 
 

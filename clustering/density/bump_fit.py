@@ -47,8 +47,8 @@ class BumpFit(ABC):
         """Return whether the data suffice to select ℓ for a given number of clusters."""
 
     @abstractmethod
-    def redraw(self, density: NDArray[np.float64], throw: int) -> NDArray[np.float64]:
-        """Return the density fitted to synthetic data from `density`, with the noise of this fit's data."""
+    def redraw(self, density: NDArray[np.float64], throw: int) -> Deconvolution:
+        """Return the fit to synthetic data from `density`, with the noise of this fit's data."""
 
     @abstractmethod
     def halve(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

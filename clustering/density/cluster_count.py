@@ -6,14 +6,14 @@ released values and costs no privacy budget.
 """
 
 from dataclasses import dataclass
-from math import log
+from math import log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import maximum_filter
 
 from clustering.density.bump_fit import BumpFit
-from clustering.density.excess_mass import bumps
+from clustering.density.deconvolution import Deconvolution
 from clustering.density.map_agreement import NO_AGREEMENT, Agreement, Comparison, Selection
 
 SELECTION = Selection(least_excess=0.004, least_contrast=0.3)  # bumps that are ranked
@@ -21,14 +21,12 @@ COUNTED_EXCESS = 0.007  # least E of a bump that may be a cluster
 COUNTED_ERRORS = 0.75  # least E of such a bump, in its standard errors
 MAX_COUNTED = 64  # largest number of clusters that is counted, to bound the time
 
-# The score has the weight -.1 of 1/K, .02 of ln K and .07 of the gap.
-FEW_PENALTY, MANY_BONUS, GAP_BONUS = 0.1, 0.02, 0.07
+# The score has the weight -.1 of 1/K, .03 of ln K and .07 of the gap.
+FEW_PENALTY, MANY_BONUS, GAP_BONUS = 0.1, 0.03, 0.07
 LEAST_AGREEMENT = 0.3  # least A of a map of several clusters
-NOISE_SHARE = 0.7  # least height of the highest bump, as a share of the mean height of noise
-CLEAR_SHARE = 1.0  # the same for a bump that is clear of the noise
-LEAST_UNCLEAR_AGREEMENT = 0.7  # least mean of the four agreements if no bump is clear of the noise
-NOISE_THROWS = 4  # synthetic rounds of the density with one mode
-CLOSE_SCORE = 0.1  # numbers of clusters with a score this close to the best are in the interval
+LEAST_EVIDENCE = 0.14  # least evidence of several modes, in √n for n effective records
+NOISE_THROWS = 6  # synthetic data sets of the density with one mode
+CLOSE_SCORE = 0.3  # numbers of clusters with a score this close to the best are in the interval of 80 %
 
 
 @dataclass(frozen=True)
@@ -54,12 +52,11 @@ class ClusterCount:
 
 
 def count_clusters(fit: BumpFit, comparison: Comparison) -> ClusterCount:
-    """Return the number of clusters with the best score, A - .1/K + .02 ln K + .07 g.
+    """Return the number of clusters with the best score, A - .1/K + .03 ln K + .07 g.
 
     K_max is one more than the number of ranked bumps with E >= .007 and .75 standard errors. The result is one
-    cluster if K_max is 1, if the highest of these bumps is below .7 of the mean height of noise, or if A < .3. If the
-    highest bump is below that height, the mean of the four agreements must be at least .7. Bumps that noise
-    alone makes often return in refits of the same data, but less often in two halves of the data.
+    cluster if K_max is 1, if A < .3, or if a density with one mode explains the data: if its evidence is below
+    .14 √n, or below the mean evidence in synthetic data from that density.
 
     Parameters
     ----------
@@ -75,14 +72,12 @@ def count_clusters(fit: BumpFit, comparison: Comparison) -> ClusterCount:
     most = min(1 + len(large), MAX_COUNTED)
     if most == 1:
         return _one(1, "no bump of the density stands out from the noise")
-    clarity = max(bump.height for bump in large) / max(noise_height(fit), 1e-9)
-    if clarity < NOISE_SHARE:
-        return _one(most, "the bumps of the density are as low as those that noise makes in a density with one mode")
+    if is_explained_by_one_mode(fit):
+        return _one(most, "a density with one mode explains the data as well")
     agreements = {clusters: comparison.agreement(clusters) for clusters in range(2, most + 1)}
     scores = {clusters: score(clusters, agreement) for clusters, agreement in agreements.items()}
     best = max(scores, key=scores.__getitem__)
-    is_unclear = clarity < CLEAR_SHARE and agreements[best].mean_of_four < LEAST_UNCLEAR_AGREEMENT
-    if is_unclear or agreements[best].mean < LEAST_AGREEMENT:
+    if agreements[best].mean < LEAST_AGREEMENT:
         return _one(most, "no division into several clusters comes out again with other noise")
     close = [clusters for clusters in scores if scores[clusters] >= scores[best] - CLOSE_SCORE]
     return ClusterCount(best, min(close), max(close), agreements[best])
@@ -93,13 +88,21 @@ def score(clusters: int, agreement: Agreement) -> float:
     return agreement.mean - FEW_PENALTY / clusters + MANY_BONUS * log(clusters) + GAP_BONUS * agreement.gap
 
 
-def noise_height(fit: BumpFit) -> float:
-    """Return the mean height E/√S of the highest bump in refits of synthetic data from a density with one mode."""
+def evidence(fitted: Deconvolution) -> float:
+    """Return the evidence of several modes: how much less likely the data are under the density with one mode."""
+    return fitted.excess_loss(unimodal(fitted.density))
+
+
+def is_explained_by_one_mode(fit: BumpFit) -> bool:
+    """Return whether the evidence of several modes is no greater than that of noise, or of the shape of the prior.
+
+    The ripples that the prior makes at edges and in even data grow with the number of records, about as its root.
+    """
+    found = evidence(fit.fitted)
+    if found < LEAST_EVIDENCE * sqrt(fit.fitted.precision):
+        return True
     null = unimodal(fit.density)
-    heights = [
-        max((b.height for b in bumps(fit.redraw(null, throw))[1:]), default=0.0) for throw in range(NOISE_THROWS)
-    ]
-    return float(np.mean(heights))
+    return found < float(np.mean([evidence(fit.redraw(null, throw)) for throw in range(NOISE_THROWS)]))
 
 
 def unimodal(density: NDArray[np.float64]) -> NDArray[np.float64]:

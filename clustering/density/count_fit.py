@@ -51,10 +51,10 @@ class CountFit(BumpFit):
         """Return False: the length scale follows from the table of `choose_map_grid`."""
         return False
 
-    def redraw(self, density: NDArray[np.float64], throw: int) -> NDArray[np.float64]:
-        """Return the density fitted to synthetic counts, starting from `density`."""
+    def redraw(self, density: NDArray[np.float64], throw: int) -> Deconvolution:
+        """Return the fit to synthetic counts, starting from `density`."""
         counts = draw_counts(density, self.n_records, self.scale, throw, throw)
-        return self._refit(counts, 1.0, self.length_scale, density).density
+        return self._refit(counts, 1.0, self.length_scale, density)
 
     def halve(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the densities fitted to two halves of the counts; see `halve_counts`."""

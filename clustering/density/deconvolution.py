@@ -112,6 +112,10 @@ class _Model:
 class Likelihood(Protocol):
     """The negative log likelihood of a density, up to a constant."""
 
+    @property
+    def precision(self) -> float:
+        """Return the effective number of records: those with the same information if they were exact."""
+
     def loss(self, f: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the value at f and its gradient in f."""
 
@@ -164,12 +168,18 @@ class NoisyCounts:
         s², the noise variance of a count.
     total : float
         N, positive.
+
+    Attributes
+    ----------
+    precision : float
+        N² / (N + s² cells).
     """
 
     def __init__(self, counts: NDArray[np.int64], variance: float, total: float) -> None:
         self._shifted = np.maximum(counts + variance, 0.0)
         self._variance = max(variance, _LEAST_MEAN)
         self._total = total
+        self.precision = total**2 / (total + variance * counts.size)
 
     def loss(self, f: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the value at f and its gradient."""
@@ -202,6 +212,15 @@ class Deconvolution:
     loss: float
     _model: _Model
     _likelihood: Likelihood
+
+    @property
+    def precision(self) -> float:
+        """Return the effective number of records."""
+        return self._likelihood.precision
+
+    def excess_loss(self, density: NDArray[np.float64]) -> float:
+        """Return how much less likely the observations are under another density, as a difference of logarithms."""
+        return self._likelihood.loss(density)[0] - self._likelihood.loss(self.density)[0]
 
     def _times_hessian(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return H u, with H = 1 + Jᵀ I J, I the Fisher information and J the Jacobian of f in u."""

@@ -52,11 +52,6 @@ class Agreement:
         return (self.stability + self.halves + self.scales) / 3
 
     @property
-    def mean_of_four(self) -> float:
-        """Return the mean of all four."""
-        return (self.stability + self.halves + self.between_halves + self.scales) / 4
-
-    @property
     def least(self) -> float:
         """Return the least of stability, halves and scales."""
         return min(self.stability, self.halves, self.scales)
@@ -151,7 +146,7 @@ class Comparison:
         """Return the divisions of synthetic data."""
         density = self._fit.density
         n_refits = min(MAX_REFITS, max(2, _WORK // density.size))
-        return [Divisions.of(self._fit.redraw(density, throw), self._selection) for throw in range(n_refits)]
+        return [Divisions.of(self._fit.redraw(density, throw).density, self._selection) for throw in range(n_refits)]
 
     @cached_property
     def _halves(self) -> list[Divisions]:

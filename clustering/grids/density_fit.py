@@ -48,10 +48,10 @@ class DensityFit(BumpFit):
         signal = decoder(self.collected.spec.mechanism).signal
         return self.params.length_scale is None and signal >= SELECTED_SIGNAL
 
-    def redraw(self, density: NDArray[np.float64], throw: int) -> NDArray[np.float64]:
-        """Return the density fitted to a synthetic round, starting from `density`."""
+    def redraw(self, density: NDArray[np.float64], throw: int) -> Deconvolution:
+        """Return the fit to a synthetic round, starting from `density`."""
         population = SyntheticPopulation(density, (self.collected.tally.n_reports,), throw)
-        return self._refit(population.collect(self.collected.spec, 0, throw), self.length_scale, density).density
+        return self._refit(population.collect(self.collected.spec, 0, throw), self.length_scale, density)
 
     def halve(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the densities fitted to two halves of the reports."""

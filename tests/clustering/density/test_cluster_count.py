@@ -1,11 +1,11 @@
-"""Test the count of clusters: the unimodal density, the height of noise, the score, and the reasons for one cluster."""
+"""Test the count of clusters: the unimodal density, the evidence against it, the score, and the reasons for one."""
 
 import numpy as np
 import pytest
 
 from clustering.density import cluster_count
 from clustering.density.bump_fit import BumpFit
-from clustering.density.cluster_count import SELECTION, count_clusters, noise_height, unimodal
+from clustering.density.cluster_count import SELECTION, count_clusters, evidence, is_explained_by_one_mode, unimodal
 from clustering.density.excess_mass import bumps
 from clustering.density.map_agreement import NO_AGREEMENT, Comparison
 from clustering.density.map_division import divide
@@ -19,12 +19,17 @@ def ridge(*heights):
 
 
 class Fitted:
-    def __init__(self, density, error):
+    """A density with a likelihood that falls by 1000 for each unit of mass that another density moves."""
+
+    def __init__(self, density, error=0.0):
         self.density, self.error = density, error
-        self.steps, self.converged = 1, True
+        self.steps, self.converged, self.precision = 1, True, 10_000
 
     def standard_error(self, _):
         return self.error
+
+    def excess_loss(self, density):
+        return 500 * np.abs(density - self.density).sum()
 
 
 class Fit(BumpFit):
@@ -52,7 +57,7 @@ class Fit(BumpFit):
 
     def redraw(self, density, throw):
         self.requests.append(density)
-        return self.redrawn[throw % len(self.redrawn)]
+        return Fitted(self.redrawn[throw % len(self.redrawn)])
 
     def halve(self):
         return self.half
@@ -95,17 +100,35 @@ class TestUnimodal:
         assert len(bumps(unimodal(density / density.sum()))) == 1
 
 
-class TestNoiseHeight:
-    def test_is_the_mean_over_refits_of_the_unimodal_density(self):
-        drawn = [ridge(1, 9, 1, 9, 1), ridge(1, 9, 5, 9, 1), ridge(1, 9, 4, 9, 1), ridge(1, 2, 1)]
-        fit = Fit(ridge(1, 5, 2, 4, 1), redrawn=drawn)
-        assert noise_height(fit) == pytest.approx(sum(bumps(density)[1].height for density in drawn[:3]) / 4)
-        assert all(density == pytest.approx(ridge(1, 5, 2, 2, 1)) for density in fit.requests)
+class TestEvidence:
+    # the unimodal density is (1, 5, 2, 2, 1) / 11
+    TWO = ridge(1, 5, 2, 4, 1)
+
+    def test_is_the_loss_of_the_density_with_one_mode(self):
+        moved = np.abs(self.TWO - unimodal(self.TWO)).sum() / 2
+        assert evidence(Fitted(self.TWO)) == pytest.approx(1000 * moved)
+        assert evidence(Fitted(unimodal(self.TWO))) == pytest.approx(0)
+
+    def test_is_compared_with_the_mean_in_refits_of_the_unimodal_density(self):
+        one = ridge(1, 2, 1)
+        drawn = [ridge(1, 9, 1, 9, 1), *[one] * 5]
+        fit = Fit(self.TWO, redrawn=drawn)
+        assert not is_explained_by_one_mode(fit)
+        assert [list(each) for each in fit.requests] == [pytest.approx(list(unimodal(self.TWO)))] * 6
+        assert is_explained_by_one_mode(Fit(self.TWO, redrawn=[drawn[0]]))
+
+    def test_must_exceed_a_share_of_the_root_of_the_records(self):
+        fit = Fit(self.TWO, redrawn=[ridge(1, 2, 1)])
+        least = evidence(fit.fitted)
+        fit.fitted.precision = (least / 0.14) ** 2 * 0.99
+        assert not is_explained_by_one_mode(fit)
+        fit.fitted.precision = (least / 0.14) ** 2 * 1.01
+        assert is_explained_by_one_mode(fit)
 
 
 class TestCount:
     def test_is_the_number_of_bumps_that_come_out_again(self, monkeypatch):
-        monkeypatch.setattr(cluster_count, "noise_height", lambda _: 0.0)
+        monkeypatch.setattr(cluster_count, "is_explained_by_one_mode", lambda _: False)
         one_end, other_end = (round_bumps((0.2, 0.2, 0.5), (0.8, 0.2, 0.4), (x, 0.8, 0.1)) for x in (0.2, 0.8))
         assert count(Fit(one_end)).clusters == 3
         unstable = count(Fit(one_end, [one_end, other_end], (one_end, other_end), [other_end, other_end]))
@@ -113,11 +136,10 @@ class TestCount:
         assert 0 < unstable.agreement.scales < unstable.agreement.halves < unstable.agreement.gap
 
     def test_has_an_interval_of_the_close_numbers(self, monkeypatch):
-        monkeypatch.setattr(cluster_count, "noise_height", lambda _: 0.0)
-        found = count(Fit(THREE))
-        assert (found.lower, found.upper) == (3, 3)
-        monkeypatch.setattr(cluster_count, "CLOSE_SCORE", 1.0)
+        monkeypatch.setattr(cluster_count, "is_explained_by_one_mode", lambda _: False)
         assert (count(Fit(THREE)).lower, count(Fit(THREE)).upper) == (2, 3)
+        monkeypatch.setattr(cluster_count, "CLOSE_SCORE", 0.1)
+        assert (count(Fit(THREE)).lower, count(Fit(THREE)).upper) == (3, 3)
 
 
 class TestOneCluster:
@@ -139,10 +161,10 @@ class TestOneCluster:
     def test_with_bumps_within_their_errors(self):
         self.check(Fit(THREE, error=0.5), "no bump of the density stands out", 1)
 
-    def test_with_bumps_as_low_as_noise(self):
+    def test_with_bumps_that_noise_makes(self):
         low, high = round_bumps((0.2, 0.2, 0.9), (0.8, 0.8, 0.1)), round_bumps((0.2, 0.2, 0.5), (0.8, 0.8, 0.5))
-        self.check(Fit(low, redrawn=[high]), "as low as those that noise makes", 2)
-        assert count(Fit(low)).clusters == 2
+        self.check(Fit(low, redrawn=[high]), "a density with one mode explains the data", 2)
+        assert count(Fit(low, redrawn=[self.ONE])).clusters == 2
 
     def test_with_a_division_that_does_not_come_out_again(self):
         # redrawn densities have their bumps elsewhere, and those of the density with one mode have none
