@@ -1,7 +1,8 @@
-"""Write the generated tables of docs/scale.md and docs/algorithms.md: `python -m tools.page_tables`.
+"""Write the generated tables of docs/scale.md, algorithms.md and glossary.md: `python -m tools.page_tables`.
 
 The tables of docs/scale.md follow from the rates of the file that also fills docs/speed.md, and from the assumptions in
-docs/figures/capacity.json. The parameter tables of docs/algorithms.md follow from the SDK's declarations.
+docs/figures/capacity.json. The parameter tables of docs/algorithms.md follow from the SDK's declarations. The terms are
+those of the console.
 """
 
 import csv
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.output import fill, table
+from service.console.rendering import read_glossary
 from sfumato.specs import ALGORITHMS
 from sfumato.specs.validation import parameters_of
 
 ROOT = Path(__file__).parents[1]
 ASSUMPTIONS = ROOT / "docs" / "figures" / "capacity.json"
 MEASURED = ROOT / "benchmarks" / "results" / "speed" / "rows.csv"
-SCALE, ALGORITHMS_PAGE = ROOT / "docs" / "scale.md", ROOT / "docs" / "algorithms.md"
+SCALE, ALGORITHMS_PAGE, GLOSSARY = (ROOT / "docs" / f"{name}.md" for name in ("scale", "algorithms", "glossary"))
 
 
 def fill_scale(text: str) -> str:
@@ -33,6 +35,12 @@ def fill_scale(text: str) -> str:
 def fill_algorithms(text: str) -> str:
     """Return docs/algorithms.md with current tables. Raise ValueError if an algorithm has no block."""
     return fill(text, {f"parameters-{tag}": table_of_parameters(tag) for tag in ALGORITHMS})
+
+
+def fill_glossary(text: str) -> str:
+    """Return docs/glossary.md with current terms."""
+    rows = [[f"**{term}**", meaning] for term, meaning in read_glossary().items()]
+    return fill(text, {"glossary": table(["term", "meaning"], rows, left=["term", "meaning"])})
 
 
 def read_rates(rows: dict[str, list[str]]) -> dict[str, float]:
@@ -104,5 +112,5 @@ def _format_default(value: object) -> str:
 
 
 if __name__ == "__main__":
-    for page, current in ((SCALE, fill_scale), (ALGORITHMS_PAGE, fill_algorithms)):
+    for page, current in ((SCALE, fill_scale), (ALGORITHMS_PAGE, fill_algorithms), (GLOSSARY, fill_glossary)):
         page.write_text(current(page.read_text()))

@@ -41,6 +41,13 @@ UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 NAMED_SECONDS = 365 * 86_400  # cache time of a URL that contains the hash of the file
 
 
+@lru_cache(maxsize=1)
+def read_glossary() -> dict[str, str]:
+    """Return the meanings of the terms. Text between backticks is code."""
+    meanings: dict[str, str] = json.loads((HERE / "glossary.json").read_text(encoding="utf-8"))
+    return meanings
+
+
 def number(value: float | None) -> str:
     """Format a number, such as 12,345 or 0.5. Return a dash for None."""
     if value is None:

@@ -373,7 +373,7 @@ class TestWithLess:
         for path in (
             "/", f"/datasets/{dataset_id}", f"/datasets/{dataset_id}/jobs/new", "/jobs", f"/jobs/{finished}",
             f"/datasets/{dataset_id}/jobs/new?type=shifted_grid", f"/jobs/{finished}/result", f"/rounds/{used.id}",
-            "/keys", "/webhooks", "/audit", "/datasets/new", f"/datasets/{dataset_id}/rounds",
+            "/keys", "/webhooks", "/audit", "/glossary", "/datasets/new", f"/datasets/{dataset_id}/rounds",
             f"/datasets/{dataset_id}/ledger",
             f"/datasets/{dataset_id}/settings", f"/jobs?dataset_id={dataset_id}", f"/keys?dataset_id={dataset_id}",
             f"/compare?of={finished}&of={finished}&of={finished}",

@@ -1,4 +1,4 @@
-"""The generated tables of docs/scale.md and docs/algorithms.md are current."""
+"""The generated tables of docs/scale.md, algorithms.md and glossary.md are current."""
 
 import pytest
 
@@ -10,6 +10,7 @@ class TestPages:
         for page, fill in (
             (page_tables.SCALE, page_tables.fill_scale),
             (page_tables.ALGORITHMS_PAGE, page_tables.fill_algorithms),
+            (page_tables.GLOSSARY, page_tables.fill_glossary),
         ):
             assert page.read_text() == fill(page.read_text()), "run python -m tools.page_tables"
 

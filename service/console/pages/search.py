@@ -1,4 +1,4 @@
-"""Search page: datasets by name, and any object by its id."""
+"""Search page for datasets by name and any object by its id, and the glossary."""
 
 import re
 
@@ -8,7 +8,7 @@ from starlette.responses import Response
 from models.tables.identity import Scope
 from service.console import queries
 from service.console.forms import Json
-from service.console.rendering import redirect, show
+from service.console.rendering import read_glossary, redirect, show
 from service.console.request import Page, Visit
 
 LIMIT = 20
@@ -39,4 +39,9 @@ def _find(visit: Visit, text: str) -> Json:
         return {"found": [(each.id, each.name, each.trust) for each in found], **queries.describe_jobs(session, rows)}
 
 
-PAGES: list[Page] = [("GET", "/search", search)]
+async def glossary(visit: Visit) -> Response:
+    """Serve `GET /console/glossary`."""
+    return show(visit, "glossary.html", terms=read_glossary())
+
+
+PAGES: list[Page] = [("GET", "/search", search), ("GET", "/glossary", glossary)]

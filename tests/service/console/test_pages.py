@@ -17,6 +17,7 @@ from models.tables.ledger import LedgerEntry
 from service.console.app import PAGES
 from service.console.pages import datasets as pages
 from service.console.pages.datasets import CSV_COLUMNS
+from service.console.rendering import read_glossary
 from sfumato.specs import Feature
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish
 from tests.service.console.session import DATASET, FORM, ROUND, UPLOAD, Console, words
@@ -45,6 +46,7 @@ def everything(api: Api) -> dict[str, str]:
 DOORS = [
     ("GET", "/", {}, {"admin", "datasets", "grants", "records", "jobs", "ledger", "device"}),
     ("GET", "/search?q=x", {}, {"admin", "datasets", "grants", "records", "jobs", "ledger", "device"}),
+    ("GET", "/glossary", {}, {"admin", "datasets", "grants", "records", "jobs", "ledger", "device"}),
     ("GET", "/datasets/new", {}, {"datasets"}),
     ("POST", "/datasets", DATASET, {"datasets"}),
     ("GET", "/datasets/{ds}", {}, {"datasets", "grants", "records", "jobs", "ledger"}),
@@ -408,6 +410,16 @@ class TestAdministration:
 
 
 @SQLITE_ONLY
+def test_the_glossary_is_linked_and_has_every_term(console: Console) -> None:
+    assert 'href="/console/glossary"' in console.text("/")
+    page = console.text("/glossary")
+    terms = read_glossary()
+    assert page.count("<dt>") == len(terms) > 50
+    assert all(f"<dt>{term}</dt>" in page for term in terms)
+    assert "<code>grr</code>" in page
+    assert "`" not in page
+
+
 def test_an_error_of_the_gateway_is_a_page_without_details(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_args: object, **_options: object) -> None:
         raise RuntimeError("a private value")
