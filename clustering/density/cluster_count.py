@@ -23,7 +23,7 @@ MAX_COUNTED = 64  # largest number of clusters that is counted, to bound the tim
 
 # The score has the weight -.1 of 1/K, .03 of ln K and .07 of the gap.
 FEW_PENALTY, MANY_BONUS, GAP_BONUS = 0.1, 0.03, 0.07
-LEAST_AGREEMENT = 0.3  # least A of a map of several clusters
+LEAST_AGREEMENT = 0.45  # least mean of the four agreements of a map of several clusters
 LEAST_EVIDENCE = 0.14  # least evidence of several modes, in √n for n effective records
 NOISE_THROWS = 6  # synthetic data sets of the density with one mode
 CLOSE_SCORE = 0.3  # numbers of clusters with a score this close to the best are in the interval of 80 %
@@ -55,8 +55,8 @@ def count_clusters(fit: BumpFit, comparison: Comparison) -> ClusterCount:
     """Return the number of clusters with the best score, A - .1/K + .03 ln K + .07 g.
 
     K_max is one more than the number of ranked bumps with E >= .007 and .75 standard errors. The result is one
-    cluster if K_max is 1, if A < .3, or if a density with one mode explains the data: if its evidence is below
-    .14 √n, or below the mean evidence in synthetic data from that density.
+    cluster if K_max is 1, if the mean of the four agreements is below .45, or if a density with one mode explains the
+    data: if the evidence against it is below .14 √n, or below the mean evidence in synthetic data from that density.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def count_clusters(fit: BumpFit, comparison: Comparison) -> ClusterCount:
     agreements = {clusters: comparison.agreement(clusters) for clusters in range(2, most + 1)}
     scores = {clusters: score(clusters, agreement) for clusters, agreement in agreements.items()}
     best = max(scores, key=scores.__getitem__)
-    if agreements[best].mean < LEAST_AGREEMENT:
+    if agreements[best].mean_of_four < LEAST_AGREEMENT:
         return _one(most, "no division into several clusters comes out again with other noise")
     close = [clusters for clusters in scores if scores[clusters] >= scores[best] - CLOSE_SCORE]
     return ClusterCount(best, min(close), max(close), agreements[best])

@@ -52,6 +52,11 @@ class Agreement:
         return (self.stability + self.halves + self.scales) / 3
 
     @property
+    def mean_of_four(self) -> float:
+        """Return the mean of all four."""
+        return (self.stability + self.halves + self.between_halves + self.scales) / 4
+
+    @property
     def least(self) -> float:
         """Return the least of stability, halves and scales."""
         return min(self.stability, self.halves, self.scales)

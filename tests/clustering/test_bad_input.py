@@ -13,6 +13,7 @@ from clustering.rounds.tally import Tally, read_aggregate
 from clustering.simulate import simulate
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import design
+from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
 from sfumato.specs import (
     AdaptiveGridIterative,
@@ -137,11 +138,11 @@ class TestOddPoints:
         assert distances.min(axis=1).max() < 0.08
 
     @pytest.mark.parametrize("name", ["iterative", "tree", "shifted_grid"])
-    def test_finds_at_most_two_clusters_in_an_even_density(self, name):
+    def test_doubts_more_than_two_clusters_in_an_even_density(self, name):
         points = np.random.default_rng(9).random((60_000, 2))
         model = simulate(GRIDS[name](epsilon=2), points, seed=9)
         assert_sound(model)
-        assert model.n_clusters <= 2
+        assert model.n_clusters <= 2 or model.verdict is Verdict.DOUBTFUL
 
     @pytest.mark.parametrize("name", ["iterative", "tree", "shifted_grid"])
     def test_warns_about_clusters_that_may_be_noise(self, name):
