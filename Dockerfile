@@ -23,6 +23,7 @@ RUN python3 tools/lock.py --extra demo > /tmp/server.lock \
 
 COPY README.md LICENSE ./
 COPY sdk/python sdk/python
+COPY connections connections
 COPY runtime runtime
 COPY models models
 COPY migrations migrations

@@ -27,6 +27,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from connections.problems import new_request_id
 from models.database.engine import Database
 from runtime.job_signal import open_job_signal
 from runtime.metrics_server import TransactionRetries, start_metrics_server
@@ -58,7 +59,6 @@ from service.http.middleware import (
     BodyLimit,
     DeviceCors,
     RequestContext,
-    new_request_id,
     send_body,
 )
 from service.http.mount import Mount

@@ -10,10 +10,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from connections.server import STOP_SECONDS
 from runtime.settings import Settings
 from service.app import create_app
 from service.http.metrics import GatewayMetrics
-from service.server import server
 from service.webhooks.addresses import FIRST_FREE_PORT, NEVER, is_allowed
 from tools.image import PYTHON
 
@@ -225,4 +225,4 @@ class TestPods:
         drain = float(environment("gateway")["SFUMATO_DRAIN_SECONDS"])
         probe = container("gateway")["readinessProbe"]
         assert drain > 2 * probe["periodSeconds"] * probe["failureThreshold"]
-        assert templates()["gateway"]["spec"]["terminationGracePeriodSeconds"] > drain + server.STOP_SECONDS
+        assert templates()["gateway"]["spec"]["terminationGracePeriodSeconds"] > drain + STOP_SECONDS

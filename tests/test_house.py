@@ -14,13 +14,14 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from connections.server import STOP_SECONDS
 from runtime.settings import Settings
-from service.server.server import STOP_SECONDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
     "audit",
     "clustering",
+    "connections",
     "demo",
     "devservers",
     "migrations",

@@ -18,6 +18,7 @@ from pathlib import Path
 OURS = (
     "audit",
     "clustering",
+    "connections",
     "demo",
     "devservers",
     "migrations",

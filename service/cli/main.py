@@ -129,10 +129,11 @@ def gateway(host: Host = None, port: Port = None) -> None:
 
 
 def _bound(settings: "Settings") -> tuple[Any, str]:
+    from connections.server import bind
     from service.server import server
 
     try:
-        bound = server.bind(settings.host, settings.port)
+        bound = bind(settings.host, settings.port)
     except OSError as error:
         raise CommandFailed(f"cannot bind {settings.host}:{settings.port}: {error.strerror}") from None
     return bound, server.address(bound, settings.public_url)

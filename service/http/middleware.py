@@ -6,7 +6,6 @@ Also builds ETags and compares them with `If-Match` and `If-None-Match`.
 import asyncio
 import hashlib
 import re
-import secrets
 import time
 import zlib
 from collections.abc import Awaitable, Generator
@@ -17,14 +16,14 @@ import structlog
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from connections.connection import PACE_BYTES
+from connections.problems import BadRequest, Problem, new_request_id
 from models.database.engine import is_database_unavailable
 from runtime.logging import describe
 from service.http.metrics import GatewayMetrics, route_of
 from service.http.problems import (
-    BadRequest,
     InternalError,
     PayloadTooLarge,
-    Problem,
     RequestTimeout,
     UnsupportedMediaType,
     from_exception,
@@ -35,7 +34,6 @@ from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE
 BODY_SECONDS = 60  # longest time for a body to arrive
 RECORDS_SECONDS = 900  # the same for records: an upload may be large and its connection slow
 _LARGE_UPLOADS = ("/records", "/batches")
-PACE_BYTES = 20 << 10  # a client must send this much of a body, or read this much of a response, per `slow_seconds`
 CONTROL_BODY_BYTES = 1 << 20  # largest body of requests without reports, records or points
 POINTS_BODY_BYTES = 32 << 20
 UNPACKED_BYTES = 1 << 20  # piece of an unpacked body
@@ -50,33 +48,11 @@ _CORS_PATHS = (
     ("GET", re.compile("/v1/datasets/[^/]+/round")),
     ("POST", re.compile("/v1/rounds/[^/]+/reports")),
 )
-IS_WHOLE = "is_whole"  # key in the state of a scope: whether the whole body has arrived
 NO_STORE = (b"cache-control", b"no-store")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 _CLOSE = (b"connection", b"close")
 
 log = structlog.get_logger(__name__)
-
-
-class RequestIds:
-    """Generator of random request ids. Sequential ids would reveal the number of other requests."""
-
-    _ID_CHARACTERS = 16
-    _BATCH = 512  # ids per system call, because a system call for each id costs more
-
-    def __init__(self) -> None:
-        self._random = ""  # hexadecimal digits
-        self._offset = 0
-
-    def next(self) -> str:
-        """Return a new request id."""
-        if self._offset >= len(self._random):
-            self._random, self._offset = secrets.token_hex(self._ID_CHARACTERS // 2 * self._BATCH), 0
-        self._offset += self._ID_CHARACTERS
-        return self._random[self._offset - self._ID_CHARACTERS : self._offset]
-
-
-new_request_id = RequestIds().next
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

@@ -37,58 +37,17 @@ from typing import Any, ClassVar
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from connections.problems import BadRequest as BadRequest
+from connections.problems import HeadTooLarge as HeadTooLarge
+from connections.problems import Problem as Problem
 from models import errors
 from models.database.engine import is_database_unavailable
 from sfumato.errors import MAX_NAMED, InvalidPoint, InvalidSpec, SfumatoError
 from sfumato.errors import ReportMalformed as MalformedReport
 from sfumato.privacy.accounting import ATTO, NANO
-from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
+from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE
 
 RETRY_SECONDS = 1
-
-
-class Problem(HTTPException):
-    """An exception that is answered with an error status and a problem document.
-
-    Parameters
-    ----------
-    detail : str
-        A sentence about this occurrence, without submitted values.
-    headers : sequence of (str, str)
-        Additional response headers.
-    **more
-        Members of the document in addition to type, title, status, detail, code and request_id.
-    """
-
-    code: ClassVar[str]
-    status: ClassVar[int]
-    title: ClassVar[str]
-    explanation: ClassVar[str] = ""  # default detail: the cause and a remedy
-    example: ClassVar[dict[str, Any]] = {}  # additional members, for the OpenAPI document
-
-    def __init__(self, detail: str = "", *, headers: Sequence[tuple[str, str]] = (), **more: Any) -> None:
-        super().__init__(self.status, detail or self.explanation or self.title, dict(headers))
-        self.more = more
-
-    def body(self, request_id: str) -> bytes:
-        """Return the problem document as JSON."""
-        document = {
-            "type": f"{PROBLEM_TYPE}{self.code}",
-            "title": self.title,
-            "status": self.status,
-            "detail": self.detail,
-            "code": self.code,
-            "request_id": request_id,
-            **self.more,
-        }
-        return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-
-
-class BadRequest(Problem):
-    """The service cannot parse the request."""
-
-    code, status, title = "bad_request", 400, "The request cannot be read"
-    explanation = "the request cannot be parsed: check its path, query and body"
 
 
 class Unauthenticated(Problem):
@@ -237,13 +196,6 @@ class RateLimited(Problem):
 
     def __init__(self, detail: str = "", *, retry_seconds: int = RETRY_SECONDS) -> None:
         super().__init__(detail, headers=[("retry-after", str(retry_seconds))])
-
-
-class HeadTooLarge(Problem):
-    """The request line and headers exceed a limit."""
-
-    code, status, title = "head_too_large", 431, "The head of the request is too large"
-    explanation = "the request line and headers exceed a limit: send fewer or shorter headers"
 
 
 class InternalError(Problem):

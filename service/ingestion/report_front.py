@@ -12,12 +12,14 @@ from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from connections.connection import IS_WHOLE
+from connections.problems import new_request_id
 from models.identity.caller import Caller
 from models.tables.identity import Scope as KeyScope
 from runtime.settings import Settings
 from service.http.auth import KeyCache
 from service.http.metrics import REPORTS_ROUTE, GatewayMetrics
-from service.http.middleware import IS_WHOLE, NO_SNIFF, NO_STORE, new_request_id, send_body
+from service.http.middleware import NO_SNIFF, NO_STORE, send_body
 from service.http.rate_limits import RateLimits
 from service.ingestion.report_endpoint import INLINE_BYTES, READERS, REQUEST_BYTES, Reader, ReportEndpoint
 from service.ingestion.report_formats import PackedReports, ReportFormat

@@ -1,25 +1,21 @@
-"""The HTTP server of a gateway: socket, process settings and graceful shutdown."""
+"""The HTTP server of a gateway: process settings and graceful shutdown."""
 
 import asyncio
 import gc
 import signal
 import socket
 from collections.abc import Callable
-from functools import partial
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import ASGIApp
 
+from connections.server import configuration
 from runtime.process import GATEWAY_KEPT_BYTES, keep_freed_memory, leave_no_core
 from service.context import GatewayContext
-from service.server.connection import Connection, TrackRequests, WriteQueue
 
 GC_THRESHOLD = 20_000  # new objects between garbage collections, which also traverse the objects of current requests
-IDLE_SECONDS = 65  # longer than the idle timeout of proxies and connection pools, so that they close the connection
-STOP_SECONDS = 30  # longest time for current requests after the server stops accepting connections
 
 
 class Server(uvicorn.Server):
@@ -56,19 +52,6 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket bound to host and port; port 0 selects a free port. Raise OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
-
-
 def address(bound: socket.socket, public_url: str | None) -> str:
     """Return the URL of the server: the public URL, or one for clients on this machine."""
     if public_url is not None:
@@ -76,23 +59,6 @@ def address(bound: socket.socket, public_url: str | None) -> str:
     host, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def configuration(app: ASGIApp, slow_seconds: float, idle_seconds: int = IDLE_SECONDS) -> uvicorn.Config:
-    """Return the configuration of uvicorn."""
-    connection: Any = partial(Connection, queue=WriteQueue(), slow_seconds=slow_seconds)
-    return uvicorn.Config(
-        TrackRequests(app),
-        http=connection,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=idle_seconds,
-        timeout_graceful_shutdown=STOP_SECONDS,
-    )
 
 
 def run(app: FastAPI, bound: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from connections import connection
+from connections.connection import JoinedTransport, WriteQueue
 from models.database.engine import Database
 from runtime.settings import Settings
 from service.app import create_app
-from service.server import connection
-from service.server.connection import JoinedTransport, WriteQueue
 from tests.service.api import FEATURES, SQLITE_ONLY, Api, single, stranger, unknown
 from tests.service.test_report_endpoint import stored
 from tests.service.test_report_front import HEALTH, known, sent

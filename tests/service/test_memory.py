@@ -15,11 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from connections.connection import MAX_FRAMING_BYTES, MAX_HEAD_BYTES, MAX_WAITING_BYTES, WHOLE_BYTES
 from models.database.engine import Database
 from models.database.schema import migrate
 from runtime import process
 from service.http.middleware import CONTROL_BODY_BYTES
-from service.server.connection import MAX_FRAMING_BYTES, MAX_HEAD_BYTES, MAX_WAITING_BYTES, WHOLE_BYTES
 from tests.service.api import stranger
 from tests.service.processes import running
 from tests.workers.processes import ROOT

@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
+from connections.connection import PACE_BYTES
 from models.collection import report_log
 from models.database.engine import Database
 from models.tables.rounds import ReportBatch
 from runtime.job_signal import PipeJobSignal, RedisJobSignal
 from service.context import GatewayContext
-from service.http.middleware import PACE_BYTES, BodyLimit
+from service.http.middleware import BodyLimit
 from service.http.problems import RequestTimeout
 from tests.service.api import Api, packed, refused, single, unknown
 from tests.service.test_report_formats import arrow

@@ -10,10 +10,10 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from connections.connection import IS_WHOLE
 from models.database.engine import Database
 from runtime.settings import Settings
 from service.app import create_app
-from service.http.middleware import IS_WHOLE
 from tests.service.api import SQLITE_ONLY, Api, refused, single, stranger
 from tests.service.test_report_endpoint import OCTETS, stored
 from tests.service.wire import OnTheWire, read_answers

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from connections.server import bind, configuration
 from runtime.settings import Settings
 from service.app import create_app
 from service.server import server
@@ -22,10 +23,10 @@ def talk(tmp_path: Path, no_settings: None) -> Talking:
 
     def run(client: Talk, head_seconds: float = 0.3) -> None:
         app = create_app(Settings(home=tmp_path))
-        bound = server.bind("127.0.0.1", 0)
+        bound = bind("127.0.0.1", 0)
 
         async def both() -> None:
-            config = server.configuration(app, head_seconds)
+            config = configuration(app, head_seconds)
             begun = asyncio.Event()
             running = server.Server(config, app.state.context, begun.set)
             serving = asyncio.create_task(running.serve(sockets=[bound]))
@@ -104,13 +105,13 @@ class TestConnection:
 
 class TestAddresses:
     def test_are_reachable_from_this_machine(self) -> None:
-        with server.bind("127.0.0.1", 0) as bound:
+        with bind("127.0.0.1", 0) as bound:
             port = bound.getsockname()[1]
             assert server.address(bound, None) == f"http://127.0.0.1:{port}"
             assert server.address(bound, "https://sfumato.example/") == "https://sfumato.example"
-        with server.bind("0.0.0.0", 0) as bound:  # noqa: S104
+        with bind("0.0.0.0", 0) as bound:  # noqa: S104
             assert server.address(bound, None) == f"http://127.0.0.1:{bound.getsockname()[1]}"
 
     def test_that_are_in_use_are_not_shared(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-            server.bind(*taken.getsockname())
+            bind(*taken.getsockname())

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import structlog
 
+from connections.server import bind
 from runtime import logging
 from runtime.job_signal import PollingJobSignal
 from runtime.settings import Settings
@@ -144,7 +145,7 @@ class TestCrash:
         worker.main()
         assert limits == [(resource.RLIMIT_CORE, (0, 0))]
         monkeypatch.setattr(server, "Server", lambda *_: idle)
-        bound = server.bind("127.0.0.1", 0)
+        bound = bind("127.0.0.1", 0)
         services = SimpleNamespace(settings=Settings())
         server.run(SimpleNamespace(state=SimpleNamespace(context=services)), bound)  # type: ignore[arg-type]
         assert limits == 2 * [(resource.RLIMIT_CORE, (0, 0))]

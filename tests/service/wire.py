@@ -8,6 +8,7 @@ from typing import Any, Self
 import httpx
 from fastapi import FastAPI
 
+from connections.server import IDLE_SECONDS, bind, configuration
 from service.server import server
 
 PATIENCE_SECONDS = 120
@@ -25,11 +26,11 @@ class OnTheWire:
 
     client: httpx.Client
 
-    def __init__(self, app: FastAPI, *, slow_seconds: float = 20.0, idle_seconds: int = server.IDLE_SECONDS) -> None:
+    def __init__(self, app: FastAPI, *, slow_seconds: float = 20.0, idle_seconds: int = IDLE_SECONDS) -> None:
         self.app: Any = app
         self.n_regular = 0
-        self.bound = server.bind("127.0.0.1", 0)
-        config = server.configuration(app, slow_seconds, idle_seconds)
+        self.bound = bind("127.0.0.1", 0)
+        config = configuration(app, slow_seconds, idle_seconds)
         self._begun = threading.Event()
         self.server = server.Server(config, app.state.context, self._begun.set)
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.bound]}, daemon=True)

@@ -9,7 +9,7 @@ import sys
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from service.server.server import IDLE_SECONDS
+from connections.server import IDLE_SECONDS
 
 RESPONSE = b'{"round_id":"rnd_00000000000000000000000000","accepted":1}'
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(RESPONSE))]

@@ -6,6 +6,8 @@ of asyncio and the constructor of that protocol. Before uvicorn parses a request
 - limits the size and the number of fields of the head;
 - removes trailers and chunk extensions, so that a field after the body never acts as a header;
 - limits the bytes that chunks add to a body.
+
+The gateway and the shuffler share this module.
 """
 
 import asyncio
@@ -18,10 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from service.http.middleware import IS_WHOLE, PACE_BYTES, new_request_id
-from service.http.problems import BadRequest, HeadTooLarge, Problem
+from connections.problems import BadRequest, HeadTooLarge, Problem, new_request_id
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE
 
+PACE_BYTES = 20 << 10  # a client must send this much of a body, or read this much of a response, per `slow_seconds`
 MAX_HEAD_BYTES = 32 << 10  # request line and headers
 MAX_FIELDS = 100  # headers of a request
 MIN_LINE_BYTES = 3  # a shorter line ends the head
@@ -32,6 +34,8 @@ WHOLE_BYTES = 16 << 10  # a body up to this size is passed on with its head, bec
 WHOLE_SECONDS = 0.1  # longest wait for such a body
 JOINED_BYTES = 64 << 10  # size from which a write is not delayed
 SMALL_BYTES = 1 << 10  # unsent bytes without a write timeout; the kernel buffers as much for each client anyway
+
+IS_WHOLE = "is_whole"  # key in the state of a scope: whether the whole body has arrived
 
 _FRAMING = re.compile(rb"\r\n(content-length|transfer-encoding|upgrade|expect):[ \t]*([^\r]*)", re.IGNORECASE)
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r]*", re.IGNORECASE)

@@ -1,0 +1,43 @@
+"""Socket and settings of an HTTP server whose connections are limited."""
+
+import socket
+from functools import partial
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from connections.connection import Connection, TrackRequests, WriteQueue
+
+IDLE_SECONDS = 65  # longer than the idle timeout of proxies and connection pools, so that they close the connection
+STOP_SECONDS = 30  # longest time for current requests after the server stops accepting connections
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to host and port; port 0 selects a free port. Raise OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def configuration(app: ASGIApp, slow_seconds: float, idle_seconds: int = IDLE_SECONDS) -> uvicorn.Config:
+    """Return the configuration of uvicorn."""
+    connection: Any = partial(Connection, queue=WriteQueue(), slow_seconds=slow_seconds)
+    return uvicorn.Config(
+        TrackRequests(app),
+        http=connection,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=idle_seconds,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
