@@ -53,6 +53,7 @@ def device_vectors() -> list[Json]:
         _played("a round is answered once", 2, [([asked()], RECORD, ()), ([asked()], [-100.0, 3.0], ())]),
         _played("the draw lies inside", 2, [([low], RECORD, inside)]),
         _played("the draw lies outside", 2, [([low], RECORD, outside)]),
+        _played("outside its interval, the record is not read", 2, [([low], [1.0], outside)]),
         _played("one draw for a collection", 2, [(together, RECORD, inside)]),
         _played("a draw for each collection", 4, [([low, high], RECORD, inside)]),
         _played("the draw is kept", 2, [([together[0]], RECORD, outside), ([together[1]], RECORD, ())]),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sfumato.api.client import AsyncClient as AsyncClient, Client as Client
     from sfumato.api.submitted_jobs import AsyncSubmittedJob as AsyncSubmittedJob, SubmittedJob as SubmittedJob
+    from sfumato.device.checks import RecordCheck as RecordCheck
     from sfumato.device.bulk import Reports as Reports, perturb_records as perturb_records
     from sfumato.device.device import (
         Device as Device,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "device.checks": ("RecordCheck",),
     "device.bulk": ("Reports", "perturb_records"),
     "api.client": ("AsyncClient", "Client"),
     "forecast.sweeps": ("Sweep", "SweepPoint", "sweep"),

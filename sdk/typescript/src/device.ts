@@ -14,7 +14,7 @@ import { drawWord, SystemEntropy, type Entropy } from "./entropy.js";
 import { ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError } from "./errors.js";
 import { Http, readRetryAfter, unexpectedResponse, type HttpOptions, type RequestOptions } from "./http.js";
 import { checkReceipt, findSettledState } from "./receipts.js";
-import { perturb, readRoundSpec, scale, type Feature, type PersonRecord, type RoundSpec } from "./specs.js";
+import { checkRecord, perturb, readRoundSpec, type Feature, type PersonRecord, type RecordCheck, type RoundSpec } from "./specs.js";
 import { sumSpentNano, type Memo, type MemoState, type Memory, type Store } from "./store.js";
 
 export const MAX_OPEN_ROUNDS = 64;
@@ -99,7 +99,7 @@ export class Device {
   readonly #capNano: bigint;
   protected readonly datasetId: string;
   protected readonly store: Store;
-  readonly #features: string | undefined;
+  readonly #features: readonly Feature[] | undefined;
   protected readonly entropy: Entropy;
   protected readonly http: Http;
   #etag: string | null = null;
@@ -110,7 +110,7 @@ export class Device {
     this.#capNano = parseEpsilon(options.cap);
     this.datasetId = readId(options.datasetId);
     this.store = options.store;
-    this.#features = options.features && serialiseFeatures(options.features);
+    this.#features = options.features && [...options.features];
     this.entropy = options.entropy ?? new SystemEntropy();
     this.http = new Http(options.url, options.key, options);
   }
@@ -122,7 +122,8 @@ export class Device {
    * rejects with the first error.
    *
    * @param record One value per feature, in the units of the features. The device clips the values to the bounds, perturbs
-   *   the record and does not store it.
+   *   the record and does not store it. A device that a round does not select does not read the record, so use `check` to
+   *   find an invalid record at once.
    * @throws CapExceeded, RoundRefused, InvalidSpec, InvalidPoint or ApiProblem No report arrived; this is the first error.
    * @throws StoreUnusable The device memory cannot be used, so no report was sent.
    * @throws Unreachable The service does not respond. Perturbed reports stay pending, and the next call sends them.
@@ -131,7 +132,7 @@ export class Device {
     const { rounds, retryAfterSeconds } = await this.fetchRounds();
     const prepare = await this.prepareReports(rounds, record);
     const { decided, waiting } = await this.store.change(this.datasetId, (memory) => {
-      const outcomes = new Map(rounds.map((round) => [round.roundId, this.#decide(memory, round, record, prepare)]));
+      const outcomes = new Map(rounds.map((round) => [round.roundId, this.#decide(memory, round, prepare)]));
       return { decided: outcomes, waiting: findPending(memory).filter((memo) => outcomes.get(memo.roundId)?.outcome !== "refused") };
     });
     for (const memo of waiting) decided.set(memo.roundId, await this.#send(memo));
@@ -139,6 +140,22 @@ export class Device {
     const outcome = selectOutcome(outcomes, rounds.length > 0);
     const wait = rounds.length > 0 ? {} : { retryAfterSeconds };
     return { outcome, rounds: outcomes, ...wait };
+  }
+
+  /**
+   * Check a record against the features, which are those of the open rounds unless the app passed `features`.
+   *
+   * The check sends no report, spends nothing and reads neither the memory nor the draws.
+   *
+   * @throws InvalidPoint The record is not valid.
+   * @throws InvalidSpec The app passed no features, and no round is open.
+   * @throws ApiProblem or Unreachable The open rounds cannot be read.
+   */
+  async check(record: PersonRecord): Promise<RecordCheck> {
+    const known = this.#features ? [this.#features] : (await this.fetchRounds()).rounds.map(({ spec }) => readRoundSpec(spec).features);
+    const [first] = known.map((features) => checkRecord(features, record));
+    if (first === undefined) throw new InvalidSpec("the features are unknown while no round is open: pass `features` to the device");
+    return first;
   }
 
   /** Return the ids of rounds with reports that the service has not acknowledged yet. */
@@ -186,7 +203,7 @@ export class Device {
   // ---- decisions of the device, with all its random choices ----
 
   /** Decide whether to answer a round, and add the perturbed report to the memory. */
-  #decide(memory: Memory, round: OpenRound, record: PersonRecord, prepare: (round: OpenRound, spec: RoundSpec) => Payload): RoundOutcome {
+  #decide(memory: Memory, round: OpenRound, prepare: (round: OpenRound, spec: RoundSpec) => Payload): RoundOutcome {
     const { roundId, collectionId } = round;
     try {
       const spec = readRoundSpec(round.spec);
@@ -198,10 +215,7 @@ export class Device {
         return { roundId, outcome: "already_answered", epsilon: toNumber(BigInt(memo.epsilonNano)) };
       }
       const epsilonNano = this.computeCost(round, spec);
-      scale(spec.features, record); // before the draw: an invalid record changes nothing
-      const draw = BigInt(getOwn(memory.draws, collectionId) ?? drawWord(this.entropy));
-      memory.draws[collectionId] = draw.toString();
-      if (draw < spec.participation.lo || draw >= spec.participation.hi) return { roundId, outcome: "not_selected", epsilon: 0 };
+      if (!this.selects(memory, round, spec)) return { roundId, outcome: "not_selected", epsilon: 0 };
       const spent = sumSpentNano(memory);
       if (spent + epsilonNano > this.#capNano) throw new CapExceeded(epsilonNano, spent, this.#capNano);
       const payload = prepare(round, spec);
@@ -213,9 +227,16 @@ export class Device {
     }
   }
 
+  /** Return whether a round selects this device. Draw for its collection first, if the memory has no draw. */
+  protected selects(memory: Memory, { collectionId }: OpenRound, { participation }: RoundSpec): boolean {
+    const draw = BigInt(getOwn(memory.draws, collectionId) ?? drawWord(this.entropy));
+    memory.draws[collectionId] = draw.toString();
+    return draw >= participation.lo && draw < participation.hi;
+  }
+
   /** Compute the cost of a round in nano-epsilon. Throw RoundRefused for a false cost or unexpected features. */
   protected computeCost(round: OpenRound, spec: RoundSpec): bigint {
-    if (this.#features !== undefined && serialiseFeatures(spec.features) !== this.#features) {
+    if (this.#features !== undefined && serialiseFeatures(spec.features) !== serialiseFeatures(this.#features)) {
       throw new RoundRefused(`round ${round.roundId} has other features than this app expects`);
     }
     check(typeof round.epsilon === "number", "the epsilon of a round must be a number");

@@ -5,5 +5,5 @@ export { Device, type DeviceOptions, type Outcome, type Receipt, type RoundOutco
 export { SystemEntropy, type Entropy } from "./entropy.js";
 export * from "./errors.js";
 export type { Fetch, HttpOptions } from "./http.js";
-export { perturb, readRoundSpec, type Feature, type Participation, type PersonRecord, type PerturbedValue, type RoundSpec } from "./specs.js";
+export { perturb, readRoundSpec, type Feature, type Participation, type PersonRecord, type PerturbedValue, type RecordCheck, type RoundSpec } from "./specs.js";
 export { IndexedDbStore, MemoryStore, createMemory, readMemory, type Memo, type MemoState, type Memory, type Store } from "./store.js";

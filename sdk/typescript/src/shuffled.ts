@@ -13,7 +13,7 @@ import type { DeviceOptions, OpenRound, OpenRounds, Payload, ReportRequest } fro
 import { InvalidSpec, RoundRefused, SfumatoError } from "./errors.js";
 import { seal } from "./sealing.js";
 import { perturb, readRoundSpec, type PersonRecord, type RoundSpec } from "./specs.js";
-import type { Memo } from "./store.js";
+import type { Memo, Memory } from "./store.js";
 
 const ROUND_LABEL = new TextEncoder().encode("sfumato round 1");
 const SIGNATURE_HEADER = "Sfumato-Signature";
@@ -81,11 +81,14 @@ export class ShuffledDevice extends Device {
     return super.computeCost(round, spec);
   }
 
-  /** Seal a report for each round that the device has not answered. A report that is not stored is never sent. */
+  /**
+   * Seal a report for each new round that selects the device. A report that is not stored is never sent.
+   *
+   * The draws are stored first, so the record is read only for a round that selects the device.
+   */
   protected override async prepareReports(rounds: readonly OpenRound[], record: PersonRecord): Promise<(round: OpenRound, spec: RoundSpec) => Payload> {
-    const { memos } = await this.store.read(this.datasetId);
-    const fresh = rounds.filter(({ roundId }) => !Object.hasOwn(memos, roundId));
-    const sealed = new Map(await Promise.all(fresh.map(async (round) => [round.roundId, await this.#sealReport(round, record)] as const)));
+    const selected = await this.store.change(this.datasetId, (memory) => rounds.filter((round) => this.#isSelected(memory, round)));
+    const sealed = new Map(await Promise.all(selected.map(async (round) => [round.roundId, await this.#sealReport(round, record)] as const)));
     return ({ roundId }) => {
       const payload = sealed.get(roundId);
       if (payload === undefined) throw new RoundRefused(`the answer to round ${roundId} is missing in the device memory`);
@@ -94,11 +97,23 @@ export class ShuffledDevice extends Device {
     };
   }
 
+  /** Return whether the device has to answer a round. A round that it refuses is none of them. */
+  #isSelected(memory: Memory, round: OpenRound): boolean {
+    if (Object.hasOwn(memory.memos, round.roundId)) return false;
+    try {
+      const spec = readRoundSpec(round.spec);
+      this.computeCost(round, spec);
+      return this.selects(memory, round, spec);
+    } catch (error) {
+      if (error instanceof SfumatoError) return false;
+      throw error;
+    }
+  }
+
   /** Return a sealed report, or the error that prevents it. */
   async #sealReport(round: OpenRound, record: PersonRecord): Promise<Payload | SfumatoError> {
     try {
       const spec = readRoundSpec(round.spec);
-      this.computeCost(round, spec); // refuse the round before a record is perturbed
       const { bytes, members } = this.#find(round);
       const publicKey = decodeBase64(members["hpke_public_key"], "hpke_public_key");
       const { slot, value } = perturb(spec, record, this.entropy);

@@ -33,6 +33,12 @@ export interface RoundSpec {
   readonly participation: Participation;
 }
 
+/** The result of `Device.check` for a valid record. */
+export interface RecordCheck {
+  /** Names of the features whose value lies outside their bounds. */
+  readonly outside: readonly string[];
+}
+
 /** The public slot and the perturbed value of a report. */
 export interface PerturbedValue {
   readonly slot: number;
@@ -99,11 +105,24 @@ function readParticipation(wire: unknown): Participation {
  * @throws InvalidPoint The features do not match, or a value is not finite. The message contains no value.
  */
 export function scale(features: readonly Feature[], record: PersonRecord): number[] {
-  return orderValues(features, record).map((value, index) => {
-    const feature = features[index] as Feature;
-    if (typeof value !== "number" || !Number.isFinite(value)) throw new InvalidPoint(`${feature.name} must be a finite number`);
-    const { lower, upper } = feature;
+  return readValues(features, record).map((value, index) => {
+    const { lower, upper } = features[index] as Feature;
     return (Math.min(Math.max(value, lower), upper) - lower) / (upper - lower);
+  });
+}
+
+/** Check a record. Throw InvalidPoint as `scale` does. */
+export function checkRecord(features: readonly Feature[], record: PersonRecord): RecordCheck {
+  const values = readValues(features, record);
+  const isOutside = ({ lower, upper }: Feature, index: number): boolean => !((values[index] as number) >= lower && (values[index] as number) <= upper);
+  return { outside: features.filter(isOutside).map(({ name }) => name) };
+}
+
+/** Return the finite values of a record in the order of the features. */
+function readValues(features: readonly Feature[], record: PersonRecord): number[] {
+  return orderValues(features, record).map((value, index) => {
+    if (typeof value !== "number" || !Number.isFinite(value)) throw new InvalidPoint(`${(features[index] as Feature).name} must be a finite number`);
+    return value;
   });
 }
 

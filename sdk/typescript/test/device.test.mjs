@@ -122,6 +122,21 @@ test("names of inherited object properties work as round ids", async () => {
   await assert.rejects(createScene({ ...roundWithId("__proto__") }).device().report(RECORD), (error) => error.code === "validation_failed");
 });
 
+test("check validates a record, sends nothing and does not use the memory", async () => {
+  const { service } = createScene();
+  const store = { read: async () => assert.fail(), change: async () => assert.fail() };
+  const device = new Device(service.options({ store }));
+  const { features } = ROUND.spec;
+  assert.deepEqual(await device.check(features.map(({ lower }) => lower)), { outside: [] });
+  assert.deepEqual((await device.check(features.map(({ upper }) => upper + 1))).outside, features.map(({ name }) => name));
+  await assert.rejects(device.check([NaN]), (error) => error.code === "point_invalid");
+  const known = new Device(service.options({ store, features, fetch: async () => assert.fail() }));
+  assert.deepEqual((await known.check(features.map(({ lower }) => lower))).outside, []);
+  service.rounds = [];
+  await assert.rejects(device.check(RECORD), (error) => error.code === "validation_failed");
+  assert.equal(service.sent.length, 0);
+});
+
 test("no error message contains a value", async () => {
   const secret = 48.858844;
   for (const record of [[secret], [secret, NaN], { lon: secret }, [secret, "48.858844"]]) {

@@ -70,6 +70,11 @@ test("a report is sealed for the service and costs the local epsilon", async () 
   assert.equal(await device.spent(), ROUND.epsilon);
 });
 
+test("a device that is not selected does not read its record", async () => {
+  const spec = { ...ROUND.spec, participation: { lo: "18446744073709551615", hi: "18446744073709551616" } };
+  assert.equal((await new Shuffler({ spec }).device().report([NaN])).outcome, "not_selected");
+});
+
 test("a sealed report is resent with the same bytes, and the memory has no plain report", async () => {
   const [shuffler, store] = [new Shuffler(), new MemoryStore()];
   shuffler.replies.push(new TypeError("the connection broke"));

@@ -27,6 +27,7 @@ fun createBehaviourCases(): List<Case> = listOf(
     Case("a device with a damaged memory sends no report", 0) { checkDamagedMemory() },
     Case("a report to a closed round counts as spent", 0) { checkTooLate() },
     Case("a round with unexpected features is refused", 0) { checkUnexpectedFeatures() },
+    Case("check validates a record and sends nothing", 0) { checkRecordCheck() },
     Case("no message contains a value", 0) { checkNoValueInMessages() },
     Case("invalid JSON is rejected", 0) { checkInvalidJson() },
     Case("requests over a socket send the key, follow no redirect and limit the response", 0) { checkSocket() },
@@ -166,6 +167,16 @@ private fun checkUnexpectedFeatures() {
     for (cap in listOf("", "x", "0", "-1", "33", "1e-7", "0.0000000001", "NaN", "1e9999")) {
         expectThrown<InvalidSpec> { Device("http://service.example", "sfk", "ds_1", cap, MemoryStore()) }
     }
+}
+
+private fun checkRecordCheck() {
+    val service = createService()
+    val store = MemoryStore()
+    val device = device(service, store, SystemEntropy(), "2")
+    checkEqual(device.check(RECORD).outside, emptyList<String>())
+    checkEqual(device.check(OrderedRecord(1.5)).outside, listOf("x"))
+    expectThrown<InvalidPoint> { device.check(OrderedRecord(Double.NaN)) }
+    checkEqual(Pair(service.sent.size, store.read("ds_1").draws.size), Pair(0, 0))
 }
 
 private fun checkNoValueInMessages() {

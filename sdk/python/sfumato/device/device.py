@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, cast
 from numpy.typing import ArrayLike
 
 from sfumato import mechanisms
+from sfumato.device.checks import RecordCheck, check_record
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
 from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
 from sfumato.errors import ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError
 from sfumato.mechanisms.encodings import scale, symbol
-from sfumato.mechanisms.inputs import to_record
 from sfumato.privacy.accounting import NANO, format_epsilon, parse_epsilon
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below, word
 from sfumato.specs import Feature, RoundSpec, round_spec_from_wire, to_wire
@@ -188,7 +188,8 @@ class Device:
         record : mapping, named tuple, series, sequence or array of float
             One value for each feature, in the features' units. Names are matched; values without
             names are assumed to have the features' order. The device clips the record to the public
-            bounds, perturbs it, and does not store it. An invalid record changes nothing.
+            bounds, perturbs it, and does not store it. A device that a round does not select does not read
+            the record, so use `check` to find an invalid record at once.
 
         Returns
         -------
@@ -212,6 +213,44 @@ class Device:
             outcomes[memo.round_id] = self._send(memo)
         outcome = _overall_outcome(outcomes.values(), bool(rounds))
         return Receipt(outcome, tuple(outcomes.values()), None if rounds else self._poll_seconds)
+
+    def check(self, record: Record) -> RecordCheck:
+        """Check a record against the features, which are those of the open rounds unless the app passed `features`.
+
+        The check sends no report, spends nothing and reads neither the store nor the draws. Call it
+        while you develop an app, or before you store a record.
+
+        Parameters
+        ----------
+        record : mapping, named tuple, series, sequence or array of float
+            The record that `report` would use.
+
+        Returns
+        -------
+        RecordCheck
+
+        Raises
+        ------
+        InvalidPoint
+            A name is missing, repeated or not a feature, or a value is not a finite number.
+        InvalidSpec
+            The app passed no features, and no round is open.
+        ApiProblem, Unreachable
+            The open rounds cannot be read.
+
+        Examples
+        --------
+        >>> from sfumato import Device, Feature, MemoryStore
+        >>> features = [Feature("east", 0, 10), Feature("north", 0, 10)]
+        >>> with Device(url, key, dataset_id, cap=2, store=MemoryStore(), features=features) as device:
+        ...     device.check({"east": 3.2, "north": 70.9}).outside
+        ('north',)
+        """
+        known = [self._features] if self._features is not None else self._listed_features()
+        checks = [check_record(features, record) for features in known]
+        if not checks:
+            raise InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
+        return checks[0]
 
     def dry_run(self, record: Record) -> DeviceDryRun:
         """Return what `report` would do now. Fetch the open rounds, send no report and store nothing.
@@ -277,6 +316,9 @@ class Device:
             self._poll_seconds = DEFAULT_POLL_SECONDS if wait is None else wait
         return self._open
 
+    def _listed_features(self) -> list[tuple[Feature, ...]]:
+        return list(dict.fromkeys(round_spec_from_wire(each.spec_wire).features for each in self._fetch()))
+
     # ---- decisions; only this part draws random numbers ----
 
     def _decide(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundOutcome:
@@ -288,7 +330,6 @@ class Device:
                     raise RoundRefused(f"{open_round.round_id} has changed since this device answered it")
                 return RoundOutcome(open_round.round_id, Outcome.ALREADY_ANSWERED, memo.epsilon_nano / NANO)
             epsilon_nano = self._cost(open_round, spec)
-            to_record(spec.features, record)  # before the draw: an invalid record changes nothing
             if open_round.collection_id not in memory.draws:
                 memory.draws[open_round.collection_id] = word(self._entropy)
             if not spec.participation.holds(memory.draws[open_round.collection_id]):

@@ -101,7 +101,8 @@ public class Device(
      * the first error.
      *
      * @param record One value per feature, in the units of the features. The device clips the values to the bounds, perturbs
-     *   the record and does not store it.
+     *   the record and does not store it. A device that a round does not select does not read the record, so use `check` to
+     *   find an invalid record at once.
      * @throws SfumatoException No report arrived; the exception is the first error of a round.
      * @throws StoreUnusable The device memory cannot be used, so no report was sent.
      * @throws Unreachable The service does not respond. Perturbed reports stay pending, and the next call sends them.
@@ -117,6 +118,22 @@ public class Device(
         for (memo in waiting) decided[memo.roundId] = send(memo)
         val outcomes = decided.values.toList()
         return Receipt(selectOutcome(outcomes, rounds.isNotEmpty()), outcomes, if (rounds.isEmpty()) retryAfterSeconds else null)
+    }
+
+    /**
+     * Check a record against the features, which are those of the open rounds unless the app passed `features`.
+     *
+     * The check sends no report, spends nothing and reads neither the memory nor the draws.
+     *
+     * @throws InvalidPoint The record is not valid.
+     * @throws InvalidSpec The app passed no features, and no round is open.
+     * @throws SfumatoException The open rounds cannot be read.
+     */
+    @Synchronized
+    public fun check(record: PersonRecord): RecordCheck {
+        val known = if (features != null) listOf(features) else fetch().map { readRoundSpec(it.spec).features }
+        return known.map { checkRecord(it, record) }.firstOrNull()
+            ?: throw InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
     }
 
     /** Return the ids of rounds with reports that the service has not acknowledged yet. */
@@ -166,7 +183,6 @@ public class Device(
 
     private fun decideNew(memory: Memory, round: OpenRound, spec: RoundSpec, record: PersonRecord): RoundOutcome {
         val epsilonNano = computeRoundCost(round, spec)
-        scale(spec.features, record) // before the draw: an invalid record changes nothing
         val draw = memory.draws.getOrPut(round.collectionId) { entropy.word() }
         if (!spec.selects(draw)) return RoundOutcome(round.roundId, Outcome.NOT_SELECTED)
         val spent = memory.spentNano

@@ -78,13 +78,27 @@ private fun readParticipation(value: Any?): Pair<BigInteger, BigInteger> {
 
 /** Clip a record to the bounds and scale each feature to [0, 1]. Throw InvalidPoint, without values, if the record is invalid. */
 internal fun scale(features: List<Feature>, record: PersonRecord): DoubleArray {
-    val values = orderValues(features, record)
+    val values = readValues(features, record)
     return DoubleArray(features.size) { index ->
-        val (name, lower, upper) = features[index]
-        val value = values[index]
-        if (!value.isFinite()) throw InvalidPoint("$name must be a finite number")
-        (minOf(maxOf(value, lower), upper) - lower) / (upper - lower)
+        val (_, lower, upper) = features[index]
+        (minOf(maxOf(values[index], lower), upper) - lower) / (upper - lower)
     }
+}
+
+/** The result of `Device.check` for a valid record. `outside` names the features whose value lies outside their bounds. */
+public class RecordCheck internal constructor(public val outside: List<String>)
+
+/** Check a record. Throw InvalidPoint as `scale` does. */
+internal fun checkRecord(features: List<Feature>, record: PersonRecord): RecordCheck {
+    val values = readValues(features, record)
+    return RecordCheck(features.filterIndexed { index, each -> values[index] !in each.lower..each.upper }.map { it.name })
+}
+
+/** Return the finite values of a record in the order of the features. */
+private fun readValues(features: List<Feature>, record: PersonRecord): DoubleArray {
+    val values = orderValues(features, record)
+    features.forEachIndexed { index, each -> if (!values[index].isFinite()) throw InvalidPoint("${each.name} must be a finite number") }
+    return values
 }
 
 /** Return the values of a record in the order of the features. */

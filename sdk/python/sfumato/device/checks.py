@@ -1,0 +1,26 @@
+"""Check of a record before a device reports it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sfumato.mechanisms.inputs import Records, to_record
+from sfumato.specs import Feature
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCheck:
+    """The result of `Device.check` for a valid record.
+
+    Attributes
+    ----------
+    outside : tuple of str
+        Features whose value lies outside their bounds.
+    """
+
+    outside: tuple[str, ...]
+
+
+def check_record(features: Sequence[Feature], record: Records) -> RecordCheck:
+    """Return the check of a record. Raise InvalidPoint as `to_record`."""
+    values = zip(features, to_record(features, record), strict=True)
+    return RecordCheck(tuple(each.name for each, value in values if not each.lower <= value <= each.upper))

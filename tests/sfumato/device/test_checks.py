@@ -1,0 +1,43 @@
+"""`Device.check` validates a record, sends nothing and reads no memory."""
+
+from typing import Any
+
+import pytest
+
+from sfumato.errors import InvalidPoint, InvalidSpec
+from tests.sfumato.scripted import FEATURES, RECORD, ScriptedService, open_round
+
+
+class _Unusable:
+    """A store that a check must not use."""
+
+    def read(self, dataset_id: str) -> Any:
+        raise AssertionError(dataset_id)
+
+    changing = read
+
+
+class TestCheck:
+    def test_sends_no_report_and_reads_no_memory(self) -> None:
+        service = ScriptedService(open_round())
+        check = service.device(store=_Unusable()).check({"y": 7.5, "x": 3.5})
+        assert (check.outside, service.sent) == ((), [])
+
+    def test_names_the_features_outside_of_their_bounds(self) -> None:
+        device = ScriptedService(open_round()).device()
+        assert device.check([0, 8]).outside == ()
+        assert device.check([-0.001, 9]).outside == ("x", "y")
+
+    @pytest.mark.parametrize("record", [[1.0], [1, float("nan")], {"x": 1.0}, {"x": 1, "y": 2, "z": 3}])
+    def test_refuses_an_invalid_record(self, record: Any) -> None:
+        with pytest.raises(InvalidPoint):
+            ScriptedService(open_round()).device().check(record)
+
+    def test_takes_the_features_of_the_app_without_a_request(self) -> None:
+        service = ScriptedService(open_round())
+        assert service.device(features=FEATURES).check(RECORD).outside == ()
+        assert service.requests == []
+
+    def test_asks_for_features_while_no_round_is_open(self) -> None:
+        with pytest.raises(InvalidSpec, match="pass `features`"):
+            ScriptedService().device().check(RECORD)
