@@ -21,9 +21,20 @@ MAX_NAMED = 5  # maximum number of errors in a message
 
 
 class SfumatoError(Exception):
-    """Base class of the package's exceptions."""
+    """Base class of the package's exceptions. They can be copied and pickled, so a process pool raises them again."""
 
     code = "error"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the parts of a copy."""
+        return _restore, (type(self), self.args), vars(self) or None
+
+
+def _restore(kind: type[SfumatoError], args: tuple[Any, ...]) -> SfumatoError:
+    """Return an exception without a call of its constructor. `args` are not its parameters."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class InvalidSpec(SfumatoError):

@@ -43,8 +43,21 @@ class _AsyncJobClient(Protocol):
     def result(self, job_id: str) -> Awaitable[Result]: ...
 
 
+class _BoundJob(Job):
+    """A job with a client, which stays in this process."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a plain Job, without the client and its key."""
+        return Job, tuple(getattr(self, name) for name in _FIELDS)
+
+
 @dataclass(frozen=True, slots=True)
-class SubmittedJob(Job):
+class SubmittedJob(_BoundJob):
     """A job in the state that the service returned last. It uses its client to wait, cancel and fetch the result."""
 
     client: _JobClient = field(kw_only=True, repr=False, compare=False)
@@ -105,7 +118,7 @@ class SubmittedJob(Job):
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncSubmittedJob(Job):
+class AsyncSubmittedJob(_BoundJob):
     """A job of an AsyncClient; see `SubmittedJob`. Its methods are awaited."""
 
     client: _AsyncJobClient = field(kw_only=True, repr=False, compare=False)

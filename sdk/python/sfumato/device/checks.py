@@ -14,7 +14,7 @@ class RecordCheck:
     Attributes
     ----------
     outside : tuple of str
-        Features whose value lies outside their bounds.
+        Features with a value outside their bounds.
     """
 
     outside: tuple[str, ...]
