@@ -1,4 +1,4 @@
-"""Client connections of the gateway and of the shuffler: limits, timeouts and problem documents.
+"""Connections of the gateway and of the shuffler: limits and timeouts of clients, problem documents, standard streams.
 
 It imports neither of the two.
 """

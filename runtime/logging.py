@@ -1,7 +1,7 @@
 """Structured logs on stderr: one event per line, without private values.
 
-A line that cannot be written is lost. The log may share a full disk with the database, or its reader may have died;
-such an error must not end a request or a job.
+A line that cannot be written is lost. The log may share a full disk with the database, and its reader may be slow,
+stopped or gone; none of this may end or hold a request or a job.
 """
 
 import logging
@@ -12,6 +12,8 @@ from contextlib import suppress
 from typing import TextIO, cast
 
 import structlog
+
+from connections.streams import guard_streams
 
 WHOLE_SECONDS = "%Y-%m-%dT%H:%M:%SZ"  # finer times would reveal how long an upload or a job over records took
 
@@ -43,7 +45,11 @@ class LogStream:
 
 
 def configure_logging() -> None:
-    """Configure structlog: readable lines on a terminal, JSON elsewhere. Other libraries log warnings only."""
+    """Configure structlog: readable lines on a terminal, JSON elsewhere. Other libraries log warnings only.
+
+    From here on, no write to a standard stream waits for its reader.
+    """
+    guard_streams()
     renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[

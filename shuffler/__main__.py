@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from connections.streams import guard_streams
 from sfumato.errors import SfumatoError
 from sfumato.transport.batches import SIGNING_KEY_BYTES, generate_signing_key_pair
 from shuffler.queue import Queue, Sender
@@ -34,6 +35,7 @@ def run(
     from sfumato.transport.http import Http, PoolSettings
     from shuffler.app import create_app
 
+    guard_streams()
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     for noisy in ("httpx", "httpcore", "stamina"):  # a line per request
         logging.getLogger(noisy).setLevel(logging.WARNING)
