@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, or_, select
+from sqlalchemy import ColumnElement, case, delete, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from models.database.types import SECOND, canonical_json, new_id
@@ -29,7 +29,8 @@ DELAYS = (  # before each further attempt, three days in total
 )
 JITTER = 0.1  # relative random change of each delay, so that retries spread
 MAX_RETRY_AFTER = _DAY  # longest pause that a receiver can request
-DISABLE_AFTER = 5 * _DAY  # a webhook without a success for this time is disabled
+DISABLE_AFTER = 5 * _DAY  # a webhook is disabled if all attempts of this time failed
+QUIET = 2 * _DAY  # time without a failed attempt that ends a series of failures; longer than any delay
 MAX_CONCURRENT = 4  # simultaneous deliveries per webhook, so that one slow receiver cannot block all senders
 GONE = 410
 SECRET_UNREADABLE = "secret_unreadable"  # noqa: S105 - error code for a missing master key
@@ -242,6 +243,9 @@ def settle(
     delivery = session.get(Delivery, lease.delivery_id, with_for_update=True, populate_existing=True)
     if webhook is None or delivery is None or delivery.fence != lease.fence or delivery.lease_until is None:
         return None
+    if delivery.state != DeliveryState.PENDING:
+        return None
+    is_failing = webhook.failing_since is not None and _failed_recently(session, webhook_id, now)
     delivery.lease_until, delivery.last_status, delivery.last_error = None, outcome.status, outcome.error
     if outcome.is_success:
         webhook.failing_since = None
@@ -251,21 +255,43 @@ def settle(
         delivery.attempts -= 1
         delivery.next_attempt_at = now + _KEY_RETRY
         return "retried"
-    webhook.failing_since = webhook.failing_since or now
+    if not is_failing or webhook.failing_since is None:
+        webhook.failing_since = now
     if outcome.status == GONE:
         webhooks.disable(webhook, "the receiver responded with status 410 (gone)")
-        delivery.state, delivery.next_attempt_at = DeliveryState.FAILED.value, None
+        _give_up(delivery, now)
         return "disabled"
     if delivery.attempts > len(DELAYS):
-        delivery.state, delivery.next_attempt_at = DeliveryState.FAILED.value, None
+        _give_up(delivery, now)
     else:
         stretch = 1 + JITTER * (2 * random() - 1)
         requested = min((outcome.retry_after_seconds or 0) * SECOND, MAX_RETRY_AFTER)
         delivery.next_attempt_at = now + max(round(DELAYS[delivery.attempts - 1] * stretch), requested)
     if webhook.enabled and now - webhook.failing_since >= DISABLE_AFTER:
-        webhooks.disable(webhook, f"no delivery succeeded for {DISABLE_AFTER // _DAY} days")
+        webhooks.disable(webhook, f"all attempts of {DISABLE_AFTER // _DAY} days failed")
         return "disabled"
     return "given_up" if delivery.state == DeliveryState.FAILED else "retried"
+
+
+def _give_up(delivery: Delivery, now: int) -> None:
+    delivery.state, delivery.next_attempt_at = DeliveryState.FAILED.value, None
+    delivery.lease_until = now  # read by `_failed_recently`
+
+
+def _failed_recently(session: Session, webhook_id: str, now: int) -> bool:
+    """Return whether an attempt at this webhook failed within `QUIET` before the current one.
+
+    Without this check, a failure after a quiet time, or after an outage of all gateways, would count as one of many.
+    """
+    is_leased = case((Delivery.lease_until.is_not(None), 1), else_=0)
+    waits = (
+        (Delivery.state == DeliveryState.PENDING.value)
+        & (Delivery.attempts - is_leased >= 1)
+        & (Delivery.next_attempt_at > now - QUIET)
+    )
+    has_ended = (Delivery.state == DeliveryState.FAILED.value) & (Delivery.lease_until > now - QUIET)
+    recent = select(Delivery.id).where(Delivery.webhook_id == webhook_id, or_(waits, has_ended))
+    return session.scalars(recent.limit(1)).first() is not None
 
 
 def redeliver(session: Session, caller: Caller, webhook_id: str, delivery_id: str, *, now: int) -> Delivery:
@@ -279,7 +305,7 @@ def redeliver(session: Session, caller: Caller, webhook_id: str, delivery_id: st
     if found is None:  # pruned by another transaction
         raise NotFound("delivery")
     if found.state != DeliveryState.PENDING:
-        found.state, found.attempts = DeliveryState.PENDING.value, 0
+        found.state, found.attempts, found.lease_until = DeliveryState.PENDING.value, 0, None
     found.next_attempt_at = now
     session.flush()
     return found

@@ -275,18 +275,44 @@ class TestAttempts:
         assert "410" in (found.disabled_reason or "")
 
     def test_that_fail_for_days_disable_the_webhook_until_it_is_enabled(self, world: World, pinged: Webhook) -> None:
-        settle(world, claim(world)[0], DOWN)
-        world.now += DISABLE_AFTER - 1
-        assert settle(world, claim(world)[0], DOWN) == "retried"
-        world.now += 3600 * SECOND
+        began = world.now
+        while world.now < began + DISABLE_AFTER:
+            if not (leases := claim(world)):  # the first delivery was given up
+                ping(world, pinged.id)
+                leases = claim(world)
+            outcomes = {settle(world, lease, DOWN) for lease in leases}
+            assert outcomes <= {"retried", "given_up"}
+            world.now += DAY
+        ping(world, pinged.id)
         assert settle(world, claim(world)[0], DOWN) == "disabled"
-        assert webhook(world, pinged.id).disabled_reason == "no delivery succeeded for 5 days"
+        assert webhook(world, pinged.id).disabled_reason == "all attempts of 5 days failed"
         with pytest.raises(Conflict):
             ping(world, pinged.id)
         change(world, pinged.id, enabled=True)
         world.now += DAY
         assert settle(world, claim(world)[0], DOWN) == "retried"
         assert webhook(world, pinged.id).enabled
+
+    def test_after_a_quiet_time_count_anew(self, world: World, pinged: Webhook) -> None:
+        while (due := queued(world)[0].next_attempt_at) is not None:
+            world.now = due
+            settle(world, claim(world)[0], DOWN)
+        world.now += 57 * DAY
+        ping(world, pinged.id)
+        assert settle(world, claim(world)[0], DOWN) == "retried"
+        found = webhook(world, pinged.id)
+        assert (found.enabled, found.failing_since) == (True, world.now)
+
+    def test_after_an_outage_of_all_gateways_count_anew(self, world: World, pinged: Webhook) -> None:
+        settle(world, claim(world)[0], DOWN)
+        world.now += 30 * DAY
+        assert settle(world, claim(world)[0], DOWN) == "retried"
+        assert webhook(world, pinged.id).enabled
+
+    def test_of_a_delivery_that_was_given_up_are_not_stored_twice(self, world: World, pinged: Webhook) -> None:
+        (lease,) = claim(world)
+        assert settle(world, lease, DeliveryOutcome(410, "bad_status")) == "disabled"
+        assert settle(world, lease, OK) is None
 
 
 @on_sqlite
