@@ -200,7 +200,7 @@ class PostgresServer(_Server):
         self.port = free_port()
         settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "max_connections": "200"}
         if not self.durable:
-            settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+            settings |= {"fsync": "off", "full_page_writes": "off"}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         command = [str(self.installation / "postgres"), "-D", str(self._place("data")), "-p", str(self.port), *options]
         self._spawn(command, signal.SIGQUIT, **self._privileges())

@@ -154,7 +154,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     origins = settings.allowed_origins
     common = [
         *([Middleware(DeviceCors, origins=origins)] if origins else []),
-        Middleware(RequestContext, metrics=metrics, stopping=context.stopping),
+        Middleware(RequestContext, metrics=metrics, stopping=context.stopping, explain=context.database.failure_reason),
         Middleware(Authentication, key_cache=context.keys, limits=rate_limits),
         Middleware(
             BodyLimit,

@@ -6,6 +6,7 @@ cached. The route itself reports a server that is stopping.
 """
 
 import asyncio
+import sqlite3
 import time
 from dataclasses import dataclass, field
 
@@ -13,8 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from models import encryption
+from models.database.checks import WrongSettings, check_settings
 from models.database.engine import Database
-from models.database.schema import check_writes, is_migrated
+from models.database.schema import check_writes, find_schema_problem
 from models.errors import RecordsKeyMissing
 from models.tables.datasets import RecordKey
 from runtime.job_signal import JobSignal
@@ -48,6 +50,7 @@ class Readiness:
         self._writer = writer
         self._problem: str | None = None
         self._until = 0.0
+        self._has_checked_settings = False
         self._check: asyncio.Task[str | None] | None = None
 
     async def find_problem(self) -> str | None:
@@ -68,16 +71,21 @@ class Readiness:
 
     def _read(self) -> str | None:
         try:
-            if not is_migrated(self._database):
-                return "the database has another schema: run `sfumato migrate`"
+            if (problem := find_schema_problem(self._database)) is not None:
+                return problem.text
+            if not self._has_checked_settings:
+                check_settings(self._database)
+                self._has_checked_settings = True
             with self._database.reading() as session:
                 in_use = encryption.list_master_keys(session, RecordKey)
+        except WrongSettings as wrong:
+            return str(wrong)
         except SQLAlchemyError:
             return "the database cannot be reached"
         try:
             check_writes(self._database)
-        except SQLAlchemyError:
-            return "the database refuses writes: its disk is full or it is read-only"
+        except (SQLAlchemyError, sqlite3.Error):
+            return "the database accepts no write: its disk is full, it is read-only, or another program has locked it"
         # A gateway that lacks only some of the keys stays ready, because only the jobs of some datasets fail.
         if in_use and in_use.isdisjoint(self._own_masters()):
             return "the database has encrypted records, and SFUMATO_RECORDS_KEY has none of their keys"

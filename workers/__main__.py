@@ -8,12 +8,14 @@ import argparse
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 
 import structlog
 
 from models.database.engine import Database
+from models.database.schema import check_start
 from runtime.change_publisher import open_change_publisher
 from runtime.job_signal import open_job_signal
 from runtime.logging import configure_logging
@@ -21,11 +23,14 @@ from runtime.metrics_server import start_metrics_server
 from runtime.process import end_with_starter, leave_no_core
 from runtime.settings import Settings, settings
 from runtime.tracing import open_tracer
+from sfumato.errors import SfumatoError
 from sfumato.specs import ALGORITHMS
 from workers.job_process import RunCentral, StartPlan
 from workers.kernels import cache
 from workers.metrics import WorkerMetrics
 from workers.supervisor import Supervisor
+
+WAIT_SECONDS = 1.0  # between checks of a database that cannot be used yet
 
 
 def main(
@@ -70,6 +75,7 @@ def main(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     log = structlog.get_logger(__name__)
+    _await_database(database, supervisor, is_pooled=chosen.database_pooler)
     log.info("worker_started", pid=os.getpid(), embedded=chosen.embedded, job_signal="redis" if redis_url else "local")
     supervisor.run()
     stop_metrics_server()
@@ -77,6 +83,23 @@ def main(
         tracer.close()
     database.close()
     log.info("worker_stopped", pid=os.getpid())
+
+
+def _await_database(database: Database, supervisor: Supervisor, *, is_pooled: bool) -> None:
+    """Return when the database can be used, or the worker is to stop. Exit if waiting is of no use."""
+    told: str | None = None
+    while not supervisor.is_stopping:
+        try:
+            problem = check_start(database, is_pooled=is_pooled)
+        except SfumatoError as error:
+            sys.stderr.write(f"sfumato: {error}\n")
+            sys.exit(2)
+        if problem is None:
+            return
+        if problem != told:
+            structlog.get_logger(__name__).warning("worker_waits", reason=problem)
+            told = problem
+        time.sleep(WAIT_SECONDS)
 
 
 def compile_kernels(folder: Path | None) -> int:

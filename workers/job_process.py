@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from models.database.engine import Database, is_database_unavailable
+from connections.streams import drain_streams
+from models.database.engine import Database
+from models.database.failures import is_database_unavailable
 from models.jobs.claims import Claim
 from runtime.logging import configure_logging, describe
 from runtime.process import WORKER_KEPT_BYTES, end_with_parent, keep_freed_memory
@@ -100,6 +102,7 @@ def main(
     threading.Thread(target=_beat, args=(heartbeat,), daemon=True).start()
     _load_algorithms(settings.warm_kernels)
     database = Database.from_settings(settings)
+    database.truncate_wal()  # a killed job process may have left deleted reports in the log
     pipe.send(Reply.READY)
     while True:
         pipe.send(_perform(database, tasks.get(), start, run_central))
@@ -136,10 +139,11 @@ def _perform(database: Database, task: Task, start: StartPlan | None, run_centra
             job_runner.aggregate_without_job(database, task.round_id)
     except MemoryError as error:
         log.error("out_of_memory", **describe(error))
+        drain_streams()
         os._exit(_OUT_OF_MEMORY)  # the heap is fragmented; a new process makes the next attempt
     except Exception as error:
         if is_database_unavailable(error):
-            log.warning("database_away", **describe(error))
+            log.warning("database_away", reason=database.failure_reason(error), **describe(error))
             return Reply.DATABASE_AWAY
         log.error("task_crashed", **describe(error))
         return Reply.FAILED

@@ -20,7 +20,8 @@ from clustering.central import run as central_run
 from clustering.rounds.plan import Collected, Plan, drive
 from clustering.rounds.tally import read_aggregate
 from models.collection import releases, rounds
-from models.database.engine import Database, is_database_unavailable
+from models.database.engine import Database
+from models.database.failures import is_database_unavailable
 from models.encryption import Keyring, load_keyring
 from models.errors import StaleFence, TooFewReports
 from models.jobs import claims, lifecycle

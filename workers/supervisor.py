@@ -133,7 +133,7 @@ class Supervisor:
         """Work until stopped, despite failures of the database, the job signal or the job process."""
         back_off = 0.0
         try:
-            while not self._is_stopping():
+            while not self.is_stopping:
                 try:
                     if not self._run_once():
                         self._has_signal = self._job_signal.wait(POLL_SECONDS)
@@ -142,13 +142,15 @@ class Supervisor:
                     log.error("job_process_not_started", exit_status=died.exit_status)
                     self._metrics.job_processes.labels("did_not_start").inc()
                 except Exception as error:
-                    log.error("iteration_failed", **describe(error))
+                    log.error("iteration_failed", reason=self._database.failure_reason(error), **describe(error))
                     back_off = min(2 * back_off + 0.1, MAX_BACK_OFF_SECONDS)
                     time.sleep(back_off)
         finally:
             self._process.kill()
 
-    def _is_stopping(self) -> bool:
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether the worker is to stop."""
         return self._stopping or (self._parent is not None and os.getppid() != self._parent)
 
     def _run_once(self) -> bool:
@@ -284,7 +286,8 @@ class Supervisor:
         except StaleFence:
             return
         except SQLAlchemyError as error:
-            log.warning("job_not_requeued", job_id=claim.job_id, **describe(error))
+            reason = self._database.failure_reason(error)
+            log.warning("job_not_requeued", job_id=claim.job_id, reason=reason, **describe(error))
             return
         self._job_signal.notify(claim.job_id)
 
@@ -361,7 +364,7 @@ class Supervisor:
             reply = self._process.receive(pause)
             if reply is not None:
                 return reply
-            if self._is_stopping():
+            if self.is_stopping:
                 raise _KillProcess(STOP)
             if time.monotonic() >= deadline:
                 raise _KillProcess(DEADLINE_EXCEEDED)
@@ -375,7 +378,7 @@ class Supervisor:
                     return reply
                 raise _KillProcess(LOST) from None
             except SQLAlchemyError as error:  # the job process may still succeed; the fence guards its writes
-                log.warning("database_away", **describe(error))
+                log.warning("database_away", reason=self._database.failure_reason(error), **describe(error))
                 pause = AWAY_SECONDS
 
     def _sweep(self) -> None:

@@ -47,16 +47,31 @@ class DriverStatement:
         return compiled
 
 
-def has_ended_session(error: BaseException) -> bool:
-    """Return whether PostgreSQL ended the session with this error. psycopg may notice it only at the next statement."""
-    return getattr(getattr(error, "diag", None), "severity_nonlocalized", None) == "FATAL"
+# SQLSTATEs after which a session is of no use. The session is read-only: the address of the database points to a
+# standby, or its operator forbids writes. Or a standby, or a schema that changed, does not support the statement.
+_READ_ONLY = "25006"
+_NOT_SUPPORTED = "0A000"
+
+
+def has_ended_session(error: BaseException | None, driver_connection: Any = None) -> bool:
+    """Return whether the connection must be closed after this error of PostgreSQL.
+
+    The server ended the session, which psycopg may notice only at the next statement. Or the session refuses writes
+    that a new connection may accept, because the address of the database points to another server by then.
+    """
+    if getattr(getattr(error, "diag", None), "severity_nonlocalized", None) == "FATAL":
+        return True
+    state = getattr(error, "sqlstate", None)
+    if state == _READ_ONLY:  # expected in a transaction that this process itself declared as read-only
+        return not getattr(driver_connection, "read_only", None)
+    return state == _NOT_SUPPORTED
 
 
 def _converted(error: Any, connection: Connection, cursor: Any) -> Exception:
     """Return the error of SQLAlchemy for an error of the driver. Invalidate a lost connection."""
     dialect = connection.dialect
     driver_connection: Any = connection.connection.dbapi_connection
-    is_lost = has_ended_session(error) or dialect.is_disconnect(error, driver_connection, cursor)
+    is_lost = has_ended_session(error, driver_connection) or dialect.is_disconnect(error, driver_connection, cursor)
     if is_lost:
         connection.invalidate(error)
     converted: Exception = DBAPIError.instance(

@@ -12,6 +12,7 @@ for its deliveries and the audit trail's head.
 import secrets
 import select
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,42 +23,42 @@ from typing import Any, TypeVar
 import structlog
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolExhausted
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.orm import Session
 
 from models.database.driver_statement import has_ended_session
+from models.database.failures import BUSY, failure_reason, retry_reason
 from models.database.types import SCRUBBED, Clock, ServerClock, system_clock
 from runtime.private_files import prepare_sqlite_files
 from runtime.settings import Settings
 
 log = structlog.get_logger(__name__)
 _SQLITE_BUSY_MILLISECONDS = 15_000
+MAX_BUSY_SECONDS = 15.0  # longest wait for the write lock of SQLite, over all tries; then the API responds 503
 # Pages of 16 KiB halve the work for large report batches, compared with 4 KiB, and cost no more for small rows.
 _SQLITE_PAGE_BYTES = 16 << 10
 _SQLITE_READING = {"reading": True}  # read by the "begin" listener below
 _QUERY_ONLY = "query_only"  # key in the `info` of a pooled connection: the last value of this PRAGMA
 _WAL_WAIT_SECONDS = 0.2  # longest time that a truncation of the write-ahead log may delay writers
 _WAL_RETRY_SECONDS = 1.0
-_POSTGRES_NO_LOCK = "55P03"  # lock_not_available
-# SQLSTATEs of transactions that were rolled back and can run again. A lost connection is not among them: its commit
-# may have succeeded.
-_POSTGRES_RETRIED = {"40001": "serialization", "40P01": "deadlock"}
-RETRY_REASONS = frozenset({*_POSTGRES_RETRIED.values(), "busy"})
+_WAL_RETRY_WAIT_SECONDS = 0.05  # the same for a repeated attempt
 MAX_TRIES = 5
 _RETRY_SECONDS = 0.02  # longest pause before the second try, doubled before each further try
 
 # Limits that end a stuck session, which would otherwise keep its locks. The URL's own `options` override them.
 MAX_IDLE_SECONDS = 60.0  # between two statements of a transaction
 STATEMENT_SECONDS = 300
-# Detection of a lost server or network, which would otherwise take from 15 minutes to two hours. These options do not
-# affect long statements of a reachable server.
-_POSTGRES_GONE = {
+# Options of a connection, unless the URL has them. Detection of a lost server or network would otherwise take from 15
+# minutes to two hours. These options do not affect long statements of a reachable server.
+_POSTGRES_OPTIONS = {
     "connect_timeout": "10",  # seconds
     "tcp_user_timeout": "20000",  # milliseconds until unacknowledged data breaks the connection
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "2",
+    # After a fail-over, an address may point to a standby for a while. A connection to it would be kept.
+    "target_session_attrs": "read-write",
+    "client_encoding": "UTF8",
 }
 FRESH_SECONDS = 1.0  # seconds after its last use in which a connection is not validated
 _USED_AT = "used_at"  # key in the `info` of a pooled connection
@@ -109,7 +110,9 @@ class Database:
             else _postgres_engine(url, pool_size, wait_seconds, limits)
         )
         self.retries: Counter[tuple[str, str]] = Counter()  # by name of the transaction and reason
-        self._wal_tried_at: float | None = None  # time of the last failed truncation
+        self._scrub_lock = threading.Lock()
+        self._n_unscrubbed = 0  # failed truncations since the last successful one
+        self._is_closed = threading.Event()
         self._reader = self.engine.execution_options(**(_SQLITE_READING if self.is_sqlite else _POSTGRES_READING))
 
     @classmethod
@@ -132,7 +135,8 @@ class Database:
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             self.follow_clock(session)
             yield session
-        self.truncate_wal(scrubbed=SCRUBBED in session.info)
+        if SCRUBBED in session.info:
+            self.truncate_wal()
 
     def run(self, name: str, work: Callable[[Session], T]) -> T:
         """Call `work` in a transaction and return its result. Retry after a deadlock or a serialization failure.
@@ -148,13 +152,15 @@ class Database:
 
     def run_in(self, transaction: Callable[[], AbstractContextManager[S]], name: str, work: Callable[[S], T]) -> T:
         """Do the same as `run` with another kind of transaction."""
+        start = time.monotonic()
         for tries in range(1, MAX_TRIES + 1):
             try:
                 with transaction() as session:
                     return work(session)
             except DBAPIError as error:
-                reason = _retry_reason(error)
-                if reason is None or tries == MAX_TRIES:
+                reason = retry_reason(error)
+                has_waited = time.monotonic() - start >= MAX_BUSY_SECONDS
+                if reason is None or tries == MAX_TRIES or (reason == BUSY and has_waited):
                     raise
                 self.retries[name, reason] += 1
                 log.warning("transaction_retried", transaction=name, reason=reason, tries=tries)
@@ -175,29 +181,46 @@ class Database:
         if isinstance(self.clock, ServerClock):
             self.clock.follow(session)
 
+    def failure_reason(self, error: BaseException) -> str:
+        """Return why this database cannot be used, see `failure_reason`."""
+        return failure_reason(error, self.engine.url)
+
     def close(self) -> None:
         """Close all connections."""
+        self._is_closed.set()
         self.engine.dispose()
 
-    def truncate_wal(self, *, scrubbed: bool = False) -> None:
-        """Truncate SQLite's write-ahead log after a commit that deleted private data, or after a failed truncation.
+    def truncate_wal(self) -> None:
+        """Truncate SQLite's write-ahead log. Each commit that deleted private data calls this.
 
-        The log still contains data that was deleted from the database file. If a reader uses the log, a later
-        transaction tries again. Never raise: the transaction is committed already.
+        The log still contains data that was deleted from the database file. If a reader uses the log, a thread repeats
+        the attempt every second until it succeeds. Never raise: the transaction is committed already.
         """
-        if not self.is_sqlite or (self._wal_tried_at is None and not scrubbed):
+        if not self.is_sqlite or self._try_to_truncate(_WAL_WAIT_SECONDS):
             return
-        now = time.monotonic()
-        if not scrubbed and self._wal_tried_at is not None and now < self._wal_tried_at + _WAL_RETRY_SECONDS:
-            return
-        self._wal_tried_at = now
-        with suppress(sqlite3.Error), closing(self._connect_sqlite()) as connection:
-            is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            if not is_busy:
-                self._wal_tried_at = None
+        with self._scrub_lock:
+            self._n_unscrubbed += 1
+            if self._n_unscrubbed == 1:
+                threading.Thread(target=self._truncate_later, name="wal-truncation", daemon=True).start()
 
-    def _connect_sqlite(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.engine.url.database or "", timeout=_WAL_WAIT_SECONDS, isolation_level=None)
+    def _truncate_later(self) -> None:
+        while not self._is_closed.wait(_WAL_RETRY_SECONDS):
+            n_before = self._n_unscrubbed
+            if self._try_to_truncate(_WAL_RETRY_WAIT_SECONDS):
+                with self._scrub_lock:
+                    self._n_unscrubbed -= n_before
+                    if not self._n_unscrubbed:  # else a commit during the attempt needs another one
+                        return
+
+    def _try_to_truncate(self, wait_seconds: float) -> bool:
+        with suppress(sqlite3.Error), closing(self.connect_sqlite(wait_seconds)) as connection:
+            is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not is_busy
+        return False
+
+    def connect_sqlite(self, wait_seconds: float) -> sqlite3.Connection:
+        """Return a connection of the driver to SQLite, which waits this long for locks. The caller closes it."""
+        return sqlite3.connect(self.engine.url.database or "", timeout=wait_seconds, isolation_level=None)
 
 
 def _sqlite_engine(url: str, pool_size: int, wait_seconds: float) -> Engine:
@@ -245,7 +268,7 @@ def _sqlite_engine(url: str, pool_size: int, wait_seconds: float) -> Engine:
 
 def _postgres_engine(url: str, pool_size: int, wait_seconds: float, limits: dict[str, int]) -> Engine:
     given = make_url(url)
-    added = {name: value for name, value in _POSTGRES_GONE.items() if name not in given.query}
+    added = {name: value for name, value in _POSTGRES_OPTIONS.items() if name not in given.query}
     options = [f"-c {name}={milliseconds}" for name, milliseconds in limits.items()]
     if own := given.query.get("options"):  # the last of two equal options wins
         options += [own] if isinstance(own, str) else own
@@ -263,8 +286,12 @@ def _postgres_engine(url: str, pool_size: int, wait_seconds: float, limits: dict
 
     @event.listens_for(engine, "handle_error")
     def note_end(context: ExceptionContext) -> None:
-        """Invalidate the connection of a session that has ended."""
-        if has_ended_session(context.original_exception):
+        """Invalidate all connections after the end of a session, or when one refuses writes."""
+        connection = context.connection
+        driver_connection = None
+        if connection is not None and not connection.invalidated:
+            driver_connection = connection.connection.dbapi_connection
+        if has_ended_session(context.original_exception, driver_connection):
             context.is_disconnect = True
 
     return engine
@@ -309,28 +336,6 @@ def _postgres_limits(wait_seconds: float, idle_seconds: float) -> dict[str, int]
     return {name: max(1, round(1000 * value)) for name, value in seconds.items()}
 
 
-def _retry_reason(error: DBAPIError) -> str | None:
-    """Return why the transaction can run again, or None if it cannot."""
-    if isinstance(error.orig, sqlite3.Error):
-        return "busy" if is_lock_timeout(error) else None
-    return None if error.connection_invalidated else _POSTGRES_RETRIED.get(getattr(error.orig, "sqlstate", None) or "")
-
-
-def is_lock_timeout(error: DBAPIError) -> bool:
-    """Return whether a statement failed because it waited too long for a lock."""
-    if isinstance(error.orig, sqlite3.Error):
-        code: int = getattr(error.orig, "sqlite_errorcode", 0)
-        return code & 0xFF == sqlite3.SQLITE_BUSY  # primary result code; the other bytes are details
-    return getattr(error.orig, "sqlstate", None) == _POSTGRES_NO_LOCK
-
-
-def is_database_unavailable(error: Exception) -> bool:
-    """Return whether the database is unreachable or overloaded, or ended the session, so that a retry may succeed."""
-    if isinstance(error, OperationalError | InterfaceError | PoolExhausted):
-        return True
-    return isinstance(error, DBAPIError) and error.connection_invalidated
-
-
 class DedicatedConnection:
     """A connection that one thread keeps for many small transactions, without the ORM's unit of work.
 
@@ -372,4 +377,3 @@ class DedicatedConnection:
             self.close()  # its state is unknown
             raise
         self._used_at = time.monotonic()
-        self._database.truncate_wal()

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from runtime.settings import Settings
 
 
-_REASON_CHARACTERS = 500
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each object.")]
 MinBatch = Annotated[
     int | None,
@@ -68,15 +66,10 @@ def load_settings(**options: Any) -> "Settings":
 def _reason(error: Exception) -> str:
     """Return the message of the database without the password, or the kind of an error that may contain values."""
     from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
 
-    if not isinstance(error, OperationalError | InterfaceError | ProgrammingError):
-        return type(error).__name__
-    reason = " ".join(str(error.orig).split())[:_REASON_CHARACTERS]
-    if "unsupported startup parameter" in reason:  # PgBouncer's error
-        reason += "; for PgBouncer in transaction mode, set SFUMATO_DATABASE_POOLER=true"
-    password = make_url(load_settings().resolved_database_url).password
-    return reason.replace(str(password), "***") if password else reason
+    from models.database.failures import failure_reason
+
+    return failure_reason(error, make_url(load_settings().resolved_database_url))
 
 
 @contextmanager
@@ -101,13 +94,13 @@ def open_database() -> "Iterator[Database]":
     The database must exist and have the newest schema.
     """
     from models.database.engine import Database
-    from models.database.schema import is_migrated
+    from models.database.schema import find_schema_problem
 
     settings = load_settings()
     if settings.database_url is None and not (settings.home / "sfumato.db").exists():
         raise CommandFailed(f"no database in {settings.home}; `sfumato serve` creates one", 2)
     database = Database.from_settings(settings)
     with closing(database), explain_failures():
-        if not is_migrated(database):
-            raise CommandFailed("the database has another schema; run `sfumato migrate`", 2)
+        if (problem := find_schema_problem(database)) is not None:
+            raise CommandFailed(problem.text, 2)
         yield database

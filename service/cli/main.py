@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from connections.streams import guard_streams
 from service.cli.administration import keys_app, tenant_app
 from service.cli.collection import datasets_app, rounds_app, send_reports
 from service.cli.common import AsJson, CommandFailed, explain_failures, load_settings
@@ -43,6 +44,7 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_optio
 
 def main() -> None:
     """Run the command `sfumato`."""
+    guard_streams(stdout=False)  # progress and messages never hold a command
     try:
         app()
     except KeyboardInterrupt:
@@ -118,6 +120,10 @@ def gateway(host: Host = None, port: Port = None) -> None:
     from runtime.process import gc_paused
 
     with gc_paused():
+        import structlog
+
+        from models.database.engine import Database
+        from models.database.schema import check_start
         from runtime import logging
         from service.app import create_app
         from service.server import server
@@ -125,6 +131,10 @@ def gateway(host: Host = None, port: Port = None) -> None:
     settings = load_settings(host=host, port=port)
     bound, url = _bound(settings)
     logging.configure_logging()
+    with explain_failures(), closing(Database.from_settings(settings)) as database:
+        not_ready = check_start(database, is_pooled=settings.database_pooler)
+    if not_ready is not None:
+        structlog.get_logger(__name__).warning("gateway_not_ready", reason=not_ready)
     server.run(create_app(settings), bound, lambda: typer.echo(f"Sfumato listens on {url}"))
 
 
@@ -182,7 +192,7 @@ def migrate(
 ) -> None:
     """Migrate the database to the newest schema."""
     from models.database.engine import Database
-    from models.database.schema import is_migrated
+    from models.database.schema import find_schema_problem
     from models.database.schema import migrate as migrate_database
 
     settings = load_settings()
@@ -192,9 +202,9 @@ def migrate(
         elif settings.database_url is None and not (settings.home / "sfumato.db").exists():
             raise CommandFailed("there is no database")
         with closing(Database.from_settings(settings)) as database:
-            newest = is_migrated(database)
-    if not newest:
-        raise CommandFailed("the database has another schema; run `sfumato migrate`")
+            problem = find_schema_problem(database)
+    if problem is not None:
+        raise CommandFailed(problem.text)
     typer.echo("the database has the newest schema")
 
 

@@ -8,7 +8,7 @@ import hashlib
 import re
 import time
 import zlib
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from connections.connection import PACE_BYTES
 from connections.problems import BadRequest, Problem, new_request_id
-from models.database.engine import is_database_unavailable
+from models.database.failures import is_database_unavailable
 from runtime.logging import describe
 from service.http.metrics import GatewayMetrics, route_of
 from service.http.problems import (
@@ -122,12 +122,22 @@ class RequestContext:
         Counts requests by route and status.
     stopping : Event
         Once it is set, responses close their connection, so that clients connect to another gateway.
+    explain : callable
+        Returns why the database cannot be used, for the log.
     """
 
-    def __init__(self, app: ASGIApp, *, metrics: GatewayMetrics, stopping: asyncio.Event) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        metrics: GatewayMetrics,
+        stopping: asyncio.Event,
+        explain: Callable[[BaseException], str],
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._stopping = stopping
+        self._explain = explain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -163,7 +173,8 @@ class RequestContext:
             if isinstance(problem, InternalError):
                 log.error("request_failed", request_id=request_id, **describe(error))
             elif is_database_unavailable(error):
-                log.warning("database_unavailable", request_id=request_id, error=type(error).__name__)
+                reason = self._explain(error)
+                log.warning("database_unavailable", request_id=request_id, error=type(error).__name__, reason=reason)
             if status == 0:  # after the response has started, the server can only close the connection
                 await send_problem(send_with_headers, problem, request_id)
         finally:

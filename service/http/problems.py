@@ -41,7 +41,7 @@ from connections.problems import BadRequest as BadRequest
 from connections.problems import HeadTooLarge as HeadTooLarge
 from connections.problems import Problem as Problem
 from models import errors
-from models.database.engine import is_database_unavailable
+from models.database.failures import is_database_unavailable
 from sfumato.errors import MAX_NAMED, InvalidPoint, InvalidSpec, SfumatoError
 from sfumato.errors import ReportMalformed as MalformedReport
 from sfumato.privacy.accounting import ATTO, NANO

@@ -214,7 +214,8 @@ class ReportWriter:
         try:
             return self._connection.run("receive_reports", receive)
         except Exception as error:  # a failed commit must not end the thread
-            log.error("commit_failed", n_requests=sum(map(len, by_round.values())), **describe(error))
+            reason = self._database.failure_reason(error)
+            log.error("commit_failed", n_requests=sum(map(len, by_round.values())), reason=reason, **describe(error))
             return dict.fromkeys(by_round, Unavailable("the reports could not be stored: send them again")), {}
 
 

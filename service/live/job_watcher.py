@@ -14,7 +14,8 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from models.collection import rounds
-from models.database.engine import Database, is_database_unavailable
+from models.database.engine import Database
+from models.database.failures import is_database_unavailable
 from models.database.types import canonical_json
 from models.errors import NotFound
 from models.identity.caller import Caller

@@ -95,7 +95,7 @@ class WebhookSender:
                 has_failed = False
             except Exception as error:  # for example, the database is unavailable; the thread must not end
                 if not has_failed:
-                    log.warning("webhook_sender_failed", **describe(error))
+                    log.warning("webhook_sender_failed", reason=self._database.failure_reason(error), **describe(error))
                 has_failed = True
 
     async def _send_all(self) -> None:

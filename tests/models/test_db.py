@@ -18,10 +18,10 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from models import hash_chain
 from models.collection import report_log
-from models.database import engine
+from models.database import engine, failures
 from models.database.engine import Database
 from models.database.schema import is_migrated, migrate
-from models.database.types import canonical_json, new_id
+from models.database.types import SCRUBBED, canonical_json, new_id
 from models.ledger import ledger
 from models.tables.identity import Tenant
 from models.tables.ledger import LedgerEntry
@@ -102,6 +102,32 @@ def interrupted(database: Database) -> None:
         session.add(Tenant(id=new_id("ten"), name="undone", created_at=NOW))
         session.flush()
         raise KeyboardInterrupt
+
+
+@on_sqlite
+class TestScrubbedLog:
+    """The write-ahead log keeps what a transaction deleted until a checkpoint, which a reader delays."""
+
+    def test_is_empty_after_the_last_reader_without_any_further_transaction(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(engine, "_WAL_RETRY_SECONDS", 0.05)
+        add(database, "name-7f3a")
+        log = Path(f"{database.engine.url.database}-wal")
+        other = sqlite3.connect(str(database.engine.url.database), isolation_level=None)
+        with closing(other):
+            other.execute("BEGIN")
+            other.execute("SELECT count(*) FROM tenants").fetchone()
+            for _ in range(2):  # the second one while the first is repeated
+                with database.transaction() as session:
+                    session.execute(text("DELETE FROM tenants"))
+                    session.info[SCRUBBED] = True
+            assert b"name-7f3a" in log.read_bytes()
+        deadline = time.monotonic() + 60
+        while log.stat().st_size:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert b"name-7f3a" not in Path(str(database.engine.url.database)).read_bytes()
 
 
 class TestReading:
@@ -221,7 +247,7 @@ class TestIdleConnection:
             patch.setattr(only.engine.dialect, "do_execute", end)
             with pytest.raises(DBAPIError) as caught:
                 self.server_process(only)
-        assert engine.is_database_unavailable(caught.value)
+        assert failures.is_database_unavailable(caught.value)
         assert self.server_process(only) != first
 
 

@@ -7,7 +7,8 @@ from sqlalchemy import Connection, bindparam, insert, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from models.database.driver_statement import DriverStatement
-from models.database.engine import DedicatedConnection, is_database_unavailable
+from models.database.engine import DedicatedConnection
+from models.database.failures import is_database_unavailable
 from models.tables.identity import Tenant
 from tests.databases import on_postgresql
 from tests.models.world import World

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from models import encryption
+from models.database import schema
 from models.database.engine import Database
 from models.database.schema import migrate
 from runtime.settings import Settings
@@ -22,6 +23,7 @@ from tests.service.api import Api, refused, stranger
 from tests.service.conftest import own_database
 from tests.service.inprocess import InProcess
 
+REFUSED = "the database accepts no write: its disk is full, it is read-only, or another program has locked it"
 MISSING_KEY = "the database has encrypted records, and SFUMATO_RECORDS_KEY has none of their keys"
 
 
@@ -59,11 +61,15 @@ class TestReadiness:
     def test_needs_the_newest_schema(self, database: Database, tmp_path: Path) -> None:
         with gateway(database, tmp_path) as (running, _):
             assert running.client.get("/readyz").json() == {"status": "ok"}
-            for change in ("version_num || 'x'", "substr(version_num, 1, length(version_num) - 1)"):
+            with database.reading() as session:
+                newest = session.scalar(text("SELECT version_num FROM alembic_version"))
+            set_revision = text("UPDATE alembic_version SET version_num = :version")
+            for version, reason in (("0042x", "older, unreleased version"), ("9999", "newer version")):
                 with database.transaction() as session:
-                    session.execute(text(f"UPDATE alembic_version SET version_num = {change}"))  # noqa: S608
-                if "||" in change:
-                    assert find_problem(running) == "the database has another schema: run `sfumato migrate`"
+                    session.execute(set_revision, {"version": version})
+                assert reason in find_problem(running)
+            with database.transaction() as session:
+                session.execute(set_revision, {"version": newest})
             assert running.client.get("/readyz").status_code == 200
 
     def test_needs_a_key_of_the_existing_records(self, database: Database, tmp_path: Path) -> None:
@@ -109,8 +115,8 @@ class TestReadiness:
     ) -> None:
         monkeypatch.setattr(context, "CACHE_SECONDS", 3600.0)
         looks: list[int] = []
-        look = context.is_migrated
-        monkeypatch.setattr(context, "is_migrated", lambda database: (looks.append(1), look(database))[1])
+        look = context.find_schema_problem
+        monkeypatch.setattr(context, "find_schema_problem", lambda database: (looks.append(1), look(database))[1])
         with gateway(database, tmp_path) as (running, _), ThreadPoolExecutor(8) as pool:
             statuses = set(pool.map(lambda _: running.client.get("/readyz").status_code, range(40)))
         assert statuses == {200}
@@ -133,11 +139,21 @@ class TestReadiness:
             assert running.client.get("/readyz").status_code == 200
             with database.transaction() as session:
                 session.execute(text(create))
-            assert find_problem(running) == "the database refuses writes: its disk is full or it is read-only"
+            assert find_problem(running) == REFUSED
             assert running.client.get("/healthz").status_code == 200
             assert api.get("/datasets").status_code == 200
             with database.transaction() as session:
                 session.execute(text(drop))
+            assert running.client.get("/readyz").status_code == 200
+
+    def test_needs_the_lock_of_writers(
+        self, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(schema, "CHECK_SECONDS", 0.1)
+        with gateway(database, tmp_path) as (running, _):
+            with database.transaction() as session:
+                session.execute(text("UPDATE alembic_version SET version_num = version_num"))
+                assert find_problem(running) == REFUSED
             assert running.client.get("/readyz").status_code == 200
 
 
@@ -151,7 +167,7 @@ def test_a_gateway_on_a_full_disk_is_not_ready(tmp_path: Path) -> None:
         size = (tmp_path / "sfumato.db-wal").stat().st_size
         resource.prlimit(started.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         processes.until(lambda: httpx.get(url).status_code == 503)
-        assert "refuses writes" in httpx.get(url).json()["detail"]
+        assert "accepts no write" in httpx.get(url).json()["detail"]
         assert httpx.get(f"{started.url()}/healthz").status_code == 200
         resource.prlimit(started.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         processes.until(lambda: httpx.get(url).status_code == 200)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from models.collection import rounds
-from models.database.engine import is_database_unavailable
+from models.database.failures import is_database_unavailable
 from models.ledger.ledger import Amounts
 from models.tables.identity import Scope as KeyScope
 from models.tables.jobs import UNFINISHED
