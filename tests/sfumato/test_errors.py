@@ -24,7 +24,12 @@ PROBLEM = {"code": "budget_exhausted", "title": "t", "status": 409, "detail": "n
 VALUES = {"status": 409, "problem": PROBLEM, "job": SimpleNamespace(id="job_1", state="running"), "short": "delta"}
 
 
-PARENTS = (TooFewReports, SchemaInUse, ChangeRejected, TemporaryProblem)  # of each module with exceptions
+PARENTS = (
+    TooFewReports,
+    SchemaInUse,
+    ChangeRejected,
+    TemporaryProblem,
+)  # one class of each module, which the import declares
 
 
 def kinds(parent: type[SfumatoError] = SfumatoError) -> Iterator[type[SfumatoError]]:
