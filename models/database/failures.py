@@ -1,4 +1,4 @@
-"""Errors of the database: which ones can be repeated, which ones pass, and what to say about them."""
+"""Errors of the database: which ones a process repeats, which ones pass, and their reasons in one line."""
 
 import re
 import sqlite3
@@ -16,7 +16,7 @@ BUSY = "busy"
 RETRY_REASONS = frozenset({*_POSTGRES_RETRIED.values(), BUSY})
 
 _REASON_CHARACTERS = 500
-_REMEDIES = {  # by a part of the message of the driver
+_REMEDIES = {  # the key is a part of the message of the driver
     "unsupported startup parameter": "for PgBouncer in transaction mode, set SFUMATO_DATABASE_POOLER=true",
     "session is read-only": (
         "the address is that of a standby, or default_transaction_read_only is on: use the address of the primary"
