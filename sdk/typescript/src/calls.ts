@@ -6,6 +6,7 @@
  */
 
 import { check, isObject } from "./checks.js";
+import { fillRandom } from "./entropy.js";
 import { Http, unexpectedResponse, type RequestOptions } from "./http.js";
 
 const PAGE_ITEMS = 200;
@@ -101,7 +102,7 @@ function buildPath(url: string, path: unknown): string {
 
 function buildQuery(query: unknown): string {
   const members = Object.entries(isObject(query) ? query : {}).filter(([, value]) => value !== undefined);
-  const text = new URLSearchParams(members.map(([name, value]) => [name, String(value)])).toString();
+  const text = members.map(([name, value]) => `${name}=${encodeURIComponent(String(value))}`).join("&");
   return text && `?${text}`;
 }
 
@@ -112,5 +113,5 @@ function readPage<T>(body: unknown): Page<T> {
 }
 
 function createIdempotencyKey(): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return Array.from(fillRandom(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -12,6 +12,7 @@
  * its attempts.
  */
 
+import { now } from "./platform.js";
 import { Calls, type CallOptions, type WriteOptions } from "./calls.js";
 import { check } from "./checks.js";
 import { JobTimeout } from "./errors.js";
@@ -217,9 +218,9 @@ export class Client {
     const { timeoutSeconds = Infinity, onProgress, ...call } = options;
     check(timeoutSeconds >= 0, "timeoutSeconds must be 0 or more");
     const longest = onProgress === undefined ? LONG_POLL_SECONDS : PROGRESS_SECONDS;
-    const deadline = performance.now() + 1000 * timeoutSeconds;
+    const deadline = now() + 1000 * timeoutSeconds;
     for (;;) {
-      const left = Math.max(0, (deadline - performance.now()) / 1000);
+      const left = Math.max(0, (deadline - now()) / 1000);
       const job = await this.getJob(job_id, { ...call, waitSeconds: Math.floor(Math.min(left, longest)) });
       onProgress?.(job);
       if (FINAL_STATES.includes(job.state)) return job;

@@ -5,9 +5,11 @@
  * interface. The generator cannot be seeded.
  */
 
+import { UnsupportedPlatform } from "./errors.js";
+
 export const WORD_SPAN = 1n << 64n;
 
-const WORDS_PER_CALL = 65536 / 8; // limit of one getRandomValues call
+const BYTES_PER_CALL = 65536; // limit of one getRandomValues call
 
 /** A source of uniform, independent 64-bit words. */
 export interface Entropy {
@@ -18,12 +20,19 @@ export interface Entropy {
 /** Words from `crypto.getRandomValues`. */
 export class SystemEntropy implements Entropy {
   words(n: number): BigUint64Array {
-    const words = new BigUint64Array(n);
-    for (let at = 0; at < n; at += WORDS_PER_CALL) {
-      crypto.getRandomValues(words.subarray(at, at + WORDS_PER_CALL));
-    }
-    return words;
+    const bytes = new Uint8Array(8 * n); // replacements of getRandomValues refuse arrays of bigint
+    for (let at = 0; at < bytes.length; at += BYTES_PER_CALL) fillRandom(bytes.subarray(at, at + BYTES_PER_CALL));
+    return new BigUint64Array(bytes.buffer);
   }
+}
+
+/** Fill an array with random bytes of the platform. Throw UnsupportedPlatform if it has no cryptographic generator. */
+export function fillRandom(bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> {
+  const generator = globalThis.crypto as Crypto | undefined;
+  if (typeof generator?.getRandomValues !== "function") {
+    throw new UnsupportedPlatform("crypto.getRandomValues is missing: in React Native, import react-native-get-random-values before this package");
+  }
+  return generator.getRandomValues(bytes);
 }
 
 /** Draw one word. */

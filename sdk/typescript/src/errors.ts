@@ -9,7 +9,9 @@
  *     ├── StoreUnusable    a device store that cannot be read, written or locked
  *     ├── ApiProblem       a problem document of the service (RFC 9457)
  *     ├── JobTimeout       a job that has not ended in time
- *     └── Unreachable      no response from the service within the retry time
+ *     ├── Unreachable      no response from the service within the retry time
+ *     ├── Aborted          a call that its signal ended
+ *     └── UnsupportedPlatform  a feature that this browser, phone or server lacks
  *
  * No message contains a value of a record.
  */
@@ -85,6 +87,20 @@ export class ApiProblem extends SfumatoError {
 /** No response within the retry time. A pending report stays in the store and can be sent again. */
 export class Unreachable extends SfumatoError {
   override readonly code = "unreachable";
+}
+
+/** A call that its signal ended, if the signal has no reason of its own. `cause` is the platform's error. */
+export class Aborted extends SfumatoError {
+  override readonly code = "aborted";
+
+  constructor(override readonly cause: unknown) {
+    super("the call was aborted");
+  }
+}
+
+/** A platform without a feature that the SDK needs. The message names the feature and a remedy. */
+export class UnsupportedPlatform extends SfumatoError {
+  override readonly code = "unsupported_platform";
 }
 
 /** A job that has not ended in time. `job` is its last known state. The job continues to run. */

@@ -6,12 +6,15 @@
  * a report carries its id, and other writes carry an `Idempotency-Key` that is the same at every attempt.
  */
 
-import { isObject, type Json } from "./checks.js";
-import { ApiProblem, Unreachable } from "./errors.js";
+import { check, isObject, type Json } from "./checks.js";
+import { ApiProblem, SfumatoError, UnsupportedPlatform, Unreachable } from "./errors.js";
+import { abortReason, findOrigin, now, pause, readBody, runWithin } from "./platform.js";
 
 const RETRY_STATUSES: readonly number[] = [408, 429, 500, 502, 503, 504];
 const MIN_PAUSE_SECONDS = 0.1;
 const MAX_PAUSE_SECONDS = 5;
+const PROBE_SECONDS = 3;
+const BLOCKED_SECONDS = 3; // time after which an answer that the browser keeps back is not an outage of a proxy
 const MAX_RESPONSE_BYTES = 1 << 20; // limit for devices, which receive only rounds and receipts
 
 /** A function with the interface of `fetch`. */
@@ -79,10 +82,13 @@ export class Http {
   readonly #fetch: Fetch;
 
   constructor(url: string, key: string, options: HttpOptions, private readonly maxResponseBytes = MAX_RESPONSE_BYTES) {
-    this.#root = `${url.replace(/\/+$/, "")}/v1/`;
-    this.#headers = { Authorization: `Bearer ${key}` };
+    this.#root = `${readUrl(url)}/v1/`;
+    this.#headers = { Authorization: `Bearer ${readKey(key)}` };
     this.#timeoutSeconds = options.timeoutSeconds ?? 10;
     this.#retrySeconds = options.retrySeconds ?? 30;
+    if (options.fetch === undefined && typeof globalThis.fetch !== "function") {
+      throw new UnsupportedPlatform("this platform has no fetch: pass one in the option `fetch`, for example that of node-fetch");
+    }
     this.#fetch = options.fetch ?? ((requestUrl, init) => globalThis.fetch(requestUrl, init));
   }
 
@@ -94,7 +100,7 @@ export class Http {
    */
   async request(method: string, path: string, options: RequestOptions = {}): Promise<HttpResponse> {
     const prepared = this.#prepare(method, path, options);
-    const deadline = performance.now() + 1000 * this.#retrySeconds;
+    const start = now();
     for (let backoff = MIN_PAUSE_SECONDS; ; backoff = Math.min(2 * backoff, MAX_PAUSE_SECONDS)) {
       let failure: ApiProblem | Unreachable;
       let retryAfter: number | undefined;
@@ -105,14 +111,22 @@ export class Http {
         retryAfter = readRetryAfter(response.headers);
         if (!RETRY_STATUSES.includes(response.status)) throw failure;
       } catch (error) {
-        if (error instanceof ApiProblem) throw error;
-        prepared.signal?.throwIfAborted();
-        failure = new Unreachable(`no response from ${this.#root} (${error instanceof Error ? error.name : "unknown"})`);
+        if (prepared.signal?.aborted) throw abortReason(prepared.signal);
+        if (error instanceof SfumatoError) throw error;
+        const name = error instanceof Error ? error.name : "unknown";
+        const isBlocked = name === "TypeError" && (await this.#isBlocked(prepared.signal));
+        failure = isBlocked ? this.#blocked() : new Unreachable(`no response from ${this.#root} (${name})`);
+        if (isBlocked && now() - start > 1000 * BLOCKED_SECONDS) throw failure;
       }
-      const pause = 1000 * (retryAfter ?? backoff * (0.5 + Math.random())); // jitter does not need private randomness
-      if (performance.now() + pause > deadline) throw failure;
-      await sleep(pause, prepared.signal);
+      const milliseconds = 1000 * (retryAfter ?? backoff * (0.5 + Math.random())); // jitter does not need private randomness
+      if (now() + milliseconds > start + 1000 * this.#retrySeconds) throw failure;
+      await pause(milliseconds, prepared.signal);
     }
+  }
+
+  #blocked(): Unreachable {
+    const remedy = `add ${findOrigin()} to SFUMATO_CORS_ORIGINS of the service`;
+    return new Unreachable(`${this.#root} answers, but the browser keeps its answers from this page: ${remedy}. A proxy in front of a service that is down can cause the same`);
   }
 
   #prepare(method: string, path: string, options: RequestOptions): PreparedRequest {
@@ -131,73 +145,74 @@ export class Http {
   }
 
   async #attempt({ method, url, headers, body, asBytes, seconds, signal }: PreparedRequest): Promise<HttpResponse> {
-    const timeout = AbortSignal.timeout(1000 * seconds);
-    const response = await this.#fetch(url, {
-      method,
-      headers,
-      body,
-      redirect: "error", // a redirect must not send the key or a report to another server
-      credentials: "omit",
-      cache: "no-store",
-      referrerPolicy: "no-referrer",
-      signal: signal === undefined ? timeout : AbortSignal.any([timeout, signal]),
+    return runWithin(seconds, signal, async (limit) => {
+      const response = await this.#fetch(url, {
+        method,
+        headers,
+        body,
+        redirect: "manual", // a redirect must not send the key or a report to another server
+        credentials: "omit",
+        cache: "no-store",
+        referrerPolicy: "no-referrer",
+        ...(limit === undefined ? {} : { signal: limit }),
+      });
+      const { status } = response;
+      if (response.redirected || response.type === "opaqueredirect" || (status >= 300 && status < 400 && status !== 304)) {
+        const target = response.headers.get("Location");
+        throw unexpectedResponse(status, `the request was redirected${target === null ? "" : ` to ${target}`}, and redirects are not followed`);
+      }
+      const tooLong = () => unexpectedResponse(status, `the response is longer than ${this.maxResponseBytes} bytes`);
+      const read = await readBody(response, response.ok && asBytes, this.maxResponseBytes, tooLong);
+      return { status, headers: response.headers, body: typeof read === "string" ? parseBody(response, read, headers["Accept"]) : read };
     });
-    const bytes = await readBounded(response, this.maxResponseBytes);
-    return { status: response.status, headers: response.headers, body: response.ok && asBytes ? bytes : parseBody(response, bytes, headers["Accept"]) };
+  }
+
+  /**
+   * Return whether a service that seems unreachable does answer, but the browser keeps the answer from a page of another
+   * origin. The request carries no key, and its answer cannot be read.
+   */
+  async #isBlocked(signal: AbortSignal | undefined): Promise<boolean> {
+    const origin = findOrigin();
+    if (origin === undefined || this.#root.startsWith(`${origin}/`)) return false;
+    const init: RequestInit = { mode: "no-cors", credentials: "omit", cache: "no-store", referrerPolicy: "no-referrer" };
+    const probe = runWithin(PROBE_SECONDS, signal, (limit) => this.#fetch(this.#root, limit === undefined ? init : { ...init, signal: limit }));
+    return probe.then(({ type }) => type === "opaque", () => false);
   }
 }
 
 /** Parse a response body. The service's error responses are JSON, whatever media type was requested. */
-function parseBody(response: Response, bytes: Uint8Array, accept: string | undefined): unknown {
-  const text = new TextDecoder().decode(bytes);
-  if (response.ok && accept !== JSON_TYPE) return text;
+function parseBody({ ok, status }: Response, text: string, accept: string | undefined): unknown {
+  if (ok && accept !== JSON_TYPE) return text;
   try {
     return text === "" ? undefined : JSON.parse(text);
   } catch {
-    if (!response.ok) return undefined; // `readProblem` rejects it
-    throw unexpectedResponse(response.status, "the response is not JSON");
+    if (!ok) return undefined; // `readProblem` rejects it
+    throw unexpectedResponse(status, "the response is not JSON");
   }
 }
 
-function sleep(milliseconds: number, signal: AbortSignal | undefined): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const abort = () => {
-      clearTimeout(timer);
-      reject(signal?.reason);
-    };
-    const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", abort);
-      resolve();
-    }, milliseconds);
-    signal?.addEventListener("abort", abort, { once: true });
-  });
+/** Validate the URL of a service. Return it without a slash at its end. */
+function readUrl(url: unknown): string {
+  check(typeof url === "string" && url !== "", "url is missing: pass the URL of the service");
+  check(/^https?:\/\/[^/]/i.test(url), `url must begin with http:// or https://${suggestUrl(url)}`);
+  check(!/[@?#\s]/.test(url), "url must have no user name, query, fragment or space");
+  const root = url.replace(/\/+$/, "");
+  check(!/\/v1$/.test(root), `url must be without /v1: pass ${root.slice(0, -3)}`);
+  const isMixed = findOrigin()?.startsWith("https:") && /^http:\/\/(?!localhost\b|127\.|\[::1\])/i.test(root);
+  check(!isMixed, "a page on https cannot use a service on http: pass an https URL");
+  return root;
 }
 
-/** Read a response body. Throw ApiProblem if it is longer than `maxBytes`. */
-async function readBounded(response: Response, maxBytes: number): Promise<Uint8Array> {
-  if (response.body === null) return new Uint8Array();
-  const reader = response.body.getReader();
-  const pieces: Uint8Array[] = [];
-  for (let length = 0; ; ) {
-    const { done, value } = await reader.read();
-    if (done) return concatenate(pieces, length);
-    length += value.length;
-    if (length > maxBytes) {
-      await reader.cancel();
-      throw unexpectedResponse(response.status, `the response is longer than ${maxBytes} bytes`);
-    }
-    pieces.push(value);
-  }
+function suggestUrl(url: string): string {
+  if (/[@\s]/.test(url)) return ""; // may contain a password
+  const rest = url.replace(/^([a-z]+:)?\/+/i, "");
+  return `: pass ${/^(localhost|127\.|\[)/.test(rest) ? "http" : "https"}://${rest}`;
 }
 
-function concatenate(pieces: readonly Uint8Array[], length: number): Uint8Array {
-  const whole = new Uint8Array(length);
-  let at = 0;
-  for (const piece of pieces) {
-    whole.set(piece, at);
-    at += piece.length;
-  }
-  return whole;
+function readKey(key: unknown): string {
+  check(typeof key === "string" && key !== "", "key is missing: pass an API key");
+  check(/^[!-~]+$/.test(key), "key must have visible ASCII characters only: remove spaces and line ends");
+  return key;
 }
 
 /** Return the problem of an error response. Its code is `unexpected_response` unless the service wrote it. */

@@ -1,41 +1,61 @@
 /** A file store for programs on Node.js. */
 
-import { closeSync, constants, fsyncSync, mkdirSync, openSync, readFileSync, renameSync, rmSync, writeSync } from "node:fs";
-import { dirname } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
+import { closeSync, constants, fsyncSync, lstatSync, mkdirSync, openSync, readFileSync, readlinkSync, realpathSync, renameSync, rmSync, statSync, writeSync } from "node:fs";
+import { basename, dirname, join, resolve } from "node:path";
 
 import { isObject } from "./checks.js";
-import { StoreUnusable } from "./errors.js";
+import { InvalidSpec, StoreUnusable } from "./errors.js";
+import { acquire, codeOf, type Held } from "./lock.js";
 import { createMemory, readMemory, type Memory, type Store } from "./store.js";
+import { Turns } from "./turns.js";
 
-const LOCK_POLL_MILLISECONDS = 20;
 const LOCK_TIMEOUT_MILLISECONDS = 10_000;
+const MAX_LINKS = 40;
+
+const turns = new Map<string, Turns>(); // of the stores of this process, by file
 
 /**
  * A store in one JSON file that only its owner can read.
  *
- * Each change replaces the whole file and syncs it to disk. A lock file next to it contains a process id and prevents
- * concurrent changes by two processes. The lock of an ended process is taken over. The participation draws in the file
- * are secret, because they reveal in which rounds the device takes part. Do not copy the file to a second device or
+ * Each change replaces the whole file and syncs it to disk. Sockets in a directory next to it prevent concurrent changes by
+ * two processes of one machine. The kernel ends the lock with the process that holds it. The participation draws in the
+ * file are secret, because they reveal in which rounds the device takes part. Do not copy the file to a second device or
  * restore an old backup: the device could then perturb one record twice.
  */
 export class FileStore implements Store {
-  readonly #path: string;
-  readonly #lockPath: string;
+  /** The file, without links. A later change of the working directory or of a link does not change it. */
+  readonly location: string;
+  readonly #turns: Turns;
 
-  /** @param path Path of the file. The first change creates the file and its directory. */
+  /**
+   * @param path Path of the file, resolved now and through all links. The first change creates the file and its directory.
+   * @throws StoreUnusable The path cannot be resolved, or the platform is Windows.
+   */
   constructor(path: string) {
-    this.#path = path;
-    this.#lockPath = `${path}.lock`;
+    if (process.platform === "win32") throw new StoreUnusable("FileStore needs a POSIX system. Pass another Store to the device");
+    if (typeof path !== "string" || path === "") throw new InvalidSpec("the path of a FileStore must be a string that is not empty");
+    try {
+      this.location = resolveLinks(resolve(path));
+    } catch (error) {
+      throw new StoreUnusable(`${path} cannot be resolved: ${codeOf(error) ?? "unknown"}`);
+    }
+    this.#turns = turns.get(this.location) ?? new Turns();
+    turns.set(this.location, this.#turns);
   }
 
   async read(datasetId: string): Promise<Memory> {
     return this.#load()[datasetId] ?? createMemory(); // needs no lock, because a change replaces the whole file
   }
 
-  async change<T>(datasetId: string, change: (memory: Memory) => T): Promise<T> {
-    await this.#lock();
+  change<T>(datasetId: string, change: (memory: Memory) => T): Promise<T> {
+    return this.#turns.run(() => this.#change(datasetId, change));
+  }
+
+  async #change<T>(datasetId: string, change: (memory: Memory) => T): Promise<T> {
+    this.#attempt(() => mkdirSync(dirname(this.location), { recursive: true, mode: 0o700 }));
+    const lock = await this.#lock();
     try {
+      this.#checkOneName();
       const memories = this.#load();
       const memory = memories[datasetId] ?? createMemory();
       const before = JSON.stringify(memory);
@@ -43,51 +63,28 @@ export class FileStore implements Store {
       if (JSON.stringify(memory) !== before) this.#save({ ...memories, [datasetId]: memory });
       return result;
     } finally {
-      rmSync(this.#lockPath, { force: true });
+      lock.release();
     }
   }
 
-  async #lock(): Promise<void> {
-    const deadline = Date.now() + LOCK_TIMEOUT_MILLISECONDS;
-    this.#attempt(() => mkdirSync(dirname(this.#path), { recursive: true, mode: 0o700 }));
-    while (!this.#attempt(() => this.#tryLock())) {
-      if (Date.now() > deadline) throw new StoreUnusable(`another process holds the lock ${this.#lockPath}; if no such process runs, delete it and ${this.#lockPath}.takeover`);
-      await sleep(LOCK_POLL_MILLISECONDS);
-    }
-  }
-
-  #tryLock(): boolean {
+  async #lock(): Promise<Held> {
     try {
-      write(this.#lockPath, String(process.pid), false);
-      return true;
+      const held = await acquire(`${this.location}.locks`, LOCK_TIMEOUT_MILLISECONDS);
+      if (held !== undefined) return held;
     } catch (error) {
-      if (codeOf(error) !== "EEXIST") throw error;
+      throw this.#unusable(error);
     }
-    if (!this.#isOwnerGone()) return false;
-    // Only the owner of the guard file deletes a stale lock. Otherwise a process could delete a lock that was just created.
-    const guard = `${this.#lockPath}.takeover`;
-    try {
-      write(guard, String(process.pid), false);
-    } catch (error) {
-      if (codeOf(error) !== "EEXIST") throw error;
-      return false;
-    }
-    try {
-      if (this.#isOwnerGone()) rmSync(this.#lockPath, { force: true });
-    } finally {
-      rmSync(guard, { force: true });
-    }
-    return false;
+    throw new StoreUnusable(`another process holds the lock ${this.location}.locks for more than ${LOCK_TIMEOUT_MILLISECONDS / 1000} s; no report was sent`);
   }
 
-  /** Return whether the process in the lock file has ended. This process's own id counts as alive: another store may use it. */
-  #isOwnerGone(): boolean {
-    const owner = Number(readIfExists(this.#lockPath) ?? NaN);
-    return Number.isInteger(owner) && owner > 0 && owner !== process.pid && !isAlive(owner);
+  /** Throw StoreUnusable if the file has a second hard link. A change would separate the two files. */
+  #checkOneName(): void {
+    const links = this.#attempt(() => statSync(this.location, { throwIfNoEntry: false })?.nlink ?? 1);
+    if (links > 1) throw new StoreUnusable(`${this.location} has ${links} hard links: delete all but one; no report was sent`);
   }
 
   #load(): Record<string, Memory> {
-    const text = this.#attempt(() => readIfExists(this.#path));
+    const text = this.#attempt(() => readIfExists(this.location));
     if (text === undefined) return {};
     let document: unknown;
     try {
@@ -96,18 +93,18 @@ export class FileStore implements Store {
       document = undefined;
     }
     if (!isObject(document)) {
-      throw new StoreUnusable(`${this.#path} is damaged; no report was sent`);
+      throw new StoreUnusable(`${this.location} is damaged; no report was sent`);
     }
     return Object.fromEntries(Object.entries(document).map(([datasetId, stored]) => [datasetId, readMemory(stored)]));
   }
 
   #save(memories: Record<string, Memory>): void {
     this.#attempt(() => {
-      const newPath = `${this.#path}.new`;
+      const newPath = `${this.location}.new`;
       rmSync(newPath, { force: true }); // left over after a crash
-      write(newPath, JSON.stringify(memories, null, 1), true);
-      renameSync(newPath, this.#path);
-      const directory = openSync(dirname(this.#path), constants.O_RDONLY);
+      write(newPath, JSON.stringify(memories, null, 1));
+      renameSync(newPath, this.location);
+      const directory = openSync(dirname(this.location), constants.O_RDONLY);
       try {
         fsyncSync(directory); // otherwise a power failure could undo the rename
       } finally {
@@ -120,16 +117,22 @@ export class FileStore implements Store {
     try {
       return work();
     } catch (error) {
-      throw new StoreUnusable(`${this.#path} cannot be used: ${codeOf(error) ?? "unknown"}`);
+      throw this.#unusable(error);
     }
+  }
+
+  #unusable(error: unknown): StoreUnusable {
+    const code = codeOf(error) ?? "unknown";
+    const remedy = code === "EBUSY" ? ": mount its directory instead of the file" : "";
+    return new StoreUnusable(`${this.location} cannot be used (${code})${remedy}; no report was sent`);
   }
 }
 
-function write(path: string, text: string, sync: boolean): void {
+function write(path: string, text: string): void {
   const file = openSync(path, "wx", 0o600);
   try {
     for (let bytes = Buffer.from(text); bytes.length > 0; ) bytes = bytes.subarray(writeSync(file, bytes));
-    if (sync) fsyncSync(file);
+    fsyncSync(file);
   } finally {
     closeSync(file);
   }
@@ -144,15 +147,22 @@ function readIfExists(path: string): string | undefined {
   }
 }
 
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return codeOf(error) !== "ESRCH";
+/** Return an absolute path without links. The file, and directories above it, may not exist yet. */
+function resolveLinks(path: string): string {
+  let file = path;
+  for (let n = 0; n < MAX_LINKS; n += 1) {
+    file = join(resolveDirectory(dirname(file)), basename(file));
+    if (!lstatSync(file, { throwIfNoEntry: false })?.isSymbolicLink()) return file;
+    file = resolve(dirname(file), readlinkSync(file));
   }
+  throw Object.assign(new Error("too many links"), { code: "ELOOP" });
 }
 
-function codeOf(error: unknown): string | undefined {
-  return error instanceof Error && "code" in error ? String(error.code) : undefined;
+function resolveDirectory(path: string): string {
+  try {
+    return realpathSync(path);
+  } catch (error) {
+    if (codeOf(error) !== "ENOENT" || path === dirname(path)) throw error;
+    return resolveLinks(path);
+  }
 }

@@ -49,6 +49,8 @@ export interface Memory {
 
 /** Storage for the memory of a device. One store can serve several datasets. */
 export interface Store {
+  /** Where the memory is, for example the path of a file. A receipt names it. */
+  readonly location?: string;
   /** Return a copy of the memory. For an unknown dataset, return an empty memory. */
   read(datasetId: string): Promise<Memory>;
   /**
@@ -65,6 +67,11 @@ export interface Store {
 /** Return an empty memory. */
 export function createMemory(): Memory {
   return { version: STORE_VERSION, draws: {}, memos: {} };
+}
+
+/** Return a copy of a memory, which is plain JSON. */
+function copyMemory(memory: Memory): Memory {
+  return JSON.parse(JSON.stringify(memory)) as Memory;
 }
 
 /** Return the spent epsilon of a memory, in nano-epsilon. */
@@ -111,96 +118,13 @@ export class MemoryStore implements Store {
   readonly #memories = new Map<string, Memory>();
 
   async read(datasetId: string): Promise<Memory> {
-    return structuredClone(this.#memories.get(datasetId) ?? createMemory());
+    return copyMemory(this.#memories.get(datasetId) ?? createMemory());
   }
 
   async change<T>(datasetId: string, change: (memory: Memory) => T): Promise<T> {
-    const memory = structuredClone(this.#memories.get(datasetId) ?? createMemory());
+    const memory = copyMemory(this.#memories.get(datasetId) ?? createMemory());
     const result = change(memory);
     this.#memories.set(datasetId, memory);
     return result;
   }
-}
-
-const OBJECT_STORE = "memories";
-
-/**
- * A store in the browser's IndexedDB.
- *
- * Each change is one transaction that is flushed to disk, so two tabs of an app never answer the same round twice. The
- * participation draws in the database are secret, because they reveal in which rounds the device takes part. Call
- * `navigator.storage.persist()`, so that the browser does not delete the database on its own. If the user clears the site
- * data, the device loses its memory.
- */
-export class IndexedDbStore implements Store {
-  #database: Promise<IDBDatabase> | undefined;
-
-  /** @param name Name of the database. Use one database for each person who uses this browser. */
-  constructor(private readonly name = "sfumato") {}
-
-  async read(datasetId: string): Promise<Memory> {
-    const database = await this.#open();
-    return new Promise((resolve, reject) => {
-      const request = database.transaction(OBJECT_STORE, "readonly").objectStore(OBJECT_STORE).get(datasetId);
-      request.onsuccess = () => settle(resolve, reject, () => readMemory(request.result));
-      request.onerror = () => reject(storeUnusable(request.error));
-    });
-  }
-
-  async change<T>(datasetId: string, change: (memory: Memory) => T): Promise<T> {
-    const database = await this.#open();
-    return new Promise((resolve, reject) => {
-      const transaction = database.transaction(OBJECT_STORE, "readwrite", { durability: "strict" });
-      const objects = transaction.objectStore(OBJECT_STORE);
-      let finish = () => reject(storeUnusable(null));
-      let failure: unknown;
-      const request = objects.get(datasetId);
-      request.onsuccess = () => {
-        try {
-          const memory = readMemory(request.result);
-          const result = change(memory);
-          objects.put(memory, datasetId);
-          finish = () => resolve(result);
-        } catch (error) {
-          failure = error;
-          transaction.abort();
-        }
-      };
-      transaction.oncomplete = () => finish();
-      transaction.onabort = () => reject(failure ?? storeUnusable(transaction.error));
-    });
-  }
-
-  /** Close the database. The next use opens it again. */
-  async close(): Promise<void> {
-    const database = this.#database;
-    this.#database = undefined;
-    (await database)?.close();
-  }
-
-  #open(): Promise<IDBDatabase> {
-    this.#database ??= new Promise<IDBDatabase>((resolve, reject) => {
-      const request = indexedDB.open(this.name, STORE_VERSION);
-      request.onupgradeneeded = () => request.result.createObjectStore(OBJECT_STORE);
-      request.onsuccess = () => resolve(request.result);
-      request.onerror = () => reject(storeUnusable(request.error));
-      request.onblocked = () => reject(new StoreUnusable("another tab uses an older version of the device memory; close it and try again"));
-    }).catch((error: unknown) => {
-      this.#database = undefined;
-      throw error;
-    });
-    return this.#database;
-  }
-}
-
-function settle<T>(resolve: (value: T) => void, reject: (error: unknown) => void, compute: () => T): void {
-  try {
-    resolve(compute());
-  } catch (error) {
-    reject(error);
-  }
-}
-
-function storeUnusable(error: DOMException | null): StoreUnusable {
-  return new StoreUnusable(`the browser could not store the device memory: ${error?.name ?? "the transaction was aborted"}`);
 }

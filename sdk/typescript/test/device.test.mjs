@@ -163,7 +163,7 @@ test("requests follow no redirect and use no cookies, cache or referrer", async 
   await device({ fetch }).report(RECORD);
   assert.equal(seen.length, 2);
   for (const init of seen) {
-    assert.deepEqual([init.redirect, init.credentials, init.cache, init.referrerPolicy], ["error", "omit", "no-store", "no-referrer"]);
+    assert.deepEqual([init.redirect, init.credentials, init.cache, init.referrerPolicy], ["manual", "omit", "no-store", "no-referrer"]);
     assert.equal(init.headers.Authorization, "Bearer sfk_device");
   }
 });
