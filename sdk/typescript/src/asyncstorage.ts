@@ -15,7 +15,6 @@ const turns = new WeakMap<TextStorage, Turns>(); // one change of a storage at a
 /**
  * A store in AsyncStorage of React Native, or in another storage with its methods.
  *
- *     import AsyncStorage from "@react-native-async-storage/async-storage";
  *     const store = new AsyncStorageStore(AsyncStorage);
  *
  * The stores of one JavaScript program exclude each other. Two programs must not use one storage at the same time. Do not

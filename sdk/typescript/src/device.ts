@@ -9,17 +9,18 @@
  */
 
 import { formatEpsilon, parseEpsilon } from "./accounting.js";
+import { encodeHex, encodeBase64 } from "./bytes.js";
 import { check, encodeLittleEndian, isObject } from "./checks.js";
 import { drawWord, SystemEntropy, type Entropy } from "./entropy.js";
 import { ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError } from "./errors.js";
 import { Http, readRetryAfter, unexpectedResponse, type HttpOptions, type RequestOptions } from "./http.js";
 import { checkReceipt, findSettledState } from "./receipts.js";
+import { describeDifference, hasSpec, readId, readOpenRounds, type OpenRound } from "./rounds.js";
 import { checkRecord, perturb, readRoundSpec, type Feature, type PersonRecord, type RecordCheck, type RoundSpec } from "./specs.js";
 import { sumSpentNano, type Memo, type MemoState, type Memory, type Store } from "./store.js";
+import { Turns } from "./turns.js";
 
-export const MAX_OPEN_ROUNDS = 64;
 export const DEFAULT_RETRY_AFTER_SECONDS = 60;
-const ID = /^(?!__proto__$)[A-Za-z0-9_-]{1,64}$/; // ids from the service become URL paths and property names
 
 /**
  * Outcome of a round on this device, or of a call of `report`:
@@ -50,6 +51,8 @@ export interface Receipt {
   readonly rounds: readonly RoundOutcome[];
   /** Seconds until the next call is useful, if no round is open. */
   readonly retryAfterSeconds?: number;
+  /** Where the memory is, for example the path of its file without links. */
+  readonly store?: string;
 }
 
 /** Options of a device. */
@@ -68,15 +71,6 @@ export interface DeviceOptions extends HttpOptions {
   readonly features?: readonly Feature[];
   /** Source of randomness; `SystemEntropy` by default. Replace it in tests only. */
   readonly entropy?: Entropy;
-}
-
-/** An open round as the service lists it. */
-export interface OpenRound {
-  readonly roundId: string;
-  readonly collectionId: string;
-  readonly epsilon: unknown; // cost declared by the service, not validated yet
-  readonly spec: unknown;
-  readonly specHash: string;
 }
 
 /** The open rounds of a dataset. */
@@ -102,6 +96,7 @@ export class Device {
   readonly #features: readonly Feature[] | undefined;
   protected readonly entropy: Entropy;
   protected readonly http: Http;
+  readonly #turns = new Turns(); // one call of `report` or `flush` at a time
   #etag: string | null = null;
   #open: OpenRounds = { rounds: [], retryAfterSeconds: DEFAULT_RETRY_AFTER_SECONDS };
 
@@ -109,14 +104,14 @@ export class Device {
   constructor(options: DeviceOptions) {
     this.#capNano = parseEpsilon(options.cap);
     this.datasetId = readId(options.datasetId);
-    this.store = options.store;
+    this.store = checkStore(options.store);
     this.#features = options.features && [...options.features];
     this.entropy = options.entropy ?? new SystemEntropy();
     this.http = new Http(options.url, options.key, options);
   }
 
   /**
-   * Answer all open rounds that select this device, and resend pending reports.
+   * Answer all open rounds that select this device, and resend pending reports. Concurrent calls run one after the other.
    *
    * If at least one report arrives, errors of other rounds are part of the receipt. If no report arrives, the method
    * rejects with the first error.
@@ -128,7 +123,11 @@ export class Device {
    * @throws StoreUnusable The device memory cannot be used, so no report was sent.
    * @throws Unreachable The service does not respond. Perturbed reports stay pending, and the next call sends them.
    */
-  async report(record: PersonRecord): Promise<Receipt> {
+  report(record: PersonRecord): Promise<Receipt> {
+    return this.#turns.run(() => this.#report(record));
+  }
+
+  async #report(record: PersonRecord): Promise<Receipt> {
     const { rounds, retryAfterSeconds } = await this.fetchRounds();
     const prepare = await this.prepareReports(rounds, record);
     const { decided, waiting } = await this.store.change(this.datasetId, (memory) => {
@@ -139,7 +138,8 @@ export class Device {
     const outcomes = [...decided.values()];
     const outcome = selectOutcome(outcomes, rounds.length > 0);
     const wait = rounds.length > 0 ? {} : { retryAfterSeconds };
-    return { outcome, rounds: outcomes, ...wait };
+    const { location } = this.store;
+    return { outcome, rounds: outcomes, ...wait, ...(location === undefined ? {} : { store: location }) };
   }
 
   /**
@@ -168,7 +168,11 @@ export class Device {
    *
    * @throws ApiProblem, Unreachable or StoreUnusable A report was not sent.
    */
-  async flush(): Promise<readonly RoundOutcome[]> {
+  flush(): Promise<readonly RoundOutcome[]> {
+    return this.#turns.run(() => this.#flush());
+  }
+
+  async #flush(): Promise<readonly RoundOutcome[]> {
     const sent: RoundOutcome[] = [];
     for (const memo of findPending(await this.store.read(this.datasetId))) sent.push(await this.#send(memo));
     const failed = sent.find((outcome) => outcome.error);
@@ -209,7 +213,7 @@ export class Device {
       const spec = readRoundSpec(round.spec);
       const memo = getOwn(memory.memos, roundId);
       if (memo !== undefined) {
-        if (memo.collectionId !== collectionId || memo.specHash !== round.specHash) {
+        if (memo.collectionId !== collectionId || !hasSpec(round, memo.specHash)) {
           throw new RoundRefused(`round ${roundId} has changed since this device answered it`);
         }
         return { roundId, outcome: "already_answered", epsilon: toNumber(BigInt(memo.epsilonNano)) };
@@ -236,9 +240,8 @@ export class Device {
 
   /** Compute the cost of a round in nano-epsilon. Throw RoundRefused for a false cost or unexpected features. */
   protected computeCost(round: OpenRound, spec: RoundSpec): bigint {
-    if (this.#features !== undefined && serialiseFeatures(spec.features) !== serialiseFeatures(this.#features)) {
-      throw new RoundRefused(`round ${round.roundId} has other features than this app expects`);
-    }
+    const difference = this.#features && describeDifference(this.#features, spec.features);
+    if (difference !== undefined) throw new RoundRefused(`round ${round.roundId} has other features than this app expects: ${difference}`);
     check(typeof round.epsilon === "number", "the epsilon of a round must be a number");
     const declaredNano = parseEpsilon(round.epsilon);
     const epsilonNano = spec.mechanism.epsilonNano;
@@ -298,6 +301,14 @@ function getOwn<T>(object: Readonly<Record<string, T>>, name: string): T | undef
   return Object.hasOwn(object, name) ? object[name] : undefined;
 }
 
+/** Return the store. Throw InvalidSpec if it has not the methods of a store. */
+function checkStore(store: Store): Store {
+  const { read, change } = (store ?? {}) as Partial<Store>;
+  const remedy = "new FileStore(path) on Node.js, new IndexedDbStore() in a browser, or new AsyncStorageStore(AsyncStorage) in React Native";
+  check(typeof read === "function" && typeof change === "function", `store must be a Store: pass ${remedy}`);
+  return store;
+}
+
 function findPending(memory: Memory): Memo[] {
   return Object.values(memory.memos).filter((memo) => memo.state === "pending");
 }
@@ -312,60 +323,11 @@ function selectOutcome(rounds: readonly RoundOutcome[], isOpen: boolean): Outcom
   return order.find((outcome) => outcomes.has(outcome)) ?? "refused";
 }
 
-/** Validate an id, which becomes part of URL paths. */
-export function readId(value: unknown): string {
-  check(typeof value === "string" && ID.test(value), "an id must have 1 to 64 characters: letters, digits, _ or -");
-  return value;
-}
-
-/** Validate the list of open rounds. Each spec is validated later, so that one invalid spec does not affect other rounds. */
-export async function readOpenRounds(rounds: unknown): Promise<readonly OpenRound[]> {
-  check(Array.isArray(rounds) && rounds.length <= MAX_OPEN_ROUNDS, `rounds must be a list of at most ${MAX_OPEN_ROUNDS} items`);
-  const open = await Promise.all(
-    rounds.map(async (item: unknown): Promise<OpenRound> => {
-      check(isObject(item), "an open round must be an object");
-      const [roundId, collectionId] = [readId(item["id"]), readId(item["collection_id"])];
-      const spec = item["spec"];
-      return { roundId, collectionId, epsilon: item["epsilon"], spec, specHash: await hashText(toCanonicalJson(spec)) };
-    }),
-  );
-  check(new Set(open.map((round) => round.roundId)).size === open.length, "an open round is listed twice");
-  return open;
-}
-
-/** Serialise a value as JSON with sorted keys, so that equal values give the same text. */
-function toCanonicalJson(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.map(toCanonicalJson).join(",")}]`;
-  if (!isObject(value)) return JSON.stringify(value) ?? "null";
-  const parts = Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${toCanonicalJson(value[key])}`);
-  return `{${parts.join(",")}}`;
-}
-
-/** Return the SHA-256 of a text in hex. */
-async function hashText(text: string): Promise<string> {
-  const subtle = globalThis.crypto?.subtle as SubtleCrypto | undefined; // browsers provide it only on https pages and localhost
-  if (subtle === undefined) throw new InvalidSpec("crypto.subtle is not available; serve the page over https");
-  return encodeHex(new Uint8Array(await subtle.digest("SHA-256", new TextEncoder().encode(text))));
-}
-
-function serialiseFeatures(features: readonly Feature[]): string {
-  return toCanonicalJson(features.map(({ name, lower, upper, unit = "" }) => ({ name, lower, upper, unit })));
-}
-
 /** Return a random report id of 32 hex digits. */
 export function createReportId(entropy: Entropy): string {
   const words = [drawWord(entropy), drawWord(entropy)];
   const parts = words.flatMap((word) => [Number(word & 0xffffffffn), Number(word >> 32n)]);
   return parts.map((part) => encodeHex(encodeLittleEndian(part, 4))).join("");
-}
-
-function encodeHex(bytes: Uint8Array): string {
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-}
-
-/** Encode bytes in base64. */
-export function encodeBase64(bytes: Uint8Array): string {
-  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 }
 
 function toNumber(nano: bigint): number {

@@ -5,6 +5,7 @@
  * feature that has no substitute is an UnsupportedPlatform error, which names it.
  */
 
+import { concatenate } from "./bytes.js";
 import { Aborted, UnsupportedPlatform } from "./errors.js";
 
 /** Return a time in milliseconds. Only differences are meaningful. */
@@ -122,15 +123,4 @@ async function* iterateReader(reader: ReadableStreamDefaultReader<Uint8Array>): 
   } finally {
     reader.cancel().catch(() => undefined); // after an early end; otherwise without effect
   }
-}
-
-/** Return the bytes of all pieces. */
-export function concatenate(pieces: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
-  const whole = new Uint8Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
-  let at = 0;
-  for (const piece of pieces) {
-    whole.set(piece, at);
-    at += piece.length;
-  }
-  return whole;
 }

@@ -10,7 +10,9 @@
 
 import { Aes128Gcm, CipherSuite, DhkemX25519HkdfSha256, HkdfSha256 } from "@hpke/core";
 
+import { concatenate } from "./bytes.js";
 import { InvalidSpec } from "./errors.js";
+import { requireSubtle } from "./platform.js";
 
 const LABEL = new TextEncoder().encode("sfumato sealed report 1");
 const KEY_BYTES = 32;
@@ -41,12 +43,12 @@ export async function seal(
   if (hpkePublicKey.length !== KEY_BYTES) throw new InvalidSpec(`an HPKE key has ${KEY_BYTES} bytes`);
   const slotBytes = new Uint8Array(4);
   new DataView(slotBytes.buffer).setUint32(0, slot);
-  const plaintext = concatenate(reportId, slotBytes, value);
+  const plaintext = concatenate([reportId, slotBytes, value]);
   const info = await roundInfo(roundId, roundBytes);
   try {
     const recipientPublicKey = await suite.kem.deserializePublicKey(copy(hpkePublicKey).buffer);
     const { enc, ct } = await suite.seal({ recipientPublicKey, info: info.buffer }, plaintext.buffer);
-    return concatenate(new Uint8Array(enc), new Uint8Array(ct));
+    return concatenate([new Uint8Array(enc), new Uint8Array(ct)]);
   } catch {
     throw new InvalidSpec("the round's HPKE public key is not valid");
   }
@@ -54,18 +56,8 @@ export async function seal(
 
 /** Return the HPKE info of a round. */
 export async function roundInfo(roundId: string, roundBytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
-  const digest = await crypto.subtle.digest("SHA-256", copy(roundBytes));
-  return concatenate(LABEL, new TextEncoder().encode(roundId), new Uint8Array(digest));
-}
-
-function concatenate(...parts: Uint8Array[]): Uint8Array<ArrayBuffer> {
-  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
-  }
-  return whole;
+  const digest = await requireSubtle().digest("SHA-256", copy(roundBytes));
+  return concatenate([LABEL, new TextEncoder().encode(roundId), new Uint8Array(digest)]);
 }
 
 function copy(bytes: Uint8Array): Uint8Array<ArrayBuffer> {

@@ -7,10 +7,13 @@
  * local epsilon of the report is the device's protection. The cap therefore limits the local epsilon.
  */
 
+import { encodeBase64 } from "./bytes.js";
 import { check, isObject, type Json } from "./checks.js";
-import { DEFAULT_RETRY_AFTER_SECONDS, Device, MAX_OPEN_ROUNDS, createReportId, encodeBase64, readId, readOpenRounds } from "./device.js";
-import type { DeviceOptions, OpenRound, OpenRounds, Payload, ReportRequest } from "./device.js";
-import { InvalidSpec, RoundRefused, SfumatoError } from "./errors.js";
+import { DEFAULT_RETRY_AFTER_SECONDS, Device, createReportId } from "./device.js";
+import type { DeviceOptions, OpenRounds, Payload, ReportRequest } from "./device.js";
+import { InvalidSpec, RoundRefused, SfumatoError, UnsupportedPlatform } from "./errors.js";
+import { requireSubtle } from "./platform.js";
+import { MAX_OPEN_ROUNDS, readId, readOpenRounds, type OpenRound } from "./rounds.js";
 import { seal } from "./sealing.js";
 import { perturb, readRoundSpec, type PersonRecord, type RoundSpec } from "./specs.js";
 import type { Memo, Memory } from "./store.js";
@@ -63,7 +66,7 @@ export class ShuffledDevice extends Device {
   async #fetchRound(roundId: string): Promise<Announced> {
     const response = await this.http.request("GET", `rounds/${roundId}`, { asBytes: true });
     const bytes = new Uint8Array(response.body as Uint8Array);
-    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+    const digest = new Uint8Array(await requireSubtle().digest("SHA-256", bytes));
     const announced = new Uint8Array([...ROUND_LABEL, ...new TextEncoder().encode(roundId), ...digest]);
     if (!(await verify(this.#shufflerKey, response.headers.get(SIGNATURE_HEADER) ?? "", announced))) {
       throw new RoundRefused(`${roundId} is not signed with the key of the shuffler that this app pins`);
@@ -148,14 +151,16 @@ function countHonest(minBatch: unknown, honestShare: unknown): bigint {
 
 /** Return whether the owner of the Ed25519 key signed the bytes. Throw InvalidSpec if the key or the platform is not suitable. */
 async function verify(publicKey: Uint8Array<ArrayBuffer>, signature: string, bytes: Uint8Array<ArrayBuffer>): Promise<boolean> {
+  const subtle = requireSubtle();
   let key: CryptoKey;
   try {
-    key = await crypto.subtle.importKey("raw", publicKey, "Ed25519", false, ["verify"]);
-  } catch {
-    throw new InvalidSpec("shufflerKey is not a valid Ed25519 key, or crypto.subtle has no Ed25519");
+    key = await subtle.importKey("raw", publicKey, "Ed25519", false, ["verify"]);
+  } catch (error) {
+    if (error instanceof Error && error.name === "NotSupportedError") throw new UnsupportedPlatform("crypto.subtle has no Ed25519: use a browser since 2025 or Node.js 20");
+    throw new InvalidSpec("shufflerKey is not a valid Ed25519 key");
   }
   try {
-    return await crypto.subtle.verify("Ed25519", key, decodeBase64(signature, SIGNATURE_HEADER), bytes);
+    return await subtle.verify("Ed25519", key, decodeBase64(signature, SIGNATURE_HEADER), bytes);
   } catch {
     return false;
   }

@@ -41,6 +41,7 @@ export class ScriptedService {
     return reply ?? Response.json({ round_id: this.sent.at(-1).id, accepted: 1 }, { status: 202 });
   }
 
+  /** Return options of a device of this service. `changes` has its store. */
   options(changes = {}) {
     return { url: "http://service.example", key: "sfk_device", datasetId: "ds_1", cap: 2, retrySeconds: 0, fetch: this.fetch, ...changes };
   }

@@ -106,6 +106,31 @@ test("two concurrent calls answer a round once", async () => {
   assert.equal(Object.keys((await store.read("ds_1")).memos).length, 1);
 });
 
+test("five concurrent calls of one device send one report", async () => {
+  const { service, device } = createScene();
+  const one = device();
+  const receipts = await Promise.all(Array.from({ length: 5 }, () => one.report(RECORD)));
+  assert.equal(service.sent.length, 1);
+  assert.deepEqual(receipts.map(({ outcome }) => outcome), ["sent", ...Array(4).fill("already_answered")]);
+});
+
+test("a call waits for an earlier one that fails, and pending reports are sent once", async () => {
+  const { service, device } = createScene();
+  const one = device();
+  service.replies.push(new TypeError("the connection broke"));
+  const results = await Promise.allSettled([one.report(RECORD), one.flush(), one.flush(), one.report(RECORD)]);
+  assert.deepEqual(results.map(({ status }) => status), ["rejected", "fulfilled", "fulfilled", "fulfilled"]);
+  assert.deepEqual(results.map(({ value }) => value?.length ?? value?.outcome), [undefined, 1, 0, "already_answered"]);
+  assert.equal(service.sent.length, 2); // the second is the resent one
+});
+
+test("a receipt names the place of the memory", async () => {
+  const { device } = createScene();
+  assert.equal((await device().report(RECORD)).store, undefined);
+  const store = Object.assign(new MemoryStore(), { location: "a place" });
+  assert.equal((await device({ store }).report(RECORD)).store, "a place");
+});
+
 test("a device with an unreadable memory sends no report", async () => {
   const { service } = createScene();
   const broken = { read: async () => assert.fail(), change: async () => { throw new StoreUnusable("gone"); } };
