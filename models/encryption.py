@@ -29,6 +29,8 @@ NONCE_BYTES = 12
 _ID_CHARACTERS = 16
 
 SealedRow = RecordKey | WebhookSecret | RoundKey
+# tables with secrets that a master key encrypts
+SEALED: tuple[type[SealedRow], ...] = (RecordKey, WebhookSecret, RoundKey)
 
 
 def new_secret() -> bytes:

@@ -245,6 +245,14 @@ def verify(session: Session, dataset_id: str) -> ChainVerification:
     return hash_chain.verify(read_end, entries, check)
 
 
+def has_entry(session: Session, dataset_id: str, noted: Head) -> bool:
+    """Return whether the ledger has an entry with the number and the hash of a head that was noted earlier."""
+    if noted.seq == 0:
+        return True
+    found = select(LedgerEntry.hash).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.seq == noted.seq)
+    return session.scalar(found) == noted.hash
+
+
 def _follow(entry: LedgerEntry, before: Balance, reserved: dict[str, Amounts]) -> tuple[Balance, str]:
     """Return the balance after an entry, and why the entry is invalid, if it is."""
     if entry.kind not in set(Kind):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ from service.cli.common import AsJson, CommandFailed, DatasetArgument, emit, ope
 from service.cli.connection import Key, connect
 
 if TYPE_CHECKING:
-    from sfumato.privacy.ledger import Verification
+    from sfumato.privacy.ledger import Head, Verification
 
 audit_app = typer.Typer(help="Read the audit trail, directly in the database.", no_args_is_help=True)
 ledger_app = typer.Typer(help="Verify budgets, and grant or close them directly in the database.", no_args_is_help=True)
@@ -84,6 +85,12 @@ def verify_ledger(
         str | None, typer.Option(help="URL of a service to verify from outside.", show_default="read the database")
     ] = None,
     key: Key = None,
+    noted: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="File with the output of an earlier `sfumato ledger verify --json`."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify the hash chain of one dataset's ledger, or of all ledgers.
@@ -91,12 +98,17 @@ def verify_ledger(
     Reads the database, and also computes the cost of shuffled rounds again. With --url it reads the ledgers through the
     API and verifies them on this machine. The key needs the scope `ledger`.
 
-    If a chain is broken or a charge is wrong, prints the position and exits with status 1.
+    An older copy of a ledger is a valid chain too. Only heads that were noted earlier, elsewhere, detect it: keep the
+    output of `sfumato ledger verify --json`, and pass it later with --noted.
+
+    If a chain is broken, a charge is wrong or a noted head is missing, prints the position and exits with status 1.
     """
     if key and not url:
         raise typer.BadParameter("--key needs --url: without --url the command reads the database")
     broken = False
-    for each, found, wrong in _verify_over_http(url, key, dataset_id) if url else _verify_in_database(dataset_id):
+    heads = _read_noted(noted)
+    every = _verify_over_http(url, key, dataset_id, heads) if url else _verify_in_database(dataset_id, heads)
+    for each, found, wrong in every:
         broken |= not found.ok or bool(wrong)
         state = f"WRONG CHARGE: {wrong}" if wrong else "ok"
         state = state if found.ok else f"BROKEN at entry {found.broken_at}: {found.reason}"
@@ -109,10 +121,27 @@ def verify_ledger(
             "ok": found.ok and not wrong,
         }
         emit(as_json, document, f"{each}: {found.head.seq} entries, head {found.head.hash[:16]}: {state}")
+        heads.pop(each, None)
+    for missing in heads if dataset_id is None else ():
+        broken = True
+        emit(as_json, {"dataset_id": missing, "ok": False, "reason": "missing"}, f"{missing}: the ledger is MISSING")
+    if noted is None and not as_json:
+        typer.echo("no head was noted before, so an older copy of a ledger is not detected; see --noted", err=True)
     raise typer.Exit(1 if broken else 0)
 
 
-def _verify_in_database(dataset_id: str | None) -> Iterator[tuple[str, "Verification", str]]:
+def _read_noted(path: Path | None) -> dict[str, "Head"]:
+    """Return the heads of an earlier output by dataset."""
+    from sfumato.privacy.ledger import Head
+
+    try:
+        lines = [] if path is None else [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        return {line["dataset_id"]: Head(int(line["n_entries"]), str(line["head_hash"])) for line in lines}
+    except (ValueError, KeyError, TypeError):
+        raise CommandFailed(f"{path} must be the output of `sfumato ledger verify --json`", 2) from None
+
+
+def _verify_in_database(dataset_id: str | None, heads: dict[str, "Head"]) -> Iterator[tuple[str, "Verification", str]]:
     """Yield (dataset, verification, reason of a wrong charge)."""
     from models.collection.releases import find_wrong_charge
     from models.ledger import ledger
@@ -126,14 +155,20 @@ def _verify_in_database(dataset_id: str | None) -> Iterator[tuple[str, "Verifica
                 wrong = find_wrong_charge(session, each) if check.ok else ""
             except SfumatoError as error:
                 raise CommandFailed(f"{each}: {error}") from None
-            yield each, Verification(Head(check.n_entries, check.head_hash), check.broken_at, check.reason), wrong
+            found = Verification(Head(check.n_entries, check.head_hash), check.broken_at, check.reason)
+            if found.ok and each in heads and not ledger.has_entry(session, each, heads[each]):
+                seq = min(heads[each].seq, check.n_entries + 1)
+                found = Verification(found.head, seq, "the chain does not contain the noted head")
+            yield each, found, wrong
 
 
-def _verify_over_http(url: str, key: str | None, dataset_id: str | None) -> Iterator[tuple[str, "Verification", str]]:
+def _verify_over_http(
+    url: str, key: str | None, dataset_id: str | None, heads: dict[str, "Head"]
+) -> Iterator[tuple[str, "Verification", str]]:
     """Yield (dataset, verification, ""). The API has no data for the cost of shuffled rounds."""
     with connect(url, key) as client:
         for each in [dataset_id] if dataset_id else [dataset.id for dataset in client.datasets()]:
-            yield each, client.verify_ledger(each), ""
+            yield each, client.verify_ledger(each, noted=[heads[each]] if each in heads else []), ""
 
 
 @ledger_app.command("grant")

@@ -88,6 +88,7 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
 
     end_with_starter()
     settings = load_settings(host=host, port=port, home=home)
+    local.refuse_emptied_database(settings)
     lock = local.open_home(settings.home)
     bound, url = _bound(settings)
     address_file = settings.home / local.URL
@@ -97,7 +98,7 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
         migrate(settings.resolved_database_url)
         database = Database.from_settings(settings, pool_size=settings.database_pool_size)
         secret = local.create_first_key(database, settings.home)
-    local.create_records_key(settings)
+        local.create_records_key(settings, database)
     worker = local.WorkerProcess(settings)
 
     def announce() -> None:
@@ -194,10 +195,12 @@ def migrate(
     from models.database.engine import Database
     from models.database.schema import find_schema_problem
     from models.database.schema import migrate as migrate_database
+    from service.cli.serve import refuse_emptied_database
 
     settings = load_settings()
     with explain_failures():
         if not check:
+            refuse_emptied_database(settings)
             migrate_database(settings.resolved_database_url)
         elif settings.database_url is None and not (settings.home / "sfumato.db").exists():
             raise CommandFailed("there is no database")

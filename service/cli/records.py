@@ -121,12 +121,9 @@ def rotate(database: "Database", keyring: "Keyring", on_progress: "Callable[[int
     failures : list of str
         Datasets and webhooks that could not be decrypted, each with the reason.
     """
-    from models.tables.datasets import RecordKey
-    from models.tables.rounds import RoundKey
-    from models.tables.webhooks import WebhookSecret
+    from models.encryption import SEALED
 
-    tables: tuple[type[SealedRow], ...] = (RecordKey, WebhookSecret, RoundKey)
-    results = [_rotate_table(database, keyring, on_progress, table) for table in tables]
+    results = [_rotate_table(database, keyring, on_progress, table) for table in SEALED]
     return sum(n_done for n_done, _ in results), [line for _, failures in results for line in failures]
 
 

@@ -81,18 +81,54 @@ def create_first_key(database: Database, home: Path) -> str | None:
     return secret
 
 
-def create_records_key(settings: Settings) -> bool:
+def refuse_emptied_database(settings: Settings) -> None:
+    """End the command if the home has keys of an earlier run, but its database is missing or empty.
+
+    Otherwise a lost database would start as a new service, and its ledgers with it.
+
+    Raises
+    ------
+    CommandFailed
+    """
+    file = settings.database_file
+    if file is None or (file.exists() and file.stat().st_size):
+        return
+    present = [name for name in (ADMIN_KEY, encryption.KEY_FILE) if (settings.home / name).exists()]
+    if present:
+        raise CommandFailed(
+            f"the home {settings.home} has {' and '.join(present)} of an earlier run, but its database is "
+            f"{'empty' if file.exists() else 'missing'}: restore a backup to {file}, or move the keys away to start "
+            "a new service",
+            2,
+        )
+
+
+def create_records_key(settings: Settings, database: Database) -> bool:
     """Create the key that encrypts records in the home, unless the setting or an earlier run provides one.
 
     Returns
     -------
     bool
         Whether a key was created.
+
+    Raises
+    ------
+    CommandFailed
+        If the database has secrets that an earlier key encrypted.
     """
     path = settings.home / encryption.KEY_FILE
     restrict_to_owner(path)
     if settings.records_key is not None or path.exists():
         return False
+    with database.reading() as session:
+        in_use = sorted({each for table in encryption.SEALED for each in encryption.list_master_keys(session, table)})
+    if in_use:
+        raise CommandFailed(
+            f"{path} is missing, and the database has records or secrets that the key {in_use[0]} encrypted: copy the "
+            "file back from where you keep it, or set SFUMATO_RECORDS_KEY; without the key they are lost",
+            2,
+        )
+    log.info("records_key_created", path=str(path))
     write_private(path, encryption.encode_key(encryption.new_secret()) + "\n")
     return True
 

@@ -125,6 +125,17 @@ class TestKeys:
             run("keys", "create", name, *more, status=1)
         assert len(run("keys", "list").stdout.splitlines()) == 1
 
+    def test_do_not_start_a_new_service_in_place_of_a_lost_database(self, run: Run, home: Path) -> None:
+        home.mkdir()
+        (home / "admin.key").write_text("sfk_x")
+        for empty in (False, True):
+            if empty:
+                (home / "sfumato.db").touch()
+            for command in (["serve", "--port", "0"], ["migrate"]):
+                output = run(*command, status=2).output
+                assert f"its database is {'empty' if empty else 'missing'}: restore a backup" in output
+        assert not (home / "records.key").exists()
+
     def test_need_a_database(self, run: Run, home: Path) -> None:
         assert "sfumato serve" in run("keys", "list", status=2).output
         assert not home.exists()
@@ -146,6 +157,23 @@ class TestLedgerVerify:
     def test_verifies_every_chain_or_one(self, run: Run, dataset_ids: tuple[str, str]) -> None:
         assert run("ledger", "verify").stdout.count(": ok") == 2
         assert run("ledger", "verify", dataset_ids[0]).stdout.startswith(f"{dataset_ids[0]}: 2 entries")
+
+    def test_finds_an_older_copy_with_the_heads_that_were_noted(
+        self, run: Run, dataset_ids: tuple[str, str], migrated: Database, tmp_path: Path
+    ) -> None:
+        first, second = dataset_ids
+        assert "--noted" in run("ledger", "verify").output
+        noted = tmp_path / "heads.jsonl"
+        noted.write_text(run("ledger", "verify", "--json").output)
+        assert "--noted" not in run("ledger", "verify", "--noted", str(noted)).output
+        for head, words in (('"n_entries":2', "noted head"), ('"n_entries":9', "noted head")):
+            noted.write_text(noted.read_text().replace('"n_entries":1', head))
+            assert words in run("ledger", "verify", "--noted", str(noted), status=1).output
+        noted.write_text(run("ledger", "verify", "--json").output.replace(second, "ds_" + "0" * 26))
+        assert "MISSING" in run("ledger", "verify", "--noted", str(noted), status=1).output
+        assert run("ledger", "verify", first, "--noted", str(noted)).output.count(": ok") == 1
+        noted.write_text("no head")
+        assert "sfumato ledger verify --json" in run("ledger", "verify", "--noted", str(noted), status=2).output
 
     def test_prints_the_position_of_a_changed_entry(
         self, run: Run, dataset_ids: tuple[str, str], migrated: Database

@@ -9,13 +9,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import typer
 from pydantic import SecretStr
+from sqlalchemy import text
 
 from models import encryption
 from models.database.engine import Database
+from models.database.schema import migrate
 from models.encryption import Keyring
 from models.records import record_keys, records
 from models.tables.datasets import Dataset, Trust
+from models.tables.webhooks import WebhookSecret
 from runtime import settings as settings_module
 from runtime.settings import Settings
 from service.cli import records as record_commands
@@ -147,15 +151,40 @@ class TestKeys:
     def test_are_created_once_per_machine_unless_the_setting_has_one(self, tmp_path: Path) -> None:
         key = SecretStr(encryption.encode_key(encryption.new_secret()))
         path = tmp_path / encryption.KEY_FILE
-        assert not serve.create_records_key(Settings(home=tmp_path, records_key=key))
-        assert not path.exists()
         settings = Settings(home=tmp_path)
-        assert serve.create_records_key(settings)
+        migrate(settings.resolved_database_url)
+        database = Database(settings.resolved_database_url)
+        assert not serve.create_records_key(Settings(home=tmp_path, records_key=key), database)
+        assert not path.exists()
+        assert serve.create_records_key(settings, database)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         before = path.read_text()
         assert encryption.load_keyring(settings).keys == settings_module.read_keys(before)
-        assert not serve.create_records_key(settings)
+        assert not serve.create_records_key(settings, database)
         assert path.read_text() == before
+        database.close()
+
+    def test_are_not_replaced_in_silence_if_the_database_needs_them(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        settings = Settings(home=tmp_path)
+        migrate(settings.resolved_database_url)
+        database = Database(settings.resolved_database_url)
+        with database.transaction() as session:
+            session.execute(text("INSERT INTO tenants (id, name, created_at) VALUES ('ten_1', 'a', 1)"))
+            session.execute(
+                text(
+                    "INSERT INTO webhooks (id, tenant_id, url, event_types, description, enabled, created_at) "
+                    "VALUES ('whk_1', 'ten_1', 'https://a.example', '[]', '', 1, 1)"
+                )
+            )
+            secret = WebhookSecret(id="whs_1", webhook_id="whk_1", sealed_by="0123", sealed=b"x", expires_at=None)
+            session.add(secret)
+        with pytest.raises(typer.Exit):
+            serve.create_records_key(settings, database)
+        database.close()
+        assert not (tmp_path / encryption.KEY_FILE).exists()
+        assert "key 0123 encrypted: copy the file back" in capsys.readouterr().err
 
     def test_differ_each_time_they_are_printed(self, run: Run) -> None:
         first, second = (run("new-key").output.strip() for _ in range(2))
