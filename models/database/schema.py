@@ -93,7 +93,7 @@ def find_schema_problem(database: Database) -> SchemaProblem | None:
     if found == newest:
         return None
     if found is None:
-        return SchemaProblem("the database has no tables yet: run `sfumato migrate`", can_migrate=True)
+        return SchemaProblem("the database has no schema yet: run `sfumato migrate`", can_migrate=True)
     if found in known:
         return SchemaProblem(
             f"the database has the older schema {found} instead of {newest}: make a backup, then run `sfumato migrate`",

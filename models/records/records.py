@@ -46,13 +46,6 @@ class RecordCounts(NamedTuple):
     n_clipped: int
 
 
-class UserCounts(NamedTuple):
-    """Numbers of users and usable records. Private."""
-
-    n_users: int
-    n_used: int  # records used, at most max_records_per_user per user
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part of an upload."""
@@ -303,12 +296,6 @@ def count(session: Session, dataset_id: str) -> RecordCounts:
     return RecordCounts(*(int(each) for each in row))
 
 
-def count_users(session: Session, dataset: Dataset, keyring: Keyring) -> UserCounts:
-    """Return the numbers of users and usable records. Raise the errors of `load`."""
-    kept, n_users = _bound_users(_pseudonyms(session, dataset, keyring), dataset.max_records_per_user)
-    return UserCounts(n_users, int(kept.sum()))
-
-
 def digest(session: Session, dataset_id: str) -> str:
     """Return a digest of the ids and lengths of the segments. It changes with the records."""
     content = hashlib.sha256(f"sfumato records|{dataset_id}".encode())
@@ -407,11 +394,16 @@ def _pseudonyms(session: Session, dataset: Dataset, keyring: Keyring) -> NDArray
     """Return the user pseudonym of each record in order, shape (n, 2)."""
     found = np.empty((count(session, dataset.id).n_records, 2), dtype=np.uint64)
     at = 0
-    for plain, n_records in _segments(session, dataset, keyring):
-        users = np.frombuffer(plain, dtype="<u8", offset=len(plain) - n_records * PSEUDONYM_BYTES)
-        found[at : at + n_records] = users.reshape(n_records, 2)
-        at += n_records
+    for users in user_columns(session, dataset, keyring):
+        found[at : at + len(users)] = users
+        at += len(users)
     return found
+
+
+def user_columns(session: Session, dataset: Dataset, keyring: Keyring) -> Iterator[NDArray[np.uint64]]:
+    """Yield the user pseudonyms of each segment, shape (n, 2)."""
+    for plain, n_records in _segments(session, dataset, keyring):
+        yield np.frombuffer(plain, dtype="<u8", offset=len(plain) - n_records * PSEUDONYM_BYTES).reshape(n_records, 2)
 
 
 def _bound_users(pseudonyms: NDArray[np.uint64], max_per_user: int) -> tuple[NDArray[np.bool_], int]:

@@ -219,8 +219,9 @@ class RecordUpload(Wire):
         description="Number of features with one value in all records of the upload, after clipping; 0 for one record."
     )
     n_lacking: Count | None = Field(
-        description="Number of records that the dataset lacks for a job over two clusters at its whole granted ε. With "
-        "fewer records every result is mostly noise. 0 if there are enough, null for a part that is not the last one."
+        description="Number of records that the dataset lacks for a job over two clusters at its whole granted ε, or "
+        "at the largest possible ε if the key may not read the budget. With fewer records every result is mostly "
+        "noise. 0 if there are enough, null for a part that is not the last one."
     )
 
 

@@ -13,6 +13,7 @@ from models.database.types import canonical_json, timestamp
 from models.jobs import curator_answers
 from models.ledger.ledger import balance_after
 from models.records import records
+from models.records.user_counts import UserCounts
 from models.tables.datasets import Dataset
 from models.tables.identity import AuditEvent, Key
 from models.tables.jobs import Job, Result
@@ -48,7 +49,7 @@ def dataset(row: Dataset) -> Json:
     return _members(datasets.Dataset, row, features=row.features_wire)
 
 
-def record_counts(counts: records.RecordCounts, users: records.UserCounts | None, *, by_user: bool) -> Json:
+def record_counts(counts: records.RecordCounts, users: UserCounts | None, *, by_user: bool) -> Json:
     """Serialise the number of records. `users` is None without records or without users."""
     n_users = users.n_users if users else 0
     n_used = users.n_used if users else counts.n_records

@@ -93,7 +93,7 @@ class TestSchema:
 
     def test_that_does_not_exist_yet_is_awaited(self, empty_database_url: str) -> None:
         with closing(Database(empty_database_url)) as database:
-            assert check_start(database, is_pooled=False) == "the database has no tables yet: run `sfumato migrate`"
+            assert check_start(database, is_pooled=False) == "the database has no schema yet: run `sfumato migrate`"
             migrate(empty_database_url)
             assert find_schema_problem(database) is None
             assert check_start(database, is_pooled=False) is None

@@ -1,6 +1,7 @@
 """Records: kept sealed, whole and in order; bounded by user."""
 
 import tracemalloc
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from sqlalchemy import select, update
 
 from models.encryption import Keyring
 from models.errors import LimitExceeded, RecordsKeyMissing, RecordsUnreadable
-from models.records import records
-from models.records.records import RecordCounts, UserCounts
+from models.records import records, user_counts
+from models.records.records import RecordCounts
+from models.records.user_counts import UserCounts
 from models.tables.datasets import Dataset, RecordKey, RecordSegment
 from tests.databases import on_sqlite
 from tests.models.records import MANY, RING, begin, central, counts, load, some, store, upload
@@ -177,7 +179,39 @@ class TestUsers:
         assert points[:, 0].tolist() == [1, 2, 3, 5, 6]
         assert max_per_user == 2
         with world.database.reading() as session:
-            assert records.count_users(session, session.get_one(Dataset, within.id), RING) == UserCounts(3, 5)
+            assert user_counts.count_users(session, session.get_one(Dataset, within.id), RING) == UserCounts(3, 5)
+
+    @pytest.mark.parametrize(("at_once", "pending"), [(1 << 20, 1 << 18), (40, 7), (1, 1)])
+    def test_are_counted_in_bounded_memory(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, at_once: int, pending: int
+    ) -> None:
+        monkeypatch.setattr(records, "SEGMENT_BYTES", 300)
+        monkeypatch.setattr(user_counts, "_USERS_AT_ONCE", at_once)
+        monkeypatch.setattr(user_counts, "_PENDING_USERS", pending)
+        largest = 0
+        add = user_counts._add_users
+
+        def watch(*arguments: Any) -> Any:
+            nonlocal largest
+            users, numbers = add(*arguments)
+            largest = max(largest, len(users))
+            return users, numbers
+
+        monkeypatch.setattr(user_counts, "_add_users", watch)
+        within = central(world, user_feature="who", max_records_per_user=3)
+        users = np.random.default_rng(3).integers(0, 150, 900)
+        users[:200] = 7  # one user has many records
+        made, points = begin(world, within), some(900)
+        for at in range(0, 900, 10):
+            made.add(points[at : at + 10], [b"%d" % user for user in users[at : at + 10]], 0)
+        store(world, made)
+        expected = Counter(users.tolist())
+
+        with world.database.reading() as session:
+            found = user_counts.count_users(session, session.get_one(Dataset, within.id), RING)
+
+        assert found == UserCounts(len(expected), sum(min(n, 3) for n in expected.values()))
+        assert largest <= at_once + pending + 20  # records of a segment
 
     @pytest.mark.parametrize("part_records", [50, 1])  # the latter means as many parts as there may be
     def test_are_bounded_whatever_others_have(

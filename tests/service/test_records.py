@@ -139,6 +139,15 @@ class TestAnUpload:
         assert body == {"n_records": 3, "n_clipped": 0, "n_zeros": 0, "n_constant": 0, "n_lacking": 4}
         assert stored(dataset_id).tolist() == to_cells(ROWS).tolist()
 
+    @SQLITE_ONLY
+    def test_does_not_reveal_the_budget_to_a_key_for_records(self, api: Api) -> None:
+        def lacking(epsilon: float, *scopes: str) -> int:
+            dataset_id = api.dataset(trust="central", epsilon=epsilon)["id"]
+            return int(send(api.key(*scopes), dataset_id, FORMS["csv"]).json()["n_lacking"])
+
+        assert lacking(0.5, "records") == lacking(1, "records")
+        assert lacking(0.5, "records", "ledger") > lacking(1, "records", "grants") > 0
+
     def test_names_the_user_of_each_record(self, api: Api, stored: Stored) -> None:
         for form in WITH_USERS.values():
             dataset_id = api.dataset(trust="central", user_feature="who")["id"]

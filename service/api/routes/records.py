@@ -11,7 +11,7 @@ from models import datasets, encryption, maintenance
 from models.identity import audit_trail
 from models.identity.caller import Caller
 from models.ledger.ledger import balance
-from models.records import record_keys, records
+from models.records import record_keys, records, user_counts
 from models.records.records import MAX_PARTS, Part, Upload
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act, Scope
@@ -34,6 +34,7 @@ from service.ingestion.record_validation import RecordValidator
 from service.ingestion.upload_memory import MemoryReservation, read_upload
 from service.schemas import serializers
 from service.schemas.datasets import RecordCounts, RecordUpload
+from sfumato.privacy.accounting import EPSILON_MAX_NANO
 from sfumato.sizing.required_reports import least_records
 
 PART_MICROSECONDS = 24 * 3600 * 10**6  # time for the rest of an upload in parts
@@ -181,7 +182,7 @@ def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplica
             audit_trail.record_day(session, request.caller, Act.RECORDS_UPLOADED, dataset_id, now=now)
         n_lacking = None
         if upload.part is None or upload.part.is_last:
-            least = least_records(balance(session, dataset_id).granted_nano, dataset.max_records_per_user)
+            least = least_records(_known_epsilon(session, request.caller, dataset_id), dataset.max_records_per_user)
             n_lacking = max(least - records.count(session, dataset_id).n_records, 0)
         body = {
             "id": upload.id,
@@ -196,6 +197,12 @@ def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplica
     return request.respond(201, store)
 
 
+def _known_epsilon(session: Session, caller: Caller, dataset_id: str) -> int:
+    """Return the granted ε in nano, or the largest possible one for a key that may not read the budget."""
+    may_read = caller.may(Scope.LEDGER) or caller.may(Scope.GRANTS)
+    return balance(session, dataset_id).granted_nano if may_read else EPSILON_MAX_NANO
+
+
 @router.get(
     "/{dataset_id}/records",
     summary="Count records",
@@ -205,11 +212,12 @@ def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplica
 def count_records(dataset_id: DatasetIdInPath, caller: RecordKeeperCaller, services: Services) -> Response:
     """Return the exact number of records. The number is private and shown only with the scope `records`."""
     found = _check(services, caller, dataset_id)
-    with services.database.reading() as session:
+    with MemoryReservation(services.upload_memory) as reservation, services.database.reading() as session:
         counts = records.count(session, dataset_id)
         users = None
         if found.user_feature is not None and counts.n_records:
-            users = records.count_users(session, found, encryption.load_keyring(services.settings))
+            reservation.grow(min(user_counts.COUNT_BYTES, user_counts.BYTES_PER_COUNTED * counts.n_records))
+            users = user_counts.count_users(session, found, encryption.load_keyring(services.settings))
     return respond(serializers.record_counts(counts, users, by_user=found.user_feature is not None))
 
 
