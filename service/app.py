@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 import anyio.to_thread
-from fastapi import FastAPI, Request, Security
+from fastapi import Depends, FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
@@ -63,6 +63,7 @@ from service.http.middleware import (
 )
 from service.http.mount import Mount
 from service.http.rate_limits import RateLimits
+from service.http.unread_input import has_unread_input, reject_unread_input
 from service.ingestion.open_rounds import OpenRoundsCache, OpenRoundsMiddleware
 from service.ingestion.record_formats import JSON_WEIGHT, MAX_JSON_BYTES
 from service.ingestion.report_endpoint import PATH as REPORTS_PATH
@@ -96,7 +97,8 @@ class Gateway(FastAPI):
                 scope = {**scope, "method": "GET"}  # the server sends the head of the answer without its body
             if path.endswith("/reports"):
                 return self.reports(scope, receive, send)
-            if path == HEALTH and scope["method"] == "GET" and not self.state.context.stopping.is_set():
+            is_health = path == HEALTH and scope["method"] == "GET" and not has_unread_input(scope)
+            if is_health and not self.state.context.stopping.is_set():
                 return self._answer_health(send)
         return super().__call__(scope, receive, send)
 
@@ -173,6 +175,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         redirect_slashes=False,
         separate_input_output_schemas=False,
         generate_unique_id_function=_operation_id,
+        dependencies=[Depends(reject_unread_input)],
         exception_handlers={HTTPException: _raise_again, RequestValidationError: _raise_again},
         middleware=[
             *_tracing(tracer),

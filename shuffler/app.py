@@ -27,6 +27,7 @@ from starlette.exceptions import HTTPException
 from sfumato.device.sealing import SIGNATURE_HEADER, sign_round
 from sfumato.errors import SfumatoError
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
+from sfumato.transport.parameters import query_errors
 from shuffler.directory import Directory
 from shuffler.intake import Intake, Overloaded
 from shuffler.queue import Queue, Sender, State, Submission, Verdict
@@ -102,7 +103,14 @@ def create_app(queue: Queue, service: "Http", signing_key: bytes) -> FastAPI:
         yield
         await asyncio.to_thread(releaser.stop)
 
-    app = FastAPI(title="Sfumato shuffler", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="Sfumato shuffler",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        dependencies=[Depends(_reject_unread_input)],
+    )
 
     @app.exception_handler(Rejection)
     async def reject(_request: Request, rejection: Rejection) -> Response:
@@ -162,6 +170,15 @@ def create_app(queue: Queue, service: "Http", signing_key: bytes) -> FastAPI:
         return JSONResponse({"status": "ok"})
 
     return app
+
+
+async def _reject_unread_input(request: Request) -> None:
+    """Raise Rejection for query parameters, which no request has, and for the body of a GET request."""
+    for error in query_errors(request.scope["query_string"], ()):
+        raise Rejection(422, "validation_failed", f"{error['parameter']}: {error['message']}")
+    has_body = request.headers.get("Content-Length", "0").strip() != "0" or "Transfer-Encoding" in request.headers
+    if request.method == "GET" and has_body:
+        raise Rejection(422, "validation_failed", "This request has no body. Send none.")
 
 
 def _bearer_key(request: Request) -> str:

@@ -43,8 +43,8 @@ MAX_PAGE = 1000
 DEFAULT_PAGE = 50
 
 # problems of a request with a body, and of a POST request with a body
-JSON_BODY: tuple[type[Problem], ...] = (BadRequest, ValidationFailed, PayloadTooLarge, UnsupportedMediaType)
-POST_BODY: tuple[type[Problem], ...] = (*JSON_BODY[:2], IdempotencyKeyReused, *JSON_BODY[2:])
+JSON_BODY: tuple[type[Problem], ...] = (BadRequest, PayloadTooLarge, UnsupportedMediaType)
+POST_BODY: tuple[type[Problem], ...] = (BadRequest, IdempotencyKeyReused, *JSON_BODY[1:])
 
 
 def rejections(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:

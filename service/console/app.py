@@ -22,11 +22,12 @@ from service.console.rendering import HEADERS, page, redirect, static_file
 from service.console.request import Files, Page, Visit, check_csrf, check_origin, find_session, read_form
 from service.context import GatewayContext
 from service.http.problems import InternalError, Problem, from_exception
+from service.http.unread_input import check_query
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 PAGES: list[Page] = [
-    ("GET", "/", overview.overview),
+    Page("GET", "/", overview.overview, ("cursor",)),
     *create.PAGES,  # before paths with an id in the position of `new`
     *datasets.PAGES,
     *new_job.PAGES,
@@ -35,10 +36,11 @@ PAGES: list[Page] = [
     *compare.PAGES,
     *search.PAGES,
     *administration.PAGES,
-    ("POST", "/logout", sign_out),
+    Page("POST", "/logout", sign_out),
 ]
 
 WITH_FILES = frozenset({"/datasets/{dataset_id}/records"})
+REPEATABLE = ("of",)  # query parameters that may have several values
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +61,7 @@ class Site:
             Route("/login", self._open("/login", self._login_form), methods=["GET"]),
             Route("/login", self._open("/login", self._sign_in), methods=["POST"]),
         ]
-        routes += [Route(path, self._page(path, handler), methods=[method]) for method, path, handler in PAGES]
+        routes += [Route(each.path, self._page(each), methods=[each.method]) for each in PAGES]
         self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,9 +90,7 @@ class Site:
 
         return opened
 
-    def _page(
-        self, path: str, handler: Callable[[Visit], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _page(self, shown: Page) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             services = self._services
             session = await find_session(request, services)
@@ -101,17 +101,19 @@ class Site:
             policy = limits.policy_for(request.scope, session.caller)
             if policy is not None:
                 await limits.count_key(request.scope, policy, session.caller)
+            check_query(request.scope, shown.parameters, REPEATABLE, allow_empty=True)
             form: dict[str, list[str]] = {}
             files: Files = {}
             if request.method == "POST":
                 check_origin(request, services.settings.public_url)
-                form, files = await read_form(request, takes_files=path in WITH_FILES)
+                form, files = await read_form(request, takes_files=shown.path in WITH_FILES)
                 check_csrf(form, session)
-            return await handler(Visit(request, services, self._gateway, session, form, files))
+            return await shown.handler(Visit(request, services, self._gateway, session, form, files))
 
-        return self._open(path, endpoint)
+        return self._open(shown.path, endpoint)
 
     async def _login_form(self, request: Request) -> Response:
+        check_query(request.scope, ("next",), allow_empty=True)
         if await find_session(request, self._services) is not None:
             return redirect("/")
         return login_form(request)

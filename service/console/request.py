@@ -13,7 +13,7 @@ from email.message import Message
 from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import FastAPI
@@ -122,7 +122,13 @@ class Visit:
         return {"items": found["items"][::-1], "page": page, "n_pages": n_pages, "n_entries": last}
 
 
-Page = tuple[str, str, Callable[[Visit], Awaitable[Response]]]  # method, path, handler
+class Page(NamedTuple):
+    """A page of the console."""
+
+    method: str
+    path: str
+    handler: Callable[[Visit], Awaitable[Response]]
+    parameters: tuple[str, ...] = ()  # names of its query parameters
 
 
 async def find_session(request: Request, services: GatewayContext) -> SessionIdentity | None:

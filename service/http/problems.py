@@ -323,7 +323,7 @@ def _pointer(path: Sequence[str | int], body: Any, *, keep_last: bool) -> str:
 def problem_responses(*problems: type[Problem], is_limited: bool = True) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of an operation: the given problems and those that every operation can raise."""
     by_status: dict[int, list[type[Problem]]] = {}
-    common = [PayloadTooLarge, *([RateLimited] if is_limited else []), InternalError, Unavailable]
+    common = [ValidationFailed, PayloadTooLarge, *([RateLimited] if is_limited else []), InternalError, Unavailable]
     kinds: list[type[Problem]] = [*problems, *common, RequestTimeout]
     for problem in dict.fromkeys(kinds):
         by_status.setdefault(problem.status, []).append(problem)

@@ -23,6 +23,7 @@ from models.errors import NotFound
 from models.identity.caller import Caller
 from models.tables.identity import Scope as KeyScope
 from service.http.middleware import etag, etag_matches, header
+from service.http.unread_input import has_unread_input
 from service.live.change_feed import ChangeFeed
 from service.schemas import serializers
 
@@ -171,7 +172,7 @@ class OpenRoundsMiddleware:
         path = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
         if path is not None:
             caller: Caller = scope["state"]["caller"]
-            if any(caller.may(each) for each in SCOPES):
+            if any(caller.may(each) for each in SCOPES) and not has_unread_input(scope):
                 found = self._open_rounds.cached(caller, path[1])
                 if found is not None:
                     scope["state"]["route"] = ROUTE

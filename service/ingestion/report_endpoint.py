@@ -22,6 +22,7 @@ from service.http.auth import check
 from service.http.metrics import REPORTS_ROUTE, GatewayMetrics
 from service.http.middleware import header, send_body
 from service.http.problems import MethodNotAllowed, UnsupportedMediaType
+from service.http.unread_input import check_query
 from service.ingestion import report_formats
 from service.ingestion.report_formats import PackedReports, ReportFormat
 from service.ingestion.report_writer import ReportWriter
@@ -78,6 +79,7 @@ class ReportEndpoint:
         scope["state"]["route"] = REPORTS_ROUTE
         caller: Caller = scope["state"]["caller"]
         check(caller, KeyScope.DEVICE, KeyScope.DATASETS)
+        check_query(scope)
         report_format = await self._format(caller, path[1])
         if self._is_closed(report_format):
             raise RoundClosed("this round no longer accepts reports")

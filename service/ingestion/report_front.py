@@ -101,6 +101,7 @@ class ReportFront:
             not scope.get("state", {}).get(IS_WHOLE)
             or not path.startswith(_PREFIX)
             or scope["method"] != "POST"
+            or scope.get("query_string")
             or not self._is_enabled
             or self._stopping.is_set()
         ):

@@ -109,6 +109,18 @@ class TestRounds:
     def test_of_others_do_not_exist(self, parties: Parties, path: str) -> None:
         assert parties.get(path).json()["code"] == "not_found"
 
+    @pytest.mark.parametrize(
+        "path", [f"/v1/datasets/{DATASET}/rounds", "/v1/rounds/rnd_1", "/v1/rounds/rnd_1/sealed", "/metrics", "/healthz"]
+    )
+    def test_refuse_what_they_do_not_read(self, parties: Parties, path: str) -> None:
+        method = "POST" if path.endswith("sealed") else "GET"
+        refused = parties.client.request(method, path, params={"stat": "private"})
+        assert (refused.status_code, refused.json()["code"]) == (422, "validation_failed")
+        assert "stat" in refused.json()["detail"]
+        assert "private" not in refused.text
+        if method == "GET":
+            assert parties.client.request("GET", path, content=b"{}").json()["code"] == "validation_failed"
+
     @pytest.mark.parametrize("path", [f"/v1/datasets/{DATASET}/rounds", "/v1/rounds/rnd_1"])
     def test_need_a_key(self, parties: Parties, path: str) -> None:
         for headers in ({}, {"Authorization": "Bearer sfs_guess"}, {"Authorization": f"Basic {parties.key}"}):

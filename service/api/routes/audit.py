@@ -34,7 +34,7 @@ ActorInQuery = Annotated[
     "",
     summary="List acts of administration",
     response_model=AuditPage,
-    responses=rejections(problems.NotFound, problems.ValidationFailed),
+    responses=rejections(problems.NotFound),
 )
 def list_audit_events(
     caller: AdminCaller,

@@ -89,7 +89,7 @@ def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
     return request.respond(201, create)
 
 
-@router.get("", summary="List datasets", response_model=DatasetPage, responses=rejections(problems.ValidationFailed))
+@router.get("", summary="List datasets", response_model=DatasetPage, responses=rejections())
 def list_datasets(caller: ReaderCaller, page: RequestedPage, services: Services) -> Response:
     """List the datasets that the key can access, oldest first.
 

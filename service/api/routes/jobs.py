@@ -51,7 +51,6 @@ IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.JOBS
         problems.NotFound,
         problems.BudgetExhausted,
         problems.Conflict,
-        problems.ValidationFailed,
         problems.InsufficientReports,
         *POST_BODY,
     ),
@@ -104,9 +103,7 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
     return response
 
 
-@router.get(
-    "", summary="List jobs", response_model=JobPage, responses=rejections(problems.NotFound, problems.ValidationFailed)
-)
+@router.get("", summary="List jobs", response_model=JobPage, responses=rejections(problems.NotFound))
 def list_jobs(
     caller: AnalystCaller, page: RequestedPage, services: Services, dataset_id: DatasetIdInQuery = None
 ) -> Response:
@@ -123,7 +120,7 @@ def list_jobs(
     "/{job_id}",
     summary="Get a job",
     response_model=Job,
-    responses=rejections(problems.NotFound, problems.ValidationFailed, problems.RateLimited),
+    responses=rejections(problems.NotFound, problems.RateLimited),
 )
 async def get_job(
     job_id: JobIdInPath,
@@ -151,7 +148,7 @@ async def get_job(
     "/{job_id}/cancel",
     summary="Cancel a job",
     response_model=Job,
-    responses=rejections(problems.NotFound, problems.ValidationFailed, problems.IdempotencyKeyReused),
+    responses=rejections(problems.NotFound, problems.IdempotencyKeyReused),
 )
 def cancel_job(job_id: JobIdInPath, request: IdempotentPost) -> Response:
     """Cancel a job, immediately or as soon as its worker stops.

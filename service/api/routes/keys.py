@@ -116,7 +116,7 @@ def rotate_key(key_id: KeyIdInPath, body: KeyRotation, request: IdempotentPost) 
     return response
 
 
-@router.get("", summary="List keys", response_model=KeyPage, responses=rejections(problems.ValidationFailed))
+@router.get("", summary="List keys", response_model=KeyPage, responses=rejections())
 def list_keys(caller: AdminCaller, page: RequestedPage, services: Services) -> Response:
     """List the keys of the tenant without their secrets, oldest first.
 

@@ -52,7 +52,7 @@ def get_budget(dataset_id: DatasetIdInPath, caller: BudgetCaller, services: Serv
     "/ledger",
     summary="List a dataset's ledger",
     response_model=LedgerPage,
-    responses=rejections(problems.NotFound, problems.ValidationFailed),
+    responses=rejections(problems.NotFound),
 )
 def list_ledger_entries(
     dataset_id: DatasetIdInPath, caller: AuditorCaller, page: NumberedPage, services: Services

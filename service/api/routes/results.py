@@ -41,7 +41,7 @@ def get_result(job_id: JobIdInPath, caller: AnalystCaller, services: Services) -
     "/labels",
     summary="Get the label map, or labels of reports",
     response_model=LabelsAnswer,
-    responses=rejections(problems.NotFound, problems.JobNotFinished, problems.Conflict, problems.ValidationFailed),
+    responses=rejections(problems.NotFound, problems.JobNotFinished, problems.Conflict),
 )
 def get_labels(
     job_id: JobIdInPath,

@@ -121,7 +121,7 @@ def _spec(features: tuple[Feature, ...], body: NewRound) -> RoundSpec:
     "/datasets/{dataset_id}/rounds",
     summary="List a dataset's rounds",
     response_model=RoundPage,
-    responses=rejections(problems.NotFound, problems.ValidationFailed),
+    responses=rejections(problems.NotFound),
 )
 def list_rounds(
     dataset_id: DatasetIdInPath, caller: AnalystCaller, page: RequestedPage, services: Services
@@ -185,7 +185,6 @@ def get_round(round_id: RoundIdInPath, caller: DeviceCaller, services: Services)
         problems.RoundClosed,
         problems.BadRequest,
         problems.BatchRefused,
-        problems.ValidationFailed,
         problems.UnsupportedMediaType,
     ),
     openapi_extra={
@@ -239,9 +238,7 @@ def _store_batch(services: GatewayContext, reader: BatchReader) -> RoundRow:
     "/rounds/{round_id}/close",
     summary="Close a round",
     response_model=Round,
-    responses=rejections(
-        problems.NotFound, problems.TooFewReports, problems.ValidationFailed, problems.IdempotencyKeyReused
-    ),
+    responses=rejections(problems.NotFound, problems.TooFewReports, problems.IdempotencyKeyReused),
 )
 def close_round(
     round_id: RoundIdInPath,

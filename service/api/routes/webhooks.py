@@ -52,7 +52,7 @@ StateInQuery = Annotated[
     schemas.DeliveryState | SkipJsonSchema[None], Query(description="Only deliveries in this state.")
 ]
 
-_POSTED = (problems.BadRequest, problems.IdempotencyKeyReused, problems.ValidationFailed)
+_POSTED = (problems.BadRequest, problems.IdempotencyKeyReused)
 _BODY = (*_POSTED, problems.PayloadTooLarge, problems.UnsupportedMediaType)
 
 
@@ -106,7 +106,7 @@ def _created(webhook: webhooks_tables.Webhook, secret: str, location: str | None
     return Created(body | {"secret": secret}, location, kept=body | {"secret": None})
 
 
-@router.get("", summary="List webhooks", response_model=WebhookPage, responses=rejections(problems.ValidationFailed))
+@router.get("", summary="List webhooks", response_model=WebhookPage, responses=rejections())
 def list_webhooks(caller: AdminCaller, page: RequestedPage, services: Services) -> Response:
     """List the webhooks of the tenant without their secrets, oldest first.
 
@@ -217,7 +217,7 @@ def _queued(row: webhooks_tables.Delivery) -> Created:
     "/{webhook_id}/deliveries",
     summary="List a webhook's deliveries",
     response_model=DeliveryPage,
-    responses=rejections(problems.NotFound, problems.ValidationFailed),
+    responses=rejections(problems.NotFound),
 )
 def list_webhook_deliveries(
     webhook_id: WebhookIdInPath,

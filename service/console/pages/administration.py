@@ -154,15 +154,15 @@ def _audit_end(visit: Visit) -> int:
 
 
 PAGES: list[Page] = [
-    ("GET", "/keys", keys_page),
-    ("POST", "/keys", create_key),
-    ("POST", "/keys/{key_id}/rotate", rotate_key),
-    ("POST", "/keys/{key_id}/revoke", revoke_key),
-    ("GET", "/webhooks", webhooks_page),
-    ("POST", "/webhooks", create_webhook),
-    ("GET", "/webhooks/{webhook_id}", webhook_page),
-    ("POST", "/webhooks/{webhook_id}/test", test_webhook),
-    ("POST", "/webhooks/{webhook_id}/enabled", switch_webhook),
-    ("POST", "/webhooks/{webhook_id}/delete", delete_webhook),
-    ("GET", "/audit", audit_page),
+    Page("GET", "/keys", keys_page, ("dataset_id", "cursor")),
+    Page("POST", "/keys", create_key),
+    Page("POST", "/keys/{key_id}/rotate", rotate_key),
+    Page("POST", "/keys/{key_id}/revoke", revoke_key),
+    Page("GET", "/webhooks", webhooks_page, ("cursor",)),
+    Page("POST", "/webhooks", create_webhook),
+    Page("GET", "/webhooks/{webhook_id}", webhook_page, ("cursor",)),
+    Page("POST", "/webhooks/{webhook_id}/test", test_webhook),
+    Page("POST", "/webhooks/{webhook_id}/enabled", switch_webhook),
+    Page("POST", "/webhooks/{webhook_id}/delete", delete_webhook),
+    Page("GET", "/audit", audit_page, ("page",)),
 ]

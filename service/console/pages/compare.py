@@ -178,6 +178,6 @@ def _colours(pair: Pair, found: Comparison) -> list[str]:
 
 
 PAGES: list[Page] = [
-    ("GET", "/compare", compare_page),
-    ("GET", "/compare.json", compare_map),
+    Page("GET", "/compare", compare_page, ("of",)),
+    Page("GET", "/compare.json", compare_map, ("of", "at", "across", "up")),
 ]

@@ -189,10 +189,10 @@ async def upload(visit: Visit) -> Response:
 
 
 PAGES: list[Page] = [
-    ("GET", "/datasets/new", dataset_form),
-    ("POST", "/datasets", create_dataset),
-    ("GET", "/datasets/{dataset_id}/rounds/new", round_form),
-    ("POST", "/datasets/{dataset_id}/rounds", open_round),
-    ("GET", "/datasets/{dataset_id}/records", upload_form),
-    ("POST", "/datasets/{dataset_id}/records", upload),
+    Page("GET", "/datasets/new", dataset_form),
+    Page("POST", "/datasets", create_dataset),
+    Page("GET", "/datasets/{dataset_id}/rounds/new", round_form),
+    Page("POST", "/datasets/{dataset_id}/rounds", open_round),
+    Page("GET", "/datasets/{dataset_id}/records", upload_form),
+    Page("POST", "/datasets/{dataset_id}/records", upload),
 ]

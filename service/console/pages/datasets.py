@@ -268,15 +268,15 @@ async def close_round(visit: Visit) -> Response:
 
 
 PAGES: list[Page] = [
-    ("GET", "/datasets/{dataset_id}", dataset_page),
-    ("GET", "/datasets/{dataset_id}/rounds", rounds_page),
-    ("GET", "/datasets/{dataset_id}/ledger", ledger_page),
-    ("GET", "/datasets/{dataset_id}/settings", settings_page),
-    ("POST", "/datasets/{dataset_id}/verify", verify_ledger),
-    ("POST", "/datasets/{dataset_id}/grants", grant),
-    ("GET", "/datasets/{dataset_id}/ledger.csv", ledger_csv),
-    ("GET", "/datasets/{dataset_id}/ledger.json", ledger_json),
-    ("GET", "/rounds/{round_id}", round_page),
-    ("GET", "/rounds/{round_id}/live", round_live),
-    ("POST", "/rounds/{round_id}/close", close_round),
+    Page("GET", "/datasets/{dataset_id}", dataset_page),
+    Page("GET", "/datasets/{dataset_id}/rounds", rounds_page, ("before",)),
+    Page("GET", "/datasets/{dataset_id}/ledger", ledger_page, ("kind", "page", "before")),
+    Page("GET", "/datasets/{dataset_id}/settings", settings_page),
+    Page("POST", "/datasets/{dataset_id}/verify", verify_ledger),
+    Page("POST", "/datasets/{dataset_id}/grants", grant),
+    Page("GET", "/datasets/{dataset_id}/ledger.csv", ledger_csv),
+    Page("GET", "/datasets/{dataset_id}/ledger.json", ledger_json),
+    Page("GET", "/rounds/{round_id}", round_page),
+    Page("GET", "/rounds/{round_id}/live", round_live),
+    Page("POST", "/rounds/{round_id}/close", close_round),
 ]

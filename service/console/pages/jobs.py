@@ -211,9 +211,9 @@ class _Events(Response):
 
 
 PAGES: list[Page] = [
-    ("GET", "/jobs", list_page),
-    ("GET", "/jobs/{job_id}", job_page),
-    ("GET", "/jobs/{job_id}/live", job_live),
-    ("GET", "/jobs/{job_id}/events", events),
-    ("POST", "/jobs/{job_id}/cancel", cancel),
+    Page("GET", "/jobs", list_page, ("state", "dataset_id", "before")),
+    Page("GET", "/jobs/{job_id}", job_page),
+    Page("GET", "/jobs/{job_id}/live", job_live),
+    Page("GET", "/jobs/{job_id}/events", events),
+    Page("POST", "/jobs/{job_id}/cancel", cancel),
 ]

@@ -31,6 +31,7 @@ from sfumato.specs import CentralAlgorithm, to_algorithm
 DAY_SECONDS = 86_400
 _COLLECTION = ("target_reports", "min_reports", "collect_days")
 _RELEASES = ("min_batch", "honest_share", "shuffled_delta")
+_PROPOSABLE = (*sorted({name for each in SCHEMAS.values() for name in each.model_fields}), *_COLLECTION, *_RELEASES)
 _OWN = frozenset({"csrf", "once", "step"})  # form fields that are not part of the job
 
 
@@ -202,7 +203,7 @@ def _describe_releases(values: dict[str, str], dataset: Json) -> str:
 
 
 PAGES: list[Page] = [
-    ("GET", "/datasets/{dataset_id}/jobs/new", chooser),
-    ("POST", "/datasets/{dataset_id}/jobs/forecast", forecast_fragment),
-    ("POST", "/datasets/{dataset_id}/jobs", submit),
+    Page("GET", "/datasets/{dataset_id}/jobs/new", chooser, _PROPOSABLE),
+    Page("POST", "/datasets/{dataset_id}/jobs/forecast", forecast_fragment),
+    Page("POST", "/datasets/{dataset_id}/jobs", submit),
 ]

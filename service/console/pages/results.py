@@ -163,10 +163,10 @@ def _harmless(name: str) -> str:
 
 
 PAGES: list[Page] = [
-    ("GET", "/jobs/{job_id}/result", result_page),
-    ("GET", "/jobs/{job_id}/map.json", map_json),
-    ("GET", "/jobs/{job_id}/plot.svg", picture),
-    ("GET", "/jobs/{job_id}/plot.png", picture_png),
-    ("GET", "/jobs/{job_id}/result.json", result_json),
-    ("GET", "/jobs/{job_id}/clusters.csv", clusters_csv),
+    Page("GET", "/jobs/{job_id}/result", result_page),
+    Page("GET", "/jobs/{job_id}/map.json", map_json, ("across", "up")),
+    Page("GET", "/jobs/{job_id}/plot.svg", picture),
+    Page("GET", "/jobs/{job_id}/plot.png", picture_png),
+    Page("GET", "/jobs/{job_id}/result.json", result_json),
+    Page("GET", "/jobs/{job_id}/clusters.csv", clusters_csv),
 ]

@@ -44,4 +44,4 @@ async def glossary(visit: Visit) -> Response:
     return show(visit, "glossary.html", terms=read_glossary())
 
 
-PAGES: list[Page] = [("GET", "/search", search), ("GET", "/glossary", glossary)]
+PAGES: list[Page] = [Page("GET", "/search", search, ("q",)), Page("GET", "/glossary", glossary)]

@@ -109,7 +109,7 @@ def enter(console: Console, door: tuple[str, str, dict[str, str], set[str]], ids
 class TestAccess:
     def test_is_tested_for_every_page(self) -> None:
         named = {(method, re.sub(r"\{[a-z]+\}", "{}", path.partition("?")[0])) for method, path, _, _ in DOORS}
-        assert {(m, re.sub(r"\{[a-z_]+\}", "{}", p)) for m, p, _ in PAGES} == named | {("POST", "/logout")}
+        assert {(m, re.sub(r"\{[a-z_]+\}", "{}", p)) for m, p, *_ in PAGES} == named | {("POST", "/logout")}
 
     @SQLITE_ONLY
     def test_follows_the_scopes_of_the_api(self, api: Api) -> None:
@@ -122,6 +122,14 @@ class TestAccess:
     def test_is_complete_for_an_admin(self, api: Api, console: Console) -> None:
         ids = everything(api)
         assert [(door, status) for door in DOORS if (status := enter(console, door, ids)) >= 400] == []
+
+    @SQLITE_ONLY
+    def test_needs_parameters_that_the_page_reads(self, api: Api, console: Console) -> None:
+        ids = everything(api)
+        for door in DOORS:
+            method, path, form, scopes = door
+            unknown = f"{path}{'&' if '?' in path else '?'}no_such_name=1"
+            assert enter(console, (method, unknown, form, scopes), ids) == 422, door
 
     @SQLITE_ONLY
     def test_to_another_tenant_is_not_found(self, api: Api, other: Api) -> None:
