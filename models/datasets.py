@@ -5,7 +5,7 @@ import re
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from models.database.types import new_id
+from models.database.types import new_id, select_page
 from models.errors import Conflict, LimitExceeded, NotFound
 from models.identity import audit_trail, tenants
 from models.identity.caller import Caller
@@ -227,14 +227,29 @@ def lock_live(session: Session, dataset_id: str) -> None:
         raise NotFound("dataset")
 
 
-def page(session: Session, caller: Caller, *, after: str, limit: int) -> list[Dataset]:
-    """Return the datasets that the caller may access, after id `after`, oldest first."""
-    query = select(Dataset).where(
-        Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None), Dataset.id > after
+def page(
+    session: Session,
+    caller: Caller,
+    *,
+    after: str,
+    limit: int,
+    name: str | None = None,
+    source: str | None = None,
+    trust: str | None = None,
+    newest_first: bool = False,
+) -> list[Dataset]:
+    """Return the datasets that the caller may access, after id `after`, in order. Filter by name, source and trust."""
+    query = select(Dataset).where(Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None))
+    filters = (
+        (Dataset.id, caller.dataset_id),
+        (Dataset.name, name),
+        (Dataset.source, source),
+        (Dataset.trust, trust),
     )
-    if caller.dataset_id is not None:
-        query = query.where(Dataset.id == caller.dataset_id)
-    return list(session.scalars(query.order_by(Dataset.id).limit(limit)))
+    for column, value in filters:
+        if value is not None:
+            query = query.where(column == value)
+    return list(session.scalars(select_page(query, Dataset.id, after=after, limit=limit, newest_first=newest_first)))
 
 
 def require_trust(dataset: Dataset, *trusts: Trust) -> None:

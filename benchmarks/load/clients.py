@@ -60,7 +60,7 @@ class Analyst:
         rounds = await self._rounds()
         for each in rounds.values():
             if each["state"] == "open":
-                await self._post("close", f"/v1/rounds/{each['id']}/close?allow_empty=true", {})
+                await self._post("close", f"/v1/rounds/{each['id']}/close?allow_empty=true")
         if self._job_id is not None:
             job = await self._await_job(None, by_events=False)
             if job is not None:
@@ -117,10 +117,16 @@ class Analyst:
                 return found
             cursor = f"&cursor={page['next_cursor']}"
 
-    async def _post(self, kind: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def _post(self, kind: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         headers = JSON + f"Idempotency-Key: {uuid4().hex}\r\n".encode()
         response = await timed(
-            self._log, kind, self._connections[0], "POST", path, json.dumps(body).encode(), headers=headers
+            self._log,
+            kind,
+            self._connections[0],
+            "POST",
+            path,
+            b"" if body is None else json.dumps(body).encode(),
+            headers=headers,
         )
         if response is None or response.status >= 300:
             raise ServiceRefused(f"POST {path} was answered {response and response.body[:300]}")

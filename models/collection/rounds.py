@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, undefer
 
 from models import datasets
 from models.collection import releases, report_log
-from models.database.types import SECOND, new_id
+from models.database.types import SECOND, new_id, select_page
 from models.encryption import Keyring
 from models.errors import Conflict, LimitExceeded, NotFound, RecordsKeyMissing, RoundEmpty
 from models.identity import audit_trail
@@ -248,10 +248,20 @@ def cost_nano(rounds: Sequence[Round]) -> int:
     return total
 
 
-def page(session: Session, dataset_id: str, *, after: str, limit: int) -> list[Round]:
-    """Return the rounds of a dataset after id `after`, oldest first."""
-    query = select(Round).where(Round.dataset_id == dataset_id, Round.id > after)
-    return list(session.scalars(query.order_by(Round.id).limit(limit)))
+def page(
+    session: Session,
+    dataset_id: str,
+    *,
+    after: str,
+    limit: int,
+    state: str | None = None,
+    newest_first: bool = False,
+) -> list[Round]:
+    """Return the rounds of a dataset after id `after`, in order; of one state, if one is given."""
+    query = select(Round).where(Round.dataset_id == dataset_id)
+    if state is not None:
+        query = query.where(Round.state == state)
+    return list(session.scalars(select_page(query, Round.id, after=after, limit=limit, newest_first=newest_first)))
 
 
 def list_by_ids(session: Session, dataset_id: str, round_ids: Sequence[str], *, tallies: bool = False) -> list[Round]:

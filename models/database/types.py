@@ -10,8 +10,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, MetaData, String, text
-from sqlalchemy.orm import DeclarativeBase, Session
+from sqlalchemy import Connection, Dialect, MetaData, Select, String, text
+from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Session
 from sqlalchemy.types import Text, TypeDecorator
 
 MICROSECOND = 1
@@ -87,6 +87,33 @@ def new_id(prefix: str, *, at: int | None = None) -> str:
     """
     value = ((system_clock() if at is None else at) // 1000) << 80 | secrets.randbits(80)
     return f"{prefix}_" + "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -5, -5))
+
+
+def first_id(prefix: str, at: int) -> str:
+    """Return the smallest identifier of a time, in microseconds since the epoch."""
+    value = max(0, at // 1000) << 80
+    return f"{prefix}_" + "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -5, -5))
+
+
+def select_page(
+    query: Select[Any], column: InstrumentedAttribute[Any], *, after: str | int, limit: int, newest_first: bool
+) -> Select[Any]:
+    """Return a query of a page in the order of a unique column that increases with time.
+
+    Parameters
+    ----------
+    query : Select
+    column : attribute
+        Id or sequence number.
+    after : str or int
+        Value of the last row of the previous page; empty or 0 for the first page.
+    limit : int
+        Maximum number of rows.
+    newest_first : bool
+    """
+    if after:
+        query = query.where(column < after if newest_first else column > after)
+    return query.order_by(column.desc() if newest_first else column).limit(limit)
 
 
 def canonical_json(value: Any) -> str:

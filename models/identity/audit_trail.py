@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from models import hash_chain
-from models.database.types import SECOND, insert_if_absent, new_id
+from models.database.types import SECOND, insert_if_absent, new_id, select_page
 from models.hash_chain import ChainVerification
 from models.identity.caller import Caller
 from models.tables.identity import Act, AuditEvent, AuditHead
@@ -115,15 +115,22 @@ def page(
     dataset_id: str | None = None,
     act: str | None = None,
     actor: str | None = None,
+    subject_id: str | None = None,
+    newest_first: bool = False,
 ) -> list[AuditEvent]:
-    """Return a tenant's events after number `after_seq` in order, filtered by dataset, action and actor."""
-    query = select(AuditEvent).where(AuditEvent.tenant_id == tenant_id, AuditEvent.seq > after_seq)
-    filters = ((AuditEvent.dataset_id, dataset_id), (AuditEvent.act, act), (AuditEvent.actor, actor))
+    """Return a tenant's events after number `after_seq` in order, filtered by dataset, action, actor and object."""
+    query = select(AuditEvent).where(AuditEvent.tenant_id == tenant_id)
+    filters = (
+        (AuditEvent.dataset_id, dataset_id),
+        (AuditEvent.act, act),
+        (AuditEvent.actor, actor),
+        (AuditEvent.subject_id, subject_id),
+    )
     for column, value in filters:
         if value is not None:
             query = query.where(column == value)
-    fresh = query.order_by(AuditEvent.seq).limit(limit).execution_options(populate_existing=True)
-    return list(session.scalars(fresh))
+    query = select_page(query, AuditEvent.seq, after=after_seq, limit=limit, newest_first=newest_first)
+    return list(session.scalars(query.execution_options(populate_existing=True)))
 
 
 def verify(session: Session, tenant_id: str) -> ChainVerification:

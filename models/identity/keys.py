@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from models.database.types import SECOND, new_id
+from models.database.types import SECOND, new_id, select_page
 from models.errors import Conflict, NotFound
 from models.identity import audit_trail
 from models.identity.caller import Caller, operator
@@ -81,10 +81,12 @@ def authenticate(session: Session, secret_hash: bytes, *, now: int) -> Caller | 
     return Caller(key.id, key.tenant_id, frozenset(key.scopes), key.dataset_id, key.expires_at)
 
 
-def list_keys(session: Session, tenant_id: str, *, after: str = "", limit: int = 1000) -> list[Key]:
-    """Return a tenant's keys after id `after`, oldest first."""
-    query = select(Key).where(Key.tenant_id == tenant_id, Key.id > after).order_by(Key.id).limit(limit)
-    return list(session.scalars(query))
+def list_keys(
+    session: Session, tenant_id: str, *, after: str = "", limit: int = 1000, newest_first: bool = False
+) -> list[Key]:
+    """Return a tenant's keys after id `after`, in order."""
+    query = select(Key).where(Key.tenant_id == tenant_id)
+    return list(session.scalars(select_page(query, Key.id, after=after, limit=limit, newest_first=newest_first)))
 
 
 def rotate_key(

@@ -6,10 +6,12 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, undefer
 
-from models.database.types import canonical_json
+from models.database.types import SECOND, canonical_json, first_id, select_page
 from models.errors import JobNotFinished, NotFound
 from models.identity.caller import Caller
 from models.tables.jobs import Job, Result, is_unfinished
+
+_ID_SLACK = 600 * SECOND  # largest difference between the time in an id and the time of the submission
 
 
 def get(session: Session, caller: Caller, job_id: str) -> Job:
@@ -27,13 +29,40 @@ def check_access(job: Job, caller: Caller) -> None:
         raise NotFound("job")
 
 
-def page(session: Session, caller: Caller, *, dataset_id: str | None, after: str, limit: int) -> list[Job]:
-    """Return the jobs that the caller may access, after id `after`, oldest first."""
-    query = select(Job).where(Job.tenant_id == caller.tenant_id, Job.id > after)
-    for only in (dataset_id, caller.dataset_id):
-        if only is not None:
-            query = query.where(Job.dataset_id == only)
-    return list(session.scalars(query.order_by(Job.id).limit(limit)))
+def page(
+    session: Session,
+    caller: Caller,
+    *,
+    dataset_id: str | None,
+    after: str,
+    limit: int,
+    state: str | None = None,
+    algorithm: str | None = None,
+    created_after: int | None = None,
+    created_before: int | None = None,
+    newest_first: bool = False,
+) -> list[Job]:
+    """Return the jobs that the caller may access, after id `after`, in order.
+
+    Filter by dataset, state, type of the algorithm, and time of the submission (microseconds since the epoch,
+    exclusive).
+    """
+    query = select(Job).where(Job.tenant_id == caller.tenant_id)
+    filters = (
+        (Job.dataset_id, dataset_id),
+        (Job.dataset_id, caller.dataset_id),
+        (Job.state, state),
+        (Job.algorithm_type, algorithm),
+    )
+    for column, value in filters:
+        if value is not None:
+            query = query.where(column == value)
+    # An id contains the time of its job, so the index on ids limits the rows that are read.
+    if created_after is not None:
+        query = query.where(Job.created_at > created_after, Job.id > first_id("job", created_after - _ID_SLACK))
+    if created_before is not None:
+        query = query.where(Job.created_at < created_before, Job.id < first_id("job", created_before + _ID_SLACK))
+    return list(session.scalars(select_page(query, Job.id, after=after, limit=limit, newest_first=newest_first)))
 
 
 def count_active(session: Session, tenant_id: str) -> int:

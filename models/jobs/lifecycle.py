@@ -72,6 +72,7 @@ def submit(
         error_detail=None,
         delta_atto=0 if round_ids else delta_atto,
         verdict=None,
+        algorithm_type=algorithm["type"],
     )
     if collect.release is not None:
         terms = collect.release

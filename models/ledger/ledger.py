@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models import hash_chain
-from models.database.types import new_id
+from models.database.types import new_id, select_page
 from models.errors import BudgetExhausted, BudgetKind, CeilingExceeded, Conflict, LimitExceeded, NotFound
 from models.hash_chain import ChainVerification
 from models.tables.datasets import Dataset
@@ -205,17 +205,21 @@ def dataset_ids(session: Session) -> list[str]:
     return list(session.scalars(select(LedgerHead.dataset_id).order_by(LedgerHead.dataset_id)))
 
 
-def page(session: Session, dataset_id: str, *, after_seq: int, limit: int) -> list[LedgerEntry]:
-    """Return at most `limit` entries after number `after_seq`, in order."""
-    return list(
-        session.scalars(
-            select(LedgerEntry)
-            .where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.seq > after_seq)
-            .order_by(LedgerEntry.seq)
-            .limit(limit)
-            .execution_options(populate_existing=True)
-        )
-    )
+def page(
+    session: Session,
+    dataset_id: str,
+    *,
+    after_seq: int,
+    limit: int,
+    kind: Kind | None = None,
+    newest_first: bool = False,
+) -> list[LedgerEntry]:
+    """Return at most `limit` entries after number `after_seq`, in order; of one kind, if one is given."""
+    query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id)
+    if kind is not None:
+        query = query.where(LedgerEntry.kind == kind)
+    query = select_page(query, LedgerEntry.seq, after=after_seq, limit=limit, newest_first=newest_first)
+    return list(session.scalars(query.execution_options(populate_existing=True)))
 
 
 def verify(session: Session, dataset_id: str) -> ChainVerification:

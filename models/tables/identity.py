@@ -146,6 +146,9 @@ class AuditEvent(Base):
     __table_args__ = (
         UniqueConstraint("tenant_id", "seq"),
         Index("ix_audit_events_dataset_id_seq", "dataset_id", "seq"),
+        Index("ix_audit_events_of_act", "tenant_id", "act", "seq"),
+        Index("ix_audit_events_of_actor", "tenant_id", "actor", "seq"),
+        Index("ix_audit_events_of_subject", "tenant_id", "subject_id", "seq"),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -47,6 +47,8 @@ class Job(Base):
     __table_args__ = (  # serve pages
         Index("ix_jobs_of_tenant", "tenant_id", "id"),
         Index("ix_jobs_of_tenant_and_dataset", "tenant_id", "dataset_id", "id"),
+        Index("ix_jobs_of_tenant_by_state", "tenant_id", "state", "id"),
+        Index("ix_jobs_of_tenant_by_algorithm", "tenant_id", "algorithm_type", "id"),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -76,6 +78,7 @@ class Job(Base):
         BigInteger, comment="share of honest reports, in units of 1e-9"
     )
     shuffled_delta_atto: Mapped[int | None] = mapped_column(BigInteger, comment="delta of each release, in atto-delta")
+    algorithm_type: Mapped[str | None] = mapped_column(String(40), comment="type in `algorithm`, for lists")
 
     @property
     def is_final(self) -> bool:

@@ -60,6 +60,7 @@ class LedgerEntry(Base):
         UniqueConstraint("dataset_id", "seq"),
         UniqueConstraint("dataset_id", "kind", "reference"),  # makes retries harmless
         Index("ix_ledger_entries_of_reservation", "dataset_id", "reservation", "seq"),
+        Index("ix_ledger_entries_of_kind", "dataset_id", "kind", "seq"),
         CheckConstraint("charged_nano + reserved_nano <= granted_nano", name="never_over"),
         CheckConstraint("epsilon_nano >= 0 AND charged_nano >= 0 AND reserved_nano >= 0", name="not_negative"),
         CheckConstraint("charged_delta_atto + reserved_delta_atto <= granted_delta_atto", name="never_over_delta"),

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, case, delete, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from models.database.types import SECOND, canonical_json, new_id
+from models.database.types import SECOND, canonical_json, new_id, select_page
 from models.encryption import Keyring
 from models.errors import Conflict, NotFound, RecordsKeyMissing, RecordsUnreadable
 from models.identity.caller import Caller
@@ -141,14 +141,21 @@ def get(session: Session, caller: Caller, webhook_id: str, delivery_id: str) -> 
 
 
 def page(
-    session: Session, caller: Caller, webhook_id: str, *, state: DeliveryState | None, after: str, limit: int
+    session: Session,
+    caller: Caller,
+    webhook_id: str,
+    *,
+    state: DeliveryState | None,
+    after: str,
+    limit: int,
+    newest_first: bool = False,
 ) -> list[Delivery]:
-    """Return a webhook's deliveries after id `after`, oldest first. Raise NotFound."""
+    """Return a webhook's deliveries after id `after`, in order. Raise NotFound."""
     webhooks.get(session, caller, webhook_id)
-    query = select(Delivery).where(Delivery.webhook_id == webhook_id, Delivery.id > after)
+    query = select(Delivery).where(Delivery.webhook_id == webhook_id)
     if state is not None:
         query = query.where(Delivery.state == state.value)
-    return list(session.scalars(query.order_by(Delivery.id).limit(limit)))
+    return list(session.scalars(select_page(query, Delivery.id, after=after, limit=limit, newest_first=newest_first)))
 
 
 def is_any_due(session: Session, *, now: int) -> bool:

@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from models import datasets
-from models.database.types import SCRUBBED, SECOND, new_id
+from models.database.types import SCRUBBED, SECOND, new_id, select_page
 from models.encryption import Keyring
 from models.errors import LimitExceeded, NotFound
 from models.identity import audit_trail, tenants
@@ -75,10 +75,10 @@ def get(session: Session, caller: Caller, webhook_id: str, *, lock: bool = False
     return found
 
 
-def page(session: Session, caller: Caller, *, after: str, limit: int) -> list[Webhook]:
-    """Return the tenant's webhooks after id `after`, oldest first."""
-    query = select(Webhook).where(Webhook.tenant_id == caller.tenant_id, Webhook.id > after)
-    return list(session.scalars(query.order_by(Webhook.id).limit(limit)))
+def page(session: Session, caller: Caller, *, after: str, limit: int, newest_first: bool = False) -> list[Webhook]:
+    """Return the tenant's webhooks after id `after`, in order."""
+    query = select(Webhook).where(Webhook.tenant_id == caller.tenant_id)
+    return list(session.scalars(select_page(query, Webhook.id, after=after, limit=limit, newest_first=newest_first)))
 
 
 def change(

@@ -5,13 +5,14 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.openapi.models import Example
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
+from typing_extensions import TypeAliasType
 
 from models.database.types import canonical_json
 from models.errors import NotFound
@@ -35,7 +36,7 @@ from service.http.problems import (
     problem_responses,
 )
 from service.schemas.base import EXAMPLE_ULID
-from service.schemas.fields import ULID
+from service.schemas.fields import ULID, Time, check_time
 
 Json = dict[str, Any]
 
@@ -92,6 +93,7 @@ DatasetIdInQuery = Annotated[
     Annotated[str, StringConstraints(pattern=f"^ds_{ULID}$")] | SkipJsonSchema[None],
     Query(description="Only objects of this dataset."),
 ]
+TimeInQuery = Annotated[Time, AfterValidator(check_time)]
 
 
 # ---- pages ----
@@ -106,6 +108,7 @@ class PageQuery:
 
     after: str  # last id or sequence number of the previous page; empty for the first page
     limit: int
+    newest_first: bool = True
 
     @property
     def after_seq(self) -> int:
@@ -132,7 +135,12 @@ class PageQuery:
         return respond({"items": [serialise(row) for row in rows], "next_cursor": next_cursor})
 
 
-def _page(pattern: str) -> Any:
+Order = TypeAliasType(
+    "Order", Annotated[Literal["newest", "oldest"], Field(description="Which items of a list come first.")]
+)
+
+
+def _page(pattern: str, *, has_order: bool = True) -> Any:
     """Return the dependency of a list with cursors that match a pattern."""
     cursors = re.compile(pattern)
 
@@ -163,12 +171,20 @@ def _page(pattern: str) -> Any:
     ) -> PageQuery:
         return PageQuery(cursor or "", min(limit, services.settings.max_page))
 
-    return Depends(page)
+    async def ordered_page(
+        found: Annotated[PageQuery, Depends(page)],
+        order: Annotated[
+            Order, Query(description="`newest` lists the newest items first, `oldest` the oldest. A cursor keeps it.")
+        ] = "newest",
+    ) -> PageQuery:
+        return replace(found, newest_first=order == "newest")
+
+    return Depends(ordered_page if has_order else page)
 
 
 RequestedPage = Annotated[PageQuery, _page(f"[a-z]{{2,3}}_{ULID}")]
 NumberedPage = Annotated[PageQuery, _page("[0-9]{1,15}")]
-ReportPage = Annotated[PageQuery, _page(r"[0-9]{1,15}\.[0-9]{1,15}")]
+ReportPage = Annotated[PageQuery, _page(r"[0-9]{1,15}\.[0-9]{1,15}", has_order=False)]
 
 
 # ---- responses ----

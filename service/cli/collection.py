@@ -116,11 +116,21 @@ def create_dataset(
 
 @datasets_app.command("list")
 @calls_service
-def list_datasets(service: Service) -> None:
-    """List the datasets visible to the key, with a bar of the charged, reserved and free budget."""
+def list_datasets(
+    service: Service,
+    name: Annotated[str | None, typer.Option(help="List only datasets with this name.", show_default="all")] = None,
+    source: Annotated[str | None, typer.Option(help="List only datasets of this source.", show_default="all")] = None,
+    trust: Annotated[
+        str | None, typer.Option(help="List only datasets with this trust model.", show_default="all")
+    ] = None,
+) -> None:
+    """List the datasets visible to the key, newest first, with a bar of the charged, reserved and free budget."""
     from service.cli import output
 
-    service.show_list("datasets", lambda: output.print_datasets(output.open_console(), service.client))
+    filters = {"name": name, "source": source, "trust": trust}
+    service.show_list(
+        "datasets", lambda: output.print_datasets(output.open_console(), service.client, **filters), **filters
+    )
 
 
 @datasets_app.command("show")
@@ -184,13 +194,20 @@ def open_round(
 
 @rounds_app.command("list")
 @calls_service
-def list_rounds(service: Service, dataset_id: DatasetArgument) -> None:
-    """List the rounds of a dataset, oldest first."""
+def list_rounds(
+    service: Service,
+    dataset_id: DatasetArgument,
+    state: Annotated[
+        str | None, typer.Option(help="List only rounds in this state, for example open.", show_default="all")
+    ] = None,
+) -> None:
+    """List the rounds of a dataset, newest first."""
     from service.cli import output
 
     service.show_list(
         f"datasets/{dataset_id}/rounds",
-        lambda: output.print_rounds(output.open_console(), list(service.client.rounds(dataset_id))),
+        lambda: output.print_rounds(output.open_console(), list(service.client.rounds(dataset_id, state=state))),
+        state=state,
     )
 
 

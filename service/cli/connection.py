@@ -54,9 +54,10 @@ class Service:
         else:
             show_text()
 
-    def show_list(self, path: str, show_text: Callable[[], object], **params: str) -> None:
+    def show_list(self, path: str, show_text: Callable[[], object], **filters: str | None) -> None:
         """Print the items of a list of the HTTP API as lines of JSON, or call `show_text`."""
         if self.as_json:
+            params = {name: value for name, value in filters.items() if value is not None}
             from sfumato.transport.exchange import Listing
             from sfumato.transport.operations import iterate_pages
 

@@ -28,15 +28,18 @@ def list_events(
     dataset: Annotated[
         str | None, typer.Option(help="List only events of the dataset with this id.", show_default="all")
     ] = None,
-    act: Annotated[
+    action: Annotated[
         str | None, typer.Option(help="List only events of this kind, for example key.created.", show_default="all")
     ] = None,
     actor: Annotated[
         str | None, typer.Option(help="List only events by this key id, or by `operator`.", show_default="all")
     ] = None,
+    object_id: Annotated[
+        str | None, typer.Option("--object", help="List only events of the object with this id.", show_default="all")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the events of a tenant in order: number, time, actor, act, subject, details.
+    """List the events of a tenant, newest first: number, time, actor, act, subject, details.
 
     The time of `records.uploaded` is the start of the day (UTC). Such an event stands for one or more uploads of its
     key to the dataset on that day, because their number and times are private.
@@ -48,7 +51,15 @@ def list_events(
         owner, after_seq = tenants.find_tenant(session, tenant), 0
         while owner is not None and (
             rows := audit_trail.page(
-                session, owner.id, after_seq=after_seq, limit=_PAGE_EVENTS, dataset_id=dataset, act=act, actor=actor
+                session,
+                owner.id,
+                after_seq=after_seq,
+                limit=_PAGE_EVENTS,
+                dataset_id=dataset,
+                act=action,
+                actor=actor,
+                subject_id=object_id,
+                newest_first=True,
             )
         ):
             for event in map(serializers.audit_event, rows):

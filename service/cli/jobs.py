@@ -1,6 +1,7 @@
 """`sfumato jobs` and `plot`: commands that call the HTTP API."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,12 +81,32 @@ def list_jobs(
     dataset: Annotated[
         str | None, typer.Option(help="List only jobs of the dataset with this id.", show_default="all")
     ] = None,
+    state: Annotated[
+        str | None, typer.Option(help="List only jobs in this state, for example running.", show_default="all")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="List only jobs with this type of algorithm.", show_default="all")
+    ] = None,
+    created_after: Annotated[
+        datetime | None, typer.Option(help="List only jobs submitted after this time (UTC).", show_default="all")
+    ] = None,
+    created_before: Annotated[
+        datetime | None, typer.Option(help="List only jobs submitted before this time (UTC).", show_default="all")
+    ] = None,
 ) -> None:
-    """List the jobs visible to the key, oldest first, with their cost, use and verdict."""
+    """List the jobs visible to the key, newest first, with their cost, use and verdict."""
     from service.cli import output
 
-    params = {} if dataset is None else {"dataset_id": dataset}
-    service.show_list("jobs", lambda: output.print_jobs(output.open_console(), service.client.jobs(dataset)), **params)
+    after, before = (each and each.replace(tzinfo=UTC) for each in (created_after, created_before))
+    found = service.client.jobs(dataset, state=state, algorithm=algorithm, created_after=after, created_before=before)
+    filters = {
+        "dataset_id": dataset,
+        "state": state,
+        "algorithm": algorithm,
+        "created_after": after.isoformat() if after else None,
+        "created_before": before.isoformat() if before else None,
+    }
+    service.show_list("jobs", lambda: output.print_jobs(output.open_console(), found), **filters)
 
 
 @jobs_app.command("watch")

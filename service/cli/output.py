@@ -1,7 +1,7 @@
 """Print datasets, jobs, clusters and rounds as tables, with bars of block characters."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
@@ -64,12 +64,12 @@ def _new_table(*columns: str, numbers: Iterable[str] = ()) -> Table:
 # ---- datasets and jobs ----
 
 
-def print_datasets(console: Console, client: "Client") -> None:
+def print_datasets(console: Console, client: "Client", **filters: Any) -> None:
     """Print one row per dataset, with its budget if the key may read the ledger. A shuffled dataset has two."""
     legend = f"{_CHARGED} charged {_RESERVED} reserved {_FREE} free"
     numbers = ("features", "ε free", "ε granted")
     table = _new_table("id", "name", "trust", "features", legend, "ε free", "ε granted", numbers=numbers)
-    for each in client.datasets():
+    for each in client.datasets(**filters):
         budget = _budget(client, each.id)
         if budget is None:
             table.add_row(*_name_cells(each), "", "", "")

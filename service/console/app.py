@@ -27,7 +27,7 @@ from service.http.unread_input import check_query
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 PAGES: list[Page] = [
-    Page("GET", "/", overview.overview, ("cursor",)),
+    Page("GET", "/", overview.overview, (*overview.FILTERS, "cursor")),
     *create.PAGES,  # before paths with an id in the position of `new`
     *datasets.PAGES,
     *new_job.PAGES,

@@ -27,16 +27,13 @@ def newest_jobs(
     *,
     limit: int,
     dataset_ids: Collection[str] = (),
-    before: str | None = None,
     states: Collection[str] = (),
 ) -> list[Job]:
-    """Return the jobs of the caller, newest first. Filter by datasets, by jobs before an id, and by states."""
+    """Return the jobs of the caller, newest first. Filter by datasets and by states."""
     query = select(Job).where(Job.tenant_id == caller.tenant_id)
     for only in (dataset_ids, [caller.dataset_id] if caller.dataset_id is not None else []):
         if only:
             query = query.where(Job.dataset_id.in_(only))
-    if before is not None:
-        query = query.where(Job.id < before)
     if states:
         query = query.where(Job.state.in_(states))
     return list(session.scalars(query.order_by(Job.id.desc()).limit(limit)))
@@ -45,10 +42,14 @@ def newest_jobs(
 def describe_jobs(session: Session, rows: list[Job]) -> Json:
     """Return jobs as in the API, and the names of their datasets by id. Deleted datasets have no name."""
     own = rounds.list_used(session, rows)
-    ids = {row.dataset_id for row in rows}
-    query = select(Dataset).where(Dataset.id.in_(ids), Dataset.deleted_at.is_(None))
-    names = {each.id: each.name for each in session.scalars(query)}
+    names = dataset_names(session, {row.dataset_id for row in rows})
     return {"jobs": [serializers.job(row, own[row.id]) for row in rows], "names": names}
+
+
+def dataset_names(session: Session, ids: Collection[str]) -> dict[str, str]:
+    """Return the names of datasets by id. Deleted datasets have no name."""
+    query = select(Dataset.id, Dataset.name).where(Dataset.id.in_(ids), Dataset.deleted_at.is_(None))
+    return {row.id: row.name for row in session.execute(query)}
 
 
 def find_causes(session: Session, caller: Caller, entries: Collection[Json], *, with_keys: bool) -> Json:

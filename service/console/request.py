@@ -98,6 +98,10 @@ class Visit:
         """Return a query parameter, or an empty text."""
         return self.request.query_params.get(name, "")
 
+    def filters(self, *names: str) -> dict[str, str]:
+        """Return the given query parameters of these names that are not empty."""
+        return {name: value for name in names if (value := self.query_value(name).strip())}
+
     def query_id(self, name: str) -> str:
         """Return a query parameter that may be an id and is safe as part of a path, or an empty text."""
         return _id(self.query_value(name))
@@ -118,7 +122,7 @@ class Visit:
         page = min(max(int(number), 1), n_pages) if is_number else 1
         before = last - size * (page - 1)
         after = max(0, before - size)
-        found = await self.api.get(path, cursor=str(after), limit=max(1, before - after))
+        found = await self.api.get(path, cursor=str(after), limit=max(1, before - after), order="oldest")
         return {"items": found["items"][::-1], "page": page, "n_pages": n_pages, "n_entries": last}
 
 

@@ -85,6 +85,13 @@ def _schema(algorithm: Any) -> type[AlgorithmParameters]:
     )
 
 
+if TYPE_CHECKING:
+    AlgorithmType = str
+else:
+    AlgorithmType = TypeAliasType(
+        "AlgorithmType", Annotated[Literal[tuple(specs.ALGORITHMS)], Field(description="Type of an algorithm.")]
+    )
+
 SCHEMAS: dict[str, type[AlgorithmParameters]] = {tag: _schema(kind) for tag, kind in specs.ALGORITHMS.items()}
 
 if TYPE_CHECKING:

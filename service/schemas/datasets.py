@@ -186,7 +186,7 @@ class Dataset(Wire):
 
 
 class DatasetPage(Wire):
-    """Datasets, oldest first."""
+    """Datasets, newest first."""
 
     items: list[Dataset]
     next_cursor: Cursor

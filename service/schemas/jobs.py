@@ -163,7 +163,7 @@ class Job(Wire):
 
 
 class JobPage(Wire):
-    """Jobs, oldest first."""
+    """Jobs, newest first."""
 
     items: list[Job]
     next_cursor: Cursor

@@ -1,6 +1,6 @@
 """Schemas of keys, the audit trail and the limits of a tenant."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
@@ -66,12 +66,18 @@ class NewKeySecret(Key):
 
 
 class KeyPage(Wire):
-    """Keys, oldest first."""
+    """Keys, newest first."""
 
     items: list[Key]
     next_cursor: Cursor
 
 
+if TYPE_CHECKING:
+    AuditAct = str
+else:
+    AuditAct = TypeAliasType(
+        "AuditAct", Annotated[Literal[tuple(act.value for act in Act)], Field(description="Kind of an audit event.")]
+    )
 AuditDetails = TypeAliasType(
     "AuditDetails",
     Annotated[dict[str, Any], Field(description="Details such as the names of changed members; nothing private.")],
@@ -105,7 +111,7 @@ class AuditEvent(Wire):
 
 
 class AuditPage(Wire):
-    """Events of the audit trail by sequence number."""
+    """Events of the audit trail, newest first."""
 
     items: list[AuditEvent]
     next_cursor: Cursor

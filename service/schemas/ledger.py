@@ -129,7 +129,7 @@ class LedgerEntry(Wire):
 
 
 class LedgerPage(Wire):
-    """Ledger entries by sequence number."""
+    """Ledger entries, newest first."""
 
     items: list[LedgerEntry]
     next_cursor: Cursor

@@ -114,7 +114,7 @@ class Round(Wire):
 
 
 class RoundPage(Wire):
-    """Rounds, oldest first."""
+    """Rounds, newest first."""
 
     items: list[Round]
     next_cursor: Cursor

@@ -95,7 +95,7 @@ class NewWebhookSecret(Webhook):
 
 
 class WebhookPage(Wire):
-    """Webhooks, oldest first."""
+    """Webhooks, newest first."""
 
     items: list[Webhook]
     next_cursor: Cursor
@@ -134,7 +134,7 @@ class Delivery(Wire):
 
 
 class DeliveryPage(Wire):
-    """Deliveries, oldest first."""
+    """Deliveries, newest first."""
 
     items: list[Delivery]
     next_cursor: Cursor

@@ -112,7 +112,7 @@ class TestMigrationUnderLoad:
         shutil.copytree(REPOSITORY / "migrations", scripts)
         (scripts / "versions" / "later.py").write_text(
             "import sqlalchemy as sa\nfrom alembic import op\n"
-            'revision, down_revision, branch_labels, depends_on = "later", "0001", None, None\n'
+            'revision, down_revision, branch_labels, depends_on = "later", "0002", None, None\n'
             'def upgrade():\n    op.add_column("jobs", sa.Column("later", sa.Integer()))\n'
         )
         monkeypatch.setattr("models.database.schema.files", lambda _: scripts)

@@ -14,10 +14,12 @@ from models import datasets
 from models.collection import report_intake, rounds
 from models.database.engine import Database
 from models.database.types import SECOND, Base, new_id
-from models.identity import keys
+from models.identity import audit_trail, keys
 from models.jobs import claims, jobs, lifecycle
+from models.ledger import ledger
 from models.tables.identity import Scope
 from models.tables.jobs import JobState
+from models.tables.ledger import Kind
 from models.tables.rounds import CollectionTarget, RoundState
 from sfumato import mechanisms
 from sfumato.privacy.accounting import NANO
@@ -83,6 +85,18 @@ def operations(database: Database) -> dict[str, Callable[[Session], object]]:
         "a page of jobs": lambda s: jobs.page(s, caller, dataset_id=None, after="job_0", limit=50),
         "a dataset's rounds": lambda s: rounds.page(s, own, after="", limit=50),
         "a dataset's jobs": lambda s: jobs.page(s, caller, dataset_id=own, after="", limit=50),
+        "jobs by state": lambda s: jobs.page(
+            s, caller, dataset_id=None, state="queued", after="job_z", limit=50, newest_first=True
+        ),
+        "jobs by algorithm and time": lambda s: jobs.page(
+            s, caller, dataset_id=None, algorithm="x", created_before=now, after="", limit=50, newest_first=True
+        ),
+        "ledger entries by kind": lambda s: ledger.page(
+            s, own, after_seq=0, limit=50, kind=Kind.GRANT, newest_first=True
+        ),
+        "audit events by actor": lambda s: audit_trail.page(s, caller.tenant_id, limit=50, actor="x"),
+        "audit events by act": lambda s: audit_trail.page(s, caller.tenant_id, limit=50, act="x", newest_first=True),
+        "audit events by object": lambda s: audit_trail.page(s, caller.tenant_id, limit=50, subject_id="x"),
         "is any job waiting": lambda s: claims.is_any_waiting(s, now=now),
         "claim": lambda s: claims.claim(s, now=now, lease_microseconds=SECOND, max_attempts=3),
         "rounds past their time": lambda s: rounds.close_due(s, now=now),

@@ -72,7 +72,9 @@ class Api:
         return self.request("DELETE", path)
 
     def list_all(self, path: str, **params: Any) -> list[dict[str, Any]]:
-        """Return the items of all pages of a list."""
+        """Return the items of all pages of a list, oldest first."""
+        if not path.endswith("/labels"):
+            params = {"order": "oldest"} | params
         items: list[dict[str, Any]] = []
         cursor: dict[str, str] = {}
         while True:

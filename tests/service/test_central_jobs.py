@@ -55,7 +55,7 @@ def work(database: Database, job_id: str, **other: Any) -> ClaimOutcome:
 
 def read_charges(api: Api, dataset_id: str) -> list[tuple[str, int]]:
     """Return the charges of the ledger."""
-    entries = api.get(f"/datasets/{dataset_id}/ledger", params={"limit": 20}).json()["items"]
+    entries = api.get(f"/datasets/{dataset_id}/ledger", params={"limit": 20, "order": "oldest"}).json()["items"]
     return read_costs([entry for entry in entries if entry["kind"] == "charge"])
 
 

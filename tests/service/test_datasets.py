@@ -75,7 +75,7 @@ class TestDeletedDataset:
             assert session.get_one(Round, opened["id"]).state == "closed"
             n_reports = select(func.count()).select_from(ReportBatch).where(ReportBatch.round_id == opened["id"])
             assert session.scalar(n_reports) == 0
-        kinds = [entry["kind"] for entry in api.get(f"{path}/ledger").json()["items"]]
+        kinds = [entry["kind"] for entry in api.get(f"{path}/ledger?order=oldest").json()["items"]]
         assert kinds == ["grant", "charge", "reserve", "release"]
         assert api.budget(dataset_id)["reserved_nano"] == 0
 
@@ -86,7 +86,7 @@ class TestLedger:
         grant = api.made(f"/datasets/{dataset_id}/grants", {"epsilon": 1.5})
         opened = api.round(dataset_id, epsilon=1)
         job = api.job(dataset_id, algorithm=UNIFORM | {"epsilon": 2})
-        entries = api.get(f"/datasets/{dataset_id}/ledger").json()["items"]
+        entries = api.get(f"/datasets/{dataset_id}/ledger?order=oldest").json()["items"]
         assert [(entry["kind"], entry["epsilon_nano"], entry["reference"]) for entry in entries] == [
             ("grant", 4_000_000_000, dataset_id),
             ("grant", 1_500_000_000, grant["reference"]),
@@ -110,7 +110,7 @@ class TestLedger:
         dataset_id = api.dataset(epsilon=2)["id"]
         api.round(dataset_id, epsilon=1.5)
         api.job(dataset_id, algorithm=UNIFORM | {"epsilon": 0.25})
-        before = api.get(f"/datasets/{dataset_id}/ledger").json()["items"]
+        before = api.get(f"/datasets/{dataset_id}/ledger?order=oldest").json()["items"]
         body = {"encoding": GRID, "mechanism": "grr", "epsilon": 1, "target_reports": 10}
         problem = refused(api.post(f"/datasets/{dataset_id}/rounds", body), 409, "budget_exhausted")
         assert (problem["granted"], problem["reserved"]) == (2, 0.25)
@@ -119,7 +119,7 @@ class TestLedger:
         assert problem["entries"] == [before[2]["id"], before[1]["id"]]
         job = {"dataset_id": dataset_id, "algorithm": UNIFORM, "target_reports": 10}
         refused(api.post("/jobs", job), 409, "budget_exhausted")
-        assert api.get(f"/datasets/{dataset_id}/ledger").json()["items"] == before
+        assert api.get(f"/datasets/{dataset_id}/ledger?order=oldest").json()["items"] == before
         assert len(api.get(f"/datasets/{dataset_id}/rounds").json()["items"]) == 1
         assert len(api.get("/jobs").json()["items"]) == 1
 

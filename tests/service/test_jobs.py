@@ -142,14 +142,14 @@ class TestProgress:
         api.job(second)
         page = api.get("/jobs", params={"dataset_id": first, "limit": 1}).json()
         rest = api.get("/jobs", params={"dataset_id": first, "cursor": page["next_cursor"]}).json()
-        assert [job["id"] for job in page["items"] + rest["items"]] == ids
+        assert [job["id"] for job in page["items"] + rest["items"]] == ids[::-1]
         assert len(api.get("/jobs").json()["items"]) == 3
 
 
 class TestCancel:
     def test_releases_the_reservation_once(self, api: Api) -> None:
         job = api.job(api.dataset()["id"])
-        canceled = api.made(f"/jobs/{job['id']}/cancel", {})
+        canceled = api.made(f"/jobs/{job['id']}/cancel", None)
         assert canceled["state"] == "canceled"
         assert canceled["finished_at"] is not None
         assert api.made(f"/jobs/{job['id']}/cancel", None) == canceled

@@ -125,7 +125,7 @@ class TestClosing:
             monkeypatch.setattr(kind, "notify", lambda _self, job_id: job_ids.append(job_id))
         opened = api.round(api.dataset()["id"])
         assert api.report(opened["id"]).status_code == 202
-        closed = api.made(f"/rounds/{opened['id']}/close", {})
+        closed = api.made(f"/rounds/{opened['id']}/close", None)
         assert job_ids == [opened["id"]]
         assert closed["state"] == "closed"
         assert closed["closed_at"] is not None

@@ -110,7 +110,8 @@ class TestRounds:
         assert parties.get(path).json()["code"] == "not_found"
 
     @pytest.mark.parametrize(
-        "path", [f"/v1/datasets/{DATASET}/rounds", "/v1/rounds/rnd_1", "/v1/rounds/rnd_1/sealed", "/metrics", "/healthz"]
+        "path",
+        [f"/v1/datasets/{DATASET}/rounds", "/v1/rounds/rnd_1", "/v1/rounds/rnd_1/sealed", "/metrics", "/healthz"],
     )
     def test_refuse_what_they_do_not_read(self, parties: Parties, path: str) -> None:
         method = "POST" if path.endswith("sealed") else "GET"

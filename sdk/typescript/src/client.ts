@@ -84,9 +84,9 @@ export class Client {
     return this.#calls.sendOnce<wire.CreateDatasetData, wire.CreateDatasetResponse>("/v1/datasets", { body }, options);
   }
 
-  /** List all datasets that the key can access, oldest first. */
-  listDatasets(options?: CallOptions): AsyncGenerator<wire.Dataset, void, void> {
-    return this.#calls.items<wire.ListDatasetsData, wire.Dataset>("/v1/datasets", {}, options);
+  /** List the datasets that the key can access, newest first. */
+  listDatasets(options: CallOptions & { readonly query?: Filters<wire.ListDatasetsData> } = {}): AsyncGenerator<wire.Dataset, void, void> {
+    return this.#calls.items<wire.ListDatasetsData, wire.Dataset>("/v1/datasets", { query: options.query ?? {} }, options);
   }
 
   /** Return a dataset. */
@@ -119,9 +119,9 @@ export class Client {
     return this.#calls.sendOnce<wire.CreateGrantData, wire.CreateGrantResponse>("/v1/datasets/{dataset_id}/grants", parameters, options);
   }
 
-  /** List all ledger entries of a dataset, oldest first. */
-  listLedgerEntries(dataset_id: string, options?: CallOptions): AsyncGenerator<wire.LedgerEntry, void, void> {
-    const parameters = { path: { dataset_id } };
+  /** List the ledger entries of a dataset, newest first. */
+  listLedgerEntries(dataset_id: string, options: CallOptions & { readonly query?: Filters<wire.ListLedgerEntriesData> } = {}): AsyncGenerator<wire.LedgerEntry, void, void> {
+    const parameters = { path: { dataset_id }, query: options.query ?? {} };
     return this.#calls.items<wire.ListLedgerEntriesData, wire.LedgerEntry>("/v1/datasets/{dataset_id}/ledger", parameters, options);
   }
 
@@ -153,9 +153,9 @@ export class Client {
     return this.#calls.sendOnce<wire.CreateRoundData, wire.CreateRoundResponse>("/v1/datasets/{dataset_id}/rounds", parameters, options);
   }
 
-  /** List all rounds of a dataset, oldest first. */
-  listRounds(dataset_id: string, options?: CallOptions): AsyncGenerator<wire.Round, void, void> {
-    return this.#calls.items<wire.ListRoundsData, wire.Round>("/v1/datasets/{dataset_id}/rounds", { path: { dataset_id } }, options);
+  /** List the rounds of a dataset, newest first. */
+  listRounds(dataset_id: string, options: CallOptions & { readonly query?: Filters<wire.ListRoundsData> } = {}): AsyncGenerator<wire.Round, void, void> {
+    return this.#calls.items<wire.ListRoundsData, wire.Round>("/v1/datasets/{dataset_id}/rounds", { path: { dataset_id }, query: options.query ?? {} }, options);
   }
 
   /** Return a round. */
@@ -190,9 +190,9 @@ export class Client {
     return this.#pending(await this.#calls.sendOnce<wire.CreateJobData, wire.CreateJobResponse>("/v1/jobs", { body }, options));
   }
 
-  /** List all jobs that the key can access, oldest first. With `datasetId`, list the jobs of this dataset only. */
-  listJobs(options: CallOptions & { readonly datasetId?: string } = {}): AsyncGenerator<wire.Job, void, void> {
-    const query = options.datasetId === undefined ? {} : { dataset_id: options.datasetId };
+  /** List the jobs that the key can access, newest first. With `datasetId`, list the jobs of this dataset only. */
+  listJobs(options: CallOptions & { readonly datasetId?: string; readonly query?: Filters<wire.ListJobsData> } = {}): AsyncGenerator<wire.Job, void, void> {
+    const query = { ...options.query, ...(options.datasetId === undefined ? {} : { dataset_id: options.datasetId }) };
     return this.#calls.items<wire.ListJobsData, wire.Job>("/v1/jobs", { query }, options);
   }
 
@@ -316,8 +316,8 @@ export class Client {
     return this.#calls.get<wire.GetLimitsData, wire.GetLimitsResponse>("/v1/limits", {}, options);
   }
 
-  /** List the events of the audit trail, oldest first. */
-  listAuditEvents(options: CallOptions & { readonly query?: AuditQuery } = {}): AsyncGenerator<wire.AuditEvent, void, void> {
+  /** List the events of the audit trail, newest first. */
+  listAuditEvents(options: CallOptions & { readonly query?: Filters<wire.ListAuditEventsData> } = {}): AsyncGenerator<wire.AuditEvent, void, void> {
     return this.#calls.items<wire.ListAuditEventsData, wire.AuditEvent>("/v1/audit", { query: options.query ?? {} }, options);
   }
 
@@ -395,8 +395,8 @@ export class Client {
   }
 }
 
-/** Filter of the audit trail. Empty by default, which selects all events. */
-export type AuditQuery = Pick<NonNullable<wire.ListAuditEventsData["query"]>, "dataset_id" | "act" | "actor">;
+/** Filters and order of a list. Empty by default, which selects all items, newest first. */
+export type Filters<D extends { readonly query?: unknown }> = Omit<NonNullable<D["query"]>, "cursor" | "limit">;
 
 /** Separate a JSON body from content of another media type. */
 function splitContent<J>(given: J | Content<string>): { body: J; more: { content?: Content<string> } } {

@@ -15,18 +15,19 @@ from service.http import problems
 from service.http.auth import require
 from service.schemas import serializers
 from service.schemas.fields import ULID
-from service.schemas.keys import AuditPage
+from service.schemas.keys import AuditAct, AuditPage
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
 AdminCaller = Annotated[Caller, Depends(require(Scope.ADMIN, whole_tenant=True))]
-ActInQuery = Annotated[
-    Annotated[str, StringConstraints(pattern="^[a-z]+[.][a-z_]+$", max_length=40)] | SkipJsonSchema[None],
-    Query(description="Only acts of this kind."),
-]
+ActionInQuery = Annotated[AuditAct | SkipJsonSchema[None], Query(description="Only events with this `act`.")]
 ActorInQuery = Annotated[
     Annotated[str, StringConstraints(pattern=f"^({OPERATOR}|key_{ULID})$")] | SkipJsonSchema[None],
-    Query(description="Only acts of this key, or of `operator`."),
+    Query(description="Only events with this `actor`: a key, or `operator`."),
+]
+ObjectInQuery = Annotated[
+    Annotated[str, StringConstraints(pattern=f"^[a-z]{{2,6}}_{ULID}$")] | SkipJsonSchema[None],
+    Query(description="Only events with this `subject_id`: the id of the object of the act."),
 ]
 
 
@@ -41,13 +42,15 @@ def list_audit_events(
     page: NumberedPage,
     services: Services,
     dataset_id: DatasetIdInQuery = None,
-    act: ActInQuery = None,
+    action: ActionInQuery = None,
     actor: ActorInQuery = None,
+    object: ObjectInQuery = None,
 ) -> Response:
-    """List the acts of administration: creation, change and end of keys, datasets, grants, rounds, jobs and records.
+    """List the acts of administration, newest first.
 
-    Each event has the hash of the previous one. Rejected requests and requests without effect are not listed. Events
-    are kept for an unlimited time, also those of deleted datasets.
+    They are the creation, change and end of keys, datasets, grants, rounds, jobs and records. Each event has the hash
+    of the previous one. Rejected requests and requests without effect are not listed. Events are kept for an unlimited
+    time, also those of deleted datasets.
 
     Needs the scope `admin` and a key that is not bound to one dataset.
     """
@@ -60,7 +63,9 @@ def list_audit_events(
             after_seq=page.after_seq,
             limit=page.limit + 1,
             dataset_id=dataset_id,
-            act=act,
+            act=action,
             actor=actor,
+            subject_id=object,
+            newest_first=page.newest_first,
         )
         return page.respond(rows, serializers.audit_event, lambda row: str(row.seq))

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
 
@@ -28,7 +28,8 @@ from service.http.auth import check, require
 from service.http.middleware import etag, etag_matches
 from service.http.problems import PreconditionFailed
 from service.schemas import serializers
-from service.schemas.datasets import Dataset, DatasetChange, DatasetPage, NewDataset
+from service.schemas.base import Name
+from service.schemas.datasets import Dataset, DatasetChange, DatasetPage, NewDataset, Source, TrustModel
 from service.schemas.ledger import shuffled_grant
 from service.schemas.specs import features_to_domain
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
@@ -90,13 +91,31 @@ def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
 
 
 @router.get("", summary="List datasets", response_model=DatasetPage, responses=rejections())
-def list_datasets(caller: ReaderCaller, page: RequestedPage, services: Services) -> Response:
-    """List the datasets that the key can access, oldest first.
+def list_datasets(
+    caller: ReaderCaller,
+    page: RequestedPage,
+    services: Services,
+    name: Annotated[Name | SkipJsonSchema[None], Query(description="Only datasets with exactly this name.")] = None,
+    source: Annotated[Source | SkipJsonSchema[None], Query(description="Only datasets of this source.")] = None,
+    trust: Annotated[
+        TrustModel | SkipJsonSchema[None], Query(description="Only datasets with this trust model.")
+    ] = None,
+) -> Response:
+    """List the datasets that the key can access, newest first.
 
     Needs one of the scopes `datasets`, `grants`, `records`, `jobs`, `ledger`.
     """
     with services.database.reading() as session:
-        rows = datasets.page(session, caller, after=page.after, limit=page.limit + 1)
+        rows = datasets.page(
+            session,
+            caller,
+            name=name,
+            source=source,
+            trust=trust,
+            after=page.after,
+            limit=page.limit + 1,
+            newest_first=page.newest_first,
+        )
         return page.respond(rows, serializers.dataset)
 
 

@@ -21,6 +21,7 @@ from service.api.dependencies import (
     JobIdInPath,
     RequestedPage,
     Services,
+    TimeInQuery,
     idempotent_post,
     rejections,
 )
@@ -28,8 +29,9 @@ from service.http import problems
 from service.http.auth import require
 from service.live import event_stream
 from service.schemas import serializers
-from service.schemas.algorithms import algorithm_to_domain
-from service.schemas.jobs import Job, JobPage, NewJob
+from service.schemas.algorithms import AlgorithmType, algorithm_to_domain
+from service.schemas.base import from_timestamp
+from service.schemas.jobs import Job, JobPage, JobState, NewJob
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.specs import to_wire
 
@@ -105,13 +107,37 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
 
 @router.get("", summary="List jobs", response_model=JobPage, responses=rejections(problems.NotFound))
 def list_jobs(
-    caller: AnalystCaller, page: RequestedPage, services: Services, dataset_id: DatasetIdInQuery = None
+    caller: AnalystCaller,
+    page: RequestedPage,
+    services: Services,
+    dataset_id: DatasetIdInQuery = None,
+    state: Annotated[JobState | SkipJsonSchema[None], Query(description="Only jobs in this state.")] = None,
+    algorithm: Annotated[
+        AlgorithmType | SkipJsonSchema[None], Query(description="Only jobs with this type of algorithm.")
+    ] = None,
+    created_after: Annotated[
+        TimeInQuery | SkipJsonSchema[None], Query(description="Only jobs that were submitted after this time.")
+    ] = None,
+    created_before: Annotated[
+        TimeInQuery | SkipJsonSchema[None], Query(description="Only jobs that were submitted before this time.")
+    ] = None,
 ) -> Response:
-    """List the jobs that the key can access, oldest first. Needs the scope `jobs`."""
+    """List the jobs that the key can access, newest first. Needs the scope `jobs`."""
     with services.database.reading() as session:
         if dataset_id is not None:
             datasets.get(session, caller, dataset_id, deleted=True)
-        rows = jobs.page(session, caller, dataset_id=dataset_id, after=page.after, limit=page.limit + 1)
+        rows = jobs.page(
+            session,
+            caller,
+            dataset_id=dataset_id,
+            state=state,
+            algorithm=algorithm,
+            created_after=None if created_after is None else from_timestamp(created_after),
+            created_before=None if created_before is None else from_timestamp(created_before),
+            after=page.after,
+            limit=page.limit + 1,
+            newest_first=page.newest_first,
+        )
         used = rounds.list_used(session, rows)
         return page.respond(rows, lambda row: serializers.job(row, used[row.id]))
 

@@ -118,12 +118,14 @@ def rotate_key(key_id: KeyIdInPath, body: KeyRotation, request: IdempotentPost) 
 
 @router.get("", summary="List keys", response_model=KeyPage, responses=rejections())
 def list_keys(caller: AdminCaller, page: RequestedPage, services: Services) -> Response:
-    """List the keys of the tenant without their secrets, oldest first.
+    """List the keys of the tenant without their secrets, newest first.
 
     Needs the scope `admin` and a key that is not bound to one dataset.
     """
     with services.database.reading() as session:
-        rows = keys.list_keys(session, caller.tenant_id, after=page.after, limit=page.limit + 1)
+        rows = keys.list_keys(
+            session, caller.tenant_id, after=page.after, limit=page.limit + 1, newest_first=page.newest_first
+        )
         return page.respond(rows, serializers.key)
 
 

@@ -2,13 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
 
 from models import datasets
 from models.identity.caller import Caller
 from models.ledger import ledger
 from models.tables.identity import Scope
+from models.tables.ledger import Kind
 from service.api.dependencies import (
     POST_BODY,
     Created,
@@ -23,7 +25,7 @@ from service.api.dependencies import (
 from service.http import problems
 from service.http.auth import require
 from service.schemas import serializers
-from service.schemas.ledger import Budget, LedgerEntry, LedgerPage, NewGrant, shuffled_grant
+from service.schemas.ledger import Budget, EntryKind, LedgerEntry, LedgerPage, NewGrant, shuffled_grant
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["ledger"])
@@ -55,15 +57,26 @@ def get_budget(dataset_id: DatasetIdInPath, caller: BudgetCaller, services: Serv
     responses=rejections(problems.NotFound),
 )
 def list_ledger_entries(
-    dataset_id: DatasetIdInPath, caller: AuditorCaller, page: NumberedPage, services: Services
+    dataset_id: DatasetIdInPath,
+    caller: AuditorCaller,
+    page: NumberedPage,
+    services: Services,
+    kind: Annotated[EntryKind | SkipJsonSchema[None], Query(description="Only entries of this kind.")] = None,
 ) -> Response:
-    """List all entries by sequence number, each with the hash of the previous one; also of a deleted dataset.
+    """List the entries, newest first, each with the hash of the previous one; also of a deleted dataset.
 
     Needs the scope `ledger`.
     """
     with services.database.reading() as session:
         datasets.get(session, caller, dataset_id, deleted=True)
-        rows = ledger.page(session, dataset_id, after_seq=page.after_seq, limit=page.limit + 1)
+        rows = ledger.page(
+            session,
+            dataset_id,
+            after_seq=page.after_seq,
+            limit=page.limit + 1,
+            kind=None if kind is None else Kind(kind),
+            newest_first=page.newest_first,
+        )
         return page.respond(rows, serializers.ledger_entry, lambda row: str(row.seq))
 
 

@@ -37,7 +37,7 @@ from service.ingestion.batch_reader import BatchReader
 from service.ingestion.open_rounds import SCOPES
 from service.ingestion.upload_memory import read_upload
 from service.schemas import serializers
-from service.schemas.rounds import DeviceRounds, NewRound, Receipt, Round, RoundPage
+from service.schemas.rounds import DeviceRounds, NewRound, Receipt, Round, RoundPage, RoundState
 from service.schemas.specs import encoding_to_domain
 from sfumato import mechanisms
 from sfumato.privacy.accounting import parse_epsilon
@@ -124,12 +124,23 @@ def _spec(features: tuple[Feature, ...], body: NewRound) -> RoundSpec:
     responses=rejections(problems.NotFound),
 )
 def list_rounds(
-    dataset_id: DatasetIdInPath, caller: AnalystCaller, page: RequestedPage, services: Services
+    dataset_id: DatasetIdInPath,
+    caller: AnalystCaller,
+    page: RequestedPage,
+    services: Services,
+    state: Annotated[RoundState | SkipJsonSchema[None], Query(description="Only rounds in this state.")] = None,
 ) -> Response:
-    """List all rounds of a dataset, oldest first. Needs one of the scopes `datasets`, `jobs`."""
+    """List the rounds of a dataset, newest first. Needs one of the scopes `datasets`, `jobs`."""
     with services.database.reading() as session:
         datasets.get(session, caller, dataset_id)
-        rows = rounds.page(session, dataset_id, after=page.after, limit=page.limit + 1)
+        rows = rounds.page(
+            session,
+            dataset_id,
+            after=page.after,
+            limit=page.limit + 1,
+            state=state,
+            newest_first=page.newest_first,
+        )
         return page.respond(rows, serializers.round_)
 
 

@@ -108,12 +108,12 @@ def _created(webhook: webhooks_tables.Webhook, secret: str, location: str | None
 
 @router.get("", summary="List webhooks", response_model=WebhookPage, responses=rejections())
 def list_webhooks(caller: AdminCaller, page: RequestedPage, services: Services) -> Response:
-    """List the webhooks of the tenant without their secrets, oldest first.
+    """List the webhooks of the tenant without their secrets, newest first.
 
     Needs the scope `admin` and a key that is not bound to one dataset.
     """
     with services.database.reading() as session:
-        rows = webhooks.page(session, caller, after=page.after, limit=page.limit + 1)
+        rows = webhooks.page(session, caller, after=page.after, limit=page.limit + 1, newest_first=page.newest_first)
         return page.respond(rows, serializers.webhook)
 
 
@@ -226,13 +226,21 @@ def list_webhook_deliveries(
     services: Services,
     state: StateInQuery = None,
 ) -> Response:
-    """List the stored deliveries of a webhook, oldest first.
+    """List the stored deliveries of a webhook, newest first.
 
     Needs the scope `admin` and a key that is not bound to one dataset.
     """
     only = None if state is None else DeliveryState(state)
     with services.database.reading() as session:
-        rows = deliveries.page(session, caller, webhook_id, state=only, after=page.after, limit=page.limit + 1)
+        rows = deliveries.page(
+            session,
+            caller,
+            webhook_id,
+            state=only,
+            after=page.after,
+            limit=page.limit + 1,
+            newest_first=page.newest_first,
+        )
         return page.respond(rows, serializers.delivery)
 
 

@@ -1,9 +1,11 @@
 """Pages of keys, webhooks and the audit trail."""
 
+from urllib.parse import urlencode
+
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from models.tables.identity import Scope
+from models.tables.identity import Act, Scope
 from models.tables.webhooks import EventType
 from service.console import queries
 from service.console.forms import Json, parse_number
@@ -16,6 +18,7 @@ from service.schemas import serializers
 ROWS = 50
 EVENTS = 25
 HOUR_SECONDS = 3600
+AUDIT_FILTERS = ("action", "actor", "object", "dataset_id")
 
 
 # ---- keys ----
@@ -142,10 +145,17 @@ async def delete_webhook(visit: Visit) -> Response:
 
 
 async def audit_page(visit: Visit) -> Response:
-    """Serve `GET /console/audit`: events, newest first."""
+    """Serve `GET /console/audit`: events, newest first; with a filter, the events that match it."""
     check(visit.caller, Scope.ADMIN)
-    last = await run_in_threadpool(_audit_end, visit)
-    return show(visit, "audit.html", trail=await visit.newest_first("/audit", last, EVENTS))
+    filters = visit.filters(*AUDIT_FILTERS)
+    if filters:
+        cursor = visit.query_value("cursor") or None
+        trail = await visit.api.get("/audit", limit=EVENTS, cursor=cursor, **filters)
+    else:
+        trail = await visit.newest_first("/audit", await run_in_threadpool(_audit_end, visit), EVENTS)
+    older = trail.get("next_cursor")
+    older = urlencode(filters | {"cursor": older}) if older else None
+    return show(visit, "audit.html", trail=trail, filters=filters, older=older, actions=[act.value for act in Act])
 
 
 def _audit_end(visit: Visit) -> int:
@@ -164,5 +174,5 @@ PAGES: list[Page] = [
     Page("POST", "/webhooks/{webhook_id}/test", test_webhook),
     Page("POST", "/webhooks/{webhook_id}/enabled", switch_webhook),
     Page("POST", "/webhooks/{webhook_id}/delete", delete_webhook),
-    Page("GET", "/audit", audit_page, ("page",)),
+    Page("GET", "/audit", audit_page, (*AUDIT_FILTERS, "page", "cursor")),
 ]

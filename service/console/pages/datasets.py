@@ -203,7 +203,7 @@ def _download(visit: Visit, lines: AsyncIterator[str], ending: str, media_type: 
 
 
 async def _first_page(visit: Visit) -> Json:
-    return await visit.api.get(f"/datasets/{visit.id('dataset_id')}/ledger", limit=PAGE)
+    return await visit.api.get(f"/datasets/{visit.id('dataset_id')}/ledger", limit=PAGE, order="oldest")
 
 
 async def _ledger_items(visit: Visit, page: Json) -> AsyncIterator[list[Json]]:
@@ -211,7 +211,7 @@ async def _ledger_items(visit: Visit, page: Json) -> AsyncIterator[list[Json]]:
     yield page["items"]
     while page["next_cursor"] is not None:
         path = f"/datasets/{visit.id('dataset_id')}/ledger"
-        page = await visit.api.get(path, limit=PAGE, cursor=page["next_cursor"])
+        page = await visit.api.get(path, limit=PAGE, order="oldest", cursor=page["next_cursor"])
         yield page["items"]
 
 

@@ -23,9 +23,11 @@ from service.console.snippets import snippets
 from service.http.auth import check
 from service.http.mount import mounted
 from service.schemas import serializers
+from service.schemas.algorithms import SCHEMAS
 from sfumato.privacy.accounting import parse_epsilon
 
 JOBS = 20
+FILTERS = ("state", "dataset_id", "algorithm", "created_after", "created_before")
 DATASETS = 200  # maximum number of datasets in the filter of the list
 ENTRIES = 20  # ledger entries on the page of a job
 SESSION_CHECK_SECONDS = 1.0
@@ -34,28 +36,30 @@ FINAL = ("succeeded", "failed", "canceled", "expired")
 
 async def list_page(visit: Visit) -> Response:
     """Serve `GET /console/jobs`: newest first."""
-    shown = await run_in_threadpool(_listed, visit)
-    dataset_id = visit.query_id("dataset_id")
-    dataset = await visit.api.get(f"/datasets/{dataset_id}") if dataset_id else None
-    return show(visit, "jobs.html", states=[*UNFINISHED, *FINAL], dataset=dataset, **shown)
-
-
-def _listed(visit: Visit) -> Json:
-    """Return a page of jobs, filtered by the state and the dataset of the query."""
     check(visit.caller, KeyScope.JOBS)
-    filters = {name: value for name in ("state", "dataset_id") if (value := visit.query_value(name))}
+    filters = visit.filters(*FILTERS)
+    days = {name: f"{filters[name]}T00:00:00Z" for name in ("created_after", "created_before") if name in filters}
+    listed = await visit.api.get("/jobs", limit=JOBS, cursor=visit.query_value("cursor") or None, **filters | days)
+    older = urlencode(filters | {"cursor": listed["next_cursor"]}) if listed["next_cursor"] else None
+    dataset_id = visit.query_id("dataset_id")
+    return show(
+        visit,
+        "jobs.html",
+        jobs=listed["items"],
+        older=older,
+        filters=filters,
+        states=[*UNFINISHED, *FINAL],
+        algorithms=sorted(SCHEMAS),
+        dataset=await visit.api.get(f"/datasets/{dataset_id}") if dataset_id else None,
+        **await run_in_threadpool(_names, visit, [job["dataset_id"] for job in listed["items"]]),
+    )
+
+
+def _names(visit: Visit, dataset_ids: list[str]) -> Json:
+    """Return the names of the datasets of a list, and the datasets of the filter."""
     with visit.services.database.reading() as session:
-        rows = queries.newest_jobs(
-            session,
-            visit.caller,
-            limit=JOBS + 1,
-            before=visit.query_value("before") or None,
-            dataset_ids=[filters["dataset_id"]] if "dataset_id" in filters else (),
-            states=[filters["state"]] if "state" in filters else (),
-        )
-        older = urlencode({"before": rows[JOBS - 1].id, **filters}) if len(rows) > JOBS else None
         datasets = [(each.id, each.name) for each in queries.find_datasets(session, visit.caller, "", limit=DATASETS)]
-        return {**queries.describe_jobs(session, rows[:JOBS]), "older": older, "filters": filters, "datasets": datasets}
+        return {"names": queries.dataset_names(session, dataset_ids), "datasets": datasets}
 
 
 async def job_page(visit: Visit) -> Response:
@@ -211,7 +215,7 @@ class _Events(Response):
 
 
 PAGES: list[Page] = [
-    Page("GET", "/jobs", list_page, ("state", "dataset_id", "before")),
+    Page("GET", "/jobs", list_page, (*FILTERS, "cursor")),
     Page("GET", "/jobs/{job_id}", job_page),
     Page("GET", "/jobs/{job_id}/live", job_live),
     Page("GET", "/jobs/{job_id}/events", events),

@@ -1,8 +1,11 @@
 """Overview page: alerts, datasets with budgets and open rounds, and jobs."""
 
+from urllib.parse import urlencode
+
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from models.tables.jobs import UNFINISHED
 from service.console import queries
@@ -13,12 +16,15 @@ from service.console.request import Visit
 
 DATASETS = 12  # datasets per page
 JOBS = 12
+FILTERS = ("name", "source", "trust")
 LOW_SHARE = 0.1  # an alert appears below this share of the budget
 
 
 async def overview(visit: Visit) -> Response:
     """Serve `GET /console/`."""
-    listed = await visit.api.get_allowed("/datasets", limit=DATASETS, cursor=visit.query_value("cursor") or None)
+    filters, cursor = visit.filters(*FILTERS), visit.query_value("cursor") or None
+    listed = await visit.api.get_allowed("/datasets", limit=DATASETS, cursor=cursor, **filters)
+    following = (listed or {}).get("next_cursor")
     cards = [await _card(visit, dataset) for dataset in (listed or {}).get("items", [])]
     jobs = await run_in_threadpool(_jobs, visit) if visit.may(Scope.JOBS) else None
     return show(
@@ -27,7 +33,9 @@ async def overview(visit: Visit) -> Response:
         cards=cards,
         may_list=listed is not None,
         may_create=listed is not None and visit.caller.dataset_id is None and visit.may(Scope.DATASETS),
-        next_cursor=(listed or {}).get("next_cursor"),
+        more=urlencode(filters | {"cursor": following}) if following else None,
+        filters=filters,
+        trusts=list(Trust),
         jobs=jobs,
         alerts=[alert for card in cards for alert in _alerts(card)] + _failed(jobs),
     )

@@ -208,8 +208,8 @@ class TestTheOverview:
         first = console.text("/")
         (more,) = re.findall(r'href="/console(/\?cursor=[^"]+)"', first)
         second = console.text(more)
-        assert [each in first for each in ids] == [True] * 12 + [False] * 2
-        assert [each in second for each in ids] == [False] * 12 + [True] * 2
+        assert [each in first for each in ids] == [False] * 2 + [True] * 12
+        assert [each in second for each in ids] == [True] * 2 + [False] * 12
 
 
 @SQLITE_ONLY
@@ -218,7 +218,7 @@ class TestADataset:
         dataset_id = api.dataset(epsilon=3)["id"]
         api.round(dataset_id, epsilon=0.5)
         api.job(dataset_id)
-        entries = api.get(f"/datasets/{dataset_id}/ledger").json()["items"]
+        entries = api.list_all(f"/datasets/{dataset_id}/ledger", limit=20)
         course = course_of(console.text(f"/datasets/{dataset_id}"))
         assert course["charged"] == [entry["charged_nano"] / 1e9 for entry in entries]
         assert course["granted"] == [3.0] * len(entries)
@@ -345,7 +345,7 @@ def test_a_long_ledger_has_pages_a_sampled_chart_and_a_complete_export(
     response = console.get(f"/datasets/{dataset_id}/ledger.csv")
     exported = list(csv.DictReader(io.StringIO(response.text)))
     assert [int(row["seq"]) for row in exported] == list(range(1, n_entries + 1))
-    entry = api.get(f"/datasets/{dataset_id}/ledger").json()["items"][0]
+    entry = api.get(f"/datasets/{dataset_id}/ledger?order=oldest").json()["items"][0]
     assert exported[0] == {name: "" if entry[name] is None else str(entry[name]) for name in CSV_COLUMNS}
     assert response.headers["content-disposition"] == f'attachment; filename="ledger-{dataset_id}.csv"'
     response = console.get(f"/datasets/{dataset_id}/ledger.json")

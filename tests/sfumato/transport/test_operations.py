@@ -43,7 +43,7 @@ REPORTS = perturb_records(round_spec(), RECORDS[:1])
 CALLS: dict[str, list[Callable[[Any], Any]]] = {
     "listAuditEvents": [
         lambda c: c.audit_events(),
-        lambda c: c.audit_events(dataset_id=DS, act="dataset.created", actor=KEY),
+        lambda c: c.audit_events(dataset_id=DS, action="dataset.created", actor=KEY),
     ],
     "listDatasets": [lambda c: c.datasets()],
     "createDataset": [

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from sfumato.api.parsers import parser
-from sfumato.transport.exchange import Listing, Steps, delete, drop_none, get, patch, post
+from sfumato.transport.exchange import Listing, Steps, delete, drop_none, get, in_order, patch, post
 from sfumato.transport.operations import call, listing
 
 DeliveryState = Literal["pending", "delivered", "failed"]
@@ -115,16 +115,24 @@ class AdministrationCalls:
 
     @listing
     def audit_events(
-        self, *, dataset_id: str | None = None, act: str | None = None, actor: str | None = None
+        self,
+        *,
+        dataset_id: str | None = None,
+        action: str | None = None,
+        actor: str | None = None,
+        object_id: str | None = None,
+        oldest_first: bool = False,
     ) -> Listing[AuditEvent]:
-        """Iterate over the audit trail, in order.
+        """Iterate over the audit trail, newest first.
 
         Parameters
         ----------
-        dataset_id, act, actor : str, optional
-            Only events of this dataset, this act (such as `dataset.created`), or this key or `operator`.
+        dataset_id, action, actor, object_id : str, optional
+            Only events of this dataset, this act (such as `dataset.created`), this key or `operator`, or this object.
+        oldest_first : bool
         """
-        return Listing("audit", parse_audit_event, drop_none({"dataset_id": dataset_id, "act": act, "actor": actor}))
+        filters = {"dataset_id": dataset_id, "action": action, "actor": actor, "object": object_id}
+        return Listing("audit", parse_audit_event, drop_none(filters) | in_order(oldest_first))
 
     # ---- webhooks ----
 

@@ -14,7 +14,7 @@ from sfumato.errors import ApiProblem, ReportMalformed
 from sfumato.privacy.ledger import Head, LedgerEntry, LedgerVerifier, Verification
 from sfumato.specs import Embedding, Encoding, Feature, Participation, to_features, to_wire
 from sfumato.transport.batches import MEDIA_TYPE, Batch
-from sfumato.transport.exchange import Listing, Request, Response, Steps, delete, get, patch, post
+from sfumato.transport.exchange import Listing, Request, Response, Steps, delete, drop_none, get, in_order, patch, post
 from sfumato.transport.operations import call, listing
 from sfumato.transport.receipts import check_receipt
 
@@ -111,9 +111,17 @@ class DatasetCalls:
         return _dataset((yield post("datasets", body)))
 
     @listing
-    def datasets(self) -> Listing[Dataset]:
-        """Iterate over the datasets that the key can see, oldest first."""
-        return Listing("datasets", parsers.parse_dataset)
+    def datasets(
+        self,
+        *,
+        name: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
+        oldest_first: bool = False,
+    ) -> Listing[Dataset]:
+        """Iterate over the datasets that the key can see, newest first; of one name, source or trust model."""
+        filters = drop_none({"name": name, "source": source, "trust": trust})
+        return Listing("datasets", parsers.parse_dataset, filters | in_order(oldest_first))
 
     @call
     def get_dataset(self, dataset_id: str) -> Steps[Dataset]:
@@ -179,9 +187,10 @@ class DatasetCalls:
         return (yield post(f"datasets/{dataset_id}/grants", body)).read(parsers.parse_ledger_entry)
 
     @listing
-    def ledger(self, dataset_id: str) -> Listing[LedgerEntry]:
-        """Iterate over the ledger entries of a dataset, in order."""
-        return Listing(f"datasets/{dataset_id}/ledger", parsers.parse_ledger_entry)
+    def ledger(self, dataset_id: str, *, kind: str | None = None, oldest_first: bool = False) -> Listing[LedgerEntry]:
+        """Iterate over the ledger entries of a dataset, newest first; of one kind: grant, reserve, charge, release."""
+        filters = drop_none({"kind": kind}) | in_order(oldest_first)
+        return Listing(f"datasets/{dataset_id}/ledger", parsers.parse_ledger_entry, filters)
 
     @call
     def verify_ledger(self, dataset_id: str, *, noted: Sequence[Head] = ()) -> Steps[Verification]:
@@ -211,7 +220,8 @@ class DatasetCalls:
         """
         budget = (yield get(f"datasets/{dataset_id}/budget")).read(parsers.parse_budget)
         verifier = LedgerVerifier(dataset_id, [budget.head, *noted], budget.balance)
-        yield from Listing(f"datasets/{dataset_id}/ledger", parsers.parse_ledger_entry).steps(verifier.add)
+        entries = Listing(f"datasets/{dataset_id}/ledger", parsers.parse_ledger_entry, in_order(True))
+        yield from entries.steps(verifier.add)
         return verifier.verification()
 
     # ---- rounds and reports ----
@@ -250,9 +260,10 @@ class DatasetCalls:
         return (yield post(f"datasets/{dataset_id}/rounds", body)).read(parsers.parse_round)
 
     @listing
-    def rounds(self, dataset_id: str) -> Listing[Round]:
-        """Iterate over the rounds of a dataset, oldest first."""
-        return Listing(f"datasets/{dataset_id}/rounds", parsers.parse_round)
+    def rounds(self, dataset_id: str, *, state: str | None = None, oldest_first: bool = False) -> Listing[Round]:
+        """Iterate over the rounds of a dataset, newest first; in one state: open, closed, tallied, failed."""
+        filters = drop_none({"state": state}) | in_order(oldest_first)
+        return Listing(f"datasets/{dataset_id}/rounds", parsers.parse_round, filters)
 
     @call
     def get_round(self, round_id: str) -> Steps[Round]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import numpy as np
@@ -15,7 +16,7 @@ from sfumato.device.bulk import perturb_records
 from sfumato.errors import InvalidPoint, InvalidSpec, JobTimeout
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.specs import CENTRAL_ALGORITHMS, AnyAlgorithm, to_algorithm, to_wire
-from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, post, query
+from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, in_order, post, query
 from sfumato.transport.operations import ListOperation, Operation, call
 
 if TYPE_CHECKING:
@@ -162,9 +163,34 @@ class JobCalls:
         return (yield post("jobs", body, idempotency_key)).read(parsers.parse_job)
 
     @_submitted_list
-    def jobs(self, dataset_id: str | None = None) -> Listing[Job]:
-        """Iterate over the jobs that the key can see, oldest first."""
-        return Listing("jobs", parsers.parse_job, {"dataset_id": dataset_id} if dataset_id else {})
+    def jobs(
+        self,
+        dataset_id: str | None = None,
+        *,
+        state: str | None = None,
+        algorithm: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        oldest_first: bool = False,
+    ) -> Listing[Job]:
+        """Iterate over the jobs that the key can see, newest first.
+
+        Parameters
+        ----------
+        dataset_id, state, algorithm : str, optional
+            Only jobs of this dataset, in this state, or with this type of algorithm.
+        created_after, created_before : datetime, optional
+            Only jobs that were submitted after or before a time, with its time zone.
+        oldest_first : bool
+        """
+        filters = {
+            "dataset_id": dataset_id,
+            "state": state,
+            "algorithm": algorithm,
+            "created_after": parsers.to_rfc3339(created_after),
+            "created_before": parsers.to_rfc3339(created_before),
+        }
+        return Listing("jobs", parsers.parse_job, drop_none(filters) | in_order(oldest_first))
 
     @_submitted
     def get_job(self, job_id: str) -> Steps[Job]:

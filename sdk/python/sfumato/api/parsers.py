@@ -11,12 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.api.resources import Budget, Dataset, Job, Key, RecordCounts, RecordUpload, Result, Round, Wire
+from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.precision import Verdict
 from sfumato.privacy.ledger import Balance, Head, LedgerEntry
 from sfumato.specs import Feature, RoundSpec, features_from_wire, round_spec_from_wire
 
 T = TypeVar("T")
+
+
+def to_rfc3339(at: datetime | None) -> str | None:
+    """Return a time for a request; None for None. Raise InvalidSpec without a time zone."""
+    if at is not None and at.tzinfo is None:
+        raise InvalidSpec("the time must have a time zone: pass for example datetime.now(UTC)")
+    return None if at is None else at.isoformat()
 
 
 def parse_time(text: str) -> datetime:

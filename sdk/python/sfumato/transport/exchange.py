@@ -130,6 +130,11 @@ def patch(path: str, changes: Mapping[str, object], if_match: str | None = None)
     return Request("PATCH", path, json_body=drop_none(changes), headers=headers)
 
 
+def in_order(oldest_first: bool) -> dict[str, str]:
+    """Return the query of a list: none for the newest items first, which is the default."""
+    return {"order": "oldest"} if oldest_first else {}
+
+
 def drop_none(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members that are not None."""
     return {name: value for name, value in body.items() if value is not None}
