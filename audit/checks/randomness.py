@@ -13,7 +13,7 @@ from pathlib import Path
 
 from audit.checks.check import Check, Finding, Setting
 
-PACKAGES = ("sfumato", "clustering", "workers", "models", "runtime", "service", "shuffler")
+PACKAGES = ("sfumato", "clustering", "workers", "models", "runtime", "connections", "service", "shuffler")
 
 ALLOWED: dict[tuple[str, str], str] = {
     ("sfumato/privacy/entropy.py", "os.urandom"): "the source itself",
@@ -40,7 +40,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("models/webhooks/webhooks.py", "secrets"): "secrets that sign webhooks",
     ("shuffler/queue.py", "secrets"): "keys of senders and secrets of rounds",
     ("shuffler/queue.py", "random"): "the system's generator permutes a release",
-    ("service/http/middleware.py", "secrets"): "name of a process in request ids",
+    ("connections/problems.py", "secrets"): "name of a process in request ids",
     ("service/webhooks/sender.py", "secrets"): "pause before a webhook is retried",
 }
 

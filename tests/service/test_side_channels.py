@@ -136,7 +136,7 @@ class TestCrash:
     def test_writes_no_core_dump(self, monkeypatch: pytest.MonkeyPatch) -> None:
         limits: list[tuple[int, tuple[int, int]]] = []
         monkeypatch.setattr(resource, "setrlimit", lambda what, limit: limits.append((what, limit)))
-        idle = SimpleNamespace(run=lambda *_, **__: None, stop=lambda: None)
+        idle = SimpleNamespace(run=lambda *_, **__: None, stop=lambda: None, is_stopping=True)
         monkeypatch.setattr(worker, "Supervisor", lambda *_, **__: idle)
         database = SimpleNamespace(close=lambda: None, retries={})
         monkeypatch.setattr(worker.Database, "from_settings", lambda *_, **__: database)

@@ -26,7 +26,10 @@ _NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", S
 
 # (heading, modules of the package)
 PARTS = (
-    ("On a device", ("device.device", "device.shuffled", "device.store", "device.dry_runs", "device.bulk")),
+    (
+        "On a device",
+        ("device.device", "device.shuffled", "device.store", "device.checks", "device.dry_runs", "device.bulk"),
+    ),
     (
         "For an analyst",
         (
