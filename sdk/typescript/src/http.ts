@@ -72,6 +72,9 @@ const PROBLEM_TYPE = "urn:sfumato:problem:"; // the type of a problem is this an
 
 /** Title of the error for an answer that another program than the service wrote. */
 export const FOREIGN = "the answer is not from the service";
+const CHECK_THE_WAY = "check the URL, and the network and the proxies on the way to the service";
+const TOO_LARGE = "the proxy in front of the service accepts smaller bodies only";
+const SMALLER = "send fewer reports at once, or raise the limit of the proxy (nginx: client_max_body_size)";
 
 /** Connection to one service with one key. */
 export class Http {
@@ -220,12 +223,12 @@ function readProblem({ status, headers, body }: HttpResponse): ApiProblem {
   const [mediaType = ""] = (headers.get("Content-Type") ?? "").split(";");
   const document: Json = isObject(body) && mediaType.trim().toLowerCase() === PROBLEM_MEDIA_TYPE ? body : {};
   const isOwn = document["type"] === `${PROBLEM_TYPE}${String(document["code"])}` && document["status"] === status;
-  return isOwn ? new ApiProblem(status, document) : unexpectedResponse(status, FOREIGN);
+  if (isOwn) return new ApiProblem(status, document);
+  return status === 413 ? unexpectedResponse(status, TOO_LARGE, SMALLER) : unexpectedResponse(status, FOREIGN);
 }
 
 /** Return the error for a response that does not follow the OpenAPI document. Another program may have answered. */
-export function unexpectedResponse(status: number, title: string): ApiProblem {
-  const remedy = "check the URL, and the network and the proxies on the way to the service";
+export function unexpectedResponse(status: number, title: string, remedy = CHECK_THE_WAY): ApiProblem {
   return new ApiProblem(status, { code: "unexpected_response", title: `${title}: ${remedy}`, status });
 }
 

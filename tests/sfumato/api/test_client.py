@@ -302,6 +302,25 @@ class TestReports:
         assert len({request.content for request in service.requests}) == 1
         assert len(service.requests) == 3
 
+    def test_names_the_proxy_that_refuses_a_body(self) -> None:
+        html = {"Content-Type": "text/html"}
+        proxy = httpx.Response(413, headers=html, content=b"<h1>413 Request Entity Too Large</h1>")
+        _, client = serving({"POST rounds/rnd_1/reports": proxy})
+        with pytest.raises(
+            ApiProblem, match=r"the proxy .* accepts bodies below 110 bytes only: .*client_max_body_size"
+        ):
+            client.send_reports("rnd_1", *self.reports(5))
+
+    def test_sends_bodies_that_common_proxies_accept(self) -> None:
+        def accept(request: httpx.Request) -> httpx.Response:
+            return ok({"round_id": "rnd_1", "accepted": len(request.content) // 320}, 202)
+
+        service, client = serving({"POST rounds/rnd_1/reports": accept})
+        ids, slots, _ = self.reports(10_000)
+        client.send_reports("rnd_1", ids, slots, np.zeros((10_000, 300), dtype=np.uint8))
+        assert max(len(request.content) for request in service.requests) < 1 << 20
+        assert 22 * BATCH_REPORTS < 1 << 20
+
     def test_names_a_malformed_report_by_its_overall_index(self) -> None:
         bad = refusal(422, "report_malformed", detail="slot out of range", index=3)
         _, client = serving({"POST rounds/rnd_1/reports": [receipt, bad]})

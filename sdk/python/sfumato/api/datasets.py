@@ -18,8 +18,8 @@ from sfumato.transport.exchange import Listing, Request, Response, Steps, delete
 from sfumato.transport.operations import call, listing
 from sfumato.transport.receipts import check_receipt
 
-BATCH_REPORTS = 50_000
-BATCH_BYTES = 8 << 20
+BATCH_REPORTS = 40_000
+BATCH_BYTES = 1_000_000  # many proxies accept bodies of at most 1 MiB by default
 
 
 class DatasetCalls:

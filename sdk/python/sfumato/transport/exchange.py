@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 PAGE_ITEMS = 200
 FOREIGN = "the answer is not from the service"
+TOO_LARGE = 413
+_CHECK_THE_WAY = "check the URL, and the network and the proxies on the way to the service"
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM_TYPE = "urn:sfumato:problem:"  # the type of a problem is this and its code
 
@@ -271,14 +273,21 @@ class ResponseBuffer:
             raise unexpected_response(status, "the deletion is not confirmed")
         if status < 300 or status == 304:
             return Response(status, headers, bytes(self._body))
-        problem = _problem(status, headers, bytes(self._body))
+        n_sent = self._response.request.headers.get("Content-Length", "")
+        problem = _problem(status, headers, bytes(self._body), n_sent)
         if status in _RETRYABLE_STATUSES:
             raise TemporaryProblem(problem, _retry_after(headers))
         raise problem
 
 
-def _problem(status: int, headers: Mapping[str, str], body: bytes) -> ApiProblem:
-    """Return the problem of an error response. Its code is `unexpected_response` unless the service wrote it."""
+def _problem(status: int, headers: Mapping[str, str], body: bytes, n_sent: str) -> ApiProblem:
+    """Return the problem of an error response. Its code is `unexpected_response` unless the service wrote it.
+
+    Parameters
+    ----------
+    n_sent : str
+        Length of the request's body, as in its header.
+    """
     if 300 <= status < 400:
         return unexpected_response(status, "the request was redirected, and redirects are not followed")
     media_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -287,13 +296,21 @@ def _problem(status: int, headers: Mapping[str, str], body: bytes) -> ApiProblem
     except ApiProblem as foreign:
         return foreign
     is_own = document.get("type") == f"{PROBLEM_TYPE}{document.get('code')}" and document.get("status") == status
-    return ApiProblem(status, document) if is_own else unexpected_response(status, FOREIGN)
+    if is_own:
+        return ApiProblem(status, document)
+    if status == TOO_LARGE:
+        size = f"below {n_sent} bytes" if n_sent.isdigit() and n_sent != "0" else "of a limited size"
+        return unexpected_response(
+            status,
+            f"the proxy in front of the service accepts bodies {size} only",
+            "send smaller parts, or raise the limit of the proxy (nginx: client_max_body_size)",
+        )
+    return unexpected_response(status, FOREIGN)
 
 
-def unexpected_response(status: int, title: str) -> ApiProblem:
+def unexpected_response(status: int, title: str, remedy: str = _CHECK_THE_WAY) -> ApiProblem:
     """Return the problem for a response that does not follow the API. Another program may have answered."""
-    title = f"{title}: check the URL, and the network and the proxies on the way to the service"
-    return ApiProblem(status, {"code": "unexpected_response", "title": title, "status": status})
+    return ApiProblem(status, {"code": "unexpected_response", "title": f"{title}: {remedy}", "status": status})
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
