@@ -34,7 +34,7 @@ from runtime.settings import Settings
 
 log = structlog.get_logger(__name__)
 _SQLITE_BUSY_MILLISECONDS = 15_000
-MAX_BUSY_SECONDS = 15.0  # longest wait for the write lock of SQLite, over all tries; then the API responds 503
+MAX_BUSY_SECONDS = 12.0  # a wait for the write lock of SQLite is not repeated after this time; the API responds 503
 # Pages of 16 KiB halve the work for large report batches, compared with 4 KiB, and cost no more for small rows.
 _SQLITE_PAGE_BYTES = 16 << 10
 _SQLITE_READING = {"reading": True}  # read by the "begin" listener below

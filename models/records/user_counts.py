@@ -73,7 +73,11 @@ def _add_users(
     weights = np.concatenate([counts, np.ones(len(every) - len(users), dtype=np.int64)])
     if not len(every):
         return users, counts
-    order = np.lexsort((every[:, 1], every[:, 0]))
+    order = np.argsort(every[:, 0])
+    first = every[order, 0]
+    second = every[order, 1]
+    if ((first[1:] == first[:-1]) & (second[1:] != second[:-1])).any():  # almost never: pseudonyms are uniform
+        order = np.lexsort((every[:, 1], every[:, 0]))
     every, weights = every[order], weights[order]
     is_first = np.ones(len(every), dtype=np.bool_)
     is_first[1:] = (every[1:] != every[:-1]).any(axis=1)
