@@ -244,7 +244,19 @@ def check_origin(request: Request, public_url: str | None) -> None:
     origin = urlsplit(request.headers.get("origin", ""))
     beside = request.headers.get("sec-fetch-site", "same-origin")
     if origin.scheme not in ("http", "https") or origin.netloc not in hosts or beside != "same-origin":
-        raise Forbidden("the form was not sent by a page of this console")
+        raise Forbidden(_foreign_form(request, origin.netloc, beside))
+
+
+def _foreign_form(request: Request, sender: str, beside: str) -> str:
+    """Return why a form is refused. A proxy that rewrites `Host` looks like another site."""
+    reason = "the form was not sent by a page of this console"
+    if not sender or beside != "same-origin":
+        return f"{reason}: open the console and send the form again"
+    host = request.headers.get("host", "")
+    return (
+        f"{reason}: the browser uses {sender[:200]!r}, and the request names {host[:200]!r}; if a proxy in front of "
+        "the gateway rewrites the header Host, let it pass Host on, or set SFUMATO_PUBLIC_URL to the browser's address"
+    )
 
 
 def check_csrf(form: dict[str, list[str]], session: SessionIdentity) -> None:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from connections.connection import PACE_BYTES
 from connections.problems import BadRequest, Problem, new_request_id
 from models.database.failures import is_database_unavailable
+from models.tables.identity import Scope as KeyScope
 from runtime.logging import describe
 from service.http.metrics import GatewayMetrics, route_of
 from service.http.problems import (
@@ -112,9 +113,9 @@ class DeviceCors:
 class RequestContext:
     """Middleware that assigns the request id, turns errors into problem documents and writes the access log.
 
-    The log has the method, the path without query, the status and the duration. It does not name the caller,
-    which may be the device of one person. Stored reports are not logged, because the report log deliberately
-    has no times. The duration is omitted on paths where it would reveal the number of records.
+    The log has the method, the path without query, the status, the duration and the id of the key. It does not name
+    a key with only the scope `device`, which may be that of one person. Stored reports are not logged, because the
+    report log deliberately has no times. The duration is omitted on paths where it would reveal the number of records.
 
     Parameters
     ----------
@@ -188,7 +189,14 @@ class RequestContext:
                     status=status,
                     **({} if PRIVATE_DURATION.fullmatch(scope["path"]) else duration),
                     request_id=request_id,
+                    **_named_key(scope),
                 )
+
+
+def _named_key(scope: Scope) -> dict[str, str]:
+    """Return the id of the request's key for the log. A key for devices only may be that of one person."""
+    caller = scope["state"].get("caller")
+    return {} if caller is None or caller.scopes <= {KeyScope.DEVICE} else {"key": caller.key_id}
 
 
 async def send_problem(send: Send, problem: Problem, request_id: str) -> None:

@@ -232,6 +232,12 @@ class TestOverTheNetwork:
         until(lambda: "[31mred" in gateway.log)
         assert "private-4711" not in gateway.log
         assert api.secret not in gateway.log
+        listed = {line["path"]: line.get("key") for line in gateway.lines() if line["event"] == "request"}
+        assert listed["/v1/datasets"].startswith("key_")
+        api.key("device").get("/datasets/ds_of_a_device/round")
+        until(lambda: "ds_of_a_device" in gateway.log)
+        (of_device,) = (line for line in gateway.lines() if "ds_of_a_device" in line.get("path", ""))
+        assert "key" not in of_device
         assert "\x1b" not in gateway.log
 
 

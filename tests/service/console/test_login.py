@@ -67,6 +67,13 @@ class TestSigningIn:
             assert response.status_code == 403
             assert "set-cookie" not in response.headers
 
+    def test_names_the_setting_if_a_proxy_rewrites_the_host(self, api: Api) -> None:
+        headers = {"origin": "https://sfumato.example", "host": "10.0.0.1:8000"}
+        response = api.http.post("/console/login", data={"key": api.secret}, headers=headers)
+        assert response.status_code == 403
+        for word in ("sfumato.example", "10.0.0.1:8000", "SFUMATO_PUBLIC_URL"):
+            assert word in response.text
+
     def test_ends_the_previous_session_of_the_browser(self, console: Console) -> None:
         earlier = console.token
         console.sign_in(console.secret)
