@@ -41,7 +41,7 @@ test-slow: $(READY) ## Run the slow tests: faults, browsers, servers, contract
 
 # The slow tests of .ci/run: each page of the console, each kind of fault, SIGKILL of each process, and the contract.
 CHECKED_SLOW := tests/browser/test_console_walk.py tests/contract tests/sdks/test_generated_client.py tests/shuffler \
-	tests/service/test_mount.py tests/faults/test_central.py tests/faults/test_every_plan.py tests/faults/test_sigkill.py \
+	tests/service/test_mount.py tests/service/test_nginx.py tests/faults/test_central.py tests/faults/test_every_plan.py tests/faults/test_sigkill.py \
 	tests/faults/test_uploads.py \
 	"tests/faults/test_soak.py::TestFaults::test_each_kind_loses_duplicates_and_blocks_nothing[postgresql]"
 
@@ -50,7 +50,7 @@ test-check: $(READY) ## Run the tests of .ci/run: the fast ones and a few slow o
 	$(PYTEST) -m "slow and not release" $(ARGS) $(CHECKED_SLOW)
 
 check-release: $(READY) ## Run what .ci/run leaves out: the audit of all sound forms, the image, all slow tests
-	@sh tools/preflight.sh chromium git java nginx node npm pgbouncer
+	@sh tools/preflight.sh chromium git java nginx node npm pgbouncer promtool
 	$(BIN)/sfumato audit --quick
 	$(MAKE) image
 	$(PYTEST) -m "slow or release" $(ARGS)

@@ -8,9 +8,10 @@ from functools import lru_cache
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ class Settings(BaseSettings):
         None,
         repr=False,  # it may contain a password
         description="Database URL, postgresql://… or sqlite:///…; none means SQLite in the home directory.",
+    )
+    database_password: SecretStr | None = Field(
+        None, description="Password of the database user, with any characters, if the URL has none."
+    )
+    redis_password: SecretStr | None = Field(
+        None, description="Password of Redis, with any characters, if the URL has none."
     )
     redis_url: SecretStr | None = Field(
         None, description="Redis URL. Without it, workers and gateways poll the database."
@@ -98,6 +105,11 @@ class Settings(BaseSettings):
     )
     job_seconds: float = Field(3600.0, gt=0, description="Longest computation of one attempt at a job, in seconds.")
     max_attempts: int = Field(5, ge=1, le=100, description="Number of lost workers after which a job fails.")
+    worker_drain_seconds: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds that a terminating worker may take to finish its job; then the job returns to the queue.",
+    )
     warm_kernels: bool = Field(True, description="Whether a worker compiles all kernels before its first job.")
 
     slow_seconds: float = Field(
@@ -190,9 +202,27 @@ class Settings(BaseSettings):
         if not _REDIS_URL.fullmatch(value.get_secret_value()):
             raise ValueError(
                 "a Redis URL must be redis://host:port/number, rediss://host:port/number or unix:///path; "
-                "percent-encode special characters of the password"
+                "percent-encode special characters of the password, or put it into SFUMATO_REDIS_PASSWORD"
             )
         return value
+
+    @model_validator(mode="after")
+    def _add_passwords(self) -> Self:
+        """Add separate passwords to the URLs, so that no other module knows about them."""
+        from sqlalchemy.engine import make_url
+
+        password = self.database_password.get_secret_value() if self.database_password else ""
+        if password and self.database_url and not self.embedded:
+            url = make_url(self.database_url)
+            if url.password is None:
+                self.database_url = url.set(password=password).render_as_string(hide_password=False)
+        password = self.redis_password.get_secret_value() if self.redis_password else ""
+        if password and self.redis_url is not None:
+            scheme, _, rest = self.redis_url.get_secret_value().partition("://")
+            user, at, place = rest.rpartition("@")
+            if ":" not in user:
+                self.redis_url = SecretStr(f"{scheme}://{user if at else ''}:{quote(password, safe='')}@{place}")
+        return self
 
     @field_validator("records_key")
     @classmethod
@@ -297,7 +327,7 @@ def _parse_database_url(text: str) -> "URL":
     elif url is None or "@" in (url.host or "") or ("@" in text and url.username is None):
         raise ValueError(
             "the URL cannot be read: write postgresql://user:password@host:port/name, "
-            "and percent-encode special characters of the password"
+            "and percent-encode special characters of the password, or put it into SFUMATO_DATABASE_PASSWORD"
         )
     return url
 

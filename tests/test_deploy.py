@@ -1,6 +1,9 @@
 """The Kubernetes manifests: valid by Kubernetes' own schemas, consistent with each other and with the software."""
 
+import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -11,11 +14,13 @@ import pytest
 import yaml
 
 from connections.server import STOP_SECONDS
+from models.database.schema import CHECK_SECONDS
 from runtime.settings import Settings
 from service.app import create_app
 from service.http.metrics import GatewayMetrics
 from service.webhooks.addresses import FIRST_FREE_PORT, NEVER, is_allowed
 from tools.image import PYTHON
+from workers.metrics import WorkerMetrics
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -223,6 +228,109 @@ class TestPods:
 
     def test_have_time_to_drain(self) -> None:
         drain = float(environment("gateway")["SFUMATO_DRAIN_SECONDS"])
-        probe = container("gateway")["readinessProbe"]
-        assert drain > 2 * probe["periodSeconds"] * probe["failureThreshold"]
+        assert drain >= 10  # until all nodes know that the pod is terminating
         assert templates()["gateway"]["spec"]["terminationGracePeriodSeconds"] > drain + STOP_SECONDS
+
+    def test_stay_in_the_service_during_a_fail_over_of_the_database(self) -> None:
+        probe = container("gateway")["readinessProbe"]
+        assert probe["periodSeconds"] * (probe["failureThreshold"] - 1) >= 40
+        assert probe["timeoutSeconds"] > CHECK_SECONDS
+
+    def test_of_busy_workers_may_finish_their_jobs(self) -> None:
+        drain = float(environment("worker")["SFUMATO_WORKER_DRAIN_SECONDS"]["value"])
+        assert templates()["worker"]["spec"]["terminationGracePeriodSeconds"] > drain > 600
+
+    def test_may_send_traces(self) -> None:
+        (policy,) = (p for p in of_kind("NetworkPolicy") if p["metadata"]["name"] == "sfumato-traces")
+        (rule,) = policy["spec"]["egress"]
+        assert rule["ports"] == [{"protocol": "TCP", "port": 4318}]  # OTLP/HTTP
+        assert policy["spec"]["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "sfumato"}}
+
+
+class TestIngress:
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_is_valid_and_leads_to_the_service(self, version: str) -> None:
+        ingress = yaml.safe_load((FOLDER / "examples" / "ingress.yaml").read_text())
+        kubernetes_validate.validate(ingress, version, strict=True)
+        (rule,) = ingress["spec"]["rules"]
+        (path,) = rule["http"]["paths"]
+        (service,) = of_kind("Service")
+        found = path["backend"]["service"]
+        assert found["name"] == service["metadata"]["name"]
+        assert found["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
+        assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]]
+
+    def test_accepts_the_largest_upload_and_the_longest_wait(self) -> None:
+        ingress = yaml.safe_load((FOLDER / "examples" / "ingress.yaml").read_text())
+        options = {name.partition("/")[2]: value for name, value in ingress["metadata"]["annotations"].items()}
+        defaults = {name: field.default for name, field in Settings.model_fields.items()}
+        assert int(options["proxy-body-size"].removesuffix("m")) << 20 == defaults["max_records_bytes"]
+        assert int(options["proxy-read-timeout"]) > defaults["max_wait_seconds"]
+
+
+MONITORING = ROOT / "deploy" / "monitoring"
+METRIC = re.compile(r"\bsfumato_[a-z_]+")
+LABEL = re.compile(r"([a-z_]+)\s*(?:=|!=|=~|!~)\s*\"")
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+def expressions() -> dict[str, str]:
+    """Return the queries of the alert rules and of the dashboard by name."""
+    (group,) = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
+    found = {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    for panel in json.loads((MONITORING / "dashboard.json").read_text())["panels"]:
+        found |= {f"{panel['title']} {target['refId']}": target["expr"] for target in panel["targets"]}
+    return found
+
+
+def list_series(home: Path) -> dict[str, set[str]]:
+    """Return the labels of every time series of gateways and workers by name."""
+    gateway = create_app(Settings(home=home)).state.context.metrics
+    found: dict[str, set[str]] = {}
+    for registry in (gateway.registry, WorkerMetrics().registry):
+        for collector in set(registry._collector_to_names):
+            for family in collector.describe():  # type: ignore[attr-defined]
+                labels = getattr(collector, "_labelnames", ()) or getattr(family, "_labelnames", ())
+                for suffix in SUFFIXES.get(family.type, ("",)):
+                    found[family.name + suffix] = {*labels, "le", "instance"}
+    return found
+
+
+class TestMonitoring:
+    def test_asks_for_existing_metrics_and_labels_only(self, tmp_path: Path) -> None:
+        known = list_series(tmp_path)
+        assert len(known) > 25
+        for name, query in expressions().items():
+            asked = set(METRIC.findall(query))
+            assert asked, name
+            assert asked <= set(known), (name, asked - set(known))
+            labels = {*LABEL.findall(query), *re.findall(r"by \(([a-z_, ]+)\)", query)}
+            given = set().union(*(known[metric] for metric in asked))
+            assert {each.strip() for part in labels for each in part.split(",")} <= given, name
+
+    def test_shows_every_documented_metric(self) -> None:
+        page = (ROOT / "docs" / "operations.md").read_text()
+        documented = set(re.findall(r"^\| `(sfumato_[a-z_]+)` \|", page, flags=re.MULTILINE))
+        shown = {metric for query in expressions().values() for metric in METRIC.findall(query)}
+        assert documented
+        assert {name for name in documented if not any(each.startswith(name) for each in shown)} == set()
+
+    def test_alerts_state_the_fault_and_the_remedy(self) -> None:
+        (group,) = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
+        assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 8
+        for rule in group["rules"]:
+            assert rule["labels"]["severity"] in {"critical", "warning"}
+            assert set(rule["annotations"]) == {"summary", "description"}
+
+    @pytest.mark.slow
+    @pytest.mark.release
+    def test_rules_are_valid_for_prometheus(self, tmp_path: Path) -> None:
+        program = shutil.which("promtool")
+        assert program, "no promtool: install Debian's package prometheus"
+        rules = [
+            {"record": f"check:{number}", "expr": query.replace("$__rate_interval", "5m")}
+            for number, query in enumerate(expressions().values())
+        ]
+        (tmp_path / "queries.yaml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+        for path in (MONITORING / "alerts.yaml", tmp_path / "queries.yaml"):
+            subprocess.run([program, "check", "rules", path], check=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from redis import Redis
+from sqlalchemy.engine import make_url
 
 from connections.server import STOP_SECONDS
 from runtime.settings import Settings
@@ -185,11 +188,26 @@ class TestImage:
         assert not any(line.startswith("RUN") for line in last_stage[last_stage.index("USER 10001") :])
 
 
+def read_compose(**variables: str) -> dict[str, Any]:
+    """Return compose.yaml with variables or their defaults. Compose replaces variables after it has parsed the file."""
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: fill(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [fill(each) for each in value]
+        if isinstance(value, str):
+            return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: variables.get(found[1], found[2]), value)
+        return value
+
+    filled: dict[str, Any] = fill(yaml.safe_load((ROOT / "compose.yaml").read_text()))
+    return filled
+
+
 class TestCompose:
     @pytest.fixture
     def compose(self) -> dict[str, Any]:
-        text = (ROOT / "compose.yaml").read_text()
-        return yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))
+        return read_compose()
 
     def built_services(self, compose: dict[str, Any]) -> dict[str, Any]:
         return {name: service for name, service in compose["services"].items() if "build" in service}
@@ -224,9 +242,29 @@ class TestCompose:
     def test_its_addresses_name_its_services(self, compose: dict[str, Any]) -> None:
         for service in self.built_services(compose).values():
             for url in (value for name, value in service["environment"].items() if name.endswith("_URL")):
-                host = re.search(r"@([a-z]+):(\d+)/", url)
+                host = re.search(r"[@/]([a-z]+):(\d+)/", url)
                 assert host
                 assert host[1] in compose["services"]
+
+    @pytest.mark.parametrize("password", ["p/w@rd#1", "a b:c%?&=+", "'\"\\{}"])
+    def test_its_passwords_may_have_any_characters(self, password: str) -> None:
+        compose = read_compose(SFUMATO_POSTGRES_PASSWORD=password, SFUMATO_REDIS_PASSWORD=password)
+        assert compose["services"]["postgres"]["environment"]["POSTGRES_PASSWORD"] == password
+        assert compose["services"]["redis"]["command"][-1] == password
+        for service in self.built_services(compose).values():
+            given = {name.removeprefix("SFUMATO_").lower(): value for name, value in service["environment"].items()}
+            settings = Settings.model_validate(given)
+            url = make_url(settings.resolved_database_url)
+            assert (url.username, url.password, url.host, url.port) == ("sfumato", password, "postgres", 5432)
+            assert settings.redis_url is not None
+            with closing(Redis.from_url(settings.redis_url.get_secret_value())) as client:
+                found = client.connection_pool.connection_kwargs
+            assert (found["host"], found["port"], found["db"], found["password"]) == ("redis", 6379, 0, password)
+
+    def test_a_worker_has_time_to_finish_its_job(self, compose: dict[str, Any]) -> None:
+        worker = compose["services"]["worker"]
+        seconds = float(worker["stop_grace_period"].removesuffix("s"))
+        assert seconds > float(worker["environment"]["SFUMATO_WORKER_DRAIN_SECONDS"]) > 0
 
     def test_services_wait_only_for_services_with_a_health_check(self, compose: dict[str, Any]) -> None:
         services = compose["services"]
@@ -250,7 +288,7 @@ class TestCompose:
         text = re.sub(
             r"\$\{SFUMATO_\w+_PASSWORD:-for-development-only\}", "<marked>", (ROOT / "compose.yaml").read_text()
         )
-        secrets = re.findall(r"(?:PASSWORD|AUTH): (\S+)|\w://\w*:([^@]*)@|requirepass\", \"([^\"]+)", text)
+        secrets = re.findall(r"(?:PASSWORD|AUTH): \"?([^\s\"]+)|\w://\w*:([^@\s]*)@|requirepass\", \"([^\"]+)", text)
         assert len(secrets) == 5
         assert {"".join(names_found) for names_found in secrets} == {"<marked>"}
 

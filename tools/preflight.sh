@@ -1,7 +1,7 @@
 #!/bin/sh
 # Check that programs are on this machine: tools/preflight.sh [--install] PROGRAM...
 #
-# Programs: chromium, git, nginx, java (11 or newer), node (20 or newer), npm, pgbouncer.
+# Programs: chromium, git, nginx, java (11 or newer), node (20 or newer), npm, pgbouncer, promtool.
 # With --install, and as root on Debian, install the missing ones from Debian's packages.
 # Exit with 1, and name each missing program and how to get it, if one is missing or too old.
 set -eu
@@ -11,6 +11,7 @@ package_of() {
     java) echo default-jre-headless ;;
     nginx) echo nginx-light ;;
     node) echo nodejs ;;
+    promtool) echo prometheus ;;
     *) echo "$1" ;;
     esac
 }

@@ -1,7 +1,8 @@
 """Run one worker with the settings of the environment: `python -m workers`.
 
 If `SFUMATO_DIE_WITH_PARENT` is set, the worker stops when its parent process exits. The value is the process id of the
-parent, or 1 for the parent at start-up. On SIGTERM and SIGINT the worker requeues its current job and exits.
+parent, or 1 for the parent at start-up. On SIGINT the worker requeues its current job and exits. On SIGTERM the job
+may first take `SFUMATO_WORKER_DRAIN_SECONDS` to finish.
 """
 
 import argparse
@@ -69,8 +70,8 @@ def main(
     )
     stop_metrics_server = start_metrics_server(metrics.registry, chosen.host, chosen.metrics_port)
 
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        supervisor.stop()
+    def stop(number: int, _frame: FrameType | None) -> None:
+        supervisor.stop(drain=number == signal.SIGTERM)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)

@@ -120,13 +120,20 @@ class Supervisor:
         self._lease = int(settings.lease_seconds * SECOND)
         self._parent = os.getppid() if stop_with_parent else None
         self._stopping = False
+        self._drained_at = 0.0  # monotonic time until which a stopping worker continues its job
         self._has_signal = False
         self._sweep_timer = _Timer(SWEEP_SECONDS)
         self._aggregation_timer = _Timer(SWEEP_SECONDS)
         self._forget_timer = _Timer(FORGET_SECONDS)
 
-    def stop(self) -> None:
-        """Make `run` return soon and requeue the current job. May be called in a signal handler."""
+    def stop(self, *, drain: bool = False) -> None:
+        """Make `run` return soon. May be called in a signal handler.
+
+        With `drain`, the current job may first take `worker_drain_seconds` to finish. Then it is requeued, and at once
+        after a second call.
+        """
+        seconds = self._settings.worker_drain_seconds if drain and not self._stopping else 0.0
+        self._drained_at = time.monotonic() + seconds
         self._stopping = True
 
     def run(self) -> None:
@@ -151,7 +158,10 @@ class Supervisor:
     @property
     def is_stopping(self) -> bool:
         """Return whether the worker is to stop."""
-        return self._stopping or (self._parent is not None and os.getppid() != self._parent)
+        return self._stopping or self._has_parent_ended()
+
+    def _has_parent_ended(self) -> bool:
+        return self._parent is not None and os.getppid() != self._parent
 
     def _run_once(self) -> bool:
         """Run at most one job and one aggregation. Return whether the worker stays busy."""
@@ -364,7 +374,7 @@ class Supervisor:
             reply = self._process.receive(pause)
             if reply is not None:
                 return reply
-            if self.is_stopping:
+            if self._has_parent_ended() or (self._stopping and time.monotonic() >= self._drained_at):
                 raise _KillProcess(STOP)
             if time.monotonic() >= deadline:
                 raise _KillProcess(DEADLINE_EXCEEDED)

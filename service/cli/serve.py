@@ -146,6 +146,7 @@ class WorkerProcess:
         self._environment = os.environ | {
             PARENT_VARIABLE: str(os.getpid()),
             "SFUMATO_HOME": str(settings.home.resolve()),
+            "SFUMATO_WORKER_DRAIN_SECONDS": "0",  # `stop` waits for STOP_SECONDS only
         }
         if settings.metrics_port:  # the gateway uses the port itself
             self._environment["SFUMATO_METRICS_PORT"] = str(settings.metrics_port + 1)

@@ -147,6 +147,20 @@ class TestUrls:
             assert (found.username, found.password, found.host) == (user, password, host[1])
             assert (found.port, found.database) == (port[1] if isinstance(port[1], int) else None, "name")
 
+    @given(password=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20))
+    def test_take_a_separate_password_with_any_characters(self, password: str) -> None:
+        given = {"database_password": SecretStr(password), "redis_password": SecretStr(password)}
+        for redis_url in ("redis://h:6379/1", "redis://user@h", "unix:///run/redis.sock?db=1"):
+            settings = Settings(database_url="postgresql://u@h/name", redis_url=SecretStr(redis_url), **given)
+            assert make_url(settings.resolved_database_url).password == password
+            assert settings.redis_url is not None
+            found = redis.connection.parse_url(settings.redis_url.get_secret_value())
+            assert found["password"] == password
+            assert found.get("username", "") == ("user" if "user" in redis_url else "")
+        own = Settings(database_url="postgresql://u:own@h/name", redis_url=SecretStr("redis://:own@h"), **given)
+        assert make_url(own.resolved_database_url).password == "own"
+        assert own.redis_url == SecretStr("redis://:own@h")
+
     @pytest.mark.parametrize("url", ["garbage", "postgresql:/db", "postgresql", "sqlite://host/x", "sqlite:x", "://"])
     def test_of_a_database_that_cannot_be_read_are_rejected(self, url: str) -> None:
         assert "URL" in refusal(database_url=url)

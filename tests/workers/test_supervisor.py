@@ -171,6 +171,31 @@ class TestStopped:
             assert second.process.wait(PATIENCE_SECONDS) == 0
         assert_right(collection, job_id)
 
+    def test_a_worker_may_finish_its_job_and_takes_no_other(
+        self, collection: Collection, database_url: str, tmp_path: Path
+    ) -> None:
+        slow = json.dumps({"draws": ONE_ROUND, "pause_seconds": 3.0})
+        with worker(tmp_path / "log", database_url, TOY=slow, SFUMATO_WORKER_DRAIN_SECONDS=300) as draining:
+            job_id = collect_one_round(collection)
+            wait_for(lambda: len(draining.logged("job_claimed")) == 2)
+            other = collection.submit()
+            draining.send(signal.SIGTERM)
+            assert draining.process.wait(PATIENCE_SECONDS) == 0
+        assert_right(collection, job_id)
+        assert collection.job(other).state == JobState.QUEUED
+
+    def test_a_second_signal_ends_the_wait_for_a_job(
+        self, collection: Collection, database_url: str, tmp_path: Path, gate: Path, toy: str
+    ) -> None:
+        with worker(tmp_path / "log", database_url, TOY=toy, SFUMATO_WORKER_DRAIN_SECONDS=300) as draining:
+            job_id = collect_one_round(collection)
+            wait_for(lambda: n_reached(gate) == 1)
+            draining.send(signal.SIGTERM)
+            time.sleep(0.5)
+            draining.send(signal.SIGTERM)
+            assert draining.process.wait(PATIENCE_SECONDS) == 0
+        assert (collection.job(job_id).state, collection.job(job_id).attempts) == (JobState.RUNNING, 0)
+
     def test_a_worker_ends_with_the_process_that_started_it(
         self, collection: Collection, database_url: str, tmp_path: Path
     ) -> None:
