@@ -4,6 +4,7 @@ A `Connection` passes the bytes of one request at a time to the protocol of uvic
 of asyncio and the constructor of that protocol. Before uvicorn parses a request, the connection
 
 - limits the size and the number of fields of the head;
+- requires a request line of HTTP/1 and one `Host`;
 - removes trailers and chunk extensions, so that a field after the body never acts as a header;
 - limits the bytes that chunks add to a body.
 
@@ -39,6 +40,7 @@ IS_WHOLE = "is_whole"  # key in the state of a scope: whether the whole body has
 
 _FRAMING = re.compile(rb"\r\n(content-length|transfer-encoding|upgrade|expect):[ \t]*([^\r]*)", re.IGNORECASE)
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r]*", re.IGNORECASE)
+_REQUEST_LINE_END = re.compile(rb" HTTP/1\.[01]")
 _TOKEN = rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+"
 _EXTENSION = rb";[ \t]*" + _TOKEN + rb"[ \t]*(?:=[ \t]*(?:" + _TOKEN + rb'|"(?:[^"\\\r\n\0]|\\[^\r\n\0])*")[ \t]*)?'
 _CHUNK_LINE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(?:" + _EXTENSION + rb")*")
@@ -209,6 +211,10 @@ class Connection(asyncio.Protocol):
 
     # ---- requests ----
 
+    def begin_request(self) -> None:
+        """Stop the read timeout, because the application has the request."""
+        self._deadline = None
+
     def end_request(self) -> None:
         """Wait for the rest of the body or the next request, after the application has finished."""
         self._is_answering = False
@@ -258,6 +264,7 @@ class Connection(asyncio.Protocol):
             if self._is_idle and head_bytes:
                 self._is_idle, self._deadline = False, self._loop.time() + self._slow_seconds
             return False
+        _check_head(data, start, end)
         fields = lengths = _FRAMING.findall(data, start, end)
         if len(fields) != 1 or len(fields[0][0]) != len(b"content-length"):
             if any(len(name) == len(b"upgrade") for name, _ in fields):  # no upgrade is supported
@@ -269,7 +276,7 @@ class Connection(asyncio.Protocol):
         if len(data) < stop <= body + WHOLE_BYTES and lengths is fields and not self._is_late:
             self._hold()
             return False
-        self._is_answering, self._deadline = True, None
+        self._is_answering, self._deadline = True, self._loop.time() + self._slow_seconds
         self._is_holding = self._is_late = self._is_idle = False
         self._first_byte = self._transport.n_written
         self._at = min(stop, len(data))
@@ -379,6 +386,8 @@ class Connection(asyncio.Protocol):
                 if self._is_holding:
                     self._pass_on_held_head()
                 else:
+                    if self._is_answering and self._transport.n_written == self._first_byte:
+                        self._transport.write(_response(BadRequest()))  # uvicorn started no request for this head
                     self._transport.close()
                 seconds = self._slow_seconds
         self._timer = self._loop.call_later(seconds, self._check)
@@ -393,11 +402,24 @@ class TrackRequests:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request or the lifespan."""
         connection: Connection | None = scope["state"].pop(_STATE, None)
+        if connection is not None:
+            connection.begin_request()
         try:
             await self._app(scope, receive, send)
         finally:
             if connection is not None:
                 connection.end_request()
+
+
+def _check_head(data: bytes, start: int, end: int) -> None:
+    """Raise BadRequest unless a head has a request line of HTTP/1 and, from HTTP/1.1 on, one `Host`."""
+    line_end = data.find(b"\r\n", start, end + 2)
+    version = data[line_end - len(b" HTTP/1.1") : line_end]
+    if not _REQUEST_LINE_END.fullmatch(version):
+        raise BadRequest("the request line cannot be read: send a method, a path and HTTP/1.1, or HTTP/1.0")
+    n_hosts = data[line_end:end].lower().count(b"\r\nhost:")
+    if n_hosts > 1 or (n_hosts == 0 and version.endswith(b"1.1")):
+        raise BadRequest(f"the request has {n_hosts} `Host` headers: send one")
 
 
 def _body_length(fields: list[tuple[bytes, bytes]]) -> int | None:

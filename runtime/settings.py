@@ -118,6 +118,12 @@ class Settings(BaseSettings):
         le=900,
         description="Timeout for a request head, and for each 20 KiB of a request or response body, in seconds.",
     )
+    idle_seconds: int = Field(
+        65,
+        ge=1,
+        le=3600,
+        description="Seconds after which an idle connection is closed; more than the idle timeout of a proxy.",
+    )
     max_body_bytes: int = Field(64 << 20, ge=1024, description="Largest request body; larger ones get status 413.")
     max_batch_reports: int = Field(1_000_000, ge=1, description="Maximum number of reports in one request.")
     max_pending_bytes: int = Field(

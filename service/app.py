@@ -207,6 +207,9 @@ def _build_context(settings: Settings, database: Database) -> GatewayContext:
         UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES),
         "too many records are being uploaded: send the upload again later",
     )
+    scratch = MemoryLimit(
+        UPLOADS_AT_ONCE * settings.max_records_bytes, "too many batches are being uploaded: send the batch again later"
+    )
     metrics, change_feed, stopping = GatewayMetrics(), ChangeFeed(redis_url, settings.database_file), asyncio.Event()
     writer = ReportWriter(database, job_signal, metrics, change_feed)
     return GatewayContext(
@@ -216,6 +219,7 @@ def _build_context(settings: Settings, database: Database) -> GatewayContext:
         KeyCache(database),
         writer,
         upload_memory,
+        scratch,
         metrics,
         RateLimits(settings, metrics),
         Readiness(settings, database, writer),

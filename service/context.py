@@ -108,6 +108,7 @@ class GatewayContext:
     keys: KeyCache
     writer: ReportWriter
     upload_memory: MemoryLimit
+    scratch: MemoryLimit
     metrics: GatewayMetrics
     rate_limits: RateLimits
     readiness: Readiness

@@ -16,7 +16,7 @@ import yaml
 from connections.server import STOP_SECONDS
 from models.database.schema import CHECK_SECONDS
 from runtime.settings import Settings
-from service.app import create_app
+from service.app import UPLOADS_AT_ONCE, create_app
 from service.http.metrics import GatewayMetrics
 from service.webhooks.addresses import FIRST_FREE_PORT, NEVER, is_allowed
 from tools.image import PYTHON
@@ -182,6 +182,16 @@ class TestPods:
         mounts = container(component)["volumeMounts"]
         assert {mount["mountPath"] for mount in mounts} == {"/tmp"}  # noqa: S108 - where the image keeps its caches
         assert all("emptyDir" in volumes[mount["name"]] for mount in mounts)
+
+    def test_of_gateways_have_scratch_space_for_batches(self) -> None:
+        needed = UPLOADS_AT_ONCE * Settings().max_records_bytes >> 20
+        (volume,) = templates()["gateway"]["spec"]["volumes"]
+        in_kubernetes = int(volume["emptyDir"]["sizeLimit"].removesuffix("Mi"))
+        storage = int(container("gateway")["resources"]["limits"]["ephemeral-storage"].removesuffix("Mi"))
+        (mount,) = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["gateway"]["tmpfs"]
+        in_compose = int(mount.removeprefix("/tmp:size=").removesuffix("m"))  # noqa: S108 - the path in the image
+        assert needed < in_kubernetes < storage
+        assert needed < in_compose
 
     def test_have_probes_of_existing_routes(self, tmp_path: Path) -> None:
         document = create_app(Settings(home=tmp_path)).openapi()

@@ -34,6 +34,7 @@ from models.tables.rounds import CollectionTarget, ReleaseTerms
 from models.tables.rounds import Round as ServiceRound
 from service.http.problems import BatchRefused
 from service.ingestion.batch_reader import BatchReader
+from service.ingestion.upload_memory import MemoryLimit
 from sfumato import mechanisms
 from sfumato.device.sealing import generate_round_key_pair, open_sealed, seal, sealed_length
 from sfumato.mechanisms import perturb_many
@@ -60,7 +61,7 @@ class ReleasePath(NamedTuple):
 
     seal: Callable[..., bytes] = seal
     queue: Callable[[Path], Queue] = Queue
-    reader: Callable[[ServiceRound, Dataset], BatchReader] = BatchReader
+    reader: Callable[[ServiceRound, Dataset, MemoryLimit], BatchReader] = BatchReader
     receive_batch: Callable[..., ServiceRound] = report_intake.receive_batch
 
 
@@ -268,7 +269,7 @@ def check_batches(path: ReleasePath, _setting: Setting) -> list[Finding]:
     """Check that the service accepts one signed batch of a round, with `min_batch` reports of the round's length."""
     private_key, public_key = generate_signing_key_pair()
     sealed = SealedRound(path)
-    stored = ServiceRound(id="rnd_audit", min_batch=MIN_BATCH, spec_wire=to_wire(SPEC))
+    stored = ServiceRound(id="rnd_audit", min_batch=MIN_BATCH, target_reports=MIN_BATCH, spec_wire=to_wire(SPEC))
     dataset = Dataset(id=DATASET_ID, shuffler={"public_key": b64encode(public_key).decode()})
     reports = [sealed.seal(number) for number in range(MIN_BATCH)]
     sign = partial(sign_release, private_key=private_key)
@@ -289,7 +290,7 @@ def check_batches(path: ReleasePath, _setting: Setting) -> list[Finding]:
 
 
 def _accepts(path: ReleasePath, stored: ServiceRound, dataset: Dataset, body: bytes) -> bool:
-    with closing(path.reader(stored, dataset)) as reader:
+    with closing(path.reader(stored, dataset, MemoryLimit(1 << 20, "no scratch space"))) as reader:
         try:
             reader.feed(body)
             reader.finish()

@@ -23,6 +23,7 @@ from models.collection import report_intake
 from models.tables.datasets import Dataset
 from models.tables.rounds import Round as ServiceRound
 from service.ingestion.batch_reader import BatchReader
+from service.ingestion.upload_memory import MemoryLimit
 from sfumato.device.sealing import seal, sealed_length
 from shuffler.queue import Queue, Released, State, Submission, Verdict
 from shuffler.rounds import parse_round
@@ -139,9 +140,10 @@ class ReopenedQueue(Queue):
         return released
 
 
-def read_small_batches(stored: ServiceRound, dataset: Dataset) -> BatchReader:
+def read_small_batches(stored: ServiceRound, dataset: Dataset, scratch: MemoryLimit) -> BatchReader:
     """Return a reader that accepts batches of each size."""
-    return BatchReader(ServiceRound(id=stored.id, min_batch=1, spec_wire=stored.spec_wire), dataset)
+    lax = ServiceRound(id=stored.id, min_batch=1, target_reports=stored.target_reports, spec_wire=stored.spec_wire)
+    return BatchReader(lax, dataset, scratch)
 
 
 class UnverifiedReader(BatchReader):

@@ -289,6 +289,15 @@ class IdempotentRequest:
         return Response(response.body, response.status, headers, media_type="application/json")
 
 
+def fingerprinted(request: Request, caller: Caller) -> bytes:
+    """Return what a fingerprint covers besides the body: method, path, query, and the dataset of the key.
+
+    A proxy may spell the query in another way or order, so its parameters are compared.
+    """
+    query = canonical_json(sorted(request.query_params.multi_items()))
+    return "\n".join([request.method, request.url.path, query, caller.dataset_id or ""]).encode()
+
+
 def idempotent_post(*scopes: Scope, whole_tenant: bool = False) -> Callable[..., Awaitable[IdempotentRequest]]:
     """Return a dependency: a POST request of a caller whose key has one of the scopes."""
     require = auth.require(*scopes, whole_tenant=whole_tenant)
@@ -299,9 +308,7 @@ def idempotent_post(*scopes: Scope, whole_tenant: bool = False) -> Callable[...,
         caller: Annotated[Caller, Depends(require)],
         idempotency_key: IdempotencyKey = None,
     ) -> IdempotentRequest:
-        # the fingerprint includes the dataset that the key is bound to
-        what = [request.method, request.url.path, caller.dataset_id or ""]
-        digest = hashlib.sha256("\n".join(what).encode() + b"\n" + await request.body())
+        digest = hashlib.sha256(fingerprinted(request, caller) + b"\n" + await request.body())
         return IdempotentRequest(services, caller, idempotency_key, digest.digest(), request.scope["route"].name)
 
     return dependency

@@ -21,6 +21,7 @@ from service.console.pages import administration, compare, create, datasets, job
 from service.console.rendering import HEADERS, page, redirect, static_file
 from service.console.request import Files, Page, Visit, check_csrf, check_origin, find_session, read_form
 from service.context import GatewayContext
+from service.http.headers import header
 from service.http.problems import InternalError, Problem, from_exception
 from service.http.unread_input import check_query
 
@@ -125,7 +126,8 @@ class Site:
 def _to_login(request: Request) -> Response:
     """Redirect to the sign-in page. For a request of a script, set the header that makes htmx redirect the browser."""
     where = login_url(request.url.path if request.method == "GET" else "")
-    if request.headers.get("hx-request") == "true" or "text/event-stream" in request.headers.get("accept", ""):
+    is_stream = b"text/event-stream" in (header(request.scope, b"accept") or b"").lower()
+    if request.headers.get("hx-request", "").lower() == "true" or is_stream:
         return Response(status_code=401, headers=HEADERS | {"hx-redirect": login_url("")})
     return Response(status_code=303, headers=HEADERS | {"location": where})
 

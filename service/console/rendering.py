@@ -15,6 +15,7 @@ from starlette.responses import Response
 from models.database.types import new_id
 from service.console import PATH
 from service.console.forms import collect_errors
+from service.http.headers import etag_matches, header_text
 from service.http.mount import mounted
 from service.http.problems import NotFound, Problem
 from sfumato.specs import features_from_wire, to_wire
@@ -213,6 +214,6 @@ async def static_file(request: Request) -> Response:
     is_named = request.query_params.get("v") == tag
     kept = f"max-age={NAMED_SECONDS}, immutable" if is_named else f"max-age={STATIC_SECONDS}"
     headers = {"cache-control": f"public, {kept}", "etag": f'"{tag}"'}
-    if request.headers.get("if-none-match") == headers["etag"]:
+    if etag_matches(headers["etag"], header_text(request.scope, b"if-none-match")):
         return Response(status_code=304, headers=headers)
     return Response(content, headers=HEADERS | headers, media_type=media_type)

@@ -29,6 +29,7 @@ from service.console import PATH
 from service.console.api_client import Api
 from service.console.forms import parse_number
 from service.context import GatewayContext
+from service.http.headers import authority
 from service.http.problems import BadRequest, Forbidden, PayloadTooLarge
 
 COOKIE = "sfumato_console"
@@ -157,7 +158,7 @@ def _find(services: GatewayContext, token: str) -> SessionIdentity | None:
 def read_token(request: Request) -> str | None:
     """Return the session token of the cookie, or None if it has no valid form."""
     try:
-        found = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
+        found = SimpleCookie("; ".join(request.headers.getlist("cookie"))).get(COOKIE)
     except CookieError:
         return None
     return found.value if found is not None and _TOKEN.fullmatch(found.value) else None
@@ -240,10 +241,12 @@ def _parts(body: bytes, boundary: bytes) -> tuple[dict[str, list[str]], Files]:
 
 def check_origin(request: Request, public_url: str | None) -> None:
     """Raise Forbidden unless a page of this console sent the form."""
-    hosts = {request.headers.get("host", ""), urlsplit(public_url or "").netloc} - {""}
     origin = urlsplit(request.headers.get("origin", ""))
-    beside = request.headers.get("sec-fetch-site", "same-origin")
-    if origin.scheme not in ("http", "https") or origin.netloc not in hosts or beside != "same-origin":
+    own = [request.headers.get("host", ""), urlsplit(public_url or "").netloc]
+    hosts = {authority(origin.scheme, host) for host in own} - {None}
+    beside = request.headers.get("sec-fetch-site", "same-origin").strip().lower()
+    is_own = authority(origin.scheme, origin.netloc) in hosts
+    if origin.scheme not in ("http", "https") or not is_own or beside != "same-origin":
         raise Forbidden(_foreign_form(request, origin.netloc, beside))
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fastapi import Request
 from fastapi.security import HTTPBearer
@@ -15,6 +14,7 @@ from models.database.engine import Database
 from models.identity import keys
 from models.identity.caller import Caller
 from models.tables.identity import Scope
+from service.http.headers import bearer_secret
 from service.http.problems import BadRequest, Forbidden, Unauthenticated
 from service.http.rate_limits import RateLimits
 
@@ -105,12 +105,10 @@ class KeyCache:
 
 
 def _secret(authorization: bytes | None) -> str:
-    if authorization is None or len(authorization) > _MAX_HEADER_BYTES:
+    secret = None if authorization is None or len(authorization) > _MAX_HEADER_BYTES else bearer_secret(authorization)
+    if secret is None:
         raise Unauthenticated("the key is missing: send `Authorization: Bearer <key>`")
-    scheme, _, secret = authorization.decode("latin-1").partition(" ")
-    if scheme.lower() != "bearer" or not secret.strip():
-        raise Unauthenticated("the key is missing: send `Authorization: Bearer <key>`")
-    return secret.strip()
+    return secret
 
 
 def _authorization(scope: AsgiScope) -> bytes | None:
@@ -154,17 +152,28 @@ def check(caller: Caller, *scopes: Scope) -> None:
         raise Forbidden(f"the key lacks the scope: use a key with the scope {' or '.join(scopes)}")
 
 
-def require(*scopes: Scope, whole_tenant: bool = False) -> Callable[[Request], Awaitable[Caller]]:
+@dataclass(frozen=True)
+class Requirement:
+    """Route dependency that yields the caller and requires one of the scopes.
+
+    Routes check it before they read the body, see `service.api.bodies`.
+    """
+
+    scopes: tuple[Scope, ...]
+    whole_tenant: bool
+
+    async def __call__(self, request: Request) -> Caller:
+        """Return the caller. Raise Forbidden."""
+        caller: Caller = replace(request.state.caller, request_id=request.state.request_id)
+        check(caller, *self.scopes)
+        if self.whole_tenant and caller.dataset_id is not None:
+            raise Forbidden("the key is bound to one dataset: use a key for the whole tenant")
+        return caller
+
+
+def require(*scopes: Scope, whole_tenant: bool = False) -> Requirement:
     """Return a route dependency that yields the caller and requires one of the scopes.
 
     With `whole_tenant`, keys that are bound to one dataset are rejected.
     """
-
-    async def find_caller(request: Request) -> Caller:
-        caller: Caller = replace(request.state.caller, request_id=request.state.request_id)
-        check(caller, *scopes)
-        if whole_tenant and caller.dataset_id is not None:
-            raise Forbidden("the key is bound to one dataset: use a key for the whole tenant")
-        return caller
-
-    return find_caller
+    return Requirement(scopes, whole_tenant)

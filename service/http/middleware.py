@@ -1,10 +1,6 @@
-"""Pure ASGI middleware for every request: request ids, errors as problem documents, access log, body limits, CORS.
-
-Also builds ETags and compares them with `If-Match` and `If-None-Match`.
-"""
+"""Pure ASGI middleware for every request: request ids, errors as problem documents, access log, body limits, CORS."""
 
 import asyncio
-import hashlib
 import re
 import time
 import zlib
@@ -21,6 +17,7 @@ from connections.problems import BadRequest, Problem, new_request_id
 from models.database.failures import is_database_unavailable
 from models.tables.identity import Scope as KeyScope
 from runtime.logging import describe
+from service.http.headers import content_codings, header
 from service.http.metrics import GatewayMetrics, route_of
 from service.http.problems import (
     InternalError,
@@ -37,9 +34,12 @@ RECORDS_SECONDS = 900  # the same for records: an upload may be large and its co
 _LARGE_UPLOADS = ("/records", "/batches")
 CONTROL_BODY_BYTES = 1 << 20  # largest body of requests without reports, records or points
 POINTS_BODY_BYTES = 32 << 20
-UNPACKED_BYTES = 1 << 20  # piece of an unpacked body
+UNPACKED_BYTES = 256 << 10  # piece of an unpacked body
+MAX_RATIO = 20  # largest ratio of an unpacked body to the packed one
+UNCOUNTED_BYTES = 1 << 20  # unpacked bytes for which any ratio is accepted
 PREFLIGHT_SECONDS = 600  # how long browsers may cache a preflight response; some use less
-CORS_REQUEST_HEADERS = ("Authorization", "Content-Type", "If-None-Match")
+# Instrumentation of a page adds the last three to all requests. The service ignores them.
+CORS_REQUEST_HEADERS = ("Authorization", "Content-Type", "If-None-Match", "traceparent", "tracestate", "baggage")
 CORS_RESPONSE_HEADERS = ("ETag", "Retry-After")  # headers that a device reads
 
 # The duration of these requests depends on the number of records, which is private.
@@ -54,15 +54,6 @@ NO_SNIFF = (b"x-content-type-options", b"nosniff")
 _CLOSE = (b"connection", b"close")
 
 log = structlog.get_logger(__name__)
-
-
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return the first header with this (lower-case) name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            found: bytes = value
-            return found
-    return None
 
 
 async def send_body(send: Send, status: int, media_type: bytes, body: bytes, *more: tuple[bytes, bytes]) -> None:
@@ -317,11 +308,11 @@ class BodyLimit:
                 raise _too_large(limit)
             return message
 
-        encoding = (header(scope, b"content-encoding") or b"identity").strip().lower()
-        if encoding == b"identity" or scope["method"] not in ("POST", "PUT", "PATCH"):
+        codings = content_codings(scope)
+        if not codings or scope["method"] not in ("POST", "PUT", "PATCH"):
             await self._app(scope, receive_limited, send)
-        elif encoding in (b"gzip", b"x-gzip"):
-            await self._app(scope, _Unpacked(receive_limited, limit).receive, send)
+        elif codings == [b"gzip"]:
+            await self._app(scope, _Unpacked(receive_limited, limit, int(declared or 0)).receive, send)
         else:
             raise UnsupportedMediaType(
                 "this Content-Encoding is not supported: send the body as it is, or with gzip",
@@ -330,7 +321,9 @@ class BodyLimit:
 
 
 class _Unpacked:
-    """Body of a request that arrives as gzip, unpacked in pieces. It must fit into `limit` bytes.
+    """Body of a request that arrives as gzip, unpacked in pieces.
+
+    It must fit into `limit` bytes. Beyond UNCOUNTED_BYTES, it must be at most MAX_RATIO times the packed body.
 
     Parameters
     ----------
@@ -338,10 +331,13 @@ class _Unpacked:
         Returns the messages with the packed body.
     limit : int
         Largest unpacked body.
+    declared : int
+        Stated length of the packed body; 0 if it is not stated.
     """
 
-    def __init__(self, receive: Receive, limit: int) -> None:
+    def __init__(self, receive: Receive, limit: int, declared: int) -> None:
         self._receive = receive
+        self._declared = declared
         self._limit = limit
         self._unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # gzip only
         self._packed = b""  # has arrived, but is not unpacked yet
@@ -372,6 +368,10 @@ class _Unpacked:
         self._n_bytes += len(piece)
         if self._n_bytes > self._limit:
             raise _too_large(self._limit)
+        if self._n_bytes > max(UNCOUNTED_BYTES, MAX_RATIO * max(self._n_packed, self._declared)):
+            raise PayloadTooLarge(
+                f"the gzip body unpacks to more than {MAX_RATIO} times its length: send it without compression"
+            )
         if self._unpack.unused_data:
             raise BadRequest("the body continues after the end of its gzip data: send one gzip member")
         if not self._has_more and not self._packed and len(piece) < UNPACKED_BYTES:
@@ -383,14 +383,3 @@ class _Unpacked:
 
 def _too_large(limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(f"the body is too large: this path accepts at most {limit} bytes; send smaller requests")
-
-
-def etag(body: bytes) -> str:
-    """Return a strong entity tag for a response body."""
-    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-
-
-def etag_matches(tag: str, header: str) -> bool:
-    """Return whether `If-Match` or `If-None-Match` contains the tag (RFC 9110; weak tags are compared as strong)."""
-    tags = [one.strip().removeprefix("W/") for one in header.split(",")]
-    return tag in tags or "*" in tags

@@ -32,6 +32,7 @@ A problem states what is wrong and where. It never repeats a submitted value.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, ClassVar
 
 from fastapi.exceptions import RequestValidationError
@@ -48,6 +49,8 @@ from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE
 
 RETRY_SECONDS = 1
+MAX_ERRORS = 20  # errors in one problem document
+NULL = object()  # stands for a null that is not allowed: a value of no type
 
 
 class Unauthenticated(Problem):
@@ -155,7 +158,7 @@ class IdempotencyKeyReused(Problem):
 
 
 class ValidationFailed(Problem):
-    """A field is missing or out of range; `errors` locates each field."""
+    """A field is missing or out of range; `errors` locates the first 20 fields."""
 
     code, status, title = "validation_failed", 422, "The request is not valid"
     example: ClassVar[dict[str, Any]] = {
@@ -163,6 +166,7 @@ class ValidationFailed(Problem):
     }
 
     def __init__(self, detail: str = "", *, errors: Sequence[dict[str, str]] = ()) -> None:
+        errors = errors[:MAX_ERRORS]
         places = [(each["pointer"] or each.get("parameter", ""), each["message"]) for each in errors[:MAX_NAMED]]
         detail = detail or "; ".join(f"{place}: {message}" if place else message for place, message in places)
         super().__init__(detail, errors=list(errors) or [{"pointer": "", "message": detail or self.title}])
@@ -273,15 +277,20 @@ def _from_validation(error: RequestValidationError) -> Problem:
         return BadRequest("the body is not valid JSON: check its syntax and send it as UTF-8")
     if isinstance(error.body, bytes):  # not parsed, because the content type is not JSON
         return UnsupportedMediaType("the content type is not supported: send application/json")
-    return ValidationFailed(errors=list(_field_errors(items, error.body)))
+    return ValidationFailed(errors=list(islice(_field_errors(items, error.body), MAX_ERRORS)))
 
 
 def _field_errors(items: Sequence[Any], body: Any) -> Iterator[dict[str, str]]:
+    last_null: Any = None
     for item in items:
         if item["type"] == "none_required":  # the other branch of the optional union has the useful message
             continue
         where, *path = item["loc"]
         message = _message(item)
+        if item.get("input") is NULL:
+            if item["loc"] == last_null:  # the other branches of a union
+                continue
+            last_null = item["loc"]
         if where == "body":
             pointer = _pointer(path, body, keep_last=item["type"] == "missing")
             for name in item.get("ctx", {}).get("names") or [""]:
@@ -291,6 +300,8 @@ def _field_errors(items: Sequence[Any], body: Any) -> Iterator[dict[str, str]]:
 
 
 def _message(item: Any) -> str:
+    if item.get("input") is NULL:
+        return "null is not allowed: leave the member out, or give it a value"
     if item["type"] == "union_tag_invalid":  # pydantic's own message repeats the tag
         return f"unknown type: expected one of {item['ctx']['expected_tags']}"
     if item["type"] == "union_tag_not_found":

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from models.identity.caller import Caller
 from models.tables.identity import Scope as KeyScope
 from runtime.redis_client import TIMEOUT_SECONDS, CircuitBreaker
 from runtime.settings import Settings
+from service.http.headers import header_text, parse_address
 from service.http.metrics import GatewayMetrics
 from service.http.problems import RateLimited
 
@@ -330,7 +331,7 @@ def client_address(scope: Scope, trusted: Sequence[IPv4Network | IPv6Network]) -
     For IPv6, return the /64 network, because providers assign a whole /64 to each customer.
     """
     peer = scope.get("client")
-    address = _parsed(peer[0]) if peer else None
+    address = parse_address(peer[0]) if peer else None
     if address is None:
         return ""  # the socket has no addresses
     if trusted and _is_in(address, trusted):
@@ -342,23 +343,16 @@ def _last_untrusted_hop(
     scope: Scope, peer: IPv4Address | IPv6Address, trusted: Sequence[IPv4Network | IPv6Network]
 ) -> IPv4Address | IPv6Address:
     """Return the last hop that is not a trusted proxy. Earlier entries are ignored, because clients can forge them."""
-    forwarded = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
-    for hop in reversed(forwarded.decode("latin-1").rsplit(",", MAX_HOPS)[-MAX_HOPS:]):
-        address = _parsed(hop.strip())
+    for hop in reversed(header_text(scope, b"x-forwarded-for").rsplit(",", MAX_HOPS)[-MAX_HOPS:]):
+        if not hop.strip():
+            continue  # a list may have empty elements
+        address = parse_address(hop)
         if address is None:
             return peer
         peer = address
         if not _is_in(address, trusted):
             return peer
     return peer
-
-
-def _parsed(text: Any) -> IPv4Address | IPv6Address | None:
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
 def _is_in(address: IPv4Address | IPv6Address, networks: Sequence[IPv4Network | IPv6Network]) -> bool:

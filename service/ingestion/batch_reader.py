@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from models.tables.datasets import Dataset
 from models.tables.rounds import Round
 from service.http.problems import BatchRefused, Unavailable
+from service.ingestion.upload_memory import MemoryLimit, MemoryReservation
 from sfumato import mechanisms
 from sfumato.device.sealing import sealed_length
 from sfumato.privacy.shuffling import MAX_HONEST
 from sfumato.transport.batches import HEAD_BYTES, SIGNATURE_BYTES, verify_digest
 
+MAX_TARGETS = 2  # most reports of a batch, as a multiple of the round's target
 ROW_BYTES = 1 << 20  # sealed reports in one row of the report log
 
 
@@ -30,14 +32,20 @@ class BatchReader:
         A round of a shuffled dataset.
     dataset : Dataset
         Its dataset, which names the shuffler.
+    scratch : MemoryLimit
+        Limit on the temporary files of all batches together.
+    declared : int, optional
+        Stated length of the body in bytes.
 
     Raises
     ------
+    BatchRefused
+        The stated length is more than a batch of this round can have.
     Unavailable
-        No temporary file can be created.
+        No temporary file can be created, or there is no room for the stated length.
     """
 
-    def __init__(self, found: Round, dataset: Dataset) -> None:
+    def __init__(self, found: Round, dataset: Dataset, scratch: MemoryLimit, declared: int = 0) -> None:
         self.round_id, self.dataset_id = found.id, dataset.id
         self.count = 0  # number of sealed reports, known at the end
         self.body_digest = hashlib.sha256()  # `read_upload` adds the whole body
@@ -47,10 +55,30 @@ class BatchReader:
         self._head = bytearray()
         self._sealed_digest = hashlib.sha256()
         self._n_bytes = 0
+        # Until a shuffler releases a full round, it accepts reports, so a batch may have more than the target.
+        self._max_reports = min(MAX_TARGETS * found.target_reports, MAX_HONEST)
+        self._check_size(declared - HEAD_BYTES)
+        self._space = MemoryReservation(scratch)
+        self._n_reserved = 0
+        self._reserve(declared)
         try:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         except OSError:
+            self._space.__exit__()
             raise Unavailable("the batch cannot be stored now: send it again") from None
+
+    def _check_size(self, n_bytes: int) -> None:
+        if n_bytes > self._max_reports * self._length:
+            raise BatchRefused(
+                f"the batch is too long: a batch of this round has at most {self._max_reports} reports "
+                f"of {self._length} bytes"
+            )
+
+    def _reserve(self, n_bytes: int) -> None:
+        """Reserve scratch space for a body of this length."""
+        if n_bytes > self._n_reserved:
+            self._space.grow(n_bytes - self._n_reserved)
+            self._n_reserved = n_bytes
 
     def feed(self, piece: bytes) -> None:
         """Read the next piece of the body. Raise BatchRefused if the head states another length."""
@@ -62,6 +90,8 @@ class BatchReader:
                 self._check_length(int.from_bytes(self._head[SIGNATURE_BYTES:], "big"))
         self._sealed_digest.update(piece)
         self._n_bytes += len(piece)
+        self._check_size(self._n_bytes)
+        self._reserve(self._n_bytes)
         try:
             self._file.write(piece)
         except OSError:
@@ -88,8 +118,6 @@ class BatchReader:
             raise BatchRefused(
                 f"the batch has {count} reports, at least {self._min_batch} are needed: release it later"
             )
-        if count > MAX_HONEST:
-            raise BatchRefused(f"a batch has at most {MAX_HONEST} reports")
         self.count = count
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
@@ -102,3 +130,4 @@ class BatchReader:
     def close(self) -> None:
         """Delete the temporary file."""
         self._file.close()
+        self._space.__exit__()

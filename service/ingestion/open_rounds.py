@@ -22,7 +22,7 @@ from models.database.engine import Database
 from models.errors import NotFound
 from models.identity.caller import Caller
 from models.tables.identity import Scope as KeyScope
-from service.http.middleware import etag, etag_matches, header
+from service.http.headers import etag, etag_matches, header
 from service.http.unread_input import has_unread_input
 from service.live.change_feed import ChangeFeed
 from service.schemas import serializers

@@ -19,8 +19,9 @@ from models.identity.caller import Caller
 from models.tables.identity import Scope as KeyScope
 from runtime.settings import Settings
 from service.http.auth import check
+from service.http.headers import media_type
 from service.http.metrics import REPORTS_ROUTE, GatewayMetrics
-from service.http.middleware import header, send_body
+from service.http.middleware import send_body
 from service.http.problems import MethodNotAllowed, UnsupportedMediaType
 from service.http.unread_input import check_query
 from service.ingestion import report_formats
@@ -153,8 +154,8 @@ async def _read_body(receive: Receive, reservation: MemoryReservation) -> bytes 
 
 
 def _reader(scope: Scope) -> Reader:
-    media_type = (header(scope, b"content-type") or b"").split(b";", 1)[0].strip().lower()
-    if media_type not in READERS:
-        accepted = ", ".join(kind.decode() for kind in READERS)
+    kind = media_type(scope)
+    if kind not in READERS:
+        accepted = ", ".join(each.decode() for each in READERS)
         raise UnsupportedMediaType(f"the content type is not supported: send one of {accepted}")
-    return READERS[media_type]
+    return READERS[kind]

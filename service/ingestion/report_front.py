@@ -112,7 +112,9 @@ class ReportFront:
                 if authorization is not None:
                     return None
                 authorization = value
-            elif name == b"content-type" and media_type is None:
+            elif name == b"content-type":
+                if media_type is not None:
+                    return None
                 media_type = value
             elif name == b"content-encoding" or (name == b"origin" and self._has_cors):
                 return None

@@ -65,6 +65,7 @@ class MemoryReservation:
 
     def __exit__(self, *_error: object) -> None:
         self._limit.release(self._n_bytes)
+        self._n_bytes = 0
 
 
 class Digest(Protocol):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args
 
@@ -28,6 +29,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from typing_extensions import TypeAliasType
 
 from models.database.types import EPOCH, timestamp
+from service.http.problems import MAX_ERRORS, NULL
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 
@@ -36,7 +38,6 @@ EXAMPLE_ULID = "01jd0b1v3tq5c9m8x2h7r4k6ez"
 
 _DOUBLE: JsonDict = {"format": "double"}
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z_0-9]{0,39}")
-_NULL = object()  # stands for a null that is not allowed: a value of no type
 
 Double = Annotated[float, Field(allow_inf_nan=False, json_schema_extra=_DOUBLE)]
 
@@ -118,12 +119,13 @@ class Wire(BaseModel):
             return value
         if not value.keys() <= cls.model_fields.keys():
             # A name that is no identifier may be a value, so only identifiers are repeated.
-            unknown = [name for name in value if name not in cls.model_fields and _IDENTIFIER.fullmatch(name)]
+            others = (name for name in value if name not in cls.model_fields and _IDENTIFIER.fullmatch(name))
+            unknown = list(islice(others, MAX_ERRORS))
             known = ", ".join(cls.model_fields)
             raise PydanticCustomError("unknown_field", "unknown field: use {known}", {"known": known, "names": unknown})
         # None is the default of an optional member, but the document does not allow null (SkipJsonSchema).
         return {
-            name: _NULL if item is None and NoneType not in get_args(cls.model_fields[name].annotation) else item
+            name: NULL if item is None and NoneType not in get_args(cls.model_fields[name].annotation) else item
             for name, item in value.items()
         }
 
@@ -175,7 +177,9 @@ class Problem(Wire):
     detail: str = Field(description="What is wrong in this request.")
     code: str = Field(description="Machine-readable problem code.", examples=["budget_exhausted"])
     request_id: str = Field(description="Id of the request in the log of the service.")
-    errors: list[FieldError] | SkipJsonSchema[None] = Field(None, description="`validation_failed`: all errors.")
+    errors: list[FieldError] | SkipJsonSchema[None] = Field(
+        None, description="`validation_failed`: the first 20 errors."
+    )
     index: Annotated[int, integer()] | SkipJsonSchema[None] = Field(
         None, description="`report_malformed`: index of the first malformed report, from 0."
     )

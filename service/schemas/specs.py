@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, FailFast, Field, Tag, model_validator
 from typing_extensions import TypeAliasType
 
 from service.schemas.base import Double, Wire, Word, check, example, integer
@@ -102,7 +102,7 @@ class TreeGridEncoding(_Encoding):
 
     type: Literal["tree_grid"]
     n_features: Annotated[int, integer(1, 8)] = Field(description="Number of features.")
-    levels: list[Annotated[int, integer(0, specs.MAX_TREE_BITS)]] = Field(
+    levels: Annotated[list[Annotated[int, integer(0, specs.MAX_TREE_BITS)]], FailFast()] = Field(
         min_length=2,
         max_length=specs.MAX_TREE_CELLS,
         description="Level of each cell: its sides are 2^-level of the range. "
@@ -112,6 +112,7 @@ class TreeGridEncoding(_Encoding):
 
 _WeightRow = Annotated[
     list[Annotated[int, integer(-specs.MAX_WEIGHT, specs.MAX_WEIGHT)]],
+    FailFast(),
     Field(min_length=1, max_length=specs.MAX_FEATURES),
 ]
 
@@ -129,7 +130,9 @@ class LatticeEncoding(_Encoding):
 
 
 _CentroidRow = Annotated[
-    list[Annotated[int, integer(0, specs.LATTICE - 1)]], Field(min_length=1, max_length=specs.MAX_FEATURES)
+    list[Annotated[int, integer(0, specs.LATTICE - 1)]],
+    FailFast(),  # a list of any length has one error
+    Field(min_length=1, max_length=specs.MAX_FEATURES),
 ]
 
 
@@ -170,7 +173,7 @@ class PhaseEncoding(_Encoding):
     model_config = example(type="phase", weights=[[652, 0], [-1210, 4377]], phases=16)
 
     type: Literal["phase"]
-    weights: list[_WeightRow] = Field(
+    weights: Annotated[list[_WeightRow], FailFast()] = Field(
         min_length=1,
         max_length=specs.MAX_PHASE_SLOTS,
         description="One row per wave, one integer per feature; no row is all zero. "

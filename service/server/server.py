@@ -64,7 +64,7 @@ def address(bound: socket.socket, public_url: str | None) -> str:
 def run(app: FastAPI, bound: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT, finish the current requests, store the queued reports and return."""
     context = app.state.context
-    server = Server(configuration(app, context.settings.slow_seconds), context, on_start)
+    server = Server(configuration(app, context.settings.slow_seconds, context.settings.idle_seconds), context, on_start)
     leave_no_core()
     keep_freed_memory(GATEWAY_KEPT_BYTES)
     previous = {sig: signal.signal(sig, _ignore) for sig in (signal.SIGTERM, signal.SIGINT)}

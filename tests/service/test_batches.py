@@ -3,6 +3,7 @@
 import secrets
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,11 +16,13 @@ from models.database.engine import Database
 from models.encryption import Keyring, load_keyring
 from models.tables.rounds import ReportBatch, Round, RoundKey
 from runtime.settings import Settings
+from service.ingestion.batch_reader import MAX_TARGETS
+from service.ingestion.upload_memory import MemoryLimit, MemoryReservation
 from sfumato.device.sealing import generate_round_key_pair, seal, sealed_length
 from sfumato.mechanisms.blankets import blanket
 from sfumato.privacy import shuffling
 from sfumato.privacy.accounting import ATTO, NANO
-from sfumato.transport.batches import generate_signing_key_pair
+from sfumato.transport.batches import MEDIA_TYPE, generate_signing_key_pair
 from tests.service.api import GRID, Api, claim_job, packed, refused, single, unknown
 from tests.service.shuffler import SHUFFLER, TERMS, release, sealed_reports, send, shuffled_dataset, signed
 from workers.aggregation import open_batch
@@ -34,6 +37,13 @@ def dataset_id(api: Api) -> str:
 @pytest.fixture
 def opened(api: Api, dataset_id: str) -> dict[str, Any]:
     return api.round(dataset_id, target_reports=20, **TERMS)
+
+
+@pytest.fixture
+def scratch(http: httpx.Client) -> MemoryLimit:
+    transport: Any = http._transport
+    found: MemoryLimit = transport._asgi.app.state.context.scratch
+    return found
 
 
 @pytest.fixture
@@ -207,6 +217,39 @@ class TestRelease:
         refused(send(api, round_id, batch.body, "application/json"), 415, "unsupported_media_type")
         assert (api.n_received(round_id), n_rows(api.database, ReportBatch, round_id)) == (0, 0)
         assert send(api, round_id, batch.body).status_code == 202  # nothing is lost
+
+    def test_has_a_greatest_length(self, api: Api, opened: dict[str, Any], scratch: MemoryLimit) -> None:
+        report = sealed_reports(api, opened["id"], 1)[0]
+        most = MAX_TARGETS * opened["target_reports"] * len(report)
+        head = bytes(64) + len(report).to_bytes(4, "big")
+        stated = {"Content-Length": str(len(head) + most + 1)}
+
+        def pieces(n_bytes: int) -> Iterator[bytes]:
+            yield from (head, bytes(n_bytes))
+
+        for headers in ({}, stated):
+            headers |= {"Content-Type": MEDIA_TYPE}
+            body = pieces(most + 1)
+            problem = refused(
+                api.post(f"/rounds/{opened['id']}/batches", content=body, headers=headers), 422, "batch_refused"
+            )
+            assert "too long" in problem["detail"]
+            assert scratch.n_bytes == 0
+        problem = refused(send(api, opened["id"], head + bytes(most)), 422, "batch_refused")
+        assert "signature" in problem["detail"]
+
+    def test_waits_if_other_batches_fill_the_scratch_space(
+        self, api: Api, opened: dict[str, Any], scratch: MemoryLimit
+    ) -> None:
+        batch = signed(opened["id"], sealed_reports(api, opened["id"], 20))
+        room = scratch._max_bytes - len(batch.body)
+        with MemoryReservation(scratch) as others:  # the gateway is shared with other tests
+            others.grow(room + 1)
+            refused(send(api, opened["id"], batch.body), 503, "unavailable")
+        with MemoryReservation(scratch) as others:
+            others.grow(room)
+            assert send(api, opened["id"], batch.body).status_code == 202
+        assert scratch.n_bytes == 0
 
     def test_needs_a_shuffled_open_round_and_a_scope(self, api: Api, opened: dict[str, Any]) -> None:
         batch = signed(opened["id"], sealed_reports(api, opened["id"], 20))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from connections import connection
 from connections.connection import JoinedTransport, WriteQueue
@@ -116,6 +117,39 @@ class TestTrailers:
 
 @SQLITE_ONLY
 class TestHead:
+    @pytest.mark.parametrize(
+        "head",
+        [
+            b"PRI * HTTP/2.0\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n",
+            b"GET /healthz HTTP/3\r\nHost: x\r\n\r\n",
+            b"GET /healthz\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+            b"GET /healthz HTTP/1.1\r\n\r\n",
+            b"GET /healthz HTTP/1.1\r\nX: y\r\nHost: x\r\nhost: x\r\n\r\n",
+            b"GET /healthz HTTP/1.0\r\nHost: x\r\nHOST: y\r\n\r\n",
+        ],
+    )
+    def test_that_starts_no_request_is_answered_400(self, wire: OnTheWire, head: bytes) -> None:
+        for first in (b"", HEALTH):
+            *before, (status, headers, body) = answers(wire, first + head)
+            assert [each[0] for each in before] == ([200] if first else [])
+            assert (status, headers["connection"]) == (400, "close")
+            assert json.loads(body)["code"] == "bad_request"
+
+    def test_of_http_1_0_needs_no_host(self, wire: OnTheWire) -> None:
+        ((status, _, _),) = answers(wire, b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert status == 200
+
+    def test_that_the_server_ignores_times_out(
+        self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with OnTheWire(create_app(settings, database), slow_seconds=0.5) as wire:
+            monkeypatch.setattr(HttpToolsProtocol, "data_received", lambda _self, _data: None)
+            ((status, headers, _),) = answers(wire, HEALTH)
+        assert (status, headers["connection"]) == (400, "close")
+
     @pytest.mark.parametrize("n_pieces", [1, 100])
     @pytest.mark.parametrize("fields", [b"X: " + b"y" * 100_000 + b"\r\n", b"X: y\r\n" * 101])
     def test_that_is_too_large_is_answered_431(self, wire: OnTheWire, fields: bytes, n_pieces: int) -> None:
@@ -131,8 +165,8 @@ class TestHead:
 
     @pytest.mark.parametrize("extra", [0, 1])
     def test_has_exact_limits(self, wire: OnTheWire, extra: int) -> None:
-        line = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n"
-        many = b"X: y\r\n" * (connection.MAX_FIELDS - 1 + extra)
+        line = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        many = b"X: y\r\n" * (connection.MAX_FIELDS - 2 + extra)
         large = b"X: " + b"y" * (connection.MAX_HEAD_BYTES - len(line) - 3 + extra) + b"\r\n"
         for fields in (many, large):
             ((status, _, _),) = answers(wire, line + fields + b"\r\n")
@@ -193,8 +227,16 @@ class TestFraming:
     )
     def test_of_chunks_is_limited(self, wire: OnTheWire, api: Api, chunks: bytes) -> None:
         key = b"Authorization: Bearer %s\r\n" % api.secret.encode()
-        ((status, headers, _),) = answers(wire, CHUNKED.replace(b"Host: x\r\n", key) + chunks)
+        ((status, headers, _),) = answers(wire, CHUNKED.replace(b"Host: x\r\n", b"Host: x\r\n" + key) + chunks)
         assert (status, headers["connection"]) == (400, "close")
+
+    def test_is_not_read_without_the_scope(self, wire: OnTheWire, api: Api) -> None:
+        secret = api.key("device").secret.encode()
+        head = b"POST /v1/datasets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n\r\n"
+        with wire.connect() as connected:
+            connected.sendall(head % secret)
+            ((status, _, _),) = read_answers(connected, 1)  # the body never arrives
+        assert status == 403
 
     def test_may_be_of_many_small_chunks(self, wire: OnTheWire, api: Api) -> None:
         head, _, body = sent(api, known(wire, api)).partition(b"\r\n\r\n")

@@ -53,6 +53,8 @@ class TestPreflights:
             for other in {"GET", "POST", "PUT", "PATCH", "DELETE"} - {method}:
                 assert preflight(http, path, other).status_code == 400
             assert preflight(http, path, method, headers="idempotency-key").status_code == 400
+            traced = "authorization,baggage,content-type,traceparent,tracestate"  # instrumented pages send these
+            assert preflight(http, path, method, headers=traced).status_code == 200
 
     def test_of_another_origin_are_rejected(self, started: Started) -> None:
         http = started(cors_origins=APP).http

@@ -44,6 +44,14 @@ class TestRepeatedKey:
         assert other.made("/datasets", DATASET, headers=key)["id"] != created["id"]  # independent of other tenants
 
     @SQLITE_ONLY
+    def test_needs_the_same_query_in_any_spelling(self, api: Api) -> None:
+        round_id, headers = api.round(api.dataset()["id"])["id"], {"Idempotency-Key": "c"}
+        path = f"/rounds/{round_id}/close"
+        first = api.made(f"{path}?allow_empty=true", None, headers=headers)
+        refused(api.post(path, headers=headers), 422, "idempotency_key_reused")
+        assert api.made(f"{path}?allow%5Fempty=tru%65", None, headers=headers) == first
+
+    @SQLITE_ONLY
     def test_can_be_used_again_after_a_refusal(self, api: Api) -> None:
         dataset_id, headers = api.dataset(epsilon=1)["id"], {"Idempotency-Key": "j"}
         body = {"dataset_id": dataset_id, "algorithm": UNIFORM | {"epsilon": 2}, "target_reports": 10}

@@ -20,6 +20,7 @@ from sfumato.specs import UniformGrid
 from tests.service.processes import Running, running, until
 
 pytestmark = pytest.mark.slow
+PATIENCE_SECONDS = 120.0  # the first API reference takes several seconds on a busy machine
 
 MOUNT = "/behind/sfumato"
 CONFIGURATION = """\
@@ -29,7 +30,7 @@ http {{
     access_log off; client_body_temp_path {home}/body; proxy_temp_path {home}/proxy;
     fastcgi_temp_path {home}/f; uwsgi_temp_path {home}/u; scgi_temp_path {home}/s;
     server {{
-        listen 127.0.0.1:{port};
+        listen 127.0.0.1:{port}; proxy_read_timeout 120;
         location {mount}/ {{ proxy_pass http://127.0.0.1:{gateway}{end}; proxy_set_header Host $http_host; }}
     }}
 }}
@@ -69,7 +70,7 @@ def is_open(url: str) -> bool:
 def test_every_address_stays_below_the_path(mounted: tuple[str, Running]) -> None:
     url, served = mounted
     key = (served.home / "admin.key").read_text().strip()
-    with Client(url, key) as client:
+    with Client(url, key, timeout_seconds=PATIENCE_SECONDS) as client:
         dataset = client.create_dataset("Lunch", [Feature("x", 0, 1)], epsilon=4, min_reports=10)
         job = client.submit_job(dataset.id, UniformGrid(2.0, 2), target_reports=20, min_reports=10)
         job.wait_for_round()
@@ -77,7 +78,7 @@ def test_every_address_stays_below_the_path(mounted: tuple[str, Running]) -> Non
             with Device(url, key, dataset.id, cap=4, store=MemoryStore()) as device:
                 assert device.report({"x": value}).outcome == Outcome.SENT
         job.wait()
-    with httpx.Client(base_url=url, trust_env=False) as http:
+    with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         made = http.post(
             "/v1/datasets",
             headers={"authorization": f"Bearer {key}"},
@@ -125,7 +126,7 @@ def test_the_event_stream_of_a_page_is_below_the_path(mounted: tuple[str, Runnin
     with Client(url, key) as client:
         dataset = client.create_dataset("Lunch", [Feature("x", 0, 1)], epsilon=4)
         job = client.submit_job(dataset.id, UniformGrid(2.0, 2), target_reports=2000)
-    with httpx.Client(base_url=url, trust_env=False) as http:
+    with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         http.post("/console/login", data={"key": key}, headers={"origin": url.removesuffix(MOUNT)})
         page = http.get(f"/console/jobs/{job.id}").text
         assert f"{MOUNT}/console/jobs/{job.id}/events" in page

@@ -218,12 +218,14 @@ class TestApplication:
             refused(answer, 400, "bad_request")
         assert api.n_received(round_id) == 0
 
-    def test_reads_the_first_content_type(self, wire: OnTheWire, api: Api, round_id: str) -> None:
-        request = sent(api, round_id).replace(b"Host: x", b"Host: x\r\nContent-Type: ")
-        with wire.connect() as connected:
-            connected.sendall(request)
-            ((status, _, _),) = read_answers(connected, 1)
-        assert (status, wire.n_regular) == (415, 1)
+    def test_rejects_two_content_types(self, wire: OnTheWire, api: Api, round_id: str) -> None:
+        request = sent(api, round_id)
+        kinds = {b"": 202, b"application/json;q=1": 202, b"application/octet-stream": 415}
+        for n_before, (kind, expected) in enumerate(kinds.items()):
+            with wire.connect() as connected:
+                connected.sendall(request.replace(b"Host: x", b"Host: x\r\nContent-Type: " + kind))
+                ((status, _, _),) = read_answers(connected, 1)
+            assert (status, wire.n_regular) == (expected, n_before + 1)
 
     def test_answers_a_revoked_key(self, wire: OnTheWire, api: Api, round_id: str) -> None:
         device = api.made("/keys", {"name": "k", "scopes": ["device"]})

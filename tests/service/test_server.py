@@ -60,7 +60,7 @@ class TestHead:
                     writer.write(b"X: y\r\n")
                     await asyncio.sleep(0.05)
 
-            writer.write(b"GET /healthz HTTP/1.1\r\n")
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
             trickling = asyncio.create_task(trickle())
             try:
                 assert await reader.read() == b""

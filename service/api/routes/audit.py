@@ -10,6 +10,7 @@ from models import datasets
 from models.identity import audit_trail
 from models.identity.caller import OPERATOR, Caller
 from models.tables.identity import Scope
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import DatasetIdInQuery, NumberedPage, Services, rejections
 from service.http import problems
 from service.http.auth import require
@@ -17,7 +18,7 @@ from service.schemas import serializers
 from service.schemas.fields import ULID
 from service.schemas.keys import AuditAct, AuditPage
 
-router = APIRouter(prefix="/v1/audit", tags=["audit"])
+router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=DocumentRoute)
 
 AdminCaller = Annotated[Caller, Depends(require(Scope.ADMIN, whole_tenant=True))]
 ActionInQuery = Annotated[AuditAct | SkipJsonSchema[None], Query(description="Only events with this `act`.")]

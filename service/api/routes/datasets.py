@@ -10,6 +10,7 @@ from models import datasets, maintenance
 from models.identity.caller import Caller
 from models.tables.datasets import OutOfBounds, Trust
 from models.tables.identity import Scope
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     JSON_BODY,
     POST_BODY,
@@ -25,7 +26,7 @@ from service.api.dependencies import (
 )
 from service.http import problems
 from service.http.auth import check, require
-from service.http.middleware import etag, etag_matches
+from service.http.headers import etag, etag_matches
 from service.http.problems import PreconditionFailed
 from service.schemas import serializers
 from service.schemas.base import Name
@@ -34,7 +35,7 @@ from service.schemas.ledger import shuffled_grant
 from service.schemas.specs import features_to_domain
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=DocumentRoute)
 
 _READERS = (Scope.DATASETS, Scope.GRANTS, Scope.RECORDS, Scope.JOBS, Scope.LEDGER)
 ReaderCaller = Annotated[Caller, Depends(require(*_READERS))]

@@ -9,6 +9,7 @@ from models import datasets
 from models.identity.caller import Caller
 from models.tables.datasets import Trust
 from models.tables.identity import Scope
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import JSON_BODY, Services, rejections, respond
 from service.context import GatewayContext
 from service.http import problems
@@ -17,7 +18,7 @@ from service.schemas.forecasts import AnyForecast, NewForecast
 from sfumato.forecast import forecast, forecast_records, forecast_to_wire, records_forecast_to_wire, reports_needed
 from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire
 
-router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"])
+router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"], route_class=DocumentRoute)
 
 AnalystCaller = Annotated[Caller, Depends(require(Scope.JOBS))]
 

@@ -13,6 +13,7 @@ from models.identity.caller import Caller
 from models.jobs import jobs, lifecycle
 from models.tables.identity import Scope
 from service.api import job_submission
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     POST_BODY,
     Created,
@@ -35,7 +36,7 @@ from service.schemas.jobs import Job, JobPage, JobState, NewJob
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.specs import to_wire
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=DocumentRoute)
 
 MAX_WAIT_SECONDS = 300
 POLL_AFTER_SECONDS = 1

@@ -10,6 +10,7 @@ from models.database.types import SECOND
 from models.identity import keys
 from models.identity.caller import Caller
 from models.tables.identity import Key, Scope
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     POST_BODY,
     Created,
@@ -27,8 +28,9 @@ from service.schemas import serializers
 from service.schemas.base import from_timestamp
 from service.schemas.keys import KeyPage, KeyRotation, NewKey, NewKeySecret
 
-router = APIRouter(prefix="/v1/keys", tags=["keys"])
+router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=DocumentRoute)
 
+DEFAULT_ROTATION = KeyRotation()
 MAX_LIFE_MICROSECONDS = 100 * 366 * 86_400 * 1_000_000
 
 AdminCaller = Annotated[Caller, Depends(require(Scope.ADMIN, whole_tenant=True))]
@@ -87,8 +89,10 @@ def _made(key: Key, secret: str) -> Created:
     response_model=NewKeySecret,
     responses=rejections(problems.NotFound, problems.Conflict, *POST_BODY),
 )
-def rotate_key(key_id: KeyIdInPath, body: KeyRotation, request: IdempotentPost) -> Response:
+def rotate_key(key_id: KeyIdInPath, request: IdempotentPost, body: KeyRotation = DEFAULT_ROTATION) -> Response:
     """Create a key with the same name, scopes and dataset and a new secret.
+
+    A request without a body uses the defaults.
 
     The old key stays valid for `overlap_seconds`, or until its expiry if that is earlier. With 0 it is revoked
     immediately.

@@ -11,6 +11,7 @@ from models.identity.caller import Caller
 from models.ledger import ledger
 from models.tables.identity import Scope
 from models.tables.ledger import Kind
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     POST_BODY,
     Created,
@@ -28,7 +29,7 @@ from service.schemas import serializers
 from service.schemas.ledger import Budget, EntryKind, LedgerEntry, LedgerPage, NewGrant, shuffled_grant
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 
-router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["ledger"])
+router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["ledger"], route_class=DocumentRoute)
 
 AuditorCaller = Annotated[Caller, Depends(require(Scope.LEDGER))]
 BudgetCaller = Annotated[Caller, Depends(require(Scope.LEDGER, Scope.GRANTS))]

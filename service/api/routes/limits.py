@@ -10,12 +10,13 @@ from models.identity import tenants
 from models.identity.caller import Caller
 from models.jobs import jobs
 from models.tables.identity import Scope
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import Services, rejections, respond
 from service.http.auth import require
 from service.schemas import serializers
 from service.schemas.keys import Limits
 
-router = APIRouter(prefix="/v1/limits", tags=["limits"])
+router = APIRouter(prefix="/v1/limits", tags=["limits"], route_class=DocumentRoute)
 
 TenantCaller = Annotated[Caller, Depends(require(Scope.DATASETS, Scope.JOBS, whole_tenant=True))]
 

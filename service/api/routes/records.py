@@ -15,6 +15,7 @@ from models.records import record_keys, records, user_counts
 from models.records.records import MAX_PARTS, Part, Upload
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act, Scope
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     POST_BODY,
     Created,
@@ -22,12 +23,14 @@ from service.api.dependencies import (
     IdempotencyKey,
     IdempotentRequest,
     Services,
+    fingerprinted,
     rejections,
     respond,
 )
 from service.context import GatewayContext
 from service.http import problems
 from service.http.auth import require
+from service.http.headers import media_type
 from service.http.problems import UnsupportedMediaType, ValidationFailed
 from service.ingestion.record_formats import READERS
 from service.ingestion.record_validation import RecordValidator
@@ -40,7 +43,7 @@ from sfumato.sizing.required_reports import least_records
 PART_MICROSECONDS = 24 * 3600 * 10**6  # time for the rest of an upload in parts
 UPLOAD = "create_records"  # name of the transaction that stores an upload
 
-router = APIRouter(prefix="/v1/datasets", tags=["records"])
+router = APIRouter(prefix="/v1/datasets", tags=["records"], route_class=DocumentRoute)
 
 RecordKeeperCaller = Annotated[Caller, Depends(require(Scope.RECORDS))]
 
@@ -115,8 +118,8 @@ async def upload_records(
     `DELETE` removes the stored hashes of records and keys: an upload that is repeated after it is appended. Needs the
     scope `records`.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    reader_of = READERS.get(kind.encode("latin-1"))
+    kind = media_type(request.scope)
+    reader_of = READERS.get(kind)
     await run_in_threadpool(_check, services, caller, dataset_id)
     if reader_of is None:
         accepted = ", ".join(each.decode() for each in READERS)
@@ -124,8 +127,8 @@ async def upload_records(
     if (upload is None) != (part is None) or (last and part is None):
         raise ValidationFailed("the parameters upload and part belong together, and last belongs to a part")
     dataset, key = await run_in_threadpool(_opened, services, caller, dataset_id)
-    what = "\n".join(["POST", request.url.path, caller.dataset_id or "", kind, ""])
-    digest = hmac.new(key.uploads, what.encode(), "sha256")
+    what = b"\n".join([fingerprinted(request, caller), kind, b""])
+    digest = hmac.new(key.uploads, what, "sha256")
     with MemoryReservation(services.upload_memory) as reservation:
         named = None
         if upload is not None and part is not None:

@@ -12,6 +12,7 @@ from models.jobs import jobs
 from models.tables import jobs as jobs_tables
 from models.tables.identity import Scope
 from models.tables.jobs import Job, JobState
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import JSON_BODY, JobIdInPath, ReportPage, Services, rejections, respond
 from service.http import problems
 from service.http.auth import require
@@ -19,7 +20,7 @@ from service.schemas import serializers
 from service.schemas.jobs import LabelKind, LabelsAnswer, PointLabels, Points, Result
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 
-router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["results"])
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["results"], route_class=DocumentRoute)
 
 AnalystCaller = Annotated[Caller, Depends(require(Scope.JOBS))]
 

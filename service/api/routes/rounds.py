@@ -17,6 +17,7 @@ from models.tables.identity import Scope
 from models.tables.rounds import CollectionTarget
 from models.tables.rounds import Round as RoundRow
 from service.api import job_submission
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     POST_BODY,
     Created,
@@ -32,6 +33,7 @@ from service.api.dependencies import (
 from service.context import GatewayContext
 from service.http import problems
 from service.http.auth import require
+from service.http.headers import media_type
 from service.http.problems import UnsupportedMediaType, ValidationFailed, pointing_at
 from service.ingestion.batch_reader import BatchReader
 from service.ingestion.open_rounds import SCOPES
@@ -44,7 +46,7 @@ from sfumato.privacy.accounting import parse_epsilon
 from sfumato.specs import MAX_SAMPLE_VALUES, Feature, LatticeEncoding, Participation, RoundSpec
 from sfumato.transport.batches import MEDIA_TYPE
 
-router = APIRouter(prefix="/v1", tags=["rounds"])
+router = APIRouter(prefix="/v1", tags=["rounds"], route_class=DocumentRoute)
 
 MAX_COUNTERS = 1 << 24  # maximal number of slots times symbols in a tally
 
@@ -215,8 +217,8 @@ async def release_round(
 
     Needs one of the scopes `device`, `datasets`.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    with closing(await run_in_threadpool(_batch_reader, services, caller, round_id, kind)) as reader:
+    kind = media_type(request.scope).decode("latin-1")
+    with closing(await run_in_threadpool(_batch_reader, services, request, caller, round_id, kind)) as reader:
         await read_upload(request.stream(), reader, reader.body_digest)
         closed = await run_in_threadpool(_store_batch, services, reader)
     services.job_signal.notify(closed.job_id or closed.id)
@@ -226,14 +228,15 @@ async def release_round(
     return response
 
 
-def _batch_reader(services: GatewayContext, caller: Caller, round_id: str, kind: str) -> BatchReader:
+def _batch_reader(services: GatewayContext, request: Request, caller: Caller, round_id: str, kind: str) -> BatchReader:
     with services.database.reading() as session:
         found = rounds.get(session, caller, round_id)
         dataset = datasets.get_live(session, found.dataset_id)
     datasets.require_trust(dataset, Trust.SHUFFLED)
     if kind != MEDIA_TYPE:
         raise UnsupportedMediaType(f"the content type is not supported: send {MEDIA_TYPE}")
-    return BatchReader(found, dataset)
+    declared = 0 if request.headers.get("content-encoding") else int(request.headers.get("content-length") or 0)
+    return BatchReader(found, dataset, services.scratch, declared)
 
 
 def _store_batch(services: GatewayContext, reader: BatchReader) -> RoundRow:

@@ -12,6 +12,7 @@ from models.tables import webhooks as webhooks_tables
 from models.tables.identity import Scope
 from models.tables.webhooks import DeliveryState, EventType
 from models.webhooks import deliveries, webhooks
+from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     JSON_BODY,
     Created,
@@ -44,7 +45,7 @@ from service.schemas.webhooks import (
 from service.webhooks import addresses
 from service.webhooks.addresses import BadUrl
 
-router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=DocumentRoute)
 
 AdminCaller = Annotated[Caller, Depends(require(Scope.ADMIN, whole_tenant=True))]
 IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.ADMIN, whole_tenant=True))]
