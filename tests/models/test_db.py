@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import psycopg
@@ -19,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from models import hash_chain
 from models.collection import report_log
 from models.database import engine, failures
-from models.database.engine import Database
+from models.database.engine import Database, DedicatedConnection
 from models.database.schema import is_migrated, migrate
 from models.database.types import SCRUBBED, canonical_json, new_id
 from models.ledger import ledger
@@ -102,6 +103,55 @@ def interrupted(database: Database) -> None:
         session.add(Tenant(id=new_id("ten"), name="undone", created_at=NOW))
         session.flush()
         raise KeyboardInterrupt
+
+
+class TestFailedCommit:
+    """A COMMIT that fails, for example on a full disk, leaves no open transaction behind."""
+
+    @pytest.mark.parametrize("kind", ["session", "dedicated"])
+    def test_leaves_every_connection_usable(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
+        one = Database(database.engine.url.render_as_string(hide_password=False), pool_size=1)
+        dialect, dedicated = one.engine.dialect, DedicatedConnection(one)
+        commit, failures_left = dialect.do_commit, [1]
+
+        def fail_once(connection: Any) -> None:
+            if failures_left:
+                failures_left.pop()
+                if one.is_sqlite:
+                    raise sqlite3.OperationalError("database or disk is full")
+                raise psycopg.errors.DiskFull("could not extend file")
+            commit(connection)
+
+        def write(name: str) -> None:
+            statement = text("INSERT INTO tenants (id, name, created_at) VALUES (:name, :name, 1)")
+            if kind == "session":
+                with one.transaction() as session:
+                    session.execute(statement, {"name": name})
+            else:
+                dedicated.run("write", lambda connection: connection.execute(statement, {"name": name}))
+
+        monkeypatch.setattr(dialect, "do_commit", fail_once)
+        with pytest.raises(OperationalError) as caught:
+            write("lost")
+        assert failures.is_database_unavailable(caught.value)
+        for name in ("first", "second"):
+            write(name)
+        assert names(database) == {"first", "second"}
+        dedicated.close()
+        one.close()
+
+    @on_sqlite
+    def test_reason_names_the_remedy_and_no_password(self, database: Database) -> None:
+        full = OperationalError("x", {}, sqlite3.OperationalError("database or disk is full"))
+        assert database.failure_reason(full) == "database or disk is full; free some space"
+        url = make_url("postgresql://u:a@h/x")
+        for password in ("a", "p/w@rd#1"):
+            error = OperationalError("x", {}, psycopg.OperationalError(f"a database at u:{password}@h refuses a word"))
+            reason = failures.failure_reason(error, url.set(password=password))
+            assert f":{password}@" not in reason
+            assert "database at u:***@h refuses" in reason
 
 
 @on_sqlite
