@@ -205,7 +205,7 @@ def _build_context(settings: Settings, database: Database) -> GatewayContext:
     job_signal = open_job_signal(redis_url, settings.poll_seconds, settings.database_file)
     upload_memory = MemoryLimit(
         UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES),
-        "too many records are being uploaded: send the upload again later",
+        "too many records are being uploaded or counted: repeat the request later",
     )
     scratch = MemoryLimit(
         UPLOADS_AT_ONCE * settings.max_records_bytes, "too many batches are being uploaded: send the batch again later"
