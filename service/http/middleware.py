@@ -37,7 +37,7 @@ POINTS_BODY_BYTES = 32 << 20
 UNPACKED_BYTES = 256 << 10  # piece of an unpacked body
 MAX_RATIO = 20  # largest ratio of an unpacked body to the packed one
 UNCOUNTED_BYTES = 1 << 20  # unpacked bytes for which any ratio is accepted
-PREFLIGHT_SECONDS = 600  # how long browsers may cache a preflight response; some use less
+PREFLIGHT_SECONDS = 600  # time for which browsers may cache a preflight response; some use less
 # Instrumentation of a page adds the last three to all requests. The service ignores them.
 CORS_REQUEST_HEADERS = ("Authorization", "Content-Type", "If-None-Match", "traceparent", "tracestate", "baggage")
 CORS_RESPONSE_HEADERS = ("ETag", "Retry-After")  # headers that a device reads
