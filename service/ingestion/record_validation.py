@@ -18,6 +18,7 @@ from models.tables.datasets import Dataset, OutOfBounds
 from service.http.problems import PayloadTooLarge, ValidationFailed
 from sfumato.mechanisms.encodings import cells, clip_norms, scale_many
 from sfumato.specs import LATTICE, Feature
+from sfumato.specs.missing import MISSING_INTEGERS, is_missing_text
 
 MAX_USER_BYTES = 64
 _MAX_USER_CHARACTERS = 256  # before normalisation, to bound its work
@@ -30,7 +31,6 @@ _NUMBER = re.compile(r"[-+]?[\d.,_]+([eE][-+]?\d+)?|[-+]?(nan|inf|infinity)", re
 _WHOLE = re.compile(r"-?[0-9]+")
 # The exponent of a double has at most three digits. More digits are an id, such as eight hexadecimal digits.
 _DECIMAL = re.compile(r"[-+]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)(e[-+]?[0-9]{1,3})?|[-+]?inf(inity)?", re.IGNORECASE)
-_NO_USERS = {"", "nan", "-nan", "+nan", "null", "none", "na", "n/a", "#n/a", "<na>", "nat"}  # a missing value as text
 NOTHING_STORED = "; nothing of the upload was stored"
 MISSING_USER = "is missing: send the user of every record"
 USER_TOO_LONG = f"must have 1 to {MAX_USER_BYTES} bytes"
@@ -164,11 +164,13 @@ class RecordValidator:
         bad = ~np.isfinite(values)
         if self._rejects_outside:
             bad = bad | outside
+        elif self._norm is None and outside.any():
+            bad = bad | (outside & np.isin(values, MISSING_INTEGERS))
         if bad.any():
             row = int(bad.any(axis=1).argmax())
             column = int(bad[row].argmax())
             feature = self.features[column]
-            if not np.isfinite(values[row, column]):
+            if not np.isfinite(values[row, column]) or values[row, column] in MISSING_INTEGERS:
                 reason = f"{feature.name} must be a finite number"
             elif self._norm is None:
                 reason = f"{feature.name} must lie in its bounds [{feature.lower:g}, {feature.upper:g}]"
@@ -273,7 +275,7 @@ def normalise_user_id(user: str | int, *, fold_case: bool = False) -> bytes:
 
     Variants are Unicode forms (NFKC), surrounding white space, whole numbers and their text with or without leading
     zeros, and with `fold_case` upper and lower case. Other spellings of numbers are rejected, because a program may
-    have made `7.0` of 7. Words for a missing value, such as `nan`, are no user. Characters without a glyph are
+    have made `7.0` of 7. Texts for a missing value, such as `nan`, are no user. Characters without a glyph are
     rejected. So are unassigned ones, because a later version of Unicode may give them another form.
 
     Parameters
@@ -307,7 +309,7 @@ def normalise_user_id(user: str | int, *, fold_case: bool = False) -> bytes:
         text = text.lower()
     if not text.isprintable() or _INVISIBLE.search(text):
         raise InvalidUserId("must not contain control, zero-width or unassigned characters")
-    if text.lower() in _NO_USERS:
+    if is_missing_text(text):
         raise InvalidUserId(MISSING_USER)
     if _WHOLE.fullmatch(text):
         text = str(int(text))

@@ -1,9 +1,11 @@
 """User ids: variants that look the same are one user, and invisible characters are refused."""
 
+import io
 import json
 import unicodedata
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
@@ -110,6 +112,34 @@ class TestUpload:
             assert "record 2: who must not contain control, zero-width" in problem["detail"]
             assert "cret" not in json.dumps(problem)
         assert count(api, dataset_id)["n_records"] == 0
+
+    @pytest.mark.parametrize("marker", ["\\N", "(null)", " undefined ", "#N/A N/A", "1.#QNAN", "#VALUE!", " NaN", "."])
+    def test_refuses_a_missing_user_in_every_format(self, api: Api, marker: str) -> None:
+        dataset_id = api.dataset(trust="central", user_feature="who")["id"]
+        rows = {"columns": ["who", "x", "y"], "rows": [["anna", 0.5, 0.5], [marker, 0.5, 0.5]]}
+        for form in (
+            ("text/csv", f"who,x,y\nanna,0.5,0.5\n{marker},0.5,0.5\n".encode()),
+            ("application/json", json.dumps(rows).encode()),
+            ("application/vnd.apache.arrow.stream", arrow(who=["anna", marker], x=[0.5] * 2, y=[0.5] * 2)),
+        ):
+            problem = refused(send(api, dataset_id, form), 422, "validation_failed")
+            assert "record 2: who is missing" in problem["detail"]
+
+    def test_refuses_a_missing_number_in_every_format(self, api: Api) -> None:
+        dataset_id = api.dataset(trust="central")["id"]
+        array = io.BytesIO()
+        np.save(array, [[0.5, 0.5], [0.5, np.nan]])
+        for form in (
+            *(("text/csv", f"x,y\n1,1\n1,{cell}\n".encode()) for cell in ("", "\\N", "(null)", "1.#IND", -(2**63))),
+            *(
+                ("application/json", f'{{"columns":["x","y"],"rows":[[1,1],[1,{cell}]]}}'.encode())
+                for cell in ("null", '"NA"')
+            ),
+            ("application/vnd.apache.arrow.stream", arrow(x=[0.5] * 2, y=[1, -(2**63)])),
+            ("application/x-npy", array.getvalue()),
+        ):
+            problem = refused(send(api, dataset_id, form), 422, "validation_failed")
+            assert "record 2: y must be a finite number" in problem["detail"]
 
     def test_a_dataset_without_users_cannot_fold_case(self, api: Api) -> None:
         features = [{"name": "x", "lower": 0, "upper": 1}]

@@ -16,6 +16,7 @@ from sfumato.api import parsers
 from sfumato.api.resources import RecordCounts, RecordUpload
 from sfumato.errors import ApiProblem, InvalidSpec, Unreachable
 from sfumato.mechanisms.inputs import Numbers, Records, is_missing, named_columns, to_numbers, to_values
+from sfumato.specs.missing import is_missing_text
 from sfumato.transport.exchange import Request, Steps, choose_idempotency_key, delete, get
 from sfumato.transport.operations import call
 
@@ -265,7 +266,7 @@ def to_user_ids(users: Any) -> list[str]:
 
 def _user_id(user: object, place: int) -> str:
     where = f"record {place} (counted from 1)"
-    if is_missing(user) or user == "":
+    if is_missing(user) or (isinstance(user, str | int | np.integer) and is_missing_text(str(user))):
         raise InvalidSpec(f"{where} has no user; nothing was sent. Give each record a user.")
     if isinstance(user, str) and not _SURROGATES.search(user):
         return user
