@@ -163,7 +163,9 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Priva
     """The base class for models with centroids only."""
 
     def transform(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the distance of each record from each centroid, in the units of the records.
+        """Return the distance of each record from each centroid; see `ClusterModel.distances`.
+
+        Each feature counts in units of its range, so the nearest centroid is the cluster of `predict`.
 
         Parameters
         ----------
@@ -174,8 +176,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Priva
         ndarray of shape (n_samples, n_clusters), float64
         """
         check_is_fitted(self)
-        records = validate_data(self, X, dtype=np.float64, reset=False)
-        return np.asarray(np.sqrt(((records[:, None] - self.cluster_centers_[None]) ** 2).sum(axis=2)))
+        return self.model_.distances(validate_data(self, X, dtype=np.float64, reset=False))
 
     @property
     def _n_features_out(self) -> int:
@@ -266,7 +267,7 @@ class DPQuadtreeKMeans(CentroidEstimator):
     specification = specs.DpQuadtreeKmeans
 
 
-class DPDensityPeaks(PrivateEstimator):
+class DPDensityPeaks(CentroidEstimator):
     """`dp_density_peaks` over records. The trust model is central."""
 
     specification = specs.DpDensityPeaks

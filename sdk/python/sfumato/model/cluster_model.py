@@ -118,13 +118,42 @@ class ClusterModel:
         if self.label_map is not None:
             index = cells(scaled, self.label_map.shape)
             return np.asarray(self.label_map[tuple(index.T)], dtype=np.int64)
-        if self.centroids is None:
-            raise InvalidSpec("this model has neither a label map nor centroids")
-        centres = scale_many(self.features, self.centroids)
         labels = np.empty(len(scaled), dtype=np.int64)
-        for part in _blocks(scaled.shape):
-            labels[part] = squared_distances(scaled[part], centres).argmin(axis=1)
+        for part, found in self._distances(scaled):
+            labels[part] = found.argmin(axis=1)
         return labels
+
+    def distances(self, points: ArrayLike) -> NDArray[np.float64]:
+        """Return the distance of each point from each centroid.
+
+        Each feature is clipped to its bounds and divided by its range, as for the labels: without a label map, the
+        nearest centroid is the cluster of `assign`.
+
+        Parameters
+        ----------
+        points : array-like of shape (n, n_features)
+            As for `assign`.
+
+        Returns
+        -------
+        ndarray of shape (n, n_clusters), float64
+            In 0 .. sqrt(n_features).
+
+        Raises
+        ------
+        InvalidPoint, InvalidSpec
+            As `assign`; InvalidSpec if the model has no centroids.
+        """
+        scaled = scale_many(self.features, points)
+        return np.concatenate([found for _, found in self._distances(scaled)] or [np.empty((0, self.n_clusters))])
+
+    def _distances(self, scaled: NDArray[np.float64]) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        """Yield the distances of blocks of points. Raise InvalidSpec without centroids."""
+        if self.centroids is None:
+            raise InvalidSpec("this model has no centroids")
+        centres = scale_many(self.features, self.centroids)
+        for part in _blocks(scaled.shape):
+            yield part, np.sqrt(squared_distances(scaled[part], centres))
 
     def predict(self, points: ArrayLike) -> NDArray[np.int64]:
         """Return the cluster of each point, as `assign` does. This is the name in scikit-learn."""

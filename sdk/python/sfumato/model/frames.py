@@ -140,8 +140,24 @@ def cells_frame(model: ClusterModel) -> "DataFrame":
 
 
 def labels_frame(model: ClusterModel, points: ArrayLike) -> "DataFrame":
-    """Return `labels_columns` as a DataFrame. Needs `sfumato[pandas]`."""
-    return new_frame(labels_columns(model, points))
+    """Return `labels_columns` as a DataFrame. Needs `sfumato[pandas]`.
+
+    The frame has the index of `points` if they are a frame of pandas, so that joins and assignments of columns give
+    each row its own label.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from sfumato import ClusterModel, Feature, labels_frame
+    >>> shares, places = np.array([0.4, 0.6]), np.array([[2.5], [7.5]])
+    >>> model = ClusterModel("centroids", (Feature("east", 0, 10),), shares, np.zeros(2), centroids=places)
+    >>> people = pd.DataFrame({"east": [1.0, 9.0]}, index=["anna", "ben"])
+    >>> labels_frame(model, people).loc["ben", "cluster"].item()
+    1
+    """
+    is_indexed = hasattr(type(points), "iloc")
+    return new_frame(labels_columns(model, points), index=getattr(points, "index", None) if is_indexed else None)
 
 
 def ledger_frame(entries: Iterable[LedgerEntry]) -> "DataFrame":

@@ -19,7 +19,7 @@ def add_column(columns: Columns, name: str, values: NDArray[Any]) -> None:
     columns[f"feature_{name}" if name in columns else name] = values
 
 
-def new_frame(columns: Mapping[str, Any], index: Sequence[str] | None = None) -> "DataFrame":
+def new_frame(columns: Mapping[str, Any], index: Any = None) -> "DataFrame":
     """Return columns as a DataFrame. Raise ImportError if pandas is missing."""
     try:
         import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
