@@ -1,9 +1,11 @@
 """Records that callers pass, as arrays. No other module reads a caller's frame, table, mapping, array or list.
 
 Names must be those of the features, in any order; values are matched by name. Values without names are assumed to have
-the features' order. Each number arrives exactly as a double, or the input is rejected: text, dates, booleans, complex
-numbers, masked and missing values, sets. Frames and tables are recognised by their methods, so that neither pandas nor
-polars nor pyarrow is imported. Messages name the record and the feature, count from 1, and contain no value.
+the features' order. Numbers are integers and floats of any width, decimals and fractions, also as scalars of numpy,
+pandas and pyarrow. Each arrives as the nearest double, as in the service. Other input is rejected: text, dates,
+booleans, complex numbers, masked and missing values, sets. Frames and tables are recognised by their methods, so that
+neither pandas nor polars nor pyarrow is imported. Messages name the record and the feature, count from 1, and contain
+no value.
 """
 
 import math
@@ -21,8 +23,6 @@ from sfumato.specs import Feature
 
 Records = ArrayLike | Mapping[str, Any]
 Numbers = NDArray[np.float64] | NDArray[np.float32]
-
-EXACT_INTEGERS = 2**53  # a double holds each integer up to this size
 
 _MISSING = frozenset({"NAType", "NaTType", "NoneType"})  # pandas.NA, pandas.NaT and None
 _MASKED = "masked values"
@@ -302,7 +302,7 @@ def _array(values: Any) -> NDArray[Any] | None:
 
 
 def _floats(values: Any) -> Numbers:
-    """Return numbers as float64 without a change of value; float32 stays. Raise _Unfit for other values."""
+    """Return numbers as the nearest float64; float32 stays. Raise _Unfit for other values."""
     if isinstance(values, list) and set(map(type, values)) <= {float}:
         return np.array(values, dtype=np.float64)
     array = _array(values)
@@ -319,9 +319,7 @@ def _floats(values: Any) -> Numbers:
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         narrow = array.dtype.itemsize == 4
         return array.astype("<f4" if narrow else "<f8", copy=False)
-    if array.dtype.kind == "f" or (array.size and max(-int(array.min()), int(array.max())) > EXACT_INTEGERS):
-        return _each_float(array)
-    return array.astype(np.float64)
+    return _each_float(array) if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 def _each_float(array: NDArray[Any]) -> NDArray[np.float64]:
@@ -335,7 +333,7 @@ def _each_float(array: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _float(value: Any) -> float:
-    """Return a number as a double of the same value. Raise _Unfit for another value."""
+    """Return a number as the nearest double. Raise _Unfit for another value."""
     if type(value) is not float:
         if hasattr(value, "as_py"):  # a scalar of pyarrow
             value = value.as_py()
@@ -344,15 +342,12 @@ def _float(value: Any) -> float:
         is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool | np.timedelta64)
         if not is_number:
             raise _Unfit(_describe(value))
-        value = int(value) if isinstance(value, np.integer) else value
     try:
         number = float(value)
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise _Unfit("a value that is not finite")
-    if number != value:
-        raise _Unfit("a number that a double does not hold exactly; round it first")
     return number
 
 

@@ -9,6 +9,7 @@ from decimal import ROUND_FLOOR, Context, Decimal, InvalidOperation, localcontex
 from fractions import Fraction
 
 from sfumato.errors import InvalidDelta, InvalidEpsilon, InvalidSpec
+from sfumato.plain import to_plain
 
 NANO = 1_000_000_000
 EPSILON_MIN_NANO = 1_000  # 1e-6
@@ -93,6 +94,7 @@ def parse_delta(value: int | float | str | Decimal) -> int:
 
 def _read(value: int | float | str | Decimal, too_long: str, name: str, error: type[InvalidSpec]) -> Decimal:
     """Return a finite number with the decimals that were written or that print."""
+    value = to_plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         raise error(f"{name} must be a number")
     if isinstance(value, str) and len(value) > _MAX_TYPED:

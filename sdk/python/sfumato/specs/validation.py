@@ -8,11 +8,13 @@ docs/algorithms.md.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from decimal import Decimal
 from numbers import Real
 from types import NoneType
 from typing import Any, ClassVar, Literal, cast, get_args, get_origin
 
 from sfumato.errors import InvalidSpec
+from sfumato.plain import to_plain
 
 
 def require(condition: bool, message: str) -> None:
@@ -38,7 +40,8 @@ def is_number(value: object) -> bool:
 
 def to_finite(value: object, name: str) -> float:
     """Return a value as a finite float. Raise InvalidSpec with its name if it is not one."""
-    require(is_number(value), f"{name} must be a number")
+    value = to_plain(value)
+    require(is_number(value) or isinstance(value, Decimal), f"{name} must be a number")
     try:
         number = float(cast(Real, value))
     except OverflowError:
@@ -138,7 +141,11 @@ class AlgorithmParameters:
 
     def __post_init__(self) -> None:
         for name, declaration in parameters_of(type(self)).items():
-            declaration.validate(name, getattr(self, name))
+            value = to_plain(getattr(self, name))
+            if isinstance(value, Decimal):
+                value = float(value)
+            declaration.validate(name, value)
+            object.__setattr__(self, name, value)
 
 
 def parameters_of(algorithm: Any) -> Mapping[str, Parameter]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sfumato.errors import ApiProblem, InvalidSpec, SfumatoError, Unreachable
+from sfumato.plain import to_json
 from sfumato.privacy.entropy import SystemEntropy
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Request:
         """Return the body as bytes."""
         if self.json_body is None:
             return self.content
-        return json.dumps(self.json_body, separators=(",", ":"), allow_nan=False).encode()
+        return json.dumps(self.json_body, separators=(",", ":"), allow_nan=False, default=to_json).encode()
 
     @property
     def all_headers(self) -> dict[str, str]:
