@@ -18,7 +18,7 @@ from service.http.problems import BadRequest
 
 JSON = b"application/json"
 _PORT = re.compile(r"\[([^\]]*)\](?::\d{1,5})?|([0-9.]+):\d{1,5}")
-_COMPRESSED_TAG = re.compile(r"(?:-|;|--)(?:gzip|br|zstd|deflate)(?=\"?$)")  # proxies mark compressed responses like this
+_COMPRESSED_TAG = re.compile(r"(?:-|;|--)(?:gzip|br|zstd|deflate)(?=\"?$)")  # marks of proxies on compressed responses
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
