@@ -53,7 +53,7 @@ async def sign_in(request: Request, services: GatewayContext) -> Response:
         return login_form(request, problem)
     token = await run_in_threadpool(_begin, services, caller, read_token(request))
     response = redirect((_next(form.get("next", [""])[0]) or f"{PATH}/").removeprefix(PATH))
-    response.set_cookie(**cookie(request, token))
+    response.set_cookie(**cookie(request, token, services.settings.public_url))
     return response
 
 
@@ -75,7 +75,7 @@ async def sign_out(visit: Visit) -> Response:
     if token is not None:
         await run_in_threadpool(_end, visit.services, token)
     response = redirect("/login")
-    response.set_cookie(**cookie(visit.request, ""))
+    response.set_cookie(**cookie(visit.request, "", visit.services.settings.public_url))
     return response
 
 

@@ -164,8 +164,11 @@ def read_token(request: Request) -> str | None:
     return found.value if found is not None and _TOKEN.fullmatch(found.value) else None
 
 
-def cookie(request: Request, token: str) -> dict[str, Any]:
-    """Return the cookie with a session token. An empty token deletes the cookie."""
+def cookie(request: Request, token: str, public_url: str | None) -> dict[str, Any]:
+    """Return the cookie with a session token. An empty token deletes the cookie.
+
+    Behind a proxy that rewrites `Host` to a loopback address, the public URL shows that browsers use TLS.
+    """
     return {
         "key": COOKIE,
         "value": token,
@@ -173,7 +176,7 @@ def cookie(request: Request, token: str) -> dict[str, Any]:
         "path": PATH,
         "httponly": True,
         "samesite": "strict",
-        "secure": not _is_loopback(request),
+        "secure": (public_url or "").lower().startswith("https:") or not _is_loopback(request),
     }
 
 

@@ -124,7 +124,7 @@ def test_the_example_serves_the_api_and_the_console_with_tls(tmp_path: Path) -> 
         origin = str(client.base_url).rstrip("/")
         signed_in = client.post("/console/login", data={"key": secret, "next": ""}, headers={"origin": origin})
         assert signed_in.status_code == 303, signed_in.text
-        assert "HttpOnly" in signed_in.headers["set-cookie"]
+        assert "Secure" in signed_in.headers["set-cookie"]
 
 
 def test_the_example_passes_the_address_of_the_client_and_no_other(tmp_path: Path) -> None:
