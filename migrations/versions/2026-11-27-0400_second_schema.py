@@ -20,6 +20,8 @@ ROWS = 1000  # jobs per statement
 def upgrade() -> None:
     """Add columns and indexes."""
     _add_algorithm_type()
+    at_count = "received reports at which distinct ones are counted next; null for the target"
+    op.add_column("rounds", sa.Column("count_at", sa.BigInteger, comment=at_count))
     op.create_index("ix_jobs_of_tenant_by_state", "jobs", ["tenant_id", "state", "id"])
     op.create_index("ix_jobs_of_tenant_by_algorithm", "jobs", ["tenant_id", "algorithm_type", "id"])
     op.create_index("ix_ledger_entries_of_kind", "ledger_entries", ["dataset_id", "kind", "seq"])

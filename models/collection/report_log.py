@@ -30,14 +30,20 @@ def append(connection: Connection, round_id: str, n_reports: int, packed: Octets
 
 
 def batches(session: Session, round_id: str, *, after: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield pairs of row number and packed reports, in order of arrival.
+    """Yield pairs of row number and packed reports, in order of arrival."""
+    for number, _, packed in counted_batches(session, round_id, after=after):
+        yield number, packed
+
+
+def counted_batches(session: Session, round_id: str, *, after: int = 0) -> Iterator[tuple[int, int, bytes]]:
+    """Yield row number, number of reports and packed reports, in order of arrival.
 
     Pages have about `_PAGE_BYTES`; a larger row is a page of its own.
     """
     n_rows = 1
     while True:
         page = session.execute(
-            select(ReportBatch.id, ReportBatch.packed)
+            select(ReportBatch.id, ReportBatch.n_reports, ReportBatch.packed)
             .where(ReportBatch.round_id == round_id, ReportBatch.id > after)
             .order_by(ReportBatch.id)
             .limit(n_rows)
@@ -45,9 +51,9 @@ def batches(session: Session, round_id: str, *, after: int = 0) -> Iterator[tupl
         if not page:
             return
         n_bytes = 0
-        for number, packed in page:
+        for number, n_reports, packed in page:
             n_bytes += len(packed)
-            yield number, packed
+            yield number, n_reports, packed
         after = number
         mean_bytes = n_bytes / len(page)
         n_rows = max(1, min(4 * n_rows, int(_PAGE_BYTES / max(1.0, mean_bytes))))

@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy import Connection
 
 from models.collection import report_intake
+from models.collection.distinct_reports import DistinctReports
 from models.collection.report_intake import Received
 from models.database.engine import Database, DedicatedConnection
 from models.errors import RoundClosed
@@ -27,6 +28,7 @@ from service.live.change_feed import ChangeFeed
 
 GROUP_BYTES = 16 << 20  # approximate bytes per commit; workers read one row at a time
 APART_BYTES = 1 << 20  # size from which a request is stored as a row of its own
+MAX_COUNTED = 64  # rounds with a kept count of distinct reports, of 8 bytes per report
 MAX_TURNS = 16  # iterations of the event loop after which a batch is closed in any case
 
 log = structlog.get_logger(__name__)
@@ -79,6 +81,8 @@ class ReportWriter:
         self._pending: deque[_Batch] = deque()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
+        self._distinct: dict[str, DistinctReports] = {}  # of open rounds that had enough reports, but too few distinct
+        self._counting: set[str] = set()  # rounds whose large log is read now
 
     @property
     def is_alive(self) -> bool:
@@ -171,8 +175,34 @@ class ReportWriter:
             n_reports = sum([packed.n_reports for round_id in received for packed in by_round[round_id]])
             self._metrics.count_commit(n_requests, n_reports, seconds)
             for round_id, each in received.items():
-                if each.is_full:
-                    self._job_signal.notify(each.job_id or round_id)
+                self._note_end(round_id, each)
+
+    def _note_end(self, round_id: str, received: Received) -> None:
+        """Wake a worker for a full round. Start the count of a large log, and keep the outcome of a count."""
+        if received.is_full:
+            self._job_signal.notify(received.job_id or round_id)
+        if received.is_full or received.distinct is None:
+            self._distinct.pop(round_id, None)
+        else:
+            if len(self._distinct) >= MAX_COUNTED:
+                self._distinct.clear()
+            self._distinct[round_id] = received.distinct
+        if received.must_count and round_id not in self._counting:
+            self._counting.add(round_id)
+            threading.Thread(target=self._count, args=[round_id], name="report-counter", daemon=True).start()
+
+    def _count(self, round_id: str) -> None:
+        """Count the distinct reports of a large log, and close the round if it is full."""
+        try:
+            received = report_intake.close_if_full(self._database, round_id, self._distinct.get(round_id))
+        except Exception as error:  # the next report starts another count
+            log.error("count_failed", round_id=round_id, **describe(error))
+            return
+        finally:
+            self._counting.discard(round_id)
+        if received is not None:
+            self._publish_changes({round_id: received})
+            self._note_end(round_id, received)
 
     def _publish_changes(self, received: dict[str, Received]) -> None:
         """Publish full rounds now, before their requests are answered, and progress of others within a second."""
@@ -205,7 +235,13 @@ class ReportWriter:
                 data = b"".join([packed.data for packed in small])
                 try:
                     received[round_id] = report_intake.receive(
-                        connection, round_id, n_reports, data, apart=apart, now=now
+                        connection,
+                        round_id,
+                        n_reports,
+                        data,
+                        apart=apart,
+                        distinct=self._distinct.get(round_id),
+                        now=now,
                     )
                 except RoundClosed as closed:  # raised before anything was written
                     errors[round_id] = closed

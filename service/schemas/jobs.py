@@ -113,7 +113,7 @@ class JobProgress(Wire):
 
     rounds_opened: Count
     open_round_id: RoundId | None
-    n_received: Count = Field(description="Number of reports in the newest round.")
+    n_received: Count = Field(description="Number of reports in the newest round, including repeats.")
     target_reports: Count | None = Field(
         description=(
             "Number of reports that the newest round waits for; before the first round, the expected number of "

@@ -95,10 +95,13 @@ class Round(Wire):
     state: RoundState
     epsilon: Amount = Field(description="Cost of a report: the exact cost of the thresholds, rounded up.")
     spec: RoundSpec
-    target_reports: Count
+    target_reports: Count = Field(description="Number of distinct reports that closes the round.")
     min_reports: Count
     n_received: Count = Field(
-        description="Number of acknowledged reports, including repeats; 0 until a shuffler releases the round."
+        description=(
+            "Number of acknowledged reports, including repeats; 0 until a shuffler releases the round. It exceeds "
+            "`target_reports` while repeats keep the round open, because the target counts distinct reports."
+        )
     )
     n_reports: Count | None = Field(description="Number of distinct reports in the tally; null before the tally.")
     keep_reports: bool = Field(description="Whether reports are kept after their tally; fixed when the round opens.")
