@@ -11,12 +11,15 @@ from sqlalchemy.orm import Session
 from models import datasets
 from models.collection import rounds
 from models.database.types import new_id
+from models.encryption import Keyring
+from models.errors import Conflict
 from models.identity import audit_trail
 from models.identity.caller import OPERATOR, Caller, operator
 from models.jobs import lifecycle
 from models.ledger import ledger
 from models.ledger.ledger import Amounts
-from models.records import records
+from models.records import record_keys, records
+from models.records.person_removal import remove_person
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
 from models.tables.jobs import Job, JobState
@@ -55,6 +58,37 @@ def delete_records(session: Session, caller: Caller, dataset_id: str, *, now: in
     datasets.require_trust(found, Trust.CENTRAL)
     records.remove_all(session, dataset_id)
     audit_trail.record(session, caller, Act.RECORDS_DELETED, dataset_id, dataset_id=dataset_id, now=now)
+
+
+def delete_person(
+    session: Session, caller: Caller, dataset_id: str, user: bytes, keyring: Keyring, *, now: int
+) -> None:
+    """Delete the records of one user of a central dataset. Released results and the ledger remain.
+
+    Deleting costs no budget, because it releases nothing. The audit trail records it without the user, and even if the
+    user has no records, because that is private. A job that has loaded the records continues with them.
+
+    Parameters
+    ----------
+    user : bytes
+        Normalised id.
+    keyring : Keyring
+        The master keys.
+
+    Raises
+    ------
+    NotFound, Conflict
+        The dataset does not exist, is not central, or has no user column.
+    RecordsKeyMissing, RecordsUnreadable
+        The stored records cannot be decrypted.
+    """
+    found = datasets.get(session, caller, dataset_id, lock=True)
+    datasets.require_trust(found, Trust.CENTRAL)
+    if found.user_feature is None:
+        raise Conflict("this dataset has no user_feature: the service does not know whose records it stores")
+    if (key := record_keys.open_key(session, dataset_id, keyring)) is not None:
+        remove_person(session, found, key, user)
+    audit_trail.record(session, caller, Act.PERSON_DELETED, dataset_id, dataset_id=dataset_id, now=now)
 
 
 def change_dataset(

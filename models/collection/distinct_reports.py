@@ -23,7 +23,7 @@ class DistinctReports:
     """The distinct reports of a round up to a row of its log.
 
     Memory: 8 bytes per report. Two different ids of n have the same fingerprint with a probability below n² / 2**65,
-    so a round of ten million reports asks for one report too many in less than 3 of a million cases.
+    so the probability that a round of ten million reports needs one report too many is below 3e-6.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class DistinctReports:
     n_read : int
         Reports that are counted, including repeated ones.
     n_unreadable : int
-        Counted reports in rows of another length, whose ids are unknown. Each counts as distinct.
+        Counted reports in rows of another length; their ids are unknown. Each counts as distinct.
     fingerprints : ndarray of uint64
         Sorted fingerprints of the distinct ids.
     """

@@ -46,7 +46,7 @@ _RECEIVE = DriverStatement(
         _rounds.c.dataset_id,
     )
 )
-INLINE_REPORTS = 50_000  # reports whose ids are read in the transaction that stores the last of them
+INLINE_REPORTS = 50_000  # maximum number of reports that are read in the transaction that stores the last of them
 
 
 def receive(
@@ -61,7 +61,7 @@ def receive(
 ) -> Received:
     """Store reports of an open round, and close the round if it has enough distinct reports.
 
-    If many ids must be read for that, `must_count` of the outcome asks for `close_if_full`.
+    If many ids must be read for that, `must_count` is set, and the caller calls `close_if_full`.
 
     One statement checks that the round is open, counts the reports, and locks the row until the commit. No report is
     therefore stored after the close. Raise RoundClosed.

@@ -86,13 +86,12 @@ class Upload:
         self._users: list[bytes] = []
         self._n_open = 0
         self._clipped_before = 0
-        self._points_hash = hmac.new(key.uploads, b"points\n", "sha256")
-        self._users_hash = hmac.new(key.uploads, b"users\n", "sha256")
+        self._hashes = new_hashes(key)
 
     @property
     def content(self) -> bytes:
         """Return a keyed hash of the records so far, as stored and in order. It is the same for every format."""
-        return hmac.digest(self.key.uploads, self._points_hash.digest() + self._users_hash.digest(), "sha256")
+        return content_of(self.key, self._hashes)
 
     def add(self, points: NDArray[np.int32], users: Sequence[bytes] | None, n_clipped: int) -> None:
         """Add records.
@@ -108,11 +107,11 @@ class Upload:
         """
         little = np.ascontiguousarray(points, dtype="<i4").view(np.uint8).reshape(-1, 4)
         self._points.append(little[:, :_COORDINATE_BYTES].tobytes())
-        self._points_hash.update(self._points[-1])
+        self._hashes[0].update(self._points[-1])
         if users is not None:
             pseudonyms = [hmac.digest(self.key.pseudonyms, user, "sha256")[:PSEUDONYM_BYTES] for user in users]
             self._users += pseudonyms
-            self._users_hash.update(b"".join(pseudonyms))
+            self._hashes[1].update(b"".join(pseudonyms))
         self._n_open += len(points)
         self.n_records += len(points)
         self.n_clipped += n_clipped
@@ -127,7 +126,7 @@ class Upload:
         index = len(self.segments) + (0 if self.part is None else self.part.number * MAX_SEGMENTS)
         plain = b"".join([*self._points, *self._users])
         sealed = encryption.seal(
-            self.key.records, plain, _belongs_to(self.key.dataset_id, self.key.id, self.id, index, self._n_open)
+            self.key.records, plain, belongs_to(self.key.dataset_id, self.key.id, self.id, index, self._n_open)
         )
         self.segments.append(
             {
@@ -144,6 +143,16 @@ class Upload:
         )
         self.n_bytes += len(sealed)
         self._points, self._users, self._n_open, self._clipped_before = [], [], 0, self.n_clipped
+
+
+def new_hashes(key: DataKey) -> tuple[hmac.HMAC, hmac.HMAC]:
+    """Return the keyed hashes of no points and of no users."""
+    return hmac.new(key.uploads, b"points\n", "sha256"), hmac.new(key.uploads, b"users\n", "sha256")
+
+
+def content_of(key: DataKey, hashes: tuple[hmac.HMAC, hmac.HMAC]) -> bytes:
+    """Return the keyed hash of the records of an upload or part from the hashes of their points and users."""
+    return hmac.digest(key.uploads, hashes[0].digest() + hashes[1].digest(), "sha256")
 
 
 def record_bytes(n_features: int, *, with_user: bool) -> int:
@@ -279,9 +288,9 @@ def delete_expired(session: Session, *, now: int) -> None:
         session.info[SCRUBBED] = True
 
 
-def _of(dataset_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Return the conditions for the segments of complete uploads."""
-    return RecordSegment.dataset_id == dataset_id, RecordSegment.expires_at.is_(None)
+def _of(dataset_id: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for segments of complete uploads that are not empty after the deletion of a person."""
+    return RecordSegment.dataset_id == dataset_id, RecordSegment.expires_at.is_(None), RecordSegment.n_records > 0
 
 
 def count(session: Session, dataset_id: str) -> RecordCounts:
@@ -383,8 +392,7 @@ def _segments(
         query = query.offset(chosen.start).limit(len(chosen))
     with session.execute(query) as rows:
         for upload_id, index, n_records, sealed in rows:
-            belongs_to = _belongs_to(dataset.id, key.id, upload_id, index, n_records)
-            plain = encryption.unseal(key.records, sealed, belongs_to)
+            plain = encryption.unseal(key.records, sealed, belongs_to(dataset.id, key.id, upload_id, index, n_records))
             if len(plain) != n_records * width:
                 raise RecordsUnreadable("stored records have another length than their dataset requires")
             yield plain, n_records
@@ -427,5 +435,6 @@ def _bound_users(pseudonyms: NDArray[np.uint64], max_per_user: int) -> tuple[NDA
     return kept, n_users
 
 
-def _belongs_to(dataset_id: str, key_id: str, upload_id: str, index: int, n_records: int) -> bytes:
+def belongs_to(dataset_id: str, key_id: str, upload_id: str, index: int, n_records: int) -> bytes:
+    """Return the associated data of the ciphertext of a segment."""
     return f"sfumato segment|{dataset_id}|{key_id}|{upload_id}|{index}|{n_records}".encode()

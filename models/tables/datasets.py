@@ -6,7 +6,8 @@ A record is stored as jobs use it: clipped to the bounds, scaled, and rounded to
 coordinate. A vector of an embedding is scaled down to the largest norm before. If the dataset has a user column, a
 keyed pseudonym of 16 bytes is stored, never the user's id. All records have the same length, and segments are not
 compressed, so a segment's length reveals only the number of records.
-Segments never change. Records are ordered by the start of their upload, then by their place in the upload.
+A segment changes only when the records of one person are deleted from it. Records are ordered by the start of their
+upload, then by their place in the upload.
 
 The first upload creates the dataset's data key, encrypted by a master key. Deleting the records deletes the data key,
 which makes copies of the segments unreadable too.

@@ -119,6 +119,7 @@ class Act(StrEnum):
     BUDGET_CLOSED = "budget.closed"  # after the restore of an older backup
     RECORDS_UPLOADED = "records.uploaded"  # once per day, see `record_day`
     RECORDS_DELETED = "records.deleted"
+    PERSON_DELETED = "person.deleted"  # the records of one person; the event does not name the person
     ROUND_CREATED = "round.created"
     ROUND_CLOSED = "round.closed"  # closed by a key; not when full, past its time, or at the end of its job
     TALLY_WITHHELD = "tally.withheld"  # a batch has fewer valid reports than honest ones were declared

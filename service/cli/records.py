@@ -56,6 +56,25 @@ def upload_records(
         typer.echo(text, err=True)
 
 
+@records_app.command("delete")
+@calls_service
+def delete_records(
+    service: Service,
+    dataset_id: DatasetArgument,
+    user: Annotated[str | None, typer.Option(help="Delete the records of the user with this id.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete the records of all users.")] = False,
+) -> None:
+    """Delete the records of one user, or all records. Released results stay, and no budget is charged.
+
+    The output is the same whether or not the user had records.
+    """
+    if (user is None) != everything:
+        raise CommandFailed("pass either --user ID or --all", 2)
+    service.client.delete_records(dataset_id, user=user, everything=everything)
+    text = "all records are deleted" if everything else "the user has no records in this dataset now"
+    emit(service.as_json, {"dataset_id": dataset_id, "deleted": "all" if everything else "user"}, text)
+
+
 @records_app.command("new-key")
 def print_new_key(as_json: AsJson = False) -> None:
     """Print a new random key for SFUMATO_RECORDS_KEY."""

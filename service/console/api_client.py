@@ -89,9 +89,9 @@ class Api:
         """Send PATCH to a path below `/v1`. Raise Problem."""
         return (await self._request("PATCH", path, body=body)).json()
 
-    async def delete(self, path: str) -> None:
+    async def delete(self, path: str, **query: object) -> None:
         """Send DELETE to a path below `/v1`. Raise Problem."""
-        await self._request("DELETE", path)
+        await self._request("DELETE", path, query=query)
 
     async def file(self, path: str) -> Response:
         """Send GET and return the unparsed response. Raise Problem."""

@@ -81,8 +81,8 @@ class ReportWriter:
         self._pending: deque[_Batch] = deque()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
-        self._distinct: dict[str, DistinctReports] = {}  # of open rounds that had enough reports, but too few distinct
-        self._counting: set[str] = set()  # rounds whose large log is read now
+        self._distinct: dict[str, DistinctReports] = {}  # counts of open rounds with too few distinct reports
+        self._counting: set[str] = set()  # rounds with a large log that is read now
 
     @property
     def is_alive(self) -> bool:

@@ -10,7 +10,7 @@ from models.collection.distinct_reports import DistinctReports
 from models.tables.rounds import CollectionTarget, RoundState
 from tests.models.world import World
 
-WIDTH = 21  # of the reports of `World`: an id, a slot and a value of one byte
+WIDTH = 21  # bytes of a report: an id, a slot and a value of one byte
 
 
 def reports(ids: list[int]) -> bytes:

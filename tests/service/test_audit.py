@@ -68,6 +68,8 @@ class TestWritingOperations:
             path = f"/jobs/{api.job(api.dataset()['id'])['id']}/cancel"
         if name == "closeRound":  # the round of `Objects` is empty
             path += "?allow_empty=true"
+        if name == "deleteRecords":
+            path += "?all=true"
         if name == "updateWebhook":  # the example changes nothing
             options["json"] = {"description": "other"}
         powerless = api.key("ledger")

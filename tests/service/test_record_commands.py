@@ -86,7 +86,7 @@ class TestUploading:
             assert "101 records are stored" in output
             assert "more records" not in output
             assert count(connected, dataset_id)["n_records"] == 101
-        connected.delete(f"/datasets/{dataset_id}/records")
+        connected.delete(f"/datasets/{dataset_id}/records?all=true")
         run("upload", dataset_id, str(source))
         assert count(connected, dataset_id)["n_records"] == 101
 

@@ -218,7 +218,7 @@ class TestAKey:
         first, other = (api.dataset(trust="central")["id"] for _ in range(2))
         for dataset_id in (first, other):
             assert send(api, dataset_id, FORMS["csv"], "one").status_code == 201
-        api.delete(f"/datasets/{first}/records")
+        api.delete(f"/datasets/{first}/records?all=true")
         for _ in range(2):
             response = send(api, first, FORMS["csv"], "one")
             assert response.status_code == 201
@@ -293,13 +293,13 @@ class TestTheSameContent:
         first, other = (api.dataset(trust="central")["id"] for _ in range(2))
         for dataset_id in (first, other):
             assert send(api, dataset_id, FORMS["csv"]).status_code == 201
-        api.delete(f"/datasets/{first}/records")
+        api.delete(f"/datasets/{first}/records?all=true")
         assert send(api, first, FORMS["csv"]).status_code == 201
         of = RecordSegment.dataset_id.in_([first, other])
         with database.reading() as session:
             hashes = list(session.scalars(select(RecordSegment.content).where(of)))
         assert len(set(hashes)) == 2  # the key differs, so equal records have different hashes
-        api.delete(f"/datasets/{first}/records")
+        api.delete(f"/datasets/{first}/records?all=true")
         with database.reading() as session:
             left = set(session.scalars(select(RecordSegment.content).where(of)))
         assert len(left) == 1
@@ -349,7 +349,7 @@ class TestDeleting:
         path = f"/datasets/{dataset['id']}"
         send(api, dataset["id"], WITH_USERS["csv"])
         for _ in range(2):
-            assert api.delete(f"{path}/records").status_code == 204
+            assert api.delete(f"{path}/records?all=true").status_code == 204
         assert count(api, dataset["id"]) == count_of(0, 0, 0, 0)
         assert api.get(path).json() == dataset
         assert send(api, dataset["id"], WITH_USERS["csv"]).status_code == 201
@@ -406,7 +406,7 @@ class TestTheClient:
         total = client.count_records(dataset.id)
         assert (total.n_records, total.n_uploads, total.n_users, total.n_used) == (1000, 1, 1000, 1000)
         assert (stored(dataset.id) == to_cells(rows)).all()
-        client.delete_records(dataset.id)
+        client.delete_records(dataset.id, everything=True)
         assert client.count_records(dataset.id).n_records == 0
 
     def test_uploads_arrays_twice_only_on_request(self, client: Client) -> None:

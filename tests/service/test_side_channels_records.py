@@ -114,7 +114,7 @@ def read_everything(analyst: Api, ids: dict[str, str], visible: Visible) -> None
         visible.add(name, analyst.post("/jobs", {"dataset_id": dataset, "algorithm": algorithm}))
     body = {"columns": ["x", "y"], "rows": [[0.1, 0.1]]}
     visible.add("upload", analyst.post(f"/datasets/{dataset}/records", body))
-    visible.add("delete", analyst.delete(f"/datasets/{dataset}/records"))
+    visible.add("delete", analyst.delete(f"/datasets/{dataset}/records?all=true"))
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ class TestIncompleteUploads:
     def test_are_deleted_with_the_records(self, api: Api, database: Database) -> None:
         dataset_id = api.dataset(trust="central")["id"]
         send_part(api, dataset_id, 1)
-        assert api.delete(f"/datasets/{dataset_id}/records").status_code == 204
+        assert api.delete(f"/datasets/{dataset_id}/records?all=true").status_code == 204
         assert n_rows(database, dataset_id) == 0
         assert "part 1 of this upload is missing" in send_part(api, dataset_id, 3).json()["detail"]
 

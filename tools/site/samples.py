@@ -24,7 +24,7 @@ PYTHON = {
     "createRound": "client.open_round({dataset_id}, GridEncoding((16, 16)), epsilon=2, target_reports=10_000)",
     "createWebhook": "client.create_webhook({url}, {event_types}).secret",
     "deleteDataset": "client.delete_dataset({dataset_id})",
-    "deleteRecords": "client.delete_records({dataset_id})",
+    "deleteRecords": 'client.delete_records({dataset_id}, user="p17")',
     "deleteWebhook": "client.delete_webhook({webhook_id})",
     "getBudget": "client.budget({dataset_id})",
     "getDataset": "client.get_dataset({dataset_id})",

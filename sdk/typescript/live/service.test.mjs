@@ -76,7 +76,7 @@ test("records are uploaded as CSV and counted", async () => {
   await client.uploadRecords(created.id, { type: "text/csv", bytes: "east,north\n1,2\n3,4\n" });
   await client.uploadRecords(created.id, { columns: ["east", "north"], rows: [[5, 6]] });
   assert.equal(Object.values(await client.countRecords(created.id)).includes(3), true);
-  await client.deleteRecords(created.id);
+  await client.deleteRecords(created.id, { all: true });
 });
 
 test("problems contain their code and members", async () => {

@@ -140,9 +140,13 @@ export class Client {
     return this.#calls.get<wire.CountRecordsData, wire.CountRecordsResponse>("/v1/datasets/{dataset_id}/records", parameters, options);
   }
 
-  /** Delete all records of a dataset. Spent budget is not refunded. */
-  deleteRecords(dataset_id: string, options?: CallOptions): Promise<void> {
-    return this.#calls.send<wire.DeleteRecordsData, void>("DELETE", "/v1/datasets/{dataset_id}/records", { path: { dataset_id } }, options);
+  /**
+   * Delete the records of one user, `{ user: "id" }`, or of all, `{ all: true }`. Released results and spent budget stay.
+   * The outcome is the same whether or not the user had records.
+   */
+  deleteRecords(dataset_id: string, which: { readonly user: string } | { readonly all: true }, options?: CallOptions): Promise<void> {
+    const query = "user" in which ? { user: which.user } : { all: true };
+    return this.#calls.send<wire.DeleteRecordsData, void>("DELETE", "/v1/datasets/{dataset_id}/records", { path: { dataset_id }, query }, options);
   }
 
   // ---- rounds and reports ----

@@ -4,6 +4,7 @@ import hmac
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -33,7 +34,7 @@ from service.http.auth import require
 from service.http.headers import media_type
 from service.http.problems import UnsupportedMediaType, ValidationFailed
 from service.ingestion.record_formats import READERS
-from service.ingestion.record_validation import RecordValidator
+from service.ingestion.record_validation import InvalidUserId, RecordValidator, normalise_user_id
 from service.ingestion.upload_memory import MemoryReservation, read_upload
 from service.schemas import serializers
 from service.schemas.datasets import RecordCounts, RecordUpload
@@ -41,6 +42,7 @@ from sfumato.privacy.accounting import EPSILON_MAX_NANO
 from sfumato.sizing.required_reports import least_records
 
 PART_MICROSECONDS = 24 * 3600 * 10**6  # time for the rest of an upload in parts
+MAX_USER_TEXT = 1000  # characters; a normalised id has at most 64 bytes
 UPLOAD = "create_records"  # name of the transaction that stores an upload
 
 router = APIRouter(prefix="/v1/datasets", tags=["records"], route_class=DocumentRoute)
@@ -226,17 +228,53 @@ def count_records(dataset_id: DatasetIdInPath, caller: RecordKeeperCaller, servi
 
 @router.delete(
     "/{dataset_id}/records",
-    summary="Delete all records",
+    summary="Delete records",
     status_code=204,
     responses=rejections(problems.NotFound, problems.Conflict),
 )
-def delete_records(dataset_id: DatasetIdInPath, caller: RecordKeeperCaller, services: Services) -> Response:
-    """Delete all records of the dataset and their encryption key. Dataset, ledger and results stay.
+def delete_records(
+    dataset_id: DatasetIdInPath,
+    caller: RecordKeeperCaller,
+    services: Services,
+    user: Annotated[
+        str | SkipJsonSchema[None],
+        Query(
+            min_length=1,
+            max_length=MAX_USER_TEXT,
+            description="Delete the records of this user, of a dataset with a `user_feature`. The id is normalised as "
+            "in an upload.",
+        ),
+    ] = None,
+    all_records: Annotated[
+        bool, Query(alias="all", description="Delete the records of all users, and their encryption key.")
+    ] = False,
+) -> Response:
+    """Delete the records of one user, or with `all=true` all records. Dataset, ledger and results stay.
 
-    A job that has already read the records continues with them. Needs the scope `records`.
+    The response is the same whether or not the user had records. The audit trail does not name the user. Deleting costs
+    no budget. A released result cannot forget: it stays as it is, and its guarantee covers the user. A job that has
+    already read the records continues with them, and an upload that ends later is stored.
+
+    Needs the scope `records`.
     """
-    services.database.run(
-        "delete_records",
-        lambda session: maintenance.delete_records(session, caller, dataset_id, now=services.database.clock()),
+    if (user is None) != all_records:
+        message = "send either the user whose records to delete, or all=true to delete the records of everybody"
+        raise ValidationFailed(errors=[{"pointer": "", "parameter": "user", "message": message}])
+    database = services.database
+    if user is None:
+        database.run(
+            "delete_records",
+            lambda session: maintenance.delete_records(session, caller, dataset_id, now=database.clock()),
+        )
+        return Response(status_code=204)
+    found = _check(services, caller, dataset_id)
+    try:
+        person = normalise_user_id(user, fold_case=found.fold_user_case)
+    except InvalidUserId as error:
+        raise ValidationFailed(errors=[{"pointer": "", "parameter": "user", "message": str(error)}]) from None
+    keyring = encryption.load_keyring(services.settings)
+    database.run(
+        "delete_person",
+        lambda session: maintenance.delete_person(session, caller, dataset_id, person, keyring, now=database.clock()),
     )
     return Response(status_code=204)

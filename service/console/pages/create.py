@@ -157,7 +157,9 @@ async def _round(visit: Visit, path: str) -> Json:
 # ---- records ----
 
 
-async def upload_form(visit: Visit, *, problem: Problem | None = None, stored: Json | None = None) -> Response:
+async def upload_form(
+    visit: Visit, *, problem: Problem | None = None, stored: Json | None = None, deleted: str = ""
+) -> Response:
     """Serve `GET /console/datasets/{dataset_id}/records`."""
     check(visit.caller, Scope.RECORDS)
     path = f"/datasets/{visit.id('dataset_id')}"
@@ -170,7 +172,19 @@ async def upload_form(visit: Visit, *, problem: Problem | None = None, stored: J
         counts=await visit.api.get_existing(f"{path}/records") if dataset["trust"] == "central" else None,
         max_mebibytes=MAX_FILE_BYTES >> 20,
         stored=stored,
+        deleted=deleted,
     )
+
+
+async def delete_records(visit: Visit) -> Response:
+    """Serve `POST /console/datasets/{dataset_id}/records/delete`: delete one user's records, or all after a check."""
+    user, is_all = visit.form_value("user"), visit.form_value("all") == "true"
+    try:
+        path = f"/datasets/{visit.id('dataset_id')}/records"
+        await visit.api.delete(path, **({"all": "true"} if is_all else {"user": user}))
+    except Problem as problem:
+        return await upload_form(visit, problem=problem)
+    return await upload_form(visit, deleted="all" if is_all else "user")
 
 
 async def upload(visit: Visit) -> Response:
@@ -195,4 +209,5 @@ PAGES: list[Page] = [
     Page("POST", "/datasets/{dataset_id}/rounds", open_round),
     Page("GET", "/datasets/{dataset_id}/records", upload_form),
     Page("POST", "/datasets/{dataset_id}/records", upload),
+    Page("POST", "/datasets/{dataset_id}/records/delete", delete_records),
 ]

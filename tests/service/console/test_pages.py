@@ -58,6 +58,7 @@ DOORS = [
     ("POST", "/datasets/{ds}/rounds", ROUND | {"step": "submit"}, {"datasets"}),
     ("GET", "/datasets/{cds}/records", {}, {"records"}),
     ("POST", "/datasets/{cds}/records", UPLOAD, {"records"}),
+    ("POST", "/datasets/{cds}/records/delete", {"all": "true"}, {"records"}),
     ("POST", "/datasets/{ds}/verify", {}, {"ledger"}),
     ("POST", "/datasets/{ds}/grants", {"epsilon": "1"}, {"grants"}),
     ("GET", "/datasets/{ds}/ledger.csv", {}, {"ledger"}),

@@ -283,7 +283,7 @@ class TestCounting:
         )
         found = client.count_records("ds_1")
         assert (found.n_records, found.n_uploads, found.n_clipped, found.n_users, found.n_used) == (5, 2, 1, None, 5)
-        client.delete_records("ds_1")
+        client.delete_records("ds_1", everything=True)
         assert [request.method for request in service.requests] == ["GET", "DELETE"]
 
     def test_refuses_an_invalid_count(self) -> None:

@@ -63,7 +63,7 @@ CALLS: dict[str, list[Callable[[Any], Any]]] = {
         lambda c: c.upload_records(DS, RECORDS),
     ],
     "countRecords": [lambda c: c.count_records(DS)],
-    "deleteRecords": [lambda c: c.delete_records(DS)],
+    "deleteRecords": [lambda c: c.delete_records(DS, everything=True), lambda c: c.delete_records(DS, user="u")],
     "createRound": [
         lambda c: c.open_round(DS, GridEncoding((4, 4)), epsilon=1, target_reports=1000),
         lambda c: c.open_round(DS, GridEncoding((4,)), epsilon=1, target_reports=9, min_batch=9, honest_share=0.5),

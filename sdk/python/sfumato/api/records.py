@@ -6,6 +6,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -186,9 +187,30 @@ class RecordCalls:
         return (yield get(f"datasets/{dataset_id}/records")).read(parsers.parse_record_counts)
 
     @call
-    def delete_records(self, dataset_id: str) -> Steps[None]:
-        """Delete all records of a dataset and their encryption key. The dataset and its ledger remain."""
-        yield delete(f"datasets/{dataset_id}/records")
+    def delete_records(
+        self, dataset_id: str, *, user: str | int | None = None, everything: bool = False
+    ) -> Steps[None]:
+        """Delete the records of one user, or with `everything` all records and their encryption key.
+
+        The dataset, its ledger and released results remain. The outcome is the same whether or not the
+        user had records. The audit trail does not name the user.
+
+        Parameters
+        ----------
+        user : str or int, optional
+            Id of the user, in any spelling that an upload accepts for this user.
+        everything : bool
+            Delete the records of all users.
+
+        Raises
+        ------
+        InvalidSpec
+            Neither or both of `user` and `everything` are given. Nothing was deleted.
+        """
+        if (user is None) != everything:
+            raise InvalidSpec("pass either the user whose records to delete, or everything=True")
+        params = {"all": "true"} if user is None else {"user": str(user)}
+        yield replace(delete(f"datasets/{dataset_id}/records"), params=params)
 
     def _key_of(self, target: Target, path: Path) -> str:
         again = "again|" if target.allow_duplicates else ""
