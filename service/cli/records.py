@@ -51,6 +51,9 @@ def upload_records(
         typer.echo(f"warning: {stored.n_zeros} records are zero vectors; embeddings may be missing", err=True)
     if stored.n_constant:
         typer.echo(f"warning: {stored.n_constant} features are constant; check their columns and bounds", err=True)
+    if stored.n_repeated:
+        text = f"warning: {stored.n_repeated} of the records were in the dataset already; check for a repeated upload"
+        typer.echo(text, err=True)
     if stored.n_lacking:
         text = f"warning: a useful job needs at least {stored.n_lacking} more records, or a larger epsilon"
         typer.echo(text, err=True)

@@ -80,10 +80,10 @@ class Api:
         headers = {"idempotency-key": once} if once else {}
         return (await self._request("POST", path, query=query, body=body, headers=headers)).json()
 
-    async def post_bytes(self, path: str, content: bytes, media_type: str, *, once: str = "") -> Json:
+    async def post_bytes(self, path: str, content: bytes, media_type: str, *, once: str = "", **query: object) -> Json:
         """Send a file with POST and the idempotency key `once`. Raise Problem."""
         headers = {"content-type": media_type} | ({"idempotency-key": once} if once else {})
-        return (await self._request("POST", path, content=content, headers=headers)).json()
+        return (await self._request("POST", path, query=query, content=content, headers=headers)).json()
 
     async def patch(self, path: str, body: Json) -> Json:
         """Send PATCH to a path below `/v1`. Raise Problem."""

@@ -223,6 +223,10 @@ class RecordUpload(Wire):
         "at the largest possible ε if the key may not read the budget. With fewer records every result is mostly "
         "noise. 0 if there are enough, null for a part that is not the last one."
     )
+    n_repeated: Count = Field(
+        description="Number of records that the dataset had already, if they are at least half of 20 or more records; "
+        "otherwise 0. Not counted with `allow_duplicates`."
+    )
 
 
 class RecordCounts(Wire):

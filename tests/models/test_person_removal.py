@@ -57,7 +57,7 @@ class TestDeleting:
         rest = upload(world, within, some(3)[1:2], people("b"))
         with world.database.reading() as session:
             kept = session.scalars(select(RecordSegment.content).where(RecordSegment.dataset_id == within.id)).all()
-        assert kept == [rest.content, rest.content]  # as if only the other person had been uploaded
+        assert kept == [rest.content, rest.content]  # the hash of an upload of the other person alone
 
     def test_of_the_only_person_leaves_a_dataset_without_records(self, world: World) -> None:
         within = by_user(world)

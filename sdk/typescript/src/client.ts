@@ -128,9 +128,10 @@ export class Client {
   // ---- records ----
 
   /** Add records to a central dataset. The service stores either all of them or none. */
-  uploadRecords(dataset_id: string, records: wire.RecordRows | Content<RecordsType>, options?: WriteOptions): Promise<wire.RecordUpload> {
+  uploadRecords(dataset_id: string, records: wire.RecordRows | Content<RecordsType>, options: WriteOptions & { readonly allowDuplicates?: boolean } = {}): Promise<wire.RecordUpload> {
     const { body, more } = splitContent<wire.RecordRows>(records);
-    const parameters = { path: { dataset_id }, body };
+    const query = options.allowDuplicates === undefined ? {} : { allow_duplicates: options.allowDuplicates };
+    const parameters = { path: { dataset_id }, query, body };
     return this.#calls.sendOnce<wire.UploadRecordsData, wire.UploadRecordsResponse>("/v1/datasets/{dataset_id}/records", parameters, options, more);
   }
 

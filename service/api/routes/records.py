@@ -13,6 +13,7 @@ from models.identity import audit_trail
 from models.identity.caller import Caller
 from models.ledger.ledger import balance
 from models.records import record_keys, records, user_counts
+from models.records.known_records import Comparison, compare
 from models.records.records import MAX_PARTS, Part, Upload
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act, Scope
@@ -109,8 +110,10 @@ async def upload_records(
     The body ends with the format; an upload with more after its end is rejected. A value beyond a bound by at most one
     unit in the last place of its floating-point type is the bound.
 
-    An upload of the same records in the same order, in any format, is rejected with `duplicate_content`, unless
-    `allow_duplicates` is true. Records are the same if the service stores the same for them. Within a day, a request
+    An upload of the same records in the same order is rejected with `duplicate_content`, unless `allow_duplicates` is
+    true. So is an upload of 20 or more records if the dataset has 95 % of them, in any order and format. From 50 % on,
+    `n_repeated` states how many the dataset had. Records are the same if the service stores the same for them and their
+    users. Within a day, a request
     with the same body and the same `Idempotency-Key` gets the response of the first request and appends nothing.
 
     A client can send an upload in parts: with its own name of the `upload`, and the number of the `part`. Each part has
@@ -178,15 +181,22 @@ def _kept_key(key: record_keys.DataKey, given: str | None) -> str | None:
 def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplicates: bool) -> Response:
     upload = validator.finish()
     dataset_id = upload.key.dataset_id
+    is_whole = upload.part is None or upload.part.is_last
+    earlier = _compare(request, upload) if is_whole and not allow_duplicates else None
 
     def store(session: Session, now: int) -> Created:
         dataset = datasets.get(session, request.caller, dataset_id, lock=True)
+        compared = earlier
+        if compared is not None and records.digest(session, dataset_id) != compared.digest:
+            compared = compare(session, dataset, upload)  # another upload was stored since
         limits = request.limits(session)
         most = limits.max_dataset_records
         if records.append(session, upload, max_records=most, allow_duplicates=allow_duplicates):
+            if compared is not None:
+                compared.check()
             audit_trail.record_day(session, request.caller, Act.RECORDS_UPLOADED, dataset_id, now=now)
         n_lacking = None
-        if upload.part is None or upload.part.is_last:
+        if is_whole:
             least = least_records(_known_epsilon(session, request.caller, dataset_id), dataset.max_records_per_user)
             n_lacking = max(least - records.count(session, dataset_id).n_records, 0)
         body = {
@@ -196,10 +206,17 @@ def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplica
             "n_zeros": validator.n_zeros,
             "n_constant": validator.n_constant,
             "n_lacking": n_lacking,
+            "n_repeated": 0 if compared is None else compared.n_repeated,
         }
         return Created(body, location=f"/v1/datasets/{dataset_id}/records")
 
     return request.respond(201, store)
+
+
+def _compare(request: IdempotentRequest, upload: Upload) -> Comparison:
+    """Compare the upload with the stored records, before the transaction that locks the dataset."""
+    with request.services.database.reading() as session:
+        return compare(session, datasets.get(session, request.caller, upload.key.dataset_id), upload)
 
 
 def _known_epsilon(session: Session, caller: Caller, dataset_id: str) -> int:

@@ -196,7 +196,8 @@ async def upload(visit: Visit) -> Response:
             message = f"choose a file with one of the extensions {', '.join(f'.{end}' for end in MEDIA_TYPES)}"
             raise ValidationFailed(errors=[{"pointer": "/file", "message": message}])
         path = f"/datasets/{visit.id('dataset_id')}/records"
-        stored = await visit.api.post_bytes(path, content, kind, once=visit.form_value("once"))
+        chosen = visit.filled("allow_duplicates")
+        stored = await visit.api.post_bytes(path, content, kind, once=visit.form_value("once"), **chosen)
     except Problem as problem:
         return await upload_form(visit, problem=problem)
     return await upload_form(visit, stored=stored)

@@ -101,7 +101,10 @@ def parse_dataset(wire: Wire) -> Dataset:
 
 def parse_record_upload(wire: Wire) -> RecordUpload:
     """Return an upload from JSON values."""
-    counts = {name: wire.get(name, 0) for name in ("n_records", "n_clipped", "n_zeros", "n_constant", "n_lacking")}
+    counts = {
+        name: wire.get(name, 0)
+        for name in ("n_records", "n_clipped", "n_zeros", "n_constant", "n_lacking", "n_repeated")
+    }
     return RecordUpload(wire["id"], **counts)
 
 

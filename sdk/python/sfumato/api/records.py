@@ -94,7 +94,8 @@ class RecordCalls:
             The number of users differs from that of records, a user is missing or neither text nor a
             whole number, or the dataset has no `user_feature`. Nothing was sent.
         ApiProblem
-            The code is `duplicate_content` if the dataset has these records, unless `allow_duplicates`.
+            The code is `duplicate_content` if the dataset has nearly all of these records, unless
+            `allow_duplicates`.
 
         Examples
         --------
@@ -255,6 +256,7 @@ def _upload(
                 n_zeros=sum(each.n_zeros for each in stored),
                 n_constant=min(each.n_constant for each in stored),
                 n_lacking=stored[-1].n_lacking,
+                n_repeated=stored[-1].n_repeated,
             )
         part = following
 

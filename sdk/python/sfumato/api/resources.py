@@ -82,6 +82,7 @@ class RecordUpload:
     n_clipped: int  # records with a value that was clipped to a bound
     n_zeros: int = 0  # zero vectors of an embedding, which suggest missing data
     n_constant: int = 0  # features that are constant
+    n_repeated: int = 0  # records that the dataset had already, if at least half of the upload
     n_lacking: int | None = 0  # records that a job over two clusters lacks, at the whole epsilon if the key may read it
 
 
