@@ -287,7 +287,7 @@ def _finish(client: Client, dataset_id: str, job: SubmittedJob) -> DemoResult:
         raise DemoError(f"the job {done.state}{reason}")
     return DemoResult(
         result=client.result(job.id),
-        ledger=tuple(client.ledger(dataset_id)),
+        ledger=tuple(client.ledger(dataset_id))[::-1],  # in the order of time
         budget=client.budget(dataset_id),
         verification=client.verify_ledger(dataset_id),
     )
