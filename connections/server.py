@@ -26,6 +26,15 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+def address(bound: socket.socket, public_url: str | None) -> str:
+    """Return the URL of the server: the public URL, or one for clients on this machine."""
+    if public_url is not None:
+        return public_url.rstrip("/")
+    host, port = bound.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def configuration(app: ASGIApp, slow_seconds: float, idle_seconds: int = IDLE_SECONDS) -> uvicorn.Config:
     """Return the configuration of uvicorn."""
     connection: Any = partial(Connection, queue=WriteQueue(), slow_seconds=slow_seconds)

@@ -122,7 +122,12 @@ def print_parties(console: Console, summary: dict[str, Any]) -> None:
     """Print what each party of the shuffled demo saw, both costs, and the comparison with the local dataset."""
     n_reports, local, epsilon = summary["reports"], summary["local_epsilon"], summary["shuffled_epsilon"]
     rows = [
-        ("shuffler", f"{n_reports:,} senders with a sealed report of {summary['sealed_bytes']} bytes each", "0"),
+        (
+            "app backend",
+            f"{n_reports:,} senders and times, with {summary['sealed_bytes']} bytes that are in no batch",
+            "0",
+        ),
+        ("shuffler", f"{n_reports:,} senders with a sealed report each", "0"),
         (
             "service",
             f"{summary['reports_before_release']} reports before the release, then {n_reports:,} in random order",

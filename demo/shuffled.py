@@ -33,7 +33,15 @@ from sfumato.api.resources import Shuffler
 from sfumato.api.submitted_jobs import SubmittedJob
 from sfumato.device.bulk import perturb_records
 from sfumato.device.device import Outcome
-from sfumato.device.sealing import SIGNATURE_HEADER, seal, sealed_length, verify_round
+from sfumato.device.sealing import (
+    OUTER_BYTES,
+    OUTER_KEY_HEADER,
+    SIGNATURE_HEADER,
+    seal,
+    sealed_length,
+    verify_round,
+    wrap,
+)
 from sfumato.device.shuffled import ShuffledDevice
 from sfumato.device.store import MemoryStore
 from sfumato.forecast.releases import local_epsilon_for
@@ -46,6 +54,7 @@ DELTA = 1e-6
 REPORTS_PER_TASK = 2_000
 CONNECTIONS = 16  # concurrent requests of a process; the shuffler commits their reports together
 SHUFFLER_SECONDS = 30.0
+RELEASE_SECONDS = 5  # longest delay of the release, which is minutes in production
 _BACKEND = "the app of the demo"
 
 
@@ -61,11 +70,11 @@ class ShuffledOutcome:
     epsilon, delta : float
         Cost of the release towards the service.
     sealed_bytes : int
-        Length of each sealed report.
+        Length of each sealed report, with its outer layer.
     n_before : int
         Number of reports that the service showed before the release.
     sealing_seconds : float
-        CPU time in which the devices perturbed and sealed their reports, without those of single devices.
+        CPU time in which the devices perturbed, sealed and wrapped their reports, without those of single devices.
     sending_seconds : float
         Time from the first report to the last.
     """
@@ -89,6 +98,7 @@ class Part:
     key: str
     round_id: str
     document: bytes
+    outer_key: bytes  # key of the shuffler for the outer layer of each report
     first: int  # number of the first device, which names its sender
     records: NDArray[np.float64]
 
@@ -156,10 +166,10 @@ def _play(scene: Scene, client: Client, service_url: str, home: Path, n_processe
     backend_key = run(home, *adding, environment=environment)
     with _shuffler(home, port, environment | {"SFUMATO_KEY": key}) as shuffler:
         began = time.monotonic()
-        document = _fetch_round(url, backend_key, dataset.id, round_id, public_key)
+        document, outer_key = _fetch_round(url, backend_key, dataset.id, round_id, public_key)
         _report_once(scene, home, url, dataset.id, public_key, algorithm.epsilon, environment)
         n_before = client.get_round(round_id).n_received
-        part = Part(url, backend_key, round_id, document, 0, scene.records)
+        part = Part(url, backend_key, round_id, document, outer_key, 0, scene.records)
         sealing_seconds = _send_all(part, n_processes)
         sending_seconds = time.monotonic() - began
         result = _finish(client, dataset.id, job)
@@ -171,7 +181,7 @@ def _play(scene: Scene, client: Client, service_url: str, home: Path, n_processe
         local_epsilon=found.epsilon,
         epsilon=found.shuffled_epsilon or 0.0,
         delta=found.shuffled_delta or 0.0,
-        sealed_bytes=sealed_length(value_bytes(found.spec.mechanism)),
+        sealed_bytes=sealed_length(value_bytes(found.spec.mechanism)) + OUTER_BYTES,
         n_before=n_before,
         sealing_seconds=sealing_seconds,
         sending_seconds=sending_seconds,
@@ -180,7 +190,7 @@ def _play(scene: Scene, client: Client, service_url: str, home: Path, n_processe
 
 @contextmanager
 def _shuffler(home: Path, port: int, environment: dict[str, str]) -> Iterator[Member]:
-    arguments = ("run", "--host", "127.0.0.1", "--port", str(port))
+    arguments = ("run", "--host", "127.0.0.1", "--port", str(port), "--release-seconds", str(RELEASE_SECONDS))
     member = start(home, "the shuffler", *arguments, environment=environment, module="shuffler")
 
     def is_ready() -> bool:
@@ -196,15 +206,15 @@ def _shuffler(home: Path, port: int, environment: dict[str, str]) -> Iterator[Me
         member.stop()
 
 
-def _fetch_round(url: str, key: str, dataset_id: str, round_id: str, public_key: str) -> bytes:
-    """Return the round as the shuffler publishes it. Raise DemoError without its signature."""
+def _fetch_round(url: str, key: str, dataset_id: str, round_id: str, public_key: str) -> tuple[bytes, bytes]:
+    """Return the round and its outer key as the shuffler publishes them. Raise DemoError without its signature."""
     with httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=SHUFFLER_SECONDS, trust_env=False) as client:
         client.get(f"{url}/v1/datasets/{dataset_id}/rounds").raise_for_status()
         answer = client.get(f"{url}/v1/rounds/{round_id}").raise_for_status()
-    signature = b64decode(answer.headers[SIGNATURE_HEADER])
-    if not verify_round(round_id, answer.content, signature, b64decode(public_key)):
+    signature, outer_key = (b64decode(answer.headers[name]) for name in (SIGNATURE_HEADER, OUTER_KEY_HEADER))
+    if not verify_round(round_id, answer.content, outer_key, signature, b64decode(public_key)):
         raise DemoError("the shuffler's signature of the round is not valid")
-    return answer.content
+    return answer.content, outer_key
 
 
 def _report_once(
@@ -254,10 +264,11 @@ def _seal_part(part: Part) -> list[bytes]:
     members = json.loads(part.document)
     reports = perturb_records(round_spec_from_wire(members["spec"]), part.records)
     public_key = b64decode(members["hpke_public_key"])
-    return [
+    sealed = (
         seal(os.urandom(16), int(slot), value.tobytes(), part.round_id, part.document, public_key)
         for slot, value in zip(reports.slots, reports.values, strict=True)
-    ]
+    )
+    return [wrap(each, part.round_id, part.outer_key) for each in sealed]
 
 
 def _send_lane(part: Part, reports: Sequence[tuple[int, bytes]]) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,8 +15,11 @@ from connections.streams import guard_streams
 from sfumato.errors import SfumatoError
 from sfumato.transport.batches import SIGNING_KEY_BYTES, generate_signing_key_pair
 from shuffler.queue import Queue, Sender
+from shuffler.releases import RELEASE_SECONDS
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0  # timeout of sending a batch
+LISTING_SECONDS = 3.0  # timeout of the service's list of open rounds
+SLOW_SECONDS = 20.0  # timeout of the head of a request, and of a client that does not read
 MAX_RESPONSE_BYTES = 1 << 20
 
 app = typer.Typer(help="Collect sealed reports and release them in random order.", no_args_is_help=True)
@@ -28,10 +32,14 @@ def run(
     home: Home = DEFAULT_HOME,
     host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to bind.")] = 8100,
+    release_seconds: Annotated[
+        float, typer.Option(min=1, max=3000, help="Longest random delay between the last report and the release.")
+    ] = RELEASE_SECONDS,
 ) -> None:
     """Run the shuffler. SFUMATO_URL and SFUMATO_KEY select the service and a key of it with the scope `device`."""
     import uvicorn
 
+    from connections.server import address, bind, configuration
     from sfumato.transport.http import Http, PoolSettings
     from shuffler.app import create_app
 
@@ -41,15 +49,12 @@ def run(
         logging.getLogger(noisy).setLevel(logging.WARNING)
     with _explain_failures(), closing(Queue(home / "shuffler.db")) as queue:
         service = Http(None, None, PoolSettings(TIMEOUT_SECONDS, 0, MAX_RESPONSE_BYTES))
-        with closing(service):
-            uvicorn.run(
-                create_app(queue, service, _signing_key(home)),
-                host=host,
-                port=port,
-                access_log=False,  # it would contain addresses
-                log_config=None,
-                server_header=False,
-            )
+        listing = Http(None, None, PoolSettings(LISTING_SECONDS, 0, MAX_RESPONSE_BYTES))
+        with closing(service), closing(listing), bind(host, port) as bound:
+            key = _signing_key(home)
+            server = create_app(queue, service, key, listing=listing, release_seconds=release_seconds)
+            typer.echo(f"The shuffler listens on {address(bound, None)}")
+            uvicorn.Server(configuration(server, SLOW_SECONDS)).run(sockets=[bound])
 
 
 @app.command()
@@ -71,7 +76,7 @@ def add_sender(
     home: Home = DEFAULT_HOME,
 ) -> None:
     """Print the bearer key of a new sender. The shuffler stores its hash only."""
-    with closing(Queue(home / "shuffler.db")) as queue:
+    with _explain_failures(), closing(Queue(home / "shuffler.db")) as queue:
         _print_key(queue.add_sender(Sender(name, dataset, backend)), f"there is a sender {name} already")
 
 
@@ -80,7 +85,7 @@ def replace_key(
     name: Annotated[str, typer.Argument(help="Name of the device or of the app backend.")], home: Home = DEFAULT_HOME
 ) -> None:
     """Print a new bearer key of a sender. Its old key ends, and it remains the same sender."""
-    with closing(Queue(home / "shuffler.db")) as queue:
+    with _explain_failures(), closing(Queue(home / "shuffler.db")) as queue:
         _print_key(queue.replace_key(name), f"there is no sender {name}")
 
 
@@ -115,7 +120,7 @@ def _signing_key(home: Path) -> bytes:
 def _explain_failures() -> Iterator[None]:
     try:
         yield
-    except (SfumatoError, OSError) as error:
+    except (SfumatoError, OSError, sqlite3.Error) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
 

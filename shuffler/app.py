@@ -3,9 +3,9 @@
 | request | answer |
 |---|---|
 | `GET /v1/datasets/{dataset_id}/rounds` | ids of the rounds that accept reports |
-| `GET /v1/rounds/{round_id}` | the round, with the same bytes for all, and the shuffler's signature of it |
-| `POST /v1/rounds/{round_id}/sealed` | 202 when the sealed report is durable |
-| `GET /metrics`, `GET /healthz` | numbers of released rounds; liveness |
+| `GET /v1/rounds/{round_id}` | the round, with the same bytes and outer key for all, and the shuffler's signature |
+| `POST /v1/rounds/{round_id}/sealed` | 202 when the wrapped report is durable |
+| `GET /metrics`, `GET /healthz` | numbers of released rounds; whether reports can be stored |
 
 A device sends its key as bearer token. An app backend also names the sender in the header `Sfumato-Sender`. Neither
 logs nor metrics contain a sender, an address or the number of reports of an open round.
@@ -14,30 +14,35 @@ logs nor metrics contain a sender, an address or the number of reports of an ope
 import asyncio
 import base64
 import logging
+import sqlite3
+import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from sfumato.device.sealing import SIGNATURE_HEADER, sign_round
+from sfumato.device.sealing import OUTER_KEY_HEADER, SIGNATURE_HEADER, sign_round
 from sfumato.errors import SfumatoError
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 from sfumato.transport.parameters import query_errors
+from shuffler.clock import Clock
 from shuffler.directory import Directory
 from shuffler.intake import Intake, Overloaded
 from shuffler.queue import Queue, Sender, State, Submission, Verdict
-from shuffler.releases import Releaser
-from shuffler.rounds import MAX_SEALED_BYTES
+from shuffler.releases import RELEASE_SECONDS, Releaser
+from shuffler.rounds import MAX_SENT_BYTES
 
 if TYPE_CHECKING:
     from sfumato.transport.http import Http
 
 BODY_SECONDS = 10.0  # timeout of the body of a request
+HEALTH_SECONDS = 1.5  # longest wait for the write of a health check, which one write at most answers in this time
 MAX_PERSON_BYTES = 200
 SENDER_HEADER = "Sfumato-Sender"
 
@@ -49,8 +54,15 @@ REASONS = {
         f"An app backend names the sender in {SENDER_HEADER}, with 1 to {MAX_PERSON_BYTES} characters. "
         "A device does not send this header.",
     ),
-    Verdict.WRONG_LENGTH: (422, "All sealed reports of a round have one length. Seal the report for this round."),
-    Verdict.ALREADY_REPORTED: (409, "This sender has sent another report to this round. Resend the same bytes."),
+    Verdict.WRONG_LENGTH: (
+        422,
+        "All reports of a round have one length. Seal the report for this round, and add the outer layer.",
+    ),
+    Verdict.NOT_WRAPPED: (
+        422,
+        f"The outer layer is missing, or it is not for this round. Wrap the sealed report for {OUTER_KEY_HEADER}.",
+    ),
+    Verdict.ALREADY_REPORTED: (409, "This sender has sent another report to this round. Resend the same report."),
     Verdict.CLOSED: (409, "This round accepts no more reports."),
 }
 
@@ -83,7 +95,32 @@ class Rejection(Exception):
         return JSONResponse(problem, self.status, headers, media_type=PROBLEM_MEDIA_TYPE)
 
 
-def create_app(queue: Queue, service: "Http", signing_key: bytes) -> FastAPI:
+class Health:
+    """Whether the database can be written. One write answers all requests of a short time."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._until = 0.0  # on the monotonic clock, seconds
+        self._write: asyncio.Future[None] | None = None
+
+    async def is_writable(self) -> bool:
+        """Return whether a write succeeds within HEALTH_SECONDS."""
+        if self._write is None or (self._write.done() and time.monotonic() >= self._until):
+            self._until = time.monotonic() + HEALTH_SECONDS
+            self._write = asyncio.ensure_future(run_in_threadpool(self._queue.check_write))
+        done, _ = await asyncio.wait([self._write], timeout=HEALTH_SECONDS)
+        return bool(done) and self._write.exception() is None
+
+
+def create_app(
+    queue: Queue,
+    service: "Http",
+    signing_key: bytes,
+    *,
+    listing: "Http | None" = None,
+    release_seconds: float = RELEASE_SECONDS,
+    clock: Callable[[], float] | None = None,
+) -> FastAPI:
     """Return the application. Its lifespan runs the thread of the releases.
 
     Parameters
@@ -93,14 +130,23 @@ def create_app(queue: Queue, service: "Http", signing_key: bytes) -> FastAPI:
         Connection to the service, without retries.
     signing_key : bytes
         Ed25519 private key of the shuffler.
+    listing : Http, optional
+        Connection to the service for the lists of open rounds, with a short timeout. Default: `service`.
+    release_seconds : float
+        Longest delay between the last report of a full round and its release.
+    clock : callable, optional
+        Seconds since the epoch. Default: a `Clock` of the machine.
     """
-    releaser = Releaser(queue, service, signing_key)
-    intake, directory = Intake(queue, releaser.wake), Directory(queue, service)
+    clock = clock or Clock()
+    releaser = Releaser(queue, service, signing_key, clock, release_seconds)
+    intake, directory = Intake(queue, releaser.wake, clock), Directory(queue, listing or service, clock)
+    health = Health(queue)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         releaser.start()
         yield
+        directory.close()
         await asyncio.to_thread(releaser.stop)
 
     app = FastAPI(
@@ -121,6 +167,11 @@ def create_app(queue: Queue, service: "Http", signing_key: bytes) -> FastAPI:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
         return Rejection(error.status_code, code, "See docs/shuffler.md for the shuffler's requests.").response()
 
+    @app.exception_handler(sqlite3.Error)
+    async def reject_busy(_request: Request, error: sqlite3.Error) -> Response:
+        logger.error("the database cannot be used: %s", error)
+        return Rejection(503, "overloaded", "The database cannot be used now. Try again later.").response()
+
     def authenticate(request: Request) -> Sender:
         sender = queue.find_sender(_bearer_key(request))
         if sender is None:
@@ -128,23 +179,26 @@ def create_app(queue: Queue, service: "Http", signing_key: bytes) -> FastAPI:
         return sender
 
     @app.get("/v1/datasets/{dataset_id}/rounds")
-    def list_rounds(dataset_id: str, sender: Annotated[Sender, Depends(authenticate)]) -> Response:
+    async def list_rounds(dataset_id: str, sender: Annotated[Sender, Depends(authenticate)]) -> Response:
         if dataset_id != sender.dataset_id:
             raise Rejection(404, "not_found", "There is no such dataset for this key.")
         try:
-            return JSONResponse({"rounds": directory.list_open(dataset_id)})
-        except SfumatoError as error:
-            logger.warning("dataset %s: the service does not list its open rounds: %s", dataset_id, error)
+            return JSONResponse({"rounds": await directory.list_open(dataset_id)})
+        except SfumatoError:
             detail = "The service does not list its open rounds. Try again later."
             raise Rejection(503, "service_unavailable", detail) from None
 
     @app.get("/v1/rounds/{round_id}")
     def get_round(round_id: str, sender: Annotated[Sender, Depends(authenticate)]) -> Response:
-        document = queue.find_document(round_id, sender.dataset_id)
-        if document is None:
+        found = queue.find_announced(round_id, sender.dataset_id)
+        if found is None:
             raise Rejection.of(Verdict.NOT_FOUND)
-        signature = base64.b64encode(sign_round(round_id, document, signing_key)).decode()
-        return Response(document, headers={SIGNATURE_HEADER: signature}, media_type="application/json")
+        document, outer_key = found
+        if outer_key is None:
+            raise Rejection.of(Verdict.CLOSED)
+        signature = sign_round(round_id, document, outer_key, signing_key)
+        headers = {SIGNATURE_HEADER: _base64(signature), OUTER_KEY_HEADER: _base64(outer_key)}
+        return Response(document, headers=headers, media_type="application/json")
 
     @app.post("/v1/rounds/{round_id}/sealed")
     async def receive(round_id: str, request: Request) -> Response:
@@ -155,7 +209,7 @@ def create_app(queue: Queue, service: "Http", signing_key: bytes) -> FastAPI:
         try:
             verdict = await intake.submit(submission)
         except Overloaded:
-            raise Rejection(503, "overloaded", "The report cannot be stored now. Resend the same bytes.") from None
+            raise Rejection(503, "overloaded", "The report cannot be stored now. Resend the same report.") from None
         if verdict != Verdict.STORED:
             raise Rejection.of(verdict)
         return JSONResponse({"round_id": round_id, "accepted": 1}, 202)
@@ -165,8 +219,9 @@ def create_app(queue: Queue, service: "Http", signing_key: bytes) -> FastAPI:
         return PlainTextResponse(_metrics(queue), media_type="text/plain; version=0.0.4")
 
     @app.get("/healthz")
-    def show_health() -> Response:
-        queue.list_released()
+    async def show_health() -> Response:
+        if not await health.is_writable():
+            raise Rejection(503, "service_unavailable", "The database cannot be written. See the log.")
         return JSONResponse({"status": "ok"})
 
     return app
@@ -179,6 +234,10 @@ async def _reject_unread_input(request: Request) -> None:
     has_body = request.headers.get("Content-Length", "0").strip() != "0" or "Transfer-Encoding" in request.headers
     if request.method == "GET" and has_body:
         raise Rejection(422, "validation_failed", "This request has no body. Send none.")
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _bearer_key(request: Request) -> str:
@@ -195,8 +254,8 @@ async def _read_body(request: Request) -> bytes:
         async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > MAX_SEALED_BYTES:
-                    raise Rejection(413, "body_too_large", f"A sealed report has at most {MAX_SEALED_BYTES} bytes.")
+                if len(body) > MAX_SENT_BYTES:
+                    raise Rejection(413, "body_too_large", f"A sealed report has at most {MAX_SENT_BYTES} bytes.")
     except TimeoutError:
         raise Rejection(408, "request_timeout", f"The body takes longer than {BODY_SECONDS:g} s.") from None
     return bytes(body)

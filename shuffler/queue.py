@@ -4,11 +4,19 @@
       │          └──────► refused               the service wants no batch of this round
       └────► discarded                          too few reports at `closes_at`
 
+The queue removes the outer layer of a report before it stores it. So a batch contains no bytes that a forwarder saw,
+and a report that a device sends again counts once. A copy of a report under another name counts once too: otherwise a
+forwarder would recognise the report by its number of copies.
+
 A report is stored under HMAC-SHA256(secret of the round, sender). These keys are random towards everyone without the
 secret, so neither they nor the order of the rows contains an order of arrival. The layout of the file does until the
-release. The primary key permits one report of a sender in a round. The release permutes the reports, and deletes them
-and the secret, in one transaction. A batch is deleted when the service has it. Tables contain no times and no
-addresses, and SQLite overwrites what it deletes. The rollback journal holds the last transaction only.
+release. The primary key permits one report of a sender in a round. The release permutes the reports, and deletes them,
+the secret and the outer key, in one transaction. A batch is deleted when the service has it. Tables contain no times
+and no addresses, and SQLite overwrites what it deletes. The rollback journal holds the last transaction only.
+
+A full round is released after a random delay, so that the time of the release does not show the last report. The
+release times of a round are the multiples of an interval plus a random phase, which is drawn with the round. They
+belong to no report, so they may be stored, and a restart never shortens the delay.
 """
 
 import hashlib
@@ -21,12 +29,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import lru_cache
+from math import floor
 from pathlib import Path
 from typing import NamedTuple
 
+from sfumato.device.sealing import generate_round_key_pair, public_key_of, unwrap
+from sfumato.errors import SfumatoError
 from shuffler.rounds import Round, parse_round
 
 SECRET_BYTES = 32
+BUSY_SECONDS = 2.0  # longest wait for another process that uses the file
+PHASES = 1 << 32
+SCHEMA_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS senders (
@@ -41,13 +55,16 @@ CREATE TABLE IF NOT EXISTS rounds (
     document BLOB NOT NULL,       -- the first bytes that the service published
     state TEXT NOT NULL,
     n_reports INTEGER NOT NULL,
-    secret BLOB                   -- key of the HMAC; NULL from the release on
+    secret BLOB,                  -- key of the HMAC; NULL from the release on
+    outer_key BLOB,               -- private key of the outer layer; NULL from the release on
+    phase INTEGER NOT NULL        -- release times: multiples of the interval, plus this fraction of it in 2^-32
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS reports (
     round_id TEXT NOT NULL,
     place BLOB NOT NULL,          -- HMAC of the sender
     sealed BLOB NOT NULL,
-    PRIMARY KEY (round_id, place)
+    PRIMARY KEY (round_id, place),
+    UNIQUE (round_id, sealed)     -- a copy under another name counts once
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS batches (
     round_id TEXT NOT NULL PRIMARY KEY,
@@ -74,6 +91,7 @@ class Verdict(StrEnum):
     NOT_FOUND = "not_found"
     SENDER_MISSING = "sender_missing"
     WRONG_LENGTH = "sealed_length"
+    NOT_WRAPPED = "outer_layer"
     ALREADY_REPORTED = "already_reported"
     CLOSED = "round_closed"
 
@@ -87,12 +105,25 @@ class Sender(NamedTuple):
 
 
 class Submission(NamedTuple):
-    """A sealed report as it arrived. `person` is the sender that an app backend names."""
+    """A sealed report as it arrived, with its outer layer. `person` is the sender that an app backend names."""
 
     key: str
     person: str | None
     round_id: str
-    sealed: bytes
+    wrapped: bytes
+
+
+class QueueUnusable(SfumatoError):
+    """The database has another schema than this version."""
+
+    code = "queue_unusable"
+
+
+class Announced(NamedTuple):
+    """A round as devices receive it: its bytes and its outer key. The key is None from the release on."""
+
+    document: bytes
+    outer_public_key: bytes | None
 
 
 class Released(NamedTuple):
@@ -110,16 +141,32 @@ class Queue:
     ----------
     path : Path
         The database file. Created with mode 0600.
+
+    Raises
+    ------
+    QueueUnusable
+        Another version of the shuffler wrote the file.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._lock = threading.Lock()
-        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+        self._full_since: dict[str, int] = {}  # number of the release time before the first check of each full round
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
+        self._check_schema(path)
         for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "secure_delete = ON", "temp_store = MEMORY"):
             self._database.execute(f"PRAGMA {pragma}")
         self._database.executescript(_SCHEMA)
+        self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _check_schema(self, path: Path) -> None:
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        (n_tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if n_tables and version != SCHEMA_VERSION:
+            self._database.close()
+            age = "an unreleased" if version < SCHEMA_VERSION else "a newer"
+            raise QueueUnusable(f"{path} was written by {age} version: use that version, or start with another --home")
 
     def close(self) -> None:
         """Close the database."""
@@ -160,8 +207,16 @@ class Queue:
             return known
         with self._writing() as database:
             database.execute(
-                "INSERT OR IGNORE INTO rounds VALUES (?, ?, ?, ?, 0, ?)",
-                (found.id, dataset_id, found.document, State.OPEN, secrets.token_bytes(SECRET_BYTES)),
+                "INSERT OR IGNORE INTO rounds VALUES (?, ?, ?, ?, 0, ?, ?, ?)",
+                (
+                    found.id,
+                    dataset_id,
+                    found.document,
+                    State.OPEN,
+                    secrets.token_bytes(SECRET_BYTES),
+                    generate_round_key_pair().private_key,
+                    secrets.randbelow(PHASES),
+                ),
             )
             return self._find_document(found.id) or found.document
 
@@ -169,12 +224,12 @@ class Queue:
         row = self._database.execute("SELECT document FROM rounds WHERE id = ?", (round_id,)).fetchone()
         return None if row is None else row[0]
 
-    def find_document(self, round_id: str, dataset_id: str) -> bytes | None:
-        """Return the stored document of a round of a dataset, or None."""
-        query = "SELECT document FROM rounds WHERE id = ? AND dataset_id = ?"
+    def find_announced(self, round_id: str, dataset_id: str) -> Announced | None:
+        """Return the stored document of a round of a dataset and its outer key, or None."""
+        query = "SELECT document, outer_key FROM rounds WHERE id = ? AND dataset_id = ?"
         with self._lock:
             row = self._database.execute(query, (round_id, dataset_id)).fetchone()
-        return None if row is None else row[0]
+        return None if row is None else Announced(row[0], None if row[1] is None else public_key_of(row[1]))
 
     def list_open(self, dataset_id: str, now: float) -> list[str]:
         """Return the ids of the rounds of a dataset that accept reports."""
@@ -203,36 +258,67 @@ class Queue:
             return Verdict.UNAUTHENTICATED
         if sender.is_backend != bool(submission.person):
             return Verdict.SENDER_MISSING
-        query = "SELECT dataset_id, document, state, n_reports, secret FROM rounds WHERE id = ?"
+        query = "SELECT dataset_id, document, state, n_reports, secret, outer_key FROM rounds WHERE id = ?"
         row = database.execute(query, (submission.round_id,)).fetchone()
         if row is None or row[0] != sender.dataset_id:
             return Verdict.NOT_FOUND
-        _, document, state, n_reports, secret = row
+        _, document, state, n_reports, secret, outer_key = row
         if state != State.OPEN:
             return Verdict.CLOSED
         found = _parse(document)
-        if len(submission.sealed) != found.sealed_bytes:
+        if len(submission.wrapped) != found.sent_bytes:
             return Verdict.WRONG_LENGTH
+        (sealed,) = unwrap([submission.wrapped], found.id, outer_key)
+        if sealed is None:
+            return Verdict.NOT_WRAPPED
         place = hmac.digest(secret, f"{sender.name}\0{submission.person or ''}".encode(), "sha256")
-        query = "SELECT sealed FROM reports WHERE round_id = ? AND place = ?"
-        earlier = database.execute(query, (found.id, place)).fetchone()
-        if earlier is not None:
-            return Verdict.STORED if earlier[0] == submission.sealed else Verdict.ALREADY_REPORTED
+        query = "SELECT 1 FROM reports WHERE round_id = ? AND sealed = ?"
+        if database.execute(query, (found.id, sealed)).fetchone() is not None:
+            return Verdict.STORED
+        query = "SELECT 1 FROM reports WHERE round_id = ? AND place = ?"
+        if database.execute(query, (found.id, place)).fetchone() is not None:
+            return Verdict.ALREADY_REPORTED
         if _is_due(found, n_reports, now):
             return Verdict.CLOSED
-        database.execute("INSERT INTO reports VALUES (?, ?, ?)", (found.id, place, submission.sealed))
+        database.execute("INSERT INTO reports VALUES (?, ?, ?)", (found.id, place, sealed))
         database.execute("UPDATE rounds SET n_reports = n_reports + 1 WHERE id = ?", (found.id,))
         return Verdict.STORED
 
     # ---- releases ----
 
-    def release_due(self, now: float) -> list[Released]:
-        """Permute each full or expired round into a batch, or discard it if it is too small. Return these rounds."""
-        query = "SELECT document, n_reports FROM rounds WHERE state = ?"
+    def release_due(self, now: float, interval_seconds: float) -> list[Released]:
+        """Permute each due round into a batch, or discard it if it is too small. Return these rounds.
+
+        A full round is due at its first release time after a check that finds it full, and every round at `closes_at`.
+
+        Parameters
+        ----------
+        now : float
+            Seconds since the epoch.
+        interval_seconds : float
+            Time between two release times of a round: the longest delay of a full round. 0 releases it at once.
+        """
+        query = "SELECT document, n_reports, phase FROM rounds WHERE state = ?"
         with self._lock:
             rows = self._database.execute(query, (State.OPEN,)).fetchall()
-        due = [found.id for document, n in rows if _is_due(found := _parse(document), n, now)]
+            due = []
+            for document, n_reports, phase in rows:
+                found = _parse(document)
+                if now >= found.closes_at or (
+                    n_reports >= found.target_reports
+                    and self._is_release_time(found.id, now, phase / PHASES, interval_seconds)
+                ):
+                    due.append(found.id)
         return [self._release(round_id) for round_id in due]
+
+    def _is_release_time(self, round_id: str, now: float, phase: float, interval_seconds: float) -> bool:
+        """Return whether a release time of a full round has passed since the first check of the full round."""
+        if not interval_seconds:
+            return True
+        period = floor(now / interval_seconds - phase)
+        first = min(period, self._full_since.get(round_id, period))  # the clock may go back
+        self._full_since[round_id] = first
+        return period > first
 
     def _release(self, round_id: str) -> Released:
         with self._writing() as database:
@@ -242,12 +328,14 @@ class Queue:
                 return Released(round_id, State(state), n_reports)
             state = State.DISCARDED if n_reports < _parse(document).min_batch else State.RELEASED
             if state == State.RELEASED:
-                query = "SELECT sealed FROM reports WHERE round_id = ?"
+                query = "SELECT sealed FROM reports WHERE round_id = ? ORDER BY place"
                 sealed = [row[0] for row in database.execute(query, (round_id,))]
                 secrets.SystemRandom().shuffle(sealed)
                 database.execute("INSERT INTO batches VALUES (?, ?)", (round_id, b"".join(sealed)))
             database.execute("DELETE FROM reports WHERE round_id = ?", (round_id,))
-            database.execute("UPDATE rounds SET state = ?, secret = NULL WHERE id = ?", (state, round_id))
+            query = "UPDATE rounds SET state = ?, secret = NULL, outer_key = NULL WHERE id = ?"
+            database.execute(query, (state, round_id))
+            self._full_since.pop(round_id, None)
             return Released(round_id, state, n_reports if state == State.RELEASED else 0)
 
     def list_waiting(self) -> list[Round]:
@@ -271,16 +359,22 @@ class Queue:
             query = "UPDATE rounds SET state = ? WHERE id = ? AND state = ?"
             database.execute(query, (state, round_id, State.RELEASED))
 
+    def check_write(self) -> None:
+        """Commit a transaction that changes nothing. Raise sqlite3.Error if the database cannot be written."""
+        with self._writing() as database:
+            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield self._database
+                self._database.execute("COMMIT")
             except BaseException:
-                self._database.execute("ROLLBACK")
+                if self._database.in_transaction:  # SQLite ends it itself after some errors
+                    self._database.execute("ROLLBACK")
                 raise
-            self._database.execute("COMMIT")
 
 
 def _find_sender(database: sqlite3.Connection, key: str) -> Sender | None:

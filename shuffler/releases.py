@@ -21,6 +21,7 @@ from shuffler.rounds import Round
 if TYPE_CHECKING:
     from sfumato.transport.http import Http
 
+RELEASE_SECONDS = 600.0  # default of the longest delay of a full round
 CHECK_SECONDS = 1.0  # seconds between two checks for rounds that are due
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
@@ -50,12 +51,20 @@ class Releaser:
         Ed25519 private key of the shuffler.
     clock : callable
         Seconds since the epoch.
+    interval_seconds : float
+        Longest delay between the last report of a full round and its release.
     """
 
     def __init__(
-        self, queue: Queue, service: "Http", signing_key: bytes, clock: Callable[[], float] = time.time
+        self,
+        queue: Queue,
+        service: "Http",
+        signing_key: bytes,
+        clock: Callable[[], float],
+        interval_seconds: float = RELEASE_SECONDS,
     ) -> None:
-        self._queue, self._service, self._signing_key, self._clock = queue, service, signing_key, clock
+        self._queue, self._service, self._signing_key = queue, service, signing_key
+        self._clock, self._interval_seconds = clock, interval_seconds
         self._retries: dict[str, _Retry] = {}
         self._wake, self._is_stopping = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="releases", daemon=True)
@@ -85,7 +94,7 @@ class Releaser:
 
     def step(self) -> None:
         """Release due rounds, then send each batch of which an attempt is due."""
-        for released in self._queue.release_due(self._clock()):
+        for released in self._queue.release_due(self._clock(), self._interval_seconds):
             logger.info("round %s: %s, %d reports", *released)
         for found in self._queue.list_waiting():
             retry = self._retries.setdefault(found.id, _Retry(0.0, FIRST_RETRY_SECONDS))

@@ -8,11 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from sfumato import mechanisms
-from sfumato.device.sealing import sealed_length
+from sfumato.device.device import MAX_OPEN_ROUNDS
+from sfumato.device.sealing import OUTER_BYTES, sealed_length
 from sfumato.errors import InvalidSpec
 from sfumato.specs import round_spec_from_wire
 
-MAX_SEALED_BYTES = 1 << 16
+MAX_SENT_BYTES = 1 << 16  # length of a sealed report with its outer layer
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # becomes a part of a path
 
@@ -33,7 +34,7 @@ class Round:
     closes_at : float
         Time at which the round is released if it has `min_batch` reports, in seconds since the epoch.
     sealed_bytes : int
-        Length of each sealed report.
+        Length of each sealed report, without its outer layer.
     """
 
     id: str
@@ -42,6 +43,11 @@ class Round:
     min_batch: int
     closes_at: float
     sealed_bytes: int
+
+    @property
+    def sent_bytes(self) -> int:
+        """Return the length of each sealed report with its outer layer."""
+        return self.sealed_bytes + OUTER_BYTES
 
 
 def parse_round(document: bytes) -> Round:
@@ -53,19 +59,19 @@ def parse_round(document: bytes) -> Round:
         found = Round(
             members["id"],
             document,
-            int(members["target_reports"]),
-            int(members["min_batch"]),
+            _count(members["target_reports"]),
+            _count(members["min_batch"]),
             closes_at.timestamp(),
             sealed_length(mechanisms.value_bytes(spec.mechanism)),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError):
         raise InvalidSpec("this is not a shuffled round") from None
     if not 1 <= found.min_batch <= found.target_reports or closes_at.tzinfo is None:
         raise InvalidSpec("a shuffled round has 1 <= min_batch <= target_reports and a time with an offset")
     if not isinstance(found.id, str) or not _ID.fullmatch(found.id):
         raise InvalidSpec("a round id has 1 to 64 letters, digits, _ or -")
-    if found.sealed_bytes > MAX_SEALED_BYTES:
-        raise InvalidSpec(f"a sealed report has at most {MAX_SEALED_BYTES} bytes")
+    if found.sent_bytes > MAX_SENT_BYTES:
+        raise InvalidSpec(f"a sealed report with its outer layer has at most {MAX_SENT_BYTES} bytes")
     return found
 
 
@@ -75,9 +81,18 @@ def parse_listing(listing: Mapping[str, Any]) -> list[Round]:
     The list contains the canonical JSON of each round. Writing it again returns the same bytes.
     """
     rounds = listing.get("rounds")
-    if not isinstance(rounds, list):
-        raise InvalidSpec("the service's list of open rounds has another form")
-    return [parse_round(_canonical_json(each)) for each in rounds]
+    if not isinstance(rounds, list) or len(rounds) > MAX_OPEN_ROUNDS:
+        raise InvalidSpec(f"the service's open rounds must be a list of at most {MAX_OPEN_ROUNDS}")
+    try:
+        return [parse_round(_canonical_json(each)) for each in rounds]
+    except (ValueError, RecursionError):  # not a number, a lone surrogate, or too deep
+        raise InvalidSpec("the service's list of open rounds is no canonical JSON") from None
+
+
+def _count(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError("a count must be an integer")
+    return value
 
 
 def _canonical_json(value: object) -> bytes:

@@ -1,11 +1,12 @@
 """Check the path of sealed reports: their lengths, the shuffler's queue, and the batches that the service accepts.
 
-A release lowers the cost of a report only if the service cannot link a report to a sender. These checks run the shipped
-queue, sealing and batch reader. They compare the order of a release with each order that an observer may know, and the
-tables of two shufflers that received the same reports in another order and at other times.
+A release lowers the cost of a report only if the service cannot link a report to a sender, also if it forwards the
+reports to the shuffler. These checks run the shipped queue, both layers and the batch reader. They compare the order of
+a release with each order that an observer may know, and the tables of two shufflers that received the same reports in
+another order and at other times.
 
 The operating system's generator permutes a release, so the seed of the audit does not repeat it. A sound release fails
-the check of its order once in 10^8 times.
+the checks of orders and of forwarders once in 10^8 times each.
 """
 
 import json
@@ -36,7 +37,7 @@ from service.http.problems import BatchRefused
 from service.ingestion.batch_reader import BatchReader
 from service.ingestion.upload_memory import MemoryLimit
 from sfumato import mechanisms
-from sfumato.device.sealing import generate_round_key_pair, open_sealed, seal, sealed_length
+from sfumato.device.sealing import OUTER_BYTES, generate_round_key_pair, open_sealed, seal, sealed_length, wrap
 from sfumato.mechanisms import perturb_many
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import MECHANISMS, DiscreteLaplaceMechanism, LatticeEncoding, RoundSpec
@@ -54,12 +55,14 @@ DATASET_ID = "ds_audit"
 _START = 1_800_000_000.0
 _CLOSES_AT = "2030-01-01T00:00:00+00:00"
 _FILES = ("first.db", "second.db")
+_SHARED_BYTES = 8  # two requests share 8 bytes by chance once in 10^8 audits
 
 
 class ReleasePath(NamedTuple):
     """The parts of a release that the checks run; by default the shipped ones."""
 
     seal: Callable[..., bytes] = seal
+    wrap: Callable[..., bytes] = wrap
     queue: Callable[[Path], Queue] = Queue
     reader: Callable[[ServiceRound, Dataset, MemoryLimit], BatchReader] = BatchReader
     receive_batch: Callable[..., ServiceRound] = report_intake.receive_batch
@@ -80,8 +83,22 @@ class SealedRound:
             "target_reports": target_reports,
             "closes_at": _CLOSES_AT,
         }
-        self._path, self._keys = path, generate_round_key_pair()
+        self._path, self._keys, self._outer_key = path, generate_round_key_pair(), b""
         self.round: Round = parse_round(json.dumps(members, sort_keys=True, separators=(",", ":")).encode())
+
+    def add_to(self, queue: Queue) -> None:
+        """Store the round in a queue, and take its outer key from there."""
+        queue.add_round(DATASET_ID, self.round)
+        announced = queue.find_announced(self.round.id, DATASET_ID)
+        self._outer_key = (announced and announced.outer_public_key) or b""
+
+    def send(self, number: int) -> bytes:
+        """Return the bytes that a device sends: a sealed report in a new outer layer."""
+        return self.wrap(self.seal(number))
+
+    def wrap(self, sealed: bytes) -> bytes:
+        """Return a sealed report in a new outer layer."""
+        return self._path.wrap(sealed, self.round.id, self._outer_key)
 
     def seal(self, number: int) -> bytes:
         """Return the sealed report of a device."""
@@ -99,7 +116,7 @@ def open_queue(path: ReleasePath, file: Path, sealed: SealedRound) -> tuple[Queu
     """Return a new queue with the round, and the key of an app backend."""
     queue = path.queue(file)
     key = queue.add_sender(Sender("app", DATASET_ID, True))
-    queue.add_round(DATASET_ID, sealed.round)
+    sealed.add_to(queue)
     return queue, key or ""
 
 
@@ -113,15 +130,16 @@ def submit(queue: Queue, key: str, reports: Sequence[tuple[int, bytes]], now: fl
 
 def check_lengths(path: ReleasePath, setting: Setting) -> list[Finding]:
     """Check that all sealed reports of a round have one length, for all mechanisms, encodings, slots and values."""
-    trials, why, keys = 0, "", generate_round_key_pair()
+    trials, why, keys, outer = 0, "", generate_round_key_pair(), generate_round_key_pair().public_key
     for kind in (each for each in MECHANISMS if each != DiscreteLaplaceMechanism.type):
         for name in (each for each in EXAMPLES if each != LatticeEncoding.type):
             spec = example_round(EXAMPLES[name], kind, 1.0)
-            lengths = {len(each) for each in _seal_all(path, spec, keys.public_key, setting)}
+            sent = (path.wrap(each, "rnd_audit", outer) for each in _seal_all(path, spec, keys.public_key, setting))
+            lengths = {len(each) for each in sent}
             trials += 1
-            if lengths != {sealed_length(mechanisms.value_bytes(spec.mechanism))}:
-                why = why or f"{kind} x {name}: sealed reports have the lengths {sorted(lengths)}"
-    claim = "all sealed reports of a round have one length"
+            if lengths != {sealed_length(mechanisms.value_bytes(spec.mechanism)) + OUTER_BYTES}:
+                why = why or f"{kind} x {name}: sent reports have the lengths {sorted(lengths)}"
+    claim = "all reports of a round have one length, with both layers"
     return [Finding("sealed reports", claim, "replay", trials, holds=not why, why=why)]
 
 
@@ -140,19 +158,21 @@ def _seal_all(path: ReleasePath, spec: RoundSpec, public_key: bytes, setting: Se
 def check_order(path: ReleasePath, _setting: Setting) -> list[Finding]:
     """Check that the order of a release follows neither from arrivals nor from the queue's rows, nor repeats."""
     sealed = SealedRound(path, target_reports=N_REPORTS)
-    arrived = [(number, sealed.seal(number)) for number in range(N_REPORTS)]
     with TemporaryDirectory(prefix="sfumato-audit-") as folder:
         files = [Path(folder) / name for name in _FILES]
         queue, key = open_queue(path, files[0], sealed)
+        arrived = [(number, sealed.send(number)) for number in range(N_REPORTS)]
         submit(queue, key, arrived, _START)
         queue.close()
         copyfile(*files)  # a second release of the same rows
         with closing(sqlite3.connect(files[0])) as database:
-            rows = sealed.read_numbers([row[0] for row in database.execute("SELECT sealed FROM reports")])
+            rows = sealed.read_numbers(
+                [row[0] for row in database.execute("SELECT sealed FROM reports ORDER BY place")]
+            )
         released = []
         for file in files:
             with closing(path.queue(file)) as queue:
-                queue.release_due(_START)
+                queue.release_due(_START, 0)
                 released.append(sealed.read_numbers(queue.load_batch(sealed.round)))
     first, second = released
     known = {"of arrivals": range(N_REPORTS), "of the rows": rows, "of another release": second}
@@ -181,11 +201,11 @@ def check_tables(path: ReleasePath, _setting: Setting) -> list[Finding]:
     keep one place of a row, which belongs to no sender because the secret of the round is deleted.
     """
     sealed = SealedRound(path)
-    arrived = [(number, sealed.seal(number)) for number in range(TARGET_REPORTS)]
     why = ""
     with TemporaryDirectory(prefix="sfumato-audit-") as folder:
         files = [Path(folder) / name for name in _FILES]
         queue, key = open_queue(path, files[0], sealed)
+        arrived = [(number, sealed.send(number)) for number in range(TARGET_REPORTS)]
         queue.close()
         copyfile(*files)  # the same secret of the round
         queues = [path.queue(file) for file in files]
@@ -194,7 +214,7 @@ def check_tables(path: ReleasePath, _setting: Setting) -> list[Finding]:
             submit(queues[1], key, [arrived[other]], _START + 1000 + 10 * number)
         before = [_read_tables(file) for file in files]
         for queue in queues:
-            queue.release_due(_START + 2000)
+            queue.release_due(_START + 2000, 0)
             queue.end("rnd_audit", State.ACKNOWLEDGED)
             queue.close()
         after = [_read_tables(file) for file in files]
@@ -213,6 +233,51 @@ def _read_tables(file: Path) -> dict[str, list[Any]]:
         return {name: database.execute(f'SELECT * FROM "{name}"').fetchall() for name in names}  # noqa: S608 - own names
 
 
+# ---- forwarders ----
+
+
+def check_forwarders(path: ReleasePath, _setting: Setting) -> list[Finding]:
+    """Check that a forwarder of reports cannot link a batch to senders: by bytes, length, order or copies.
+
+    The forwarder knows the sender of each request. It sends some reports again under other names, and each device sends
+    its report twice. The attacks compare all runs of _SHARED_BYTES bytes, and the order.
+    """
+    sealed = SealedRound(path, target_reports=N_REPORTS)
+    with TemporaryDirectory(prefix="sfumato-audit-") as folder:
+        queue, key = open_queue(path, Path(folder) / _FILES[0], sealed)
+        reports = [sealed.seal(number) for number in range(N_REPORTS)]
+        seen = [[sealed.wrap(each), sealed.wrap(each)] for each in reports]
+        sent = []
+        for number, (first, second) in enumerate(seen):
+            copies = [(N_REPORTS + number, first)] if number % 10 == 0 else []
+            sent += [(number, first), *copies, (number, second)]
+        with closing(queue):
+            submit(queue, key, sent, _START)
+            queue.release_due(_START, 0)
+            batch = queue.load_batch(sealed.round)
+    numbers, linked = sealed.read_numbers(batch), _link(seen, batch)
+    why = f"{len(linked)} of {N_REPORTS} reports have bytes of a sender's request" if linked else ""
+    if sorted(numbers) != list(range(N_REPORTS)):
+        why = why or "the batch does not contain each report once"
+    why = why or ("a linker by the order of arrivals succeeds" if _is_linked(numbers, range(N_REPORTS)) else "")
+    if any(_runs(first) & _runs(second) for first, second in seen):
+        why = why or "two requests of a device have bytes in common"
+    claim = "a forwarder links no more reports of a batch to senders than by chance"
+    return [Finding("forwarders", claim, "sample", N_REPORTS, holds=not why, why=why)]
+
+
+def _runs(sent: bytes) -> set[bytes]:
+    """Return the runs of _SHARED_BYTES bytes."""
+    return {sent[at : at + _SHARED_BYTES] for at in range(len(sent) - _SHARED_BYTES + 1)}
+
+
+def _link(seen: Sequence[Sequence[bytes]], batch: Sequence[bytes]) -> dict[int, int]:
+    """Return the senders with bytes of a report of the batch in their requests, by the place of the report."""
+    sender = {run: number for number, requests in enumerate(seen) for each in requests for run in _runs(each)}
+    found = {at: next((sender[run] for run in _runs(each) if run in sender), -1) for at, each in enumerate(batch)}
+    return {at: number for at, number in found.items() if number >= 0}
+
+
 # ---- releases ----
 
 
@@ -229,10 +294,10 @@ def _release_too_few(path: ReleasePath, file: Path) -> list[tuple[bool, str]]:
     sealed = SealedRound(path)
     queue, key = open_queue(path, file, sealed)
     with closing(queue):
-        submit(queue, key, [(number, sealed.seal(number)) for number in range(MIN_BATCH - 1)], _START)
+        submit(queue, key, [(number, sealed.send(number)) for number in range(MIN_BATCH - 1)], _START)
         before = queue.list_released()
-        longer = submit(queue, key, [(MIN_BATCH, sealed.seal(MIN_BATCH) + b"0")], _START)
-        queue.release_due(sealed.round.closes_at)
+        longer = submit(queue, key, [(MIN_BATCH, sealed.wrap(sealed.seal(MIN_BATCH) + b"0"))], _START)
+        queue.release_due(sealed.round.closes_at, 0)
         return [
             (before == [Released("rnd_audit", State.OPEN, 0)], "the number of reports is public before the release"),
             (longer == [Verdict.WRONG_LENGTH], "a sealed report of another length is stored"),
@@ -243,16 +308,16 @@ def _release_too_few(path: ReleasePath, file: Path) -> list[tuple[bool, str]]:
 def _release_twice(path: ReleasePath, file: Path) -> list[tuple[bool, str]]:
     sealed = SealedRound(path)
     queue, key = open_queue(path, file, sealed)
-    submit(queue, key, [(number, sealed.seal(number)) for number in range(TARGET_REPORTS)], _START)
-    queue.release_due(_START)
+    submit(queue, key, [(number, sealed.send(number)) for number in range(TARGET_REPORTS)], _START)
+    queue.release_due(_START, 0)
     first = queue.load_batch(sealed.round)
-    late = submit(queue, key, [(TARGET_REPORTS, sealed.seal(TARGET_REPORTS))], _START)
+    late = submit(queue, key, [(TARGET_REPORTS, sealed.wrap(sealed.seal(TARGET_REPORTS)))], _START)
     queue.close()
     with closing(path.queue(file)) as queue:  # another process
-        again = queue.release_due(sealed.round.closes_at)
+        again = queue.release_due(sealed.round.closes_at, 0)
         repeated = queue.load_batch(sealed.round)
         queue.end("rnd_audit", State.ACKNOWLEDGED)
-        last = queue.release_due(sealed.round.closes_at)
+        last = queue.release_due(sealed.round.closes_at, 0)
         after = queue.load_batch(sealed.round)
     return [
         (len(first) == TARGET_REPORTS, "a full round is not released whole"),
@@ -341,6 +406,7 @@ CHECKS: tuple[Check, ...] = (
     Check("sealed reports", partial(check_lengths, RELEASE_PATH)),
     Check("shuffler order", partial(check_order, RELEASE_PATH)),
     Check("shuffler tables", partial(check_tables, RELEASE_PATH)),
+    Check("forwarders", partial(check_forwarders, RELEASE_PATH)),
     Check("shuffler releases", partial(check_releases, RELEASE_PATH)),
     Check("batches", partial(check_batches, RELEASE_PATH)),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from audit.checks.check import Leak
@@ -14,6 +14,7 @@ from audit.devices.releases import (
     RELEASE_PATH,
     ReleasePath,
     check_batches,
+    check_forwarders,
     check_lengths,
     check_order,
     check_releases,
@@ -24,15 +25,31 @@ from models.tables.datasets import Dataset
 from models.tables.rounds import Round as ServiceRound
 from service.ingestion.batch_reader import BatchReader
 from service.ingestion.upload_memory import MemoryLimit
-from sfumato.device.sealing import seal, sealed_length
-from shuffler.queue import Queue, Released, State, Submission, Verdict
-from shuffler.rounds import parse_round
+from sfumato.device.sealing import OUTER_BYTES, seal, sealed_length, wrap
+from shuffler.queue import _SCHEMA, Queue, Released, State, Submission, Verdict
+from shuffler.rounds import Round, parse_round
 
 
 def seal_short_slots(report_id: bytes, slot: int, value: bytes, *place: Any) -> bytes:
     """Leave out the zeros in front of a slot, so that the length depends on the slot."""
     surplus = 4 - max(1, (slot.bit_length() + 7) // 8)
     return seal(report_id, slot, value, *place)[: sealed_length(len(value)) - surplus]
+
+
+def leave_unwrapped(sealed: bytes, *_place: Any) -> bytes:
+    """Add no outer layer."""
+    return sealed
+
+
+def wrap_always_alike() -> Callable[..., bytes]:
+    """Return a function that resends the bytes of the first outer layer."""
+    known: dict[bytes, bytes] = {}
+    return lambda sealed, *place: known.setdefault(sealed, wrap(sealed, *place))
+
+
+def wrap_unequally(sealed: bytes, round_id: str, key: bytes) -> bytes:
+    """Add as many bytes as the last byte of the report states."""
+    return wrap(sealed, round_id, key) + bytes(sealed[-1] % 4)
 
 
 class _Unshuffled:
@@ -109,9 +126,54 @@ class TolerantQueue(Queue):
     """A queue that stores sealed reports of each length."""
 
     def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
-        length = len(submission.sealed)
+        length = len(submission.wrapped) - OUTER_BYTES
         with patch("shuffler.queue._parse", lambda document: replace(parse_round(document), sealed_bytes=length)):
             return super()._store(database, submission, now)
+
+
+class UnwrappedQueue(Queue):
+    """A queue that takes sealed reports without an outer layer."""
+
+    def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
+        with (
+            patch("shuffler.queue.unwrap", lambda reports, *_: reports),
+            patch("shuffler.rounds.OUTER_BYTES", 0),
+        ):
+            return super()._store(database, submission, now)
+
+
+class WrappedQueue(Queue):
+    """A queue that releases the bytes that arrived, with their outer layer."""
+
+    def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
+        with patch("shuffler.queue.unwrap", lambda reports, *_: reports):
+            return super()._store(database, submission, now)
+
+    def load_batch(self, found: Round) -> list[bytes]:
+        """Return the permuted reports with their outer layer."""
+        return super().load_batch(replace(found, sealed_bytes=found.sent_bytes))
+
+
+class CopyingQueue(Queue):
+    """A queue that stores a copy of a report under another name once more."""
+
+    def __init__(self, path: Path) -> None:
+        with patch("shuffler.queue._SCHEMA", _SCHEMA.replace("UNIQUE (round_id, sealed)", "CHECK (true)")):
+            super().__init__(path)
+
+    def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
+        return super()._store(cast("Any", _Forgetful(database)), submission, now)
+
+
+class _Forgetful:
+    """A database that finds no report by its bytes."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+
+    def execute(self, query: str, *arguments: Any) -> Any:
+        """Run a statement; a search by bytes finds nothing."""
+        return self._database.execute(query.replace("AND sealed = ?", "AND sealed = ? AND false"), *arguments)
 
 
 class RepeatingQueue(Queue):
@@ -135,8 +197,8 @@ class ReopenedQueue(Queue):
         released = super()._release(round_id)
         if released.state == State.RELEASED:
             with self._writing() as database:
-                query = "UPDATE rounds SET state = ?, n_reports = 0, secret = ? WHERE id = ?"
-                database.execute(query, (State.OPEN, bytes(32), round_id))
+                query = "UPDATE rounds SET state = ?, n_reports = 0, secret = ?, outer_key = ? WHERE id = ?"
+                database.execute(query, (State.OPEN, bytes(32), bytes(31) + b"1", round_id))
         return released
 
 
@@ -180,6 +242,17 @@ LEAKS: tuple[Leak, ...] = (
     _of_queue("linker by the order of arrival", "shuffler order", check_order, OrderedQueue),
     _of_queue("rows in the order of arrival", "shuffler tables", check_tables, OrderedQueue),
     _of_queue("linker by the time of arrival", "shuffler tables", check_tables, TimedQueue),
+    _leak(
+        "missing outer layer",
+        "forwarders",
+        check_forwarders,
+        RELEASE_PATH._replace(wrap=leave_unwrapped, queue=UnwrappedQueue),
+    ),
+    _of_queue("outer layer kept in the batch", "forwarders", check_forwarders, WrappedQueue),
+    _of_queue("copies in the batch", "forwarders", check_forwarders, CopyingQueue),
+    _of_queue("batch in the order of arrival", "forwarders", check_forwarders, OrderedQueue),
+    _leak("resent outer layer", "forwarders", check_forwarders, RELEASE_PATH._replace(wrap=wrap_always_alike())),
+    _leak("unequal outer layers", "sealed reports", check_lengths, RELEASE_PATH._replace(wrap=wrap_unequally)),
     _of_queue("count before the release", "shuffler releases", check_releases, CountingQueue),
     _of_queue("stored reports of unequal lengths", "shuffler releases", check_releases, TolerantQueue),
     _of_queue("min_batch ignored by the shuffler", "shuffler releases", check_releases, EagerQueue),

@@ -140,14 +140,13 @@ def gateway(host: Host = None, port: Port = None) -> None:
 
 
 def _bound(settings: "Settings") -> tuple[Any, str]:
-    from connections.server import bind
-    from service.server import server
+    from connections.server import address, bind
 
     try:
         bound = bind(settings.host, settings.port)
     except OSError as error:
         raise CommandFailed(f"cannot bind {settings.host}:{settings.port}: {error.strerror}") from None
-    return bound, server.address(bound, settings.public_url)
+    return bound, address(bound, settings.public_url)
 
 
 def _welcome(url: str, home: Path, secret: str | None) -> None:

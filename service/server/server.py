@@ -52,15 +52,6 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
 
-def address(bound: socket.socket, public_url: str | None) -> str:
-    """Return the URL of the server: the public URL, or one for clients on this machine."""
-    if public_url is not None:
-        return public_url.rstrip("/")
-    host, port = bound.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def run(app: FastAPI, bound: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT, finish the current requests, store the queued reports and return."""
     context = app.state.context

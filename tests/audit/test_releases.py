@@ -25,6 +25,12 @@ def test_sound_code_passes(check: Check) -> None:
         ("linker by the order of arrival", "order of arrivals"),
         ("rows in the order of arrival", "reports before"),
         ("linker by the time of arrival", "arrivals before"),
+        ("missing outer layer", "300 of 300 reports have bytes"),
+        ("outer layer kept in the batch", "300 of 300 reports have bytes"),
+        ("copies in the batch", "each report once"),
+        ("batch in the order of arrival", "order of arrivals"),
+        ("resent outer layer", "bytes in common"),
+        ("unequal outer layers", "lengths"),
         ("count before the release", "public before"),
         ("stored reports of unequal lengths", "another length"),
         ("min_batch ignored by the shuffler", "fewer than min_batch"),
@@ -44,5 +50,5 @@ def test_planted_leaks_are_detected(name: str, why: str) -> None:
 
 def test_each_leak_is_in_a_checked_subject() -> None:
     leaks: tuple[Leak, ...] = LEAKS
-    assert len({leak.name for leak in leaks}) == len(leaks) == 14
+    assert len({leak.name for leak in leaks}) == len(leaks) == 20
     assert {leak.subject for leak in leaks} == {check.subject for check in CHECKS}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connections.server import bind, configuration
+from connections.server import address, bind, configuration
 from runtime.settings import Settings
 from service.app import create_app
 from service.server import server
@@ -107,10 +107,10 @@ class TestAddresses:
     def test_are_reachable_from_this_machine(self) -> None:
         with bind("127.0.0.1", 0) as bound:
             port = bound.getsockname()[1]
-            assert server.address(bound, None) == f"http://127.0.0.1:{port}"
-            assert server.address(bound, "https://sfumato.example/") == "https://sfumato.example"
+            assert address(bound, None) == f"http://127.0.0.1:{port}"
+            assert address(bound, "https://sfumato.example/") == "https://sfumato.example"
         with bind("0.0.0.0", 0) as bound:  # noqa: S104
-            assert server.address(bound, None) == f"http://127.0.0.1:{bound.getsockname()[1]}"
+            assert address(bound, None) == f"http://127.0.0.1:{bound.getsockname()[1]}"
 
     def test_that_are_in_use_are_not_shared(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):

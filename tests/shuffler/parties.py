@@ -5,15 +5,16 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from sfumato.device.sealing import RoundKeyPair, generate_round_key_pair, open_sealed, seal, sealed_length
+from sfumato.device.sealing import RoundKeyPair, generate_round_key_pair, open_sealed, seal, sealed_length, wrap
 from sfumato.transport.batches import parse_batch, verify_release
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
+from shuffler.queue import Queue
 from shuffler.rounds import Round, parse_round
 from tests.sfumato.scripted import open_round, round_spec
 
@@ -51,6 +52,19 @@ def sealed_for(found: Round, number: int) -> bytes:
     return seal(number.to_bytes(16, "big"), 0, value, found.id, found.document, KEYS.public_key)
 
 
+def wrapped_for(found: Round, number: int, key: bytes) -> bytes:
+    """Return a wrapped report with a number as its id. `key` is the outer key of the round."""
+    return wrap(sealed_for(found, number), found.id, key)
+
+
+def outer_key(queue: Queue, found: Round) -> bytes:
+    """Return the outer key of a round of the queue."""
+    announced = queue.find_announced(found.id, DATASET)
+    assert announced is not None
+    assert announced.outer_public_key is not None
+    return announced.outer_public_key
+
+
 def numbers(reports: list[bytes], found: Round) -> list[int]:
     """Return the numbers of sealed reports, in their order."""
     contents = open_sealed(reports, found.id, found.document, KEYS.private_key)
@@ -67,6 +81,9 @@ class FakeService:
     attempts: list[tuple[str, bytes]] = field(default_factory=list)
     accepted: dict[str, bytes] = field(default_factory=dict)
     is_down: bool = False
+    listing: bytes | None = None  # replaces the list of rounds
+    is_frozen: threading.Event = field(default_factory=threading.Event)  # requests of the list wait while it is set
+    n_listed: int = 0
     url: str = ""
 
     def receive(self, round_id: str, body: bytes) -> tuple[int, str]:
@@ -85,7 +102,10 @@ class FakeService:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                document = b'{"rounds":[%s]}' % b",".join(service.rounds.values())
+                service.n_listed += 1
+                while service.is_frozen.is_set():
+                    time.sleep(0.01)
+                document = service.listing or b'{"rounds":[%s]}' % b",".join(service.rounds.values())
                 self.answer(500 if service.is_down else 200, document)
 
             def do_POST(self) -> None:
@@ -101,7 +121,8 @@ class FakeService:
                 self.send_header("Content-Type", "application/json" if status < 300 else PROBLEM_MEDIA_TYPE)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                with suppress(BrokenPipeError):  # the shuffler waits no longer
+                    self.wfile.write(body)
 
             def log_message(self, *args: object) -> None:
                 pass

@@ -2,18 +2,22 @@
 
 import base64
 import logging
+import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import uvicorn
 
-from sfumato.device.sealing import SIGNATURE_HEADER, verify_round
+from connections.server import address, bind, configuration
+from sfumato.device.sealing import OUTER_KEY_HEADER, SIGNATURE_HEADER, verify_round
 from sfumato.transport.batches import generate_signing_key_pair, parse_batch
 from sfumato.transport.http import Http, PoolSettings
 from shuffler import app as app_module
@@ -22,8 +26,9 @@ from shuffler.app import create_app
 from shuffler.queue import Queue, Sender
 from shuffler.rounds import Round, parse_round
 from tests.service.processes import until
-from tests.shuffler.parties import DATASET, FakeService, numbers, published, sealed_for
+from tests.shuffler.parties import DATASET, FakeService, numbers, published, sealed_for, wrapped_for
 
+SLOW_SECONDS = 0.5
 PRIVATE, PUBLIC = generate_signing_key_pair()
 
 
@@ -37,29 +42,38 @@ class Parties:
         own = {"Authorization": f"Bearer {self.key}", "Sfumato-Sender": person}
         return self.client.post(f"/v1/rounds/{round_id}/sealed", content=sealed, headers=own | headers)
 
+    def wrapped(self, number: int, round_id: str = "rnd_1") -> bytes:
+        """Return a wrapped report with a number as its id."""
+        announced = self.get(f"/v1/rounds/{round_id}")
+        return wrapped_for(
+            parse_round(announced.content), number, base64.b64decode(announced.headers[OUTER_KEY_HEADER])
+        )
+
     def get(self, path: str) -> httpx.Response:
         return self.client.get(path, headers={"Authorization": f"Bearer {self.key}"})
 
 
 @contextmanager
-def running(home: Path, service: FakeService, private_key: bytes = PRIVATE) -> Iterator[Parties]:
+def running(
+    home: Path, service: FakeService, private_key: bytes = PRIVATE, release_seconds: float = 0.0, **options: Any
+) -> Iterator[Parties]:
     """Run a shuffler; the backend `app` has a key from the first run on."""
-    pool = Http(service.url, "sfk_x", PoolSettings(5, 0, 1 << 20))
+    pool = Http(service.url, "sfk_x", PoolSettings(60, 0, 1 << 20))
     with closing(Queue(home / "shuffler.db")) as queue, closing(pool):
         key = queue.add_sender(Sender("app", DATASET, True)) or queue.replace_key("app")
         assert key is not None
-        config = uvicorn.Config(create_app(queue, pool, private_key), port=0, log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            until(lambda: server.started, 20)
-            port = server.servers[0].sockets[0].getsockname()[1]
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-                yield Parties(client, service, key)
-        finally:
-            server.should_exit = True
-            thread.join()
+        app = create_app(queue, pool, private_key, release_seconds=release_seconds, **options)
+        server = uvicorn.Server(configuration(app, SLOW_SECONDS))
+        with bind("127.0.0.1", 0) as bound:
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+            thread.start()
+            try:
+                until(lambda: server.started, 20)
+                with httpx.Client(base_url=address(bound, None), timeout=60) as client:
+                    yield Parties(client, service, key)
+            finally:
+                server.should_exit = True
+                thread.join()
 
 
 @pytest.fixture
@@ -84,9 +98,11 @@ class TestRounds:
         first = parties.get("/v1/rounds/rnd_1")
         assert first.content == service.rounds["rnd_1"]
         signature = base64.b64decode(first.headers[SIGNATURE_HEADER])
-        assert verify_round("rnd_1", first.content, signature, PUBLIC)
-        assert not verify_round("rnd_2", first.content, signature, PUBLIC)
-        assert not verify_round("rnd_1", first.content + b" ", signature, PUBLIC)
+        outer_key = base64.b64decode(first.headers[OUTER_KEY_HEADER])
+        assert verify_round("rnd_1", first.content, outer_key, signature, PUBLIC)
+        assert not verify_round("rnd_2", first.content, outer_key, signature, PUBLIC)
+        assert not verify_round("rnd_1", first.content + b" ", outer_key, signature, PUBLIC)
+        assert parties.get("/v1/rounds/rnd_1").headers[OUTER_KEY_HEADER] == first.headers[OUTER_KEY_HEADER]
 
     def test_remain_the_same_if_the_service_changes_them_or_fails(
         self, parties: Parties, service: FakeService, caplog: pytest.LogCaptureFixture
@@ -128,25 +144,90 @@ class TestRounds:
             response = parties.client.get(path, headers=headers)
             assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
 
+    @pytest.mark.parametrize(
+        "listing",
+        [
+            b"",
+            b"[]",
+            b'{"rounds":null}',
+            b'{"rounds":[{"id":NaN}]}',
+            b'{"rounds":[{"id":"\\ud800"}]}',
+            b'{"rounds":[%s]}' % published(target_reports=5).replace(b'"target_reports":5', b'"target_reports":1e999'),
+            b'{"rounds":[%s]}' % published().replace(b'"min_batch":3', b'"min_batch":Infinity'),
+            b'{"rounds":%s}' % (b"[" * 50_000 + b"]" * 50_000),
+            b'{"rounds":[%s]}' % published().replace(b'"min_batch":3', b'"min_batch":' + b"9" * 5000),
+            b'{"rounds":[],"x":"' + b"x" * (1 << 20) + b'"}',
+            b"\xff\xfe",
+        ],
+        ids=range(11),
+    )
+    def test_remain_after_an_odd_answer_of_the_service(
+        self, parties: Parties, service: FakeService, listing: bytes
+    ) -> None:
+        service.listing = listing
+        n_listed = service.n_listed
+        assert parties.get(f"/v1/datasets/{DATASET}/rounds").json() == {"rounds": ["rnd_1"]}
+        assert service.n_listed > n_listed
+        service.listing = None
+        service.rounds["rnd_2"] = published("rnd_2")
+        assert parties.get(f"/v1/datasets/{DATASET}/rounds").json() == {"rounds": ["rnd_1", "rnd_2"]}
+
+    def test_of_a_frozen_service_delay_one_request_and_nothing_else(
+        self, parties: Parties, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("shuffler.directory.WAIT_SECONDS", 60)
+        wrapped, n_listed = parties.wrapped(1), service.n_listed
+        service.is_frozen.set()
+        path, headers = f"/v1/datasets/{DATASET}/rounds", {"Authorization": f"Bearer {parties.key}"}
+        url = parties.client.base_url
+        answers: list[dict[str, Any]] = []
+        try:
+            poll = threading.Thread(
+                target=lambda: answers.append(httpx.get(f"{url}{path}", headers=headers, timeout=60).json())
+            )
+            poll.start()
+            until(lambda: service.n_listed > n_listed, 20)
+            for _ in range(60):  # more than the threads of a server
+                assert parties.get(path).json() == {"rounds": ["rnd_1"]}
+            until(lambda: parties.client.get("/healthz").status_code == 200, 20)
+            assert parties.post("ann", wrapped).status_code == 202
+            assert service.n_listed == n_listed + 1
+            assert answers == []
+        finally:
+            service.is_frozen.clear()
+        poll.join()
+        assert answers == [{"rounds": ["rnd_1"]}]
+
+    def test_of_a_frozen_service_wait_a_short_time(
+        self, parties: Parties, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("shuffler.directory.WAIT_SECONDS", 0.1)
+        service.is_frozen.set()
+        try:
+            assert parties.get(f"/v1/datasets/{DATASET}/rounds").json() == {"rounds": ["rnd_1"]}
+        finally:
+            service.is_frozen.clear()
+
 
 class TestSealedReports:
     def test_are_released_whole_and_opened_by_the_service_alone(self, parties: Parties, service: FakeService) -> None:
-        found = parsed_of(service)
+        found, reports = parsed_of(service), [parties.wrapped(number) for number in range(10)]
         for number in range(5):
-            response = parties.post(f"p{number}", sealed_for(found, number))
+            response = parties.post(f"p{number}", reports[number])
             assert (response.status_code, response.json()) == (202, {"round_id": "rnd_1", "accepted": 1})
         until(lambda: service.accepted, 20)
         assert sorted(numbers(parse_batch(service.accepted["rnd_1"]).reports, found)) == [0, 1, 2, 3, 4]
-        late = parties.post("p9", sealed_for(found, 9))
+        late = parties.post("p9", reports[9])
         assert (late.status_code, late.json()["code"]) == (409, "round_closed")
 
     def test_bad_ones_have_clear_problems(self, parties: Parties, service: FakeService) -> None:
-        found = parsed_of(service)
-        sealed = sealed_for(found, 1)
+        found, sealed = parsed_of(service), parties.wrapped(1)
         assert parties.post("ann", sealed).status_code == 202
         rejected = [
-            (parties.post("ann", sealed_for(found, 2)), 409, "already_reported"),
+            (parties.post("ann", parties.wrapped(2)), 409, "already_reported"),
             (parties.post("bob", sealed[1:]), 422, "sealed_length"),
+            (parties.post("bob", sealed_for(found, 1)), 422, "sealed_length"),
+            (parties.post("bob", sealed_for(found, 1).rjust(len(sealed))), 422, "outer_layer"),
             (parties.post("bob", b""), 422, "sealed_length"),
             (parties.post("bob", bytes((1 << 16) + 1)), 413, "body_too_large"),
             (parties.post("bob", sealed, "rnd_2"), 404, "not_found"),
@@ -163,8 +244,9 @@ class TestSealedReports:
     def test_are_refused_when_too_many_wait_or_too_slow(
         self, parties: Parties, service: FakeService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        wrapped = parties.wrapped(1)
         monkeypatch.setattr("shuffler.intake.MAX_WAITING", 0)
-        overloaded = parties.post("ann", sealed_for(parsed_of(service), 1))
+        overloaded = parties.post("ann", wrapped)
         assert (overloaded.json()["code"], overloaded.headers["Retry-After"]) == ("overloaded", "5")
         monkeypatch.setattr(app_module, "BODY_SECONDS", 0.05)
 
@@ -180,17 +262,56 @@ class TestSealedReports:
     def test_a_failed_commit_is_a_problem_and_the_next_one_succeeds(
         self, parties: Parties, service: FakeService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        sealed = sealed_for(parsed_of(service), 1)
+        sealed = parties.wrapped(1)
         with monkeypatch.context() as patched:
             patched.setattr(Queue, "_store", lambda *_: 1 / 0)
             assert parties.post("ann", sealed).json()["code"] == "overloaded"
         assert parties.post("ann", sealed).status_code == 202
 
 
+class TestDatabase:
+    def test_a_reader_delays_reports_and_the_health_check_shows_it(
+        self, parties: Parties, tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A backup or a shell reads the file for longer than a commit waits."""
+        monkeypatch.setattr(app_module, "HEALTH_SECONDS", 0.3)
+        sealed = parties.wrapped(1)
+        until(lambda: parties.client.get("/healthz").json() == {"status": "ok"}, 20)
+        with closing(sqlite3.connect(tmp_path / "shuffler.db", isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM reports").fetchone()
+            problem = parties.post("ann", sealed)
+            assert (problem.status_code, problem.json()["code"]) == (503, "overloaded")
+            until(lambda: parties.client.get("/healthz").status_code == 503, 20)
+            reader.execute("COMMIT")
+        until(lambda: parties.client.get("/healthz").status_code == 200, 20)
+        assert parties.post("ann", sealed).status_code == 202
+
+    def test_errors_of_reads_are_problems(self, parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object) -> None:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        monkeypatch.setattr(Queue, "find_sender", fail)
+        problem = parties.get("/v1/rounds/rnd_1")
+        assert (problem.status_code, problem.json()["code"]) == (503, "overloaded")
+
+
+class TestConnections:
+    def test_heads_without_end_are_refused(self, parties: Parties) -> None:
+        with socket.create_connection((parties.client.base_url.host, parties.client.base_url.port), 20) as connected:
+            connected.sendall(b"GET /healthz HTTP/1.1\r\nA: " + b"x" * (64 << 10))
+            assert connected.recv(100).startswith(b"HTTP/1.1 431 ")
+
+    def test_slow_heads_are_closed(self, parties: Parties) -> None:
+        with socket.create_connection((parties.client.base_url.host, parties.client.base_url.port), 20) as connected:
+            connected.sendall(b"GET /healthz HTTP/1.1\r\n")
+            assert connected.recv(100) == b""
+
+
 class TestReleases:
     def fill(self, parties: Parties, service: FakeService, n: int = 5) -> None:
         for number in range(n):
-            assert parties.post(f"p{number}", sealed_for(parsed_of(service), number)).status_code == 202
+            assert parties.post(f"p{number}", parties.wrapped(number)).status_code == 202
 
     def test_resend_the_same_bytes_until_the_service_acknowledges(self, parties: Parties, service: FakeService) -> None:
         service.failures = [500, 503, 429, 200, 404]  # 200 comes from a proxy: the service's receipt has 202
@@ -201,11 +322,28 @@ class TestReleases:
 
     def test_end_when_the_service_closed_the_round(self, parties: Parties, service: FakeService) -> None:
         self.fill(parties, service, 4)
-        last = sealed_for(parsed_of(service), 4)
+        last = parties.wrapped(4)
         del service.rounds["rnd_1"]
         assert parties.post("p4", last).status_code == 202
         until(lambda: 'state="refused"} 1' in parties.client.get("/metrics").text, 20)
         assert len(service.attempts) == 1
+
+    def test_wait_for_a_time_that_the_last_report_does_not_determine(
+        self, tmp_path: Path, service: FakeService
+    ) -> None:
+        """The clock is injected: the time is that of the last report until it passes all release times."""
+        now = [1000.0]
+        with running(tmp_path, service, release_seconds=600, clock=lambda: now[0]) as parties:
+            parties.get(f"/v1/datasets/{DATASET}/rounds")
+            self.fill(parties, service)
+            assert parties.get(f"/v1/datasets/{DATASET}/rounds").json() == {"rounds": []}
+            time.sleep(0.2)
+            assert 'state="open"} 1' in parties.client.get("/metrics").text
+        with running(tmp_path, service, release_seconds=600, clock=lambda: now[0]) as parties:
+            time.sleep(0.2)
+            assert service.attempts == []
+            now[0] += 601
+            until(lambda: service.accepted, 20)
 
     def test_of_a_wrong_key_wait_for_the_right_one(
         self, tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
@@ -240,13 +378,12 @@ class TestSilence:
     ) -> None:
         caplog.set_level(logging.DEBUG, "shuffler")
         before = parties.client.get("/metrics").text
-        found = parsed_of(service)
         for number in range(4):
-            parties.post(f"secret-person-{number}", sealed_for(found, number))
-        parties.post("secret-person-0", sealed_for(found, 9))
+            parties.post(f"secret-person-{number}", parties.wrapped(number))
+        parties.post("secret-person-0", parties.wrapped(9))
         assert parties.client.get("/metrics").text == before
         assert [each for each in caplog.records if each.name.startswith("shuffler")] == []
-        parties.post("secret-person-4", sealed_for(found, 4))
+        parties.post("secret-person-4", parties.wrapped(4))
         until(lambda: 'state="acknowledged"} 1' in parties.client.get("/metrics").text, 20)
         assert "sfumato_shuffler_released_reports_total 5\n" in parties.client.get("/metrics").text
         assert "round rnd_1: released, 5 reports" in caplog.text
@@ -254,8 +391,7 @@ class TestSilence:
         assert parties.key not in caplog.text
 
     def test_the_answer_shows_nothing_of_other_reports(self, parties: Parties, service: FakeService) -> None:
-        found = parsed_of(service)
-        answers = [parties.post(f"p{number}", sealed_for(found, number)) for number in range(4)]
+        answers = [parties.post(f"p{number}", parties.wrapped(number)) for number in range(4)]
         for each in answers:
             del each.headers["date"]
         assert len({(each.content, str(each.headers)) for each in answers}) == 1

@@ -65,8 +65,8 @@ class Parties:
         return shuffler
 
     def _start(self, home: Path, name: str, environment: dict[str, str], module: str) -> Member:
-        command = "run" if name == "shuffler" else name
-        arguments = (command, "--host", "127.0.0.1", "--port", str(self._ports[name]))
+        command = ("run", "--release-seconds", "1") if name == "shuffler" else (name,)
+        arguments = (*command, "--host", "127.0.0.1", "--port", str(self._ports[name]))
         name = f"{name}-{len(self._members)}"
         self._members.append(start(home, name, *arguments, environment=environment, module=module))
         return self._members[-1]

@@ -15,7 +15,7 @@ from sfumato.transport.batches import parse_batch
 from shuffler.queue import Queue, Sender
 from shuffler.rounds import parse_round
 from tests.service.processes import ROOT, until
-from tests.shuffler.parties import DATASET, FakeService, numbers, published, sealed_for
+from tests.shuffler.parties import DATASET, FakeService, numbers, outer_key, published, wrapped_for
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def shuffler(step: str, home: Path, service_url: str) -> Iterator[tuple[subproce
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=home)
     try:
-        found = until(lambda: re.search(r"running on (http://\S+)", log.read_text()) or process.poll() is not None)
+        found = until(lambda: re.search(r"listens on (http://\S+)", log.read_text()) or process.poll() is not None)
         assert found is not True, log.read_text()
         yield process, found[1]
     finally:
@@ -64,8 +64,9 @@ def send(url: str, key: str, number: int, sealed: bytes) -> str:
 def test_a_killed_shuffler_loses_nothing_and_releases_once(step: str, tmp_path: Path) -> None:
     service = FakeService(rounds={"rnd_1": published()})
     found = parse_round(service.rounds["rnd_1"])
-    sealed = [sealed_for(found, number) for number in range(5)]
     with closing(Queue(tmp_path / "shuffler.db")) as queue:
+        queue.add_round(DATASET, found)
+        sealed = [wrapped_for(found, number, outer_key(queue, found)) for number in range(5)]
         key = queue.add_sender(Sender("app", DATASET, True))
         assert key is not None
     with service.running():

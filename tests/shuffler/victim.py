@@ -51,4 +51,4 @@ def plant(step: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] != "never":
         plant(sys.argv[1])
-    run(home=Path(sys.argv[2]), host="127.0.0.1", port=0)
+    run(home=Path(sys.argv[2]), host="127.0.0.1", port=0, release_seconds=1.0)

@@ -1,9 +1,14 @@
-"""Vectors of sealed reports. A plain twin of HPKE makes them, because the library takes no ephemeral key."""
+"""Vectors of sealed and wrapped reports and of signed rounds.
+
+A plain twin of HPKE makes both layers, because the library takes no ephemeral key.
+"""
 
 import hashlib
 from typing import Any
 
-from sfumato.device.sealing import LABEL
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sfumato.device.sealing import LABEL, OUTER_LABEL
 from tests.vectors import hpke
 
 CASES = (
@@ -26,6 +31,16 @@ def _vector(seed: bytes, name: str, round_id: str, round_bytes: bytes, slot: int
     report_id = hashlib.sha256(seed + b" report").digest()[:16]
     info = LABEL + round_id.encode() + hashlib.sha256(round_bytes).digest()
     sealed = hpke.seal(report_id + slot.to_bytes(4, "big") + value, public_key, info, ephemeral_ikm)
+    outer_key = hpke.derive_private_key(hashlib.sha256(seed + b" outer key").digest())
+    outer_public_key = outer_key.public_key().public_bytes_raw()
+    outer_ikm = hashlib.sha256(seed + b" outer ephemeral").digest()
+    wrapped = hpke.seal(sealed, outer_public_key, OUTER_LABEL + round_id.encode(), outer_ikm)
+    signing_key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(seed + b" signing").digest())
+    announced = b"sfumato round 2" + round_id.encode() + hashlib.sha256(round_bytes).digest() + outer_public_key
     parts = {"private_key": private_key.private_bytes_raw(), "public_key": public_key, "ephemeral_ikm": ephemeral_ikm,
-             "round": round_bytes, "report_id": report_id, "value": value, "sealed": sealed}  # fmt: skip
+             "round": round_bytes, "report_id": report_id, "value": value, "sealed": sealed,
+             "outer_private_key": outer_key.private_bytes_raw(), "outer_public_key": outer_public_key,
+             "outer_ephemeral_ikm": outer_ikm, "wrapped": wrapped,
+             "shuffler_public_key": signing_key.public_key().public_bytes_raw(),
+             "signature": signing_key.sign(announced)}  # fmt: skip
     return {"name": name, "round_id": round_id, "slot": slot} | {key: part.hex() for key, part in parts.items()}

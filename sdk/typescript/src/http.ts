@@ -1,8 +1,8 @@
 /**
  * HTTP requests with a bearer key, retries, and a size limit for responses.
  *
- * A request is retried with the same bytes after a connection error, a timeout, and the statuses 408, 429, 500, 502, 503
- * and 504. Retries end after `retrySeconds`. `Retry-After` is obeyed if it ends before that. Repeated requests are safe:
+ * A request is retried after a connection error, a timeout, and the statuses 408, 429, 500, 502, 503 and 504, with the same
+ * bytes unless a function makes them for each attempt. Retries end after `retrySeconds`. `Retry-After` is obeyed if it ends before that. Repeated requests are safe:
  * a report carries its id, and other writes carry an `Idempotency-Key` that is the same at every attempt.
  */
 
@@ -38,12 +38,15 @@ export interface HttpResponse {
   readonly body: unknown;
 }
 
+/** The body of a request. A function returns the bytes of each attempt. */
+export type Body = string | Uint8Array<ArrayBuffer> | (() => Promise<Uint8Array<ArrayBuffer>>);
+
 /** Options of a request. */
 export interface RequestOptions {
   /** Request body, sent as JSON. */
   readonly body?: unknown;
   /** Request body of another media type, sent instead of `body`. */
-  readonly content?: { readonly type: string; readonly bytes: string | Uint8Array<ArrayBuffer> };
+  readonly content?: { readonly type: string; readonly bytes: Body };
   readonly headers?: Readonly<Record<string, string>>;
   /** Requested media type; JSON by default. */
   readonly accept?: string;
@@ -59,7 +62,7 @@ interface PreparedRequest {
   readonly method: string;
   readonly url: string;
   readonly headers: Record<string, string>;
-  readonly body: string | Uint8Array<ArrayBuffer> | null;
+  readonly body: Body | null;
   readonly asBytes: boolean;
   readonly seconds: number;
   readonly signal: AbortSignal | undefined;
@@ -152,7 +155,7 @@ export class Http {
       const response = await this.#fetch(url, {
         method,
         headers,
-        body,
+        body: typeof body === "function" ? await body() : body,
         redirect: "manual", // a redirect must not send the key or a report to another server
         credentials: "omit",
         cache: "no-store",

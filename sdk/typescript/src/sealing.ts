@@ -1,11 +1,17 @@
 /**
- * Sealed reports: reports that the shuffler carries and only the service opens.
+ * Sealed reports: reports that the shuffler carries and only the service opens, and their outer layer.
  *
  * HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and AES-128-GCM, by `@hpke/core` and WebCrypto:
  *
  *     info      = label || round id || SHA-256(round bytes)
  *     plaintext = report id (16 bytes) || slot (4 bytes, big-endian) || value
  *     sealed    = encapsulated key (32 bytes) || ciphertext || tag (16 bytes)
+ *
+ * A device wraps the sealed report once more for the shuffler, each time it sends it:
+ *
+ *     info      = outer label || round id
+ *     plaintext = sealed
+ *     wrapped   = encapsulated key (32 bytes) || ciphertext || tag (16 bytes)
  */
 
 import { Aes128Gcm, CipherSuite, DhkemX25519HkdfSha256, HkdfSha256 } from "@hpke/core";
@@ -15,7 +21,9 @@ import { InvalidSpec } from "./errors.js";
 import { requireSubtle } from "./platform.js";
 
 const LABEL = new TextEncoder().encode("sfumato sealed report 1");
-const KEY_BYTES = 32;
+const OUTER_LABEL = new TextEncoder().encode("sfumato outer layer 1");
+/** Length of each HPKE key. */
+export const KEY_BYTES = 32;
 const REPORT_ID_BYTES = 16;
 const MAX_SLOT = 0xffffffff;
 
@@ -40,13 +48,33 @@ export async function seal(
   if (reportId.length !== REPORT_ID_BYTES || !Number.isInteger(slot) || slot < 0 || slot > MAX_SLOT) {
     throw new InvalidSpec(`a report id has ${REPORT_ID_BYTES} bytes, and a slot lies in 0 .. ${MAX_SLOT}`);
   }
-  if (hpkePublicKey.length !== KEY_BYTES) throw new InvalidSpec(`an HPKE key has ${KEY_BYTES} bytes`);
   const slotBytes = new Uint8Array(4);
   new DataView(slotBytes.buffer).setUint32(0, slot);
   const plaintext = concatenate([reportId, slotBytes, value]);
-  const info = await roundInfo(roundId, roundBytes);
+  return encrypt(plaintext, hpkePublicKey, await roundInfo(roundId, roundBytes));
+}
+
+/**
+ * Return a sealed report in an outer layer, 48 bytes longer. Only the shuffler removes the layer.
+ *
+ * A second call returns other bytes. A device stores the sealed report, and wraps it each time it sends it, so that a
+ * forwarder cannot recognise it.
+ *
+ * @param sealed The sealed report.
+ * @param roundId Id of the round.
+ * @param outerPublicKey The shuffler's key of the round, 32 bytes, which its signature covers.
+ * @throws InvalidSpec if the key has the wrong length or is not valid.
+ */
+export async function wrap(sealed: Uint8Array, roundId: string, outerPublicKey: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
+  return encrypt(copy(sealed), outerPublicKey, concatenate([OUTER_LABEL, new TextEncoder().encode(roundId)]));
+}
+
+async function encrypt(
+  plaintext: Uint8Array<ArrayBuffer>, publicKey: Uint8Array, info: Uint8Array<ArrayBuffer>,
+): Promise<Uint8Array<ArrayBuffer>> {
+  if (publicKey.length !== KEY_BYTES) throw new InvalidSpec(`an HPKE key has ${KEY_BYTES} bytes`);
   try {
-    const recipientPublicKey = await suite.kem.deserializePublicKey(copy(hpkePublicKey).buffer);
+    const recipientPublicKey = await suite.kem.deserializePublicKey(copy(publicKey).buffer);
     const { enc, ct } = await suite.seal({ recipientPublicKey, info: info.buffer }, plaintext.buffer);
     return concatenate([new Uint8Array(enc), new Uint8Array(ct)]);
   } catch {

@@ -1,10 +1,12 @@
 /**
  * A device that reports through a shuffler.
  *
- *     fetch from the shuffler ──► signature? ──► enough honest reports? ──► as `Device` ──► seal ──► store ──► send
+ *     fetch from the shuffler ──► signature? ──► enough honest reports? ──► as `Device` ──► seal ──► store ──► wrap, send
  *
- * The shuffler cannot open the report, and the service does not receive it from the device. If both work together, the
- * local epsilon of the report is the device's protection. The cap therefore limits the local epsilon.
+ * The shuffler cannot open the report, and the service does not receive it from the device. A forwarder between device
+ * and shuffler sees when the device sends, and bytes that occur in no batch. The device wraps the stored report in an
+ * outer layer each time it sends it, and the shuffler removes the layer. If shuffler and service work together, the local
+ * epsilon of the report is the device's protection. The cap therefore limits the local epsilon.
  */
 
 import { encodeBase64 } from "./bytes.js";
@@ -14,17 +16,18 @@ import type { DeviceOptions, OpenRounds, Payload, ReportRequest } from "./device
 import { InvalidSpec, RoundRefused, SfumatoError, UnsupportedPlatform } from "./errors.js";
 import { requireSubtle } from "./platform.js";
 import { MAX_OPEN_ROUNDS, readId, readOpenRounds, type OpenRound } from "./rounds.js";
-import { seal } from "./sealing.js";
+import { KEY_BYTES, seal, wrap } from "./sealing.js";
 import { perturb, readRoundSpec, type PersonRecord, type RoundSpec } from "./specs.js";
 import type { Memo, Memory } from "./store.js";
 
-const ROUND_LABEL = new TextEncoder().encode("sfumato round 1");
+const ROUND_LABEL = new TextEncoder().encode("sfumato round 2");
 const SIGNATURE_HEADER = "Sfumato-Signature";
+const OUTER_KEY_HEADER = "Sfumato-Outer-Key";
 const PUBLIC_KEY_BYTES = 32;
 
 /** Options of a device that reports through a shuffler. `url` and `key` are those of the shuffler. */
 export interface ShuffledDeviceOptions extends DeviceOptions {
-  /** Public key of the shuffler in base64, which the app pins. The device rejects rounds without its signature. */
+  /** Public key of the shuffler in base64, which the app pins. The device rejects rounds and outer keys without its signature. */
   readonly shufflerKey: string;
   /** The device rejects rounds whose release may contain fewer honest reports. */
   readonly minHonestBatch: number;
@@ -33,6 +36,7 @@ export interface ShuffledDeviceOptions extends DeviceOptions {
 interface Announced {
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly members: Json;
+  readonly outerKey: Uint8Array<ArrayBuffer>;
 }
 
 /** The device of one person for one dataset with the trust model `shuffled`. */
@@ -67,11 +71,13 @@ export class ShuffledDevice extends Device {
     const response = await this.http.request("GET", `rounds/${roundId}`, { asBytes: true });
     const bytes = new Uint8Array(response.body as Uint8Array);
     const digest = new Uint8Array(await requireSubtle().digest("SHA-256", bytes));
-    const announced = new Uint8Array([...ROUND_LABEL, ...new TextEncoder().encode(roundId), ...digest]);
-    if (!(await verify(this.#shufflerKey, response.headers.get(SIGNATURE_HEADER) ?? "", announced))) {
+    const outerKey = decodeKey(response.headers.get(OUTER_KEY_HEADER));
+    const announced = new Uint8Array([...ROUND_LABEL, ...new TextEncoder().encode(roundId), ...digest, ...outerKey]);
+    if (outerKey.length !== KEY_BYTES || !(await verify(this.#shufflerKey, response.headers.get(SIGNATURE_HEADER) ?? "", announced))) {
       throw new RoundRefused(`${roundId} is not signed with the key of the shuffler that this app pins`);
     }
-    return { bytes, members: parseMembers(bytes) };
+    await wrap(new Uint8Array(), roundId, outerKey); // throws if the key is not valid
+    return { bytes, members: parseMembers(bytes), outerKey };
   }
 
   protected override computeCost(round: OpenRound, spec: RoundSpec): bigint {
@@ -117,11 +123,11 @@ export class ShuffledDevice extends Device {
   async #sealReport(round: OpenRound, record: PersonRecord): Promise<Payload | SfumatoError> {
     try {
       const spec = readRoundSpec(round.spec);
-      const { bytes, members } = this.#find(round);
+      const { bytes, members, outerKey } = this.#find(round);
       const publicKey = decodeBase64(members["hpke_public_key"], "hpke_public_key");
       const { slot, value } = perturb(spec, record, this.entropy);
       const report = await seal(decodeHex(createReportId(this.entropy)), slot, value, round.roundId, bytes, publicKey);
-      return { reportId: "", slot: null, value: encodeBase64(report) };
+      return { reportId: "", slot: null, value: encodeBase64(new Uint8Array([...outerKey, ...report])) };
     } catch (error) {
       if (error instanceof SfumatoError) return error;
       throw error;
@@ -129,7 +135,9 @@ export class ShuffledDevice extends Device {
   }
 
   protected override createRequest({ roundId, value }: Memo): ReportRequest {
-    const bytes = decodeBase64(value, "the stored report");
+    const stored = decodeBase64(value, "the stored report");
+    const outerKey = this.#announced.get(roundId)?.outerKey ?? stored.slice(0, KEY_BYTES);
+    const bytes = () => wrap(stored.slice(KEY_BYTES), roundId, outerKey);
     return { path: `rounds/${roundId}/sealed`, options: { content: { type: "application/octet-stream", bytes } } };
   }
 
@@ -180,6 +188,15 @@ function parseMembers(bytes: Uint8Array): Json {
 function decodeBase64(text: unknown, name: string): Uint8Array<ArrayBuffer> {
   check(typeof text === "string" && /^[A-Za-z0-9+/]*={0,2}$/.test(text) && text.length % 4 === 0, `${name} must be base64`);
   return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+}
+
+/** Return the bytes of a key in base64, or none if it is not base64. */
+function decodeKey(text: string | null): Uint8Array<ArrayBuffer> {
+  try {
+    return decodeBase64(text, "the key");
+  } catch {
+    return new Uint8Array();
+  }
 }
 
 function decodeHex(text: string): Uint8Array {

@@ -34,7 +34,7 @@ export interface Memo {
   readonly reportId: string;
   /** Slot of the report, or null for a sealed report and once the state is final. */
   readonly slot: number | null;
-  /** Perturbed value or sealed report in base64, or null once the state is final. */
+  /** Perturbed value, or outer key and sealed report, in base64, or null once the state is final. */
   readonly value: string | null;
 }
 

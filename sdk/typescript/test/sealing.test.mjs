@@ -6,7 +6,7 @@ import test from "node:test";
 import { Aes128Gcm, CipherSuite, DhkemX25519HkdfSha256, HkdfSha256 } from "@hpke/core";
 
 import { InvalidSpec } from "../dist/index.js";
-import { roundInfo, seal } from "../dist/sealing.js";
+import { roundInfo, seal, wrap } from "../dist/sealing.js";
 import { loadVectors } from "./vectors.mjs";
 
 const suite = new CipherSuite({ kem: new DhkemX25519HkdfSha256(), kdf: new HkdfSha256(), aead: new Aes128Gcm() });
@@ -48,6 +48,21 @@ for (const vector of cases) {
     assert.equal(await open(first, vector), plaintext(vector));
     await assert.rejects(open(first, { ...vector, round_id: "rnd_other" }));
   });
+
+  test(`outer layer: ${vector.name}`, async () => {
+    const recipientKey = await suite.kem.deserializePrivateKey(bytes(vector.outer_private_key).buffer);
+    const recipientPublicKey = await suite.kem.deserializePublicKey(bytes(vector.outer_public_key).buffer);
+    const info = new TextEncoder().encode(`sfumato outer layer 1${vector.round_id}`).buffer;
+    const remove = async (wrapped) => hex(await suite.open({ recipientKey, enc: wrapped.slice(0, 32).buffer, info }, wrapped.slice(32).buffer));
+    assert.equal(await remove(bytes(vector.wrapped)), vector.sealed);
+    const sender = await suite.createSenderContext({ recipientPublicKey, info, ekm: bytes(vector.outer_ephemeral_ikm).buffer });
+    assert.equal(hex(sender.enc) + hex(await sender.seal(bytes(vector.sealed).buffer)), vector.wrapped);
+    const arguments_ = [bytes(vector.sealed), vector.round_id, bytes(vector.outer_public_key)];
+    const [first, second] = [await wrap(...arguments_), await wrap(...arguments_)];
+    assert.notEqual(hex(first), hex(second));
+    assert.equal(first.length, 48 + vector.sealed.length / 2);
+    assert.equal(await remove(first), vector.sealed);
+  });
 }
 
 test("arguments out of range and unsafe keys are refused", async () => {
@@ -61,4 +76,5 @@ test("arguments out of range and unsafe keys are refused", async () => {
     [id, 0, value, "r", round, new Uint8Array(32)],
   ];
   for (const parts of bad) await assert.rejects(seal(...parts), InvalidSpec);
+  for (const unsafe of [key.slice(1), new Uint8Array(32)]) await assert.rejects(wrap(value, "r", unsafe), InvalidSpec);
 });

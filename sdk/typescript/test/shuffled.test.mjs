@@ -16,6 +16,8 @@ const ROUND = calls[0].open.rounds[0];
 const RECORD = calls[0].record;
 const suite = new CipherSuite({ kem: new DhkemX25519HkdfSha256(), kdf: new HkdfSha256(), aead: new Aes128Gcm() });
 const HPKE = await suite.kem.generateKeyPair();
+const OUTER = await suite.kem.generateKeyPair();
+const OUTER_PUBLIC = Buffer.from(await suite.kem.serializePublicKey(OUTER.publicKey));
 const HPKE_PUBLIC = Buffer.from(await suite.kem.serializePublicKey(HPKE.publicKey)).toString("base64");
 const SIGNING = generateKeyPairSync("ed25519");
 const publicKeyOf = ({ publicKey }) => Buffer.from(publicKey.export({ format: "jwk" }).x, "base64url").toString("base64");
@@ -26,6 +28,8 @@ class Shuffler {
     const terms = { min_batch: 100, honest_share: 0.29, keep_reports: false, hpke_public_key: HPKE_PUBLIC };
     this.rounds = new Map([[ROUND.id, JSON.stringify({ ...ROUND, ...terms, ...changes })]]);
     this.signing = signing;
+    this.outerKey = OUTER_PUBLIC;
+    this.headers = {}; // replacements
     this.sent = [];
     this.replies = [];
   }
@@ -41,8 +45,10 @@ class Shuffler {
     }
     if (kind === "datasets") return Response.json({ rounds: this.listed ?? [...this.rounds.keys()] });
     const body = Buffer.from(this.rounds.get(id));
-    const announced = Buffer.concat([Buffer.from(`sfumato round 1${id}`), createHash("sha256").update(body).digest()]);
-    return new Response(body, { headers: { "Sfumato-Signature": sign(null, announced, this.signing.privateKey).toString("base64") } });
+    const announced = Buffer.concat([Buffer.from(`sfumato round 2${id}`), createHash("sha256").update(body).digest(), this.outerKey]);
+    const signature = sign(null, announced, this.signing.privateKey).toString("base64");
+    const headers = { "Sfumato-Signature": signature, "Sfumato-Outer-Key": this.outerKey.toString("base64"), ...this.headers };
+    return new Response(body, { headers });
   }
 
   device(store = new MemoryStore(), changes = {}) {
@@ -52,9 +58,16 @@ class Shuffler {
   }
 }
 
+/** Return the sealed report of a request, without its outer layer. */
+async function unwrap({ id, body }, recipientKey = OUTER.privateKey) {
+  const info = new TextEncoder().encode(`sfumato outer layer 1${id}`).buffer;
+  const wrapped = new Uint8Array(body);
+  return new Uint8Array(await suite.open({ recipientKey, enc: wrapped.slice(0, 32).buffer, info }, wrapped.slice(32).buffer));
+}
+
 async function open(shuffler, { id, body }) {
   const info = (await roundInfo(id, Buffer.from(shuffler.rounds.get(id)))).buffer;
-  const sealed = new Uint8Array(body);
+  const sealed = await unwrap({ id, body });
   return Buffer.from(await suite.open({ recipientKey: HPKE.privateKey, enc: sealed.slice(0, 32).buffer, info }, sealed.slice(32).buffer));
 }
 
@@ -65,7 +78,7 @@ test("a report is sealed for the service and costs the local epsilon", async () 
   assert.equal((await device.report(RECORD)).outcome, "already_answered");
   assert.equal(shuffler.sent.length, 1);
   const content = await open(shuffler, shuffler.sent[0]);
-  assert.equal(content.length, shuffler.sent[0].body.length - 48);
+  assert.equal(content.length, shuffler.sent[0].body.length - 96);
   assert.equal(content.readUInt32BE(16), 0); // the slot
   assert.equal(await device.spent(), ROUND.epsilon);
 });
@@ -75,22 +88,64 @@ test("a device that is not selected does not read its record", async () => {
   assert.equal((await new Shuffler({ spec }).device().report([NaN])).outcome, "not_selected");
 });
 
-test("a sealed report is resent with the same bytes, and the memory has no plain report", async () => {
+test("a sealed report is resent in a new outer layer, and the memory has no plain report", async () => {
   const [shuffler, store] = [new Shuffler(), new MemoryStore()];
   shuffler.replies.push(new TypeError("the connection broke"));
   await assert.rejects(shuffler.device(store).report(RECORD), Unreachable);
   const memo = (await store.read("ds_1")).memos[ROUND.id];
   assert.deepEqual([memo.reportId, memo.slot, memo.state], ["", null, "pending"]);
-  assert.deepEqual(Buffer.from(memo.value, "base64"), shuffler.sent[0].body);
+  const sealed = Buffer.from(memo.value, "base64").subarray(32);
+  assert.deepEqual(Buffer.from(await unwrap(shuffler.sent[0])), sealed);
   assert.equal((await shuffler.device(store).report([0, 0])).outcome, "sent");
-  assert.deepEqual(shuffler.sent[0], shuffler.sent[1]);
+  assert.deepEqual(Buffer.from(await unwrap(shuffler.sent[1])), sealed);
+  assert.equal(shuffler.sent[0].body.length, shuffler.sent[1].body.length);
+  for (let at = 0; at + 8 <= shuffler.sent[0].body.length; at++) {
+    assert.ok(!shuffler.sent[1].body.includes(shuffler.sent[0].body.subarray(at, at + 8)));
+  }
   assert.equal((await store.read("ds_1")).memos[ROUND.id].value, null);
+});
+
+test("each attempt of one call has a new outer layer", async () => {
+  const shuffler = new Shuffler();
+  shuffler.replies.push(new TypeError("the connection broke"), new Response("", { status: 503 }));
+  assert.equal((await shuffler.device(undefined, { retrySeconds: 30 }).report(RECORD)).outcome, "sent");
+  assert.equal(new Set(shuffler.sent.map(({ body }) => body.toString("hex"))).size, 3);
+  const sealed = await Promise.all(shuffler.sent.map(async (sent) => Buffer.from(await unwrap(sent)).toString("hex")));
+  assert.equal(new Set(sealed).size, 1);
+});
+
+test("a report is wrapped for the outer key that the shuffler announces now", async () => {
+  const [shuffler, store, renewed] = [new Shuffler(), new MemoryStore(), await suite.kem.generateKeyPair()];
+  shuffler.replies.push(new TypeError("the connection broke"));
+  await assert.rejects(shuffler.device(store).report(RECORD), Unreachable);
+  shuffler.outerKey = Buffer.from(await suite.kem.serializePublicKey(renewed.publicKey));
+  assert.equal((await shuffler.device(store).report(RECORD)).outcome, "sent");
+  assert.deepEqual(await unwrap(shuffler.sent[0]), await unwrap(shuffler.sent[1], renewed.privateKey));
+});
+
+test("outer keys without the signature are refused", async () => {
+  for (const name of ["Sfumato-Outer-Key", "Sfumato-Signature"]) {
+    for (const value of ["", "?", "AAAA", Buffer.alloc(32, 7).toString("base64")]) {
+      const shuffler = new Shuffler();
+      shuffler.headers[name] = value;
+      await assert.rejects(shuffler.device().report(RECORD), /not signed with the key/);
+      assert.deepEqual(shuffler.sent, []);
+    }
+  }
+});
+
+test("a signed outer key that is not valid is refused", async () => {
+  const [shuffler, store] = [new Shuffler(), new MemoryStore()];
+  shuffler.outerKey = Buffer.alloc(32);
+  await assert.rejects(shuffler.device(store).report(RECORD), InvalidSpec);
+  assert.deepEqual([shuffler.sent, (await store.read("ds_1")).memos], [[], {}]);
 });
 
 test("two devices with one memory send one report", async () => {
   const [shuffler, store] = [new Shuffler(), new MemoryStore()];
   await Promise.all([shuffler.device(store).report(RECORD), shuffler.device(store).report(RECORD)]);
-  assert.equal(new Set(shuffler.sent.map(({ body }) => body.toString("hex"))).size, 1);
+  const sealed = await Promise.all(shuffler.sent.map(async (sent) => Buffer.from(await unwrap(sent)).toString("hex")));
+  assert.equal(new Set(sealed).size, 1);
 });
 
 test("a report to a closed round counts as spent", async () => {

@@ -14,7 +14,7 @@ from sfumato.device.store import MemoryStore
 from sfumato.errors import ApiProblem, ReportMalformed, SfumatoError, Unreachable
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE
 from sfumato.transport.receipts import SETTLED_STATES
-from tests.sfumato.device.test_shuffled import Shuffler
+from tests.sfumato.device.test_shuffled import Shuffler, unwrapped
 from tests.sfumato.scripted import RECORD, Reply, ScriptedService, open_round, refusal, round_spec
 
 RECEIPT = {"round_id": "rnd_1", "accepted": 1}
@@ -111,7 +111,8 @@ class TestIntermediaries:
             assert attempt(lambda: device.report(RECORD)) is not None
             assert device.pending() == ("rnd_1",)
         assert device.report(RECORD).outcome == "sent"
-        assert len(set(shuffler.sent)) == 1
+        assert len({unwrapped(*each) for each in shuffler.sent}) == 1
+        assert len(set(shuffler.sent)) == len(shuffler.sent)
         assert len(shuffler.sent) == len(replies) + 1
 
     @given(reply=foreign)

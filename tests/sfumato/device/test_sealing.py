@@ -13,14 +13,21 @@ from hypothesis import strategies as st
 from sfumato.device.sealing import (
     LABEL,
     MAX_SLOT,
+    OUTER_BYTES,
     RoundKeyPair,
     SealedContent,
     generate_round_key_pair,
     open_sealed,
+    public_key_of,
     seal,
     sealed_length,
+    sign_round,
+    unwrap,
+    verify_round,
+    wrap,
 )
 from sfumato.errors import InvalidSpec
+from sfumato.transport.batches import generate_signing_key_pair
 from tests.vectors import hpke
 from tests.vectors.files import DIRECTORY
 
@@ -92,6 +99,49 @@ class TestOpen:
         assert Round().open(*sealed) == [None, None, (bytes(16), 0, b"")]
 
 
+class TestOuterLayer:
+    @given(sealed=st.binary(max_size=200))
+    def test_is_removed_by_its_key_and_round_alone(self, sealed: bytes) -> None:
+        wrapped = wrap(sealed, "rnd_1", KEYS.public_key)
+        assert len(wrapped) == len(sealed) + OUTER_BYTES
+        assert list(unwrap([wrapped, sealed], "rnd_1", KEYS.private_key)) == [sealed, None]
+        assert list(unwrap([wrapped], "rnd_2", KEYS.private_key)) == [None]
+        assert list(unwrap([wrapped], "rnd_1", generate_round_key_pair().private_key)) == [None]
+
+    def test_is_different_each_time_and_shares_no_bytes_with_the_report(self) -> None:
+        sealed = Round().seal()
+        wrapped = [wrap(sealed, "rnd_1", KEYS.public_key) for _ in range(20)]
+        assert len({each[at : at + 8] for each in wrapped for at in range(len(each) - 7)}) == 20 * (len(sealed) + 41)
+        assert not any(sealed[at : at + 8] in each for each in wrapped for at in range(len(sealed) - 7))
+
+    def test_of_the_other_layer_does_not_open(self) -> None:
+        assert Round().open(wrap(Round().seal(), "rnd_1", KEYS.public_key)) == [None]
+        assert list(unwrap([Round().seal()], "rnd_1", KEYS.private_key)) == [None]
+
+    @pytest.mark.parametrize("key", [b"", KEYS.public_key + b"\0", bytes(32)], ids=["empty", "long", "zero"])
+    def test_refuses_keys_that_would_reveal_the_report(self, key: bytes) -> None:
+        with pytest.raises(InvalidSpec, match="HPKE"):
+            wrap(b"", "rnd_1", key)
+
+    def test_public_key_follows_from_the_private_key(self) -> None:
+        assert public_key_of(KEYS.private_key) == KEYS.public_key
+
+
+class TestAnnouncements:
+    def test_are_valid_for_one_round_one_outer_key_and_one_shuffler(self) -> None:
+        private_key, public_key = generate_signing_key_pair()
+        signature = sign_round("rnd_1", b"{}", KEYS.public_key, private_key)
+        assert verify_round("rnd_1", b"{}", KEYS.public_key, signature, public_key)
+        for changed in (("rnd_2", b"{}", KEYS.public_key), ("rnd_1", b"{} ", KEYS.public_key),
+                        ("rnd_1", b"{}", generate_round_key_pair().public_key)):  # fmt: skip
+            assert not verify_round(*changed, signature, public_key)
+        assert not verify_round("rnd_1", b"{}", KEYS.public_key, signature, generate_signing_key_pair()[1])
+
+    def test_without_an_outer_key_are_not_valid(self) -> None:
+        private_key, public_key = generate_signing_key_pair()
+        assert not verify_round("rnd_1", b"{}", b"", sign_round("rnd_1", b"{}", b"", private_key), public_key)
+
+
 class TestVectors:
     def test_the_twin_reproduces_rfc_9180(self) -> None:
         """RFC 9180, appendix A.1.1, sequence number 0."""
@@ -119,3 +169,6 @@ class TestVectors:
         part = {key: bytes.fromhex(text) for key, text in case.items() if key not in ("name", "round_id", "slot")}
         (content,) = open_sealed([part["sealed"]], case["round_id"], part["round"], part["private_key"])
         assert content == (part["report_id"], case["slot"], part["value"])
+        assert list(unwrap([part["wrapped"]], case["round_id"], part["outer_private_key"])) == [part["sealed"]]
+        announced = case["round_id"], part["round"], part["outer_public_key"]
+        assert verify_round(*announced, part["signature"], part["shuffler_public_key"])

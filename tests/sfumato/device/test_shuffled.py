@@ -9,7 +9,14 @@ import pytest
 
 from sfumato import mechanisms
 from sfumato.device.device import Outcome
-from sfumato.device.sealing import SIGNATURE_HEADER, open_sealed, sign_round
+from sfumato.device.sealing import (
+    OUTER_KEY_HEADER,
+    SIGNATURE_HEADER,
+    generate_round_key_pair,
+    open_sealed,
+    sign_round,
+    unwrap,
+)
 from sfumato.device.shuffled import ShuffledDevice
 from sfumato.device.store import MemoryStore
 from sfumato.errors import CapExceeded, InvalidSpec, RoundRefused, SfumatoError, Unreachable
@@ -19,6 +26,7 @@ from tests.sfumato.scripted import RECORD, refusal, round_spec
 from tests.shuffler.parties import KEYS, published
 
 PRIVATE, PUBLIC = generate_signing_key_pair()
+OUTER = generate_round_key_pair()
 
 
 @dataclass
@@ -27,6 +35,8 @@ class Shuffler:
 
     rounds: dict[str, bytes] = field(default_factory=lambda: {"rnd_1": published()})
     signing_key: bytes = PRIVATE
+    outer_key: bytes = OUTER.public_key
+    headers: dict[str, str] = field(default_factory=dict)  # replacements
     replies: list[httpx.Response | BaseException] = field(default_factory=list)
     sent: list[tuple[str, bytes]] = field(default_factory=list)
 
@@ -43,13 +53,21 @@ class Shuffler:
         if request.url.path == "/v1/datasets/ds_1/rounds":
             return httpx.Response(200, json={"rounds": list(self.rounds)})
         document = self.rounds[name]
-        signature = base64.b64encode(sign_round(name, document, self.signing_key)).decode()
-        return httpx.Response(200, content=document, headers={SIGNATURE_HEADER: signature})
+        signature = base64.b64encode(sign_round(name, document, self.outer_key, self.signing_key)).decode()
+        headers = {SIGNATURE_HEADER: signature, OUTER_KEY_HEADER: base64.b64encode(self.outer_key).decode()}
+        return httpx.Response(200, content=document, headers=headers | self.headers)
 
     def device(self, store: MemoryStore | None = None, **options: Any) -> ShuffledDevice:
         defaults = {"cap": 2, "min_honest_batch": 3, "shuffler_key": base64.b64encode(PUBLIC).decode(),
                     "retry_seconds": 0, "transport": httpx.MockTransport(self)}  # fmt: skip
         return ShuffledDevice("http://shuffler", "sfs_x", "ds_1", store=store or MemoryStore(), **(defaults | options))
+
+
+def unwrapped(round_id: str, wrapped: bytes, private_key: bytes = OUTER.private_key) -> bytes:
+    """Return a sent report without its outer layer."""
+    (sealed,) = unwrap([wrapped], round_id, private_key)
+    assert sealed is not None
+    return sealed
 
 
 class TestReport:
@@ -58,14 +76,14 @@ class TestReport:
         device = shuffler.device()
         assert device.report(RECORD).outcome == Outcome.SENT
         assert device.report(RECORD).outcome == Outcome.ALREADY_ANSWERED
-        ((round_id, sealed),) = shuffler.sent
-        (content,) = open_sealed([sealed], round_id, shuffler.rounds["rnd_1"], KEYS.private_key)
+        ((round_id, wrapped),) = shuffler.sent
+        (content,) = open_sealed([unwrapped(round_id, wrapped)], round_id, shuffler.rounds["rnd_1"], KEYS.private_key)
         assert content is not None
         assert mechanisms.is_value(round_spec().mechanism, content.value)
         assert content.slot == 0
         assert device.spent == mechanisms.epsilon_nano(round_spec().mechanism) / 1e9
 
-    def test_is_resent_with_the_same_bytes_and_the_store_has_no_plain_report(self) -> None:
+    def test_is_resent_in_a_new_outer_layer_and_the_store_has_no_plain_report(self) -> None:
         shuffler, store = Shuffler(replies=[httpx.ConnectError("no")]), MemoryStore()
         with pytest.raises(Unreachable):
             shuffler.device(store).report(RECORD)
@@ -73,9 +91,30 @@ class TestReport:
         assert (memo.report_id, memo.slot, memo.state) == ("", None, "pending")
         shuffler.rounds.clear()  # the round is no longer listed, and the report is still pending
         assert shuffler.device(store).report(RECORD).outcome == Outcome.NO_OPEN_ROUND
-        first, second = shuffler.sent
-        assert first == second
+        (_, first), (_, second) = shuffler.sent
+        assert len(first) == len(second)
+        assert not {first[at : at + 8] for at in range(len(first) - 7)} & {
+            second[at : at + 8] for at in range(len(second) - 7)
+        }
+        assert unwrapped("rnd_1", first) == unwrapped("rnd_1", second)
         assert store.read("ds_1").memos["rnd_1"].value is None
+
+    def test_has_a_new_outer_layer_at_each_attempt_of_one_call(self) -> None:
+        shuffler = Shuffler(replies=[httpx.ConnectError("no"), httpx.Response(503), httpx.ReadTimeout("slow")])
+        assert shuffler.device(retry_seconds=30).report(RECORD).outcome == Outcome.SENT
+        wrapped = [each for _, each in shuffler.sent]
+        assert len(set(wrapped)) == 4
+        assert len({unwrapped("rnd_1", each) for each in wrapped}) == 1
+
+    def test_is_wrapped_for_the_outer_key_that_the_shuffler_announces_now(self) -> None:
+        """The shuffler lost its database during the round."""
+        shuffler, store, new = Shuffler(replies=[httpx.ConnectError("no")]), MemoryStore(), generate_round_key_pair()
+        with pytest.raises(Unreachable):
+            shuffler.device(store).report(RECORD)
+        shuffler.outer_key = new.public_key
+        assert shuffler.device(store).report(RECORD).outcome == Outcome.SENT
+        (_, first), (_, second) = shuffler.sent
+        assert unwrapped("rnd_1", first) == unwrapped("rnd_1", second, new.private_key)
 
     def test_is_too_late_for_a_closed_round(self) -> None:
         shuffler = Shuffler(replies=[refusal(409, "round_closed")])
@@ -122,6 +161,21 @@ class TestRefusals:
         with pytest.raises(RoundRefused, match="not signed with the key"):
             shuffler.device().report(RECORD)
         assert shuffler.sent == []
+
+    @pytest.mark.parametrize("name", [OUTER_KEY_HEADER, SIGNATURE_HEADER])
+    @pytest.mark.parametrize("value", ["", "?", "AAAA", base64.b64encode(b"x" * 32).decode()])
+    def test_of_outer_keys_without_the_signature(self, name: str, value: str) -> None:
+        """A forwarder that replaces the outer key would read the sealed report, and find it in the batch."""
+        shuffler = Shuffler(headers={name: value})
+        with pytest.raises(RoundRefused, match="not signed with the key"):
+            shuffler.device().report(RECORD)
+        assert shuffler.sent == []
+
+    def test_of_a_signed_outer_key_that_is_not_valid(self) -> None:
+        shuffler, store = Shuffler(outer_key=bytes(32)), MemoryStore()
+        with pytest.raises(InvalidSpec, match="HPKE"):
+            shuffler.device(store).report(RECORD)
+        assert (shuffler.sent, store.read("ds_1").memos) == ([], {})
 
     def test_of_changed_rounds_that_are_answered_already(self) -> None:
         shuffler, store = Shuffler(), MemoryStore()

@@ -1,9 +1,11 @@
 """Device of one person that reports through a shuffler. Needs the extra `shuffled`.
 
-    fetch from the shuffler ──► signature? ──► enough honest reports? ──► as `Device` ──► seal ──► store ──► send
+    fetch from the shuffler ──► signature? ──► enough honest reports? ──► as `Device` ──► seal ──► store ──► wrap, send
 
-The shuffler cannot open the report, and the service does not receive it from the device. If both work together, the
-local epsilon of the report is the device's protection. The cap therefore limits the local epsilon.
+The shuffler cannot open the report, and the service does not receive it from the device. A forwarder between device and
+shuffler sees when the device sends, and bytes that occur in no batch. The device wraps the stored report in an outer
+layer each time it sends it, and the shuffler removes the layer. If shuffler and service work together, the local
+epsilon of the report is the device's protection. The cap therefore limits the local epsilon.
 """
 
 import base64
@@ -11,10 +13,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from sfumato.device.device import MAX_OPEN_ROUNDS, Device, OpenRound, Record, check_id, parse_open_rounds
-from sfumato.device.sealing import SIGNATURE_HEADER, seal, verify_round
+from sfumato.device.sealing import KEY_BYTES, OUTER_KEY_HEADER, SIGNATURE_HEADER, seal, verify_round, wrap
 from sfumato.device.store import Memo
 from sfumato.errors import InvalidSpec, RoundRefused
 from sfumato.privacy.shuffling import honest_reports
@@ -22,8 +24,19 @@ from sfumato.specs import RoundSpec
 from sfumato.transport.exchange import Request
 
 
+class _Announced(NamedTuple):
+    """A round with a valid signature of the shuffler."""
+
+    document: bytes
+    outer_key: bytes
+
+
 class ShuffledDevice(Device):
     """One person's device, for one dataset with the trust model `shuffled`.
+
+    What the service sees costs the round's (epsilon, delta) if it does not work together with the shuffler, and if
+    enough reports of the release are honest. Otherwise a report costs its local epsilon. A forwarder of reports sees
+    their times and sizes only.
 
     Parameters
     ----------
@@ -33,7 +46,8 @@ class ShuffledDevice(Device):
         Bearer key that the shuffler gave to this device.
     dataset_id : str
     shuffler_key : str
-        Public key of the shuffler in base64, which the app pins. The device rejects rounds without its signature.
+        Public key of the shuffler in base64, which the app pins. The device rejects rounds and outer keys without its
+        signature.
     min_honest_batch : int
         The device rejects rounds whose release may contain fewer honest reports.
     **options
@@ -52,38 +66,37 @@ class ShuffledDevice(Device):
             self._shuffler_key = base64.b64decode(shuffler_key, validate=True)
         except ValueError:
             raise InvalidSpec("shuffler_key must be base64") from None
-        verify_round("", b"", bytes(64), self._shuffler_key)  # raises if the key is not valid
+        verify_round("", b"", b"", bytes(64), self._shuffler_key)  # raises if the key is not valid
         if min_honest_batch < 1:
             raise InvalidSpec("min_honest_batch must be at least 1")
         self._min_honest_batch = min_honest_batch
-        self._documents: dict[str, bytes] = {}  # round bytes with a valid signature
+        self._announced: dict[str, _Announced] = {}
         super().__init__(url, key, dataset_id, **options)
 
     def _fetch(self) -> tuple[OpenRound, ...]:
         listed = self._http.send(Request("GET", f"datasets/{self._dataset_id}/rounds")).object().get("rounds")
         if not isinstance(listed, list) or len(listed) > MAX_OPEN_ROUNDS:
             raise InvalidSpec(f"open rounds must be a list of at most {MAX_OPEN_ROUNDS}")
-        self._documents = {round_id: self._document(check_id(round_id)) for round_id in listed}
-        rounds = parse_open_rounds({"rounds": [_members(each) for each in self._documents.values()]})
-        if [each.round_id for each in rounds] != list(self._documents):
+        self._announced = {round_id: self._announcement(check_id(round_id)) for round_id in listed}
+        rounds = parse_open_rounds({"rounds": [_members(each.document) for each in self._announced.values()]})
+        if [each.round_id for each in rounds] != list(self._announced):
             raise RoundRefused("the shuffler sent another round than it lists")
         return rounds
 
-    def _document(self, round_id: str) -> bytes:
-        """Return the round bytes. Raise RoundRefused if the shuffler's signature is not valid."""
-        if (known := self._documents.get(round_id)) is not None:
+    def _announcement(self, round_id: str) -> _Announced:
+        """Return round bytes and outer key. Raise RoundRefused if the shuffler's signature is not valid."""
+        if (known := self._announced.get(round_id)) is not None:
             return known
         response = self._http.send(Request("GET", f"rounds/{round_id}"))
-        try:
-            signature = base64.b64decode(response.headers.get(SIGNATURE_HEADER, ""), validate=True)
-        except ValueError:
-            signature = b""
-        if not verify_round(round_id, response.body, signature, self._shuffler_key):
+        headers = (response.headers.get(name, "") for name in (SIGNATURE_HEADER, OUTER_KEY_HEADER))
+        signature, outer_key = map(_decode, headers)
+        if not verify_round(round_id, response.body, outer_key, signature, self._shuffler_key):
             raise RoundRefused(f"{round_id} is not signed with the key of the shuffler that this app pins")
-        return response.body
+        wrap(b"", round_id, outer_key)  # raises if the key is not valid
+        return _Announced(response.body, outer_key)
 
     def _cost(self, open_round: OpenRound, spec: RoundSpec) -> int:
-        members = _members(self._documents[open_round.round_id])
+        members = _members(self._announced[open_round.round_id].document)
         try:
             n_honest = honest_reports(int(members["min_batch"]), Fraction(str(members["honest_share"])))
         except (KeyError, TypeError, ValueError):
@@ -99,22 +112,36 @@ class ShuffledDevice(Device):
 
     def _perturb(self, open_round: OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
         memo = super()._perturb(open_round, spec, epsilon_nano, record)
-        document = self._documents[open_round.round_id]
+        document, outer_key = self._announced[open_round.round_id]
         try:
             public_key = base64.b64decode(_members(document)["hpke_public_key"], validate=True)
         except (KeyError, TypeError, ValueError):
             raise InvalidSpec("a shuffled round states hpke_public_key in base64") from None
         report_id, value = bytes.fromhex(memo.report_id), bytes.fromhex(cast(str, memo.value))
         sealed = seal(report_id, cast(int, memo.slot), value, memo.round_id, document, public_key)
-        return replace(memo, report_id="", slot=None, value=sealed.hex())
+        return replace(memo, report_id="", slot=None, value=(outer_key + sealed).hex())
 
     def _body(self, memo: Memo) -> dict[str, object]:
-        return {"sealed": base64.b64encode(bytes.fromhex(cast(str, memo.value))).decode()}
+        return {"sealed": base64.b64encode(self._wrap(memo)).decode()}
 
     def _request(self, memo: Memo) -> Request:
         headers = {"Content-Type": "application/octet-stream"}
-        sealed = bytes.fromhex(cast(str, memo.value))
-        return Request("POST", f"rounds/{memo.round_id}/sealed", content=sealed, headers=headers)
+        return Request("POST", f"rounds/{memo.round_id}/sealed", content=lambda: self._wrap(memo), headers=headers)
+
+    def _wrap(self, memo: Memo) -> bytes:
+        """Return the stored report in a new outer layer, for the announced key or that of the time of the report."""
+        stored = bytes.fromhex(cast(str, memo.value))
+        outer_key, sealed = stored[:KEY_BYTES], stored[KEY_BYTES:]
+        announced = self._announced.get(memo.round_id)
+        return wrap(sealed, memo.round_id, outer_key if announced is None else announced.outer_key)
+
+
+def _decode(text: str) -> bytes:
+    """Return the bytes of a base64 text, or none if it is not base64."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
 
 
 def _members(document: bytes) -> Mapping[str, Any]:

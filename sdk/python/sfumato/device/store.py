@@ -46,7 +46,8 @@ class Memo:
         32 hex digits; empty for a sealed report.
     slot : int or None
     value : str or None
-        The perturbed value or the sealed report, in hex. Slot and value are deleted in a final state.
+        The perturbed value, or the outer key and the sealed report, in hex. Slot and value are deleted in a final
+        state.
     """
 
     round_id: str

@@ -51,7 +51,8 @@ EPSILON_STEP_NANO = 1_000  # a shuffled epsilon is a whole number of micro-epsil
 TRUST_STATEMENT = (
     "Your report always costs at most ε₀. If the shuffler and the operator do not work together, and at least n of the "
     "reports that are released together with yours come from honest devices, then what the operator sees costs (ε, δ). "
-    "If they work together, or most of those reports are fake, ε₀ is your protection."
+    "If they work together, or most of those reports are fake, ε₀ is your protection. A server that forwards your "
+    "report, such as that of the app, sees its time and size only."
 )
 
 Pair = tuple[int, int]  # nano-epsilon and atto-delta

@@ -1,8 +1,8 @@
 """Requests, responses, retries and pages, without input or output.
 
-A request is retried with the same bytes after a broken connection, a timeout, and the statuses 408,
-429, 500, 502, 503 and 504. Retries end after `retry_seconds`. `Retry-After` is respected if it ends
-before that. Every request can be repeated: reports carry their id, other writes an `Idempotency-Key`.
+A request is retried after a broken connection, a timeout, and the statuses 408, 429, 500, 502, 503 and 504, with the
+same bytes unless a function makes them for each attempt. Retries end after `retry_seconds`. `Retry-After` is respected
+if it ends before that. Every request can be repeated: reports carry their id, other writes an `Idempotency-Key`.
 """
 
 import json
@@ -44,8 +44,8 @@ class Request:
     ----------
     path : str
         Path below `/v1/`, without a leading slash.
-    json_body, content : object, bytes
-        The body. At most one of them is given.
+    json_body, content : object, bytes or callable
+        The body. At most one of them is given. A function returns the bytes of each attempt.
     extra_seconds : float
         Time that a long poll adds to the timeout.
     after_seconds : float
@@ -55,7 +55,7 @@ class Request:
     method: str
     path: str
     json_body: Any = None
-    content: bytes | None = None
+    content: bytes | Callable[[], bytes] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     extra_seconds: float = 0.0
@@ -65,7 +65,7 @@ class Request:
     def body(self) -> bytes | None:
         """Return the body as bytes."""
         if self.json_body is None:
-            return self.content
+            return self.content() if callable(self.content) else self.content
         return json.dumps(self.json_body, separators=(",", ":"), allow_nan=False, default=to_json).encode()
 
     @property

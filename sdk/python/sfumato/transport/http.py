@@ -171,11 +171,10 @@ class Http(_Pool):
         """
         if request.after_seconds > 0:
             time.sleep(request.after_seconds)
-        prepared = self._build(self._client, request)
         with translate_errors(self._url):
             for attempt in attempts(self._retry_seconds):
                 with attempt:
-                    return self._send_once(prepared)
+                    return self._send_once(self._build(self._client, request))
         raise AssertionError("a retry context ends with a return or an exception")
 
     def _send_once(self, request: "httpx.Request") -> Response:
@@ -236,11 +235,10 @@ class AsyncHttp(_Pool):
 
         if request.after_seconds > 0:
             await anyio.sleep(request.after_seconds)
-        prepared = self._build(self._client, request)
         with translate_errors(self._url):
             async for attempt in attempts(self._retry_seconds):
                 with attempt:
-                    return await self._send_once(prepared)
+                    return await self._send_once(self._build(self._client, request))
         raise AssertionError("a retry context ends with a return or an exception")
 
     async def _send_once(self, request: "httpx.Request") -> Response:
