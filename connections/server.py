@@ -1,4 +1,4 @@
-"""Socket and settings of an HTTP server whose connections are limited."""
+"""Socket and settings of an HTTP server with limited connections."""
 
 import socket
 from functools import partial

@@ -84,23 +84,23 @@ class BudgetExhausted(ChangeRejected):
 
 
 class CeilingExceeded(ChangeRejected):
-    """A ceiling of the operator is too small. The amounts are nano-epsilon if epsilon is short, else atto-delta."""
+    """A ceiling of the operator is too small. The amounts are nano-epsilon if an epsilon is short, else atto-delta."""
 
     code = "budget_exhausted"
 
     def __init__(
         self,
         ceiling: Literal["dataset", "source"],
-        short: Literal["epsilon", "delta"],
+        short: BudgetKind,
         *,
         limit: int,
         spent: int,
         requested: int,
     ) -> None:
-        format_amount = format_epsilon if short == "epsilon" else format_delta
+        format_amount = format_epsilon if short.endswith("epsilon") else format_delta
         spent_as = "granted to the dataset" if ceiling == "dataset" else "charged or reserved in datasets of the source"
         super().__init__(
-            f"this needs {short} {format_amount(requested)}; the operator's limit of a {ceiling} is "
+            f"this needs {short.replace('_', ' ')} {format_amount(requested)}; the operator's limit of a {ceiling} is "
             f"{format_amount(limit)}, and {format_amount(spent)} is {spent_as}; request less, or a higher limit"
         )
         self.ceiling = ceiling

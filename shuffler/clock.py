@@ -24,7 +24,7 @@ class Clock:
 
     def __init__(self, wall: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._elapsed = wall, elapsed
-        self._offset = wall() - elapsed()  # of the shuffler's time
+        self._offset = wall() - elapsed()  # offset of the shuffler's time
         self._jump: tuple[float, float] | None = None  # offset after a jump, and the elapsed time when it was seen
 
     def __call__(self) -> float:

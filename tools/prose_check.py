@@ -31,7 +31,7 @@ BUDGETS = {
     "audit": 7,
     "benchmarks": 28,
     "clustering": 20,
-    "connections": 1,
+    "connections": 2,
     "demo": 1,
     "devservers": 0,
     "docs": 0,

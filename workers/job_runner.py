@@ -24,8 +24,10 @@ from models.database.engine import Database
 from models.database.failures import is_database_unavailable
 from models.encryption import Keyring, load_keyring
 from models.errors import StaleFence, TooFewReports
+from models.identity import tenants
 from models.jobs import claims, lifecycle
 from models.jobs.claims import Claim
+from models.ledger import ledger
 from models.tables.datasets import Dataset, Trust
 from models.tables.jobs import Job, JobState
 from models.tables.rounds import Round, RoundState
@@ -240,6 +242,9 @@ class _OwnRounds:
         database, claim = self._database, self._claim
 
         def open_round(session: Session) -> Round | None:
+            ceiling = tenants.limits(session, self._job.tenant_id, settings()).source_ceiling
+            if ceiling != ledger.UNLIMITED:
+                ledger.lock_source(session, self._job.dataset_id)  # before the job, see `models.database.engine`
             job = claims.load_claimed(session, claim)
             if job.cancel_requested:  # charge nothing more
                 lifecycle.cancel_claimed(session, claim, now=database.clock())
@@ -253,6 +258,7 @@ class _OwnRounds:
                 job_id=job.id,
                 actor=job.created_by,
                 now=database.clock(),
+                ceiling=ceiling,
                 keyring=self._keyring,
             )
             lifecycle.wait_for_reports(session, claim, now=database.clock())

@@ -90,14 +90,16 @@ def open_for_job(
     job_id: str,
     actor: str,
     now: int,
+    ceiling: Ceiling = ledger.UNLIMITED,
     keyring: FindKeyring = without_keys,
 ) -> Round:
     """Charge the increase of the collection's cost to the job's reservation, then open the plan's next round.
 
     `collect` is the target of the whole collection; the round has its share. The increase of a shuffled collection's
     pair is charged to the free shuffled budget in the same entry. The caller has locked the job
-    (`claims.load_claimed`), which prevents a concurrent cancellation. Raise BudgetExhausted if the plan's rounds cost
-    more than the job declared, or if the shuffled budget is too small, and InvalidSpec (see `releases.release_cost`).
+    (`claims.load_claimed`), which prevents a concurrent cancellation, and before it the source (`ledger.lock_source`).
+    `ceiling` limits the pairs of the source. Raise BudgetExhausted if the plan's rounds cost more than the job
+    declared, or if the shuffled budget is too small, CeilingExceeded, and InvalidSpec (see `releases.release_cost`).
     """
     share = collect.share(spec.participation)
     pair = _release_cost(spec, share)
@@ -115,6 +117,7 @@ def open_for_job(
         reservation=job_id,
         actor=actor,
         now=now,
+        ceiling=ceiling,
     )
     return _add(
         session,

@@ -34,6 +34,14 @@ class Amounts(NamedTuple):
     delta_atto: int = 0
 
 
+class Spent(NamedTuple):
+    """Amounts that a ceiling limits. Local and shuffled epsilon are two statements about the same reports."""
+
+    epsilon_nano: int
+    shuffled_nano: int
+    delta_atto: int  # sum over both grants, as a bound fails for one person with this probability at most
+
+
 class Balance(published.Balance):
     """The published amounts after an entry, with what follows from them."""
 
@@ -96,7 +104,8 @@ def grant(
     """Increase the budget. `reference` names the grant, so that a retry does not grant twice.
 
     Raise CeilingExceeded if the grants of the dataset would exceed `ceiling`, and LimitExceeded if its delta would
-    exceed 1e-3 in total. A larger delta allows a mechanism that reveals one record in a thousand. Up to this limit,
+    exceed 1e-3 in total. The ceiling's epsilon limits the local and the shuffled epsilon alike, and its delta limits
+    the sum of both deltas. A larger delta allows a mechanism that reveals one record in a thousand. Up to this limit,
     atto-delta is also exact in every JSON reader.
     """
     amounts = Amounts(epsilon_nano, delta_atto)
@@ -143,7 +152,8 @@ def charge(
 
     `shuffled` is charged to the free shuffled budget in both cases.
     Raise BudgetExhausted if the reservation or the free budget is too small, and CeilingExceeded if the charges and
-    reservations of the dataset's source would exceed `ceiling`. A charge to a reservation does not increase them.
+    reservations of the dataset's source would exceed `ceiling`. A charge to a reservation increases them by `shuffled`
+    only. Its caller locks the source before the job (`lock_source`).
     """
     amounts = Amounts(epsilon_nano, delta_atto)
     return _append(session, dataset_id, Kind.CHARGE, amounts, reference, reservation, actor, now, ceiling, shuffled)
@@ -171,19 +181,24 @@ def balance_after(entry: LedgerEntry) -> Balance:
     return Balance(*(getattr(entry, name) for name in Balance._fields))
 
 
-def spent_of_source(session: Session, dataset_id: str) -> Amounts:
+def spent_of_source(session: Session, dataset_id: str) -> Spent:
     """Return what is charged or reserved in all datasets of a dataset's source, deleted ones included."""
     own = session.execute(select(Dataset.tenant_id, Dataset.source).where(Dataset.id == dataset_id)).one()
     query = (
         select(
             func.sum(LedgerEntry.charged_nano + LedgerEntry.reserved_nano),
-            func.sum(LedgerEntry.charged_delta_atto + LedgerEntry.reserved_delta_atto),
+            func.sum(LedgerEntry.charged_shuffled_nano),
+            func.sum(
+                LedgerEntry.charged_delta_atto
+                + LedgerEntry.reserved_delta_atto
+                + LedgerEntry.charged_shuffled_delta_atto
+            ),
         )
         .join(LedgerHead, (LedgerHead.dataset_id == LedgerEntry.dataset_id) & (LedgerHead.seq == LedgerEntry.seq))
         .join(Dataset, Dataset.id == LedgerHead.dataset_id)
         .where(Dataset.tenant_id == own.tenant_id, Dataset.source == own.source)  # IS NULL for None
     )
-    return Amounts(*(int(total or 0) for total in session.execute(query).one()))
+    return Spent(*(int(total or 0) for total in session.execute(query).one()))
 
 
 def reserved_for(session: Session, dataset_id: str, job_id: str) -> Amounts:
@@ -304,7 +319,7 @@ def _lock(session: Session, dataset_id: str) -> LedgerHead:
     return end
 
 
-def _lock_source(session: Session, dataset_id: str) -> None:
+def lock_source(session: Session, dataset_id: str) -> None:
     """Lock the row of the dataset's tenant until the commit, so that one transaction at a time adds to a source."""
     query = select(Tenant.id).join(Dataset, Dataset.tenant_id == Tenant.id).where(Dataset.id == dataset_id)
     session.execute(query.with_for_update(of=Tenant, key_share=True))
@@ -322,9 +337,11 @@ def _append(
     ceiling: Ceiling = UNLIMITED,
     shuffled: Pair = (0, 0),
 ) -> LedgerEntry:
-    adds_to_source = ceiling != UNLIMITED and (kind is Kind.RESERVE or (kind is Kind.CHARGE and reservation is None))
+    is_reserved = kind is Kind.CHARGE and reservation is not None  # the source counts the reservation already
+    added = Amounts(0, 0) if is_reserved else amounts
+    adds_to_source = ceiling != UNLIMITED and kind in (Kind.RESERVE, Kind.CHARGE) and (not is_reserved or any(shuffled))
     if adds_to_source:
-        _lock_source(session, dataset_id)  # before the head, see `models.database.engine`
+        lock_source(session, dataset_id)  # before the head, see `models.database.engine`
     end = _lock(session, dataset_id)
     repeated = session.scalars(
         select(LedgerEntry).where(
@@ -349,9 +366,11 @@ def _append(
         amounts_before = (before.granted_shuffled_delta_atto, 0, before.charged_shuffled_delta_atto)
         raise _exhausted(session, dataset_id, "shuffled_delta", shuffled[1], amounts_before)
     if adds_to_source:
-        _check_ceiling("source", ceiling, spent_of_source(session, dataset_id), amounts)
+        _check_ceiling("source", ceiling, spent_of_source(session, dataset_id), added, shuffled)
     elif kind is Kind.GRANT:
-        _check_ceiling("dataset", ceiling, Amounts(before.granted_nano, before.granted_delta_atto), amounts)
+        delta_atto = before.granted_delta_atto + before.granted_shuffled_delta_atto
+        granted = Spent(before.granted_nano, before.granted_shuffled_nano, delta_atto)
+        _check_ceiling("dataset", ceiling, granted, added, shuffled)
     entry = LedgerEntry(
         id=new_id("led", at=now),  # reveals no finer time than `at`
         dataset_id=dataset_id,
@@ -372,10 +391,16 @@ def _append(
     return entry
 
 
-def _check_ceiling(name: Literal["dataset", "source"], ceiling: Ceiling, spent: Amounts, requested: Amounts) -> None:
-    shorts: tuple[Literal["epsilon", "delta"], ...] = ("epsilon", "delta")
-    limits = (ceiling.epsilon_nano, ceiling.delta_atto)
-    for short, limit, before, amount in zip(shorts, limits, spent, requested, strict=True):
+def _check_ceiling(
+    name: Literal["dataset", "source"], ceiling: Ceiling, spent: Spent, requested: Amounts, shuffled: Pair
+) -> None:
+    short_delta: BudgetKind = "shuffled_delta" if shuffled[1] else "delta"
+    checks: tuple[tuple[BudgetKind, int | None, int, int], ...] = (
+        ("epsilon", ceiling.epsilon_nano, spent.epsilon_nano, requested.epsilon_nano),
+        ("shuffled_epsilon", ceiling.epsilon_nano, spent.shuffled_nano, shuffled[0]),
+        (short_delta, ceiling.delta_atto, spent.delta_atto, requested.delta_atto + shuffled[1]),
+    )
+    for short, limit, before, amount in checks:
         if limit is not None and amount and before + amount > limit:
             raise CeilingExceeded(name, short, limit=limit, spent=before, requested=amount)
 

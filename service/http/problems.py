@@ -260,7 +260,7 @@ def _from_domain(error: SfumatoError) -> Problem:
         amounts = {name: getattr(error, name) / one for name in ("requested", "granted", "reserved", "charged")}
         return BudgetExhausted(str(error), short=error.short, **amounts, entries=list(error.entries))
     if isinstance(error, errors.CeilingExceeded):
-        one = NANO if error.short == "epsilon" else ATTO
+        one = NANO if error.short.endswith("epsilon") else ATTO
         amounts = {name: getattr(error, name) / one for name in ("requested", "limit", "spent")}
         return BudgetExhausted(str(error), ceiling=error.ceiling, short=error.short, **amounts)
     if isinstance(error, errors.ChangeRejected):

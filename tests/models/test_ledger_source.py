@@ -1,6 +1,8 @@
 """Ceilings: what keys may grant to a dataset, and what all datasets of a source may spend together."""
 
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -11,7 +13,6 @@ from models import datasets, maintenance
 from models.errors import BudgetExhausted, CeilingExceeded
 from models.identity import audit_trail
 from models.ledger import ledger
-from models.ledger.ledger import Amounts
 from models.tables.datasets import Dataset, Trust
 from models.tables.jobs import Job
 from models.tables.ledger import Ceiling
@@ -40,6 +41,11 @@ class Spent:
     @property
     def spent(self) -> list[int]:
         return [self.charged[i] + sum(held[i] for held in self.held.values()) for i in (0, 1)]
+
+
+def to_ledger(epsilon_nano: int, delta_atto: int) -> ledger.Spent:
+    """Return amounts without shuffled epsilon."""
+    return ledger.Spent(epsilon_nano, 0, delta_atto)
 
 
 class SourceMachine(RuleBasedStateMachine):
@@ -125,7 +131,7 @@ class SourceMachine(RuleBasedStateMachine):
     def sums_agree(self) -> None:
         with self.world.database.reading() as session:
             for each in self.all:
-                assert ledger.spent_of_source(session, each.id) == Amounts(*self.total(each.source))
+                assert ledger.spent_of_source(session, each.id) == to_ledger(*self.total(each.source))
 
 
 class TestAgainstAReference:
@@ -145,6 +151,70 @@ class TestAgainstAReference:
         run_state_machine_as_test(Machine, settings=quick)
 
 
+@on_sqlite
+class TestShuffledAmounts:
+    """Both epsilons have the same ceiling each, and the deltas of both grants have one together."""
+
+    ceiling = Ceiling(NANO, 40)
+
+    def shuffled(self, world: World, pair: tuple[int, int] = (5 * NANO, 100), **given: Any) -> Dataset:
+        shuffler = {"name": "s", "url": "https://shuffler.example", "public_key": ""}
+        return world.new_dataset(trust=Trust.SHUFFLED, shuffled=pair, shuffler=shuffler, **given)
+
+    @pytest.mark.parametrize(
+        ("pair", "short"), [((NANO + 1, 40), "shuffled_epsilon"), ((NANO, 41), "shuffled_delta"), ((NANO, 40), None)]
+    )
+    def test_of_a_grant_are_limited(self, world: World, pair: tuple[int, int], short: str | None) -> None:
+        if short is None:
+            made = self.shuffled(world, pair, epsilon_nano=NANO, ceiling=self.ceiling)
+            with pytest.raises(CeilingExceeded) as refused:
+                world.write(
+                    datasets.grant,
+                    world.caller,
+                    made.id,
+                    epsilon_nano=0,
+                    delta_atto=0,
+                    shuffled=(0, 1),
+                    now=NOW,
+                    ceiling=self.ceiling,
+                )
+            assert (refused.value.ceiling, refused.value.short) == ("dataset", "shuffled_delta")
+            return
+        with pytest.raises(CeilingExceeded) as refused:
+            self.shuffled(world, pair, epsilon_nano=NANO, ceiling=self.ceiling)
+        assert (refused.value.ceiling, refused.value.short, refused.value.spent) == ("dataset", short, 0)
+
+    @pytest.mark.parametrize("is_reserved", [False, True])
+    def test_of_charges_are_limited_over_a_source(self, world: World, is_reserved: bool) -> None:
+        """A central dataset of the same source has spent a part of the delta."""
+        central = world.new_dataset(trust=Trust.CENTRAL, delta_atto=100, source="ward-1")
+        given: dict[str, Any] = {"actor": "k", "now": NOW, "ceiling": self.ceiling}
+        with world.database.transaction() as session:
+            ledger.charge(session, central.id, 0, delta_atto=25, reference="c", reservation=None, **given)
+        for name, pair, short in (
+            ("a", (NANO // 2, 10), None),
+            ("b", (NANO // 2, 6), "shuffled_delta"),
+            ("c", (NANO // 2 + 1, 5), "shuffled_epsilon"),
+            ("d", (NANO // 2, 5), None),
+            ("e", (0, 1), "shuffled_delta"),
+        ):
+            made = self.shuffled(world, source="ward-1")  # a new dataset has no new budget
+            with world.database.transaction() as session:
+                job_id = f"job_{name}" if is_reserved else None
+                if job_id is not None:
+                    ledger.reserve(session, made.id, NANO // 10, job_id=job_id, **given)
+                charge = partial(ledger.charge, session, made.id, NANO // 10, reference=name, reservation=job_id)
+                if short is None:
+                    charge(shuffled=pair, **given)
+                    continue
+                with pytest.raises(CeilingExceeded) as refused:
+                    charge(shuffled=pair, **given)
+                assert (refused.value.ceiling, refused.value.short) == ("source", short)
+        with world.database.reading() as session:
+            spent = ledger.spent_of_source(session, central.id)
+        assert spent[1:] == (NANO, 40)
+
+
 class TestSource:
     @pytest.mark.slow
     def test_ceiling_for_ten_jobs_admits_ten_of_80_concurrent_jobs_of_four_datasets(self, world: World) -> None:
@@ -159,7 +229,7 @@ class TestSource:
 
         assert sum(isinstance(outcome, Job) for outcome in outcomes) == 10
         assert {type(outcome) for outcome in outcomes} == {Job, CeilingExceeded}
-        assert world.read(ledger.spent_of_source, made[0].id) == Amounts(10 * NANO)
+        assert world.read(ledger.spent_of_source, made[0].id) == to_ledger(10 * NANO, 0)
         assert world.submit(elsewhere, epsilon_nano=10 * NANO, ceiling=ceiling).epsilon_nano == 10 * NANO
 
     def test_jobs_rounds_and_relabellings_at_once_do_not_deadlock(self, world: World) -> None:

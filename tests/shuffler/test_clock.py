@@ -8,7 +8,7 @@ START = 1_800_000_000.0
 
 
 class Machine:
-    """A machine whose clock can jump."""
+    """A machine with a clock that can jump."""
 
     def __init__(self) -> None:
         self.wall, self.elapsed = START, 50.0
