@@ -126,10 +126,13 @@ class Settings(BaseSettings):
     )
     max_body_bytes: int = Field(64 << 20, ge=1024, description="Largest request body; larger ones get status 413.")
     max_batch_reports: int = Field(1_000_000, ge=1, description="Maximum number of reports in one request.")
+    device_batch: int = Field(
+        16, ge=1, description="Maximum number of reports in one request of a key with scope device only."
+    )
     max_pending_bytes: int = Field(
         256 << 20,
         ge=1024,
-        description="Maximum size of reports that wait for a commit in one gateway; above it, status 503.",
+        description="Maximum memory of reports and points that one gateway reads or stores; above it, status 503.",
     )
     max_records_bytes: int = Field(
         256 << 20, ge=1024, description="Largest upload of records; larger ones get status 413."
@@ -190,6 +193,16 @@ class Settings(BaseSettings):
     )
     rate_per_address: int = Field(
         0, ge=0, description="Requests per minute and address, except for probes; 0 means no limit."
+    )
+    reports_per_device_key: int = Field(
+        600_000,
+        ge=0,
+        description="Reports per minute and gateway of a key with scope device only; 0 means no limit.",
+    )
+    reports_per_address: int = Field(
+        6_000,
+        ge=0,
+        description="Reports per minute and gateway of an address with keys of scope device only; 0 means no limit.",
     )
     rate_of_failures: int = Field(
         1_000, ge=0, description="Requests per minute and address without a live key; 0 means no limit."

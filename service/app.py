@@ -185,7 +185,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     )
     app.state.context = context
     app.mount_path = Mount(settings.public_url)
-    endpoint = ReportEndpoint(settings, database, writer, metrics)
+    endpoint = ReportEndpoint(settings, database, writer, metrics, context.body_memory, rate_limits)
     app.uploads = endpoint
     for each in reversed(common):
         app.uploads = each.cls(app.uploads, *each.args, **each.kwargs)
@@ -207,6 +207,7 @@ def _build_context(settings: Settings, database: Database) -> GatewayContext:
         UPLOADS_AT_ONCE * max(settings.max_records_bytes, JSON_WEIGHT * MAX_JSON_BYTES),
         "too many records are being uploaded or counted: repeat the request later",
     )
+    body_memory = MemoryLimit(settings.max_pending_bytes, "too many bodies are being read: send the request again")
     scratch = MemoryLimit(
         UPLOADS_AT_ONCE * settings.max_records_bytes, "too many batches are being uploaded: send the batch again later"
     )
@@ -218,6 +219,7 @@ def _build_context(settings: Settings, database: Database) -> GatewayContext:
         job_signal,
         KeyCache(database),
         writer,
+        body_memory,
         upload_memory,
         scratch,
         metrics,

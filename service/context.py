@@ -107,7 +107,8 @@ class GatewayContext:
     job_signal: JobSignal
     keys: KeyCache
     writer: ReportWriter
-    upload_memory: MemoryLimit
+    body_memory: MemoryLimit  # limits the memory of reports and points
+    upload_memory: MemoryLimit  # limits the memory of records
     scratch: MemoryLimit
     metrics: GatewayMetrics
     rate_limits: RateLimits

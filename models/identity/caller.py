@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from models.tables.identity import Scope
 
+_DEVICE_ONLY = frozenset({Scope.DEVICE.value})
 OPERATOR = "operator"  # actor of CLI commands, which access the database without a key
 
 
@@ -33,6 +34,11 @@ class Caller:
     def may(self, scope: Scope) -> bool:
         """Return whether the key has the scope. `admin` includes all scopes."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
+
+    @property
+    def is_device_only(self) -> bool:
+        """Return whether `device` is the only scope, as of a key that an app contains."""
+        return self.scopes == _DEVICE_ONLY
 
     def sees(self, dataset_id: str) -> bool:
         """Return whether the key may access this dataset of its tenant."""

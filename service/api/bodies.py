@@ -39,7 +39,7 @@ class DocumentRoute(APIRoute):
 
 
 class _DocumentRequest(Request):
-    """A request whose body is parsed within limits."""
+    """A request with a body that is parsed within limits."""
 
     async def json(self) -> Any:
         """Return the document. Raise BadRequest or PayloadTooLarge."""

@@ -3,6 +3,8 @@
 With Redis, all gateways share the counts. Without Redis, or while it is unavailable, each gateway counts
 in its own memory. A lost count allows a client more requests for a minute and has no other effect.
 
+Reports of keys with only the scope `device` are counted too: their number, not that of their requests.
+
 All devices of an app share one key, so requests of device keys have a separate limit, which is off by default.
 Only failed authentications are counted by address. Above their limit they are answered later, and a valid key
 is accepted from every address, so that a client that guesses keys cannot block others behind the same address.
@@ -13,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -24,7 +27,6 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from starlette.types import Scope
 
 from models.identity.caller import Caller
-from models.tables.identity import Scope as KeyScope
 from runtime.redis_client import TIMEOUT_SECONDS, CircuitBreaker
 from runtime.settings import Settings
 from service.http.headers import header_text, parse_address
@@ -42,7 +44,6 @@ _UNUSED_URL = "async+redis://pool:6379"  # required by the library, which connec
 FAILURE_SECONDS = 1.0  # delay of the response to an invalid key above the limit
 MAX_HOPS = 16  # hops of X-Forwarded-For that are examined
 
-_DEVICE_ONLY = frozenset({KeyScope.DEVICE.value})
 _PROBES = ("/healthz", "/readyz")
 
 
@@ -80,6 +81,10 @@ class RateLimits:
         self._per_device_key = _policy("device-key", settings.rate_per_device_key)
         self.per_address = _policy("address", settings.rate_per_address)
         self._failures = _policy("failures", settings.rate_of_failures)
+        self._reports = (
+            ReportCounts("reports-key", settings.reports_per_device_key),
+            ReportCounts("reports-address", settings.reports_per_address),
+        )
         self._slowed: OrderedDict[str, float] = OrderedDict()  # address to its end, monotonic seconds
         self._slowed_until = 0.0  # the latest end
 
@@ -104,13 +109,39 @@ class RateLimits:
 
     def policy_for(self, scope: Scope, caller: Caller) -> Policy | None:
         """Return the limit that applies to a request with a valid key, or None."""
-        if scope["path"].endswith("/reports") or caller.scopes == _DEVICE_ONLY:
+        if scope["path"].endswith("/reports") or caller.is_device_only:
             return self._per_device_key
         return self._per_key
 
     async def count_key(self, scope: Scope, policy: Policy, caller: Caller) -> None:
         """Count a request with a valid key."""
         await self._count(scope, policy, caller.key_id)
+
+    def allows_reports(self, scope: Scope, caller: Caller, n_reports: int) -> bool:
+        """Count reports of a key with scope device only. Return whether its limits and those of its address allow them.
+
+        Each gateway counts them in its own memory, so that a report waits for no other process.
+        """
+        return not caller.is_device_only or self._exceeded(scope, caller, n_reports) is None
+
+    def count_reports(self, scope: Scope, caller: Caller, n_reports: int) -> None:
+        """Count reports as `allows_reports` does. Raise RateLimited."""
+        found = self._exceeded(scope, caller, n_reports) if caller.is_device_only else None
+        if found is not None:
+            self._metrics.rate_limited.labels(found.name).inc()
+            raise RateLimited(
+                f"the rate limit `{found.name}` is reached: at most {found.limit} reports per minute; "
+                f"wait {found.left_seconds} s",
+                retry_seconds=found.left_seconds,
+            )
+
+    def _exceeded(self, scope: Scope, caller: Caller, n_reports: int) -> "ReportCounts | None":
+        by_key, by_address = self._reports
+        if by_key.limit and not by_key.add(caller.key_id, n_reports):
+            return by_key
+        if by_address.limit and not by_address.add(client_address(scope, self._trusted), n_reports):
+            return by_address
+        return None
 
     def is_slowed(self, scope: Scope) -> bool:
         """Return whether the address sent too many invalid keys. Its uncached keys are then looked up in turn."""
@@ -156,6 +187,38 @@ class RateLimits:
             f"wait {retry_seconds} s",
             retry_seconds=retry_seconds,
         )
+
+
+class ReportCounts:
+    """Numbers of reports by key or by address in the current minute.
+
+    Parameters
+    ----------
+    name : str
+    limit : int
+        Reports per minute of one client; 0 means no limit.
+    """
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name, self.limit = name, limit
+        self._counts: dict[str, int] = {}
+        self._end = 0.0  # monotonic seconds
+
+    def add(self, client: str, n_reports: int) -> bool:
+        """Count reports. Return whether the client is within the limit. Reports above it are not counted."""
+        now = time.monotonic()
+        if now >= self._end or len(self._counts) >= MAX_COUNTED:
+            self._counts, self._end = {}, now + WINDOW_SECONDS
+        n_before = self._counts.get(client, 0)
+        if n_before + n_reports > self.limit:
+            return False
+        self._counts[client] = n_before + n_reports
+        return True
+
+    @property
+    def left_seconds(self) -> int:
+        """Return the seconds until the next minute."""
+        return max(1, ceil(self._end - time.monotonic()))
 
 
 def headers(limits: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -331,11 +394,24 @@ def client_address(scope: Scope, trusted: Sequence[IPv4Network | IPv6Network]) -
     For IPv6, return the /64 network, because providers assign a whole /64 to each customer.
     """
     peer = scope.get("client")
+    if not trusted:
+        return _peer_address(peer[0]) if peer else ""
     address = parse_address(peer[0]) if peer else None
     if address is None:
         return ""  # the socket has no addresses
-    if trusted and _is_in(address, trusted):
+    if _is_in(address, trusted):
         address = _last_untrusted_hop(scope, address, trusted)
+    return _counted(address)
+
+
+@lru_cache(maxsize=4096)
+def _peer_address(peer: str) -> str:
+    """Return the counted address of a peer that is no proxy."""
+    address = parse_address(peer)
+    return "" if address is None else _counted(address)
+
+
+def _counted(address: IPv4Address | IPv6Address) -> str:
     return str(address if isinstance(address, IPv4Address) else IPv6Address(int(address) >> 64 << 64))
 
 

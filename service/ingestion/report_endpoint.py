@@ -7,7 +7,7 @@ disconnects after its body, its reports are stored; it may send them again, beca
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
@@ -22,22 +22,24 @@ from service.http.auth import check
 from service.http.headers import media_type
 from service.http.metrics import REPORTS_ROUTE, GatewayMetrics
 from service.http.middleware import send_body
-from service.http.problems import MethodNotAllowed, UnsupportedMediaType
+from service.http.problems import MethodNotAllowed, Problem, UnsupportedMediaType
+from service.http.rate_limits import RateLimits
 from service.http.unread_input import check_query
 from service.ingestion import report_formats
-from service.ingestion.report_formats import PackedReports, ReportFormat
+from service.ingestion.report_formats import ColumnsReader, PackedReports, ReportFormat, Reserve
 from service.ingestion.report_writer import ReportWriter
-from service.ingestion.upload_memory import MemoryLimit, MemoryReservation
+from service.ingestion.upload_memory import MemoryLimit, MemoryReservation, run_parser
 from service.schemas.fields import ULID
 
 PATH = re.compile("/v1/rounds/([^/]+)/reports")
 _ROUND_ID = re.compile(f"rnd_{ULID}")
+PIECE_BYTES = 256 << 10  # JSON that is passed to the parser at once
 INLINE_BYTES = 16 << 10  # larger bodies are validated in a thread, so that they do not delay small ones
 REQUEST_BYTES = 4096  # memory of a waiting request in addition to its body
 _MAX_CACHED = 4096  # rounds
 _CLOSED_SECONDS = 1.0  # cache time of closed rounds, for late devices; a closed round never opens again
 
-Reader = Callable[[ReportFormat, bytes, int], PackedReports]
+Reader = Callable[[ReportFormat, bytes, int, Reserve], PackedReports]
 
 READERS: dict[bytes, Reader] = {
     b"application/json": report_formats.parse_json,
@@ -56,13 +58,25 @@ class ReportEndpoint:
     database : Database
     writer : ReportWriter
     metrics : GatewayMetrics
+    memory : MemoryLimit
+        Limit on the memory of all bodies with reports or points together.
+    limits : RateLimits
     """
 
-    def __init__(self, settings: Settings, database: Database, writer: ReportWriter, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        writer: ReportWriter,
+        metrics: GatewayMetrics,
+        memory: MemoryLimit,
+        limits: RateLimits,
+    ) -> None:
         self._database = database
         self._writer = writer
         self.max_batch_reports = settings.max_batch_reports
-        self.memory = MemoryLimit(settings.max_pending_bytes, "too many reports wait to be stored; send them again")
+        self._device_batch = min(settings.device_batch, settings.max_batch_reports)
+        self.memory, self._limits = memory, limits
         self._formats: dict[str, ReportFormat] = {}
         self._closed: dict[str, float] = {}  # closed round to the end of its cache time, monotonic seconds
         metrics.add_gauge(
@@ -87,15 +101,20 @@ class ReportEndpoint:
         read = _reader(scope)
         with MemoryReservation(self.memory) as reservation:
             reservation.grow(REQUEST_BYTES)
-            body = await _read_body(receive, reservation)
-            if body is None:
-                return  # incomplete: nothing is stored
-            if len(body) <= INLINE_BYTES:
-                packed = read(report_format, body, self.max_batch_reports)
+            most = self.max_reports(caller)
+            if read is report_formats.parse_json:
+                packed = await _read_json(receive, report_format, most, reservation)
             else:
-                packed = await run_in_threadpool(read, report_format, body, self.max_batch_reports)
+                packed = await _read_whole(receive, report_format, read, most, reservation)
+            if packed is None:
+                return  # incomplete: nothing is stored
+            self._limits.count_reports(scope, caller, packed.n_reports)
             await self._store(caller, report_format, packed)
         await send_body(send, 202, b"application/json", report_format.receipt(packed.n_reports))
+
+    def max_reports(self, caller: Caller) -> int:
+        """Return the most reports in one request of a caller."""
+        return self._device_batch if caller.is_device_only else self.max_batch_reports
 
     def cached_format(self, round_id: str) -> ReportFormat | None:
         """Return the format of a cached round that is not known to be closed, without a database query."""
@@ -139,18 +158,67 @@ class ReportEndpoint:
         return ReportFormat.from_round(found, caller.tenant_id)
 
 
-async def _read_body(receive: Receive, reservation: MemoryReservation) -> bytes | None:
-    """Return the whole body, or None if the client disconnected before its end."""
+async def _read_whole(
+    receive: Receive, report_format: ReportFormat, read: Reader, max_reports: int, reservation: MemoryReservation
+) -> PackedReports | None:
+    """Return the reports of a body that is parsed when it has arrived, or None if the client disconnected before."""
     chunks = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
+    async for chunk in _chunks(receive):
+        if chunk is None:
             return None
-        chunk: bytes = message.get("body", b"")
         reservation.grow(len(chunk))
         chunks.append(chunk)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    if len(body) <= INLINE_BYTES:
+        return read(report_format, body, max_reports, reservation.grow)
+    return await run_parser(read, report_format, body, max_reports, reservation.grow)
+
+
+async def _read_json(
+    receive: Receive, report_format: ReportFormat, max_reports: int, reservation: MemoryReservation
+) -> PackedReports | None:
+    """Return the reports of a body that is parsed as it arrives, or None if the client disconnected before its end.
+
+    After an error the rest is read and dropped, because a client that still sends would not read the response.
+    """
+    piece, reader = bytearray(), None
+    chunks = _chunks(receive)
+    try:
+        async for chunk in chunks:
+            if chunk is None:
+                return None
+            piece += chunk
+            if reader is None:
+                reservation.grow(len(chunk))
+            if len(piece) > PIECE_BYTES:
+                if reader is None:
+                    reader = ColumnsReader(report_format, max_reports, reservation.grow)
+                await run_parser(reader.feed, bytes(piece))
+                piece.clear()
+        if reader is not None:
+            await run_parser(reader.feed, bytes(piece))
+            return await run_parser(reader.finish_reports)
+    except Problem:
+        async for chunk in chunks:
+            if chunk is None:
+                return None
+        raise
+    parse = report_formats.parse_json
+    if len(piece) <= INLINE_BYTES:
+        return parse(report_format, bytes(piece), max_reports)
+    return await run_parser(parse, report_format, bytes(piece), max_reports, reservation.grow)
+
+
+async def _chunks(receive: Receive) -> AsyncIterator[bytes | None]:
+    """Yield the pieces of a body, and None if the client disconnects."""
+    has_more = True
+    while has_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            yield None
+            return
+        has_more = message.get("more_body", False)
+        yield message.get("body", b"")
 
 
 def _reader(scope: Scope) -> Reader:

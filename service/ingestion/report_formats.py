@@ -7,10 +7,11 @@ rejects the whole request. A packed report is report_id (16 bytes), slot (4 byte
 
 import re
 import struct
+from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 
 from models.collection.report_log import HEADER_BYTES, ID_BYTES, SLOT_BYTES
 from models.tables.rounds import Octets, Round
-from service.http.problems import BadRequest, PayloadTooLarge, ReportMalformed, ValidationFailed
+from service.http.problems import PayloadTooLarge, ReportMalformed, ValidationFailed
+from service.ingestion.json_pieces import NOT_JSON, JsonPieces
 from sfumato import mechanisms
 from sfumato.specs import Mechanism
 
@@ -69,6 +71,13 @@ class PackedReports(NamedTuple):
     data: Octets
 
 
+Reserve = Callable[[int], None]
+
+
+def do_nothing(_n_bytes: int) -> None:
+    """Reserve no memory: a small body takes less than the stated memory of a request."""
+
+
 Slot = Annotated[int, msgspec.Meta(ge=0, lt=_SLOT_SPAN)]
 
 
@@ -92,42 +101,25 @@ class _Json(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _read_report = msgspec.json.Decoder(_Report).decode
-_read_json = msgspec.json.Decoder(_Json).decode
+_QUOTES_OF_ONE = 10  # quotation marks of three names and two texts, which have no quotation marks
 _AT = re.compile(r"`\$\.(report_id|slot|value)(?:s\[(\d+)\])?`$")
 
 
-def parse_json(report_format: ReportFormat, body: bytes, max_reports: int) -> PackedReports:
+def parse_json(
+    report_format: ReportFormat, body: bytes, max_reports: int, reserve: Reserve = do_nothing
+) -> PackedReports:
     """Parse one report or columns. Raise BadRequest, ValidationFailed or ReportMalformed."""
-    body = body.removeprefix(BOM_UTF8)
-    try:
-        return _pack_one(report_format, _read_report(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # columns, or an error that the other type describes
-    try:
-        read = _read_json(body)
-    except msgspec.ValidationError as error:
-        raise _schema_error(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadRequest("the body is not valid JSON") from None
-    columns = (read.report_ids, read.slots, read.values)
-    if UNSET in columns or (read.report_id, read.slot, read.value) != (UNSET,) * 3:
-        raise ValidationFailed(_EXPECTED)
-    return _pack_columns(report_format, read, max_reports)
+    if body.count(b'"') == _QUOTES_OF_ONE:  # otherwise a member occurs twice, or it is no report
+        try:
+            return _pack_one(report_format, _read_report(body.removeprefix(BOM_UTF8)))
+        except NOT_JSON:
+            pass  # columns, or an error that the other type describes
+    reader = ColumnsReader(report_format, max_reports, reserve)
+    reader.feed(body)
+    return reader.finish_reports()
 
 
 _EXPECTED = "expected an object with report_id, slot and value, or with the lists report_ids, slots and values"
-
-
-def _schema_error(message: str) -> Exception:
-    """Return the problem for an error of msgspec. Use only its location, because the rest may quote submitted names."""
-    at = _AT.search(message)
-    if at is None:
-        return ValidationFailed(_EXPECTED)
-    name, index = at.groups()
-    if index is None and "array" in message:
-        return ValidationFailed(errors=[{"pointer": f"/{name}s", "message": "expected a list"}])
-    reasons = {"report_id": BAD_ID, "slot": BAD_SLOT, "value": "the value must be base64"}
-    return ReportMalformed(reasons[name], index=int(index or 0))
 
 
 def _pack_one(report_format: ReportFormat, read: _Report) -> PackedReports:
@@ -144,29 +136,84 @@ def _pack_one(report_format: ReportFormat, read: _Report) -> PackedReports:
     return PackedReports(1, b"%b%b%b" % (report_id, _pack_slot(read.slot), read.value))
 
 
-def _pack_columns(report_format: ReportFormat, read: _Json, max_reports: int) -> PackedReports:
-    ids, slots = cast("list[str]", read.report_ids), cast("list[int]", read.slots)
-    values = cast("list[bytes]", read.values)
-    if not len(ids) == len(slots) == len(values):
-        raise ValidationFailed("report_ids, slots and values must have the same length")
-    _check_count(len(ids), max_reports)
-    joined = "".join(ids)
-    if not _HEX.fullmatch(joined) or set(map(len, ids)) != {_ID_CHARACTERS}:
-        _reject_first(ids, lambda one: len(one) == _ID_CHARACTERS and bool(_HEX.fullmatch(one)), BAD_ID)
-    if set(map(len, values)) != {report_format.value_bytes}:
-        _reject_first(values, lambda one: len(one) == report_format.value_bytes, BAD_VALUE)
-    records = np.empty((len(ids), report_format.report_bytes), dtype=np.uint8)
-    records[:, :ID_BYTES] = _bytes_of(bytes.fromhex(joined), ID_BYTES)
-    records[:, ID_BYTES:HEADER_BYTES] = np.array(slots, dtype="<u4").view(np.uint8).reshape(-1, SLOT_BYTES)
-    records[:, HEADER_BYTES:] = _bytes_of(b"".join(values), report_format.value_bytes)
-    return _validate_packed(report_format, records, None)
+class ColumnsReader(JsonPieces):
+    """Reader of columns of reports. It keeps the reports in their packed form.
+
+    Parameters
+    ----------
+    report_format : ReportFormat
+    max_reports : int
+    reserve : callable
+        Called with the memory that each piece takes, in bytes.
+    """
+
+    def __init__(self, report_format: ReportFormat, max_reports: int, reserve: Reserve) -> None:
+        super().__init__(_Json, self._add, self._schema_error)
+        self._format, self._max_reports, self._reserve = report_format, max_reports, reserve
+        self._ids, self._values, self._slots = bytearray(), bytearray(), array("I")
+
+    def _add(self, read: _Json) -> None:
+        """Pack a piece of the columns."""
+        ids, slots, values = read.report_ids or [], read.slots or [], read.values or []
+        width = self._format.value_bytes
+        self._check_room(len(self._ids) // ID_BYTES + len(ids), len(self._slots) + len(slots))
+        self._check_room(len(self._values) // max(1, width) + len(values))
+        joined = "".join(ids)
+        if ids and (not _HEX.fullmatch(joined) or set(map(len, ids)) != {_ID_CHARACTERS}):
+            first = len(self._ids) // ID_BYTES
+            _reject_first(ids, lambda one: len(one) == _ID_CHARACTERS and bool(_HEX.fullmatch(one)), BAD_ID, first)
+        if values and set(map(len, values)) != {width}:
+            _reject_first(values, lambda one: len(one) == width, BAD_VALUE, len(self._values) // max(1, width))
+        self._reserve(len(joined) // 2 + SLOT_BYTES * len(slots) + width * len(values))
+        self._ids += bytes.fromhex(joined)
+        self._slots.extend(slots)
+        self._values += b"".join(values)
+
+    def _check_room(self, *counts: int) -> None:
+        for count in filter(None, counts):
+            _check_count(count, self._max_reports)
+
+    def finish_reports(self) -> PackedReports:
+        """Return the reports. Raise BadRequest, ValidationFailed or ReportMalformed."""
+        self.finish()
+        if self._seen != {"report_ids", "slots", "values"}:
+            raise ValidationFailed(_EXPECTED)
+        n_reports, width = len(self._slots), self._format.value_bytes
+        if not len(self._ids) == ID_BYTES * n_reports or len(self._values) != width * n_reports:
+            raise ValidationFailed("report_ids, slots and values must have the same length")
+        _check_count(n_reports, self._max_reports)
+        self._reserve(2 * n_reports * self._format.report_bytes)
+        records = np.empty((n_reports, self._format.report_bytes), dtype=np.uint8)
+        records[:, :ID_BYTES] = _bytes_of(self._ids, ID_BYTES)
+        slots = np.frombuffer(self._slots, dtype=np.uintc).astype("<u4")
+        records[:, ID_BYTES:HEADER_BYTES] = slots.view(np.uint8).reshape(-1, SLOT_BYTES)
+        records[:, HEADER_BYTES:] = _bytes_of(self._values, width)
+        return _validate_packed(self._format, records, None)
+
+    def _schema_error(self, message: str) -> Exception:
+        """Return the problem for an error of msgspec. Use only its location; the rest may quote submitted names."""
+        at = _AT.search(message)
+        if at is None:
+            return ValidationFailed(_EXPECTED)
+        name, index = at.groups()
+        if index is None and "array" in message:
+            return ValidationFailed(errors=[{"pointer": f"/{name}s", "message": "expected a list"}])
+        reasons = {"report_id": BAD_ID, "slot": BAD_SLOT, "value": "the value must be base64"}
+        before = {"report_id": len(self._ids) // ID_BYTES, "slot": len(self._slots)}
+        before["value"] = len(self._values) // max(1, self._format.value_bytes)
+        return ReportMalformed(reasons[name], index=int(index) + before[name] if index else 0)
 
 
-def _reject_first(column: Sequence[Any], is_valid: Callable[[Any], bool], reason: str) -> None:
-    raise ReportMalformed(reason, index=next(index for index, one in enumerate(column) if not is_valid(one)))
+def _reject_first(column: Sequence[Any], is_valid: Callable[[Any], bool], reason: str, first: int) -> None:
+    raise ReportMalformed(reason, index=first + next(index for index, one in enumerate(column) if not is_valid(one)))
 
 
-def parse_octets(report_format: ReportFormat, body: bytes, max_reports: int) -> PackedReports:
+def parse_octets(
+    report_format: ReportFormat,
+    body: bytes,
+    max_reports: int,
+    reserve: Reserve = do_nothing,  # noqa: ARG001 - the body is the packed form
+) -> PackedReports:
     """Parse concatenated packed reports. Raise ValidationFailed or ReportMalformed."""
     n_whole, rest = divmod(len(body), report_format.report_bytes)
     _check_count(n_whole + bool(rest), max_reports)
@@ -178,7 +225,9 @@ def parse_octets(report_format: ReportFormat, body: bytes, max_reports: int) -> 
     return _validate_packed(report_format, _bytes_of(body, report_format.report_bytes), body)
 
 
-def parse_arrow(report_format: ReportFormat, body: bytes, max_reports: int) -> PackedReports:
+def parse_arrow(
+    report_format: ReportFormat, body: bytes, max_reports: int, reserve: Reserve = do_nothing
+) -> PackedReports:
     """Parse an Arrow IPC stream. Raise BadRequest, ValidationFailed or ReportMalformed."""
     from service.ingestion import arrow  # loads pyarrow, which few gateways need
 
@@ -189,6 +238,7 @@ def parse_arrow(report_format: ReportFormat, body: bytes, max_reports: int) -> P
         n_reports += len(columns[0])
         _check_count(n_reports, max_reports)
     _check_count(n_reports, max_reports)
+    reserve(n_reports * report_format.report_bytes)
     # Copy whole fields instead of bytes, which is five times as fast.
     fields = [("report_id", f"V{ID_BYTES}"), ("slot", "<u4"), ("value", f"V{report_format.value_bytes}")]
     records = np.empty(n_reports, dtype=fields)
@@ -210,7 +260,7 @@ def _check_count(n_reports: int, max_reports: int) -> None:
         raise PayloadTooLarge(f"too many reports: at most {max_reports} per request; split them into several requests")
 
 
-def _bytes_of(data: bytes, width: int) -> NDArray[np.uint8]:
+def _bytes_of(data: bytes | bytearray, width: int) -> NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
 
 

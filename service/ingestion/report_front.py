@@ -22,7 +22,7 @@ from service.http.metrics import REPORTS_ROUTE, GatewayMetrics
 from service.http.middleware import NO_SNIFF, NO_STORE, send_body
 from service.http.rate_limits import RateLimits
 from service.ingestion.report_endpoint import INLINE_BYTES, READERS, REQUEST_BYTES, Reader, ReportEndpoint
-from service.ingestion.report_formats import PackedReports, ReportFormat
+from service.ingestion.report_formats import PackedReports, ReportFormat, do_nothing
 from service.ingestion.report_writer import ReportWriter
 
 _PREFIX, _SUFFIX = "/v1/rounds/", "/reports"
@@ -62,6 +62,7 @@ class ReportFront:
         self._app, self._endpoint, self._key_cache, self._writer = app, endpoint, key_cache, writer
         self._memory, self._metrics, self._stopping = endpoint.memory, metrics, stopping
         self._max_bytes = min(INLINE_BYTES, settings.max_body_bytes)
+        self._rate_limits = rate_limits
         self._is_enabled = not rate_limits.counts_reports
         self._has_cors = bool(settings.allowed_origins)
         vary = [(b"vary", b"Origin")] if self._has_cors and "*" not in settings.allowed_origins else []
@@ -73,11 +74,13 @@ class ReportFront:
         return self._app(scope, receive, send) if found is None else self._answer(scope, receive, send, *found)
 
     async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, report_format: ReportFormat, read: Reader
+        self, scope: Scope, receive: Receive, send: Send, report_format: ReportFormat, read: Reader, caller: Caller
     ) -> None:
         start = time.perf_counter()
         message = await receive()  # does not wait, because the whole body has arrived
-        packed = self._pack(report_format, read, message)
+        packed = self._pack(report_format, read, message, self._endpoint.max_reports(caller))
+        if packed is not None and not self._rate_limits.allows_reports(scope, caller, packed.n_reports):
+            packed = None
         n_bytes = REQUEST_BYTES + len(message["body"]) if packed else 0
         if packed is None or not self._memory.try_reserve(n_bytes):
             await self._app(scope, _replay(message, receive), send)
@@ -94,8 +97,8 @@ class ReportFront:
         await send_body(send, 202, b"application/json", receipt, request_id, *self._headers)
         self._metrics.count_request("POST", REPORTS_ROUTE, 202, time.perf_counter() - start)
 
-    def _format_and_reader(self, scope: Scope) -> tuple[ReportFormat, Reader] | None:
-        """Return the format of the reports and the reader of the body, if the head of the request qualifies."""
+    def _format_and_reader(self, scope: Scope) -> tuple[ReportFormat, Reader, Caller] | None:
+        """Return the format, the reader of the body and the caller, if the head of the request qualifies."""
         path: str = scope["path"]
         if (
             not scope.get("state", {}).get(IS_WHOLE)
@@ -123,14 +126,14 @@ class ReportFront:
         caller = self._key_cache.cached_caller(authorization)
         if read is None or report_format is None or caller is None or not _may_report(caller, report_format):
             return None
-        return report_format, read
+        return report_format, read, caller
 
-    def _pack(self, report_format: ReportFormat, read: Reader, message: Message) -> PackedReports | None:
+    def _pack(self, report_format: ReportFormat, read: Reader, message: Message, most: int) -> PackedReports | None:
         """Return the reports of a small complete body if they are valid."""
         if message["type"] != "http.request" or message.get("more_body") or len(message["body"]) > self._max_bytes:
             return None
         try:
-            return read(report_format, message["body"], self._endpoint.max_batch_reports)
+            return read(report_format, message["body"], most, do_nothing)
         except Exception:  # the application raises the same error and reports it
             return None
 

@@ -1,16 +1,21 @@
 """Memory limits of a gateway for reports and records, and the reading of uploaded records within them."""
 
 import threading
-from collections.abc import AsyncIterator
-from typing import Protocol, Self
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol, Self, TypeVar
 
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 from starlette.requests import ClientDisconnect
+from typing_extensions import TypeVarTuple, Unpack
 
 from service.http.problems import BadRequest, Problem, Unavailable
 from service.ingestion.record_formats import RecordReader
 
-PIECE_BYTES = 1 << 20  # bytes passed to a reader at once
+PIECE_BYTES = 256 << 10  # bytes passed to a reader at once
+
+Given = TypeVarTuple("Given")
+Result = TypeVar("Result")
 
 
 class MemoryLimit:
@@ -68,6 +73,20 @@ class MemoryReservation:
         self._n_bytes = 0
 
 
+_parsers: RunVar[CapacityLimiter] = RunVar("parsers")
+MAX_PARSERS = 2  # parsers of large bodies at the same time, which share the interpreter's lock with the event loop
+
+
+async def run_parser(parse: Callable[[Unpack[Given]], Result], *given: *Given) -> Result:
+    """Run a parser of a large body in a thread, after those of other requests."""
+    try:
+        limiter = _parsers.get()
+    except LookupError:
+        limiter = CapacityLimiter(MAX_PARSERS)
+        _parsers.set(limiter)
+    return await to_thread.run_sync(parse, *given, limiter=limiter)
+
+
 class Digest(Protocol):
     """A hash function, with or without a key."""
 
@@ -75,7 +94,7 @@ class Digest(Protocol):
         """Add data."""
 
 
-async def read_upload(body: AsyncIterator[bytes], reader: RecordReader, digest: Digest) -> None:
+async def read_upload(body: AsyncIterator[bytes], reader: RecordReader, digest: Digest | None = None) -> None:
     """Feed the whole body to a reader and a digest.
 
     After an error the rest of the body is read and dropped, because a client that still sends would not read
@@ -91,13 +110,14 @@ async def read_upload(body: AsyncIterator[bytes], reader: RecordReader, digest: 
     piece = bytearray()
     try:
         async for chunk in body:
-            digest.update(chunk)
+            if digest is not None:
+                digest.update(chunk)
             piece += chunk
             if len(piece) >= PIECE_BYTES:
-                await run_in_threadpool(reader.feed, bytes(piece))
+                await run_parser(reader.feed, bytes(piece))
                 piece.clear()
-        await run_in_threadpool(reader.feed, bytes(piece))
-        await run_in_threadpool(reader.finish)
+        await run_parser(reader.feed, bytes(piece))
+        await run_parser(reader.finish)
     except ClientDisconnect:
         raise BadRequest("the body is incomplete: the client disconnected") from None
     except Problem:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import gzip
 import subprocess
 import sys
 import time
@@ -71,6 +72,8 @@ ATTACK_SECONDS = 120.0  # on a busy machine
 
 CHUNKED = b"POST /v1/datasets HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 FILL = b"y" * 1000
+BOMB_BYTES = 31 << 20
+REPORTS, ASSIGN = "/v1/rounds/{round}/reports", "/v1/jobs/{job}/assign"
 
 
 def post(path: str, secret: str, n_bytes: int) -> Iterator[bytes]:
@@ -82,6 +85,35 @@ def post(path: str, secret: str, n_bytes: int) -> Iterator[bytes]:
     yield b" " * (n_bytes - 1)
 
 
+def post_bomb(path: str, secret: str, parts: tuple[bytes, bytes, bytes], *, packs: bool) -> Iterator[bytes]:
+    """Yield a request with a document of BOMB_BYTES, or with a small gzip body that unpacks to it."""
+    start, element, end = parts
+    body = start + element * (BOMB_BYTES // len(element)) + end
+    coding = b"Content-Encoding: gzip\r\n" if packs else b""
+    body = gzip.compress(body, 9) if packs else body
+    yield (
+        (
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n"
+        ).encode()
+        + coding
+        + b"\r\n"
+    )
+    yield body
+
+
+def bomb(path: str, *parts: bytes, packs: bool) -> "Attack":
+    """Return eight requests at once with a text that a usual parser makes many times larger."""
+    start, element, end = parts
+    return Attack(
+        lambda secret, ids: post_bomb(path.format(**ids), secret, (start, element, end), packs=packs),
+        8,
+        is_flood=False,
+        buffer_bytes=DATA_BYTES + 2 * CONTROL_BODY_BYTES,
+        shared_bytes=MAX_PENDING_BYTES,
+    )
+
+
 @dataclass(frozen=True)
 class Attack:
     """Connections that send pieces until the gateway closes them.
@@ -89,7 +121,7 @@ class Attack:
     Attributes
     ----------
     pieces : callable
-        Returns what each connection sends, given a key and a round.
+        Returns what each connection sends, given a key and the ids of a round and a job.
     n_connections : int
     is_flood : bool
         Whether closed connections are opened again until they have sent FLOOD_BYTES together.
@@ -101,7 +133,7 @@ class Attack:
         Memory that the gateway may use for all connections together.
     """
 
-    pieces: Callable[[str, str], Iterable[bytes]]
+    pieces: Callable[[str, dict[str, str]], Iterable[bytes]]
     n_connections: int = 16
     is_flood: bool = True
     reads: bool = True
@@ -116,9 +148,9 @@ class Attack:
 
 ATTACKS = {
     "trailers": Attack(lambda *_: chain([CHUNKED, b"0\r\n"], repeat(b"X: y\r\n" * 150))),
-    "long head": Attack(lambda *_: chain([b"GET /healthz HTTP/1.1\r\nX: "], repeat(FILL))),
-    "head in one segment": Attack(lambda *_: [b"GET /healthz HTTP/1.1\r\nX: " + FILL * 100 + b"\r\n\r\n"]),
-    "many fields": Attack(lambda *_: [b"GET /healthz HTTP/1.1\r\n" + b"X: y\r\n" * 5000 + b"\r\n"]),
+    "long head": Attack(lambda *_: chain([b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "], repeat(FILL))),
+    "head in one segment": Attack(lambda *_: [b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + FILL * 100 + b"\r\n\r\n"]),
+    "many fields": Attack(lambda *_: [b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 5000 + b"\r\n"]),
     "chunk extension": Attack(lambda *_: chain([CHUNKED, b"1;x="], repeat(FILL))),
     "small chunks": Attack(lambda *_: chain([CHUNKED], repeat(b"1\r\n \r\n" * 150))),
     "silent connections": Attack(lambda *_: [], 500, is_flood=False, buffer_bytes=0),
@@ -128,7 +160,7 @@ ATTACKS = {
         buffer_bytes=DATA_BYTES + CONTROL_BODY_BYTES,
     ),
     "slow reports": Attack(
-        lambda secret, round_id: post(f"/v1/rounds/{round_id}/reports", secret, BODY_BYTES),
+        lambda secret, ids: post(f"/v1/rounds/{ids['round']}/reports", secret, BODY_BYTES),
         is_flood=False,
         shared_bytes=MAX_PENDING_BYTES,
     ),
@@ -136,6 +168,19 @@ ATTACKS = {
         lambda *_: repeat(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 20), is_flood=False, reads=False
     ),
 }
+BOMBS = {
+    "texts": (REPORTS, b'{"report_ids":["a"', b',"a"', b"]}"),
+    "values": (REPORTS, b'{"values":["AA=="', b',"AA=="', b"]}"),
+    "slots": (REPORTS, b'{"slots":[0', b",0", b"]}"),
+    "points of one number": (ASSIGN, b'{"points":[[1]', b",[1]", b"]}"),
+    "one long point": (ASSIGN, b'{"points":[[1', b",1", b"]]}"),
+    "empty points": (ASSIGN, b'{"points":[[]', b",[]", b"]}"),
+    "wrong numbers": (ASSIGN, b'{"points":[[""', b',""', b"]]}"),
+    "deep lists": (REPORTS, b"[", b"[", b""),
+}
+for _name, _bomb in BOMBS.items():
+    ATTACKS[_name] = bomb(*_bomb, packs=False)
+    ATTACKS[f"{_name}, gzip"] = bomb(*_bomb, packs=True)
 
 
 async def attack_once(address: tuple[str, int], pieces: Iterable[bytes], *, reads: bool) -> int:
@@ -153,14 +198,14 @@ async def attack_once(address: tuple[str, int], pieces: Iterable[bytes], *, read
     return n_bytes
 
 
-async def run_attack(attack: Attack, address: tuple[str, int], secret: str, round_id: str) -> int:
+async def run_attack(attack: Attack, address: tuple[str, int], secret: str, ids: dict[str, str]) -> int:
     """Run an attack to its end, and return the bytes that were sent."""
     n_bytes, deadline = 0, time.monotonic() + FLOOD_SECONDS
 
     async def run_connection() -> None:
         nonlocal n_bytes
         while True:
-            sent_bytes = await attack_once(address, attack.pieces(secret, round_id), reads=attack.reads)
+            sent_bytes = await attack_once(address, attack.pieces(secret, ids), reads=attack.reads)
             n_bytes += sent_bytes
             if not attack.is_flood or n_bytes > FLOOD_BYTES or time.monotonic() > deadline:
                 return
@@ -190,15 +235,16 @@ def test_an_attack_reaches_only_the_stated_buffers(tmp_path: Path, name: str) ->
         httpx.Client(base_url=gateway.url(), timeout=60) as http,
     ):
         api = stranger(http, database)
-        round_id = api.round(api.dataset()["id"])["id"]
-        assert api.report(round_id).status_code == 202
+        ids = {"round": api.round(api.dataset()["id"])["id"], "job": api.finished_job()}
+        assert api.report(ids["round"]).status_code == 202
+        assert api.post(f"/jobs/{ids['job']}/assign", {"points": []}).status_code == 200
         with ThreadPoolExecutor(8) as pool:  # the memory of busy threads is not that of an attack
             bodies = list(pool.map(lambda _: http.get("/openapi.json").content, range(32)))
         pid = gateway.process.pid
         idle = memory_bytes(pid, "VmRSS")
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets VmHWM
         address = (http.base_url.host, int(http.base_url.port or 0))
-        n_bytes = asyncio.run(run_attack(attack, address, api.secret, round_id))
+        n_bytes = asyncio.run(run_attack(attack, address, api.secret, ids))
         peak, buffers = memory_bytes(pid, "VmHWM"), attack.limit(len(bodies[0]))
         assert http.get("/healthz").status_code == 200
     print(

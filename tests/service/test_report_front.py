@@ -14,7 +14,7 @@ from connections.connection import IS_WHOLE
 from models.database.engine import Database
 from runtime.settings import Settings
 from service.app import create_app
-from tests.service.api import SQLITE_ONLY, Api, refused, single, stranger
+from tests.service.api import SQLITE_ONLY, Api, packed, refused, single, stranger
 from tests.service.test_report_endpoint import OCTETS, stored
 from tests.service.wire import OnTheWire, read_answers
 
@@ -226,6 +226,25 @@ class TestApplication:
                 connected.sendall(request.replace(b"Host: x", b"Host: x\r\nContent-Type: " + kind))
                 ((status, _, _),) = read_answers(connected, 1)
             assert (status, wire.n_regular) == (expected, n_before + 1)
+
+    def test_limits_the_reports_of_a_device_key(
+        self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limited = settings.model_copy(update={"device_batch": 3, "reports_per_address": 8})
+        with OnTheWire(create_app(limited, database)) as wire:
+            api = stranger(wire.client, database)
+            path = f"/rounds/{api.round(api.dataset()['id'])['id']}/reports"
+            octets: dict[str, str] = {"content-type": "application/octet-stream"}
+            device, keeper = api.key("device"), api.key("device", "datasets")
+            for _ in range(2):  # not cached first, then cached
+                refused(device.post(path, content=packed(4), headers=octets), 413, "payload_too_large")
+                assert device.post(path, content=packed(3), headers=octets).status_code == 202
+            problem = device.post(path, content=packed(3), headers=octets)
+            assert refused(problem, 429, "rate_limited")["detail"].startswith("the rate limit `reports-address`")
+            assert 1 <= int(problem.headers["retry-after"]) <= 60
+            assert device.post(path, content=packed(2), headers=octets).status_code == 202
+            refused(device.post(path, single()), 429, "rate_limited")
+            assert keeper.post(path, content=packed(20), headers=octets).status_code == 202
 
     def test_answers_a_revoked_key(self, wire: OnTheWire, api: Api, round_id: str) -> None:
         device = api.made("/keys", {"name": "k", "scopes": ["device"]})

@@ -16,6 +16,7 @@ from service.api.openapi import descriptions
 from service.http import problems
 from service.schemas.base import EXAMPLE_ULID, Problem, Wire
 from service.schemas.datasets import RecordRows
+from service.schemas.jobs import Points
 from service.schemas.rounds import Receipt, Report, ReportColumns
 
 OPENAPI_VERSION = "3.1.0"
@@ -91,7 +92,7 @@ def document(app: FastAPI, mount: str = "") -> dict[str, Any]:
         generated["paths"][path][method]["parameters"].append(ORIGIN)
     generated["security"] = SECURITY  # the default: every operation declares its own
     schemas = generated["components"]["schemas"]
-    schemas |= _schemas(Problem, Receipt, RecordRows, Report, ReportColumns)
+    schemas |= _schemas(Points, Problem, Receipt, RecordRows, Report, ReportColumns)
     schemas["ReportUpload"] = {
         "description": "One report, or columns of many.",
         "anyOf": [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in (Report, ReportColumns)],

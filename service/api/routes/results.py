@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
 from models.errors import Conflict, JobNotFinished
 from models.identity.caller import Caller
@@ -16,11 +17,25 @@ from service.api.bodies import DocumentRoute
 from service.api.dependencies import JSON_BODY, JobIdInPath, ReportPage, Services, rejections, respond
 from service.http import problems
 from service.http.auth import require
+from service.http.headers import media_type
+from service.ingestion.point_formats import READERS, PointLabeller
+from service.ingestion.upload_memory import MemoryReservation, read_upload, run_parser
 from service.schemas import serializers
-from service.schemas.jobs import LabelKind, LabelsAnswer, PointLabels, Points, Result
+from service.schemas.jobs import LabelKind, LabelsAnswer, PointLabels, Result
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["results"], route_class=DocumentRoute)
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_POINTS_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": {"$ref": "#/components/schemas/Points"}},
+        "application/octet-stream": _BINARY,
+        "application/vnd.apache.arrow.stream": _BINARY,
+        "application/vnd.apache.arrow.file": _BINARY,
+    },
+}
 
 AnalystCaller = Annotated[Caller, Depends(require(Scope.JOBS))]
 
@@ -140,19 +155,31 @@ def _pictured(services: Services, caller: Caller, job_id: str) -> tuple[ClusterM
     "/assign",
     summary="Label points",
     response_model=PointLabels,
-    responses=rejections(problems.NotFound, problems.JobNotFinished, *JSON_BODY),
+    responses=rejections(problems.NotFound, problems.JobNotFinished, problems.Unavailable, *JSON_BODY),
+    openapi_extra={"requestBody": _POINTS_BODY},
 )
-def assign_points(job_id: JobIdInPath, body: Points, caller: AnalystCaller, services: Services) -> Response:
+async def assign_points(request: Request, job_id: JobIdInPath, caller: AnalystCaller, services: Services) -> Response:
     """Return the cluster of each point, in the units of the features.
 
-    Points are not stored. `ClusterModel.assign` of the SDK does the same without sending points.
+    Points are not stored. `ClusterModel.assign` of the SDK does the same without sending points. A request has at most
+    1,000,000 points and 32 MiB.
+
+    - `application/json`: `points`, one list per point.
+    - `application/octet-stream`: packed float64, little-endian, one point after the other, features in order.
+    - `application/vnd.apache.arrow.stream` or `application/vnd.apache.arrow.file`: one numeric column per feature,
+      uncompressed.
 
     Needs the scope `jobs`.
     """
-    model = _model(_document(services, caller, job_id))
-    with problems.pointing_at("/points"):
-        labels = model.assign(body.points).tolist() if body.points else []
-    return respond({"labels": labels})
+    kind = media_type(request.scope)
+    model = await run_in_threadpool(lambda: _model(_document(services, caller, job_id)))
+    if kind not in READERS:
+        accepted = ", ".join(each.decode() for each in READERS)
+        raise problems.UnsupportedMediaType(f"the content type is not supported: send one of {accepted}")
+    with MemoryReservation(services.body_memory) as reservation:
+        labeller = PointLabeller(model, reservation.grow)
+        await read_upload(request.stream(), READERS[kind](labeller))
+        return Response(await run_parser(labeller.document), media_type="application/json")
 
 
 def _result(session: Session, caller: Caller, job_id: str) -> tuple[Job, jobs_tables.Result]:

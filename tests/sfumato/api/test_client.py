@@ -442,7 +442,9 @@ class TestResults:
         monkeypatch.setattr("sfumato.api.jobs.ASSIGN_NUMBERS", 4)
 
         def label(request: httpx.Request) -> httpx.Response:
-            return ok({"labels": [int(point[0]) for point in json.loads(request.content)["points"]]})
+            assert request.headers["Content-Type"] == "application/octet-stream"
+            points = np.frombuffer(request.content, dtype="<f8").reshape(-1, 2)
+            return ok({"labels": points[:, 0].astype(int).tolist()})
 
         service, client = serving({"POST jobs/job_1/assign": label})
         assert client.assign("job_1", [[0, 0], [1, 0], [2, 0]]).tolist() == [0, 1, 2]
