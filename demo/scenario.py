@@ -183,7 +183,7 @@ def _play(scene: Scene, progress: ProgressListener, service: DemoService, client
         service.on_succeeded(job.id)
         return DemoResult(
             result=result,
-            ledger=tuple(client.ledger(dataset.id))[::-1],  # in the order of time
+            ledger=tuple(client.ledger(dataset.id, oldest_first=True)),
             budget=client.budget(dataset.id),
             verification=client.verify_ledger(dataset.id),
         )

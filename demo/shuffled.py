@@ -298,7 +298,7 @@ def _finish(client: Client, dataset_id: str, job: SubmittedJob) -> DemoResult:
         raise DemoError(f"the job {done.state}{reason}")
     return DemoResult(
         result=client.result(job.id),
-        ledger=tuple(client.ledger(dataset_id))[::-1],  # in the order of time
+        ledger=tuple(client.ledger(dataset_id, oldest_first=True)),
         budget=client.budget(dataset_id),
         verification=client.verify_ledger(dataset_id),
     )

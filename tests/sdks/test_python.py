@@ -42,7 +42,7 @@ with Client(os.environ["SFUMATO_URL"], os.environ["SFUMATO_KEY"]) as client:
     done = job.wait(timeout_seconds=600)
     assert done.state == "succeeded", done
     model = done.result().model
-    ledger = ledger_frame(client.ledger(dataset.id))
+    ledger = ledger_frame(client.ledger(dataset.id, oldest_first=True))
 clusters = clusters_frame(model)
 assert abs(clusters["size"].sum() - 1) < 1e-9, clusters
 assert sorted(clusters["east"].round()) == [2, 8], clusters

@@ -25,7 +25,9 @@ WRONG = [-1e-6, -5e-324, 0.002, 1.0, 1e-16, 1e-6 / 3, "1e-6", None, True, [1e-6]
 
 
 def entries(api: Api, dataset_id: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = api.get(f"/datasets/{dataset_id}/ledger", params={"limit": 20}).json()["items"]
+    found: list[dict[str, Any]] = api.get(
+        f"/datasets/{dataset_id}/ledger", params={"limit": 20, "order": "oldest"}
+    ).json()["items"]
     return found
 
 

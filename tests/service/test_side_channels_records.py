@@ -218,7 +218,7 @@ class TestTimes:
         job, result = api.get(f"/jobs/{job_id}").json(), api.get(f"/jobs/{job_id}/result").json()
         times = (job["started_at"], job["finished_at"], result["created_at"])
         assert [after(time, job) for time in times] == [60, 120, 120]
-        entries = api.get(f"/datasets/{dataset_id}/ledger").json()["items"][1:]
+        entries = api.get(f"/datasets/{dataset_id}/ledger?order=oldest").json()["items"][1:]
         seconds = {"reserve": 0, "charge": 60, "release": 120}
         assert {entry["kind"] for entry in entries} >= {"reserve", "charge"}
         for entry in entries:

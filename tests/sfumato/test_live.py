@@ -215,7 +215,11 @@ class TestAnalyst:
         verified = client.verify_ledger(dataset.id)
         assert verified.ok
         assert verified.head == budget.head
-        assert [entry.kind for entry in client.ledger(dataset.id)][:3] == ["grant", "reserve", "charge"]
+        assert [entry.kind for entry in client.ledger(dataset.id, oldest_first=True)][:3] == [
+            "grant",
+            "reserve",
+            "charge",
+        ]
         assert (budget.balance.reserved_nano, budget.balance.granted_nano) == (0, 8 * NANO)
         client.grant(dataset.id, 1)
         assert client.verify_ledger(dataset.id, noted=[verified.head]).ok
@@ -234,7 +238,7 @@ class TestAnalyst:
         assert client.get_dataset(dataset.id) == dataset
         assert client.update_dataset(dataset.id, name="others").name == "others"
         opened = [open_round(client, dataset, epsilon=0.5) for _ in range(3)]
-        assert [each.id for each in client.rounds(dataset.id)] == [each.id for each in opened]
+        assert [each.id for each in client.rounds(dataset.id)] == [each.id for each in opened[::-1]]
         key = client.create_key("ledger", ["ledger"], dataset_id=dataset.id)
         assert [each.secret for each in client.list_keys() if each.id == key.id] == [None]
         client.revoke_key(key.id)
@@ -276,7 +280,7 @@ class TestAnalyst:
                 await asyncio.gather(*(run_job(client, name) for name in ("one", "two")))
                 key = await client.create_key("seen", ["jobs"])
                 await client.revoke_key(key.id)
-                acts = [each.act async for each in client.audit_events() if each.subject_id == key.id]
+                acts = [each.act async for each in client.audit_events(object_id=key.id, oldest_first=True)]
                 assert acts == ["key.created", "key.revoked"]
                 assert (await client.limits()).datasets.used is not None
 
