@@ -5,6 +5,7 @@ Rounds, plans, integers and noise distributions are those of the service. `simul
 """
 
 from dataclasses import replace
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,10 +17,11 @@ from clustering.central.run import run
 from clustering.random import SeededEntropy
 from clustering.registry import start
 from clustering.rounds.counting import RoundAggregator
+from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.mechanisms import perturb_many
-from sfumato.mechanisms.encodings import symbols
+from sfumato.mechanisms.outside import encode_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import DRAW_SPAN, parse_delta, parse_epsilon
 from sfumato.privacy.entropy import Entropy, below_many
@@ -36,6 +38,8 @@ from sfumato.specs import (
 
 __all__ = ["SeededEntropy", "collect", "run_central", "run_local", "simulate", "simulate_central"]
 
+OutOfBounds = Literal["refuse", "count", "clip"]
+
 _CHUNK_POINTS = 1 << 17  # devices simulated at once, to bound memory
 
 
@@ -46,6 +50,7 @@ def simulate(
     seed: int,
     perturb: bool = True,
     features: tuple[Feature, ...] | None = None,
+    out_of_bounds: OutOfBounds = "refuse",
 ) -> ClusterModel:
     """Run an algorithm over points.
 
@@ -58,7 +63,7 @@ def simulate(
         For example ``ShiftedGrid(epsilon=2, clusters=6)`` or ``PrivateKmeans(epsilon=1, clusters=6)``.
         `Auto` selects a local algorithm here; `simulate_central` selects a central one.
     points : array-like of shape (n, d), float64
-        In [0, 1]. n is the number of reports the plan expects.
+        In [0, 1], unless `out_of_bounds` permits others. n is the number of reports the plan expects.
     seed : int
         Seed of the devices' randomness, or of the curator's noise. Equal seeds give equal models.
     perturb : bool
@@ -68,8 +73,9 @@ def simulate(
         model is not private. Central algorithms reject false, because they do not perturb records.
     features : tuple of Feature, optional
         Features of the model. Default: x1, x2, ... in [0, 1].
-    in_ball : bool
-        Whether the points lie in the L2 ball of radius .5, as those of an embedding do.
+    out_of_bounds : {'refuse', 'count', 'clip'}
+        Treatment of points outside [0, 1]. 'count' is for local algorithms: devices report them as outside, as
+        those of a dataset do by default, and the model states their share.
 
     Returns
     -------
@@ -78,7 +84,7 @@ def simulate(
     Raises
     ------
     InvalidPoint
-        The points have another shape or lie outside [0, 1].
+        The points have another shape, are not finite, or lie outside [0, 1] and are refused.
     TooFewReports
         There are no points and the algorithm is local.
     InvalidSpec
@@ -87,9 +93,13 @@ def simulate(
     if isinstance(params, CentralAlgorithm):
         if not perturb:
             raise InvalidSpec("perturb=False is available for local algorithms only")
+        if out_of_bounds == "count":
+            raise InvalidSpec("out_of_bounds 'count' is available for local algorithms only")
+        points, features = _check(points, features, out_of_bounds)
         return simulate_central(params, points, seed=seed, features=features)
-    points, features = _check(points, features)
-    return run_local(params, points, features, SeededEntropy(seed), perturb=perturb)
+    points, features = _check(points, features, out_of_bounds)
+    counts_outside = out_of_bounds == "count"
+    return run_local(params, points, features, SeededEntropy(seed), perturb=perturb, counts_outside=counts_outside)
 
 
 def run_local(
@@ -99,6 +109,7 @@ def run_local(
     entropy: Entropy,
     *,
     perturb: bool = True,
+    counts_outside: bool = False,
 ) -> ClusterModel:
     """Run a local algorithm over points in [0, 1], see `simulate`. The entropy is that of all devices."""
     draws = entropy.words(len(points))  # one participation draw per device, for all rounds
@@ -106,7 +117,8 @@ def run_local(
     def answer(spec: RoundSpec) -> Collected:
         return collect(spec if perturb else _unperturbed(spec), points, entropy, draws)
 
-    return drive(start(params, features, max(1, len(points))), answer)
+    plan = start(params, features, max(1, len(points)))
+    return drive(counting_outside(plan, opens_counting=counts_outside), answer)
 
 
 def resample(points: NDArray[np.float64], size: int, *, seed: int) -> NDArray[np.float64]:
@@ -175,18 +187,19 @@ def collect(spec: RoundSpec, points: NDArray[np.float64], entropy: Entropy, draw
     ----------
     spec : RoundSpec
     points : ndarray of shape (n, d)
-        In [0, 1], one per device.
+        One per device. [0, 1] is the range of each feature.
     entropy : Entropy
         Source of all devices' slots and perturbations.
     draws : ndarray of shape (n,), uint64
         Each device's participation draw. A device reports if the round's interval contains it.
     """
     counting = RoundAggregator(spec)
+    unit = replace(spec, features=unit_features(len(spec.features)))
     for begin in range(0, len(points), _CHUNK_POINTS):
         part = slice(begin, begin + _CHUNK_POINTS)
         answering = points[part][_participates(spec, draws[part])]
         slots = below_many(entropy, spec.encoding.n_slots, len(answering))
-        values = perturb_many(spec.mechanism, symbols(spec.encoding, answering, slots), entropy)
+        values = perturb_many(spec.mechanism, encode_many(unit, answering, slots, entropy), entropy)
         counting.add(slots, values)
     return Collected(spec, counting.result())
 
@@ -201,18 +214,30 @@ def _participates(spec: RoundSpec, draws: NDArray[np.uint64]) -> NDArray[np.bool
 def _unperturbed(spec: RoundSpec) -> RoundSpec:
     if isinstance(spec.mechanism, DiscreteLaplaceMechanism):
         return replace(spec, mechanism=replace(spec.mechanism, scale_numerator=0))
-    return replace(spec, mechanism=GrrMechanism(spec.encoding.n_symbols, DRAW_SPAN))
+    return replace(spec, mechanism=GrrMechanism(spec.n_symbols, DRAW_SPAN))
 
 
-def _check(points: ArrayLike, features: tuple[Feature, ...] | None) -> tuple[NDArray[np.float64], tuple[Feature, ...]]:
+def unit_features(n_features: int) -> tuple[Feature, ...]:
+    """Return the features x1, x2, ... in [0, 1]."""
+    return tuple(Feature(f"x{i + 1}", 0.0, 1.0) for i in range(n_features))
+
+
+def _check(
+    points: ArrayLike, features: tuple[Feature, ...] | None, out_of_bounds: OutOfBounds = "refuse"
+) -> tuple[NDArray[np.float64], tuple[Feature, ...]]:
     """Return the points as float64 with their features, or raise InvalidPoint."""
     array = np.asarray(points, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] == 0:
         raise InvalidPoint("points must have shape (n, d), d at least 1")
-    if not ((array >= 0) & (array <= 1)).all():  # also rejects NaN
+    if out_of_bounds not in get_args(OutOfBounds):
+        raise InvalidSpec(f"out_of_bounds must be one of {', '.join(get_args(OutOfBounds))}")
+    if not np.isfinite(array).all():
+        raise InvalidPoint("a point is not finite")
+    if out_of_bounds == "clip":
+        array = np.clip(array, 0.0, 1.0)
+    if out_of_bounds == "refuse" and not ((array >= 0) & (array <= 1)).all():
         raise InvalidPoint("a point lies outside [0, 1]")
-    if features is None:
-        features = tuple(Feature(f"x{i + 1}", 0.0, 1.0) for i in range(array.shape[1]))
+    features = unit_features(array.shape[1]) if features is None else features
     if len(features) != array.shape[1]:
         raise InvalidPoint(f"points must have shape (n, {len(features)})")
     return array, features

@@ -42,7 +42,7 @@ def create(
     user_feature: str | None = None,
     fold_user_case: bool = False,
     max_records_per_user: int = 1,
-    out_of_bounds: OutOfBounds = OutOfBounds.CLIP,
+    out_of_bounds: OutOfBounds | None = None,
     delta_atto: int = 0,
     source: str | None = None,
     shuffled: Pair = (0, 0),
@@ -51,10 +51,12 @@ def create(
 ) -> Dataset:
     """Create a dataset with its first grant. Raise LimitExceeded, InvalidSpec, CeilingExceeded.
 
-    The five parameters from `user_feature` on apply to central datasets, `shuffled` (nano-epsilon, atto-delta) and
-    `shuffler` (name, url, public_key) to shuffled ones. `max_records_per_user` bounds the influence of
-    one person on a result, so it never changes. `ceiling` limits the grants.
+    `user_feature`, `fold_user_case`, `max_records_per_user` and `delta_atto` apply to central datasets, `shuffled`
+    (nano-epsilon, atto-delta) and `shuffler` (name, url, public_key) to shuffled ones. `max_records_per_user`
+    bounds the influence of one person on a result, so it never changes. `out_of_bounds` never changes either,
+    because rounds depend on it; see `OutOfBounds.default`. `ceiling` limits the grants.
     """
+    out_of_bounds = out_of_bounds or OutOfBounds.default(trust)
     _check_records(trust, features, user_feature, max_records_per_user, out_of_bounds)
     if fold_user_case and user_feature is None:
         raise InvalidSpec("fold_user_case needs a user_feature")
@@ -117,8 +119,12 @@ def _check_records(
         features = features.features
     if trust is not Trust.CENTRAL and len(features) > MAX_FEATURES:
         raise InvalidSpec(f"a {trust} dataset has at most {MAX_FEATURES} features; a central one may have more")
-    if trust is not Trust.CENTRAL and (user_feature is not None or out_of_bounds is not OutOfBounds.CLIP):
-        raise InvalidSpec("user_feature and out_of_bounds apply to central datasets only")
+    if trust is not Trust.CENTRAL and user_feature is not None:
+        raise InvalidSpec("user_feature applies to central datasets only")
+    unfit = OutOfBounds.COUNT if trust is Trust.CENTRAL else OutOfBounds.REFUSE
+    if out_of_bounds is unfit:
+        fit = ", ".join(each for each in OutOfBounds if each is not unfit)
+        raise InvalidSpec(f"out_of_bounds of a {trust} dataset must be one of {fit}")
     if user_feature is not None and user_feature in {feature.name for feature in features}:
         raise InvalidSpec("user_feature must not be the name of a feature")
     if user_feature is None and max_records != 1:

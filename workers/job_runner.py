@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from clustering import registry
 from clustering.central import run as central_run
+from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, Plan, drive
 from clustering.rounds.tally import read_aggregate
 from models.collection import releases, rounds
@@ -28,7 +29,7 @@ from models.identity import tenants
 from models.jobs import claims, lifecycle
 from models.jobs.claims import Claim
 from models.ledger import ledger
-from models.tables.datasets import Dataset, Trust
+from models.tables.datasets import Dataset, OutOfBounds, Trust
 from models.tables.jobs import Job, JobState
 from models.tables.rounds import Round, RoundState
 from runtime.logging import describe
@@ -120,7 +121,7 @@ def run(
             document = central_job.compute(database, claim, job, dataset, keyring(), run_central, find_scheduler())
             return _publish(database, claim, document)
         source = _EarlierRounds(database, claim, named, keyring) if named else _OwnRounds(database, claim, job, keyring)
-        return _collect(database, claim, job, dataset.features, source, start)
+        return _collect(database, claim, job, dataset, source, start)
     except central_job.Canceled:
         return ClaimOutcome.CANCELED
     except StaleFence:
@@ -161,9 +162,10 @@ def _load(session: Session, claim: Claim) -> tuple[Job, Dataset]:
 
 
 def _collect(
-    database: Database, claim: Claim, job: Job, features: tuple[Feature, ...], source: "_Source", start: StartPlan
+    database: Database, claim: Claim, job: Job, dataset: Dataset, source: "_Source", start: StartPlan
 ) -> ClaimOutcome:
-    plan = start(local_algorithm_from_wire(job.algorithm), features, source.expected_reports)
+    plan = start(local_algorithm_from_wire(job.algorithm), dataset.features, source.expected_reports)
+    plan = counting_outside(plan, opens_counting=dataset.out_of_bounds == OutOfBounds.COUNT)
     try:
         model = drive(plan, source.collect)
     except _Suspended as suspended:

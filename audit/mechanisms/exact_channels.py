@@ -13,7 +13,7 @@ arrays, where two devices end their loops at different times; tests/statistics h
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -34,6 +34,7 @@ from sfumato.device.device import Device, OpenRound
 from sfumato.device.store import MemoryStore
 from sfumato.mechanisms import channels, discrete_laplace, grr, olh
 from sfumato.mechanisms.encodings import scale, symbol
+from sfumato.mechanisms.outside import count_outside, outside_features
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy
 from sfumato.specs import (
@@ -67,7 +68,7 @@ EPSILONS = {
     Effort.FULL: (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0),
     Effort.NIGHTLY: (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0),
 }
-_LATTICE_EPSILONS = (1.0, 4.0)  # scales of 4 and 1 units; with other scales, two features have too many paths
+_LATTICE_SCALES = 4, 1  # lattice units; with other scales, two numbers have too many paths
 
 _CENTROIDS = ((LATTICE // 4, LATTICE // 4), (3 * LATTICE // 4, LATTICE // 2))
 EXAMPLES: dict[str, Encoding] = {
@@ -82,20 +83,22 @@ EXAMPLES: dict[str, Encoding] = {
         CentroidSignEncoding(((LATTICE // 4,), (3 * LATTICE // 4,))),
     )
 }
+OUTSIDE = ", records outside counted"
+COUNTING_EXAMPLES: dict[str, Encoding] = {LatticeEncoding.type: LatticeEncoding(1, 2)}  # with the mark, two numbers
 _POINTS: dict[int, tuple[tuple[float, ...], ...]] = {
     1: ((0.0,), (0.3,), (0.6,), (1.0,)),
     2: ((0.0, 0.0), (0.1, 0.9), (0.55, 0.4), (0.9, 0.2), (1.0, 1.0)),
 }
 
 
-def example_round(encoding: Encoding, kind: str, epsilon: float) -> RoundSpec:
+def example_round(encoding: Encoding, kind: str, epsilon: float, *, counts_outside: bool = False) -> RoundSpec:
     """Return the round of an example."""
     features = tuple(Feature(f"x{place}", 0, 1) for place in range(encoding.n_features))
     mechanism = mechanisms.design_for(encoding, kind, round(epsilon * NANO))
     if isinstance(mechanism, DiscreteLaplaceMechanism):  # a small margin is reached and keeps the tree small
-        parts = (mechanism.scale_numerator, mechanism.scale_denominator)
-        mechanism = DiscreteLaplaceMechanism(mechanism.n_features, mechanism.steps, *parts, margin=2)
-    return RoundSpec(features, encoding, mechanism)
+        mechanism = replace(mechanism, margin=2)
+    spec = RoundSpec(features, encoding, mechanism)
+    return count_outside(spec) if counts_outside else spec
 
 
 # ---- reports ----
@@ -188,9 +191,33 @@ def _published_channel(mechanism: Mechanism, own: Symbol, values: Sequence[bytes
     return distribution
 
 
+def _published_mixture(
+    mechanism: Mechanism, symbols: Sequence[Symbol], values: Sequence[bytes]
+) -> dict[bytes, Fraction]:
+    """Return the mean of the published distributions of equally likely symbols."""
+    mixture: dict[bytes, Fraction] = {}
+    for own in symbols:
+        for value, probability in _published_channel(mechanism, own, values).items():
+            mixture[value] = mixture.get(value, Fraction(0)) + probability / len(symbols)
+    return mixture
+
+
+def equally_likely_symbols(spec: RoundSpec, point: Sequence[float], slot: int) -> list[Symbol]:
+    """Return the symbols of a point as docs/vectors.md defines them: one, except outside of the bounds."""
+    encoding, mechanism = spec.encoding, spec.mechanism
+    if not (spec.counts_outside and outside_features(spec.features, point)):
+        own = symbol(encoding, scale(spec.features, point), slot)
+        return [(*own, 0) if isinstance(own, tuple) and spec.counts_outside else own]
+    if isinstance(mechanism, DiscreteLaplaceMechanism):
+        return [(*(mechanism.steps // 2,) * mechanism.n_features, mechanism.mark)]
+    if isinstance(encoding, PhaseEncoding | CentroidSignEncoding):
+        return list(range(encoding.n_symbols))
+    return [encoding.n_symbols]
+
+
 def _published_lattice_channel(mechanism: DiscreteLaplaceMechanism, own: tuple[int, ...]) -> dict[bytes, Fraction]:
     r = _lattice_base(mechanism) ** mechanism.scale_denominator
-    low, high = -mechanism.margin, mechanism.steps + mechanism.margin
+    low, high = -mechanism.margin, mechanism.reach + mechanism.margin
     distribution = {b"": Fraction(1)}
     for coordinate in own:
         part = {sent: (1 - r) / (1 + r) * r ** abs(sent - coordinate) for sent in range(low + 1, high)}
@@ -273,9 +300,8 @@ def _find_faults(
         yield f"{charged} nano-epsilon are charged, but only {requested} were requested"
     for point, distribution in zip(points, device.distributions, strict=True):
         for slot in range(n_slots):
-            own = symbol(spec.encoding, scale(spec.features, point), slot)
             in_slot = {value: probability * n_slots for (at, value), probability in distribution.items() if at == slot}
-            if in_slot != _published_channel(mechanism, own, list(in_slot)):
+            if in_slot != _published_mixture(mechanism, equally_likely_symbols(spec, point, slot), list(in_slot)):
                 yield f"the distribution in slot {slot} at {point} is not the published channel"
             if not all(mechanisms.is_value(mechanism, value) for value in in_slot):
                 yield "the service rejects a value"
@@ -304,8 +330,8 @@ def _matches_likelihood(spec: RoundSpec, points: Sequence[Sequence[float]], devi
     mechanism = spec.mechanism
     for slot in range(spec.encoding.n_slots):
         values = sorted({value for distribution in device.distributions for at, value in distribution if at == slot})
-        own = [symbol(spec.encoding, scale(spec.features, point), slot) for point in points]
-        shares = np.eye(mechanism.n_symbols)[own]
+        own = [cast(list[int], equally_likely_symbols(spec, point, slot)) for point in points]
+        shares = np.array([np.eye(mechanism.n_symbols)[each].mean(axis=0) for each in own])
         array = np.frombuffer(b"".join(values), dtype=np.uint8).reshape(len(values), -1)
         likelihoods = channels.likelihood(mechanism, array, shares)
         exact = np.array(
@@ -325,13 +351,18 @@ def check_channel(
     make_report: MakeReport | None = None,
     bulk: MakeReport = bulk_report,
     charge: ChargeOf = mechanisms.epsilon_nano,
+    *,
+    counts_outside: bool = False,
 ) -> list[Finding]:
-    """Check a mechanism over an encoding at several epsilons."""
+    """Check a mechanism over an encoding at several epsilons, also for a record outside if the round counts it."""
     make_report = make_report or device_reports()
     claim = "spends exactly the charged epsilon; slots are independent of data; arrays have the same distribution"
     n_paths, largest_spent, charge_of_largest, why = 0, 0.0, 0.0, ""
-    for epsilon in _LATTICE_EPSILONS if isinstance(encoding, LatticeEncoding) else EPSILONS[setting.effort]:
-        spec = example_round(encoding, kind, epsilon)
+    epsilons: tuple[float, ...] = EPSILONS[setting.effort]
+    if isinstance(encoding, LatticeEncoding):
+        epsilons = tuple(encoding.n_features * encoding.steps / scale for scale in _LATTICE_SCALES)
+    for epsilon in epsilons:
+        spec = example_round(encoding, kind, epsilon, counts_outside=counts_outside)
         points = select_points(spec)
         charged = charge(spec.mechanism)
         try:
@@ -351,9 +382,8 @@ def check_channel(
         if faults:
             why = f"at epsilon {epsilon}: {faults[0]}"
             break
-    return [
-        Finding(f"{kind} x {encoding.type}", claim, "exact", n_paths, charge_of_largest, largest_spent, not why, why)
-    ]
+    name = f"{kind} x {encoding.type}" + (OUTSIDE if counts_outside else "")
+    return [Finding(name, claim, "exact", n_paths, charge_of_largest, largest_spent, not why, why)]
 
 
 def check_independence(kind: str, perturb_many: PerturbMany, _setting: Setting) -> list[Finding]:
@@ -399,12 +429,30 @@ def select_points(spec: RoundSpec) -> tuple[tuple[float, ...], ...]:
     """Return the points of an example; fewer for local hashing and lattices, which have more paths."""
     points = _POINTS[spec.encoding.n_features]
     if isinstance(spec.mechanism, OlhMechanism):
-        return points[:3]
-    return (*points[:2], points[-1]) if isinstance(spec.mechanism, DiscreteLaplaceMechanism) else points
+        points = points[:3]
+    elif isinstance(spec.mechanism, DiscreteLaplaceMechanism):
+        points = (*points[:2], points[-1])
+    outside = (*(0.5,) * (spec.encoding.n_features - 1), 1.5)  # in one feature of several
+    return (*points, outside) if spec.counts_outside else points
 
 
 def _check_row(row: tuple[str, str], setting: Setting) -> list[Finding]:
     return check_channel(row[0], EXAMPLES[row[1]], setting)
+
+
+def _check_counting_row(row: tuple[str, str], setting: Setting) -> list[Finding]:
+    return check_channel(row[0], COUNTING_EXAMPLES.get(row[1], EXAMPLES[row[1]]), setting, counts_outside=True)
+
+
+def list_counting_rows() -> list[tuple[str, str]]:
+    """Return the pairs that are checked with records outside: every encoding, and the mechanisms over a grid.
+
+    Local hashing is left out, because it takes half a minute and perturbs a symbol like any other.
+    """
+    rows = [("grr", each) for each in EXAMPLES if each not in (LatticeEncoding.type, PhaseEncoding.type)]
+    rows += [(kind, "grid") for kind in MECHANISMS if kind in ("ss", "oue", "hr")]
+    rows += [(kind, PhaseEncoding.type) for kind in ("grr", "window")]
+    return [*rows, (DiscreteLaplaceMechanism.type, LatticeEncoding.type)]
 
 
 def check_completeness(_setting: Setting) -> list[Finding]:
@@ -419,6 +467,7 @@ def check_completeness(_setting: Setting) -> list[Finding]:
 CHECKS: tuple[Check, ...] = (
     Check("mechanisms x encodings", check_completeness),
     *(Check(" x ".join(row), partial(_check_row, row)) for row in list_rows()),
+    *(Check(" x ".join(row) + OUTSIDE, partial(_check_counting_row, row)) for row in list_counting_rows()),
     *(
         Check(f"{kind} in arrays", partial(check_independence, kind, mechanisms.perturb_many))
         for kind in MECHANISMS

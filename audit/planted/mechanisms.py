@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from audit.checks.check import Finding, Leak, Setting
 from audit.mechanisms.exact_channels import (
+    COUNTING_EXAMPLES,
     EXAMPLES,
+    OUTSIDE,
     MakeReport,
     Report,
     bulk_report,
@@ -24,6 +26,7 @@ from sfumato.device.device import Device, OpenRound, Record
 from sfumato.device.store import Memo
 from sfumato.mechanisms import discrete_laplace, olh
 from sfumato.mechanisms.encodings import scale, symbol
+from sfumato.mechanisms.outside import encode, outside_features
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy, below, below_many, word
 from sfumato.specs import (
@@ -125,6 +128,33 @@ class ClampedSlotByRecord(Device):
         return replace(memo, slot=min(int(position * spec.encoding.n_slots), spec.encoding.n_slots - 1))
 
 
+def send_outside_unperturbed(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+    """Send the symbol of a record outside of the bounds without noise."""
+    slot = int(below(entropy, spec.encoding.n_slots))
+    own = encode(spec, record, slot, entropy)
+    if outside_features(spec.features, record):
+        return slot, cast(int, own).to_bytes(1, "little")
+    return slot, mechanisms.perturb(spec.mechanism, own, entropy)
+
+
+def halve_phase(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+    """Choose the phase of a record outside from half of the turn only, so that it is not uniform."""
+    slot = int(below(entropy, spec.encoding.n_slots))
+    own = encode(spec, record, slot, entropy)
+    if outside_features(spec.features, record):
+        own = cast(int, own) // 2
+    return slot, mechanisms.perturb(spec.mechanism, own, entropy)
+
+
+def mark_beyond_features(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+    """Mark the vector of a record outside without moving its features to the middle, so that it costs more."""
+    own = cast(tuple[int, ...], encode(spec, record, 0, entropy))
+    if outside_features(spec.features, record):
+        own = (*[cast(DiscreteLaplaceMechanism, spec.mechanism).steps] * (len(own) - 1), own[-1])
+    below(entropy, 1)
+    return 0, mechanisms.perturb(spec.mechanism, own, entropy)
+
+
 def round_down(mechanism: Mechanism) -> int:
     """Round the charge down to nano-epsilon."""
     ratio = mechanisms.ratio(mechanism)
@@ -150,7 +180,19 @@ def _check_slot_by_record(setting: Setting) -> list[Finding]:
     return _check("grr", "shifted_grid", setting, make_report=device_reports(ClampedSlotByRecord))
 
 
+def _check_outside(kind: str, encoding: str, make_report: MakeReport, setting: Setting) -> list[Finding]:
+    example = COUNTING_EXAMPLES.get(encoding, EXAMPLES[encoding])
+    return check_channel(kind, example, setting, make_report, counts_outside=True)
+
+
+def _outside_leak(name: str, kind: str, encoding: str, make_report: MakeReport) -> Leak:
+    return Leak(name, f"{kind} x {encoding}{OUTSIDE}", partial(_check_outside, kind, encoding, make_report))
+
+
 LEAKS: tuple[Leak, ...] = (
+    _outside_leak("outside unperturbed", "grr", "grid", send_outside_unperturbed),
+    _outside_leak("phase outside not uniform", "window", "phase", halve_phase),
+    _outside_leak("mark at the end of the range", "discrete_laplace", "lattice", mark_beyond_features),
     _leak("keep probability too high", "grr", "grid", keep_too_often),
     _leak("threshold wrong by one word", "grr", "grid", compare_at_most),
     _leak("modulo bias in a mechanism", "grr", "grid", choose_by_remainder),

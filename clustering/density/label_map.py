@@ -27,6 +27,8 @@ PRIVACY: Mapping[str, PrivacyStatus] = {
     "labels": "post_processed",
     "density": "post_processed",
     "memberships": "post_processed",
+    "outside_share": "dp",
+    "outside_share_error": "dp",
     "verdict": "post_processed",
     "expected_agreement": "post_processed",
     "diagnostics": "post_processed",

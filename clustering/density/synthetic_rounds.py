@@ -13,18 +13,15 @@ from numpy.typing import NDArray
 
 from clustering.density.shifted_field import coarse_symbols
 from clustering.errors import UnfitRound
-from clustering.kernels.counting import walsh_hadamard
-from clustering.rounds.decoders import Decoder, decoder
+from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Tally
-from sfumato.mechanisms import tally_width
 from sfumato.mechanisms.encodings import symbols
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.specs import (
     Encoding,
     GridEncoding,
     GrrMechanism,
-    HrMechanism,
     RoundSpec,
     ShiftedGridEncoding,
     TreeGridEncoding,
@@ -113,7 +110,7 @@ def perturb_counts(
     if reading.has_fixed_size:
         deviations -= deviations.mean(axis=1, keepdims=True)
     supports = np.clip(np.rint(people * p + (n - people) * q + deviations), 0, n).astype(np.int64)
-    return Tally(_to_counts(spec, reading, supports, reports), reports)
+    return Tally(reading.counts_of(supports, reports), reports)
 
 
 def halve(collected: Collected) -> tuple[Collected, Collected]:
@@ -143,22 +140,6 @@ def halve(collected: Collected) -> tuple[Collected, Collected]:
         Collected(collected.spec, Tally(half, first[:, 0])),
         Collected(collected.spec, Tally(counts - half, reports - first[:, 0])),
     )
-
-
-def _to_counts(
-    spec: RoundSpec, reading: Decoder, supports: NDArray[np.int64], reports: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the supports of symbols, or for `hr` the counts of signed Walsh coefficients with these supports."""
-    if not isinstance(spec.mechanism, HrMechanism):
-        return supports
-    counts = np.zeros((len(reports), tally_width(spec.mechanism)), dtype=np.int64)
-    for slot, row in enumerate(supports):
-        signs = np.zeros(reading.n_coefficients, dtype=np.int64)
-        signs[1 : len(row) + 1] = 2 * row - reports[slot]
-        walsh_hadamard(signs)  # the transform is its own inverse up to a factor
-        signs = np.rint(signs / reading.n_coefficients).astype(np.int64)
-        counts[slot, 0::2], counts[slot, 1::2] = signs.clip(0), (-signs).clip(0)
-    return counts
 
 
 def symbol_shares(encoding: Encoding, density: NDArray[np.float64]) -> NDArray[np.float64]:

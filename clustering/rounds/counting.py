@@ -57,7 +57,7 @@ def count(spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]) 
     ReportMalformed
         A slot or symbol is out of range, or the arrays do not fit the mechanism (index 0).
     UnfitRound
-        Locally hashed reports have more than 4096 symbols. Use `count_candidates` for a part of them.
+        Locally hashed reports have more than 4097 symbols. Use `count_candidates` for a part of them.
     """
     tally = Tally.empty(spec)
     count_into(tally, spec, slots, values)
@@ -121,7 +121,7 @@ class RoundAggregator:
             self._counter.add(records, statuses)
             return
         mechanism = cast(DiscreteLaplaceMechanism, self._spec.mechanism)
-        vectors = np.empty((int(np.count_nonzero(statuses == TAKEN)), mechanism.n_features), dtype=np.int32)
+        vectors = np.empty((int(np.count_nonzero(statuses == TAKEN)), mechanism.n_numbers), dtype=np.int32)
         size = discrete_laplace.width(mechanism)
         read_vectors(records, _slot_at(self._spec, records), size, mechanism.margin, statuses, vectors)
         self._keep(vectors)
@@ -212,7 +212,7 @@ def check_packed(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.uint
     elif isinstance(mechanism, OlhMechanism):
         check_hashed(records, at, n_slots, mechanism.hash_range, statuses)
     elif isinstance(mechanism, DiscreteLaplaceMechanism):
-        largest = mechanism.steps + 2 * mechanism.margin
+        largest = mechanism.reach + 2 * mechanism.margin
         check_numbers(records, at, n_slots, discrete_laplace.width(mechanism), largest, statuses)
     else:
         check_numbers(records, at, n_slots, value_bytes(mechanism), tally_width(mechanism) - 1, statuses)

@@ -89,6 +89,22 @@ class Decoder(Precision):
             supports[slot] = (tally.reports[slot] + signs[1 : self.n_symbols + 1]) // 2
         return supports
 
+    def counts_of(self, supports: NDArray[np.int64], reports: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the counts of a tally with given supports of each symbol: the inverse of what `frequencies` reads.
+
+        These are the supports, or for `hr` the counts of signed Walsh coefficients, rounded to whole reports.
+        """
+        if self.n_coefficients == 0:
+            return supports
+        counts = np.zeros((len(reports), 2 * self.n_coefficients), dtype=np.int64)
+        for slot, row in enumerate(supports):
+            signs = np.zeros(self.n_coefficients, dtype=np.int64)
+            signs[1 : len(row) + 1] = 2 * row - reports[slot]
+            walsh_hadamard(signs)  # the transform is its own inverse up to a factor
+            signs = np.rint(signs / self.n_coefficients).astype(np.int64)
+            counts[slot, 0::2], counts[slot, 1::2] = signs.clip(0), (-signs).clip(0)
+        return counts
+
     def variance(self, frequency: float, n_reports: int) -> float:
         """Return the variance of an estimate over the mechanism's randomness, for fixed symbols.
 

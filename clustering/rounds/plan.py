@@ -87,9 +87,9 @@ def _fits(spec: RoundSpec, aggregate: Tally | Sample) -> bool:
     if not isinstance(mechanism, DiscreteLaplaceMechanism):
         shape = (spec.encoding.n_slots, tally_width(mechanism))
         return isinstance(aggregate, Tally) and aggregate.counts.shape == shape
-    if not isinstance(aggregate, Sample) or aggregate.values.shape[1] != mechanism.n_features:
+    if not isinstance(aggregate, Sample) or aggregate.values.shape[1] != mechanism.n_numbers:
         return False
-    lowest, highest = -mechanism.margin, mechanism.steps + mechanism.margin
+    lowest, highest = -mechanism.margin, mechanism.reach + mechanism.margin
     return aggregate.n_reports == 0 or bool(aggregate.values.min() >= lowest and aggregate.values.max() <= highest)
 
 

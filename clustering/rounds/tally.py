@@ -144,7 +144,9 @@ class Sample:
     @classmethod
     def empty(cls, spec: RoundSpec) -> "Sample":
         """Return a sample without reports."""
-        return cls(np.zeros((0, spec.encoding.n_features), dtype=np.int32))
+        mechanism = spec.mechanism
+        marked = isinstance(mechanism, DiscreteLaplaceMechanism) and mechanism.mark > 0
+        return cls(np.zeros((0, spec.encoding.n_features + marked), dtype=np.int32))
 
     @property
     def n_reports(self) -> int:

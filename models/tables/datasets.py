@@ -34,8 +34,14 @@ class Trust(StrEnum):
 class OutOfBounds(StrEnum):
     """Treatment of a record with a finite value outside its feature's bounds."""
 
-    CLIP = "clip"  # move the value to the nearest bound and count the record
-    REFUSE = "refuse"  # reject the whole upload
+    COUNT = "count"  # reports: a perturbed symbol states `outside`, and results state the share outside
+    CLIP = "clip"  # move the value to the nearest bound; uploads count such records
+    REFUSE = "refuse"  # uploads: reject the whole upload
+
+    @classmethod
+    def default(cls, trust: Trust) -> "OutOfBounds":
+        """Return the treatment of a new dataset that does not choose one."""
+        return cls.CLIP if trust is Trust.CENTRAL else cls.COUNT
 
 
 class Dataset(Base):
@@ -63,7 +69,7 @@ class Dataset(Base):
     )
     fold_user_case: Mapped[bool] = mapped_column(Boolean, comment="true ignores the case of user ids")
     max_records_per_user: Mapped[int] = mapped_column(Integer, comment="records used per user; public")
-    out_of_bounds: Mapped[str] = mapped_column(String(8), comment="clip or refuse")
+    out_of_bounds: Mapped[str] = mapped_column(String(8), comment="count, clip or refuse")
     source: Mapped[str | None] = mapped_column(
         String(64), comment="label of the people in the data; the unlabelled datasets of a tenant share one source"
     )

@@ -51,8 +51,13 @@ def create_dataset(
         int, typer.Option(min=1, help="Central: maximum number of records of one user that a job uses.")
     ] = 1,
     out_of_bounds: Annotated[
-        Literal["clip", "refuse"], typer.Option(help="Central: treatment of values outside their bounds.")
-    ] = "clip",
+        Literal["count", "clip", "refuse"] | None,
+        typer.Option(
+            help="Treatment of records outside the bounds: count them in a perturbed symbol (default of local and "
+            "shuffled datasets), clip their values (default of central ones), or refuse the upload (central only).",
+            show_default="by trust model",
+        ),
+    ] = None,
     delta: Annotated[float, typer.Option(help="Central: first grant of δ, 0 or 1e-15 to 1e-3.")] = 0.0,
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Central: dimensions of embeddings, in place of --feature.")

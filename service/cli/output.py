@@ -213,7 +213,7 @@ def _progress_table(job: Job) -> Table:
 
 def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) -> None:
     """Print one row per cluster: the share as a bar in the colour of the plot, and the centre."""
-    from sfumato.plotting.figures import share
+    from sfumato.plotting.figures import format_share, share
 
     names = [feature.name for feature in model.features] if model.centroids is not None else []
     columns = [escape(_plain(name)) for name in names[:4]]
@@ -227,6 +227,9 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
     console.print(table if table.row_count else "No cluster stands out from the noise.")
     if model.n_clusters > limit:
         console.print(f"and {model.n_clusters - limit} more")
+    if model.outside_share is not None:
+        outside = format_share(model.outside_share, model.outside_share_error or 0.0)
+        console.print(f"Outside of the bounds: {outside} of the people. Shares are of those inside.")
     console.print(f"Verdict: {model.verdict.value}")
     if (again := model.expected_agreement) is not None:
         interval = f"{again.lower:.2f} to {again.upper:.2f}"

@@ -46,10 +46,11 @@ TrustModel = TypeAliasType(
 OutOfBounds = TypeAliasType(
     "OutOfBounds",
     Annotated[
-        Literal["clip", "refuse"],
+        Literal["count", "clip", "refuse"],
         Field(
-            description="`clip` moves a value outside the bounds to the bound and counts the record; `refuse` rejects "
-            "the upload."
+            description="`count`, not for central datasets: the report of a record with a value outside its bounds "
+            "states `outside`, perturbed like all others, and results state the share outside. `clip` moves the value "
+            "to the bound; an upload counts such records. `refuse`, for central datasets only, rejects the upload."
         ),
     ],
 )
@@ -128,8 +129,10 @@ class NewDataset(Wire):
     max_records_per_user: Annotated[int, integer(1, MAX_RECORDS_PER_USER)] = Field(
         1, description="Maximal number of records of one user that a job uses: those of the earliest uploads. Public."
     )
-    out_of_bounds: OutOfBounds = Field(
-        "clip", description="Central only: treatment of a record with a value outside its bounds."
+    out_of_bounds: OutOfBounds | SkipJsonSchema[None] = Field(
+        None,
+        description="Treatment of a record with a value outside its bounds. If absent, `count`, or `clip` for a "
+        "central dataset. It cannot be changed later.",
     )
     source: Source | SkipJsonSchema[None] = Field(
         None,

@@ -25,7 +25,7 @@ class Feature(Wire):
     lower: Double = Field(
         ge=-MAX_BOUND,
         le=MAX_BOUND,
-        description="Lower bound, in the unit of the feature. Smaller values are clipped.",
+        description="Lower bound, in the unit of the feature. Smaller values are outside; see `out_of_bounds`.",
     )
     upper: Double = Field(ge=-MAX_BOUND, le=MAX_BOUND, description="Upper bound; greater than `lower`.")
     unit: str = Field("", max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$", description="Unit, as text.")
@@ -176,7 +176,8 @@ class PhaseEncoding(_Encoding):
     weights: Annotated[list[_WeightRow], FailFast()] = Field(
         min_length=1,
         max_length=specs.MAX_PHASE_SLOTS,
-        description="One row per wave, one integer per feature; no row is all zero. "
+        description="One row per wave, one integer per feature; not all are zero. A row of zeros shows the share of "
+        "records outside of the bounds. "
         "The phase is the sum of weight times floor(x 2^20), modulo 2^30, for x scaled to [0, 1].",
     )
     phases: Annotated[int, integer(4, specs.MAX_PHASES)] = Field(
@@ -205,7 +206,7 @@ class GrrMechanism(Wire):
     model_config = example(type="grr", n_symbols=4, keep_threshold="13116093003189305344")
 
     type: Literal["grr"]
-    n_symbols: Annotated[int, integer(2, specs.MAX_SYMBOLS)] = Field(description="Number k of symbols.")
+    n_symbols: Annotated[int, integer(2, specs.MAX_RESPONSE_SYMBOLS)] = Field(description="Number k of symbols.")
     keep_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
 
 
@@ -238,7 +239,7 @@ class OlhMechanism(Wire):
     model_config = example(type="olh", n_symbols=121, hash_range=4, keep_threshold="8768971294881393556")
 
     type: Literal["olh"]
-    n_symbols: Annotated[int, integer(2, specs.MAX_SYMBOLS)] = Field(description="Number k of symbols.")
+    n_symbols: Annotated[int, integer(2, specs.MAX_RESPONSE_SYMBOLS)] = Field(description="Number k of symbols.")
     hash_range: Annotated[int, integer(2, specs.MAX_HASH_RANGE)] = Field(description="Number g of hash values.")
     keep_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
 
@@ -249,7 +250,7 @@ class HrMechanism(Wire):
     model_config = example(type="hr", n_symbols=121, keep_threshold="13485650502877570762")
 
     type: Literal["hr"]
-    n_symbols: Annotated[int, integer(2, specs.MAX_SYMBOLS)] = Field(description="Number k of symbols.")
+    n_symbols: Annotated[int, integer(2, specs.MAX_RESPONSE_SYMBOLS)] = Field(description="Number k of symbols.")
     keep_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
 
 
@@ -268,7 +269,12 @@ class DiscreteLaplaceMechanism(Wire):
     )
     scale_denominator: Annotated[int, integer(1, specs.MAX_SCALE_PART)] = Field(description="Denominator of the scale.")
     margin: Annotated[int, integer(0, specs.MAX_MARGIN)] = Field(
-        description="Reported values are clamped to -margin .. steps + margin."
+        description="Reported values are clamped to -margin .. max(steps, mark) + margin."
+    )
+    mark: Annotated[int, integer(0, specs.MAX_FEATURES * specs.MAX_STEPS)] = Field(
+        0,
+        description="Last number of the vector of a record outside of the bounds, with each feature at "
+        "floor(steps / 2). It is 0 for other records. If `mark` is 0 or absent, vectors have no such number.",
     )
 
 
@@ -322,6 +328,13 @@ class RoundSpec(Wire):
     encoding: Encoding
     mechanism: Mechanism
     participation: Participation
+    out_of_bounds: Literal["count", "clip"] = Field(
+        "clip",
+        description="Treatment of a record with a value outside its bounds. `count`: grids, trees and nearest "
+        "centroids have one more symbol, the last one, for such a record; a phase or sign is chosen at random; "
+        "a vector has one more number, see `mark`. `clip`, which is meant if the member is absent: each value is moved "
+        "to its nearest bound.",
+    )
 
 
 # ---- conversion to the SDK's dataclasses ----

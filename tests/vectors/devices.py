@@ -9,8 +9,17 @@ from sfumato import mechanisms
 from sfumato.device.device import RoundOutcome
 from sfumato.device.store import MemoryStore
 from sfumato.errors import SfumatoError
+from sfumato.mechanisms.outside import count_outside
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
-from sfumato.specs import Feature, GridEncoding, LatticeEncoding, Participation, RoundSpec, to_wire
+from sfumato.specs import (
+    Feature,
+    GridEncoding,
+    LatticeEncoding,
+    Participation,
+    RoundSpec,
+    round_spec_from_wire,
+    to_wire,
+)
 from tests.sfumato.scripted import ScriptedService
 from tests.vectors.specs import FEATURES
 from tests.vectors.words import PlannedEntropy
@@ -35,6 +44,12 @@ def asked(
     declared = mechanisms.epsilon_nano(spec.mechanism) / NANO
     listed = {"id": round_id, "collection_id": round_id, "index": 0, "epsilon": declared, "spec": to_wire(spec)}
     return listed | changes
+
+
+def counting(**changes: Any) -> Json:
+    """An open round that counts records outside of the bounds."""
+    spec = count_outside(round_spec_from_wire(asked()["spec"]))
+    return asked(epsilon=mechanisms.epsilon_nano(spec.mechanism) / NANO, spec=to_wire(spec)) | changes
 
 
 def device_vectors() -> list[Json]:
@@ -64,6 +79,9 @@ def device_vectors() -> list[Json]:
         ),
         _played("a round may declare more than it costs", 2, [([asked(epsilon=1.25)], RECORD, ())]),
         _played("a value outside the bounds is clipped", 2, [([asked()], [1e308, -1e308], ())]),
+        _played("a record outside the bounds is counted", 2, [([counting()], [12.5, 134_000_000], ())]),
+        _played("a record inside is not", 2, [([counting()], [180, 83.1], ())]),
+        _played("a record outside is not sent again", 2, [([counting()], [500, 500], ()), ([counting()], RECORD, ())]),
         _played("a round that changed is refused", 4, [([asked()], RECORD, ()), ([asked(kind="grr")], RECORD, ())]),
     ]
 
@@ -122,6 +140,7 @@ def _without(*path: Any) -> Callable[[Json], None]:
 
 
 _LATTICE = to_wire(LatticeEncoding(2, 3))
+_MARKED = count_outside(RoundSpec(FEATURES[:2], LatticeEncoding(2, 8), mechanisms.discrete_laplace.design(2, 8, NANO)))
 _CHANGES: dict[str, Callable[[Json], None]] = {
     "another version": _set("spec", "version", 2),
     "no version": _without("spec", "version"),
@@ -149,6 +168,11 @@ _CHANGES: dict[str, Callable[[Json], None]] = {
     "another number of features": _set("spec", "encoding", "cells", [16]),
     "a lattice without its noise": _set("spec", "encoding", _LATTICE),
     "a tree that tiles nothing": _set("spec", "encoding", {"type": "tree_grid", "n_features": 2, "levels": [1, 1, 1]}),
+    "records outside without a symbol": _set("spec", "out_of_bounds", "count"),
+    "records outside are treated otherwise": _set("spec", "out_of_bounds", "drop"),
+    "a mark that costs more": _set("spec", to_wire(_MARKED) | {"mechanism": to_wire(_MARKED.mechanism) | {"mark": 9}}),
+    "a mark in a round that clips": _set("spec", {**to_wire(_MARKED), "out_of_bounds": "clip"}),
+    "waves of weight zero alone": _set("spec", "encoding", {"type": "phase", "weights": [[0, 0]], "phases": 16}),
     "an empty draw": _set("spec", "participation", {"lo": "7", "hi": "7"}),
     "a draw past 2^64": _set("spec", "participation", {"lo": "0", "hi": str(DRAW_SPAN + 1)}),
     "a draw of numbers": _set("spec", "participation", {"lo": 0, "hi": 10}),
@@ -211,7 +235,8 @@ def _played(name: str, cap: float, calls: list[tuple[list[Any], Any, tuple[int, 
 
 def _told(answered: RoundOutcome) -> Json:
     error = None if answered.error is None else answered.error.code
-    return {"id": answered.round_id, "outcome": str(answered.outcome), "error": error}
+    outside = list(answered.outside)
+    return {"id": answered.round_id, "outcome": str(answered.outcome), "error": error, "outside": outside}
 
 
 def _sent(round_id: str, body: bytes) -> Json:

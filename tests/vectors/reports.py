@@ -1,9 +1,10 @@
 """Vectors of reports: what a device sends, for a spec, a record and the words it draws."""
 
+import math
 from typing import Any
 
 from sfumato import mechanisms
-from sfumato.mechanisms.encodings import scale, symbol
+from sfumato.mechanisms.outside import encode
 from sfumato.privacy.accounting import DRAW_SPAN, parse_epsilon
 from sfumato.privacy.entropy import below
 from sfumato.specs import Feature, RoundSpec, to_wire
@@ -30,7 +31,7 @@ def report_vectors() -> list[dict[str, Any]]:
 def _report(name: str, spec: RoundSpec, number: int, record: list[float], first: tuple[int, ...]) -> dict[str, Any]:
     entropy = PlannedEntropy(f"sfumato {name} {number}", first)
     slot = below(entropy, spec.encoding.n_slots)
-    own = symbol(spec.encoding, scale(spec.features, record), slot)
+    own = encode(spec, record, slot, entropy)
     value = mechanisms.perturb(spec.mechanism, own, entropy)
     return {
         "record": record,
@@ -53,11 +54,14 @@ def _plans(name: str, spec: RoundSpec) -> list[tuple[int, list[float], tuple[int
         [bound - 1e9 for bound in lower],
         [_between(feature, 0.2 * (place + 1)) for place, feature in enumerate(spec.features)],
     ]
+    if spec.counts_outside:  # one value outside is enough, however near to its bound
+        records[0][-1] = math.nextafter(upper[-1], math.inf)
+        records += [[_between(feature, 0.6) for feature in spec.features]]
     threshold = next(
         (value for key, value in to_wire(spec.mechanism).items() if key.endswith("threshold")), str(DRAW_SPAN // 2)
     )
     near = min(int(threshold), LAST_WORD)
-    firsts: list[tuple[int, ...]] = [(), (0, near), (0, near - 1), (LAST_WORD, 0), (LAST_WORD,) * 3, (0,)]
+    firsts: list[tuple[int, ...]] = [(), (0, near), (0, near - 1), (LAST_WORD, 0), (LAST_WORD,) * 3, (0,), ()]
     few = 2 if " cells" in name and "two" not in name else len(records)  # wide ones take many words
     return [(number, records[number], firsts[number]) for number in range(few)]
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from sfumato import mechanisms
 from sfumato.mechanisms import discrete_laplace
+from sfumato.mechanisms.outside import count_outside
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import (
     LATTICE,
@@ -66,6 +67,23 @@ def round_specs() -> Iterator[tuple[str, RoundSpec]]:
     for kind in SCALAR_MECHANISMS:
         two = GridEncoding((2,))
         yield f"{kind} over two cells", _spec(two, mechanisms.design(kind, 2, 32 * NANO if kind == "grr" else NANO))
+
+    yield from _counting()
+
+
+def _counting() -> Iterator[tuple[str, RoundSpec]]:
+    """Rounds that count records outside of the bounds: every encoding, and every mechanism over a grid."""
+    kinds = {"grid": SCALAR_MECHANISMS[:-1], "phase": ("window", "grr")}
+    for name, encoding in ENCODINGS.items():
+        for turn, kind in enumerate(kinds.get(name, ("ss",))):
+            mechanism = mechanisms.design(kind, encoding.n_symbols, EPSILONS[turn % len(EPSILONS)])
+            yield f"{kind} over {name} with outside", count_outside(_spec(encoding, mechanism))
+    for name, lattice in LATTICES.items():
+        if lattice.steps > 1:
+            mechanism = discrete_laplace.design(lattice.n_features, lattice.steps, NANO)
+            yield f"discrete_laplace over {name} with outside", count_outside(_spec(lattice, mechanism))
+    many = GridEncoding((4_096,))
+    yield "ss over 4096 cells with outside", count_outside(_spec(many, mechanisms.design("ss", 4_096, NANO)))
 
 
 def _spec(encoding: Encoding, mechanism: mechanisms.Mechanism) -> RoundSpec:

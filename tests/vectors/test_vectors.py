@@ -11,7 +11,7 @@ import pytest
 from sfumato import mechanisms
 from sfumato.device.store import MemoryStore
 from sfumato.errors import ApiProblem, SfumatoError
-from sfumato.mechanisms.encodings import scale, symbol
+from sfumato.mechanisms.outside import encode
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.privacy.entropy import below
 from sfumato.specs import round_spec_from_wire
@@ -70,7 +70,7 @@ def test_reports(case: dict[str, Any]) -> None:
         words = words_of(each["entropy"])
         entropy = ReplayEntropy(words)
         slot = below(entropy, spec.encoding.n_slots)
-        own = symbol(spec.encoding, scale(spec.features, each["record"]), slot)
+        own = encode(spec, each["record"], slot, entropy)
         assert (slot, list(own) if isinstance(own, tuple) else own) == (each["slot"], each["symbol"])
         value = mechanisms.perturb(spec.mechanism, own, entropy)
         assert value.hex() == each["value"]
@@ -115,8 +115,11 @@ def test_devices(case: dict[str, Any]) -> None:
         else:
             receipt = device.report(call["record"])
             assert receipt.outcome == call["outcome"]
-            told = [(each.round_id, str(each.outcome), each.error and each.error.code) for each in receipt.rounds]
-            assert told == [(each["id"], each["outcome"], each["error"]) for each in call["rounds"]]
+            told = [
+                (each.round_id, str(each.outcome), each.error and each.error.code, list(each.outside))
+                for each in receipt.rounds
+            ]
+            assert told == [(each["id"], each["outcome"], each["error"], each["outside"]) for each in call["rounds"]]
         assert [(each, json.loads(body)) for each, body in service.sent] == [
             (each["id"], json.loads(each["body"])) for each in call["sent"]
         ]

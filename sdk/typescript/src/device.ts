@@ -41,6 +41,11 @@ export interface RoundOutcome {
   readonly epsilon: number;
   /** The reason, if the outcome is `refused`. */
   readonly error?: SfumatoError;
+  /**
+   * Features with a value outside of the bounds, if this call perturbed the record. The report then states `outside`, or
+   * has the values moved to the bounds if the round clips them.
+   */
+  readonly outside?: readonly string[];
 }
 
 /** The outcome of one call of `Device.report`. */
@@ -53,6 +58,8 @@ export interface Receipt {
   readonly retryAfterSeconds?: number;
   /** Where the memory is, for example the path of its file without links. */
   readonly store?: string;
+  /** Features with a value outside of the bounds of a round that this call answered. */
+  readonly outside: readonly string[];
 }
 
 /** Options of a device. */
@@ -69,6 +76,12 @@ export interface DeviceOptions extends HttpOptions {
   readonly store: Store;
   /** Features that the app expects. The device refuses a round with other features or bounds. */
   readonly features?: readonly Feature[];
+  /**
+   * Called with the names of the features, once per device object, when a record outside of the bounds was perturbed. It is
+   * for the developer: units or the order of values may be wrong. Do not log or send what it says in an app that
+   * people use, because it is about their record.
+   */
+  readonly onOutside?: (features: readonly string[]) => void;
   /** Source of randomness; `SystemEntropy` by default. Replace it in tests only. */
   readonly entropy?: Entropy;
 }
@@ -94,6 +107,7 @@ export class Device {
   protected readonly datasetId: string;
   protected readonly store: Store;
   readonly #features: readonly Feature[] | undefined;
+  #onOutside: ((features: readonly string[]) => void) | undefined;
   protected readonly entropy: Entropy;
   protected readonly http: Http;
   readonly #turns = new Turns(); // one call of `report` or `flush` at a time
@@ -106,6 +120,7 @@ export class Device {
     this.datasetId = readId(options.datasetId);
     this.store = checkStore(options.store);
     this.#features = options.features && [...options.features];
+    this.#onOutside = options.onOutside;
     this.entropy = options.entropy ?? new SystemEntropy();
     this.http = new Http(options.url, options.key, options);
   }
@@ -116,9 +131,9 @@ export class Device {
    * If at least one report arrives, errors of other rounds are part of the receipt. If no report arrives, the method
    * rejects with the first error.
    *
-   * @param record One value per feature, in the units of the features. The device clips the values to the bounds, perturbs
-   *   the record and does not store it. A device that a round does not select does not read the record, so use `check` to
-   *   find an invalid record at once.
+   * @param record One value per feature, in the units of the features. The device perturbs the record and does not
+   *   store it. A record outside of the bounds is reported as outside, or moved to them, as the round states. A device that a
+   *   round does not select does not read the record, so use `check` to find an invalid record at once.
    * @throws CapExceeded, RoundRefused, InvalidSpec, InvalidPoint or ApiProblem No report arrived; this is the first error.
    * @throws StoreUnusable The device memory cannot be used, so no report was sent.
    * @throws Unreachable The service does not respond. Perturbed reports stay pending, and the next call sends them.
@@ -134,12 +149,21 @@ export class Device {
       const outcomes = new Map(rounds.map((round) => [round.roundId, this.#decide(memory, round, prepare)]));
       return { decided: outcomes, waiting: findPending(memory).filter((memo) => outcomes.get(memo.roundId)?.outcome !== "refused") };
     });
-    for (const memo of waiting) decided.set(memo.roundId, await this.#send(memo));
+    for (const memo of waiting) {
+      const outside = decided.get(memo.roundId)?.outside;
+      decided.set(memo.roundId, { ...(await this.#send(memo)), ...(outside && { outside }) });
+    }
     const outcomes = [...decided.values()];
+    const outside = [...new Set(outcomes.flatMap((each) => each.outside ?? []))];
+    if (outside.length > 0 && this.#onOutside !== undefined) {
+      const tell = this.#onOutside;
+      this.#onOutside = undefined;
+      tell(outside);
+    }
     const outcome = selectOutcome(outcomes, rounds.length > 0);
     const wait = rounds.length > 0 ? {} : { retryAfterSeconds };
     const { location } = this.store;
-    return { outcome, rounds: outcomes, ...wait, ...(location === undefined ? {} : { store: location }) };
+    return { outcome, rounds: outcomes, outside, ...wait, ...(location === undefined ? {} : { store: location }) };
   }
 
   /**
@@ -224,7 +248,8 @@ export class Device {
       if (spent + epsilonNano > this.#capNano) throw new CapExceeded(epsilonNano, spent, this.#capNano);
       const payload = prepare(round, spec);
       memory.memos[roundId] = { roundId, collectionId, epsilonNano: epsilonNano.toString(), specHash: round.specHash, state: "pending", ...payload };
-      return { roundId, outcome: "already_answered", epsilon: toNumber(epsilonNano) };
+      const { outside } = checkRecord(spec.features, record);
+      return { roundId, outcome: "already_answered", epsilon: toNumber(epsilonNano), ...(outside.length > 0 && { outside }) };
     } catch (error) {
       if (!(error instanceof SfumatoError)) throw error;
       return { roundId, outcome: "refused", epsilon: 0, error };

@@ -31,6 +31,15 @@ export interface Lattice extends Encoding {
   readonly steps: number;
 }
 
+/**
+ * Return whether records outside of the bounds have a symbol of their own, the last one.
+ *
+ * Phases and signs are symmetric, so such a record has a uniformly random one. Vectors have a mark.
+ */
+export function addsSymbol(encoding: Encoding): boolean {
+  return !["phase", "centroid_sign", "lattice"].includes(encoding.type);
+}
+
 /** Return whether an encoding is a lattice. */
 export function isLattice(encoding: Encoding): encoding is Lattice {
   return encoding.type === "lattice";
@@ -125,7 +134,7 @@ function readWeights(wire: unknown, most: number): Weights {
     list(row, "a row of weights", 1, MAX_FEATURES, (weight) => integer(weight, "weights", -MAX_WEIGHT, MAX_WEIGHT)),
   );
   check(rows.every((row) => row.length === at(rows, 0).length), "all rows of weights must have the same length");
-  check(rows.every((row) => row.some((weight) => weight !== 0)), "a row of weights must have a nonzero weight");
+  check(rows.some((row) => row.some((weight) => weight !== 0)), "the weights must not all be zero");
   return rows;
 }
 

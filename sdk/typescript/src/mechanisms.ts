@@ -29,6 +29,8 @@ export interface Mechanism {
 export interface LatticeNoise extends Mechanism {
   readonly nFeatures: number;
   readonly steps: number;
+  /** Last number of the vector of a record outside of the bounds, or 0 if vectors have no such number. */
+  readonly mark: number;
 }
 
 /** Return whether a mechanism is discrete_laplace. */
@@ -36,7 +38,9 @@ export function isLatticeNoise(mechanism: Mechanism): mechanism is LatticeNoise 
   return mechanism.type === "discrete_laplace";
 }
 
-const MAX_BIT_SYMBOLS = 4096; // limit for subset selection, unary encoding and the window
+const MAX_BIT_SYMBOLS = 4097; // limit for subset selection and unary encoding: 4096 cells and the symbol outside
+const MAX_RESPONSE_SYMBOLS = MAX_SYMBOLS + 1;
+const MAX_WINDOW_SYMBOLS = 4096;
 const MAX_HASH_RANGE = 2 ** 16;
 const HASH_SPAN = 2 ** 31;
 const HASH_PRIME = HASH_SPAN - 1;
@@ -68,7 +72,7 @@ function respond(symbol: number, nSymbols: number, keep: bigint, entropy: Entrop
 /** Read k-ary randomised response, which keeps the symbol if a word is below keep_threshold. */
 function readGrr(wire: Json): Mechanism {
   checkKeys(wire, "grr", ["type", "n_symbols", "keep_threshold"]);
-  const k = integer(wire["n_symbols"], "n_symbols", 2, MAX_SYMBOLS);
+  const k = integer(wire["n_symbols"], "n_symbols", 2, MAX_RESPONSE_SYMBOLS);
   const keep = readThreshold(wire, "keep_threshold", WORD_SPAN);
   const valueBytes = byteWidth(k - 1);
   return {
@@ -154,7 +158,7 @@ function readOue(wire: Json): Mechanism {
 /** Read local hashing. Words: the public seed a, b, c, then randomised response on the hashed symbol. */
 function readOlh(wire: Json): Mechanism {
   checkKeys(wire, "olh", ["type", "n_symbols", "hash_range", "keep_threshold"]);
-  const k = integer(wire["n_symbols"], "n_symbols", 2, MAX_SYMBOLS);
+  const k = integer(wire["n_symbols"], "n_symbols", 2, MAX_RESPONSE_SYMBOLS);
   const g = integer(wire["hash_range"], "hash_range", 2, MAX_HASH_RANGE);
   const keep = readThreshold(wire, "keep_threshold");
   const responseBytes = byteWidth(g - 1);
@@ -180,7 +184,7 @@ function readOlh(wire: Json): Mechanism {
 /** Read Hadamard response: the sign of a public Walsh coefficient. Words: the coefficient, then the decision. */
 function readHr(wire: Json): Mechanism {
   checkKeys(wire, "hr", ["type", "n_symbols", "keep_threshold"]);
-  const k = integer(wire["n_symbols"], "n_symbols", 2, MAX_SYMBOLS);
+  const k = integer(wire["n_symbols"], "n_symbols", 2, MAX_RESPONSE_SYMBOLS);
   const keep = readThreshold(wire, "keep_threshold");
   let nCoefficients = 2; // smallest power of two above k
   while (nCoefficients <= k) nCoefficients *= 2;
@@ -205,7 +209,7 @@ function readHr(wire: Json): Mechanism {
 /** Read the cyclic window. Words: the decision, then the position inside or outside the window. */
 function readWindow(wire: Json): Mechanism {
   checkKeys(wire, "window", ["type", "n_symbols", "window_size", "inside_threshold"]);
-  const k = integer(wire["n_symbols"], "n_symbols", 2, MAX_BIT_SYMBOLS);
+  const k = integer(wire["n_symbols"], "n_symbols", 2, MAX_WINDOW_SYMBOLS);
   const w = integer(wire["window_size"], "window_size", 1, k - 1);
   const inside = readThreshold(wire, "inside_threshold");
   const valueBytes = byteWidth(k - 1);
@@ -225,22 +229,25 @@ function readWindow(wire: Json): Mechanism {
   };
 }
 
-/** Read exact discrete Laplace noise for the vectors of a lattice. Words: the noise of each feature in order. */
+/** Read exact discrete Laplace noise for the vectors of a lattice. Words: the noise of each number in order. */
 function readDiscreteLaplace(wire: Json): LatticeNoise {
-  checkKeys(wire, "discrete_laplace", ["type", "n_features", "steps", "scale_numerator", "scale_denominator", "margin"]);
+  checkKeys(wire, "discrete_laplace", ["type", "n_features", "steps", "scale_numerator", "scale_denominator", "margin"], ["mark"]);
   const nFeatures = integer(wire["n_features"], "n_features", 1, MAX_FEATURES);
   const steps = integer(wire["steps"], "steps", 1, MAX_STEPS);
   const t = integer(wire["scale_numerator"], "scale_numerator", 0, 2 ** 32);
   const s = integer(wire["scale_denominator"], "scale_denominator", 1, 2 ** 32);
   check(BigInt(t) <= (1n << 26n) * BigInt(s), "the scale may be at most 67108864 lattice units");
   const margin = integer(wire["margin"], "margin", 0, 2 ** 30);
-  const largest = steps + 2 * margin;
+  const mark = integer(wire["mark"] ?? 0, "mark", 0, nFeatures * Math.floor(steps / 2)); // so it adds nothing to the cost
+  const nNumbers = nFeatures + Number(mark > 0);
+  const reach = Math.max(steps, mark);
+  const largest = reach + 2 * margin;
   const width = byteWidth(largest);
   const perturb = (symbol: Symbol, entropy: Entropy) => {
-    check(Array.isArray(symbol) && symbol.length === nFeatures, "the vector must have n_features coordinates");
-    check((symbol as readonly number[]).every((coordinate) => coordinate >= 0 && coordinate <= steps), "coordinates of the vector must be in 0 .. steps");
+    check(Array.isArray(symbol) && symbol.length === nNumbers, "the vector must have n_features coordinates, and a mark if there is one");
+    check((symbol as readonly number[]).every((coordinate) => coordinate >= 0 && coordinate <= reach), "coordinates of the vector must be in 0 .. steps");
     const parts = (symbol as readonly number[]).map((coordinate) => {
-      const noisy = BigInt(coordinate + margin) + drawNoise(t, s, steps + margin, entropy);
+      const noisy = BigInt(coordinate + margin) + drawNoise(t, s, reach + margin, entropy);
       const clamped = noisy < 0n ? 0n : noisy > BigInt(largest) ? BigInt(largest) : noisy;
       return encodeLittleEndian(Number(clamped), width);
     });
@@ -251,12 +258,13 @@ function readDiscreteLaplace(wire: Json): LatticeNoise {
     nSymbols: undefined,
     nFeatures,
     steps,
+    mark,
     get epsilonNano() {
       if (t === 0) throw new InvalidSpec("the mechanism does not hide the symbol: its epsilon is infinite");
       const units = BigInt(nFeatures) * BigInt(steps) * BigInt(s) * NANO;
       return (units + BigInt(t) - 1n) / BigInt(t);
     },
-    valueBytes: nFeatures * width,
+    valueBytes: nNumbers * width,
     perturb,
   };
 }

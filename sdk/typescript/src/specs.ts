@@ -1,7 +1,7 @@
 /** Round specs and records. A spec contains everything that a device needs to send a report. All devices receive the same bytes. */
 
 import { check, checkKeys, decimalWord, finite, isObject, list, type Json } from "./checks.js";
-import { ENCODINGS, isLattice, MAX_FEATURES, type Encoding } from "./encodings.js";
+import { addsSymbol, ENCODINGS, isLattice, MAX_FEATURES, type Encoding, type Symbol } from "./encodings.js";
 import { drawBelow, WORD_SPAN, type Entropy } from "./entropy.js";
 import { InvalidPoint } from "./errors.js";
 import { isLatticeNoise, MECHANISMS, type Mechanism } from "./mechanisms.js";
@@ -31,6 +31,8 @@ export interface RoundSpec {
   readonly encoding: Encoding;
   readonly mechanism: Mechanism;
   readonly participation: Participation;
+  /** Whether a record outside of the bounds is reported as outside. Otherwise its values are moved to the bounds. */
+  readonly countsOutside: boolean;
 }
 
 /** The result of `Device.check` for a valid record. */
@@ -54,7 +56,7 @@ export interface PerturbedValue {
 export function readRoundSpec(wire: unknown): RoundSpec {
   check(isObject(wire), "a round spec must be an object");
   check(wire["version"] === SPEC_VERSION, `unsupported version of a round spec: expected ${SPEC_VERSION}`);
-  checkKeys(wire, "RoundSpec", ["version", "features", "encoding", "mechanism", "participation"]);
+  checkKeys(wire, "RoundSpec", ["version", "features", "encoding", "mechanism", "participation"], ["out_of_bounds"]);
   const features = list(wire["features"], "features", 1, MAX_FEATURES, readFeature);
   check(new Set(features.map((feature) => feature.name)).size === features.length, "feature names must be different");
   const encoding = readTagged(ENCODINGS, "encoding", wire["encoding"]);
@@ -65,8 +67,15 @@ export function readRoundSpec(wire: unknown): RoundSpec {
     const same = encoding.nFeatures === mechanism.nFeatures && encoding.steps === mechanism.steps;
     check(same, "the lattice encoding and discrete_laplace must have the same n_features and steps");
   }
-  check(mechanism.nSymbols === encoding.nSymbols, "the number of symbols of the mechanism must match the encoding");
-  return { features, encoding, mechanism, participation: readParticipation(wire["participation"]) };
+  const outOfBounds = wire["out_of_bounds"] ?? "clip";
+  check(outOfBounds === "clip" || outOfBounds === "count", "out_of_bounds must be count or clip");
+  const countsOutside = outOfBounds === "count";
+  const nSymbols = encoding.nSymbols === undefined ? undefined : encoding.nSymbols + Number(countsOutside && addsSymbol(encoding));
+  check(mechanism.nSymbols === nSymbols, "the number of symbols of the mechanism must match the encoding");
+  if (isLatticeNoise(mechanism)) {
+    check(mechanism.mark > 0 === countsOutside, "vectors must have a mark if and only if the round counts records outside");
+  }
+  return { features, encoding, mechanism, participation: readParticipation(wire["participation"]), countsOutside };
 }
 
 function readTagged<T>(kinds: Readonly<Record<string, (wire: Json) => T>>, name: string, wire: unknown): T {
@@ -142,7 +151,19 @@ function orderValues(features: readonly Feature[], record: PersonRecord): readon
 
 /** Encode and perturb a record. Draw the slot first, then the words of the mechanism. */
 export function perturb(spec: RoundSpec, record: PersonRecord, entropy: Entropy): PerturbedValue {
-  const point = scale(spec.features, record);
+  checkRecord(spec.features, record); // an invalid record uses no word
   const slot = drawBelow(entropy, spec.encoding.nSlots);
-  return { slot, value: spec.mechanism.perturb(spec.encoding.symbol(point, slot), entropy) };
+  return { slot, value: spec.mechanism.perturb(encode(spec, record, slot, entropy), entropy) };
+}
+
+/** Return the symbol of a record. Words are drawn only outside of the bounds in a round of phases or signs: its symbol. */
+export function encode(spec: RoundSpec, record: PersonRecord, slot: number, entropy: Entropy): Symbol {
+  const { encoding, mechanism } = spec;
+  if (!spec.countsOutside || checkRecord(spec.features, record).outside.length === 0) {
+    const own = encoding.symbol(scale(spec.features, record), slot);
+    return spec.countsOutside && typeof own !== "number" ? [...own, 0] : own;
+  }
+  if (isLatticeNoise(mechanism)) return [...spec.features.map(() => Math.floor(mechanism.steps / 2)), mechanism.mark];
+  const nSymbols = encoding.nSymbols as number; // undefined for lattices only
+  return addsSymbol(encoding) ? nSymbols : drawBelow(entropy, nSymbols);
 }

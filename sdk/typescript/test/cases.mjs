@@ -93,7 +93,7 @@ async function checkDevice({ Device, SfumatoError }, vector, newStore) {
     } else {
       if (result.error) throw result.error;
       checkEqual(result.receipt.outcome, call.outcome);
-      const rounds = result.receipt.rounds.map(({ roundId: id, outcome, error }) => ({ id, outcome, error: error?.code ?? null }));
+      const rounds = result.receipt.rounds.map(({ roundId: id, outcome, error, outside = [] }) => ({ id, outcome, error: error?.code ?? null, outside }));
       checkEqual(rounds, call.rounds);
     }
     const parseBodies = (sent) => sent.map(({ id, body }) => ({ id, body: JSON.parse(body) }));

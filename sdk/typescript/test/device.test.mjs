@@ -87,7 +87,7 @@ test("the device sends the ETag of the round list and reuses the list on 304", a
   assert.equal(service.roundRequests[0]["If-None-Match"], undefined);
   assert.ok(service.roundRequests[1]["If-None-Match"]);
   service.rounds = [];
-  assert.deepEqual(await device1.report(RECORD), { outcome: "no_open_round", rounds: [], retryAfterSeconds: 17 });
+  assert.deepEqual(await device1.report(RECORD), { outcome: "no_open_round", rounds: [], outside: [], retryAfterSeconds: 17 });
 });
 
 test("the cap limits the total cost of simultaneous rounds", async () => {

@@ -79,7 +79,7 @@ def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
             user_feature=body.user_feature,
             fold_user_case=body.fold_user_case,
             max_records_per_user=body.max_records_per_user,
-            out_of_bounds=OutOfBounds(body.out_of_bounds),
+            out_of_bounds=None if body.out_of_bounds is None else OutOfBounds(body.out_of_bounds),
             delta_atto=parse_delta(body.delta),
             source=body.source,
             shuffled=shuffled_grant(body.shuffled),

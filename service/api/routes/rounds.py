@@ -1,6 +1,7 @@
 """Routes of rounds. `service.ingestion.report_endpoint` receives reports."""
 
 from contextlib import closing
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -12,7 +13,7 @@ from models import datasets
 from models.collection import report_intake, rounds
 from models.encryption import load_keyring
 from models.identity.caller import Caller
-from models.tables.datasets import Trust
+from models.tables.datasets import Dataset, OutOfBounds, Trust
 from models.tables.identity import Scope
 from models.tables.rounds import CollectionTarget
 from models.tables.rounds import Round as RoundRow
@@ -42,8 +43,9 @@ from service.schemas import serializers
 from service.schemas.rounds import DeviceRounds, NewRound, Receipt, Round, RoundPage, RoundState
 from service.schemas.specs import encoding_to_domain
 from sfumato import mechanisms
+from sfumato.mechanisms.outside import count_outside
 from sfumato.privacy.accounting import parse_epsilon
-from sfumato.specs import MAX_SAMPLE_VALUES, Feature, LatticeEncoding, Participation, RoundSpec
+from sfumato.specs import MAX_SAMPLE_VALUES, LatticeEncoding, Participation, RoundSpec
 from sfumato.transport.batches import MEDIA_TYPE
 
 router = APIRouter(prefix="/v1", tags=["rounds"], route_class=DocumentRoute)
@@ -82,7 +84,7 @@ def create_round(dataset_id: DatasetIdInPath, body: NewRound, request: KeeperPos
             session,
             request.caller,
             dataset,
-            _spec(dataset.features, body),
+            _spec(dataset, body),
             CollectionTarget(body.target_reports, body.min_reports, body.collect_seconds, release),
             max_open_rounds=limits.max_open_rounds,
             keyring=lambda: load_keyring(request.services.settings),
@@ -94,21 +96,27 @@ def create_round(dataset_id: DatasetIdInPath, body: NewRound, request: KeeperPos
     return request.respond(201, open_round)
 
 
-def _spec(features: tuple[Feature, ...], body: NewRound) -> RoundSpec:
+def _spec(dataset: Dataset, body: NewRound) -> RoundSpec:
     """Return the specification with thresholds. Raise ValidationFailed or InvalidSpec."""
+    features = dataset.features
     encoding = encoding_to_domain(body.encoding)
     if encoding.n_features != len(features):
         message = f"the encoding must have {len(features)} features, as the dataset does"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
     with pointing_at("/mechanism"):
-        mechanism = mechanisms.design_for(encoding, body.mechanism, parse_epsilon(body.epsilon))
+        spec = RoundSpec(
+            features, encoding, mechanisms.design_for(encoding, body.mechanism, parse_epsilon(body.epsilon))
+        )
+        if dataset.out_of_bounds == OutOfBounds.COUNT:
+            spec = count_outside(spec)
+    encoding = spec.encoding
     if isinstance(encoding, LatticeEncoding):
         if body.target_reports * encoding.n_features > MAX_SAMPLE_VALUES:
             message = (
                 f"target_reports times features may be at most {MAX_SAMPLE_VALUES} for a lattice; reduce target_reports"
             )
             raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
-    elif encoding.n_slots * mechanisms.tally_width(mechanism) > MAX_COUNTERS:
+    elif encoding.n_slots * mechanisms.tally_width(spec.mechanism) > MAX_COUNTERS:
         message = f"slots times symbols may be at most {MAX_COUNTERS} (hr: up to a quarter); use a coarser encoding"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
     draw = (
@@ -116,7 +124,7 @@ def _spec(features: tuple[Feature, ...], body: NewRound) -> RoundSpec:
         if body.participation is None
         else Participation(int(body.participation.lo), int(body.participation.hi))
     )
-    return RoundSpec(features, encoding, mechanism, draw)
+    return replace(spec, participation=draw)
 
 
 @router.get(

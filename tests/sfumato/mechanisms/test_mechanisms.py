@@ -154,10 +154,10 @@ class TestDesign:
     @pytest.mark.parametrize(
         ("n_symbols", "epsilon", "all_counted", "some_counted"),
         [
-            (4097, 0.5, "hr", "hr"),
+            (4098, 0.5, "hr", "hr"),
             (100_000, 1.04, "hr", "hr"),
             (100_000, 1.06, "hr", "olh"),
-            (4097, 5, "grr", "olh"),
+            (4098, 5, "grr", "olh"),
             (100_000, 12, "grr", "grr"),
         ],
     )
@@ -167,16 +167,16 @@ class TestDesign:
         nano = round(epsilon * NANO)
         assert mechanisms.design("auto", n_symbols, nano).type == all_counted
         assert mechanisms.design("auto", n_symbols, nano, n_candidates=4096).type == some_counted
-        assert mechanisms.design("auto", n_symbols, nano, n_candidates=4097).type == all_counted
+        assert mechanisms.design("auto", n_symbols, nano, n_candidates=4098).type == all_counted
 
     @pytest.mark.parametrize(
         ("kind", "n_symbols", "n_candidates", "message"),
         [
-            ("ss", 4097, None, "2 to 4096"),
-            ("oue", 4097, None, "2 to 4096"),
+            ("ss", 4098, None, "2 to 4097"),
+            ("oue", 4098, None, "2 to 4097"),
             ("window", 4097, None, "2 to 4096"),
-            ("olh", 4097, None, "counts at most 4096"),
-            ("olh", 5000, 4097, "counts at most 4096"),
+            ("olh", 4098, None, "counts at most 4097"),
+            ("olh", 5000, 4098, "counts at most 4097"),
             ("laplace", 4, None, "unknown mechanism"),
         ],
     )

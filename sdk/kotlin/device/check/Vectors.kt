@@ -103,7 +103,7 @@ fun checkCalls(vector: Map<*, *>) {
         val error = try {
             val receipt = device.report(readRecord(call["record"]))
             checkEqual(receipt.outcome.name.lowercase(), call["outcome"])
-            checkEqual(receipt.rounds.map { listOf(it.roundId, it.outcome.name.lowercase(), it.error?.code) }, readOutcomes(call["rounds"]))
+            checkEqual(receipt.rounds.map { listOf(it.roundId, it.outcome.name.lowercase(), it.error?.code, it.outside) }, readOutcomes(call["rounds"]))
             null
         } catch (exception: SfumatoException) {
             exception.code
@@ -137,7 +137,7 @@ fun checkAnswer(vector: Map<*, *>, call: Map<*, *>) {
     checkEqual(device.spent, 1.0)
 }
 
-private fun readOutcomes(rounds: Any?): List<List<Any?>> = (rounds as List<*>).map { it as Map<*, *> }.map { listOf(it["id"], it["outcome"], it["error"]) }
+private fun readOutcomes(rounds: Any?): List<List<Any?>> = (rounds as List<*>).map { it as Map<*, *> }.map { listOf(it["id"], it["outcome"], it["error"], it["outside"]) }
 
 private fun readSent(reports: Any?): List<Pair<Any?, Any?>> = (reports as List<*>).map { it as Map<*, *> }.map { Pair(it["id"], readJson(it["body"] as String)) }
 

@@ -40,7 +40,7 @@ class DatasetCalls:
         user_feature: str | None = None,
         fold_user_case: bool = False,
         max_records_per_user: int = 1,
-        out_of_bounds: Literal["clip", "refuse"] = "clip",
+        out_of_bounds: Literal["count", "clip", "refuse"] | None = None,
         delta: float = 0.0,
         source: str | None = None,
         shuffled: tuple[float, float] | None = None,
@@ -69,9 +69,11 @@ class DatasetCalls:
             Central datasets: whether user ids that differ only in case are one user.
         max_records_per_user : int
             Central datasets: maximum number of records of one user that a job uses. Public.
-        out_of_bounds : {'clip', 'refuse'}
-            Central datasets: whether finite values outside their bounds are clipped and counted,
-            or cause the service to reject the upload.
+        out_of_bounds : {'count', 'clip', 'refuse'}, optional
+            Treatment of a record with a finite value outside its bounds. 'count', the default of local and
+            shuffled datasets: its report states `outside`, perturbed like all others, and results state the
+            share outside. 'clip', the default of central datasets: the value is moved to the bound.
+            'refuse', central datasets only: the service rejects the upload.
         delta : float
             Central datasets: δ of the first grant, 0 or in [1e-15, 1e-3], at most 18 decimals.
         source : str, optional
@@ -101,9 +103,10 @@ class DatasetCalls:
             "keep_reports": keep_reports,
         }
         if trust == "central":
-            declared: dict[str, Any] = {"max_records_per_user": max_records_per_user, "out_of_bounds": out_of_bounds}
+            declared: dict[str, Any] = {"max_records_per_user": max_records_per_user}
             declared |= {} if user_feature is None else {"user_feature": user_feature}
             body |= declared | ({"fold_user_case": True} if fold_user_case else {})
+        body |= {} if out_of_bounds is None else {"out_of_bounds": out_of_bounds}
         body |= {"delta": delta} if delta else {}
         body |= {} if source is None else {"source": source}
         body |= {} if shuffled is None else {"shuffled": _shuffled(shuffled)}

@@ -60,7 +60,7 @@ class Dataset:
     user_feature: str | None = None  # column with the user of a record
     fold_user_case: bool = False
     max_records_per_user: int = 1
-    out_of_bounds: Literal["clip", "refuse"] = "clip"
+    out_of_bounds: Literal["count", "clip", "refuse"] = "clip"
     source: str | None = None  # label of the people in the data
     shuffler: Shuffler | None = None  # None if the dataset is not shuffled
     embedding: Embedding | None = None  # the ball that bounds the records, if the dataset declares one

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import perturb_many
-from sfumato.mechanisms.encodings import scale_many, symbols
+from sfumato.mechanisms.inputs import to_values
+from sfumato.mechanisms.outside import encode_many
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below_many
 from sfumato.specs import Participation, RoundSpec
@@ -43,8 +44,9 @@ def perturb_records(
     ----------
     spec : RoundSpec
     records : array-like of shape (n, n_features)
-        Finite, in the features' units. Values outside the bounds are clipped. The columns of a data
-        frame are matched by name; values without names are assumed to have the features' order.
+        Finite, in the features' units. Records outside of the bounds are reported as outside, or clipped, as
+        the round states. The columns of a data frame are matched by name; values without names are assumed to
+        have the features' order.
     entropy : Entropy, optional
         Source of the devices' random numbers. The default is the operating system. Report ids
         always come from the system, so a repeated simulation has new ids.
@@ -74,13 +76,13 @@ def perturb_records(
     ((2, 16), (2, 1))
     """
     entropy = entropy or SystemEntropy()
-    points = scale_many(spec.features, records)
+    points = to_values(spec.features, records)
     device_draws = entropy.words(len(points)) if draws is None else draws
     if device_draws.shape != (len(points),):
         raise InvalidSpec("draws must have one entry for each record")
     participating = points[_contains(spec.participation, device_draws)]
     slots = below_many(entropy, spec.encoding.n_slots, len(participating))
-    values = perturb_many(spec.mechanism, symbols(spec.encoding, participating, slots), entropy)
+    values = perturb_many(spec.mechanism, encode_many(spec, participating, slots, entropy), entropy)
     ids = SystemEntropy().words(2 * len(participating)).astype("<u8").view(np.uint8)
     return Reports(ids.reshape(-1, REPORT_ID_BYTES), slots.astype(np.uint32), values)
 

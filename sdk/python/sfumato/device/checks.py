@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sfumato.mechanisms.inputs import Records, to_record
+from sfumato.mechanisms.inputs import Records
+from sfumato.mechanisms.outside import outside_features
 from sfumato.specs import Feature
 
 
@@ -22,5 +23,4 @@ class RecordCheck:
 
 def check_record(features: Sequence[Feature], record: Records) -> RecordCheck:
     """Return the check of a record. Raise InvalidPoint as `to_record`."""
-    values = zip(features, to_record(features, record), strict=True)
-    return RecordCheck(tuple(each.name for each, value in values if not each.lower <= value <= each.upper))
+    return RecordCheck(outside_features(features, record))

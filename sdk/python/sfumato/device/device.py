@@ -15,7 +15,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
@@ -29,7 +29,7 @@ from sfumato.device.checks import RecordCheck, check_record
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
 from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
 from sfumato.errors import ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError
-from sfumato.mechanisms.encodings import scale, symbol
+from sfumato.mechanisms.outside import encode, outside_features
 from sfumato.privacy.accounting import NANO, format_epsilon, parse_epsilon
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below, word
 from sfumato.specs import Feature, RoundSpec, round_spec_from_wire, to_wire
@@ -62,12 +62,17 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
-    """The outcome of one round. `epsilon` is its cost for this device, or 0 if the device did not answer."""
+    """The outcome of one round. `epsilon` is its cost for this device, or 0 if the device did not answer.
+
+    `outside` names the features with a value outside of the bounds, if this call perturbed the record. The report
+    then states `outside`, or has the values moved to the bounds if the round has `out_of_bounds` "clip".
+    """
 
     round_id: str
     outcome: Outcome
     epsilon: float = 0.0
     error: SfumatoError | None = None
+    outside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,11 @@ class Receipt:
     outcome: Outcome
     rounds: tuple[RoundOutcome, ...] = ()
     retry_after_seconds: float | None = None
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """Return the features with a value outside of the bounds of a round that this call answered."""
+        return tuple(dict.fromkeys(name for each in self.rounds for name in each.outside))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,10 @@ class Device:
         The features that the app supports. The device rejects rounds with other features or bounds.
     entropy : Entropy
         Source of all random numbers of the device.
+    on_outside : callable, optional
+        Called with the names of the features, once per device object, when a record outside of the bounds was
+        perturbed. It is for the developer: units or the order of values may be wrong. Do not log or send
+        these names in an app that people use, because they are about their record.
     timeout_seconds : float
         Timeout of one response, seconds.
     retry_seconds : float
@@ -155,6 +169,7 @@ class Device:
         store: str | Path | Store,
         features: Sequence[Feature] | None = None,
         entropy: Entropy | None = None,
+        on_outside: Callable[[tuple[str, ...]], None] | None = None,
         timeout_seconds: float = 10.0,
         retry_seconds: float = 30.0,
         transport: "httpx.BaseTransport | None" = None,
@@ -164,6 +179,7 @@ class Device:
         self._store = FileStore(store) if isinstance(store, str | Path) else store
         self._features = None if features is None else tuple(features)
         self._entropy = entropy or SystemEntropy()
+        self._on_outside = on_outside
         settings = PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES)
         self._http = Http(url, key, settings, transport)
         self._etag: str | None = None
@@ -187,9 +203,10 @@ class Device:
         ----------
         record : mapping, named tuple, series, sequence or array of float
             One value for each feature, in the features' units. Names are matched; values without
-            names are assumed to have the features' order. The device clips the record to the public
-            bounds, perturbs it, and does not store it. A device that a round does not select does not read
-            the record, so use `check` to find an invalid record at once.
+            names are assumed to have the features' order. The device perturbs the record and does not
+            store it. A record outside of the bounds is reported as outside, or moved to them, as the
+            round states; the receipt names the features. A device that a round does not select does not
+            read the record, so use `check` to find an invalid record at once.
 
         Returns
         -------
@@ -210,9 +227,18 @@ class Device:
             outcomes = {each.round_id: self._decide(memory, each, record) for each in rounds}
             pending = [memo for memo in _pending(memory) if not _is_refused(outcomes.get(memo.round_id))]
         for memo in pending:
-            outcomes[memo.round_id] = self._send(memo)
+            decided = outcomes.get(memo.round_id)
+            outcomes[memo.round_id] = replace(self._send(memo), outside=() if decided is None else decided.outside)
+        self._inform_outside(tuple(outcomes.values()))
         outcome = _overall_outcome(outcomes.values(), bool(rounds))
         return Receipt(outcome, tuple(outcomes.values()), None if rounds else self._poll_seconds)
+
+    def _inform_outside(self, outcomes: tuple[RoundOutcome, ...]) -> None:
+        """Inform the developer about a record outside of the bounds, once."""
+        names = Receipt(Outcome.SENT, outcomes).outside
+        if names and self._on_outside is not None:
+            tell, self._on_outside = self._on_outside, None
+            tell(names)
 
     def check(self, record: Record) -> RecordCheck:
         """Check a record against the features, which are those of the open rounds unless the app passed `features`.
@@ -336,8 +362,9 @@ class Device:
                 return RoundOutcome(open_round.round_id, Outcome.NOT_SELECTED)
             if memory.spent_nano + epsilon_nano > self._cap_nano:
                 raise CapExceeded(cost_nano=epsilon_nano, spent_nano=memory.spent_nano, cap_nano=self._cap_nano)
+            names = outside_features(spec.features, record)  # an invalid record uses no word
             memory.memos[open_round.round_id] = self._perturb(open_round, spec, epsilon_nano, record)
-            return RoundOutcome(open_round.round_id, Outcome.ALREADY_ANSWERED, epsilon_nano / NANO)
+            return RoundOutcome(open_round.round_id, Outcome.ALREADY_ANSWERED, epsilon_nano / NANO, outside=names)
         except SfumatoError as error:
             return RoundOutcome(open_round.round_id, Outcome.REFUSED, error=error)
 
@@ -381,9 +408,8 @@ class Device:
         return epsilon_nano
 
     def _perturb(self, open_round: OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
-        point = scale(spec.features, record)
         slot = below(self._entropy, spec.encoding.n_slots)
-        value = mechanisms.perturb(spec.mechanism, symbol(spec.encoding, point, slot), self._entropy)
+        value = mechanisms.perturb(spec.mechanism, encode(spec, record, slot, self._entropy), self._entropy)
         return Memo(
             round_id=open_round.round_id,
             collection_id=open_round.collection_id,

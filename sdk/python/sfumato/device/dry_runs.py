@@ -59,7 +59,7 @@ def dry_run(spec: RoundSpec, records: ArrayLike, entropy: Entropy | None = None)
     spec : RoundSpec
         A published specification (`client.get_round(round_id).spec`) or another one.
     records : array-like of shape (n, n_features)
-        Finite, in the features' units. Values outside the bounds are clipped.
+        Finite, in the features' units. Records outside of the bounds are treated as the round states.
     entropy : Entropy, optional
         Source of the devices' random numbers. The default is the operating system.
 

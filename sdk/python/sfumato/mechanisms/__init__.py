@@ -53,10 +53,10 @@ def design(kind: str, n_symbols: int, epsilon_nano: int, *, n_candidates: int | 
     ----------
     kind : {'auto', 'grr', 'ss', 'oue', 'olh', 'hr', 'window'}
         'auto' selects by variance, report size and decoding time (STATISTICS, section 1). Up to
-        4096 symbols it selects subset selection, which has the least variance, k bits per report
+        4097 symbols it selects subset selection, which has the least variance, k bits per report
         and k additions per count. If a subset would have one symbol, it selects randomised
         response, which is the same channel in fewer bytes.
-        Above 4096 symbols, k bits are too long. 'auto' then selects randomised response or
+        Above 4097 symbols, k bits are too long. 'auto' then selects randomised response or
         Hadamard response, by variance: one to three bytes and one addition per report, and
         K log K operations at the end. Local hashing costs one hash per report and counted symbol.
         It is selected only for few counted symbols (`n_candidates`) and a variance at least 1.3
@@ -195,15 +195,16 @@ def _is_symbol(mechanism: Mechanism, symbol: Symbol) -> bool:
     if isinstance(mechanism, DiscreteLaplaceMechanism):
         return (
             isinstance(symbol, tuple)
-            and len(symbol) == mechanism.n_features
-            and all(0 <= place <= mechanism.steps for place in symbol)
+            and len(symbol) == mechanism.n_numbers
+            and all(0 <= place <= mechanism.steps for place in symbol[: mechanism.n_features])
+            and symbol[mechanism.n_features :] in {(), (0,), (mechanism.mark,)}
         )
     return not isinstance(symbol, tuple) and 0 <= symbol < mechanism.n_symbols
 
 
 def _are_symbols(mechanism: Mechanism, symbols: NDArray[np.int64]) -> bool:
     if isinstance(mechanism, DiscreteLaplaceMechanism):
-        fits, largest = symbols.shape == (len(symbols), mechanism.n_features), mechanism.steps
+        fits, largest = symbols.shape == (len(symbols), mechanism.n_numbers), mechanism.reach
     else:
         fits, largest = symbols.ndim == 1, mechanism.n_symbols - 1
     return fits and (symbols.size == 0 or bool(symbols.min() >= 0 and symbols.max() <= largest))

@@ -6,8 +6,11 @@ it costs steps/scale, and K of them, which one record holds, K steps/scale: epsi
 (composition, Theorem 5 of paper 004). The published scale is a fraction t/s, rounded up, so the
 epsilon K steps s/t is an exact fraction and at most the requested one.
 
-The sum of a feature and its noise is clamped to -margin .. steps + margin, which gives a report a
-fixed width. The clamp follows the noise, so it costs no privacy. `design` uses a margin of 16 scales,
+A vector has a last number, the mark, if the round counts records outside of the bounds. It has noise of the same scale
+and costs nothing more (`DiscreteLaplaceMechanism`).
+
+The sum of a number and its noise is clamped to -margin .. reach + margin, where reach is steps or a larger mark. This
+gives a report a fixed width. The clamp follows the noise, so it costs no privacy. `design` uses a margin of 16 scales,
 which a device exceeds with probability e^-16, one in nine million.
 
 The noise uses integers alone (Canonne, Kamath and Steinke 2020, "The discrete Gaussian
@@ -77,12 +80,12 @@ def width(mechanism: DiscreteLaplaceMechanism) -> int:
 
 
 def _largest(mechanism: DiscreteLaplaceMechanism) -> int:
-    return mechanism.steps + 2 * mechanism.margin
+    return mechanism.reach + 2 * mechanism.margin
 
 
 def value_bytes(mechanism: DiscreteLaplaceMechanism) -> int:
     """Return the size of a report's value in bytes."""
-    return mechanism.n_features * width(mechanism)
+    return mechanism.n_numbers * width(mechanism)
 
 
 def perturb(mechanism: DiscreteLaplaceMechanism, vector: tuple[int, ...], entropy: Entropy) -> bytes:
@@ -99,7 +102,7 @@ def perturb_many(
 ) -> NDArray[np.uint8]:
     """Return the values of n devices with the same integer arithmetic: uint8 of shape (n, value_bytes)."""
     reached = np.empty(vectors.shape, dtype="<u8")
-    for feature in range(mechanism.n_features):
+    for feature in range(mechanism.n_numbers):
         sums = vectors[:, feature] + _noise_many(mechanism, len(vectors), entropy) + mechanism.margin
         reached[:, feature] = np.clip(sums, 0, _largest(mechanism))
     parts = reached.view(np.uint8).reshape(*vectors.shape, 8)[:, :, : width(mechanism)]
@@ -150,8 +153,8 @@ def _noise_many(mechanism: DiscreteLaplaceMechanism, n: int, entropy: Entropy) -
 
 
 def _turns_to_clamp(mechanism: DiscreteLaplaceMechanism) -> int:
-    """Return the least V for which every sum is clamped: t V / s >= steps + margin."""
-    reach = (mechanism.steps + mechanism.margin) * mechanism.scale_denominator
+    """Return the least V for which every sum is clamped: t V / s >= reach + margin."""
+    reach = (mechanism.reach + mechanism.margin) * mechanism.scale_denominator
     return -(-reach // mechanism.scale_numerator)
 
 
@@ -171,11 +174,11 @@ def are_values(mechanism: DiscreteLaplaceMechanism, values: NDArray[np.uint8]) -
 
 
 def vectors_of(mechanism: DiscreteLaplaceMechanism, values: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return the vectors in values of shape (n, value_bytes), in lattice units: int32 of shape (n, n_features)."""
+    """Return the vectors in values of shape (n, value_bytes), in lattice units: int32 of shape (n, n_numbers)."""
     return (_numbers(mechanism, values) - mechanism.margin).astype(np.int32)
 
 
 def _numbers(mechanism: DiscreteLaplaceMechanism, values: NDArray[np.uint8]) -> NDArray[np.int64]:
-    parts = values.reshape(len(values), mechanism.n_features, width(mechanism))
+    parts = values.reshape(len(values), mechanism.n_numbers, width(mechanism))
     places = 256 ** np.arange(width(mechanism), dtype=np.int64)
     return parts.astype(np.int64) @ places

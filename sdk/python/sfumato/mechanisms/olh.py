@@ -28,12 +28,12 @@ from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import grr
 from sfumato.privacy.accounting import exp_epsilon
 from sfumato.privacy.entropy import WORD_SPAN, Entropy, below, below_many
-from sfumato.specs import MAX_HASH_RANGE, GrrMechanism, OlhMechanism
+from sfumato.specs import MAX_HASH_RANGE, MAX_SUBSET_SYMBOLS, GrrMechanism, OlhMechanism
 
 HASH_SPAN = 1 << 31
 HASH_PRIME = HASH_SPAN - 1
 SEED_BYTES = 12
-MAX_COUNTED = 4096  # maximum number of counted symbols; each costs one hash per report
+MAX_COUNTED = MAX_SUBSET_SYMBOLS  # maximum number of counted symbols; each costs one hash per report
 
 
 def design(n_symbols: int, epsilon_nano: int, *, n_candidates: int | None = None) -> OlhMechanism:
@@ -42,7 +42,7 @@ def design(n_symbols: int, epsilon_nano: int, *, n_candidates: int | None = None
     Raises
     ------
     InvalidSpec
-        More than 4096 symbols, or candidates if they are fewer, would be counted.
+        More than 4097 symbols, or candidates if they are fewer, would be counted.
     """
     if (n_symbols if n_candidates is None else n_candidates) > MAX_COUNTED:
         raise InvalidSpec(f"olh counts at most {MAX_COUNTED} symbols")

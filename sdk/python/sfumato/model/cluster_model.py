@@ -39,7 +39,7 @@ class ClusterModel:
     features : tuple of Feature
         The features with their public bounds. Points are in these units.
     sizes : ndarray of shape (n_clusters,), float64
-        Estimated share of people in each cluster, in [0, 1]. The sum is 1.
+        Estimated share of the people inside the bounds in each cluster, in [0, 1]. The sum is 1.
     size_errors : ndarray of shape (n_clusters,), float64
         Standard error of each share.
     centroids : ndarray of shape (n_clusters, n_features), float64, or None
@@ -54,6 +54,11 @@ class ClusterModel:
         For type 'centroids': the rule that `memberships` applies.
     verdict : Verdict
         The quality of the result. The figures behind it are `expected_agreement` or in the diagnostics.
+    outside_share : float or None
+        Estimated share of all people that are outside of the bounds, in [0, 1]. The sizes are shares of those inside.
+        None if people outside were not counted, because their values were moved to the bounds.
+    outside_share_error : float or None
+        Standard error of the share.
     expected_agreement : ExpectedAgreement or None
         For a label map of a smooth density. It states how far this map would come out again.
     diagnostics : mapping
@@ -75,6 +80,8 @@ class ClusterModel:
     soft: Memberships | None = None
     verdict: Verdict = Verdict.DOUBTFUL
     expected_agreement: ExpectedAgreement | None = None
+    outside_share: float | None = None
+    outside_share_error: float | None = None
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     privacy: Mapping[str, PrivacyStatus] = field(default_factory=dict)
@@ -232,6 +239,8 @@ class ClusterModel:
             "labels": None if self.label_map is None else self.label_map.ravel().tolist(),
             "density": None if self.density is None else self.density.ravel().tolist(),
             "memberships": None if self.soft is None else self.soft.to_wire(),
+            "outside_share": self.outside_share,
+            "outside_share_error": self.outside_share_error,
             "verdict": self.verdict.value,
             "expected_agreement": None if self.expected_agreement is None else asdict(self.expected_agreement),
             "diagnostics": dict(self.diagnostics),
@@ -276,6 +285,8 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
             soft=memberships_from_wire(wire.get("memberships")),
             verdict=Verdict(wire["verdict"]),
             expected_agreement=_agreement(wire.get("expected_agreement")),
+            outside_share=wire.get("outside_share"),
+            outside_share_error=wire.get("outside_share_error"),
             diagnostics=wire.get("diagnostics", {}),
             warnings=tuple(wire.get("warnings", ())),
             privacy=wire.get("privacy", {}),

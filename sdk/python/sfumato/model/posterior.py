@@ -98,6 +98,8 @@ class Reader:
         found = self._kept.get(slot)
         if found is None:
             found = self._shares(slot)
+            if self._spec.has_outside_symbol:  # the model describes people inside
+                found = np.pad(found, ((0, 0), (0, 1)))
             if len(self._kept) < self._n_kept:
                 self._kept[slot] = found
         return found

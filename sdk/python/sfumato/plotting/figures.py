@@ -40,7 +40,12 @@ class Options(TypedDict, total=False):
 
 def share(model: ClusterModel, cluster: int) -> str:
     """Return a cluster's share of people with its standard error, such as '31.2 ± 0.1 %'."""
-    size, error = 100 * model.sizes[cluster], 100 * model.size_errors[cluster]
+    return format_share(float(model.sizes[cluster]), float(model.size_errors[cluster]))
+
+
+def format_share(size: float, error: float) -> str:
+    """Return a share in [0, 1] with its standard error, such as '31.2 ± 0.1 %'."""
+    size, error = 100 * size, 100 * error
     if not math.isfinite(error):
         return f"{size:.1f} %"
     decimals = 1 if error >= 0.05 else 2
@@ -48,7 +53,7 @@ def share(model: ClusterModel, cluster: int) -> str:
 
 
 def describe(model: ClusterModel, *, epsilon: float | None = None, n_reports: int | None = None) -> str:
-    """Return the default caption: number of clusters, cost for each person, number of reports, verdict.
+    """Return the default caption: number of clusters, cost for each person, number of reports, share outside, verdict.
 
     The default of `n_reports` is the number in the model's diagnostics.
     """
@@ -58,6 +63,8 @@ def describe(model: ClusterModel, *, epsilon: float | None = None, n_reports: in
         parts.append(f"ε = {epsilon:g} per person")
     if n_reports is not None:
         parts.append(f"{n_reports:,} reports")
+    if model.outside_share is not None:
+        parts.append(f"outside: {format_share(model.outside_share, model.outside_share_error or 0.0)}")
     parts.append(f"verdict: {model.verdict.value}")
     return " · ".join(parts)
 

@@ -15,7 +15,7 @@ from sfumato.sizing.rounds import (
     whole_round,
 )
 from sfumato.specs import (
-    MAX_SUBSET_SYMBOLS,
+    MAX_CELL_SYMBOLS,
     MAX_SYMBOLS,
     AdaptiveGridIterative,
     AdaptiveGridTree,
@@ -64,7 +64,7 @@ COARSE_CELLS = 16  # cells per feature, within MAX_PRINTED_CELLS; the paper has 
 # dyadic cells
 MAX_DEPTH_BITS = 16  # levels times features: 65,536 finest boxes
 MAX_DEPTH = 9  # 512 cells per feature
-MAX_CELLS = MAX_SUBSET_SYMBOLS  # maximum cells in a round of subset selection
+MAX_CELLS = MAX_CELL_SYMBOLS  # maximum cells in a round of subset selection
 DYADIC_DENSE_SHARE = 0.25  # r of the detectability rule k <= sqrt(N/v) / (z r), see `start_level`
 SPLITS = 1  # levels below the first; with 2, the ARI of aniso fell by .1 or more at epsilon 1 and 2
 

@@ -34,8 +34,10 @@ from sfumato.specs.encodings import (
     TreeGridEncoding,
 )
 from sfumato.specs.mechanisms import (
+    MAX_CELL_SYMBOLS,
     MAX_HASH_RANGE,
     MAX_MARGIN,
+    MAX_RESPONSE_SYMBOLS,
     MAX_SCALE,
     MAX_SCALE_PART,
     MAX_SUBSET_SYMBOLS,
@@ -49,7 +51,16 @@ from sfumato.specs.mechanisms import (
     SsMechanism,
     WindowMechanism,
 )
-from sfumato.specs.rounds import MAX_NORM, SPEC_VERSION, Embedding, Feature, Participation, RoundSpec
+from sfumato.specs.rounds import (
+    MAX_NORM,
+    SPEC_VERSION,
+    Embedding,
+    Feature,
+    Participation,
+    RoundBounds,
+    RoundSpec,
+    adds_symbol,
+)
 from sfumato.specs.wire import (
     ALGORITHMS,
     CENTRAL_ALGORITHMS,
@@ -75,6 +86,7 @@ __all__ = [
     "ENCODINGS",
     "LATTICE",
     "LOCAL_ALGORITHMS",
+    "MAX_CELL_SYMBOLS",
     "MAX_CENTROIDS",
     "MAX_CLUSTERS",
     "MAX_FEATURES",
@@ -84,6 +96,7 @@ __all__ = [
     "MAX_PHASES",
     "MAX_PHASE_SLOTS",
     "MAX_RECORD_FEATURES",
+    "MAX_RESPONSE_SYMBOLS",
     "MAX_SAMPLE_VALUES",
     "MAX_SCALE",
     "MAX_SCALE_PART",
@@ -118,6 +131,7 @@ __all__ = [
     "Participation",
     "PhaseEncoding",
     "Refine",
+    "RoundBounds",
     "RoundSpec",
     "ShiftedGridEncoding",
     "SsMechanism",
@@ -125,6 +139,7 @@ __all__ = [
     "TreeGridEncoding",
     "Variant",
     "WindowMechanism",
+    "adds_symbol",
     "algorithm_from_wire",
     "central_algorithm_from_wire",
     "encoding_from_wire",

@@ -156,6 +156,9 @@ class PhaseEncoding:
     features takes about 40 bytes, and 512 waves 20 kB. They are equal for all devices and are sent once
     per round, because later responses only confirm the ETag. The maximum of 1024 waves in 64 features
     takes about 300 kB.
+
+    A wave of weight zero has the phase 0 for every record inside the bounds. It shows how many records are outside,
+    because those send a uniformly random phase (`sfumato.mechanisms.outside`).
     """
 
     type: ClassVar[str] = "phase"
@@ -164,7 +167,7 @@ class PhaseEncoding:
 
     def __post_init__(self) -> None:
         _check_rows(self.weights, "weights", MAX_PHASE_SLOTS, -MAX_WEIGHT, MAX_WEIGHT)
-        require(all(any(row) for row in self.weights), "a row of weights is not all zero")
+        require(any(any(row) for row in self.weights), "not all weights are zero")
         require_int(self.phases, 4, MAX_PHASES, f"phases lies in 4..{MAX_PHASES}")
 
     @property

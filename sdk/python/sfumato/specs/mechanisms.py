@@ -7,7 +7,9 @@ from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.specs.encodings import MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS
 from sfumato.specs.validation import require, require_int
 
-MAX_SUBSET_SYMBOLS = 4096  # subset selection and unary encoding send one bit per symbol
+MAX_CELL_SYMBOLS = 4096  # maximum cells of a grid with one bit per symbol in a report
+MAX_SUBSET_SYMBOLS = MAX_CELL_SYMBOLS + 1  # the cells, and one symbol for records outside of the bounds
+MAX_RESPONSE_SYMBOLS = MAX_SYMBOLS + 1  # likewise
 MAX_HASH_RANGE = 1 << 16  # maximum range of local hashing
 MAX_SCALE_PART = 1 << 32  # numerator and denominator of a Laplace scale
 MAX_SCALE = 1 << 26  # lattice units
@@ -24,7 +26,7 @@ class GrrMechanism:
     keep_threshold: int  # T = floor(p 2^64)
 
     def __post_init__(self) -> None:
-        require_int(self.n_symbols, 2, MAX_SYMBOLS, f"grr has 2 to {MAX_SYMBOLS} symbols")
+        require_int(self.n_symbols, 2, MAX_RESPONSE_SYMBOLS, f"grr has 2 to {MAX_RESPONSE_SYMBOLS} symbols")
         require_int(self.keep_threshold, 1, DRAW_SPAN, "keep_threshold lies in 1..2**64")
 
 
@@ -66,7 +68,7 @@ class OlhMechanism:
     keep_threshold: int  # T = floor(p 2^64)
 
     def __post_init__(self) -> None:
-        require_int(self.n_symbols, 2, MAX_SYMBOLS, f"olh has 2 to {MAX_SYMBOLS} symbols")
+        require_int(self.n_symbols, 2, MAX_RESPONSE_SYMBOLS, f"olh has 2 to {MAX_RESPONSE_SYMBOLS} symbols")
         require_int(self.hash_range, 2, MAX_HASH_RANGE, f"hash_range lies in 2..{MAX_HASH_RANGE}")
         require_int(self.keep_threshold, 1, DRAW_SPAN - 1, "keep_threshold lies in 1..2**64-1")
 
@@ -80,7 +82,7 @@ class HrMechanism:
     keep_threshold: int  # T = floor(p 2^64)
 
     def __post_init__(self) -> None:
-        require_int(self.n_symbols, 2, MAX_SYMBOLS, f"hr has 2 to {MAX_SYMBOLS} symbols")
+        require_int(self.n_symbols, 2, MAX_RESPONSE_SYMBOLS, f"hr has 2 to {MAX_RESPONSE_SYMBOLS} symbols")
         require_int(self.keep_threshold, 1, DRAW_SPAN - 1, "keep_threshold lies in 1..2**64-1")
 
     @property
@@ -109,7 +111,12 @@ class DiscreteLaplaceMechanism:
     """Exact discrete Laplace noise on every feature of a lattice's vector, P(z) ~ exp(-|z| / scale).
 
     The scale is scale_numerator / scale_denominator lattice units. A scale of 0, for a dry run, adds
-    no noise. A sent feature is clamped to -margin .. steps + margin.
+    no noise. A sent number is clamped to -margin .. reach + margin, where reach is the larger of steps and mark.
+
+    A vector has one more number if the round counts records outside of the bounds: 0 for a record inside. A record
+    outside has this number at `mark` and each feature at floor(steps/2). It differs from a record inside by at most
+    K ceil(steps/2) + mark in L1, which is at most K steps, the largest difference of two records inside. So the
+    additional number costs nothing.
     """
 
     type: ClassVar[str] = "discrete_laplace"
@@ -118,6 +125,7 @@ class DiscreteLaplaceMechanism:
     scale_numerator: int
     scale_denominator: int
     margin: int
+    mark: int = 0  # last number of a record outside; 0 if vectors have no such number
 
     def __post_init__(self) -> None:
         require_int(self.n_features, 1, MAX_FEATURES, f"discrete_laplace has 1 to {MAX_FEATURES} features")
@@ -130,10 +138,22 @@ class DiscreteLaplaceMechanism:
             f"the scale is at most {MAX_SCALE} lattice units",
         )
         require_int(self.margin, 0, MAX_MARGIN, f"margin lies in 0..{MAX_MARGIN}")
+        most = self.n_features * (self.steps // 2)
+        require_int(self.mark, 0, most, f"mark lies in 0..{most}, so that a record outside costs no more than others")
 
     @property
     def n_symbols(self) -> int:
         return int((self.steps + 1) ** self.n_features)
+
+    @property
+    def n_numbers(self) -> int:
+        """Return the numbers of a vector: the features, and the mark if there is one."""
+        return self.n_features + (self.mark > 0)
+
+    @property
+    def reach(self) -> int:
+        """Return the largest number of a vector before the noise."""
+        return max(self.steps, self.mark)
 
 
 Mechanism = (

@@ -2,14 +2,24 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from sfumato.privacy.accounting import DRAW_SPAN
-from sfumato.specs.encodings import MAX_RECORD_FEATURES, Encoding, LatticeEncoding
+from sfumato.specs.encodings import (
+    MAX_RECORD_FEATURES,
+    CentroidSignEncoding,
+    Encoding,
+    LatticeEncoding,
+    PhaseEncoding,
+)
 from sfumato.specs.mechanisms import DiscreteLaplaceMechanism, Mechanism
 from sfumato.specs.validation import is_int, require, require_int, to_finite
 
 SPEC_VERSION = 1
 MAX_NORM = 1e300  # largest norm that an embedding may declare
+
+# Treatment of a record outside of the bounds on a device: counted as outside, or moved to the bounds.
+RoundBounds = Literal["count", "clip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +103,50 @@ class Participation:
 
 @dataclass(frozen=True, slots=True)
 class RoundSpec:
-    """The specification of a round: all that a device needs to answer it. It is equal for all devices."""
+    """The specification of a round: all that a device needs to answer it. It is equal for all devices.
+
+    With `out_of_bounds` "count", a record with a value outside of its bounds is reported as outside, perturbed like
+    all others; see `sfumato.mechanisms.outside`. With "clip", each value is moved to its nearest bound.
+    """
 
     features: tuple[Feature, ...]
     encoding: Encoding
     mechanism: Mechanism
     participation: Participation = Participation()
+    out_of_bounds: RoundBounds = "clip"
 
     def __post_init__(self) -> None:
+        require(self.out_of_bounds in ("count", "clip"), "out_of_bounds is count or clip")
         require(len(self.features) == self.encoding.n_features, "the encoding is for another number of features")
         if isinstance(self.encoding, LatticeEncoding) or isinstance(self.mechanism, DiscreteLaplaceMechanism):
             require(_is_of_lattice(self.encoding, self.mechanism), "a lattice and discrete_laplace over it go together")
-        require(self.mechanism.n_symbols == self.encoding.n_symbols, "the mechanism is for another number of symbols")
+        require(self.mechanism.n_symbols == self.n_symbols, "the mechanism is for another number of symbols")
+        if isinstance(self.mechanism, DiscreteLaplaceMechanism):
+            marks = self.mechanism.mark > 0
+            require(marks == self.counts_outside, "vectors have a mark if and only if the round counts records outside")
+
+    @property
+    def counts_outside(self) -> bool:
+        """Return whether records outside of the bounds are reported as such."""
+        return self.out_of_bounds == "count"
+
+    @property
+    def has_outside_symbol(self) -> bool:
+        """Return whether one more symbol, the last one, stands for records outside."""
+        return self.counts_outside and adds_symbol(self.encoding)
+
+    @property
+    def n_symbols(self) -> int:
+        """Return the number of symbols that the mechanism perturbs."""
+        return self.encoding.n_symbols + self.has_outside_symbol
+
+
+def adds_symbol(encoding: Encoding) -> bool:
+    """Return whether records outside have a symbol of their own: in all encodings except phases, signs and lattices.
+
+    Phases and signs are symmetric: a uniformly random one adds nothing to any estimate. Vectors have a mark.
+    """
+    return not isinstance(encoding, PhaseEncoding | CentroidSignEncoding | LatticeEncoding)
 
 
 def _is_of_lattice(encoding: Encoding, mechanism: Mechanism) -> bool:

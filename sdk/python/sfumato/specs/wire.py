@@ -9,7 +9,7 @@ from sfumato.specs.algorithms import Algorithm, Auto
 from sfumato.specs.central import CentralAlgorithm
 from sfumato.specs.encodings import MAX_RECORD_FEATURES, Encoding
 from sfumato.specs.mechanisms import Mechanism
-from sfumato.specs.rounds import SPEC_VERSION, Embedding, Feature, Participation, RoundSpec
+from sfumato.specs.rounds import SPEC_VERSION, Embedding, Feature, Participation, RoundBounds, RoundSpec
 from sfumato.specs.validation import is_int, require
 
 ENCODINGS: dict[str, type[Encoding]] = {kind.type: kind for kind in get_args(Encoding)}
@@ -24,6 +24,10 @@ CENTRAL_ALGORITHMS: dict[str, type[CentralAlgorithm | Auto]] = {
 }
 ALGORITHMS: dict[str, type[AnyAlgorithm]] = {**LOCAL_ALGORITHMS, **CENTRAL_ALGORITHMS}
 
+# members that rounds of earlier versions lack, with the value that they then have; written only if it differs
+_LATER_MEMBERS: dict[str, Any] = {"out_of_bounds": "clip", "mark": 0}
+_MISSING = object()
+
 # 64-bit members, which are decimal strings in JSON because its numbers are exact up to 2**53 only
 _WORD_FIELDS = {"lo", "hi", "keep_threshold", "hold_threshold", "other_threshold", "inside_threshold"}
 
@@ -37,6 +41,8 @@ def to_wire(spec: Any) -> dict[str, Any]:
         out["version"] = SPEC_VERSION
     for field in fields(spec):
         value = getattr(spec, field.name)
+        if _LATER_MEMBERS.get(field.name, _MISSING) == value:
+            continue
         if field.name == "features":
             value = [to_wire(feature) for feature in value]
         elif hasattr(value, "__dataclass_fields__"):
@@ -167,10 +173,12 @@ def round_spec_from_wire(wire: object) -> RoundSpec:
     parts = {"version", "features", "encoding", "mechanism", "participation"}
     require(parts <= set(wire), "a round spec lacks a part")
     require(isinstance(wire["features"], list), "the features of a round spec are a list")
-    require(set(wire) <= parts, f"RoundSpec: unknown {', '.join(sorted(map(str, set(wire) - parts)))}")
+    unknown = set(wire) - parts - {"out_of_bounds"}
+    require(not unknown, f"RoundSpec: unknown {', '.join(sorted(map(str, unknown)))}")
     return RoundSpec(
         features=features_from_wire(wire["features"]),
         encoding=encoding_from_wire(wire["encoding"]),
         mechanism=mechanism_from_wire(wire["mechanism"]),
         participation=cast(Participation, _build(Participation, wire["participation"])),
+        out_of_bounds=cast(RoundBounds, wire.get("out_of_bounds", "clip")),
     )

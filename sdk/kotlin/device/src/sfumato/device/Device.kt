@@ -38,12 +38,18 @@ public enum class Outcome {
     NO_OPEN_ROUND,
 }
 
-/** The outcome of one round. `epsilon` is the cost for this device, or 0 if the device sent no report. */
+/**
+ * The outcome of one round. `epsilon` is the cost for this device, or 0 if the device sent no report.
+ *
+ * `outside` names the features with a value outside of the bounds, if this call perturbed the record. The report then says
+ * `outside`, or has the values moved to the bounds if the round clips them.
+ */
 public class RoundOutcome internal constructor(
     public val roundId: String,
     public val outcome: Outcome,
     public val epsilon: Double = 0.0,
     public val error: SfumatoException? = null,
+    public val outside: List<String> = emptyList(),
 )
 
 /** The outcome of one call of `Device.report`. */
@@ -54,7 +60,10 @@ public class Receipt internal constructor(
     public val rounds: List<RoundOutcome>,
     /** Seconds until the next call is useful, if no round is open. */
     public val retryAfterSeconds: Double?,
-)
+) {
+    /** Features with a value outside of the bounds of a round that this call answered. */
+    public val outside: List<String> get() = rounds.flatMap { it.outside }.distinct()
+}
 
 private class OpenRound(val roundId: String, val collectionId: String, val epsilon: Any?, val spec: Any?) {
     val specHash: String = sha256(toCanonicalJson(spec))
@@ -69,6 +78,9 @@ private class OpenRound(val roundId: String, val collectionId: String, val epsil
  * @param cap Largest epsilon that this device spends on the dataset, set by the user, in [1e-6, 32] with at most nine decimals.
  * @param store Storage for the memory of the device.
  * @param features Features that the app expects. The device refuses a round with other features or bounds.
+ * @param onOutside Called with the names of the features, once per device object, when a record outside of the bounds was
+ *   perturbed. It is for the developer: units or the order of values may be wrong. Do not log or send what it says in
+ *   an app that people use, because it is about their record.
  * @param entropy Source of randomness. Replace it in tests only.
  * @param retrySeconds Seconds during which a failed request is retried. 0 disables retries.
  * @param transport Sends the HTTP requests.
@@ -86,6 +98,7 @@ public class Device(
     retrySeconds: Double = 30.0,
     transport: Transport = UrlTransport(),
     clock: Clock = SystemClock,
+    private var onOutside: ((List<String>) -> Unit)? = null,
 ) {
     private val datasetId = readId(datasetId)
     private val capNano = parseEpsilon(cap)
@@ -100,9 +113,9 @@ public class Device(
      * If at least one report arrives, errors of other rounds are part of the receipt. If no report arrives, the method throws
      * the first error.
      *
-     * @param record One value per feature, in the units of the features. The device clips the values to the bounds, perturbs
-     *   the record and does not store it. A device that a round does not select does not read the record, so use `check` to
-     *   find an invalid record at once.
+     * @param record One value per feature, in the units of the features. The device perturbs the record and does not
+     *   store it. A record outside of the bounds is reported as outside, or moved to them, as the round states. A device that
+     *   a round does not select does not read the record, so use `check` to find an invalid record at once.
      * @throws SfumatoException No report arrived; the exception is the first error of a round.
      * @throws StoreUnusable The device memory cannot be used, so no report was sent.
      * @throws Unreachable The service does not respond. Perturbed reports stay pending, and the next call sends them.
@@ -115,9 +128,22 @@ public class Device(
             for (round in rounds) decided[round.roundId] = decide(memory, round, record)
             findPending(memory).filter { decided[it.roundId]?.outcome != Outcome.REFUSED }
         }
-        for (memo in waiting) decided[memo.roundId] = send(memo)
+        for (memo in waiting) {
+            val sent = send(memo)
+            decided[memo.roundId] =
+                RoundOutcome(sent.roundId, sent.outcome, sent.epsilon, sent.error, decided[memo.roundId]?.outside.orEmpty())
+        }
         val outcomes = decided.values.toList()
+        informOutside(outcomes.flatMap { it.outside }.distinct())
         return Receipt(selectOutcome(outcomes, rounds.isNotEmpty()), outcomes, if (rounds.isEmpty()) retryAfterSeconds else null)
+    }
+
+    /** Inform the developer about a record outside of the bounds, once. */
+    private fun informOutside(names: List<String>) {
+        if (names.isEmpty()) return
+        val tell = onOutside
+        onOutside = null
+        tell?.invoke(names)
     }
 
     /**
@@ -191,7 +217,8 @@ public class Device(
             throw CapExceeded("the round costs epsilon $cost, but $used of the cap of $cap is spent; no report was sent")
         }
         memory.memos[round.roundId] = perturbRecord(round, spec, epsilonNano, record)
-        return RoundOutcome(round.roundId, Outcome.ALREADY_ANSWERED, toDouble(epsilonNano))
+        val outside = checkRecord(spec.features, record).outside
+        return RoundOutcome(round.roundId, Outcome.ALREADY_ANSWERED, toDouble(epsilonNano), outside = outside)
     }
 
     /** Compute the cost of a round in nano-epsilon. Throw RoundRefused for a false cost or unexpected features. */

@@ -22,6 +22,11 @@ internal class Encoding(
     val nSymbols: Long?,
     /** Lattice units across the range of a feature, or null for other encodings. */
     val steps: Long? = null,
+    /**
+     * Whether records outside of the bounds have a symbol of their own, the last one. Phases and signs are symmetric, so such
+     * a record has a uniformly random one. Vectors have a mark.
+     */
+    val addsSymbol: Boolean = steps == null,
     val symbol: (point: DoubleArray, slot: Long) -> LongArray,
 )
 
@@ -115,7 +120,7 @@ private fun readWeights(wire: Any?, most: Int): List<List<Long>> {
         list(row, "a row of weights", 1, MAX_FEATURES) { integer(it, "weights", -MAX_WEIGHT, MAX_WEIGHT) }
     }
     check(rows.all { it.size == rows[0].size }) { "all rows of weights must have the same length" }
-    check(rows.all { row -> row.any { it != 0L } }) { "a row of weights must have a nonzero weight" }
+    check(rows.any { row -> row.any { it != 0L } }) { "the weights must not all be zero" }
     return rows
 }
 
@@ -128,7 +133,7 @@ private fun readPhase(wire: Map<*, *>): Encoding {
     checkKeys(wire, "phase", listOf("type", "weights", "phases"))
     val weights = readWeights(wire["weights"], 1024)
     val phases = integer(wire["phases"], "phases", 4, 1024)
-    return Encoding(weights[0].size, weights.size.toLong(), phases) { point, slot ->
+    return Encoding(weights[0].size, weights.size.toLong(), phases, addsSymbol = false) { point, slot ->
         longArrayOf(project(weights[slot.toInt()], point).mod(TURN) * phases / TURN)
     }
 }
@@ -180,7 +185,7 @@ private fun readCentroidSign(wire: Map<*, *>): Encoding {
     val nFeatures = centroids[0].size
     var nRows = 1L
     while (nRows < centroids.size) nRows *= 2
-    return Encoding(nFeatures, (nFeatures + 1) * nRows, 2) { point, slot ->
+    return Encoding(nFeatures, (nFeatures + 1) * nRows, 2, addsSymbol = false) { point, slot ->
         val (index, above) = findNearest(centroids, point, (slot / nRows).toInt())
         val isMinus = (slot % nRows and index.toLong()).countOneBits() % 2 == 1
         longArrayOf(if (isMinus == above) 0 else 1)

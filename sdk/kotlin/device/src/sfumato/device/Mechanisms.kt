@@ -8,7 +8,9 @@ package sfumato.device
 
 import java.math.BigInteger
 
-private const val MAX_BIT_SYMBOLS = 4096L // limit for subset selection, unary encoding and the window
+private const val MAX_BIT_SYMBOLS = 4097L // limit for subset selection and unary encoding: 4096 cells and the symbol outside
+private const val MAX_RESPONSE_SYMBOLS = MAX_SYMBOLS + 1
+private const val MAX_WINDOW_SYMBOLS = 4096L
 private const val MAX_HASH_RANGE = 1L shl 16
 private const val HASH_SPAN = 1L shl 31
 private const val HASH_PRIME = HASH_SPAN - 1
@@ -24,6 +26,8 @@ internal class Mechanism(
     val epsilonNano: () -> BigInteger,
     /** Number of features and steps of the matching lattice, or null for other mechanisms than discrete_laplace. */
     val lattice: Pair<Int, Long>? = null,
+    /** Last number of the vector of a record outside of the bounds, or 0 if vectors have no such number. */
+    val mark: Long = 0,
     /** Returns the perturbed value of a report. */
     val perturb: (symbol: LongArray, entropy: Entropy) -> ByteArray,
 )
@@ -64,7 +68,7 @@ private fun respond(symbol: Long, nSymbols: Long, keep: BigInteger, entropy: Ent
 /** Read k-ary randomised response, which keeps the symbol if a word is below keep_threshold. */
 private fun readGrr(wire: Map<*, *>): Mechanism {
     checkKeys(wire, "grr", listOf("type", "n_symbols", "keep_threshold"))
-    val k = readSymbolCount(wire, MAX_SYMBOLS)
+    val k = readSymbolCount(wire, MAX_RESPONSE_SYMBOLS)
     val keep = readThreshold(wire, "keep_threshold", WORD_SPAN)
     val width = byteWidth(k - 1)
     return Mechanism(k, width, { computeCost(keep * (k - 1), WORD_SPAN - keep) }) { (own), entropy ->
@@ -123,7 +127,7 @@ private fun readOue(wire: Map<*, *>): Mechanism {
 /** Read local hashing. Words: the public seed a, b, c, then randomised response on the hashed symbol. */
 private fun readOlh(wire: Map<*, *>): Mechanism {
     checkKeys(wire, "olh", listOf("type", "n_symbols", "hash_range", "keep_threshold"))
-    val k = readSymbolCount(wire, MAX_SYMBOLS)
+    val k = readSymbolCount(wire, MAX_RESPONSE_SYMBOLS)
     val g = integer(wire["hash_range"], "hash_range", 2, MAX_HASH_RANGE)
     val keep = readThreshold(wire, "keep_threshold")
     val width = byteWidth(g - 1)
@@ -139,7 +143,7 @@ private fun readOlh(wire: Map<*, *>): Mechanism {
 /** Read Hadamard response: the sign of a public Walsh coefficient. Words: the coefficient, then the decision. */
 private fun readHr(wire: Map<*, *>): Mechanism {
     checkKeys(wire, "hr", listOf("type", "n_symbols", "keep_threshold"))
-    val k = readSymbolCount(wire, MAX_SYMBOLS)
+    val k = readSymbolCount(wire, MAX_RESPONSE_SYMBOLS)
     val keep = readThreshold(wire, "keep_threshold")
     var nCoefficients = 2L // smallest power of two above k
     while (nCoefficients <= k) nCoefficients *= 2
@@ -155,7 +159,7 @@ private fun readHr(wire: Map<*, *>): Mechanism {
 /** Read the cyclic window. Words: the decision, then the position inside or outside the window. */
 private fun readWindow(wire: Map<*, *>): Mechanism {
     checkKeys(wire, "window", listOf("type", "n_symbols", "window_size", "inside_threshold"))
-    val k = readSymbolCount(wire, MAX_BIT_SYMBOLS)
+    val k = readSymbolCount(wire, MAX_WINDOW_SYMBOLS)
     val w = integer(wire["window_size"], "window_size", 1, k - 1)
     val inside = readThreshold(wire, "inside_threshold")
     val width = byteWidth(k - 1)
@@ -165,24 +169,27 @@ private fun readWindow(wire: Map<*, *>): Mechanism {
     }
 }
 
-/** Read exact discrete Laplace noise for the vectors of a lattice. Words: the noise of each feature in order. */
+/** Read exact discrete Laplace noise for the vectors of a lattice. Words: the noise of each number in order. */
 private fun readDiscreteLaplace(wire: Map<*, *>): Mechanism {
-    checkKeys(wire, "discrete_laplace", listOf("type", "n_features", "steps", "scale_numerator", "scale_denominator", "margin"))
+    checkKeys(wire, "discrete_laplace", listOf("type", "n_features", "steps", "scale_numerator", "scale_denominator", "margin"), listOf("mark"))
     val nFeatures = integer(wire["n_features"], "n_features", 1, MAX_FEATURES.toLong()).toInt()
     val steps = integer(wire["steps"], "steps", 1, MAX_STEPS)
     val t = integer(wire["scale_numerator"], "scale_numerator", 0, 1L shl 32)
     val s = integer(wire["scale_denominator"], "scale_denominator", 1, 1L shl 32)
     check(t <= (1L shl 26) * s) { "the scale may be at most 67108864 lattice units" }
     val margin = integer(wire["margin"], "margin", 0, 1L shl 30)
-    val largest = steps + 2 * margin
+    val mark = wire["mark"]?.let { integer(it, "mark", 0, nFeatures * (steps / 2)) } ?: 0L // so it adds nothing to the cost
+    val nNumbers = nFeatures + if (mark > 0) 1 else 0
+    val reach = maxOf(steps, mark)
+    val largest = reach + 2 * margin
     val width = byteWidth(largest)
     val cost = {
         check(t > 0) { "the mechanism does not hide the symbol: its epsilon is infinite" }
         val units = BigInteger.valueOf(nFeatures.toLong()) * steps * s * NANO
         (units + BigInteger.valueOf(t - 1)) / BigInteger.valueOf(t)
     }
-    return Mechanism(null, nFeatures * width, cost, Pair(nFeatures, steps)) { vector, entropy ->
-        concatenate(vector.map { encodeLittleEndian((it + margin + drawNoise(t, s, steps + margin, entropy)).coerceIn(0, largest), width) })
+    return Mechanism(null, nNumbers * width, cost, Pair(nFeatures, steps), mark) { vector, entropy ->
+        concatenate(vector.map { encodeLittleEndian((it + margin + drawNoise(t, s, reach + margin, entropy)).coerceIn(0, largest), width) })
     }
 }
 

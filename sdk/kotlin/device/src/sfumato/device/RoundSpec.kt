@@ -23,6 +23,8 @@ internal class RoundSpec(
     val features: List<Feature>,
     val encoding: Encoding,
     val mechanism: Mechanism,
+    /** Whether a record outside of the bounds is reported as outside. Otherwise its values are moved to the bounds. */
+    val countsOutside: Boolean,
     private val lo: BigInteger,
     private val hi: BigInteger,
 ) {
@@ -34,7 +36,7 @@ internal class RoundSpec(
 internal fun readRoundSpec(value: Any?): RoundSpec {
     val wire = asObject(value, "a round spec")
     check(wire["version"] == JsonNumber(SPEC_VERSION)) { "unsupported version of a round spec: expected $SPEC_VERSION" }
-    checkKeys(wire, "RoundSpec", listOf("version", "features", "encoding", "mechanism", "participation"))
+    checkKeys(wire, "RoundSpec", listOf("version", "features", "encoding", "mechanism", "participation"), listOf("out_of_bounds"))
     val features = list(wire["features"], "features", 1, MAX_FEATURES, ::readFeature)
     check(features.map { it.name }.toSet().size == features.size) { "feature names must be different" }
     val encoding = readTagged(ENCODINGS, "encoding", wire["encoding"])
@@ -42,9 +44,16 @@ internal fun readRoundSpec(value: Any?): RoundSpec {
     check(features.size == encoding.nFeatures) { "the number of features of the encoding must match the spec" }
     val lattice = encoding.steps?.let { Pair(encoding.nFeatures, it) }
     check(lattice == mechanism.lattice) { "a lattice encoding requires discrete_laplace with the same n_features and steps, and vice versa" }
-    check(mechanism.nSymbols == encoding.nSymbols) { "the number of symbols of the mechanism must match the encoding" }
+    val outOfBounds = wire["out_of_bounds"] ?: "clip"
+    check(outOfBounds == "clip" || outOfBounds == "count") { "out_of_bounds must be count or clip" }
+    val countsOutside = outOfBounds == "count"
+    val nSymbols = encoding.nSymbols?.let { if (countsOutside && encoding.addsSymbol) it + 1 else it }
+    check(mechanism.nSymbols == nSymbols) { "the number of symbols of the mechanism must match the encoding" }
+    check(mechanism.lattice == null || mechanism.mark > 0 == countsOutside) {
+        "vectors must have a mark if and only if the round counts records outside"
+    }
     val (lo, hi) = readParticipation(wire["participation"])
-    return RoundSpec(features, encoding, mechanism, lo, hi)
+    return RoundSpec(features, encoding, mechanism, countsOutside, lo, hi)
 }
 
 private fun <T> readTagged(kinds: Map<String, (Map<*, *>) -> T>, name: String, value: Any?): T {
@@ -119,7 +128,18 @@ internal class PerturbedValue(val slot: Long, val value: ByteArray)
 
 /** Encode and perturb a record. Draw the slot first, then the words of the mechanism. */
 internal fun perturb(spec: RoundSpec, record: PersonRecord, entropy: Entropy): PerturbedValue {
-    val point = scale(spec.features, record)
+    checkRecord(spec.features, record) // an invalid record uses no word
     val slot = entropy.drawBelow(spec.encoding.nSlots)
-    return PerturbedValue(slot, spec.mechanism.perturb(spec.encoding.symbol(point, slot), entropy))
+    return PerturbedValue(slot, spec.mechanism.perturb(encode(spec, record, slot, entropy), entropy))
+}
+
+/** Return the symbol of a record. Words are drawn only outside of the bounds in a round of phases or signs: its symbol. */
+private fun encode(spec: RoundSpec, record: PersonRecord, slot: Long, entropy: Entropy): LongArray {
+    val (nSymbols, steps) = Pair(spec.encoding.nSymbols, spec.encoding.steps)
+    if (!spec.countsOutside || checkRecord(spec.features, record).outside.isEmpty()) {
+        val own = spec.encoding.symbol(scale(spec.features, record), slot)
+        return if (spec.countsOutside && steps != null) own + 0L else own
+    }
+    if (steps != null || nSymbols == null) return LongArray(spec.features.size) { (steps ?: 0) / 2 } + spec.mechanism.mark
+    return longArrayOf(if (spec.encoding.addsSymbol) nSymbols else entropy.drawBelow(nSymbols))
 }
