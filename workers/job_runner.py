@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from clustering import registry
 from clustering.central import run as central_run
+from clustering.rounds.law import checking_law
 from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, Plan, drive
 from clustering.rounds.tally import read_aggregate
@@ -165,7 +166,7 @@ def _collect(
     database: Database, claim: Claim, job: Job, dataset: Dataset, source: "_Source", start: StartPlan
 ) -> ClaimOutcome:
     plan = start(local_algorithm_from_wire(job.algorithm), dataset.features, source.expected_reports)
-    plan = counting_outside(plan, opens_counting=dataset.out_of_bounds == OutOfBounds.COUNT)
+    plan = checking_law(counting_outside(plan, opens_counting=dataset.out_of_bounds == OutOfBounds.COUNT))
     try:
         model = drive(plan, source.collect)
     except _Suspended as suspended:

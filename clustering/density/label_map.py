@@ -29,6 +29,7 @@ PRIVACY: Mapping[str, PrivacyStatus] = {
     "memberships": "post_processed",
     "outside_share": "dp",
     "outside_share_error": "dp",
+    "dishonest_shares": "post_processed",
     "verdict": "post_processed",
     "expected_agreement": "post_processed",
     "diagnostics": "post_processed",

@@ -6,7 +6,7 @@ symbol among the people inside is f / (1 - o), and (f - o/k) / (1 - o) for phase
 a uniform symbol. Its error from the mechanism grows by 1 / (1 - o). The tally therefore has n (1 - o)^2 of the n
 reports, so that a decoder states this error. It overstates the error of sampling by at most 1 / (1 - o).
 
-Vectors of people outside are told apart by their mark, with errors. See `_inside_vectors`.
+Vectors of people outside are recognised by their mark, with errors. See `_inside_vectors`.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from sfumato.specs import (
 
 
 def counting_outside(plan: Plan, *, opens_counting: bool) -> Plan:
-    """Return a plan whose rounds count people outside, and whose result states their share.
+    """Return a plan with rounds that count people outside, and with a result that states their share.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ def outside_share(collected: Collected) -> OutsideShare:
     """Return the unbiased estimate of the share of people outside, with its standard error.
 
     It comes from the additional symbol, from the waves of weight zero, from the sign that is +1 for every person
-    inside, or from the marks. The error is infinite if no report tells, such as in a round of phases without a wave of
-    weight zero.
+    inside, or from the marks. The error is infinite if no report shows it, as in a round of phases without a
+    wave of weight zero.
 
     Parameters
     ----------

@@ -230,6 +230,9 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
     if model.outside_share is not None:
         outside = format_share(model.outside_share, model.outside_share_error or 0.0)
         console.print(f"Outside of the bounds: {outside} of the people. Shares are of those inside.")
+    if model.dishonest_shares is not None and len(model.dishonest_shares):
+        fewest = ", ".join(f"{100 * share:.2g} %" for share in model.dishonest_shares[:limit])
+        console.print(f"Dishonest devices that could have made each cluster, at least: {fewest}")
     console.print(f"Verdict: {model.verdict.value}")
     if (again := model.expected_agreement) is not None:
         interval = f"{again.lower:.2f} to {again.upper:.2f}"

@@ -265,6 +265,10 @@ class ClusterModel(Wire):
     outside_share_error: Annotated[float, Field(ge=0, le=1)] | None = Field(
         json_schema_extra={"format": "double"}, description="Standard error of the share outside."
     )
+    dishonest_shares: list[Double] | None = Field(
+        description="For reports: smallest share of dishonest devices that could have made each cluster, a lower bound. "
+        "Null for results over records."
+    )
     verdict: Verdict
     expected_agreement: ExpectedAgreement | None = Field(
         description="Expected agreement of a label map with itself under new noise; null for other results."

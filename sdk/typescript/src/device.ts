@@ -146,7 +146,7 @@ export class Device {
     const { rounds, retryAfterSeconds } = await this.fetchRounds();
     const prepare = await this.prepareReports(rounds, record);
     const { decided, waiting } = await this.store.change(this.datasetId, (memory) => {
-      const outcomes = new Map(rounds.map((round) => [round.roundId, this.#decide(memory, round, prepare)]));
+      const outcomes = new Map(rounds.map((round) => [round.roundId, this.#decide(memory, round, record, prepare)]));
       return { decided: outcomes, waiting: findPending(memory).filter((memo) => outcomes.get(memo.roundId)?.outcome !== "refused") };
     });
     for (const memo of waiting) {
@@ -231,7 +231,7 @@ export class Device {
   // ---- decisions of the device, with all its random choices ----
 
   /** Decide whether to answer a round, and add the perturbed report to the memory. */
-  #decide(memory: Memory, round: OpenRound, prepare: (round: OpenRound, spec: RoundSpec) => Payload): RoundOutcome {
+  #decide(memory: Memory, round: OpenRound, record: PersonRecord, prepare: (round: OpenRound, spec: RoundSpec) => Payload): RoundOutcome {
     const { roundId, collectionId } = round;
     try {
       const spec = readRoundSpec(round.spec);

@@ -152,7 +152,7 @@ class TestInside:
 
     @pytest.mark.parametrize("params", [*ALGORITHMS, NoisyFcm(epsilon=4, clusters=3)], ids=lambda each: each.type)
     def test_everybody_outside_is_a_doubtful_result(self, params) -> None:
-        points = people(3000, 0.0)[:, ::-1] * 1e6 + 5  # such as micro-degrees, or latitude for longitude
+        points = people(3000, 0.0)[:, ::-1] * 1e6 + 5  # micro-degrees, and latitude in place of longitude
         model = simulate(params, points, seed=4, out_of_bounds="count")
         assert model.outside_share > 1 - 4.5 * model.outside_share_error
         assert model.verdict == "doubtful"

@@ -59,6 +59,8 @@ class ClusterModel:
         None if people outside were not counted, because their values were moved to the bounds.
     outside_share_error : float or None
         Standard error of the share.
+    dishonest_shares : ndarray of shape (n_clusters,), float64, or None
+        For reports: the smallest share of dishonest devices that could have made each cluster, a lower bound.
     expected_agreement : ExpectedAgreement or None
         For a label map of a smooth density. It states how far this map would come out again.
     diagnostics : mapping
@@ -82,6 +84,7 @@ class ClusterModel:
     expected_agreement: ExpectedAgreement | None = None
     outside_share: float | None = None
     outside_share_error: float | None = None
+    dishonest_shares: NDArray[np.float64] | None = None
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     privacy: Mapping[str, PrivacyStatus] = field(default_factory=dict)
@@ -241,6 +244,7 @@ class ClusterModel:
             "memberships": None if self.soft is None else self.soft.to_wire(),
             "outside_share": self.outside_share,
             "outside_share_error": self.outside_share_error,
+            "dishonest_shares": None if self.dishonest_shares is None else self.dishonest_shares.tolist(),
             "verdict": self.verdict.value,
             "expected_agreement": None if self.expected_agreement is None else asdict(self.expected_agreement),
             "diagnostics": dict(self.diagnostics),
@@ -287,6 +291,7 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
             expected_agreement=_agreement(wire.get("expected_agreement")),
             outside_share=wire.get("outside_share"),
             outside_share_error=wire.get("outside_share_error"),
+            dishonest_shares=_array(wire.get("dishonest_shares"), None),
             diagnostics=wire.get("diagnostics", {}),
             warnings=tuple(wire.get("warnings", ())),
             privacy=wire.get("privacy", {}),

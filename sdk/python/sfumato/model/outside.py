@@ -1,4 +1,4 @@
-"""The share of people outside of the bounds in a result, and what a result says about it."""
+"""The share of people outside of the bounds in a result, with its warning and its limit of the verdict."""
 
 from dataclasses import replace
 from typing import NamedTuple
