@@ -1,7 +1,7 @@
 """Dishonest devices: how few could have made each cluster, and a test for tallies that honest devices do not give.
 
 The service cannot distinguish a false report from an honest one. A tally can still contradict every population of
-honest devices, whatever their records are:
+honest devices, with any records:
 
 - Slots are uniform, and so are the coefficients of Hadamard response.
 - Under unary encoding, a report names p + (k - 1) q symbols in the mean.

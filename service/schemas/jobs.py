@@ -266,8 +266,8 @@ class ClusterModel(Wire):
         json_schema_extra={"format": "double"}, description="Standard error of the share outside."
     )
     dishonest_shares: list[Double] | None = Field(
-        description="For reports: smallest share of dishonest devices that could have made each cluster, a lower bound. "
-        "Null for results over records."
+        description="For reports: smallest share of dishonest devices that could have made each cluster, a lower "
+        "bound. Null for results over records."
     )
     verdict: Verdict
     expected_agreement: ExpectedAgreement | None = Field(
