@@ -20,14 +20,8 @@ ROWS = 1000  # jobs per statement
 def upgrade() -> None:
     """Add columns and indexes."""
     _add_algorithm_type()
-    op.alter_column(
-        "datasets",
-        "out_of_bounds",
-        existing_type=sa.String(8),
-        existing_nullable=False,
-        existing_comment="clip or refuse",
-        comment="count, clip or refuse",
-    )
+    if op.get_bind().dialect.name == "postgresql":  # SQLite has no comments
+        op.execute("COMMENT ON COLUMN datasets.out_of_bounds IS 'count, clip or refuse'")
     at_count = "received reports at which distinct ones are counted next; null for the target"
     op.add_column("rounds", sa.Column("count_at", sa.BigInteger, comment=at_count))
     op.create_index("ix_jobs_of_tenant_by_state", "jobs", ["tenant_id", "state", "id"])
