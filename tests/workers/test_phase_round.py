@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from clustering.phases.phase_sketch import phase_sketch
+from clustering.rounds.law import checking_law
+from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Tally
 from models.database.types import canonical_json
@@ -56,7 +58,8 @@ class TestRefinedJob:
             packed = packed_reports(stored.spec, stored.target_reports, 5 + stored.index)
             return Collected(stored.spec, naive_tally(stored.spec, packed))
 
-        model = drive(phase_sketch(self.PARAMS, (Feature("x", 0.0, 10.0),), 400), collect)
+        plan = phase_sketch(self.PARAMS, (Feature("x", 0.0, 10.0),), 400)
+        model = drive(checking_law(counting_outside(plan, opens_counting=True)), collect)
         document = collection.document(job_id)
         assert planned == specs
         assert canonical_json(document["model"]) == canonical_json(model.to_wire())
