@@ -1,10 +1,11 @@
 """`Device.check` validates a record, sends nothing and reads no memory."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sfumato.errors import InvalidPoint, InvalidSpec
+from sfumato.errors import InvalidPoint, InvalidSpec, RoundRefused
 from tests.sfumato.scripted import FEATURES, RECORD, ScriptedService, open_round
 
 
@@ -41,3 +42,17 @@ class TestCheck:
     def test_asks_for_features_while_no_round_is_open(self) -> None:
         with pytest.raises(InvalidSpec, match="pass `features`"):
             ScriptedService().device().check(RECORD)
+
+
+class TestFeatures:
+    def test_a_round_with_other_features_names_what_differs(self) -> None:
+        first, second = FEATURES
+        cases = {
+            (second, first): "its order is x, y, not y, x",
+            (first,): "it also has y",
+            (first, replace(second, name="z")): "it lacks z and it also has y",
+            (first, replace(second, upper=1e6)): "the bounds or the unit of y differ",
+        }
+        for features, difference in cases.items():
+            with pytest.raises(RoundRefused, match=difference):
+                ScriptedService(open_round()).device(features=features).report(RECORD)

@@ -1,5 +1,6 @@
 """A device reports once to a round, and sends the same bytes until the service acknowledges them."""
 
+import asyncio
 import base64
 import json
 import os
@@ -8,6 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ import httpx
 import pytest
 
 from sfumato import mechanisms
-from sfumato.device.device import Outcome
+from sfumato.device.device import Outcome, Receipt
 from sfumato.device.store import FileStore, MemoryStore
 from sfumato.errors import ApiProblem, InvalidPoint, Unreachable
 from sfumato.privacy.accounting import NANO
@@ -107,6 +111,20 @@ class TestOnce:
         assert entropy.n_drawn == drawn
         assert len(service.sent) == 1
         assert device.spent == 1.0
+
+    def test_sends_one_report_for_concurrent_calls_of_threads_and_tasks(self) -> None:
+        service = ScriptedService(open_round())
+        device = service.device(transport=lambda request: (time.sleep(0.01), service(request))[1])
+        with ThreadPoolExecutor(5) as pool:
+            receipts = list(pool.map(device.report, [RECORD] * 5))
+
+        async def report() -> list[Receipt]:
+            return await asyncio.gather(*(asyncio.to_thread(device.report, RECORD) for _ in range(5)))
+
+        receipts += asyncio.run(report())
+        outcomes = Counter(receipt.outcome for receipt in receipts)
+        assert outcomes == {Outcome.SENT: 1, Outcome.ALREADY_ANSWERED: 9}
+        assert len(service.sent) == 1
 
     @pytest.mark.parametrize(
         "fault", [httpx.ReadTimeout("lost"), httpx.RemoteProtocolError("lost"), refusal(500, "internal_error")]

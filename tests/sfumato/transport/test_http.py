@@ -196,3 +196,16 @@ class TestRetries:
         with pytest.raises(ApiProblem):
             script.http(retry_seconds=0).send(Request("GET", "x"))
         assert len(script.requests) == 1
+
+
+class TestArguments:
+    @pytest.mark.parametrize("url", ["localhost:8000", "https://service.example/v1", "https://service.example/v1/"])
+    def test_a_wrong_url_is_refused_before_a_request(self, url: str) -> None:
+        with pytest.raises(InvalidSpec, match="url must b"):
+            Http(url, "sfk_secret", PoolSettings(5, 20, 1 << 16))
+
+    @pytest.mark.parametrize("key", ["sfk_secret\n", " sfk_secret", "sfk secret"])
+    def test_a_key_that_no_header_can_contain_is_refused_and_not_shown(self, key: str) -> None:
+        with pytest.raises(InvalidSpec, match="visible ASCII") as refused:
+            Http("https://service.example", key, PoolSettings(5, 20, 1 << 16))
+        assert "secret" not in str(refused.value)

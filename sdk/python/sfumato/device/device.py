@@ -15,17 +15,19 @@ import base64
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from numpy.typing import ArrayLike
 
 from sfumato import mechanisms
-from sfumato.device.checks import RecordCheck, check_record
+from sfumato.device.checks import RecordCheck, check_record, describe_difference
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
 from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
 from sfumato.errors import ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError
@@ -40,6 +42,8 @@ from sfumato.transport.receipts import check_receipt, settled_state
 if TYPE_CHECKING:
     import httpx
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 Record = ArrayLike | Mapping[str, float]
 
 MAX_OPEN_ROUNDS = 64
@@ -109,6 +113,19 @@ class OpenRound:
     epsilon: object  # declared by the service
     spec_wire: object
     keep_reports: bool
+
+
+def _in_turn(
+    method: "Callable[Concatenate[Device, Arguments], Result]",
+) -> "Callable[Concatenate[Device, Arguments], Result]":
+    """Let calls of several threads run one after the other on a device."""
+
+    @wraps(method)
+    def run(self: "Device", *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        with self._turn:
+            return method(self, *arguments, **named)
+
+    return run
 
 
 class Device:
@@ -182,6 +199,7 @@ class Device:
         self._on_outside = on_outside
         settings = PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES)
         self._http = Http(url, key, settings, transport)
+        self._turn = threading.RLock()
         self._etag: str | None = None
         self._open: tuple[OpenRound, ...] = ()
         self._poll_seconds = DEFAULT_POLL_SECONDS
@@ -196,8 +214,11 @@ class Device:
         """Close the connections. Pending reports remain in the store."""
         self._http.close()
 
+    @_in_turn
     def report(self, record: Record) -> Receipt:
         """Answer every open round that selects this device, and resend pending reports.
+
+        Concurrent calls of several threads run one after the other.
 
         Parameters
         ----------
@@ -240,6 +261,7 @@ class Device:
             tell, self._on_outside = self._on_outside, None
             tell(names)
 
+    @_in_turn
     def check(self, record: Record) -> RecordCheck:
         """Check a record against the features, which are those of the open rounds unless the app passed `features`.
 
@@ -278,6 +300,7 @@ class Device:
             raise InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
         return checks[0]
 
+    @_in_turn
     def dry_run(self, record: Record) -> DeviceDryRun:
         """Return what `report` would do now. Fetch the open rounds, send no report and store nothing.
 
@@ -315,6 +338,7 @@ class Device:
         """Return the ids of answered rounds whose reports the service has not acknowledged."""
         return tuple(memo.round_id for memo in _pending(self._store.read(self._dataset_id)))
 
+    @_in_turn
     def flush(self) -> tuple[RoundOutcome, ...]:
         """Resend pending reports only. Raise Unreachable, StoreUnusable or ApiProblem."""
         outcomes = tuple(self._send(memo) for memo in _pending(self._store.read(self._dataset_id)))
@@ -397,7 +421,8 @@ class Device:
     def _cost(self, open_round: OpenRound, spec: RoundSpec) -> int:
         """Return the real cost of a round. Raise if it exceeds the declared cost or the features differ."""
         if self._features is not None and spec.features != self._features:
-            raise RoundRefused(f"{open_round.round_id} has features that this app does not support")
+            difference = describe_difference(self._features, spec.features)
+            raise RoundRefused(f"{open_round.round_id} has features that this app does not support: {difference}")
         if isinstance(open_round.epsilon, str):
             raise InvalidSpec("a round's epsilon must be a number")
         declared_nano = parse_epsilon(cast(float, open_round.epsilon))

@@ -65,6 +65,11 @@ class _Pool:
             self._url.startswith(("http://", "https://")),
             f"url must begin with http:// or https://, for example http://{self._url}",
         )
+        require(not self._url.endswith("/v1"), f"url must be without /v1: pass {self._url.removesuffix('/v1')}")
+        require(
+            all("!" <= character <= "~" for character in self._key.decode()),
+            "key must have visible ASCII characters only: remove spaces and line ends",
+        )
         self._timeout_seconds, self._retry_seconds, self._max_response_bytes = settings
 
     def keyed_digest(self, message: bytes) -> str:
