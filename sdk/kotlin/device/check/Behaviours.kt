@@ -24,6 +24,8 @@ fun createBehaviourCases(): List<Case> = listOf(
     Case("Retry-After is obeyed unless it exceeds retrySeconds", 0) { checkRetryAfter() },
     Case("a permanent error is not retried", 0) { checkNoRetry() },
     Case("several devices with one file answer a round once", 0) { checkOneReport() },
+    Case("concurrent calls of one device send one report", 0) { checkOneCall() },
+    Case("a store keeps to its file, and writes through links", 0) { checkLinks() },
     Case("a device with a damaged memory sends no report", 0) { checkDamagedMemory() },
     Case("a report to a closed round counts as spent", 0) { checkTooLate() },
     Case("a round with unexpected features is refused", 0) { checkUnexpectedFeatures() },
@@ -130,6 +132,40 @@ private fun checkOneReport() = withDirectory { directory ->
     checkEqual(FileStore(file).read("ds_1").memos.size, 1)
 }
 
+private fun checkOneCall() {
+    val service = createService()
+    val device = device(service, MemoryStore(), SystemEntropy(), "2")
+    List(5) { thread { device.report(RECORD) } }.forEach { it.join() }
+    checkEqual(service.sent.size, 1)
+    checkEqual(device.report(RECORD).store, null)
+}
+
+private fun checkLinks() = withDirectory { directory ->
+    val real = directory.toPath().toRealPath()
+    val volume = real.resolve("volume/deep/device.json") // does not exist yet
+    val link = Files.createSymbolicLink(real.resolve("link.json"), real.relativize(volume))
+    Files.createDirectory(real.resolve("volume"))
+    Files.createSymbolicLink(real.resolve("folder"), real.resolve("volume"))
+    val store = FileStore(link.toFile())
+    val service = createService()
+    val receipt = device(service, store, SystemEntropy(), "2").report(RECORD)
+    checkEqual(Pair(receipt.outcome, receipt.store), Pair(Outcome.SENT, volume.toString()))
+    checkEqual(Pair(Files.isSymbolicLink(link), Files.isRegularFile(volume)), Pair(true, true))
+    for (name in listOf("link.json", "folder/deep/device.json", "volume/deep/../deep/device.json")) {
+        val again = FileStore(real.resolve(name).toFile())
+        checkEqual(again.location, volume.toString())
+        checkEqual(device(service, again, SystemEntropy(), "2").report(RECORD).outcome, Outcome.ALREADY_ANSWERED)
+    }
+    Files.delete(link)
+    Files.createSymbolicLink(link, real.resolve("other.json"))
+    checkEqual(device(service, store, SystemEntropy(), "2").report(RECORD).outcome, Outcome.ALREADY_ANSWERED)
+    checkEqual(service.sent.size, 1)
+    Files.createSymbolicLink(real.resolve("loop"), real.resolve("loop"))
+    expectThrown<StoreUnusable> { FileStore(real.resolve("loop").toFile()) }
+    Files.createLink(real.resolve("second.json"), volume)
+    expectThrown<StoreUnusable> { device(service, store, SystemEntropy(), "2").flush(); store.change("ds_1") { } }
+}
+
 private fun checkDamagedMemory() = withDirectory { directory ->
     val file = File(directory, "device.json")
     device(createService(), FileStore(file), SystemEntropy(), "2").report(RECORD)
@@ -162,7 +198,19 @@ private fun checkUnexpectedFeatures() {
         Device("http://service.example", "sfk_device", "ds_1", "2", MemoryStore(), features, retrySeconds = 0.0, transport = createService())
     }
     checkEqual(createDevice(listOf(Feature("x", 0.0, 1.0))).report(RECORD).outcome, Outcome.SENT)
-    expectThrown<RoundRefused> { createDevice(listOf(Feature("x", 0.0, 2.0))).report(RECORD) }
+    val refusals = mapOf(
+        listOf(Feature("x", 0.0, 2.0)) to "the bounds or the unit of x differ",
+        listOf(Feature("y", 0.0, 1.0)) to "it lacks y and it also has x",
+        listOf(Feature("x", 0.0, 1.0), Feature("y", 0.0, 1.0)) to "it lacks y",
+    )
+    for ((features, difference) in refusals) {
+        val error = expectThrown<RoundRefused> { createDevice(features).report(RECORD) }
+        checkEqual(error.message!!.substringAfter("expects: "), difference)
+    }
+    for (url in listOf("", "localhost:8000", "ftp://service.example", "http://", "http://service.example/v1/", "http://a:b@service.example", "http://service.example?x")) {
+        expectThrown<InvalidSpec> { Device(url, "sfk", "ds_1", "2", MemoryStore()) }
+    }
+    for (key in listOf("", "sfk\n", "s k", "sfké")) expectThrown<InvalidSpec> { Device("http://service.example", key, "ds_1", "2", MemoryStore()) }
     expectThrown<InvalidSpec> { Device("http://service.example", "sfk", "ds/1", "2", MemoryStore()) }
     for (cap in listOf("", "x", "0", "-1", "33", "1e-7", "0.0000000001", "NaN", "1e9999")) {
         expectThrown<InvalidSpec> { Device("http://service.example", "sfk", "ds_1", cap, MemoryStore()) }

@@ -60,6 +60,8 @@ public class Receipt internal constructor(
     public val rounds: List<RoundOutcome>,
     /** Seconds until the next call is useful, if no round is open. */
     public val retryAfterSeconds: Double?,
+    /** Where the memory is, for example the path of its file without links, or null if the store does not tell. */
+    public val store: String?,
 ) {
     /** Features with a value outside of the bounds of a round that this call answered. */
     public val outside: List<String> get() = rounds.flatMap { it.outside }.distinct()
@@ -135,7 +137,7 @@ public class Device(
         }
         val outcomes = decided.values.toList()
         informOutside(outcomes.flatMap { it.outside }.distinct())
-        return Receipt(selectOutcome(outcomes, rounds.isNotEmpty()), outcomes, if (rounds.isEmpty()) retryAfterSeconds else null)
+        return Receipt(selectOutcome(outcomes, rounds.isNotEmpty()), outcomes, if (rounds.isEmpty()) retryAfterSeconds else null, store.location)
     }
 
     /** Inform the developer about a record outside of the bounds, once. */
@@ -223,9 +225,8 @@ public class Device(
 
     /** Compute the cost of a round in nano-epsilon. Throw RoundRefused for a false cost or unexpected features. */
     private fun computeRoundCost(round: OpenRound, spec: RoundSpec): BigInteger {
-        if (features != null && spec.features != features) {
-            throw RoundRefused("round ${round.roundId} has other features than this app expects")
-        }
+        val difference = features?.let { describeDifference(it, spec.features) }
+        if (difference != null) throw RoundRefused("round ${round.roundId} has other features than this app expects: $difference")
         val declared = round.epsilon as? JsonNumber ?: throw InvalidSpec("the epsilon of a round must be a number")
         val declaredNano = parseEpsilon(declared.text)
         val epsilonNano = spec.mechanism.epsilonNano()
@@ -282,6 +283,18 @@ private fun selectOutcome(rounds: List<RoundOutcome>, isOpen: Boolean): Outcome 
     if (error != null && Outcome.SENT !in outcomes && Outcome.TOO_LATE !in outcomes) throw error
     if (!isOpen) return Outcome.NO_OPEN_ROUND
     return listOf(Outcome.SENT, Outcome.TOO_LATE, Outcome.ALREADY_ANSWERED, Outcome.NOT_SELECTED).first { it in outcomes }
+}
+
+/** Describe how the features of a round differ from the expected ones. Return null if they do not. */
+private fun describeDifference(expected: List<Feature>, actual: List<Feature>): String? {
+    val (wanted, found) = listOf(expected, actual).map { features -> features.map { it.name } }
+    val parts = listOf("it lacks" to wanted - found.toSet(), "it also has" to found - wanted.toSet())
+    return when {
+        expected == actual -> null
+        wanted.sorted() != found.sorted() -> parts.filter { it.second.isNotEmpty() }.joinToString(" and ") { (text, names) -> "$text ${names.joinToString()}" }
+        wanted != found -> "its order is ${found.joinToString()}, not ${wanted.joinToString()}"
+        else -> "the bounds or the unit of ${wanted.filterIndexed { n, _ -> expected[n] != actual[n] }.joinToString()} differ"
+    }
 }
 
 private fun readId(value: Any?): String {

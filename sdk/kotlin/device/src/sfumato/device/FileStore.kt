@@ -19,6 +19,8 @@ import java.util.concurrent.ConcurrentHashMap
 /**
  * A store in one JSON file that only its owner can read, on file systems with POSIX permissions.
  *
+ * The path is resolved once, through all links. A change writes to the file to which a link points, and keeps the link.
+ *
  * Each change replaces the whole file and syncs it to disk. A lock file next to it prevents concurrent changes by two
  * processes or threads. The file contains secret participation draws. Do not copy it to a second device, and exclude it
  * from backups: with an old file the device could perturb one record twice.
@@ -26,9 +28,12 @@ import java.util.concurrent.ConcurrentHashMap
  * @param file The file. The first change creates the file and its directory.
  */
 public class FileStore(file: File) : Store {
-    private val path: Path = file.absoluteFile.toPath().normalize()
+    private val path: Path = attempt(file.path) { resolveLinks(file.absoluteFile.toPath()) }
     private val lockPath = path.resolveSibling("${path.fileName}.lock")
     private val newPath = path.resolveSibling("${path.fileName}.new")
+
+    /** The file, without links. A later change of a link does not change it. */
+    override val location: String get() = path.toString()
 
     override fun read(datasetId: String): Memory = load()[datasetId] ?: Memory() // needs no lock, because a change replaces the whole file
 
@@ -37,17 +42,18 @@ public class FileStore(file: File) : Store {
         val before = encodeMemories(memories)
         val result = change(memories.getOrPut(datasetId) { Memory() })
         val after = encodeMemories(memories)
-        if (after != before) attempt { save(after) }
+        if (after != before) attempt(location) { save(after) }
         result
     }
 
     private fun <T> withLock(work: () -> T): T = synchronized(LOCKS.computeIfAbsent(path) { Any() }) {
-        val channel = attempt {
+        val channel = attempt(location) {
             Files.createDirectories(path.parent)
             open(lockPath)
         }
         channel.use {
-            attempt { it.lock() } // closing the channel releases the lock
+            attempt(location) { it.lock() } // closing the channel releases the lock
+            checkOneName()
             work()
         }
     }
@@ -85,14 +91,41 @@ public class FileStore(file: File) : Store {
 
     private fun isPosix(): Boolean = "posix" in path.fileSystem.supportedFileAttributeViews()
 
-    private fun <T> attempt(work: () -> T): T = try {
-        work()
-    } catch (error: IOException) {
-        throw StoreUnusable("$path cannot be used: ${error.javaClass.simpleName}")
+    /** Throw StoreUnusable if the file has a second hard link. A change would separate the two files. */
+    private fun checkOneName() {
+        if ("unix" !in path.fileSystem.supportedFileAttributeViews() || Files.notExists(path)) return
+        val links = attempt(location) { Files.getAttribute(path, "unix:nlink") as Int }
+        if (links > 1) throw StoreUnusable("$path has $links hard links: delete all but one; no report was sent")
     }
 
     private companion object {
         val LOCKS = ConcurrentHashMap<Path, Any>()
+        const val MAX_LINKS = 40
         val OWNER_ONLY = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))
+
+        /** Return an absolute path without links. The file, and directories above it, may not exist yet. */
+        fun resolveLinks(path: Path): Path {
+            var file = path
+            repeat(MAX_LINKS) {
+                val parent = file.parent ?: throw StoreUnusable("$path is a directory: pass the path of a file")
+                file = resolveDirectory(parent).resolve(file.fileName).normalize()
+                if (!Files.isSymbolicLink(file)) return file
+                file = file.resolveSibling(Files.readSymbolicLink(file))
+            }
+            throw StoreUnusable("$path has too many links")
+        }
+
+        fun resolveDirectory(path: Path): Path = try {
+            path.toRealPath()
+        } catch (error: NoSuchFileException) {
+            if (path.parent == null) throw error
+            resolveLinks(path)
+        }
+
+        fun <T> attempt(location: String, work: () -> T): T = try {
+            work()
+        } catch (error: IOException) {
+            throw StoreUnusable("$location cannot be used: ${error.javaClass.simpleName}")
+        }
     }
 }

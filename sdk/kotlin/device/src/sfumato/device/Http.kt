@@ -21,6 +21,8 @@ private const val PROBLEM_TYPE = "urn:sfumato:problem:" // the type of a problem
 
 /** Title of the problem for an answer that another program than the service wrote. */
 internal const val FOREIGN = "the answer is not from the service"
+private val SCHEME = Regex("^https?://[^/]", RegexOption.IGNORE_CASE)
+private val VISIBLE = Regex("[!-~]+")
 private val SECONDS = Regex("[0-9]{1,9}(\\.[0-9]+)?")
 
 /** An HTTP request with a JSON body or no body. */
@@ -101,7 +103,11 @@ internal class Http(
     private val transport: Transport,
     private val clock: Clock,
 ) {
-    private val root = url.trimEnd('/') + "/v1/"
+    private val root = readUrl(url) + "/v1/"
+
+    init {
+        check(VISIBLE.matches(key)) { "key must have visible ASCII characters only: remove spaces and line ends" }
+    }
 
     /**
      * Send a request and retry it after temporary failures.
@@ -136,6 +142,15 @@ internal class Http(
             backoff = minOf(2 * backoff, MAX_PAUSE_SECONDS)
         }
     }
+}
+
+/** Validate the URL of a service. Return it without a slash at its end. */
+private fun readUrl(url: String): String {
+    check(SCHEME.containsMatchIn(url)) { "url must begin with http:// or https://, for example https://sfumato.example" }
+    check(url.none { it in "@?#" || it.isWhitespace() }) { "url must have no user name, query, fragment or space" }
+    val root = url.trimEnd('/')
+    check(!root.endsWith("/v1")) { "url must be without /v1: pass ${root.removeSuffix("/v1")}" }
+    return root
 }
 
 /** Return the body of a response as a JSON object. Throw ApiProblem if it is not one. */

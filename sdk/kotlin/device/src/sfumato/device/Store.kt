@@ -62,6 +62,9 @@ public class Memory {
 
 /** Storage for the memory of a device. One store can serve several datasets. */
 public interface Store {
+    /** Where the memory is, for example the path of a file. A receipt names it. */
+    public val location: String? get() = null
+
     /** Return a copy of the memory. For an unknown dataset, return an empty memory. Throw StoreUnusable if it cannot be read. */
     public fun read(datasetId: String): Memory
 
