@@ -161,7 +161,7 @@ lock: $(READY) ## Update requirements.lock; ARGS=--upgrade selects the newest ve
 
 clean: ## Remove the environment and all build output
 	rm -rf .venv build dist demo-out *.egg-info sdk/python/*.egg-info sdk/python/build
-	rm -rf sdk/typescript/dist sdk/typescript/node_modules sdk/typescript/src/generated openapi/generators/*/node_modules
+	rm -rf $(addprefix sdk/typescript/,dist client node sealing shuffled node_modules src/generated) openapi/generators/*/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

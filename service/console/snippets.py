@@ -19,7 +19,7 @@ with Client() as client:  # reads SFUMATO_URL and SFUMATO_KEY
     )
     print(job.id)"""
 
-_TYPESCRIPT = """import {{ Client }} from "sfumato";
+_TYPESCRIPT = """import {{ Client }} from "@sfumato-dp/sdk/client";
 
 const client = new Client({{ url: process.env.SFUMATO_URL, key: process.env.SFUMATO_KEY }});
 const job = await client.createJob({body});

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser as Chromium
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page, Route
 from scipy import stats
 
 from models.collection import report_log
@@ -41,6 +41,17 @@ async ({ url, key, dataset }) => {
   window.make = (changes) => new sfumato.Device({ ...given, ...changes });
   window.dataset = dataset;
 }
+"""
+
+# A service worker that reports once and returns the outcome.
+WORKER = """
+import { Device, IndexedDbStore } from "/dist/index.js";
+self.onactivate = (event) => event.waitUntil(self.clients.claim());
+self.onmessage = ({ data: { url, key, dataset }, ports }) => {
+  const device = new Device({ url, key, datasetId: dataset, cap: 8, store: new IndexedDbStore("worker") });
+  const tell = (text) => ports[0].postMessage(text);
+  device.report([5]).then(({ outcome }) => tell(outcome), ({ message }) => tell(message));
+};
 """
 
 
@@ -203,6 +214,85 @@ class TestTheMemory:
         assert later.evaluate("async () => (await make().flush()).map(({ outcome }) => outcome)") == ["sent"]
         assert [each["reportId"] for each in kept] == [name for name, _ in place.stored(round_.id)]
 
+    def test_keeps_a_report_while_the_page_is_offline(self, profile: BrowserContext, place: Place) -> None:
+        round_, given = place.asked()
+        tab = a_page(profile, place.origin, given)
+        tab.evaluate("async () => { window.one = make({ retrySeconds: 0 }); await one.fetchRounds(); }")
+        tell = "async () => one.report([5]).then(({ outcome }) => outcome, ({ code }) => code)"
+        profile.set_offline(True)
+        assert tab.evaluate(tell) == "unreachable"  # nothing is known of the round, so nothing is spent
+        assert tab.evaluate("async () => one.spent()") == 0
+        profile.set_offline(False)
+        profile.route("**/reports", lambda route: route.abort("internetdisconnected"))
+        assert tab.evaluate(tell) == "unreachable"
+        assert tab.evaluate("async () => [(await one.pending()).length, await one.spent()]") == [1, 1]
+        profile.unroute("**/reports")
+        assert tab.evaluate(tell) == "sent"
+        assert len(place.stored(round_.id)) == 1
+
+    def test_sends_the_same_bytes_after_the_page_was_closed_while_sending(
+        self, profile: BrowserContext, place: Place
+    ) -> None:
+        """Check a request that never left, and one whose response the page did not see."""
+        for arrives in (False, True):
+            round_, given = place.asked()
+            tab = a_page(profile, place.origin, given)
+            sent = []
+
+            def hold(route: Route, arrives: bool = arrives, sent: list[str] = sent) -> None:
+                sent.append(str(route.request.post_data))
+                if arrives:
+                    route.fetch()  # the service stores the report, and the page receives nothing
+
+            profile.route("**/reports", hold)
+            with tab.expect_request("**/reports"):
+                tab.evaluate("() => { make().report([5]); }")
+            while not sent or (arrives and not place.stored(round_.id)):
+                tab.wait_for_timeout(20)
+            tab.close()
+            profile.unroute("**/reports", hold)
+            later = a_page(profile, place.origin, given)
+            with later.expect_request("**/reports") as again:
+                assert later.evaluate("async () => (await make().report([1])).outcome") == "sent"
+            assert again.value.post_data == sent[0]
+            assert len(set(place.stored(round_.id))) == 1
+            later.close()
+
+    def test_is_opened_again_after_the_browser_closed_or_the_app_deleted_it(
+        self, profile: BrowserContext, place: Place
+    ) -> None:
+        round_, given = place.asked()
+        tab = a_page(profile, place.origin, given)
+        assert tab.evaluate("async () => (await make().report([5])).outcome") == "sent"
+        deleted = """() => new Promise((resolve, reject) => {
+          const request = indexedDB.deleteDatabase("sfumato");
+          request.onsuccess = () => resolve("deleted");
+          request.onblocked = () => reject(new Error("blocked"));
+        })"""
+        assert tab.evaluate(deleted) == "deleted"
+        assert tab.evaluate("async () => Object.keys((await store.read(dataset)).memos)") == []
+        session = profile.new_cdp_session(tab)
+        told = {"origin": place.origin, "storageTypes": "indexeddb"}
+        session.send("Storage.clearDataForOrigin", told)  # closes the connections too
+        changed = "async () => store.change(dataset, (memory) => { memory.draws.c = '1'; }).then(() => 'changed')"
+        assert tab.evaluate(changed) == "changed"
+        assert len(place.stored(round_.id)) == 1
+
+    def test_works_in_a_service_worker(self, profile: BrowserContext, place: Place, typescript: Path) -> None:
+        round_, given = place.asked()
+        (typescript / "worker.mjs").write_text(WORKER)
+        tab = a_page(profile, place.origin)
+        asked = """async (given) => {
+          await navigator.serviceWorker.register("/worker.mjs", { type: "module" });
+          const { active } = await navigator.serviceWorker.ready;
+          const channel = new MessageChannel();
+          const told = new Promise((resolve) => { channel.port1.onmessage = ({ data }) => resolve(data); });
+          active.postMessage(given, [channel.port2]);
+          return told;
+        }"""
+        assert tab.evaluate(asked, given) == "sent"
+        assert len(place.stored(round_.id)) == 1
+
     def test_is_unchanged_after_a_failed_change(self, profile: BrowserContext, place: Place) -> None:
         """Check an error in the change and a full disk. In both cases the device sends nothing."""
         round_, given = place.asked()
@@ -244,12 +334,18 @@ class TestTheMemory:
 
 
 class TestAPageOfAnUnknownOrigin:
-    def test_cannot_report(self, profile: BrowserContext, place: Place, typescript: Path) -> None:
+    def test_cannot_report_and_learns_the_setting(
+        self, profile: BrowserContext, place: Place, typescript: Path
+    ) -> None:
         round_, given = place.asked()
         with served(typescript) as stranger:
             tab = a_page(profile, stranger, given)
-            tell = "async () => make({ retrySeconds: 0 }).report([5]).catch(({ code }) => code)"
-            assert tab.evaluate(tell) == "unreachable"
+            told = tab.evaluate("async () => make().report([5]).catch(({ code, message }) => [code, message])")
+            seconds = tab.evaluate("() => performance.now() / 1000")
+        print(f"a missing origin is named after {seconds:.1f} s of the page's life")
+        assert told[0] == "unreachable"
+        assert f"add {stranger} to SFUMATO_CORS_ORIGINS" in told[1]
+        assert seconds < 25  # without the name, retries would take 30 s
         assert place.stored(round_.id) == []
 
 

@@ -50,7 +50,7 @@ class TestThePackage:
         assert foreign == {("sealing.js", "@hpke/core")}
 
     def test_only_the_file_store_imports_node_modules(self, typescript: Path) -> None:
-        modules = {module.name: module.read_text() for module in (typescript / "dist").rglob("*.js")}
+        modules = {module.name: module.read_text() for module in (typescript / "dist").glob("*.js")}
         assert sorted(name for name, text in modules.items() if re.search(r"""["']node:""", text)) == [
             "lock.js",
             "node.js",
@@ -58,27 +58,35 @@ class TestThePackage:
 
     def test_contains_only_exported_files_and_the_licence(self, typescript_tarball: Path) -> None:
         names = set(packages.names_in(typescript_tarball))
-        exported = {"package/" + path[2:] for entry in MANIFEST["exports"].values() for path in entry.values()}
+        entries = [entry for entry in MANIFEST["exports"].values() if isinstance(entry, dict)]
+        exported = {"package/" + path[2:] for entry in entries for kind in entry.values() for path in kind.values()}
+        assert len(exported) == 4 * len(entries)
         assert exported | {"package/README.md", "package/LICENSE", "package/package.json"} <= names
-        assert {name.split("/")[1] for name in names} == {"dist", "README.md", "LICENSE", "package.json"}
+        assert {name.split("/")[1] for name in names} == set(MANIFEST["files"]) | {"package.json"}
 
     def test_has_the_licence_of_the_project(self) -> None:
         assert (TYPESCRIPT / "LICENSE").read_text() == (packages.ROOT / "LICENSE").read_text()
 
+    @pytest.mark.parametrize("system", ["modules", "commonjs", "bundler", "old"])
     def test_compiles_strictly_in_an_application(
-        self, typescript: Path, typescript_tarball: Path, tmp_path: Path
+        self, typescript: Path, typescript_tarball: Path, tmp_path: Path, system: str
     ) -> None:
         """Check that a strict compiler accepts correct use of the published types and reports a mistake."""
-        installed(typescript_tarball, tmp_path)
-        tsc = typescript / "node_modules" / ".bin" / "tsc"
-        options = {"strict": True, "exactOptionalPropertyTypes": True, "noUncheckedIndexedAccess": True, "noEmit": True}
+        installed(typescript_tarball, tmp_path, "module" if system == "modules" else "commonjs")
+        generator = typescript.parents[1] / "openapi" / "generators" / "typescript"  # has an older compiler
+        tsc = (generator if system == "old" else typescript) / "node_modules" / ".bin" / "tsc"
+        options: dict[str, object] = {"module": "NodeNext"}
+        if system == "bundler":
+            options = {"module": "ESNext", "moduleResolution": "Bundler"}
+        elif system == "old":
+            options = {"module": "CommonJS", "moduleResolution": "node10"}
         options |= {
-            "module": "NodeNext",
-            "target": "ES2022",
-            "lib": ["ES2022", "DOM"],
-            "types": [],
-            "skipLibCheck": False,
+            "strict": True,
+            "exactOptionalPropertyTypes": True,
+            "noUncheckedIndexedAccess": True,
+            "noEmit": True,
         }
+        options |= {"target": "ES2022", "lib": ["ES2022", "DOM"], "types": [], "skipLibCheck": False}
         (tmp_path / "tsconfig.json").write_text(json.dumps({"compilerOptions": options, "files": ["app.ts"]}))
         app = tmp_path / "app.ts"
         app.write_text(APP)
@@ -89,8 +97,8 @@ class TestThePackage:
 
 
 APP = """\
-import { Device, IndexedDbStore, type Receipt } from "sfumato";
-import { ApiProblem, Client, type Job } from "sfumato/client";
+import { Device, IndexedDbStore, type Receipt } from "@sfumato-dp/sdk";
+import { ApiProblem, Client, type Job } from "@sfumato-dp/sdk/client";
 
 export async function work(client: Client, device: Device): Promise<Job["state"]> {
   const receipt: Receipt = await device.report([1, 2]);
@@ -104,11 +112,11 @@ export const isSpent = (error: unknown): boolean => error instanceof ApiProblem 
 """
 
 
-def installed(tarball: Path, project: Path) -> None:
-    """Return an empty project with only the package, installed without a registry."""
-    (project / "package.json").write_text('{"name": "app", "private": true, "type": "module"}')
+def installed(tarball: Path, project: Path, kind: str = "module") -> None:
+    """Create an empty project with only the package, installed without a registry."""
+    (project / "package.json").write_text(json.dumps({"name": "app", "private": True, "type": kind}))
     run("npm", "install", "--offline", "--no-audit", "--no-fund", tarball, cwd=project)
-    assert [path.name for path in (project / "node_modules").iterdir() if path.name[0] != "."] == ["sfumato"]
+    assert [path.name for path in (project / "node_modules").iterdir() if path.name[0] != "."] == ["@sfumato-dp"]
 
 
 class TestOnNode:

@@ -59,7 +59,7 @@ PYTHON = {
 # Operations without a method of the clients: devices, shufflers and monitors call them.
 CURL_ONLY = {"getDeviceRounds", "getHealth", "getReadiness", "releaseRound", "streamJobEvents"}
 
-_TYPESCRIPT = 'import { Client } from "sfumato/client";\nconst client = new Client({ url, key });'
+_TYPESCRIPT = 'import { Client } from "@sfumato-dp/sdk/client";\nconst client = new Client({ url, key });'
 _IMPORTED = ("Auto", "Client", "Feature", "GridEncoding", "ShiftedGrid", "perturb_records")
 
 

@@ -176,7 +176,7 @@ export class Device {
    * @throws ApiProblem or Unreachable The open rounds cannot be read.
    */
   async check(record: PersonRecord): Promise<RecordCheck> {
-    const known = this.#features ? [this.#features] : (await this.fetchRounds()).rounds.map(({ spec }) => readRoundSpec(spec).features);
+    const known = this.#features ? [this.#features] : (await this.#turns.run(() => this.fetchRounds())).rounds.map(({ spec }) => readRoundSpec(spec).features);
     const [first] = known.map((features) => checkRecord(features, record));
     if (first === undefined) throw new InvalidSpec("the features are unknown while no round is open: pass `features` to the device");
     return first;

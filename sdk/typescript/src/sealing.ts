@@ -20,8 +20,8 @@ import { concatenate } from "./bytes.js";
 import { InvalidSpec } from "./errors.js";
 import { requireSubtle } from "./platform.js";
 
-const LABEL = new TextEncoder().encode("sfumato sealed report 1");
-const OUTER_LABEL = new TextEncoder().encode("sfumato outer layer 1");
+const LABEL = "sfumato sealed report 1";
+const OUTER_LABEL = "sfumato outer layer 1";
 /** Length of each HPKE key. */
 export const KEY_BYTES = 32;
 const REPORT_ID_BYTES = 16;
@@ -66,7 +66,7 @@ export async function seal(
  * @throws InvalidSpec if the key has the wrong length or is not valid.
  */
 export async function wrap(sealed: Uint8Array, roundId: string, outerPublicKey: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
-  return encrypt(copy(sealed), outerPublicKey, concatenate([OUTER_LABEL, new TextEncoder().encode(roundId)]));
+  return encrypt(copy(sealed), outerPublicKey, new TextEncoder().encode(OUTER_LABEL + roundId));
 }
 
 async function encrypt(
@@ -85,7 +85,7 @@ async function encrypt(
 /** Return the HPKE info of a round. */
 export async function roundInfo(roundId: string, roundBytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
   const digest = await requireSubtle().digest("SHA-256", copy(roundBytes));
-  return concatenate([LABEL, new TextEncoder().encode(roundId), new Uint8Array(digest)]);
+  return concatenate([new TextEncoder().encode(LABEL + roundId), new Uint8Array(digest)]);
 }
 
 function copy(bytes: Uint8Array): Uint8Array<ArrayBuffer> {

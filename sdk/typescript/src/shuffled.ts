@@ -9,7 +9,7 @@
  * epsilon of the report is the device's protection. The cap therefore limits the local epsilon.
  */
 
-import { encodeBase64 } from "./bytes.js";
+import { concatenate, encodeBase64 } from "./bytes.js";
 import { check, isObject, type Json } from "./checks.js";
 import { DEFAULT_RETRY_AFTER_SECONDS, Device, createReportId } from "./device.js";
 import type { DeviceOptions, OpenRounds, Payload, ReportRequest } from "./device.js";
@@ -20,7 +20,7 @@ import { KEY_BYTES, seal, wrap } from "./sealing.js";
 import { perturb, readRoundSpec, type PersonRecord, type RoundSpec } from "./specs.js";
 import type { Memo, Memory } from "./store.js";
 
-const ROUND_LABEL = new TextEncoder().encode("sfumato round 2");
+const ROUND_LABEL = "sfumato round 2";
 const SIGNATURE_HEADER = "Sfumato-Signature";
 const OUTER_KEY_HEADER = "Sfumato-Outer-Key";
 const PUBLIC_KEY_BYTES = 32;
@@ -72,7 +72,7 @@ export class ShuffledDevice extends Device {
     const bytes = new Uint8Array(response.body as Uint8Array);
     const digest = new Uint8Array(await requireSubtle().digest("SHA-256", bytes));
     const outerKey = decodeKey(response.headers.get(OUTER_KEY_HEADER));
-    const announced = new Uint8Array([...ROUND_LABEL, ...new TextEncoder().encode(roundId), ...digest, ...outerKey]);
+    const announced = concatenate([new TextEncoder().encode(ROUND_LABEL + roundId), digest, outerKey]);
     if (outerKey.length !== KEY_BYTES || !(await verify(this.#shufflerKey, response.headers.get(SIGNATURE_HEADER) ?? "", announced))) {
       throw new RoundRefused(`${roundId} is not signed with the key of the shuffler that this app pins`);
     }

@@ -60,7 +60,8 @@ for (const operation of covered) {
     const status = Object.keys(operation.responses).find((code) => code.startsWith("2"));
     const reply = operation.operationId.startsWith("list") ? { items: [], next_cursor: null } : { ...JOB, secret: "sfk_x" };
     const script = new Script(() => (status === "204" ? new Response(null, { status: 204 }) : json(reply, Number(status))));
-    const parameters = operation.requestBody === undefined ? ids : [...ids, { marker: 1 }];
+    const which = operation.operationId === "deleteRecords" ? [{ all: true }] : [];
+    const parameters = operation.requestBody === undefined ? [...ids, ...which] : [...ids, { marker: 1 }];
     const call = script.client()[operation.operationId](...parameters);
     if (operation.operationId.startsWith("list")) for await (const item of call) assert.fail(item);
     else await call;

@@ -1,0 +1,74 @@
+"""The READMEs of the SDKs: one order of sections, and installation from a clone as written."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.sdks.conftest import Live
+from tests.sdks.packages import ROOT, block_after, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.release]
+
+ORDER = (
+    "Install from a clone",
+    "A first report",
+    "Cap and store",
+    "Offline",
+    "Errors",
+    "Sealed reports",
+    "What is tested",
+)
+DEVICES = ("kotlin", "python", "typescript")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the parts of the repository that an installation needs, as a clone has them."""
+    copy = tmp_path_factory.mktemp("home") / "sfumato"
+    ignored = shutil.ignore_patterns("node_modules", "dist", "generated", "*.egg-info", "build", "__pycache__")
+    for name in ("sdk", "openapi", "tools"):
+        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
+    shutil.copy(ROOT / "Makefile", copy)
+    return copy
+
+
+def install(clone: Path, language: str) -> Path:
+    """Run the commands of a README in the clone. Return the directory of the app."""
+    app = clone.parent / "my-app"
+    app.mkdir(exist_ok=True)
+    commands = block_after(clone / "sdk" / language / "README.md", ORDER[0], "sh")
+    run("sh", "-e", "-c", commands, cwd=clone)
+    return app
+
+
+class TestTheReadmes:
+    @pytest.mark.parametrize("language", [*DEVICES, "swift"])
+    def test_have_one_order_and_say_that_nothing_is_published(self, language: str) -> None:
+        text = (ROOT / "sdk" / language / "README.md").read_text()
+        headings = [heading for heading in re.findall("^## (.+)$", text, re.MULTILINE) if heading in ORDER]
+        assert headings == [heading for heading in ORDER if heading in headings]
+        assert language not in DEVICES or tuple(headings) == ORDER
+        assert "**Nothing is published yet" in text
+        assert not re.search(r"(pip|npm) install ['\"]?sfumato", text)
+
+
+class TestInstallation:
+    def test_of_the_typescript_package_sends_a_first_report(self, clone: Path, live: Live) -> None:
+        (clone.parent / "my-app").mkdir(exist_ok=True)
+        (clone.parent / "my-app" / "package.json").write_text('{"name": "my-app", "private": true}')
+        app = install(clone, "typescript")
+        program = block_after(ROOT / "sdk" / "typescript" / "README.md", ORDER[1], "js")
+        (app / "first.mjs").write_text(program)
+        assert run("node", "first.mjs", cwd=app, **live.environment) == "sent\n"
+
+    def test_of_the_python_package_sends_a_first_report(self, clone: Path, live: Live) -> None:
+        app = install(clone, "python")
+        (app / "device.json").unlink(missing_ok=True)
+        (app / "first.py").write_text(block_after(ROOT / "sdk" / "python" / "README.md", ORDER[1], "python"))
+        assert run(app / ".venv" / "bin" / "python", "first.py", cwd=app, **live.environment) == "sent\n"
+
+    def test_of_the_kotlin_device_copies_its_sources(self, clone: Path) -> None:
+        sources = install(clone, "kotlin") / "src" / "main" / "kotlin" / "sfumato" / "device"
+        assert {path.name for path in sources.iterdir()} >= {"Device.kt", "FileStore.kt", "Store.kt"}
