@@ -176,7 +176,7 @@ class TestTheMemory:
                 )
             starter.evaluate("() => new BroadcastChannel('start').postMessage('now')")
             outcomes = [tab.evaluate("() => window.done") for tab in tabs]
-            # Where both come before the acknowledgement, the second sends the same bytes again.
+            # The second tab sends the same bytes again if both come before the acknowledgement.
             assert "sent" in outcomes
             assert set(outcomes) <= {"sent", "already_answered"}
             assert len(set(place.stored(round_.id))) == 1
