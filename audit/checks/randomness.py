@@ -31,6 +31,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ): "public start from the seed in the job's parameters",
     ("workers/kernels/warmup.py", "SeededEntropy"): "synthetic points for the compilation of kernels",
     ("workers/aggregation/id_set.py", "secrets"): "keys of a hash table of report ids; never released",
+    ("models/collection/distinct_reports.py", "secrets"): "factors of the fingerprints of report ids; never released",
     ("models/identity/console_sessions.py", "secrets"): "tokens of the console's sessions",
     ("runtime/change_publisher.py", "secrets"): "name of a process on the channel",
     ("models/database/types.py", "secrets"): "ids of rows",

@@ -164,7 +164,7 @@ class TestDuringDeletion:
                     session,
                     world.caller,
                     second,
-                    algorithm={},
+                    algorithm={"type": "uniform_grid"},
                     epsilon_nano=1,
                     collect=rounds_tables.CollectionTarget(1, 1, 1),
                     max_active_jobs=9,

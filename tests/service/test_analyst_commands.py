@@ -254,7 +254,10 @@ class TestHelp:
             unlike += [where for where, text in texts if not re.fullmatch(r"[A-Z`].*[.]", text, re.DOTALL)]
             unlike += [where for where, text in texts[1:] if "None" in text]
         assert unlike == []
-        of_service, with_both = {"datasets", "rounds", "jobs", "report", "plot"}, {"records upload", "ledger verify"}
+        of_service, with_both = (
+            {"datasets", "rounds", "jobs", "report", "plot"},
+            {"records upload", "records delete", "ledger verify"},
+        )
         for name, options in commands.items():
             if name not in PROCESSES:
                 assert "--json" in options, name

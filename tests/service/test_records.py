@@ -334,7 +334,15 @@ class TestTheirNumber:
             after = api.get(path)
         assert (upload.status_code, n_clipped) == (201, 31_337)
         assert (after.content, after.headers["etag"]) == (before.content, before.headers["etag"])
-        members = {"event", "log_level", "method", "path", "status", "request_id"}  # a time would reveal the number
+        members = {
+            "event",
+            "key",
+            "log_level",
+            "method",
+            "path",
+            "status",
+            "request_id",
+        }  # a time would reveal the number
         assert [set(line) for line in lines if line["path"].endswith("/records")] == [members] * 2
         assert 31_337 not in numbers(lines)
         reader = api.key("datasets", "jobs", "ledger")

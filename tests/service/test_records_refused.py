@@ -166,7 +166,7 @@ class TestInvalidBody:
             check_silence(response)
             assert count(api, dataset_id)["n_records"] == 0
 
-    @pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, identity"])
+    @pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip"])
     def test_with_an_encoding_is_rejected_by_its_header(
         self, dataset_ids: tuple[Api, dict[str, str]], encoding: str
     ) -> None:

@@ -22,6 +22,7 @@ OPERATIONS = {
 SAMPLES = samples.list_samples(DOCUMENT)
 TYPESCRIPT = (staging.ROOT / "sdk" / "typescript" / "src" / "client.ts").read_text()
 URL = "http://service.example"
+CHOICES = {"deleteRecords": ["which"]}  # the query must have one of two parameters
 READ_FIRST = {"sendReports", "uploadRecords"}  # the Python call first reads the round, or the dataset
 
 
@@ -98,6 +99,7 @@ class TestSamples:
         declared = re.findall(r"(\w+)(\??): ", re.sub(r"\{[^}]*\}", "", found[1]))
         needed = [parameter for parameter, optional in declared if not optional and parameter != "options"]
         given = re.findall(r"\{(\w+)\}", path) + (["body"] if "requestBody" in operation else [])
+        given += CHOICES.get(name, [])
         assert [parameter if parameter not in {"records", "reports"} else "body" for parameter in needed] == given
         assert f"client.{name}(" in SAMPLES[name]["TypeScript"]
 

@@ -172,7 +172,8 @@ class TestStoredLog:
         round_id = collection.open_alone(spec, target_reports=300)
         asked = collection.get_open_round()
         collection.answer(asked, 250, batches=40)
-        collection.answer(asked, 50, batches=1)  # the same seed: 50 ids come again, and the round is full
+        collection.answer(asked, 50, batches=1)  # the same seed: 50 ids come again
+        collection.close(round_id)
         with collection.database.reading() as session:
             closed = session.get_one(type(asked), round_id)
         assert closed.state == RoundState.CLOSED

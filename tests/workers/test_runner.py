@@ -230,7 +230,8 @@ class TestTooFewReports:
         step(collection, start=TWO_ROUNDS)
         opened = collection.get_open_round()
         collection.answer(opened, 60)
-        collection.answer(opened, 60)  # the same reports: the round is full, with 60 devices
+        collection.answer(opened, 60)  # the same reports: 120 arrived, of 60 devices
+        collection.close(opened.id)
         assert step(collection, start=TWO_ROUNDS) is ClaimOutcome.FAILED
         assert (
             collection.job(job_id).error_detail
