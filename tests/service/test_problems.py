@@ -129,7 +129,6 @@ def bodies() -> list[tuple[str, Any, str]]:
     ]
     return [
         ("/datasets", [], ""),
-        (f"/jobs/{unknown('job')}/assign", {"points": [[SECRET]]}, "/points/0/0"),
         *(("/datasets", dataset | change, pointer) for change, pointer in of_dataset),
         *(("/jobs", job | change, pointer) for change, pointer in of_job),
         *((f"/datasets/{unknown('ds')}/rounds", round_ | change, pointer) for change, pointer in of_round),
