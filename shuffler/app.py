@@ -27,6 +27,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from connections.headers import SeveralValues, bearer_secret, one_field
 from sfumato.device.sealing import OUTER_KEY_HEADER, SIGNATURE_HEADER, sign_round
 from sfumato.errors import SfumatoError
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
@@ -167,6 +168,11 @@ def create_app(
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
         return Rejection(error.status_code, code, "See docs/shuffler.md for the shuffler's requests.").response()
 
+    @app.exception_handler(SeveralValues)
+    async def reject_values(_request: Request, error: SeveralValues) -> Response:
+        text = str(error)
+        return Rejection(400, "bad_request", f"{text[0].upper()}{text[1:]}.").response()
+
     @app.exception_handler(sqlite3.Error)
     async def reject_busy(_request: Request, error: sqlite3.Error) -> Response:
         logger.error("the database cannot be used: %s", error)
@@ -202,7 +208,7 @@ def create_app(
 
     @app.post("/v1/rounds/{round_id}/sealed")
     async def receive(round_id: str, request: Request) -> Response:
-        key, person = _bearer_key(request), request.headers.get(SENDER_HEADER)
+        key, person = _bearer_key(request), _field(request, SENDER_HEADER.lower().encode())
         if person is not None and not 1 <= len(person) <= MAX_PERSON_BYTES:
             raise Rejection.of(Verdict.SENDER_MISSING)
         submission = Submission(key, person, round_id, await _read_body(request))
@@ -241,10 +247,15 @@ def _base64(data: bytes) -> str:
 
 
 def _bearer_key(request: Request) -> str:
-    kind, _, key = request.headers.get("Authorization", "").partition(" ")
-    if kind.lower() != "bearer" or not key:
+    key = bearer_secret(_field(request, b"authorization"))
+    if key is None:
         raise Rejection.of(Verdict.UNAUTHENTICATED)
-    return key.strip()
+    return key
+
+
+def _field(request: Request, name: bytes) -> str | None:
+    """Return a header, or None. Raise SeveralValues for different values."""
+    return one_field(request.scope["headers"], name)
 
 
 async def _read_body(request: Request) -> bytes:

@@ -19,6 +19,7 @@ from service.http.headers import normalise
 from service.http.problems import BadRequest, PayloadTooLarge
 
 MAX_VALUES = 150_000  # values and members of a document; a tree grid, the largest one, has 65,536 levels
+MAX_MEMBERS = 20_000  # of all objects of a document; members that are not known cost the most
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z_0-9]{0,39}")
 
 
@@ -46,6 +47,8 @@ class _DocumentRequest(Request):
         body = await self.body()
         if sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
             raise PayloadTooLarge(f"the document has too many values: at most {MAX_VALUES}")
+        if body.count(b":") > MAX_MEMBERS:
+            raise PayloadTooLarge(f"the document has too many members: at most {MAX_MEMBERS}")
         return json.loads(body, object_pairs_hook=_unique)
 
 

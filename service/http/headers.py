@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
+from connections import headers
 from service.http.problems import BadRequest
 
 JSON = b"application/json"
@@ -35,12 +36,12 @@ def header_text(scope: Scope, name: bytes) -> str:
 
 def single(scope: Scope, name: bytes) -> str | None:
     """Return a header with one value, or None. Repetitions of the value count once. Raise BadRequest for others."""
-    fields = {value.decode("latin-1").strip() for key, value in scope["headers"] if key == name}
-    if len(fields) > 1:
-        raise BadRequest(f"the request has several `{name.decode().title()}` headers: send one")
-    if not fields:
+    try:
+        field = headers.one_field(scope["headers"], name)
+    except headers.SeveralValues as error:
+        raise BadRequest(str(error)) from None
+    if field is None:
         return None
-    field: str = fields.pop()
     parts = {part.strip() for part in field.split(",")}  # joined by a proxy
     return parts.pop() if len(parts) == 1 else field
 
@@ -60,13 +61,10 @@ def content_codings(scope: Scope) -> list[bytes]:
 
 def bearer_secret(authorization: bytes | None) -> str | None:
     """Return the key of an `Authorization` header, or None if it has none. Raise BadRequest for several keys."""
-    scheme, *rest = (authorization or b"").decode("latin-1").split(None, 1) or [""]
-    if scheme.lower() != "bearer" or not rest:
-        return None
-    secret = rest[0].strip()
-    if "," in secret:  # a proxy may have joined two fields, and checked the other one
-        raise BadRequest("the request has several `Authorization` headers: send one")
-    return secret or None
+    try:
+        return headers.bearer_secret((authorization or b"").decode("latin-1"))
+    except headers.SeveralValues as error:
+        raise BadRequest(str(error)) from None
 
 
 def normalise(scope: Scope) -> None:

@@ -56,6 +56,7 @@ class JsonPieces:
         self._is_first = True
         self._n_members = 0
         self._seen: set[str] = set()
+        self._decoded = b""  # the latest piece
 
     def feed(self, piece: bytes) -> None:
         """Decode the next piece of the body as far as it has whole elements."""
@@ -70,12 +71,10 @@ class JsonPieces:
                 n_bytes *= 2
 
     def finish(self) -> None:
-        """Decode the rest. Raise BadRequest if a member occurs twice."""
+        """Decode the rest."""
         text = self._text(len(self._rest))
         self._scan(text, is_last=True)
         self._decode_piece(text)
-        if self._n_members > len(self._seen):
-            raise BadRequest("the body has a member twice: send each member once")
 
     def _text(self, n_bytes: int) -> bytes:
         """Return the first bytes of the rest, completed at their start."""
@@ -112,13 +111,12 @@ class JsonPieces:
         if end is None and not is_last:
             return None
         self._n_members += len(keys) - bool(self._prefix)
-        if self._n_members > len(self._names):
-            raise BadRequest(f"the body has too many members: send each of {', '.join(self._names)} at most once")
         if len(keys) and end is not None and (key := _KEY.search(text[: keys[-1]])):
             self._prefix = b"{%b:[" % key[1]
         return end
 
     def _decode_piece(self, text: bytes) -> None:
+        self._decoded = text
         try:
             read = self._decode(text)
         except msgspec.ValidationError as error:
@@ -126,4 +124,6 @@ class JsonPieces:
         except NOT_JSON:
             raise BadRequest("the body is not valid JSON (JSON has no NaN and no Infinity)") from None
         self._seen.update(name for name in self._names if getattr(read, name) is not msgspec.UNSET)
+        if self._n_members > len(self._seen):
+            raise BadRequest("the body has a member twice: send each member once")
         self._take(read)

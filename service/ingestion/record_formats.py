@@ -1,22 +1,25 @@
 """Formats of uploaded records, parsed piece by piece as the body arrives.
 
-CSV and NPY are streamed and need the memory of one piece. JSON and Arrow are parsed as a whole, so the limits of
-their bodies are lower. Call `feed` for each piece and `finish` once. Problems never quote submitted data.
+CSV and NPY are streamed and need the memory of one piece. Arrow is parsed as a whole, and JSON may have its rows before
+its columns, so the limits of their bodies are lower. Call `feed` for each piece and `finish` once. Problems never quote
+submitted data.
 """
 
 import ast
 import csv
 import re
-from codecs import BOM_UTF8, getincrementaldecoder
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from service.http.problems import BadRequest, PayloadTooLarge, Problem, UnsupportedMediaType, ValidationFailed
+from service.ingestion.json_pieces import NOT_JSON, JsonPieces
 from service.ingestion.record_validation import RecordSink, RecordValidator, bad_record, column_positions
 from sfumato.mechanisms.inputs import list_names
 
@@ -211,77 +214,89 @@ def _is_shape(shape: object) -> bool:
     return isinstance(shape, tuple) and len(shape) == 2 and all(type(size) is int and size >= 0 for size in shape)
 
 
-class _WholeBodyReader:
-    """Reader of a format that is parsed when the whole body has arrived."""
-
-    max_bytes: int
-    weight = 1
-
-    def __init__(self, validator: RecordValidator) -> None:
-        self._validator = validator
-        self._body = bytearray()
-
-    def feed(self, piece: bytes) -> None:
-        """Buffer the next piece of the body."""
-        self._body += piece
-        if len(self._body) > self.max_bytes:
-            raise PayloadTooLarge(
-                f"the body is too large for this format: at most {self.max_bytes} bytes; "
-                "use CSV or NPY for larger uploads"
-            )
-        self._validator.reserve_memory(self.weight * len(piece))
+def _check_length(n_bytes: int, max_bytes: int) -> None:
+    if n_bytes > max_bytes:
+        raise PayloadTooLarge(
+            f"the body is too large for this format: at most {max_bytes} bytes; use CSV or NPY for larger uploads"
+        )
 
 
 class _Columns(msgspec.Struct, forbid_unknown_fields=True):
-    columns: list[str]
-    rows: list[list[float]]
+    columns: list[str] | UnsetType = UNSET
+    rows: list[list[float]] | UnsetType = UNSET
 
 
 class _ColumnsWithUser(msgspec.Struct, forbid_unknown_fields=True):
-    columns: list[str]
-    rows: list[list[float | int | str]]
+    columns: list[str] | UnsetType = UNSET
+    rows: list[list[float | int | str]] | UnsetType = UNSET
 
 
 class _Names(msgspec.Struct):
-    columns: list[str]
+    columns: list[str] | UnsetType = UNSET
 
 
 NO_USER = "must be text or a whole number"
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _AT = re.compile(r"`\$\.rows\[(\d+)\](?:\[(\d+)\])?`$")
+_EXPECTED = "expected an object with `columns` (names) and `rows` (one list of values per record)"
 
 
-class JsonReader(_WholeBodyReader):
-    """Reader of `{"columns": [...], "rows": [[...], ...]}`."""
+class JsonReader(JsonPieces):
+    """Reader of `{"columns": [...], "rows": [[...], ...]}`.
+
+    Rows that arrive before the columns are kept until the end of the body.
+    """
 
     max_bytes = MAX_JSON_BYTES
-    weight = JSON_WEIGHT
+
+    def __init__(self, validator: RecordValidator) -> None:
+        super().__init__(_ColumnsWithUser if validator.user_feature else _Columns, self._keep, self._schema_error)
+        self._validator = validator
+        self._n_bytes = self._n_rows = 0
+        self._columns: list[str] = []
+        self._kept: list[Sequence[Any]] = []
+
+    def feed(self, piece: bytes) -> None:
+        """Parse the next piece of the body."""
+        self._n_bytes += len(piece)
+        _check_length(self._n_bytes, self.max_bytes)
+        super().feed(piece)
 
     def finish(self) -> None:
-        """Parse the body."""
-        self._body = self._body.removeprefix(BOM_UTF8)
+        """Parse the rest after the last piece."""
+        super().finish()
+        if self._seen != {"columns", "rows"}:
+            raise ValidationFailed(_EXPECTED)
+        self._add_kept()
+
+    def _keep(self, read: _Columns | _ColumnsWithUser) -> None:
+        """Keep the rows of a piece, and add them if the columns have arrived before."""
+        if read.columns is not UNSET:
+            self._columns += read.columns
+        if read.rows is UNSET:
+            return
+        self._kept += read.rows
+        if read.columns is UNSET and "columns" in self._seen:
+            self._add_kept()
+        else:
+            self._validator.reserve_memory(JSON_WEIGHT * len(self._decoded))
+
+    def _add_kept(self) -> None:
+        """Validate the kept rows and add them to the upload."""
         validator = self._validator
-        kind: type[_Columns | _ColumnsWithUser] = _ColumnsWithUser if validator.user_feature else _Columns
-        try:
-            parsed = msgspec.json.decode(self._body, type=kind)
-        except msgspec.ValidationError as error:
-            raise self._schema_error(str(error)) from None
-        except _NOT_JSON:
-            raise BadRequest("the body is not valid JSON (JSON has no NaN and no Infinity)") from None
-        self._body = bytearray()
-        positions, width = validator.column_positions(parsed.columns), len(parsed.columns)
-        rows: Sequence[Sequence[Any]] = parsed.rows
-        for index, row in enumerate(rows):
-            if len(row) != width:
-                raise bad_record(index, f"expected {width} values, one for each of `columns`")
+        positions, width = validator.column_positions(self._columns), len(self._columns)
+        rows, self._kept, first = self._kept, [], self._n_rows
+        self._n_rows += len(rows)
+        if set(map(len, rows)) - {width}:
+            index = next(index for index, row in enumerate(rows) if len(row) != width)
+            raise bad_record(first + index, f"expected {width} values, one for each of `columns`")
         if validator.user_feature is not None:
-            self._check_types(rows, positions)
+            self._check_types(rows, positions, first)
         if rows:
             validator.add(*_split_columns(validator, rows, positions, is_text=False))
 
-    def _check_types(self, rows: Sequence[Sequence[Any]], positions: Sequence[int]) -> None:
+    def _check_types(self, rows: Sequence[Sequence[Any]], positions: Sequence[int], first: int) -> None:
         *features, user = positions
-        for index, row in enumerate(rows):
+        for index, row in enumerate(rows, start=first):
             if isinstance(row[user], float):
                 raise bad_record(index, f"{self._validator.user_feature} {NO_USER}")
             for position in features:
@@ -292,32 +307,44 @@ class JsonReader(_WholeBodyReader):
     def _schema_error(self, message: str) -> Problem:
         """Return the problem for an error of msgspec. Use only its location; the rest may quote submitted names."""
         at = _AT.search(message)
-        other = ValidationFailed("expected an object with `columns` (names) and `rows` (one list of values per record)")
         if at is None:
-            return other
-        index, position = at.groups()
+            return ValidationFailed(_EXPECTED)
+        index, position = int(at[1]) + self._n_rows + len(self._kept), at[2]
         if position is None:
-            return bad_record(int(index), "expected a list of values")
-        try:  # msgspec stops at the first error, so the rest of the body may be anything
-            names = msgspec.json.decode(self._body, type=_Names).columns
+            return bad_record(index, "expected a list of values")
+        try:  # msgspec stops at the first error, so the rest of the piece may be anything
+            read = msgspec.json.decode(self._decoded, type=_Names).columns
         except msgspec.ValidationError:
-            return other
-        except _NOT_JSON:
+            return ValidationFailed(_EXPECTED)
+        except NOT_JSON:
             return BadRequest("the body is not valid JSON")
+        names = self._columns + ([] if read is UNSET else read)
+        if not names:
+            return ValidationFailed(_EXPECTED)
         name = names[int(position)] if int(position) < len(names) else ""
         if name not in self._validator.columns:
-            return bad_record(int(index), "a value has the wrong type")
+            return bad_record(index, "a value has the wrong type")
         is_user = name == self._validator.user_feature
-        return bad_record(int(index), f"{name} {NO_USER if is_user else 'must be a finite number'}")
+        return bad_record(index, f"{name} {NO_USER if is_user else 'must be a finite number'}")
 
 
-class ArrowReader(_WholeBodyReader):
+class ArrowReader:
     """Reader of an Arrow IPC stream or file with numeric columns, and a user column of text or whole numbers.
 
     An embedding may also be one column of lists.
     """
 
     max_bytes = MAX_ARROW_BYTES
+
+    def __init__(self, validator: RecordValidator) -> None:
+        self._validator = validator
+        self._body = bytearray()
+
+    def feed(self, piece: bytes) -> None:
+        """Keep the next piece of the body."""
+        self._body += piece
+        _check_length(len(self._body), self.max_bytes)
+        self._validator.reserve_memory(len(piece))
 
     def finish(self) -> None:
         """Parse the body."""

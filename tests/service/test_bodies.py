@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from service.api.bodies import MAX_VALUES
+from service.api.bodies import MAX_MEMBERS, MAX_VALUES
 from service.http.problems import MAX_ERRORS
 from tests.service.api import FEATURES, SQLITE_ONLY, Api, refused
 
@@ -54,7 +54,7 @@ class TestLargeDocument:
             ("/datasets/{}/rounds", b'{"encoding":{"type":"tree_grid","levels":[' + b'"",' * 140_000 + b"1]}}"),
             ("/datasets/{}/rounds", b'{"encoding":{"type":"phase","weights":[[' + b'"",' * 140_000 + b"1]]}}"),
             ("/datasets/{}/rounds", b'{"encoding":{"type":"grid","cells":[' + b'"",' * 140_000 + b"1]}}"),
-            ("/jobs", b"{" + b",".join(b'"x%x":1' % i for i in range(75_000)) + b"}"),
+            ("/jobs", b"{" + b",".join(b'"x%x":1' % i for i in range(MAX_MEMBERS)) + b"}"),
             ("/keys", b'{"name":"x","scopes":[' + b'"x",' * 140_000 + b'"device"]}'),
             ("/webhooks", b'{"event_types":[' + b'"x",' * 140_000 + b'"x"]}'),
         ],
@@ -70,6 +70,10 @@ class TestLargeDocument:
     def test_has_a_limit_on_its_values(self, api: Api) -> None:
         body = b'{"features":[' + b"1," * MAX_VALUES + b"1]}"
         refused(api.post("/datasets", content=body, headers=JSON), 413, "payload_too_large")
+
+    def test_has_a_limit_on_its_members(self, api: Api) -> None:
+        body = b"{" + b",".join(b'"x%x":1' % i for i in range(MAX_MEMBERS + 1)) + b"}"
+        refused(api.post("/jobs", content=body, headers=JSON), 413, "payload_too_large")
 
     def test_in_gzip_has_a_limit_on_its_ratio(self, api: Api) -> None:
         dataset_id = api.dataset(trust="central", delta=1e-6)["id"]

@@ -99,7 +99,7 @@ def post_bomb(path: str, secret: str, parts: tuple[bytes, bytes, bytes], *, pack
         + coding
         + b"\r\n"
     )
-    yield body
+    yield from (body[start : start + READ_BYTES] for start in range(0, len(body), READ_BYTES))  # each is counted
 
 
 def bomb(path: str, *parts: bytes, packs: bool) -> "Attack":

@@ -98,7 +98,7 @@ BAD: dict[str, tuple[str, bytes, int, str, str]] = {  # name: (content type, bod
     "a type error of other columns": (JSON, b'{"columns":[1],"rows":[["x"]]}', 422, "validation_failed", "an object"),
     "no text in json": (JSON, b'{"columns":["x","\xff"],"rows":[]}', 400, "bad_request", "valid JSON"),
     "no text after an error": (JSON, b'{"rows":[["1"]],"columns":["\xff"]}', 400, "bad_request", "valid JSON"),
-    "deep json": (JSON, b"[" * 200_000, 422, "validation_failed", "an object"),
+    "deep json": (JSON, b"[" * 200_000, 400, "bad_request", "an object"),
     "no text": (CSV, b"x,y\n0.5,\xff\n", 400, "bad_request", "not valid UTF-8"),
     "a cut-off character": (CSV, "x,ü".encode()[:-1], 400, "bad_request", "not valid UTF-8"),
     "a cell over two lines": (CSV, b'x,y\n"4711.25\n",0.5\n', 400, "bad_request", "one record per line"),

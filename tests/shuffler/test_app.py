@@ -144,6 +144,15 @@ class TestRounds:
             response = parties.client.get(path, headers=headers)
             assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
 
+    def test_read_headers_as_proxies_rewrite_them(self, parties: Parties) -> None:
+        path = "/v1/rounds/rnd_1"
+        for scheme in ("bearer", "BEARER", "Bearer "):
+            assert parties.client.get(path, headers={"Authorization": f"{scheme} {parties.key}"}).status_code == 200
+        twice = [("Authorization", f"Bearer {parties.key}"), ("Authorization", "Bearer sfs_guess")]
+        for headers in (twice, {"Authorization": f"Bearer {parties.key}, Bearer sfs_guess"}):
+            refused = parties.client.get(path, headers=headers)
+            assert (refused.status_code, refused.json()["code"]) == (400, "bad_request")
+
     @pytest.mark.parametrize(
         "listing",
         [
