@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.quality.centroids.data import draw, find
 from benchmarks.quality.scores import best_k_means, nicv
 from clustering.centroids import expected_ratio
+from clustering.centroids.verdict import BAD_LOSS, GOOD_LOSS
 from clustering.simulate import simulate
 from sfumato.specs import GridKmeans, LdpKmeans, PhaseSketch
 
@@ -48,7 +49,7 @@ def measure(folder: Path, methods: list[str], seeds: int) -> Iterator[dict[str, 
                         "n": data.n,
                         "epsilon": epsilon,
                         "seed": seed,
-                        "predictors": model.diagnostics["expected_ratio"]["predictors"],
+                        "predictors": model.diagnostics["loss_predictors"],
                         "low": model.diagnostics["low_confidence"],
                         "ratio": nicv(points, model.centroids) / least,
                     }
@@ -68,7 +69,7 @@ def calibrate(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, flo
     line = np.linalg.lstsq(design, target, rcond=None)[0]
     upper = 1 - expected_ratio.FLOOR + np.exp(predicted + above)
     low = np.array([row["low"] for row in rows])
-    reliable, doubtful = ~low & (upper <= expected_ratio.GOOD), low | (upper >= expected_ratio.BAD)
+    reliable, doubtful = ~low & (upper <= GOOD_LOSS), low | (upper >= BAD_LOSS)
     table = {
         "constant": round(line[0], 4),
         "slopes": [round(slope, 4) for slope in line[1:]],
@@ -79,10 +80,10 @@ def calibrate(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, flo
         "runs": len(rows),
         "correlation": float(np.corrcoef(predicted, target)[0, 1]),
         "reliable": float(reliable.mean()),
-        "reliable with a ratio of at most 1.25": float((ratios[reliable] <= expected_ratio.GOOD).mean()),
+        "reliable with a ratio of at most 1.3": float((ratios[reliable] <= GOOD_LOSS).mean()),
         "doubtful": float(doubtful.mean()),
-        "ratio above 2 that is not doubtful": float((~doubtful[ratios > expected_ratio.BAD]).mean()),
-        "ratio below 1.25 that is doubtful": float(doubtful[ratios < expected_ratio.GOOD].mean()),
+        "ratio above 2 that is not doubtful": float((~doubtful[ratios > BAD_LOSS]).mean()),
+        "ratio below 1.3 that is doubtful": float(doubtful[ratios < GOOD_LOSS].mean()),
     }
 
 

@@ -22,6 +22,7 @@ from clustering.central.private_kmeans.concentrated_kmeans import find_ball, fin
 from clustering.central.queries import Exact, Query, Records, split
 from clustering.central.run import run
 from clustering.centroids.centroid_statistics import spread_places
+from clustering.centroids.partition_agreement import PartitionAgreement
 from clustering.centroids.weighted_kmeans import weighted_kmeans
 from clustering.random import PublicWords
 from sfumato.model.cluster_model import ClusterModel
@@ -177,7 +178,13 @@ def _publish(
     odometer = [{name: getattr(query, name) for name in ODOMETER_FIELDS} for query in curator.odometer]
     errors = np.zeros_like(centres)
     return build_centroid_model(
-        features, centres, counts, variances, centre_errors=errors, diagnostics={"odometer": odometer}
+        features,
+        centres,
+        counts,
+        variances,
+        centre_errors=errors,
+        agreement=PartitionAgreement("centres", 1.0, 0.0),
+        diagnostics={"odometer": odometer},
     )
 
 

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from clustering.central.curator import Curator
 from clustering.central.gaussian_block import ConcentratedBlock
 from clustering.central.narrowing import Bounds, BoxShells, FeatureHistograms
+from clustering.centroids.verdict import Ground, decide, ground
 from clustering.errors import TooFewRecords
 from sfumato.mechanisms.encodings import scale_many
 from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
 from sfumato.sizing.private_bounds import FINE_BINS, ROUNDS, BoundsPlan, plan_bounds
 from sfumato.specs import LATTICE, CentralAlgorithm, Feature
@@ -33,7 +35,9 @@ FACTORS = (0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6, 2.2, 3.0)  # sizes of
 OUTER = 2.0  # growth of further boxes, up to all of the declared bounds
 OUTSIDE = 0.01  # share of records outside the bounds
 DEVIATIONS, OUTER_DEVIATIONS = 2.0, 3.0  # noise in its estimate, for boxes and for further boxes
-WIDE = 0.2  # part of the declared bounds that clusters occupy, below which the bounds are far too wide
+BALL_RADIUS = 0.5  # of the ball in the box
+# Part of the bounds that clusters occupy, below which a warning follows, a result is at best uncertain, and doubtful.
+WIDE, TOO_WIDE, FAR_TOO_WIDE = 0.2, 0.06, 0.03
 REACH, TAIL = 2.0, 0.05  # reach of a cluster in deviations; ignored share of the records at each end
 LEAST_WIDTH = 1024  # least width of bounds in lattice places
 
@@ -181,21 +185,47 @@ def _join_scales(bounds: Bounds, features: tuple[Feature, ...]) -> Bounds:
     return _widen(bounds.lows, bounds.widths, wider)
 
 
-def describe_wide_bounds(model: ClusterModel) -> tuple[str, ...]:
-    """Return a warning if the clusters occupy a small part of the bounds of each feature. No privacy cost."""
-    extent = _measure_extent(model)
+def judge_bounds(model: ClusterModel, *, in_ball: bool, is_searched: bool) -> ClusterModel:
+    """Return the model with a warning and a limited verdict if its clusters occupy a small part of the bounds.
+
+    No privacy cost.
+
+    Parameters
+    ----------
+    model : ClusterModel
+    in_ball : bool
+        Whether all records lie in the ball. Its width is then that of the bounds.
+    is_searched : bool
+        Whether the bounds were found by a private search.
+    """
+    extent = _measure_extent(model, in_ball=in_ball)
     if extent is None or extent > WIDE:
-        return ()
-    return (
-        f"The clusters occupy about {max(extent, 0.001):.1%} of the declared bounds. Narrower or private bounds make "
-        "results more accurate.",
+        return model
+    kind, remedy = (
+        ("private", "More records or a larger epsilon make")
+        if is_searched
+        else (
+            "declared",
+            "Narrower or private bounds make",
+        )
+    )
+    sentence = f"The clusters occupy about {max(extent, 0.001):.1%} of the {kind} bounds."
+    limit = Verdict.DOUBTFUL if extent <= FAR_TOO_WIDE else Verdict.UNCERTAIN
+    wide = ground(limit, sentence, applies=extent <= TOO_WIDE)
+    rated = decide(Ground(model.verdict, model.verdict_reason), wide)
+    return replace(
+        model,
+        verdict=rated.verdict,
+        verdict_reason=rated.sentence,
+        warnings=(*model.warnings, f"{sentence} {remedy} results more accurate."),
     )
 
 
-def _measure_extent(model: ClusterModel) -> float | None:
+def _measure_extent(model: ClusterModel, *, in_ball: bool = False) -> float | None:
     """Return the largest part of a feature's range that the clusters occupy, or None if it is unknown.
 
-    The outermost records at each end are ignored, because noise alone makes clusters there.
+    The outermost records at each end are ignored, because noise alone makes clusters there. In a ball, each of many
+    features has a small range, so that the root mean square distance from the mean is compared with the radius.
     """
     if model.density is not None:
         axes = range(model.density.ndim)
@@ -205,6 +235,9 @@ def _measure_extent(model: ClusterModel) -> float | None:
     if model.centroids is None or not spreads.size or not np.isfinite(spreads).all():
         return None
     centres = scale_many(model.features, model.centroids)
+    if in_ball:
+        mean = model.sizes @ centres
+        return float((model.sizes @ (spreads**2 + ((centres - mean) ** 2).sum(axis=1))) ** 0.5 / BALL_RADIUS)
     reach = (REACH * spreads / len(model.features) ** 0.5)[:, None]
     order = np.argsort(centres, axis=0)
     ends = np.cumsum(model.sizes[order], axis=0)

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clustering.centroids.partition_agreement import PartitionAgreement
+from clustering.centroids.verdict import Ground, few, ground, rate
 from clustering.density import label_map
 from clustering.density.label_map import project_to_shares
 from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel, PrivacyStatus
-from sfumato.model.precision import Verdict
+from sfumato.model.precision import ExpectedLoss, Verdict
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import Feature
 
@@ -34,10 +36,11 @@ def build_centroid_model(
     *,
     centre_errors: NDArray[np.float64],
     spreads: NDArray[np.float64] | None = None,
+    agreement: PartitionAgreement,
     diagnostics: Mapping[str, Any],
     warnings: Sequence[str] = (),
-    verdict: Verdict | None = None,
-    least_ratio: float = 1.0,
+    loss: ExpectedLoss | None = None,
+    grounds: Sequence[Ground] | None = None,
 ) -> ClusterModel:
     """Build a model of centroids, sorted by descending noisy count.
 
@@ -59,11 +62,10 @@ def build_centroid_model(
         JSON values. `noisy_counts` and `spreads` are added, in the order of the centroids, and
         `one_mean_ratio`. `low_confidence` is set if the centres are no better than one.
     warnings : sequence of str
-    verdict : Verdict, optional
-        By default, doubtful with low confidence and uncertain otherwise. It is doubtful in any case if
-        the centres are no better than one.
-    least_ratio : float
-        Ratio of `compare_with_one_mean` below which one centre is as good.
+    loss : ExpectedLoss, optional
+        Unknown by default. One centre is as good if its ratio of `compare_with_one_mean` is below the loss.
+    grounds : sequence of Ground, optional
+        Further grounds of the verdict. The default is few data with low confidence.
 
     Returns
     -------
@@ -82,9 +84,11 @@ def build_centroid_model(
     sorted_spreads = np.full(len(order), np.nan) if spreads is None else spreads[order]
     one_mean = compare_with_one_mean(centres, counts, variances, errors, sorted_spreads)
     is_low = bool(diagnostics.get("low_confidence", True))
-    rated = Verdict.unmeasured(is_low=is_low) if verdict is None else verdict
-    if not one_mean.is_beaten or (one_mean.ratio is not None and one_mean.ratio < least_ratio):
-        is_low, rated, warnings = True, Verdict.DOUBTFUL, (*warnings, NO_BETTER)
+    others = [few(is_low=is_low)] if grounds is None else grounds
+    least_ratio = 1.0 if loss is None else loss.value
+    is_no_better = not one_mean.is_beaten or (one_mean.ratio is not None and one_mean.ratio < least_ratio)
+    if is_no_better:
+        is_low, warnings = True, (*warnings, NO_BETTER)
     return ClusterModel(
         type="centroids",
         features=features,
@@ -92,16 +96,17 @@ def build_centroid_model(
         size_errors=np.minimum(np.sqrt(spread) / total, 1.0),
         centroids=unscale_many(features, np.clip(centres, 0.0, 1.0)),
         centroid_errors=errors * ranges,
-        verdict=rated,
         diagnostics={
             **diagnostics,
             "low_confidence": is_low,
             "one_mean_ratio": one_mean.ratio,
+            "refits": agreement.to_wire(),
             "noisy_counts": counts.tolist(),
             "spreads": [float(value) if np.isfinite(value) else None for value in sorted_spreads],
         },
         warnings=tuple(warnings),
         privacy=PRIVACY,
+        **rate(loss, agreement, *others, ground(Verdict.DOUBTFUL, NO_BETTER, applies=is_no_better)),
     )
 
 

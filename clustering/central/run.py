@@ -10,7 +10,7 @@ from clustering.central.algorithms.dp_density_peaks import dp_density_peaks
 from clustering.central.algorithms.dp_kmeans import dp_kmeans
 from clustering.central.algorithms.dp_quadtree_kmeans import dp_quadtree_kmeans
 from clustering.central.algorithms.dp_uniform_grid_kmeans import dp_uniform_grid_kmeans
-from clustering.central.bounds import describe_wide_bounds, narrow_bounds
+from clustering.central.bounds import judge_bounds, narrow_bounds
 from clustering.central.curator import Curator
 from clustering.central.private_kmeans.algorithm import private_kmeans
 from sfumato.errors import InvalidSpec
@@ -83,8 +83,7 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     model = FUNCTIONS[kind](params, features, curator)
     if found:
         model = replace(model, privacy={**model.privacy, "features": "post_processed"})
-    else:
-        model = replace(model, warnings=(*model.warnings, *describe_wide_bounds(model)))
+    model = judge_bounds(model, in_ball=curator.domain.is_ball, is_searched=bool(found))
     odometer = [
         {name: getattr(query, name) for name in ("description", "epsilon_nano", "delta_atto", "rho_pico", "n_values")}
         for query in curator.odometer

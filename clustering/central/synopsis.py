@@ -14,6 +14,16 @@ from clustering.central.cells import GridCells, from_places
 from clustering.central.model import NoisyCount, build_centroid_model, build_warnings, is_clear
 from clustering.central.posterior_counts import estimate_counts
 from clustering.centroids.centroid_statistics import spread_places
+from clustering.centroids.partition_agreement import (
+    NOISE,
+    REFITS,
+    PartitionAgreement,
+    Population,
+    compare_partitions,
+    draw_laplace,
+    draw_normal,
+    refit,
+)
 from clustering.centroids.weighted_kmeans import SWAPS, weighted_kmeans
 from clustering.kernels.kmeans import weighted_lloyd_step
 from clustering.random import PublicWords
@@ -160,6 +170,7 @@ def build_synopsis_model(
         found.count_variances,
         centre_errors=found.centre_errors,
         spreads=found.spreads,
+        agreement=_compare_refits(synopsis, centres),
         diagnostics={
             "noisy_count": noisy_count.value,
             "low_confidence": n_kept < clusters or not is_clear(noisy_count, epsilon_nano, clusters),
@@ -169,6 +180,22 @@ def build_synopsis_model(
         },
         warnings=build_warnings(noisy_count, epsilon_nano, clusters, len(centres)),
     )
+
+
+def _compare_refits(synopsis: Synopsis, centres: NDArray[np.float64]) -> PartitionAgreement:
+    """Return the agreement of refits of k-means to counts with new noise and sampling of records."""
+    words = PublicWords(0)
+    weights = np.maximum(shrink_counts(synopsis), 0.0)
+    population = Population(synopsis.middles, weights) if weights.any() else Population(centres, np.ones(len(centres)))
+    refits = []
+    for _ in range(REFITS):
+        noise = NOISE * np.sqrt(synopsis.variances / 2) * draw_laplace(words, len(weights))
+        sampled = weights + np.sqrt(weights) * draw_normal(words, len(weights))
+        drawn = synopsis._replace(counts=sampled + noise)
+        kept = drawn.positive_cells()
+        has_cells = len(kept.counts) > 0
+        refits.append(refit(Population(kept.middles, kept.counts), centres, words) if has_cells else centres)
+    return compare_partitions("cells", population, centres, refits)
 
 
 def _nearest(synopsis: Synopsis, centres: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -5,7 +5,6 @@ data sets of known ratio and writes `ratio_table.json`.
 """
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from math import exp, inf, isfinite, log
 from pathlib import Path
@@ -14,36 +13,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.model.precision import Verdict
+from sfumato.model.precision import ExpectedLoss
 
 TABLE_FILE = Path(__file__).with_name("ratio_table.json")  # written by `benchmarks.ratio_table`
 MAX_RATIO = 1000.0  # a greater ratio is stated as this one
 FLOOR = 0.01  # added to ratio - 1 before the logarithm
 LEAST, MOST = 1e-4, 1e4  # bounds of both predictors
-GOOD, BAD = 1.25, 2.0  # largest ratio of a reliable result; least ratio of a doubtful one
 
 Method = Literal["phase_sketch", "grid_kmeans", "ldp_kmeans"]
 
 
-@dataclass(frozen=True)
-class ExpectedRatio:
-    """An expected loss ratio with its 80 % interval, 1 <= lower <= value <= upper <= `MAX_RATIO`."""
+class LossEstimate(NamedTuple):
+    """An expected loss of at most `MAX_RATIO`, and what it follows from."""
 
-    value: float
-    lower: float
-    upper: float
+    loss: ExpectedLoss
     predictors: tuple[float, float]  # see `predictors`
-
-    @property
-    def verdict(self) -> Verdict:
-        """Return reliable if the interval is below `GOOD`, and doubtful if it reaches `BAD`."""
-        if self.upper <= GOOD:
-            return Verdict.RELIABLE
-        return Verdict.DOUBTFUL if self.upper >= BAD else Verdict.UNCERTAIN
-
-    def to_wire(self) -> dict[str, float | list[float]]:
-        """Return plain JSON values."""
-        return {"value": self.value, "lower": self.lower, "upper": self.upper, "predictors": list(self.predictors)}
 
 
 def predictors(
@@ -69,13 +53,13 @@ def predictors(
 
 def expected_ratio(
     method: Method, shares: NDArray[np.float64], errors: NDArray[np.float64], within: float, lack: float
-) -> ExpectedRatio:
+) -> LossEstimate:
     """Return the expected loss ratio of a method's centroids. The parameters are those of `predictors`."""
     table = _tables()[method]
     seen = predictors(shares, errors, within, lack)
     middle = table.constant + float(np.dot(table.slopes, seen))
     lower, value, upper = (_ratio(middle + shift) for shift in (table.below, 0.0, table.above))
-    return ExpectedRatio(value, lower, upper, seen)
+    return LossEstimate(ExpectedLoss(value, lower, upper), seen)
 
 
 def _log(value: float) -> float:

@@ -12,6 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.centroids.expected_ratio import expected_ratio
+from clustering.centroids.partition_agreement import (
+    NOISE,
+    REFITS,
+    PartitionAgreement,
+    Population,
+    compare_partitions,
+    draw_normal,
+)
+from clustering.centroids.verdict import BAD_LOSS, few, rate
 from clustering.centroids.weighted_kmeans import WeightedFit, weighted_kmeans
 from clustering.density.label_map import PRIVACY, project_to_shares
 from clustering.errors import TooFewReports, UnfitRound
@@ -20,7 +29,6 @@ from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
 from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.model.precision import Verdict
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.centroids import MAX_KMEANS_CELLS as MAX_CELLS
 from sfumato.sizing.centroids import MAX_KMEANS_FEATURES as MAX_FEATURES
@@ -28,6 +36,7 @@ from sfumato.sizing.required_reports import grid_kmeans_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Feature, GridEncoding, GridKmeans
 
+STARTS = 4  # of a refit
 STANDS_OUT = (3.0, 2.0)  # thresholds in standard errors; the second applies if the first leaves too little
 STANDING_SHARE = 0.7  # minimum share of people in the selected cells
 
@@ -94,7 +103,8 @@ def fit(params: GridKmeans, collected: Collected) -> ClusterModel:
         - inertia: mean squared distance of the selected noisy cells from their centroids in scaled
           units, an estimate of the NICV.
         - restarts.
-        - expected_ratio: see `clustering.centroids.expected_ratio`.
+        - loss_predictors: see `clustering.centroids.expected_ratio`.
+        - refits: see `clustering.centroids.partition_agreement`.
 
     Raises
     ------
@@ -121,7 +131,8 @@ def fit(params: GridKmeans, collected: Collected) -> ClusterModel:
     ranges = np.array([feature.upper - feature.lower for feature in features])
     diagnostics = _diagnostics(params.clusters, encoding, decoding, kept, found, tally.n_reports)
     lack = diagnostics["reports_needed"] / tally.n_reports
-    ratio = expected_ratio("grid_kmeans", sizes, errors, diagnostics["inertia"], lack)
+    estimate = expected_ratio("grid_kmeans", sizes, errors, diagnostics["inertia"], lack)
+    agreement = _compare_refits(params, encoding, decoding, kept, found, tally.n_reports)
     return ClusterModel(
         type="centroids",
         features=features,
@@ -129,11 +140,33 @@ def fit(params: GridKmeans, collected: Collected) -> ClusterModel:
         size_errors=size_errors[order],
         centroids=unscale_many(features, found.centres[order]),
         centroid_errors=errors[order] * ranges,
-        verdict=Verdict.DOUBTFUL if diagnostics["low_confidence"] else ratio.verdict,
-        diagnostics={**diagnostics, "expected_ratio": ratio.to_wire()},
+        diagnostics={**diagnostics, "loss_predictors": list(estimate.predictors), "refits": agreement.to_wire()},
         warnings=_warnings(params.clusters, len(sizes), diagnostics),
         privacy=PRIVACY,
+        **rate(estimate.loss, agreement, few(is_low=diagnostics["low_confidence"]), bad_from=BAD_LOSS),
     )
+
+
+def _compare_refits(
+    params: GridKmeans,
+    encoding: GridEncoding,
+    decoding: Decoder,
+    kept: SelectedCells,
+    found: WeightedFit,
+    n_reports: int,
+) -> PartitionAgreement:
+    """Return the agreement of refits to cells around the selected ones, with new noise."""
+    words = PublicWords(params.seed)
+    shares = np.zeros(encoding.n_symbols)
+    shares[kept.places] = kept.estimates / kept.estimates.sum()
+    variances = (decoding.zero_variance + shares * max(decoding.slope_variance, 0.0)) / n_reports
+    refits = []
+    for _ in range(REFITS):
+        noise = NOISE * np.sqrt(variances) * draw_normal(words, encoding.n_symbols)
+        drawn = shares + noise - noise.mean()
+        again = select_cells(encoding, drawn, sqrt(decoding.variance(0.0, n_reports)), params.clusters)
+        refits.append(weighted_kmeans(again.points, again.estimates, params.clusters, words, STARTS).centres)
+    return compare_partitions("cells", Population(kept.points, kept.estimates), found.centres, refits)
 
 
 def select_cells(

@@ -28,6 +28,15 @@ from clustering.centroids.centroid_statistics import (
     update_centroids,
 )
 from clustering.centroids.expected_ratio import expected_ratio
+from clustering.centroids.partition_agreement import (
+    REFITS,
+    PartitionAgreement,
+    Population,
+    compare_partitions,
+    draw_normal,
+)
+from clustering.centroids.verdict import BAD_LOSS, few, ground, rate
+from clustering.centroids.weighted_kmeans import lloyd
 from clustering.density.label_map import PRIVACY, project_to_shares
 from clustering.errors import TooFewReports, UnfitRound
 from clustering.random import PublicWords
@@ -47,8 +56,10 @@ from sfumato.specs import (
 
 FIRST_STEP = 0.25  # in K^(-1/d), the width of K equal clusters that fill the box
 LAST_STEP = 0.04  # share of the range, about the spread of a tight cluster
+AROUND = 16  # points around each place of the first round, for refits
 DEAD_SHARE = 0.2  # mass in even shares below which a centroid is moved elsewhere
 DETECTABLE_ERRORS = 2.0  # standard errors above zero from which a size counts as detectable
+MOVING = "Some centroids still moved in the last round."
 SETTLED_ERRORS = 4.0  # standard errors of an imbalance above which a centroid counts as moving
 
 
@@ -168,8 +179,9 @@ def _model(
     ranges = np.array([feature.upper - feature.lower for feature in features])
     diagnostics = _diagnostics(params, decoder(last.spec.mechanism), history, order)
     lack = diagnostics["reports_needed"] / n_reports
-    ratio = expected_ratio("ldp_kmeans", sizes, errors, _mean_square(history[0], centres), lack)
-    measured = ratio.verdict if all(diagnostics["settled"]) else ratio.verdict.or_worse(Verdict.UNCERTAIN)
+    agreement = _compare_refits(params, history[0], centres, errors)
+    estimate = expected_ratio("ldp_kmeans", sizes, errors, _mean_square(history[0], centres), lack)
+    moving = ground(Verdict.UNCERTAIN, MOVING, applies=not all(diagnostics["settled"]))
     return ClusterModel(
         type="centroids",
         features=features,
@@ -177,11 +189,33 @@ def _model(
         size_errors=np.sqrt(squares)[order],
         centroids=unscale_many(features, centres[order]),
         centroid_errors=errors[order] * ranges,
-        verdict=Verdict.DOUBTFUL if diagnostics["low_confidence"] else measured,
-        diagnostics={**diagnostics, "expected_ratio": ratio.to_wire()},
+        diagnostics={**diagnostics, "loss_predictors": list(estimate.predictors), "refits": agreement.to_wire()},
         warnings=_warnings(diagnostics),
         privacy=PRIVACY,
+        **rate(estimate.loss, agreement, few(is_low=diagnostics["low_confidence"]), moving, bad_from=BAD_LOSS),
     )
+
+
+def _compare_refits(
+    params: LdpKmeans, first: CentroidStatistics, centres: NDArray[np.float64], errors: NDArray[np.float64]
+) -> PartitionAgreement:
+    """Return the agreement of refits from the first round's masses with new noise.
+
+    People are spread evenly around each place of the first round.
+    """
+    words, (m, d) = PublicWords(params.seed), first.places.shape
+    shares = project_to_shares(first.masses)
+    heavy = np.flatnonzero(shares)
+    around = np.repeat(first.places[heavy], AROUND, axis=0)
+    around = np.clip(around + (words.uniform(*around.shape) - 0.5) * m ** (-1 / d), 0.0, 1.0)
+    population = Population(around, np.repeat(shares[heavy], AROUND))
+    refits = []
+    for _ in range(REFITS):
+        masses = shares + first.mass_errors * draw_normal(words, m)
+        start = choose_initial_centroids(first._replace(masses=masses), params.clusters, words)
+        found = lloyd(*population, start).centres
+        refits.append(found + errors * draw_normal(words, *found.shape))
+    return compare_partitions("rounds", population, centres, refits)
 
 
 def _mean_square(first: CentroidStatistics, centres: NDArray[np.float64]) -> float:

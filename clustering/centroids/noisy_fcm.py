@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 
 from clustering.centroids.fuzzy_cmeans import FuzzyFit, fuzzy_c_means
 from clustering.centroids.noisy_mixture_em import fit_mixture
+from clustering.centroids.piece_population import agreement_of_errors
+from clustering.centroids.verdict import few, rate
 from clustering.density.label_map import PRIVACY
 from clustering.errors import TooFewReports, UnfitRound
+from clustering.random import PublicWords
 from clustering.rounds.plan import Collected, Plan, Rule
 from clustering.rounds.tally import Sample
 from sfumato.mechanisms import discrete_laplace
 from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import FuzzyMemberships
-from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO, parse_epsilon
 from sfumato.privacy.entropy import WORD_SPAN
 from sfumato.sizing.required_reports import noisy_fcm_reports
@@ -157,6 +159,7 @@ def fit(params: NoisyFcm, collected: Collected) -> ClusterModel:
     gain, beats = _compare_with_one_centre(sample, mechanism, centres)
     n_distinct, n_outside = _n_distinct(centres), int((centres != found.centres).any(axis=1).sum())
     order = np.argsort(-found.shares, kind="stable")
+    agreement = agreement_of_errors(centres, found.shares, centre_errors, PublicWords(params.seed))
     ranges = np.array([feature.upper - feature.lower for feature in collected.spec.features])
     return ClusterModel(
         type="centroids",
@@ -166,7 +169,6 @@ def fit(params: NoisyFcm, collected: Collected) -> ClusterModel:
         centroids=unscale_many(collected.spec.features, centres[order]),
         centroid_errors=centre_errors[order] * ranges,
         soft=FuzzyMemberships(params.distance, float(params.m), float(sigma)),
-        verdict=Verdict.unmeasured(is_low=n_reports < needed or not beats),
         diagnostics={
             "n_reports": n_reports,
             "n_eff": n_reports / (1 + 12 * noise_variance),
@@ -184,9 +186,11 @@ def fit(params: NoisyFcm, collected: Collected) -> ClusterModel:
             "outside_bounds": n_outside,
             "gain": gain,
             "beats_one_centre": beats,
+            "refits": agreement.to_wire(),
         },
         warnings=_warnings(found, n_distinct, n_outside, beats, n_reports, needed),
         privacy=PRIVACY,
+        **rate(None, agreement, few(is_low=n_reports < needed or not beats)),
     )
 
 

@@ -13,6 +13,7 @@ from sfumato.model.precision import ExpectedAgreement, Verdict
 from sfumato.specs import Feature
 
 UNLABELLED = -1
+UNMEASURED = "The agreement of this method with another run was not measured."
 
 # Everything except the geometry is computed from perturbed reports, never from records.
 PRIVACY: Mapping[str, PrivacyStatus] = {
@@ -31,7 +32,9 @@ PRIVACY: Mapping[str, PrivacyStatus] = {
     "outside_share_error": "dp",
     "dishonest_shares": "post_processed",
     "verdict": "post_processed",
+    "verdict_reason": "post_processed",
     "expected_agreement": "post_processed",
+    "expected_loss": "post_processed",
     "diagnostics": "post_processed",
     "warnings": "post_processed",
     "privacy": "public",
@@ -141,10 +144,19 @@ def label_map_model(
         label_map=labels,
         density=density,
         verdict=verdict or Verdict.unmeasured(is_low=diagnostics.get("low_confidence", True)),
+        verdict_reason=UNMEASURED if expected_agreement is None else describe_agreement(expected_agreement),
         expected_agreement=expected_agreement,
         diagnostics=diagnostics,
         warnings=(*warnings, *describe_convergence(diagnostics)),
         privacy=PRIVACY,
+    )
+
+
+def describe_agreement(agreement: ExpectedAgreement) -> str:
+    """Return an expected agreement as a sentence."""
+    return (
+        f"Another run would agree with these clusters to about {agreement.value:.2f} (80 % interval: "
+        f"{agreement.lower:.2f} to {agreement.upper:.2f})."
     )
 
 

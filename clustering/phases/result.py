@@ -9,10 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.centroids.expected_ratio import expected_ratio
+from clustering.centroids.partition_agreement import (
+    REFITS,
+    PartitionAgreement,
+    Population,
+    compare_partitions,
+    draw_normal,
+    refit,
+)
+from clustering.centroids.verdict import ALONE, BAD_LOSS, few, ground, rate
 from clustering.density.label_map import PRIVACY, describe_convergence
+from clustering.phases.gaussian_components import Components, round_shape
+from clustering.phases.incremental_mixture import PARTICLES
 from clustering.phases.initialisation import MAX_COUNTED, CountedFit
-from clustering.phases.mixture_fit import Fitted, Limits, Sketch, least_share, standard_errors
-from clustering.phases.particles import CentroidState, predict_cells
+from clustering.phases.mixture_fit import Fitted, Limits, Mixture, Sketch, least_share, standard_errors
+from clustering.phases.particles import CentroidState, predict_cells, sample_components
+from clustering.random import PublicWords
 from sfumato.mechanisms import ratio
 from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel
@@ -23,6 +35,7 @@ from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Feature, Mechanism
 
 DETECTABLE = 2.8  # least pi |c_1| sqrt(N) of a cluster that is distinguishable from noise
+SAMPLE = (256, 4096)  # least and most points of a sample for a refit
 _FLOOR_SLACK = 1.01  # tolerance, because shares at the floor are rescaled
 
 
@@ -106,6 +119,7 @@ def model_of_mixture(
             **fitted.diagnostics,
             **(more or {}),
         },
+        _draw_population(fitted.mixture),
         count,
         soft=GaussianMixtureMemberships(tuple(widths.tolist())),
     )
@@ -124,6 +138,7 @@ def model_of_particles(data: PhaseData, state: CentroidState, more: Mapping[str,
         masses[order],
         state.share_errors[order],
         {"widths": np.sqrt((cells.spreads[order] ** 2).mean(axis=1)).tolist(), **more},
+        Population(state.cloud.points, state.cloud.weights),
     )
 
 
@@ -134,6 +149,7 @@ def _model(
     shares: NDArray[np.float64],
     share_errors: NDArray[np.float64],
     more: Mapping[str, Any],
+    population: Population,
     count: ClusterCount | None = None,
     soft: GaussianMixtureMemberships | None = None,
 ) -> ClusterModel:
@@ -142,9 +158,10 @@ def _model(
     needed = min(ceil(effective_needed / data.contrast**2), MAX_JSON_INT)
     low_confidence = n_eff < effective_needed
     detectable = _detectable(shares, data)
-    is_alone = count is not None and len(shares) == 1
+    alone = ground(Verdict.DOUBTFUL, ALONE, applies=count is not None and len(shares) == 1)
     within = data.sketch.n_features * float(shares @ np.square(more["widths"]))
-    ratio = expected_ratio("phase_sketch", shares, centre_errors, within, effective_needed / n_eff)
+    agreement = _compare_refits(population, centres, centre_errors, n_eff)
+    estimate = expected_ratio("phase_sketch", shares, centre_errors, within, effective_needed / n_eff)
     ranges = np.array([feature.upper - feature.lower for feature in data.features])
     return ClusterModel(
         type="centroids",
@@ -154,14 +171,14 @@ def _model(
         centroids=unscale_many(data.features, np.clip(centres, 0.0, 1.0)),
         centroid_errors=centre_errors * ranges,
         soft=soft,
-        verdict=Verdict.DOUBTFUL if low_confidence or is_alone else ratio.verdict,
         diagnostics={
             "n_reports": data.n_all_reports,
             "n_eff": n_eff,
             "reports_needed": needed,
             "insufficient_reports": low_confidence,
             "low_confidence": low_confidence,
-            "expected_ratio": ratio.to_wire(),
+            "loss_predictors": list(estimate.predictors),
+            "refits": agreement.to_wire(),
             "detectable": detectable,
             "waves_answered": len(data.sketch.omegas),
             **more,
@@ -172,7 +189,30 @@ def _model(
             *describe_convergence(more),
         ),
         privacy=PRIVACY,
+        **rate(estimate.loss, agreement, few(is_low=low_confidence), alone, bad_from=BAD_LOSS),
     )
+
+
+def _draw_population(mixture: Mixture) -> Population:
+    components = Components(mixture.centres, mixture.shares, mixture.widths[:, None])
+    points = sample_components(round_shape(mixture.centres.shape[1]), components, PARTICLES, PublicWords(0))
+    return Population(np.clip(points, 0.0, 1.0), np.full(PARTICLES, 1 / PARTICLES))
+
+
+def _compare_refits(
+    population: Population, centres: NDArray[np.float64], errors: NDArray[np.float64], n_eff: float
+) -> PartitionAgreement:
+    """Return the agreement of refits to samples of the fitted density, moved by the centres' errors."""
+    words = PublicWords(0)
+    n = int(np.clip(n_eff, *SAMPLE))
+    ends = np.cumsum(population.weights)
+    refits = []
+    for _ in range(REFITS):
+        drawn = np.searchsorted(ends, words.uniform(n) * ends[-1], side="right").clip(max=len(ends) - 1)
+        found = refit(Population(population.points[drawn], np.ones(n)), centres, words)
+        moved = np.where(np.isfinite(errors), errors, 1.0)[: len(found)] * draw_normal(words, *found.shape)
+        refits.append(found + moved)
+    return compare_partitions("sketch", population, centres, refits)
 
 
 def _detectable(shares: NDArray[np.float64], data: PhaseData) -> list[bool]:

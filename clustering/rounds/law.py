@@ -79,7 +79,7 @@ def checking_law(plan: Plan) -> Plan:
 def _stated(model: ClusterModel, spec: RoundSpec, faults: list[str]) -> ClusterModel:
     shares = np.minimum(model.sizes / _amplifications(model, spec), np.maximum(model.sizes, 0.0))
     shares = np.clip(shares, 0.0, 1.0)
-    warnings, verdict = list(model.warnings), model.verdict
+    warnings, verdict, reason = list(model.warnings), model.verdict, model.verdict_reason
     if len(shares) and shares.min() < MAX_STATED:
         warnings.append(
             f"{_percent(float(shares.min()))} of dishonest devices could have made cluster {int(shares.argmin())}. "
@@ -87,8 +87,8 @@ def _stated(model: ClusterModel, spec: RoundSpec, faults: list[str]) -> ClusterM
         )
     if faults:
         warnings.insert(0, NO_HONEST_TALLY.format(what="; ".join(dict.fromkeys(faults))))
-        verdict = Verdict.DOUBTFUL
-    return replace(model, dishonest_shares=shares, warnings=tuple(warnings), verdict=verdict)
+        verdict, reason = Verdict.DOUBTFUL, warnings[0]
+    return replace(model, dishonest_shares=shares, warnings=tuple(warnings), verdict=verdict, verdict_reason=reason)
 
 
 def _percent(share: float) -> str:

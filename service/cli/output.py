@@ -233,11 +233,14 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
     if model.dishonest_shares is not None and len(model.dishonest_shares):
         fewest = ", ".join(f"{100 * share:.2g} %" for share in model.dishonest_shares[:limit])
         console.print(f"Dishonest devices that could have made each cluster, at least: {fewest}")
-    console.print(f"Verdict: {model.verdict.value}")
+    console.print(f"Verdict: {model.verdict.value}. {model.verdict_reason}".rstrip(), markup=False)
     if (again := model.expected_agreement) is not None:
         interval = f"{again.lower:.2f} to {again.upper:.2f}"
         console.print(f"Expected agreement: {again.value:.2f} (80 % interval {interval})")
-        console.print("The map would come out again to this degree. It may still differ from the true groups.")
+        console.print("The clusters would come out again to this degree. They may still differ from the true groups.")
+    if (loss := model.expected_loss) is not None:
+        interval = f"{loss.lower:.2f} to {loss.upper:.2f}"
+        console.print(f"Expected loss: {loss.value:.2f} times that of the best centroids (80 % interval {interval})")
     for warning in model.warnings:
         console.print(f"Note: {warning}", markup=False)
 

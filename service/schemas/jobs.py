@@ -29,6 +29,8 @@ from service.schemas.forecasts import Share, Verdict
 from service.schemas.specs import Feature
 from sfumato.specs import CENTRAL_ALGORITHMS, algorithms
 
+LossRatio = Annotated[Double, Field(ge=1)]
+
 JobState = TypeAliasType(
     "JobState",
     Annotated[
@@ -229,14 +231,26 @@ Diagnostics = TypeAliasType("Diagnostics", Annotated[dict[str, Any], Field(descr
 
 
 class ExpectedAgreement(Wire):
-    """The expected adjusted Rand index of a label map that comes out again, with an 80 % interval.
+    """The expected adjusted Rand index of a result with that of another run, with an 80 % interval.
 
-    It does not state that the map shows the true groups.
+    It does not state that the result shows the true groups.
     """
 
     value: Share = Field(description="Expected adjusted Rand index.")
     lower: Share = Field(description="Lower end of the 80 % interval.")
     upper: Share = Field(description="Upper end of the 80 % interval.")
+
+
+class ExpectedLoss(Wire):
+    """The expected loss of centroids with an 80 % interval.
+
+    It is the mean squared distance of points from their nearest centroid, relative to the best centroids of the same
+    number.
+    """
+
+    value: LossRatio = Field(description="Expected loss.")
+    lower: LossRatio = Field(description="Lower end of the 80 % interval.")
+    upper: LossRatio = Field(description="Upper end of the 80 % interval.")
 
 
 class ClusterModel(Wire):
@@ -270,8 +284,12 @@ class ClusterModel(Wire):
         "bound. Null for results over records."
     )
     verdict: Verdict
+    verdict_reason: str = Field(description="What the verdict follows from, as sentences; empty if it is not known.")
     expected_agreement: ExpectedAgreement | None = Field(
-        description="Expected agreement of a label map with itself under new noise; null for other results."
+        description="Expected agreement of these clusters with those of another run; null if it is not estimated."
+    )
+    expected_loss: ExpectedLoss | None = Field(
+        description="Expected loss of centroids; null for label maps and for methods without a measured loss."
     )
     diagnostics: Diagnostics
     warnings: list[str] = Field(description="Limitations of this result, as sentences.")

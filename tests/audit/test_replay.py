@@ -35,6 +35,7 @@ from clustering.central.noise import GaussianNoise, LaplaceNoise
 from clustering.central.privtree import compute_decay
 from clustering.central.queries import MemoryJournal, Query
 from clustering.central.run import run
+from clustering.centroids.partition_agreement import PartitionAgreement
 from clustering.random import SeededEntropy
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.gaussian_privacy import PICO, rho_of
@@ -51,7 +52,13 @@ def one_count(params, features, curator):
     odometer = [{name: getattr(query, name) for name in ODOMETER_FIELDS} for query in curator.odometer]
     middle = np.full((1, len(features)), 0.5)
     return build_centroid_model(
-        features, middle, np.array([count]), np.ones(1), centre_errors=0 * middle, diagnostics={"odometer": odometer}
+        features,
+        middle,
+        np.array([count]),
+        np.ones(1),
+        centre_errors=0 * middle,
+        agreement=PartitionAgreement("centres", 1.0, 0.0),
+        diagnostics={"odometer": odometer},
     )
 
 

@@ -16,6 +16,7 @@ from clustering.central.model import NoisyCount, build_centroid_model, build_war
 from clustering.central.queries import split
 from clustering.central.synopsis import Synopsis, build_synopsis_model
 from clustering.centroids.centroid_statistics import spread_places
+from clustering.centroids.piece_population import agreement_of_errors
 from clustering.centroids.weighted_kmeans import WeightedFit, weighted_kmeans
 from clustering.random import PublicWords
 from sfumato.model.cluster_model import ClusterModel
@@ -114,6 +115,12 @@ def _bisect_records(params: DpBisectingKmeans, features: tuple[Feature, ...], cu
         counts,
         trial.count_variances[leaves],
         centre_errors=trial.errors[leaves],
+        agreement=agreement_of_errors(
+            trial.centres[leaves],
+            np.maximum(counts, 1.0),
+            np.minimum(trial.errors[leaves], 1.0),
+            PublicWords(params.seed),
+        ),
         spreads=spreads,
         diagnostics={
             "noisy_count": count.value,

@@ -15,6 +15,8 @@ from clustering.central.model import NoisyCount, build_centroid_model, build_war
 from clustering.central.queries import Shares, split
 from clustering.central.synopsis import build_grid_synopsis, fit_centres
 from clustering.centroids.centroid_statistics import spread_places
+from clustering.centroids.piece_population import agreement_of_errors
+from clustering.random import PublicWords
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.specs import LATTICE, Feature
@@ -85,6 +87,9 @@ def dp_kmeans(params: DpKmeans, features: tuple[Feature, ...], curator: Curator)
         means.counts,
         means.count_variances,
         centre_errors=means.errors,
+        agreement=agreement_of_errors(
+            centres, np.maximum(means.counts, 1.0), np.minimum(means.errors, 1.0), PublicWords(params.seed)
+        ),
         diagnostics={
             "noisy_count": count.value,
             "low_confidence": is_low or bool((means.errors > 0.5).all(axis=1).any()),

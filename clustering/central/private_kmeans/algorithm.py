@@ -17,10 +17,11 @@ from clustering.central.private_kmeans.concentrated_kmeans import (
 from clustering.central.private_kmeans.gated_grid import FoundClusters, ProblemSize
 from clustering.central.private_kmeans.pure_kmeans import count_by_steps, find_by_grid, find_by_steps
 from clustering.central.queries import split
+from clustering.centroids.verdict import Ground, few
 from clustering.random import PublicWords
 from sfumato.forecast.central import forecast_central
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.model.precision import Verdict
+from sfumato.model.precision import ExpectedLoss, Verdict
 from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
 from sfumato.sizing.required_reports import (
     CLEAR_BLOCK,
@@ -32,8 +33,6 @@ from sfumato.sizing.required_reports import (
 )
 from sfumato.specs import Feature
 from sfumato.specs.central import PrivateKmeans
-
-MAX_ACHIEVED = 2.0  # ratio from which noise in the centres makes a result doubtful
 
 
 def private_kmeans(params: PrivateKmeans, features: tuple[Feature, ...], curator: Curator) -> ClusterModel:
@@ -107,15 +106,19 @@ def build_model(
     sampled = found.spreads**2 / d / np.maximum(found.counts, 1.0)
     errors = np.sqrt(found.centre_variances + sampled)
     achieved = compute_achieved_ratio(found.centre_variances * d, found.counts, found.spreads)
-    rated = forecast.verdict if achieved < MAX_ACHIEVED else Verdict.DOUBTFUL
+    loss = None
+    if forecast.ratio is not None and forecast.lower is not None and forecast.upper is not None:
+        value = max(forecast.ratio, achieved)
+        loss = ExpectedLoss(value, max(forecast.lower, 1.0), max(forecast.upper, value))
+    grounds = [few(is_low=q < CLEAR_BLOCK or bool(forecast.warnings))]
     warnings, interval = list(forecast.warnings), {}
     if found.counted is not None:
         interval = {name: getattr(found.counted, name) for name in ("lower", "upper", "verdict")}
-        rated = rated.or_worse(found.counted.verdict)
+        grounds.append(Ground(found.counted.verdict, " ".join(found.counted.describe())))
         warnings += found.counted.describe()
     elif len(found.centres) < (forecast.clusters or 0):
-        warnings.append(describe_missing_clusters(len(found.centres)))
-        rated = Verdict.DOUBTFUL
+        warnings.append(missing := describe_missing_clusters(len(found.centres)))
+        grounds.append(Ground(Verdict.DOUBTFUL, missing))
     return build_centroid_model(
         features,
         found.centres,
@@ -123,8 +126,9 @@ def build_model(
         found.count_variances,
         centre_errors=np.repeat(errors[:, None], d, axis=1),
         spreads=found.spreads,
-        verdict=Verdict.DOUBTFUL if q < CLEAR_BLOCK else rated,
-        least_ratio=forecast.ratio or 1.0,
+        agreement=found.agreement,
+        loss=loss,
+        grounds=grounds,
         diagnostics={
             "noisy_count": n_records,
             "q": q,

@@ -22,6 +22,7 @@ LEAST_SHARE = 0.25  # least count of such a piece, in mean pieces
 TOUCHING = 6.0  # ratio of pieces of one cluster
 SEPARATE = 10.0  # least ratio of two clusters
 LEAST_VARIANCE = 0.1  # least variance along a line, in mean variances
+JOINED = 15.0  # largest ratio of a merger; beyond it, separate clusters would be joined
 NOISE = 2.0  # weight of the noise of the centres in their squared distance
 SIMILAR = 0.25  # a number of clusters is possible if its jump is this share of the largest one, in logarithms
 
@@ -158,12 +159,13 @@ def merge_pieces(
 def _find_jumps(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the logarithm of the jump beyond each number of clusters, 1..k, from the ratios of k-1 mergers.
 
-    All are 0 if no merger joins separate clusters. That of one cluster is always 0.
+    All are 0 if no merger joins separate clusters. That of one cluster is always 0, and that of a number which needs a
+    merger beyond `JOINED`: a large jump between a large cluster and many small ones is not the only one.
     """
     highest = np.maximum.accumulate(np.maximum(np.concatenate([[TOUCHING], ratios]), TOUCHING))
     jumps = np.zeros(len(ratios) + 1)
     if highest[-1] >= SEPARATE:
-        jumps[1:] = np.diff(np.log(highest))[::-1]
+        jumps[1:] = np.where(highest[:-1] <= JOINED, np.diff(np.log(highest)), 0.0)[::-1]
     return jumps
 
 

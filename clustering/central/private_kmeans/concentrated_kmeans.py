@@ -14,11 +14,19 @@ from clustering.central.gaussian_block import ConcentratedBlock, Rho
 from clustering.central.private_kmeans.cluster_count import ClusterCount, NoisyClusters, count_clusters, merge_pieces
 from clustering.central.private_kmeans.count_tree import choose_rho, count_tree
 from clustering.central.private_kmeans.full_steps import full_steps
-from clustering.central.private_kmeans.gated_grid import FoundClusters, ProblemSize, summarise_clusters
-from clustering.central.private_kmeans.pure_kmeans import find_by_grid
+from clustering.central.private_kmeans.gated_grid import (
+    FoundClusters,
+    ProblemSize,
+    count_grid,
+    fit_grid,
+    summarise_clusters,
+)
+from clustering.central.private_kmeans.grid_refits import agreement_of_grid
 from clustering.central.private_kmeans.repair import RADIUS, Clusters, Step, choose_radii, repair_round
 from clustering.central.projection import ProjectedCells, Projection, make_projection
 from clustering.central.queries import split
+from clustering.centroids.partition_agreement import PartitionAgreement
+from clustering.centroids.piece_population import Pieces, agreement_of_pieces, as_round
 from clustering.centroids.weighted_kmeans import weighted_kmeans
 from clustering.random import PublicWords
 from sfumato.sizing.required_reports import affords_block
@@ -44,6 +52,8 @@ ROUND = (37, 26, 37)  # weights of a repair round's cost for sums, counts and pr
 STEPS = (2, 3, 5)  # weights of the steps in all features
 STEP = (86, 10, 4)  # weights of a step's cost for sums, counts and squares
 RESTARTS = 4
+LONG = 2.5  # least variance along the longest axis of a cluster that may be two, in mean variances of the others
+CLEAR_AXIS = 2.5  # of a cluster, in standard deviations of an element of its covariance times sqrt(m)
 
 # up to four features
 GRID_ONLY = (8, 200.0)  # largest number of clusters, and q, for which the grid alone is as good
@@ -91,15 +101,20 @@ def refine_grid(curator: Curator, size: ProblemSize, budget: Budget, words: Publ
     """
     to_grid, to_block = split(budget.epsilon_nano, *TO_GRID)
     share = TO_GRID[0] / sum(TO_GRID)
-    found = find_by_grid(curator, size._replace(epsilon=size.epsilon * share), to_grid, words)
+    grid_size = size._replace(epsilon=size.epsilon * share)
+    counts = count_grid(curator, grid_size, to_grid)
+    fit = fit_grid(counts, grid_size, words)
+    found = summarise_clusters(fit.cells, fit.centres)
     block = curator.open_block(to_block, budget.delta_atto)
     parts = split(block.left_pico, *[1] * GRID_ROUNDS)
     costs = [*(split_rho(part, ROUND) for part in parts[:-1]), split_rho(parts[-1], LAST_ROUND)]
-    masses, spreads = np.maximum(found.counts, 1.0), np.maximum(found.spreads, 1 / LATTICE)
+    masses, spreads = np.maximum(found.masses, 1.0), np.maximum(found.spreads, 1 / LATTICE)
     d = block.n_features
     radii = choose_radii(spreads, block.moment_deviation(costs[0].sums) * sqrt(d), masses, RADIUS[0])
-    start = Clusters(found.centres, np.minimum(radii, 2 * block.domain.radius), masses, spreads)
-    return _describe(_repair(block, start, costs, size.n_clusters), f"grid and {GRID_ROUNDS} concentrated rounds")
+    start = Clusters(fit.centres, np.minimum(radii, 2 * block.domain.radius), masses, spreads)
+    step = _repair(block, start, costs, size.n_clusters)
+    agreement = agreement_of_grid(counts, grid_size, fit, step.clusters.centres, words, noise=share)
+    return _describe(step, f"grid and {GRID_ROUNDS} concentrated rounds", agreement)
 
 
 def find_in_projection(
@@ -126,7 +141,8 @@ def find_in_projection(
     total = block.left_pico
     if clusters == 1:
         start = Clusters(from_places(ball.place), np.ones(1), np.array([ball.n_records]), np.array([ball.radius]))
-        return _describe(full_steps(block, start, _split_steps(block)), "concentrated one mean")
+        step = full_steps(block, start, _split_steps(block))
+        return _describe(step, "concentrated one mean", PartitionAgreement("moments", 1.0, 0.0))
     subspace = _find_subspace(block, ball, total)
     projection = subspace.projection
     projected = block.project(projection)
@@ -143,13 +159,68 @@ def find_in_projection(
     costs = [split_rho(part, ROUND) for part in split(block.left_pico - end_of_repair, *[1] * ROUNDS)]
     repaired = _repair(projected, start, costs, clusters)
     after, count = _merge(repaired) if is_counted else (repaired.clusters, None)
+    merged = after.centres
     spreads = np.sqrt(after.spreads**2 + subspace.outside)
     start, first = after._replace(spreads=spreads), None
     if is_partial:
         start = start._replace(centres=projection.undo(after.centres))
         first = ProjectedCells(projection, NearestCells(projected.to_places(after.centres)))
     step = full_steps(block, start, _split_steps(block), first)
-    return _describe(step, f"tree, {ROUNDS} rounds and {len(STEPS)} concentrated steps")._replace(counted=count)
+    cases = _describe_pieces(repaired, float(np.mean(step.centre_variances)))
+    refits = [agreement_of_pieces("moments", pieces, merged, words) for pieces in cases]
+    if not is_counted:
+        last = repaired.clusters
+        even = as_round(last.centres, last.masses, last.spreads, cases[0].centre_variances)
+        refits.append(agreement_of_pieces("moments", even, even.centres, words))
+    agreement = min(refits, key=lambda each: each.index)
+    route = f"tree, {ROUNDS} rounds and {len(STEPS)} concentrated steps"
+    return _describe(step, route, agreement)._replace(counted=count)
+
+
+def _describe_pieces(step: Step, centre_variance: float) -> list[Pieces]:
+    """Return the moments of clusters after a round. A second case has two clusters in place of each long one.
+
+    Noise would stretch the clusters in some direction, and k-means would divide them there each time. So the noisy
+    covariances are used along the differences of the centres, and in other directions as far as they exceed the noise.
+    """
+    centres, covariances = step.clusters.centres, step.covariances
+    k, m = centres.shape
+    lengths, directions = np.linalg.eigh(covariances)
+    others = lengths[:, :-1].mean(axis=1) if m > 1 else lengths[:, 0]
+    noise = CLEAR_AXIS * sqrt(m) * step.covariance_noise
+    doubled = np.flatnonzero((lengths[:, -1] > others + noise) & (lengths[:, -1] > LONG * others))
+    if k <= m:
+        away = centres - step.clusters.masses @ centres / step.clusters.masses.sum()
+        axes = np.linalg.svd(away, full_matrices=False)[2][: k - 1]
+        along, rest = axes.T @ axes, np.eye(m) - axes.T @ axes
+        values, vectors = np.linalg.eigh(rest @ covariances @ rest)
+        mean = values.sum(axis=1, keepdims=True) / (m - k + 1)
+        is_long = values > mean + noise[:, None]
+        left = np.where(is_long, 0.0, values).sum(axis=1, keepdims=True) / np.maximum(
+            m - k + 1 - is_long.sum(axis=1, keepdims=True), 1
+        )
+        longer = np.where(is_long, values - left, 0.0)
+        covariances = along @ covariances @ along + np.maximum(left, 0.0)[:, :, None] * rest
+        covariances += (vectors * longer[:, None, :]) @ vectors.transpose(0, 2, 1)
+    masses = step.clusters.masses
+    one = Pieces(centres, masses, covariances, np.full(k, centre_variance))
+    if len(doubled) == 0:
+        return [one]
+    axes = directions[doubled, :, -1]
+    excess = lengths[doubled, -1] - others[doubled]
+    aside, narrower = np.sqrt(excess)[:, None] * axes, covariances.copy()
+    narrower[doubled] -= excess[:, None, None] * axes[:, :, None] * axes[:, None, :]
+    halved = masses.copy()
+    halved[doubled] /= 2
+    nearer = centres.copy()
+    nearer[doubled] -= aside
+    two = Pieces(
+        np.concatenate([nearer, centres[doubled] + aside]),
+        np.concatenate([halved, halved[doubled]]),
+        np.concatenate([narrower, narrower[doubled]]),
+        np.full(k + len(doubled), centre_variance),
+    )
+    return [one, two]
 
 
 def _merge(step: Step) -> tuple[Clusters, ClusterCount]:
@@ -220,8 +291,8 @@ def _split_steps(block: ConcentratedBlock) -> list[Rho]:
     return [split_rho(part, STEP) for part in split(block.left_pico, *STEPS)]
 
 
-def _describe(step: Step, route: str) -> FoundClusters:
+def _describe(step: Step, route: str, agreement: PartitionAgreement) -> FoundClusters:
     found = step.clusters
     variances = np.full(len(step.counts), step.count_variance)
     centres = np.clip(found.centres, 0.0, 1.0)
-    return FoundClusters(centres, step.centre_variances, step.counts, variances, found.spreads, route)
+    return FoundClusters(centres, step.centre_variances, step.counts, variances, found.spreads, route, agreement)

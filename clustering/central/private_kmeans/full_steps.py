@@ -60,7 +60,8 @@ def full_steps(block: ConcentratedBlock, start: Clusters, costs: Sequence[Rho], 
         masses = np.maximum(answer.counts, 1.0)
     centres = shrink_to_mean(centres, masses, left)
     count_variance = block.deviation(rho.counts) ** 2
-    return Step(Clusters(centres, radii, masses, spreads), variances, answer.counts, count_variance, np.empty(0))
+    none = np.empty(0)
+    return Step(Clusters(centres, radii, masses, spreads), variances, answer.counts, count_variance, none, none)
 
 
 def _estimate_spreads(

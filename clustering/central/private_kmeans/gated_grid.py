@@ -16,6 +16,7 @@ from clustering.central.private_kmeans.cell_weights import weigh_cells
 from clustering.central.private_kmeans.cluster_count import ClusterCount, NoisyClusters
 from clustering.central.private_kmeans.two_level_grid import GridCounts, TwoLevelGrid, make_consistent
 from clustering.central.queries import split
+from clustering.centroids.partition_agreement import PartitionAgreement
 from clustering.centroids.weighted_kmeans import SWAPS, weighted_kmeans
 from clustering.random import PublicWords
 from sfumato.privacy.accounting import NANO
@@ -115,6 +116,7 @@ class FoundClusters(NamedTuple):
     count_variances: NDArray[np.float64]  # (k,)
     spreads: NDArray[np.float64]  # (k,)
     route: str
+    agreement: PartitionAgreement
     counted: ClusterCount | None = None  # if their number was not given
 
 
@@ -165,9 +167,14 @@ def fit_grid(cells: GridCounts, size: ProblemSize, words: PublicWords) -> GridFi
     weights = weigh_cells(cells, size.n_records, size.n_clusters, size.q)
     if not weights.any():  # no positive count: use the whole box
         weights = np.full(len(weights), size.n_records / len(weights))
-    heavy = weights > NEGLIGIBLE * weights.mean()
+    heavy = keep_heavy(weights)
     fit = weighted_kmeans(cells.middles[heavy], weights[heavy], size.n_clusters, words, swaps=SWAPS)
     return GridFit(fit.centres, WeighedCells(cells.middles, cells.sides**2 * (d / 12), weights, 2 * cells.scales**2))
+
+
+def keep_heavy(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which weights are not negligible."""
+    return np.asarray(weights > NEGLIGIBLE * weights.mean(), dtype=np.bool_)
 
 
 def choose_n_coarse(size: ProblemSize, n_features: int) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from clustering.central.curator import Curator
 from clustering.central.noise import laplace_variance
+from clustering.central.private_kmeans.cell_gaps import count_in_cells
 from clustering.central.private_kmeans.cluster_count import (
     ClusterCount,
     NoisyClusters,
@@ -20,14 +21,15 @@ from clustering.central.private_kmeans.gated_grid import (
     ProblemSize,
     WeighedCells,
     count_grid,
-    describe_pieces,
     fit_grid,
     summarise_clusters,
 )
+from clustering.central.private_kmeans.grid_refits import agreement_of_grid
 from clustering.central.private_kmeans.private_lloyd import LloydFit, LloydStart, private_lloyd
 from clustering.central.privtree import build_tree
 from clustering.central.queries import Shares, split
-from clustering.centroids.weighted_kmeans import lloyd, weighted_kmeans
+from clustering.centroids.piece_population import agreement_of_spreads
+from clustering.centroids.weighted_kmeans import weighted_kmeans
 from clustering.random import PublicWords
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO
@@ -74,14 +76,15 @@ def find_by_grid(
 
     Privacy: `epsilon_nano`, pure.
     """
-    (centres, cells), count = fit_grid(count_grid(curator, size, epsilon_nano), size, words), None
+    counts = count_grid(curator, size, epsilon_nano)
+    fit = fit_grid(counts, size, words)
+    (centres, cells), count = fit, None
     if is_counted:
-        count = count_clusters(pieces := describe_pieces(cells, centres))
-        merged = merge_pieces(count, centres, np.maximum(pieces.counts, 1.0), np.zeros(len(centres)))
-        centres = lloyd(cells.middles, cells.weights, merged.centres).centres
+        count, centres = count_in_cells(cells, centres)
     found = summarise_clusters(cells, centres)
+    agreement = agreement_of_grid(counts, size, fit, centres, words, is_counted=is_counted)
     return FoundClusters(
-        centres, found.centre_variances, found.masses, found.mass_variances, found.spreads, "grid", count
+        centres, found.centre_variances, found.masses, found.mass_variances, found.spreads, "grid", agreement, count
     )
 
 
@@ -91,7 +94,7 @@ def find_by_steps(curator: Curator, size: ProblemSize, epsilon_nano: int, words:
     Privacy: `epsilon_nano`, pure.
     """
     plan = plan_steps(size, epsilon_nano, curator.n_features)
-    return _describe(_run_plan(curator, size, plan, words), plan.route, None)
+    return _describe(_run_plan(curator, size, plan, words), plan.route, words, None)
 
 
 def count_by_steps(curator: Curator, size: ProblemSize, epsilon_nano: int, words: PublicWords) -> FoundClusters:
@@ -123,7 +126,7 @@ def count_by_steps(curator: Curator, size: ProblemSize, epsilon_nano: int, words
     more = plan_steps(size._replace(n_clusters=count.n_clusters), to_steps, d)
     parts = _split_steps(to_steps, len(more.parts))
     fit = private_lloyd(curator, LloydStart(merged.centres, merged.spreads, merged.masses), parts, words)
-    return _describe(fit, f"{plan.route}, merged, {len(parts)} more", count._replace(best=Verdict.UNCERTAIN))
+    return _describe(fit, f"{plan.route}, merged, {len(parts)} more", words, count._replace(best=Verdict.UNCERTAIN))
 
 
 def _run_plan(curator: Curator, size: ProblemSize, plan: StepPlan, words: PublicWords) -> LloydFit:
@@ -135,9 +138,11 @@ def _run_plan(curator: Curator, size: ProblemSize, plan: StepPlan, words: Public
     return private_lloyd(curator, start, plan.parts[plan.n_wide :], words)
 
 
-def _describe(fit: LloydFit, route: str, count: ClusterCount | None) -> FoundClusters:
+def _describe(fit: LloydFit, route: str, words: PublicWords, count: ClusterCount | None) -> FoundClusters:
     variances = np.full(len(fit.counts), fit.count_variance)
-    return FoundClusters(fit.centres, fit.centre_variances, fit.counts, variances, fit.spreads, route, count)
+    masses = np.maximum(fit.counts, 1.0)
+    agreement = agreement_of_spreads(fit.centres, masses, fit.spreads, fit.centre_variances, words)
+    return FoundClusters(fit.centres, fit.centre_variances, fit.counts, variances, fit.spreads, route, agreement, count)
 
 
 def plan_steps(size: ProblemSize, epsilon_nano: int, n_features: int) -> StepPlan:

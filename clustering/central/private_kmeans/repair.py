@@ -46,6 +46,7 @@ class Step(NamedTuple):
     counts: NDArray[np.float64]  # (k,), noisy
     count_variance: float
     covariances: NDArray[np.float64]  # (k, d, d), noisy; empty if the step has no products
+    covariance_noise: NDArray[np.float64]  # (k,), standard deviation of an element; empty likewise
 
 
 def choose_radii(
@@ -119,7 +120,8 @@ def repair_round(block: ConcentratedBlock, clusters: Clusters, rho: Rho, n_clust
         after = _swap(after, held, long, costs, empty, n_clusters)
     after = after._replace(masses=np.maximum(after.masses, 1.0))
     covariances = centred / held[:, None, None]
-    return Step(after, mix_variances(trust, noise**2, noise**2), answer.counts, count_noise**2, covariances)
+    variances = mix_variances(trust, noise**2, noise**2)
+    return Step(after, variances, answer.counts, count_noise**2, covariances, product_noises / held)
 
 
 class _Long(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clustering.central.bounds import describe_wide_bounds, find_hulls
+from clustering.central.bounds import find_hulls, judge_bounds
 from clustering.central.narrowing import Bounds, BoxShells, FeatureHistograms, NarrowedRecords
 from clustering.central.noise import GaussianNoise, LaplaceNoise
 from clustering.central.queries import Records, count_records
@@ -184,10 +184,24 @@ class TestWideBounds:
     def test_far_too_wide_bounds_are_a_warning(self, params) -> None:
         model = simulate_central(params, two_far_places(20_000, 2), seed=1)
         assert "private bounds" in model.warnings[-1]
+        assert model.verdict != "reliable"
+        assert "declared bounds" in model.verdict_reason
 
     def test_right_bounds_are_not(self) -> None:
         points = np.random.default_rng(0).random((5000, 2))
         model = simulate_central(replace(PURE, bounds="declared"), points, seed=0)
-        assert describe_wide_bounds(model) == ()
+        assert judge_bounds(model, in_ball=False, is_searched=False) is model
         narrowed = simulate_central(PURE, two_far_places(20_000, 2), seed=1)
         assert not any("declared bounds" in each for each in narrowed.warnings)
+
+    def test_the_bounds_of_a_search_are_judged_too(self) -> None:
+        model = simulate_central(replace(PURE, bounds="declared"), two_far_places(20_000, 2), seed=1)
+        assert "More records" in judge_bounds(model, in_ball=False, is_searched=True).warnings[-1]
+
+    def test_embeddings_fill_their_ball(self) -> None:
+        points = np.random.default_rng(3).normal(size=(4000, 128))
+        points = 0.5 + 0.5 * points / np.linalg.norm(points, axis=1)[:, None]
+        params = PrivateKmeans(2.0, 2, delta=1e-6)
+        with_ball, without = (simulate_central(params, points, seed=1, in_ball=ball) for ball in (True, False))
+        assert not any("bounds" in each for each in with_ball.warnings)
+        assert any("bounds" in each for each in without.warnings)

@@ -18,9 +18,10 @@ from clustering.central.model import (
     compute_achieved_ratio,
     is_clear,
 )
+from clustering.centroids.partition_agreement import PartitionAgreement
 from clustering.simulate import simulate_central
 from sfumato.model.cluster_model import model_from_wire
-from sfumato.model.precision import Verdict
+from sfumato.model.precision import ExpectedLoss, Verdict
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import (
     DpBisectingKmeans,
@@ -33,11 +34,13 @@ from sfumato.specs import (
 )
 
 FEATURES = (Feature("x", -10.0, 30.0), Feature("y", 0.0, 1.0))
+SAME = PartitionAgreement("cells", 1.0, 0.0)
+LOSS = ExpectedLoss(1.01, 1.0, 1.02)
 CENTRES = np.array([[0.25, 0.5], [0.75, 1.0], [0.0, 0.0]])
 
 
 def made(counts, variances=(4.0, 4.0, 4.0), **more):
-    more = {"centre_errors": np.zeros((3, 2)), **more}
+    more = {"centre_errors": np.zeros((3, 2)), "agreement": SAME, "grounds": (), **more}
     return build_centroid_model(FEATURES, CENTRES, np.array(counts), np.array(variances), diagnostics={}, **more)
 
 
@@ -95,12 +98,12 @@ class TestOneMean:
 
     def test_centres_of_noise_are_doubtful(self) -> None:
         counts, spreads = [1000.0] * 3, np.full(3, 0.1)
-        clear = made(counts, centre_errors=np.full((3, 2), 0.05), spreads=spreads, verdict=Verdict.RELIABLE)
-        noisy = made(counts, centre_errors=np.full((3, 2), 0.4), spreads=spreads, verdict=Verdict.RELIABLE)
+        clear = made(counts, centre_errors=np.full((3, 2), 0.05), spreads=spreads, loss=LOSS)
+        noisy = made(counts, centre_errors=np.full((3, 2), 0.4), spreads=spreads, loss=LOSS)
         assert (clear.verdict, clear.warnings) == (Verdict.RELIABLE, ())
         assert (noisy.verdict, noisy.warnings) == (Verdict.DOUBTFUL, (NO_BETTER,))
         assert noisy.diagnostics["low_confidence"]
-        assert made(counts, spreads=spreads, verdict=Verdict.RELIABLE, least_ratio=99.0).warnings == (NO_BETTER,)
+        assert made(counts, spreads=spreads, loss=ExpectedLoss(99.0, 1.0, 99.0)).warnings == (NO_BETTER,)
         assert made(counts, [1e8] * 3).verdict is Verdict.DOUBTFUL
 
     @pytest.mark.parametrize(

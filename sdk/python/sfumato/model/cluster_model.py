@@ -6,7 +6,7 @@ budget, and a device can label its own record.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,13 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms.encodings import cells, scale_many
 from sfumato.model.memberships import Memberships, fits, memberships_from_wire
-from sfumato.model.precision import ExpectedAgreement, Verdict
+from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 from sfumato.model.tables import Columns, add_column, new_frame
 from sfumato.specs import Feature, features_from_wire, to_wire
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
+T = TypeVar("T", ExpectedAgreement, ExpectedLoss)
 ModelType = Literal["label_map", "centroids"]
 PrivacyStatus = Literal["dp", "post_processed", "public"]
 
@@ -53,7 +54,9 @@ class ClusterModel:
     soft : Memberships or None
         For type 'centroids': the rule that `memberships` applies.
     verdict : Verdict
-        The quality of the result. The figures behind it are `expected_agreement` or in the diagnostics.
+        The quality of the result: the worse of what the loss and the agreement allow.
+    verdict_reason : str
+        Sentences that state what the verdict follows from.
     outside_share : float or None
         Estimated share of all people that are outside of the bounds, in [0, 1]. The sizes are shares of those inside.
         None if people outside were not counted, because their values were moved to the bounds.
@@ -62,7 +65,9 @@ class ClusterModel:
     dishonest_shares : ndarray of shape (n_clusters,), float64, or None
         For reports: the smallest share of dishonest devices that could have made each cluster, a lower bound.
     expected_agreement : ExpectedAgreement or None
-        For a label map of a smooth density. It states how far this map would come out again.
+        How far these clusters would come out again. None for label maps without a smooth density.
+    expected_loss : ExpectedLoss or None
+        For centroids of methods with a measured loss.
     diagnostics : mapping
         Plain JSON values about the fit and its reliability.
     warnings : tuple of str
@@ -81,7 +86,9 @@ class ClusterModel:
     density: NDArray[np.float64] | None = None
     soft: Memberships | None = None
     verdict: Verdict = Verdict.DOUBTFUL
+    verdict_reason: str = ""
     expected_agreement: ExpectedAgreement | None = None
+    expected_loss: ExpectedLoss | None = None
     outside_share: float | None = None
     outside_share_error: float | None = None
     dishonest_shares: NDArray[np.float64] | None = None
@@ -246,7 +253,9 @@ class ClusterModel:
             "outside_share_error": self.outside_share_error,
             "dishonest_shares": None if self.dishonest_shares is None else self.dishonest_shares.tolist(),
             "verdict": self.verdict.value,
+            "verdict_reason": self.verdict_reason,
             "expected_agreement": None if self.expected_agreement is None else asdict(self.expected_agreement),
+            "expected_loss": None if self.expected_loss is None else asdict(self.expected_loss),
             "diagnostics": dict(self.diagnostics),
             "warnings": list(self.warnings),
             "privacy": dict(self.privacy),
@@ -288,7 +297,9 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
             density=_array(wire.get("density"), wire.get("grid_shape")),
             soft=memberships_from_wire(wire.get("memberships")),
             verdict=Verdict(wire["verdict"]),
-            expected_agreement=_agreement(wire.get("expected_agreement")),
+            verdict_reason=str(wire.get("verdict_reason", "")),
+            expected_agreement=_expected(ExpectedAgreement, wire.get("expected_agreement")),
+            expected_loss=_expected(ExpectedLoss, wire.get("expected_loss")),
             outside_share=wire.get("outside_share"),
             outside_share_error=wire.get("outside_share_error"),
             dishonest_shares=_array(wire.get("dishonest_shares"), None),
@@ -319,8 +330,8 @@ def _is_consistent(model: ClusterModel) -> bool:
     )
 
 
-def _agreement(wire: Mapping[str, Any] | None) -> ExpectedAgreement | None:
-    return None if wire is None else ExpectedAgreement(*(float(wire[name]) for name in ("value", "lower", "upper")))
+def _expected(kind: type[T], wire: Mapping[str, Any] | None) -> T | None:
+    return None if wire is None else kind(*(float(wire[name]) for name in ("value", "lower", "upper")))
 
 
 def _array(values: Sequence[Any] | None, shape: Sequence[int] | None) -> NDArray[np.float64] | None:

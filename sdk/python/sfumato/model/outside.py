@@ -11,6 +11,9 @@ DECISIVE = 0.1  # share outside above which a result is at most `uncertain`
 CLEAR = 2.0  # standard errors above zero from which a share is taken as real
 
 
+OUTSIDE_REASON = "Many people are outside of the bounds."
+
+
 class OutsideShare(NamedTuple):
     """An unbiased estimate of the share of people outside, which noise can make negative, and its standard error."""
 
@@ -51,6 +54,7 @@ def with_outside_share(model: ClusterModel, share: OutsideShare, received_per_us
         outside_share=min(max(share.value, 0.0), 1.0),
         outside_share_error=min(share.error, 1.0),
         verdict=verdict,
+        verdict_reason=model.verdict_reason if verdict is model.verdict else OUTSIDE_REASON,
         warnings=tuple(warnings),
         diagnostics=diagnostics,
     )

@@ -32,9 +32,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAgreement:
-    """The expected adjusted Rand index of a label map that comes out again, with an 80 % interval.
+    """The expected adjusted Rand index of a result with that of another run, with an 80 % interval.
 
-    It is calibrated on labelled data sets. A map can come out again and still differ from the true groups.
+    It is calibrated on data sets. A result can come out again and still differ from the true groups.
 
     Attributes
     ----------
@@ -55,6 +55,34 @@ class ExpectedAgreement:
         """Check the order."""
         if not 0 <= self.lower <= self.value <= self.upper <= 1:
             raise InvalidSpec("an expected agreement lies in its interval, and the interval in [0, 1]")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedLoss:
+    """The expected loss of centroids, relative to the best ones of the same number, with an 80 % interval.
+
+    The loss is the mean squared distance of points from their nearest centroid. The best centroids are those of
+    k-means without noise.
+
+    Attributes
+    ----------
+    value, lower, upper : float
+        1 <= lower <= value <= upper.
+
+    Raises
+    ------
+    InvalidSpec
+        The values are not in this order.
+    """
+
+    value: float
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        """Check the order."""
+        if not 1 <= self.lower <= self.value <= self.upper:
+            raise InvalidSpec("an expected loss must lie in its interval, and the interval must start at 1 or above")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,271 @@
+"""Calibrate the agreement of centroids: `python -m benchmarks.partition_table RUNS.jsonl --write`, or `--quick`.
+
+Each set is clustered several times with other noise. The true agreement of a run is the mean adjusted Rand index of its
+partition with those of the other runs. Ranges of the index of refits get the quantiles of the true agreement over the
+sets with even numbers. The report is about the sets with odd numbers. New runs are appended to RUNS.jsonl.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustering.centroids.partition_agreement import BELOW_ALL, TABLE_FILE, AgreementRanges, Source
+from clustering.density.map_agreement import adjusted_rand
+from clustering.simulate import simulate, simulate_central
+from sfumato.specs import GridKmeans, LdpKmeans, NoisyFcm, PhaseSketch, PrivateKmeans
+from sfumato.specs.central import DpBisectingKmeans, DpDensityPeaks, DpKmeans, DpQuadtreeKmeans, DpUniformGridKmeans
+
+EPSILONS = (0.5, 1.0, 2.0, 4.0)
+RECORDS, DEVICES = 20_000, 60_000
+BELOW = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99, BELOW_ALL)  # upper limits of the ranges of the index
+LEAST_RUNS = 8  # a range with fewer runs is joined with the next higher one
+# Sources whose index has the same meaning have one calibration.
+GROUPS: tuple[tuple[Source, ...], ...] = (("cells", "moments"), ("spreads",), ("sketch",), ("rounds",), ("centres",))
+QUICK = ("right_2_3", "one_2_2", "even_2_3", "irrelevant_2_1_k3")
+
+Points = NDArray[np.float64]
+Rng = np.random.Generator
+Row = dict[str, Any]
+
+
+class Data(NamedTuple):
+    """A set: the number of clusters that is asked for, and a function that draws n points."""
+
+    clusters: int
+    draw: Callable[[Rng, int], Points]
+    in_ball: bool = False
+
+
+def blobs(
+    rng: Rng,
+    n: int,
+    clusters: int,
+    d: int,
+    *,
+    spread: float | None = None,
+    apart: float | None = None,
+    shares: Sequence[float] | None = None,
+    widths: float | Sequence[float] = 1.0,
+) -> Points:
+    """Return normal clusters whose centres have a least distance, seven spreads by default."""
+    apart = apart or 0.72 * clusters ** (-1 / d) * max(1.0, (d / 4) ** 0.5)
+    centres: list[Points] = []
+    least = apart
+    while len(centres) < clusters:
+        place = rng.uniform(0.12, 0.88, d)
+        if all(np.linalg.norm(place - other) > least for other in centres):
+            centres.append(place)
+        least *= 0.9998  # the box may have no room for so many
+    labels = rng.choice(clusters, n, p=shares)
+    return np.asarray(np.array(centres)[labels] + rng.normal(size=(n, d)) * np.asarray(widths) * (spread or apart / 7))
+
+
+def embeddings(rng: Rng, n: int, clusters: int, d: int, largest: float) -> Points:
+    """Return unit vectors of clusters of which one has the share `largest`, scaled into the ball of the box."""
+    mean, centres = rng.normal(size=d), rng.normal(size=(clusters, d))
+    centres /= np.linalg.norm(centres, axis=1)[:, None]
+    shares = np.r_[largest, np.full(clusters - 1, (1 - largest) / (clusters - 1))]
+    points = centres[rng.choice(clusters, n, p=shares)] + 0.5 * mean / np.linalg.norm(mean)
+    points += 0.8 * rng.normal(size=(n, d)) / np.sqrt(d)
+    return np.asarray(points / np.linalg.norm(points, axis=1)[:, None] / 2 + 0.5)
+
+
+def even(rng: Rng, n: int, d: int) -> Points:
+    """Return points of the box without a margin of .05."""
+    return rng.uniform(0.05, 0.95, (n, d))
+
+
+def skewed(rng: Rng, n: int, d: int, kind: str) -> Points:
+    """Return one cluster with a tail."""
+    if kind == "student":
+        return np.asarray(0.5 + 0.06 * rng.standard_t(3, (n, d)))
+    drawn = {
+        "lognormal": lambda: np.exp(rng.normal(0, 0.6, (n, d))) / 8,
+        "exponential": lambda: rng.exponential(0.12, (n, d)),
+        "pareto": lambda: rng.pareto(3, (n, d)) / 6,
+    }
+    return np.asarray(drawn[kind]())
+
+
+def irrelevant(rng: Rng, n: int, clusters: int, d: int, more: int) -> Points:
+    """Return clusters in d features, beside even features."""
+    return np.c_[blobs(rng, n, clusters, d), even(rng, n, more)]
+
+
+def dominated(rng: Rng, n: int, clusters: int, d: int, *, is_even: bool) -> Points:
+    """Return clusters in d features, beside one that is far wider and has none."""
+    wide = even(rng, n, 1) if is_even else rng.normal(0.5, 0.2, (n, 1))
+    return np.c_[wide, 0.4 + 0.2 * blobs(rng, n, clusters, d, spread=0.05)]
+
+
+def small(rng: Rng, n: int, clusters: int, d: int, factor: float) -> Points:
+    """Return clusters in a small part of the box."""
+    return np.asarray((blobs(rng, n, clusters, d) - 0.5) / factor + 0.37)
+
+
+def one(rng: Rng, n: int, d: int) -> Points:
+    """Return one normal cluster."""
+    return rng.normal(0.5, 0.12, (n, d))
+
+
+def _sets() -> dict[str, Data]:
+    sets: dict[str, Data] = {}
+    for name, extra, sizes in (
+        ("right", 0, ((2, 3), (2, 8), (2, 15), (3, 5), (4, 6), (8, 4), (8, 10), (16, 6))),
+        ("many", 1, ((2, 3), (2, 5), (3, 4), (4, 5), (8, 4), (8, 8))),
+        ("few", -1, ((2, 4), (2, 6), (3, 5), (8, 5), (4, 6))),
+    ):
+        sets |= {f"{name}_{d}_{k}": Data(k + extra, partial(blobs, clusters=k, d=d)) for d, k in sizes}
+    sets |= {f"one_{d}_{k}": Data(k, partial(one, d=d)) for d, k in ((2, 2), (2, 4), (3, 3), (8, 2), (8, 4))}
+    sets |= {f"even_{d}_{k}": Data(k, partial(even, d=d)) for d, k in ((2, 3), (2, 5), (3, 4), (8, 3))}
+    for kind, d, k in (
+        ("lognormal", 2, 2), ("exponential", 2, 3), ("pareto", 3, 2), ("student", 2, 3), ("exponential", 8, 3),
+    ):  # fmt: skip
+        sets[f"{kind}_{d}"] = Data(k, partial(skewed, d=d, kind=kind))
+    for asked, k, d, more in ((3, 3, 2, 1), (4, 3, 2, 1), (4, 3, 3, 2), (4, 4, 3, 1), (3, 3, 3, 3)):
+        sets[f"irrelevant_{d}_{more}_k{asked}"] = Data(asked, partial(irrelevant, clusters=k, d=d, more=more))
+    for d, k, is_even in ((2, 3, True), (8, 4, True), (6, 3, False)):
+        sets[f"scale_{d}"] = Data(k, partial(dominated, clusters=k, d=d - 1, is_even=is_even))
+    for d, k, largest in ((64, 20, 0.3), (128, 30, 0.3), (384, 50, 0.3), (96, 12, 1 / 12)):
+        sets[f"embeddings_{d}_{k}"] = Data(k, partial(embeddings, clusters=k, d=d, largest=largest), in_ball=True)
+    for d, k, factor in ((2, 5, 10), (2, 5, 100), (3, 4, 10), (8, 6, 10), (8, 6, 100), (32, 8, 100)):
+        sets[f"wide_{d}_{k}_{factor}"] = Data(k, partial(small, clusters=k, d=d, factor=factor))
+    for d, k, apart in ((2, 4, 0.25), (3, 5, 0.27), (8, 4, 0.35)):
+        sets[f"touch_{d}_{k}"] = Data(k, partial(blobs, clusters=k, d=d, spread=0.1, apart=apart))
+    sets["long_2_4"] = Data(4, partial(blobs, clusters=4, d=2, spread=0.02, apart=0.3, widths=(5, 1)))
+    shares = (0.5, 0.2, 0.1, 0.1, 0.06, 0.04)
+    sets["unequal_2_6"] = Data(6, partial(blobs, clusters=6, d=2, shares=shares))
+    return sets
+
+
+SETS = _sets()
+
+
+def choose_methods(data: Data, d: int, epsilon: float) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the parameters of each method that takes so many features and clusters."""
+    k = data.clusters
+    if not data.in_ball:
+        yield "private_kmeans", PrivateKmeans(epsilon, clusters=k)
+    if d > 4 or k > 8:
+        yield "private_kmeans, delta", PrivateKmeans(epsilon, clusters=k, delta=1e-6)
+    yield "private_kmeans, K counted", PrivateKmeans(epsilon, delta=1e-6 if d > 4 else 0)
+    if d <= 16:
+        yield "dp_kmeans", DpKmeans(epsilon, clusters=k)
+        yield "dp_bisecting_kmeans", DpBisectingKmeans(epsilon, clusters=k)
+        yield "ldp_kmeans", LdpKmeans(epsilon, clusters=k)
+        yield "phase_sketch", PhaseSketch(epsilon, clusters=k)
+    if d <= 4:
+        yield "dp_uniform_grid_kmeans", DpUniformGridKmeans(epsilon, clusters=k)
+        yield "dp_quadtree_kmeans", DpQuadtreeKmeans(epsilon, clusters=k)
+        yield "dp_density_peaks", DpDensityPeaks(epsilon, clusters=k)
+        yield "grid_kmeans", GridKmeans(epsilon, clusters=k)
+        yield "noisy_fcm", NoisyFcm(epsilon, clusters=k)
+
+
+def measure(name: str, epsilon: float, runs: int, methods: Sequence[str] | None) -> Iterator[Row]:
+    """Yield one row per run of each method on one set."""
+    data, place = SETS[name], list(SETS).index(name)
+    drawn: dict[int, Points] = {}
+
+    def draw(n: int) -> Points:
+        if n not in drawn:
+            drawn[n] = np.clip(data.draw(np.random.default_rng([place, 11]), n), 0, 1)
+        return drawn[n]
+
+    d = draw(RECORDS).shape[1]
+    for method, params in choose_methods(data, d, epsilon):
+        if methods and method not in methods:
+            continue
+        is_local = isinstance(params, GridKmeans | LdpKmeans | PhaseSketch)
+        points = draw(DEVICES if is_local else RECORDS)
+        models = [
+            simulate(params, points, seed=seed)
+            if isinstance(params, GridKmeans | LdpKmeans | PhaseSketch | NoisyFcm)
+            else simulate_central(params, points, seed=seed, in_ball=data.in_ball)
+            for seed in range(runs)
+        ]
+        labels, weights = [model.assign(points) for model in models], np.full(len(points), 1 / len(points))
+        for i, model in enumerate(models):
+            true = [adjusted_rand(labels[i], other, weights) for j, other in enumerate(labels) if j != i]
+            again, loss = model.expected_agreement, model.expected_loss
+            yield {
+                "set": name, "method": method, "epsilon": epsilon, "seed": i, "agreement": float(np.mean(true)),
+                "clusters": model.n_clusters, "verdict": model.verdict.value, **model.diagnostics["refits"],
+                "expected": None if again is None else [again.value, again.lower, again.upper],
+                "loss": None if loss is None else [loss.value, loss.lower, loss.upper],
+            }  # fmt: skip
+
+
+def calibrate(rows: Sequence[Row]) -> AgreementRanges:
+    """Return the quantiles of the agreement in ranges of the index. They increase with the index."""
+    index, agreement = (np.array([row[name] for row in rows]) for name in ("index", "agreement"))
+    below: list[float] = []
+    found: list[NDArray[np.float64]] = []
+    least = -np.inf
+    for limit in BELOW:
+        inside = agreement[(index >= least) & (index < limit)]
+        if len(inside) < LEAST_RUNS and limit < BELOW[-1]:
+            continue  # the range grows upwards
+        found.append(np.quantile(inside if len(inside) else agreement, (0.5, 0.1, 0.9)).clip(0, 1))
+        below.append(limit)
+        least = limit
+    value, lower, upper = np.maximum.accumulate(np.array(found), axis=0).round(2).T.tolist()
+    return AgreementRanges(below, value, lower, upper)
+
+
+def report(rows: Sequence[Row]) -> Iterable[str]:
+    """Return the figures of the runs, for each method and for all."""
+    for method in [*sorted({row["method"] for row in rows}), None]:
+        own = [row for row in rows if method in (None, row["method"])]
+        true = np.array([row["agreement"] for row in own])
+        verdicts = np.array([row["verdict"] for row in own])
+        expected = np.array([row["expected"] for row in own])
+        reliable, poor, good = verdicts == "reliable", true < 0.4, true >= 0.9
+        covered = (true >= expected[:, 1] - 1e-3) & (true <= expected[:, 2] + 1e-3)
+        yield (
+            f"{method or 'all'}, {len(own)} runs: reliable {reliable.sum()}, of these agreement >= .7 "
+            f"{(true[reliable] >= 0.7).mean() if reliable.any() else np.nan:.2f}; inside the interval "
+            f"{covered.mean():.2f}; of agreement < .4 ({poor.sum()}) not doubtful "
+            f"{(verdicts[poor] != 'doubtful').sum()}; "
+            f"of agreement >= .9 ({good.sum()}) reliable {reliable[good].mean() if good.any() else np.nan:.2f}"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the runs that are not in the file, report, and write the table on demand."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--methods", nargs="*")
+    parser.add_argument("--quick", action="store_true", help="measure four sets at one epsilon")
+    parser.add_argument("--write", action="store_true", help="write the table of the calibration")
+    options = parser.parse_args(arguments)
+    rows = [json.loads(line) for line in options.runs.read_text().splitlines()] if options.runs.exists() else []
+    done = {(row["set"], row["epsilon"]) for row in rows}
+    with options.runs.open("a") as file:
+        for epsilon in EPSILONS[1:2] if options.quick else EPSILONS:
+            for name in QUICK if options.quick else SETS:
+                if (name, epsilon) in done:
+                    continue
+                for row in measure(name, epsilon, options.seeds, options.methods):
+                    rows.append(row)
+                    print(json.dumps(row), file=file, flush=True)
+    numbers = {name: number for number, name in enumerate(SETS)}
+    tuning = [row for row in rows if numbers[row["set"]] % 2 == 0]
+    print("\n".join(report([row for row in rows if numbers[row["set"]] % 2 == 1] or rows)))
+    if options.write:
+        tables: dict[str, Any] = {}
+        for group in GROUPS:
+            found = calibrate([row for row in tuning if row["source"] in group])
+            tables |= dict.fromkeys(group, found._asdict())
+        TABLE_FILE.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
