@@ -25,7 +25,7 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0)
 RECORDS, DEVICES = 20_000, 60_000
 BELOW = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99, BELOW_ALL)  # upper limits of the ranges of the index
 LEAST_RUNS = 8  # a range with fewer runs is joined with the next higher one
-# Sources whose index has the same meaning have one calibration.
+# Sources with an index of the same meaning have one calibration.
 GROUPS: tuple[tuple[Source, ...], ...] = (("cells", "moments"), ("spreads",), ("sketch",), ("rounds",), ("centres",))
 QUICK = ("right_2_3", "one_2_2", "even_2_3", "irrelevant_2_1_k3")
 
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 class Data(NamedTuple):
-    """A set: the number of clusters that is asked for, and a function that draws n points."""
+    """A set: the requested number of clusters, and a function that draws n points."""
 
     clusters: int
     draw: Callable[[Rng, int], Points]
@@ -53,7 +53,7 @@ def blobs(
     shares: Sequence[float] | None = None,
     widths: float | Sequence[float] = 1.0,
 ) -> Points:
-    """Return normal clusters whose centres have a least distance, seven spreads by default."""
+    """Return normal clusters with a least distance between centres, seven spreads by default."""
     apart = apart or 0.72 * clusters ** (-1 / d) * max(1.0, (d / 4) ** 0.5)
     centres: list[Points] = []
     least = apart
@@ -95,13 +95,13 @@ def skewed(rng: Rng, n: int, d: int, kind: str) -> Points:
 
 def irrelevant(rng: Rng, n: int, clusters: int, d: int, more: int) -> Points:
     """Return clusters in d features, beside even features."""
-    return np.c_[blobs(rng, n, clusters, d), even(rng, n, more)]
+    return np.column_stack([blobs(rng, n, clusters, d), even(rng, n, more)])
 
 
 def dominated(rng: Rng, n: int, clusters: int, d: int, *, is_even: bool) -> Points:
     """Return clusters in d features, beside one that is far wider and has none."""
     wide = even(rng, n, 1) if is_even else rng.normal(0.5, 0.2, (n, 1))
-    return np.c_[wide, 0.4 + 0.2 * blobs(rng, n, clusters, d, spread=0.05)]
+    return np.column_stack([wide, 0.4 + 0.2 * blobs(rng, n, clusters, d, spread=0.05)])
 
 
 def small(rng: Rng, n: int, clusters: int, d: int, factor: float) -> Points:

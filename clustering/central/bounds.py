@@ -35,7 +35,7 @@ FACTORS = (0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6, 2.2, 3.0)  # sizes of
 OUTER = 2.0  # growth of further boxes, up to all of the declared bounds
 OUTSIDE = 0.01  # share of records outside the bounds
 DEVIATIONS, OUTER_DEVIATIONS = 2.0, 3.0  # noise in its estimate, for boxes and for further boxes
-BALL_RADIUS = 0.5  # of the ball in the box
+BALL_RADIUS = 0.5  # radius of the ball in the box
 # Part of the bounds that clusters occupy, below which a warning follows, a result is at best uncertain, and doubtful.
 WIDE, TOO_WIDE, FAR_TOO_WIDE = 0.2, 0.06, 0.03
 REACH, TAIL = 2.0, 0.05  # reach of a cluster in deviations; ignored share of the records at each end

@@ -36,7 +36,7 @@ from sfumato.sizing.required_reports import grid_kmeans_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Feature, GridEncoding, GridKmeans
 
-STARTS = 4  # of a refit
+STARTS = 4  # starts of a refit
 STANDS_OUT = (3.0, 2.0)  # thresholds in standard errors; the second applies if the first leaves too little
 STANDING_SHARE = 0.7  # minimum share of people in the selected cells
 

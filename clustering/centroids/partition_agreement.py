@@ -24,11 +24,11 @@ from sfumato.model.precision import ExpectedAgreement
 
 TABLE_FILE = Path(__file__).with_name("partition_table.json")  # written by `benchmarks.partition_table`
 REFITS = 4
-NOISE = 2**0.5  # of a refit, in that of a run: the released values have noise already
+NOISE = 2**0.5  # noise of a refit in that of a run, because the released values have noise already
 BELOW_ALL = 1.1  # above each index
 FRESH_STARTS = 2  # starts of a refit besides the released centroids
 
-Source = Literal["cells", "moments", "spreads", "rounds", "sketch", "centres"]  # what describes the population
+Source = Literal["cells", "moments", "spreads", "rounds", "sketch", "centres"]  # values that describe the population
 
 
 class Population(NamedTuple):
@@ -44,7 +44,7 @@ class PartitionAgreement:
 
     source: Source
     index: float  # mean adjusted Rand index of two refits
-    moved: float  # mean share of people whose label differs from that of the released centroids
+    moved: float  # mean share of people with another label than by the released centroids
 
     def expected(self) -> ExpectedAgreement:
         """Return the expected agreement by the calibration of this version."""
@@ -64,7 +64,7 @@ class AgreementRanges(NamedTuple):
     upper: list[float]
 
     def estimate(self, index: float) -> ExpectedAgreement:
-        """Return the expected agreement of a result whose refits have this index."""
+        """Return the expected agreement of a result with this index of refits."""
         place = next(place for place, below in enumerate(self.below) if index < below)
         return ExpectedAgreement(self.value[place], self.lower[place], self.upper[place])
 

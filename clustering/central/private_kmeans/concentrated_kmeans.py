@@ -53,7 +53,7 @@ STEPS = (2, 3, 5)  # weights of the steps in all features
 STEP = (86, 10, 4)  # weights of a step's cost for sums, counts and squares
 RESTARTS = 4
 LONG = 2.5  # least variance along the longest axis of a cluster that may be two, in mean variances of the others
-CLEAR_AXIS = 2.5  # of a cluster, in standard deviations of an element of its covariance times sqrt(m)
+CLEAR_AXIS = 2.5  # least excess of a long axis, in standard deviations of an element times sqrt(m)
 
 # up to four features
 GRID_ONLY = (8, 200.0)  # largest number of clusters, and q, for which the grid alone is as good
