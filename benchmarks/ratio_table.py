@@ -49,7 +49,7 @@ def measure(folder: Path, methods: list[str], seeds: int) -> Iterator[dict[str, 
                         "n": data.n,
                         "epsilon": epsilon,
                         "seed": seed,
-                        "predictors": model.diagnostics["loss_predictors"],
+                        "predictors": model.diagnostics["expected_ratio"]["predictors"],
                         "low": model.diagnostics["low_confidence"],
                         "ratio": nicv(points, model.centroids) / least,
                     }

@@ -5,6 +5,7 @@ data sets of known ratio and writes `ratio_table.json`.
 """
 
 import json
+from dataclasses import asdict
 from functools import cache
 from math import exp, inf, isfinite, log
 from pathlib import Path
@@ -28,6 +29,10 @@ class LossEstimate(NamedTuple):
 
     loss: ExpectedLoss
     predictors: tuple[float, float]  # see `predictors`
+
+    def to_wire(self) -> dict[str, float | list[float]]:
+        """Return plain JSON values."""
+        return {**asdict(self.loss), "predictors": list(self.predictors)}
 
 
 def predictors(

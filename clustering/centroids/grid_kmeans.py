@@ -103,7 +103,7 @@ def fit(params: GridKmeans, collected: Collected) -> ClusterModel:
         - inertia: mean squared distance of the selected noisy cells from their centroids in scaled
           units, an estimate of the NICV.
         - restarts.
-        - loss_predictors: see `clustering.centroids.expected_ratio`.
+        - expected_ratio: see `clustering.centroids.expected_ratio`.
         - refits: see `clustering.centroids.partition_agreement`.
 
     Raises
@@ -140,7 +140,7 @@ def fit(params: GridKmeans, collected: Collected) -> ClusterModel:
         size_errors=size_errors[order],
         centroids=unscale_many(features, found.centres[order]),
         centroid_errors=errors[order] * ranges,
-        diagnostics={**diagnostics, "loss_predictors": list(estimate.predictors), "refits": agreement.to_wire()},
+        diagnostics={**diagnostics, "expected_ratio": estimate.to_wire(), "refits": agreement.to_wire()},
         warnings=_warnings(params.clusters, len(sizes), diagnostics),
         privacy=PRIVACY,
         **rate(estimate.loss, agreement, few(is_low=diagnostics["low_confidence"]), bad_from=BAD_LOSS),

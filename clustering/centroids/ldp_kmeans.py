@@ -189,7 +189,7 @@ def _model(
         size_errors=np.sqrt(squares)[order],
         centroids=unscale_many(features, centres[order]),
         centroid_errors=errors[order] * ranges,
-        diagnostics={**diagnostics, "loss_predictors": list(estimate.predictors), "refits": agreement.to_wire()},
+        diagnostics={**diagnostics, "expected_ratio": estimate.to_wire(), "refits": agreement.to_wire()},
         warnings=_warnings(diagnostics),
         privacy=PRIVACY,
         **rate(estimate.loss, agreement, few(is_low=diagnostics["low_confidence"]), moving, bad_from=BAD_LOSS),

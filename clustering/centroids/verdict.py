@@ -16,7 +16,7 @@ GOOD_LOSS, BAD_LOSS = 1.3, 2.0  # largest upper end of a reliable loss; loss fro
 # limits of the expected agreement
 AGREES, DIFFERS = 0.85, 0.6  # least value of a reliable partition; a lower one is doubtful
 LEAST_AGREES, LEAST_DIFFERS = 0.7, 0.35  # the same for the lower end of the interval
-
+LEAST_OF_MOMENTS = 0.9  # `LEAST_AGREES` where moments hide that two clusters share a centroid
 
 FEW = "There are few data for this number of clusters at this epsilon."
 ALONE = "No two separate clusters were found."
@@ -67,7 +67,8 @@ def rate(loss: ExpectedLoss | None, agreement: PartitionAgreement, *others: Grou
     """
     expected = agreement.expected()
     of_loss = Ground(Verdict.UNCERTAIN, UNKNOWN_LOSS) if loss is None else judge_loss(loss, bad_from)
-    worst = decide(of_loss, judge_agreement(expected), *others)
+    least = LEAST_OF_MOMENTS if agreement.source == "moments" else LEAST_AGREES
+    worst = decide(of_loss, judge_agreement(expected, least), *others)
     return Rating(verdict=worst.verdict, verdict_reason=worst.sentence, expected_agreement=expected, expected_loss=loss)
 
 
@@ -81,18 +82,15 @@ def few(*, is_low: bool) -> Ground:
     return ground(Verdict.DOUBTFUL, FEW, applies=is_low)
 
 
-def judge_agreement(agreement: ExpectedAgreement) -> Ground:
-    """Return the ground of an expected agreement."""
-    if agreement.value >= AGREES and agreement.lower >= LEAST_AGREES:
+def judge_agreement(agreement: ExpectedAgreement, least: float = LEAST_AGREES) -> Ground:
+    """Return the ground of an expected agreement. It is reliable from the lower end `least` on."""
+    if agreement.value >= AGREES and agreement.lower >= least:
         verdict = Verdict.RELIABLE
     elif agreement.value < DIFFERS or agreement.lower < LEAST_DIFFERS:
         verdict = Verdict.DOUBTFUL
     else:
         verdict = Verdict.UNCERTAIN
-    return Ground(
-        verdict,
-        describe_agreement(agreement),
-    )
+    return Ground(verdict, describe_agreement(agreement))
 
 
 def decide(*grounds: Ground) -> Ground:

@@ -159,7 +159,7 @@ def fit(params: PhaseSketch, collected: Collected) -> ClusterModel:
         - n_reports; n_eff: N tanh^2(eps/2).
         - reports_needed: for this number of features and clusters.
         - insufficient_reports, low_confidence: whether there are fewer.
-        - loss_predictors: see `clustering.centroids.expected_ratio`.
+        - expected_ratio: see `clustering.centroids.expected_ratio`.
         - refits: see `clustering.centroids.partition_agreement`.
         - widths: per cluster, standard deviation as a share of a feature's range.
         - width_errors; cramer_rao_error: root mean square of the centroids' errors, in the same unit. Only of

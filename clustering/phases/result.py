@@ -177,7 +177,7 @@ def _model(
             "reports_needed": needed,
             "insufficient_reports": low_confidence,
             "low_confidence": low_confidence,
-            "loss_predictors": list(estimate.predictors),
+            "expected_ratio": estimate.to_wire(),
             "refits": agreement.to_wire(),
             "detectable": detectable,
             "waves_answered": len(data.sketch.omegas),

@@ -15,9 +15,11 @@ from clustering.centroids.partition_agreement import (
     refit,
 )
 from clustering.centroids.piece_population import Pieces, agreement_of_errors, agreement_of_pieces, agreement_of_spreads
+from clustering.centroids.verdict import rate
 from clustering.centroids.weighted_kmeans import weighted_kmeans
 from clustering.random import PublicWords
 from clustering.simulate import simulate, simulate_central
+from sfumato.model.precision import ExpectedLoss
 from sfumato.specs import GridKmeans, PrivateKmeans
 
 RNG = np.random.default_rng(5)
@@ -107,6 +109,20 @@ class TestCalibration:
                 assert one.upper <= other.upper
 
 
+class TestVerdict:
+    @pytest.mark.parametrize(("source", "verdict"), [("cells", "reliable"), ("moments", "uncertain")])
+    def test_moments_need_a_narrower_interval(self, source, verdict):
+        rated = rate(ExpectedLoss(1.0, 1.0, 1.0), PartitionAgreement(source, 0.97, 0.0))
+        assert rated["verdict"] == verdict
+        assert rate(ExpectedLoss(1.0, 1.0, 1.0), PartitionAgreement(source, 1.0, 0.0))["verdict"] == "reliable"
+
+    def test_the_worst_ground_decides_and_is_named(self):
+        rated = rate(ExpectedLoss(2.5, 1.5, 3.0), PartitionAgreement("cells", 1.0, 0.0))
+        assert rated["verdict"] == "doubtful"
+        assert "loss" in rated["verdict_reason"]
+        assert "Another run" not in rated["verdict_reason"]
+
+
 class TestResults:
     @pytest.mark.parametrize(
         ("params", "points"),
@@ -117,7 +133,7 @@ class TestResults:
             (PrivateKmeans(2.0, clusters=2, delta=1e-6), crowd(20_000, 8)),
             (GridKmeans(3.0, clusters=2), crowd(60_000)),
         ],
-        ids=str,
+        ids=["round", "even", "round_8", "round_8_delta", "round_grid"],
     )
     def test_a_partition_by_chance_is_not_reliable(self, params, points) -> None:
         run = simulate if isinstance(params, GridKmeans) else simulate_central

@@ -121,7 +121,7 @@ def _in_turn(
     """Let calls of several threads run one after the other on a device."""
 
     @wraps(method)
-    def run(self: "Device", *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+    def run(self: "Device", /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         with self._turn:
             return method(self, *arguments, **named)
 
