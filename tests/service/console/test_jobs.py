@@ -382,7 +382,7 @@ class TestAResult:
             "sizes post_processed",
             "a warning",
             "Uncertain.",
-            "0.75 (0.50 to 1.00, an 80 % interval)",
+            "Expected agreement with another run: 0.75 (80 % interval: 0.50 to 1.00)",
         ):
             assert part in text
         assert text.index("Uncertain.") < text.index("a warning") < text.index("Clusters")
