@@ -10,6 +10,7 @@ from models.errors import Conflict, LimitExceeded, NotFound
 from models.identity import audit_trail, tenants
 from models.identity.caller import Caller
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset, OutOfBounds, Trust
 from models.tables.identity import Act
 from models.tables.ledger import Ceiling, LedgerEntry
@@ -92,9 +93,7 @@ def create(
     ledger.grant(
         session,
         dataset.id,
-        epsilon_nano,
-        delta_atto=delta_atto,
-        shuffled=shuffled,
+        Amounts(epsilon_nano, delta_atto, *shuffled),
         reference=dataset.id,
         actor=actor,
         now=now,
@@ -166,9 +165,7 @@ def grant(
     entry = ledger.grant(
         session,
         dataset_id,
-        epsilon_nano,
-        delta_atto=delta_atto,
-        shuffled=shuffled,
+        Amounts(epsilon_nano, delta_atto, *shuffled),
         reference=new_id("grant"),
         actor=caller.key_id,
         now=now,

@@ -17,14 +17,13 @@ from models.identity import audit_trail
 from models.identity.caller import OPERATOR, Caller, operator
 from models.jobs import lifecycle
 from models.ledger import ledger
-from models.ledger.ledger import Amounts
+from models.ledger.amounts import Amounts
 from models.records import record_keys, records
 from models.records.person_removal import remove_person
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
 from models.tables.jobs import Job, JobState
 from models.webhooks import deliveries
-from sfumato.privacy.shuffling import Pair
 
 
 def delete_dataset(session: Session, caller: Caller, dataset_id: str, *, now: int) -> list[str]:
@@ -132,7 +131,7 @@ def close_budget(session: Session, dataset_id: str, *, now: int) -> Amounts:
     Returns
     -------
     Amounts
-        The charged amounts, without the shuffled budget, which is charged as well.
+        The charged amounts.
 
     Raises
     ------
@@ -142,43 +141,24 @@ def close_budget(session: Session, dataset_id: str, *, now: int) -> Amounts:
     ledger.head(session, dataset_id)
     dataset = session.get(Dataset, dataset_id, with_for_update=True)
     lifecycle.cancel_all(session, dataset_id, now=now)
-    charged = []
+    charged = Amounts()
     running = session.scalars(select(Job.id).where(Job.dataset_id == dataset_id, Job.state == JobState.RUNNING.value))
     for job_id in sorted(running):
-        amounts = ledger.reserved_for(session, dataset_id, job_id)
-        charged.append(_charge(session, dataset_id, amounts, f"{job_id}#restored", reservation=job_id, now=now))
-    left = ledger.balance(session, dataset_id)
-    amounts, reference = Amounts(left.free_nano, left.free_delta_atto), new_id("restore", at=now)
-    charged.append(
-        _charge(session, dataset_id, amounts, reference, reservation=None, now=now, shuffled=left.free_shuffled)
-    )
-    total = Amounts(*map(sum, zip(*charged, strict=True)))
-    if any(total) and dataset is not None:
+        left = ledger.reserved_for(session, dataset_id, job_id)
+        charged = charged.plus(_charge(session, dataset_id, left, f"{job_id}#restored", reservation=job_id, now=now))
+    free, reference = ledger.balance(session, dataset_id).free, new_id("restore", at=now)
+    charged = charged.plus(_charge(session, dataset_id, free, reference, reservation=None, now=now))
+    if any(charged.reservable()) and dataset is not None:
         actor = operator(dataset.tenant_id)
         audit_trail.record(session, actor, Act.BUDGET_CLOSED, dataset_id, dataset_id=dataset_id, now=now)
-    return total
+    return charged
 
 
 def _charge(
-    session: Session,
-    dataset_id: str,
-    amounts: Amounts,
-    reference: str,
-    *,
-    reservation: str | None,
-    now: int,
-    shuffled: Pair = (0, 0),
+    session: Session, dataset_id: str, amounts: Amounts, reference: str, *, reservation: str | None, now: int
 ) -> Amounts:
-    if any(amounts) or any(shuffled):
+    if any(amounts):
         ledger.charge(
-            session,
-            dataset_id,
-            amounts.epsilon_nano,
-            delta_atto=amounts.delta_atto,
-            shuffled=shuffled,
-            reference=reference,
-            reservation=reservation,
-            actor=OPERATOR,
-            now=now,
+            session, dataset_id, amounts, reference=reference, reservation=reservation, actor=OPERATOR, now=now
         )
     return amounts

@@ -36,7 +36,6 @@ from models.tables.rounds import Round, RoundState
 from runtime.logging import describe
 from runtime.settings import settings
 from sfumato.errors import InvalidSpec, SfumatoError
-from sfumato.privacy.accounting import cost
 from sfumato.specs import Algorithm, Feature, RoundSpec, local_algorithm_from_wire
 from workers import central_job
 from workers.aggregation.aggregate import aggregate_round, aggregate_sealed_round
@@ -175,7 +174,7 @@ def _collect(
     document = {
         "model": model.to_wire(),
         "algorithm": job.algorithm,
-        "epsilon_nano": _cost(source.used),
+        "epsilon_nano": rounds.cost_nano(source.used),
         "rounds": [
             {"id": r.id, "index": r.index, "n_reports": r.n_reports, "epsilon_nano": r.epsilon_nano}
             for r in source.used
@@ -190,22 +189,6 @@ def _publish(database: Database, claim: Claim, document: dict[str, Any]) -> Clai
 
     database.run("publish_result", publish)
     return ClaimOutcome.SUCCEEDED
-
-
-def _cost(used: list[Round]) -> int:
-    """Return the cost of the rounds for a device.
-
-    Within a collection, a device answers the rounds whose participation interval contains its draw. The costs of
-    collections add up.
-    """
-    return sum(
-        cost(
-            ((r.spec.participation.lo, r.spec.participation.hi), r.epsilon_nano)
-            for r in used
-            if r.collection_id == collection_id
-        )
-        for collection_id in {r.collection_id for r in used}
-    )
 
 
 class _Source(Protocol):

@@ -19,7 +19,7 @@ from audit.ledger.database import open_ledger, roll_back, temporary_database
 from audit.ledger.walks import LedgerWalk
 from models.database.engine import Database
 from models.ledger import ledger
-from models.ledger.ledger import Amounts, Balance
+from models.ledger.amounts import Amounts, Balance
 from models.tables.ledger import Kind, LedgerEntry, LedgerHead
 from sfumato.privacy import ledger as auditor
 from sfumato.privacy.entropy import Entropy, below

@@ -14,7 +14,7 @@ from models.database.engine import Database
 from models.database.schema import migrate
 from models.database.types import SECOND
 from models.ledger import ledger
-from models.ledger.ledger import Amounts, Balance
+from models.ledger.amounts import Amounts, Balance
 from sfumato.privacy.entropy import Entropy, below
 
 START = 1_800_000_000 * SECOND  # first time of the clock, which advances by a second per reading
@@ -129,7 +129,7 @@ class ReferenceLedger:
         )
 
     def _each(self, amounts: Amounts) -> Iterator[tuple[Account, int]]:
-        yield from zip((self.epsilon, self.delta), amounts, strict=True)
+        yield from zip((self.epsilon, self.delta), amounts[:2], strict=True)
 
 
 def draw_amounts(entropy: Entropy, *, least: int = 0, most: int) -> Amounts:

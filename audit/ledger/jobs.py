@@ -25,7 +25,7 @@ from models.jobs import claims, curator_answers, lifecycle
 from models.jobs.claims import Claim
 from models.jobs.curator_answers import ChargedQuery
 from models.ledger import ledger
-from models.ledger.ledger import Amounts, Balance
+from models.ledger.amounts import Amounts, Balance
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Scope
 from models.tables.jobs import Job, JobState
@@ -92,7 +92,7 @@ class TrackedJob:
 
     @property
     def left(self) -> Amounts:
-        return Amounts(*(declared - spent for declared, spent in zip(self.declared, self.spent, strict=True)))
+        return self.declared.minus(self.spent)
 
 
 class JobWalk:

@@ -21,7 +21,7 @@ from audit.ledger.database import (
 from models.database.engine import Database
 from models.errors import BudgetExhausted, Conflict
 from models.ledger import ledger
-from models.ledger.ledger import Amounts, Balance
+from models.ledger.amounts import Amounts, Balance
 from models.tables.ledger import Kind, LedgerEntry
 from sfumato.privacy.entropy import Entropy, below
 
@@ -54,16 +54,14 @@ SpendBudget = Callable[[Database, str, Amounts, str], None]
 def add_entry(session: Session, dataset_id: str, entry: Entry) -> LedgerEntry | None:
     """Add an entry of a kind with the service's functions. Return None for a release of nothing."""
     common: dict[str, Any] = {"actor": ACTOR, "now": START}
-    kind, (epsilon_nano, delta_atto), reference, job_id = entry
+    kind, amounts, reference, job_id = entry
     if kind == "release":
         return ledger.release(session, dataset_id, job_id=reference, **common)
     if kind == "grant":
-        return ledger.grant(session, dataset_id, epsilon_nano, delta_atto=delta_atto, reference=reference, **common)
+        return ledger.grant(session, dataset_id, amounts, reference=reference, **common)
     if kind == "reserve":
-        return ledger.reserve(session, dataset_id, epsilon_nano, delta_atto=delta_atto, job_id=reference, **common)
-    return ledger.charge(
-        session, dataset_id, epsilon_nano, delta_atto=delta_atto, reference=reference, reservation=job_id, **common
-    )
+        return ledger.reserve(session, dataset_id, amounts, job_id=reference, **common)
+    return ledger.charge(session, dataset_id, amounts, reference=reference, reservation=job_id, **common)
 
 
 @dataclass
@@ -126,7 +124,7 @@ class LedgerWalk:
             except (BudgetExhausted, Conflict):
                 self._add_fault(IDEMPOTENT, f"a repeated {entry.kind} was rejected")
                 return
-            is_other = stored is None or (stored.epsilon_nano, stored.delta_atto) != entry.amounts
+            is_other = stored is None or Amounts.of(stored) != entry.amounts
             if entry.kind != "release" and is_other:
                 self._add_fault(IDEMPOTENT, f"a repeated {entry.kind} returned another entry")
 
@@ -176,7 +174,7 @@ class LedgerWalk:
             self._add_fault(claim, f"step {self.n_steps}: balance, entries and reference ledger differ")
         if reserved != {job_id: self.expected.reserved_for(job_id) for job_id in self.expected.epsilon.reserved_by_job}:
             self._add_fault(claim, f"step {self.n_steps}: the reservation of a job is wrong")
-        if [(e.kind, (e.epsilon_nano, e.delta_atto), e.reference, e.reservation) for e in stored] != self.entries:
+        if [(e.kind, Amounts.of(e), e.reference, e.reservation) for e in stored] != self.entries:
             self._add_fault(claim, f"step {self.n_steps}: the entries differ from the accepted ones")
         if not ok:
             self._add_fault(WITHIN_BUDGET, "the hash chain is invalid")

@@ -23,7 +23,7 @@ from models.jobs.claims import Claim
 from models.jobs.curator_answers import ChargedQuery
 from models.jobs.curator_answers import charge as charge_answer
 from models.ledger import ledger
-from models.ledger.ledger import Amounts
+from models.ledger.amounts import Amounts
 from models.tables.jobs import Job, JobState
 from models.tables.ledger import Kind, LedgerEntry
 from sfumato.privacy.ledger import LedgerEntry as Published
@@ -77,7 +77,7 @@ class CheckThenSpend:
                 "id": new_id("led"), "dataset_id": dataset_id, "seq": head.seq + 1, "kind": "charge",
                 "reservation": None,
                 "reference": reference, "actor": ACTOR, "prev_hash": head.hash, "hash": "",
-                "shuffled_nano": 0, "shuffled_delta_atto": 0, **amounts._asdict(), **after._asdict(),
+                **amounts._asdict(), **after._asdict(),
             }  # fmt: skip
             time = datetime.fromtimestamp(START // 1_000_000, UTC)
             head.seq, head.hash = head.seq + 1, Published(**values, at=time).computed_hash()
@@ -139,11 +139,11 @@ def skip_keep(database: Database, claim: Claim, index: int) -> None:
 
 
 def _add_entry(session: Session, job: Job, amounts: Amounts, kind: Kind, name: str) -> None:
-    common: dict[str, Any] = {"delta_atto": amounts.delta_atto, "actor": ACTOR, "now": START}
+    common: dict[str, Any] = {"actor": ACTOR, "now": START}
     if kind is Kind.GRANT:
-        ledger.grant(session, job.dataset_id, amounts.epsilon_nano, reference=name, **common)
+        ledger.grant(session, job.dataset_id, amounts, reference=name, **common)
     else:
-        ledger.charge(session, job.dataset_id, amounts.epsilon_nano, reference=name, reservation=job.id, **common)
+        ledger.charge(session, job.dataset_id, amounts, reference=name, reservation=job.id, **common)
 
 
 def _job(name: str, actions: WorkerActions) -> Leak:

@@ -14,6 +14,7 @@ from models.errors import Conflict, LimitExceeded, NotFound, RecordsKeyMissing, 
 from models.identity import audit_trail
 from models.identity.caller import Caller, operator
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
 from models.tables.jobs import Job
@@ -66,8 +67,7 @@ def open_standalone(
     ledger.charge(
         session,
         dataset.id,
-        epsilon_nano,
-        shuffled=pair,
+        Amounts(epsilon_nano, 0, *pair),
         reference=round_id,
         reservation=None,
         actor=caller.key_id,
@@ -111,8 +111,7 @@ def open_for_job(
     ledger.charge(
         session,
         dataset.id,
-        increase,
-        shuffled=releases.increase(earlier, spec, pair),
+        Amounts(increase, 0, *releases.increase(earlier, spec, pair)),
         reference=round_id,
         reservation=job_id,
         actor=actor,

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from models.errors import Conflict
 from models.jobs.claims import Claim, load_claimed
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.tables.jobs import QueryAnswer
 
 MAX_QUERIES = 1_000_000  # per job; a reference with six digits fits its column
@@ -73,8 +74,7 @@ def charge(session: Session, claim: Claim, index: int, query: ChargedQuery, *, n
     ledger.charge(
         session,
         job.dataset_id,
-        query.epsilon_nano,
-        delta_atto=query.delta_atto,
+        Amounts(query.epsilon_nano, query.delta_atto),
         reference=reference(job.id, index),
         reservation=job.id,
         actor=job.created_by,

@@ -15,6 +15,7 @@ from models.identity.caller import Caller
 from models.jobs.claims import Claim, announce_state, end_job, load_claimed
 from models.jobs.jobs import add_result, count_active, get
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset
 from models.tables.identity import Act
 from models.tables.jobs import FINAL, Job, JobState
@@ -84,8 +85,7 @@ def submit(
         ledger.reserve(
             session,
             dataset.id,
-            epsilon_nano,
-            delta_atto=delta_atto,
+            Amounts(epsilon_nano, delta_atto),
             job_id=job.id,
             actor=caller.key_id,
             now=now,

@@ -7,6 +7,7 @@ Datasets over the same people have the same source, and their charges and reserv
 included. The datasets of a tenant without a label are one source, so that a new dataset has no new budget.
 """
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from sqlalchemy import func, select
@@ -16,22 +17,14 @@ from models import hash_chain
 from models.database.types import new_id, select_page
 from models.errors import BudgetExhausted, BudgetKind, CeilingExceeded, Conflict, LimitExceeded, NotFound
 from models.hash_chain import ChainVerification
+from models.ledger.amounts import CURRENCIES, Amounts, Balance, Currency, balance_after
 from models.tables.datasets import Dataset
 from models.tables.identity import Tenant
 from models.tables.ledger import Ceiling, Kind, LedgerEntry, LedgerHead, LedgerReservation
-from sfumato.privacy import ledger as published
 from sfumato.privacy.accounting import DELTA_MAX_ATTO, format_delta
 from sfumato.privacy.ledger import GENESIS_HASH, Head
-from sfumato.privacy.shuffling import Pair
 
 UNLIMITED = Ceiling()
-
-
-class Amounts(NamedTuple):
-    """The amounts of an entry."""
-
-    epsilon_nano: int
-    delta_atto: int = 0
 
 
 class Spent(NamedTuple):
@@ -42,45 +35,33 @@ class Spent(NamedTuple):
     delta_atto: int  # sum over both grants, as a bound fails for one person with this probability at most
 
 
-class Balance(published.Balance):
-    """The published amounts after an entry, with what follows from them."""
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """An entry to append. `ceiling` limits the grants of the dataset, or the cost of its source."""
 
-    __slots__ = ()
-
-    @property
-    def free_nano(self) -> int:
-        """Return the nano-epsilon that is neither reserved nor charged."""
-        return self.granted_nano - self.reserved_nano - self.charged_nano
-
-    @property
-    def free_delta_atto(self) -> int:
-        """Return the atto-delta that is neither reserved nor charged."""
-        return self.granted_delta_atto - self.reserved_delta_atto - self.charged_delta_atto
+    kind: Kind
+    amounts: Amounts
+    reference: str
+    reservation: str | None
+    actor: str
+    now: int
+    ceiling: Ceiling = UNLIMITED
 
     @property
-    def free_shuffled(self) -> Pair:
-        """Return the part of the shuffled budget that is not charged."""
-        return (
-            self.granted_shuffled_nano - self.charged_shuffled_nano,
-            self.granted_shuffled_delta_atto - self.charged_shuffled_delta_atto,
-        )
+    def is_reserved(self) -> bool:
+        """Return whether a reservation, which the source counts already, covers the change."""
+        return self.kind is Kind.CHARGE and self.reservation is not None
 
     @property
-    def is_over(self) -> bool:
-        """Return whether more is reserved and charged than granted."""
-        return min(self.free_nano, self.free_delta_atto, *self.free_shuffled) < 0
+    def added(self) -> Amounts:
+        """Return what the change adds to the grants of the dataset, or to the cost of its source."""
+        return self.amounts.minus(self.amounts.reservable()) if self.is_reserved else self.amounts
 
-    def after(self, kind: Kind, amounts: Amounts, reservation: str | None, shuffled: Pair = (0, 0)) -> "Balance":
-        """Return the balance after an entry. Epsilon and delta move by the same rule."""
-        granted, reserved, charged = {  # signs
-            Kind.GRANT: (1, 0, 0),
-            Kind.RESERVE: (0, 1, 0),
-            Kind.CHARGE: (0, -1 if reservation else 0, 1),
-            Kind.RELEASE: (0, -1, 0),
-        }[kind]
-        moves = [sign * amount for amount in amounts for sign in (granted, reserved, charged)]
-        moves += [sign * amount for amount in shuffled for sign in (granted, charged)]
-        return Balance(*(value + move for value, move in zip(self, moves, strict=True)))
+    @property
+    def adds_to_source(self) -> bool:
+        """Return whether a ceiling of the source applies."""
+        spends = self.kind in (Kind.RESERVE, Kind.CHARGE) and (not self.is_reserved or any(self.added))
+        return spends and self.ceiling != UNLIMITED
 
 
 def open_ledger(session: Session, dataset_id: str) -> None:
@@ -92,10 +73,8 @@ def open_ledger(session: Session, dataset_id: str) -> None:
 def grant(
     session: Session,
     dataset_id: str,
-    epsilon_nano: int,
+    amounts: Amounts,
     *,
-    delta_atto: int = 0,
-    shuffled: Pair = (0, 0),
     reference: str,
     actor: str,
     now: int,
@@ -108,8 +87,7 @@ def grant(
     the sum of both deltas. A larger delta allows a mechanism that reveals one record in a thousand. Up to this limit,
     atto-delta is also exact in every JSON reader.
     """
-    amounts = Amounts(epsilon_nano, delta_atto)
-    entry = _append(session, dataset_id, Kind.GRANT, amounts, reference, None, actor, now, ceiling, shuffled)
+    entry = _append(session, dataset_id, _Change(Kind.GRANT, amounts, reference, None, actor, now, ceiling))
     if max(entry.granted_delta_atto, entry.granted_shuffled_delta_atto) > DELTA_MAX_ATTO:
         raise LimitExceeded(f"the grants of a dataset may have a total delta of at most {format_delta(DELTA_MAX_ATTO)}")
     return entry
@@ -118,9 +96,8 @@ def grant(
 def reserve(
     session: Session,
     dataset_id: str,
-    epsilon_nano: int,
+    amounts: Amounts,
     *,
-    delta_atto: int = 0,
     job_id: str,
     actor: str,
     now: int,
@@ -131,17 +108,14 @@ def reserve(
     Raise BudgetExhausted if the free budget is too small, and CeilingExceeded if the charges and reservations of the
     dataset's source would exceed `ceiling`.
     """
-    amounts = Amounts(epsilon_nano, delta_atto)
-    return _append(session, dataset_id, Kind.RESERVE, amounts, job_id, job_id, actor, now, ceiling)
+    return _append(session, dataset_id, _Change(Kind.RESERVE, amounts, job_id, job_id, actor, now, ceiling))
 
 
 def charge(
     session: Session,
     dataset_id: str,
-    epsilon_nano: int,
+    amounts: Amounts,
     *,
-    delta_atto: int = 0,
-    shuffled: Pair = (0, 0),
     reference: str,
     reservation: str | None,
     actor: str,
@@ -150,22 +124,21 @@ def charge(
 ) -> LedgerEntry:
     """Charge a job's reservation, or the free budget if `reservation` is None.
 
-    `shuffled` is charged to the free shuffled budget in both cases.
+    Amounts of the shuffled budget are charged to what is free of it in both cases.
     Raise BudgetExhausted if the reservation or the free budget is too small, and CeilingExceeded if the charges and
-    reservations of the dataset's source would exceed `ceiling`. A charge to a reservation increases them by `shuffled`
-    only. Its caller locks the source before the job (`lock_source`).
+    reservations of the dataset's source would exceed `ceiling`. A charge to a reservation increases them by its
+    shuffled amounts only. Its caller locks the source before the job (`lock_source`).
     """
-    amounts = Amounts(epsilon_nano, delta_atto)
-    return _append(session, dataset_id, Kind.CHARGE, amounts, reference, reservation, actor, now, ceiling, shuffled)
+    return _append(session, dataset_id, _Change(Kind.CHARGE, amounts, reference, reservation, actor, now, ceiling))
 
 
 def release(session: Session, dataset_id: str, *, job_id: str, actor: str, now: int) -> LedgerEntry | None:
     """Release what remains of a job's reservation. Return None if nothing remains."""
     _lock(session, dataset_id)
     left = reserved_for(session, dataset_id, job_id)
-    if left == Amounts(0, 0):
+    if not any(left):
         return None
-    return _append(session, dataset_id, Kind.RELEASE, left, job_id, job_id, actor, now)
+    return _append(session, dataset_id, _Change(Kind.RELEASE, left, job_id, job_id, actor, now))
 
 
 def balance(session: Session, dataset_id: str) -> Balance:
@@ -174,11 +147,6 @@ def balance(session: Session, dataset_id: str) -> Balance:
         select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id).order_by(LedgerEntry.seq.desc()).limit(1)
     ).first()
     return Balance() if entry is None else balance_after(entry)
-
-
-def balance_after(entry: LedgerEntry) -> Balance:
-    """Return the balance that an entry stores."""
-    return Balance(*(getattr(entry, name) for name in Balance._fields))
 
 
 def spent_of_source(session: Session, dataset_id: str) -> Spent:
@@ -204,7 +172,7 @@ def spent_of_source(session: Session, dataset_id: str) -> Spent:
 def reserved_for(session: Session, dataset_id: str, job_id: str) -> Amounts:
     """Return what remains of a job's reservation."""
     row = session.get(LedgerReservation, (dataset_id, job_id), populate_existing=True)
-    return Amounts(0, 0) if row is None else Amounts(row.epsilon_nano, row.delta_atto)
+    return Amounts() if row is None else Amounts(row.epsilon_nano, row.delta_atto)
 
 
 def head(session: Session, dataset_id: str) -> LedgerHead:
@@ -276,32 +244,27 @@ def _follow(entry: LedgerEntry, before: Balance, reserved: dict[str, Amounts]) -
     """Return the balance after an entry, and why the entry is invalid, if it is."""
     if entry.kind not in set(Kind):
         return before, "the kind of an entry is unknown"
-    amounts, shuffled = _amounts(entry)
-    if min(*amounts, *shuffled) < 0:
+    kind, amounts = Kind(entry.kind), Amounts.of(entry)
+    if min(amounts) < 0:
         return before, "an amount is negative"
-    if not _fits_reservation(Kind(entry.kind), amounts, entry.reservation, reserved):
+    if not _move_reservation(kind, amounts.reservable(), entry.reservation, reserved):
         return before, "a job charged or released more than it had reserved"
-    if any(shuffled) and entry.kind not in (Kind.GRANT, Kind.CHARGE):
+    if any(amounts.shuffled) and kind not in (Kind.GRANT, Kind.CHARGE):
         return before, "the shuffled budget has no reservations"
-    after = before.after(Kind(entry.kind), amounts, entry.reservation, shuffled)
+    after = before.after(kind, amounts, entry.reservation)
     if after != balance_after(entry) or after.is_over:
         return before, "a balance does not add up"
     return after, ""
 
 
-def _amounts(entry: LedgerEntry) -> tuple[Amounts, Pair]:
-    return Amounts(entry.epsilon_nano, entry.delta_atto), (entry.shuffled_nano, entry.shuffled_delta_atto)
-
-
-def _fits_reservation(kind: Kind, amounts: Amounts, job_id: str | None, reserved: dict[str, Amounts]) -> bool:
+def _move_reservation(kind: Kind, amounts: Amounts, job_id: str | None, reserved: dict[str, Amounts]) -> bool:
     """Apply an entry to the open reservations. Return False if its job has not reserved as much."""
     if kind is Kind.GRANT or (kind is Kind.CHARGE and job_id is None):
         return True
     if job_id is None:
         return False
-    sign = 1 if kind is Kind.RESERVE else -1
-    before = reserved.pop(job_id, Amounts(0, 0))
-    left = Amounts(*(value + sign * amount for value, amount in zip(before, amounts, strict=True)))
+    before = reserved.pop(job_id, Amounts())
+    left = before.plus(amounts) if kind is Kind.RESERVE else before.minus(amounts)
     if any(left):
         reserved[job_id] = left
     return min(left) >= 0
@@ -325,88 +288,62 @@ def lock_source(session: Session, dataset_id: str) -> None:
     session.execute(query.with_for_update(of=Tenant, key_share=True))
 
 
-def _append(
-    session: Session,
-    dataset_id: str,
-    kind: Kind,
-    amounts: Amounts,
-    reference: str,
-    reservation: str | None,
-    actor: str,
-    now: int,
-    ceiling: Ceiling = UNLIMITED,
-    shuffled: Pair = (0, 0),
-) -> LedgerEntry:
-    is_reserved = kind is Kind.CHARGE and reservation is not None  # the source counts the reservation already
-    added = Amounts(0, 0) if is_reserved else amounts
-    adds_to_source = ceiling != UNLIMITED and kind in (Kind.RESERVE, Kind.CHARGE) and (not is_reserved or any(shuffled))
-    if adds_to_source:
+def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
+    if change.adds_to_source:
         lock_source(session, dataset_id)  # before the head, see `models.database.engine`
     end = _lock(session, dataset_id)
     repeated = session.scalars(
         select(LedgerEntry).where(
-            LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == kind, LedgerEntry.reference == reference
+            LedgerEntry.dataset_id == dataset_id,
+            LedgerEntry.kind == change.kind,
+            LedgerEntry.reference == change.reference,
         )
     ).first()
     if repeated is not None:
-        if (*_amounts(repeated), repeated.reservation) != (amounts, shuffled, reservation):
-            raise Conflict(f"the ledger already contains a {kind} for {reference} with another amount")
+        if (Amounts.of(repeated), repeated.reservation) != (change.amounts, change.reservation):
+            raise Conflict(f"the ledger already contains a {change.kind} for {change.reference} with another amount")
         return repeated
-    before = balance(session, dataset_id)
-    after = before.after(kind, amounts, reservation, shuffled)
-    available = reserved_for(session, dataset_id, reservation) if kind is Kind.CHARGE and reservation else amounts
-    if after.free_nano < 0 or amounts.epsilon_nano > available.epsilon_nano:
-        raise _exhausted(session, dataset_id, "epsilon", amounts.epsilon_nano, before[:3])
-    if after.free_delta_atto < 0 or amounts.delta_atto > available.delta_atto:
-        raise _exhausted(session, dataset_id, "delta", amounts.delta_atto, before[3:6])
-    if after.free_shuffled[0] < 0:
-        amounts_before = (before.granted_shuffled_nano, 0, before.charged_shuffled_nano)
-        raise _exhausted(session, dataset_id, "shuffled_epsilon", shuffled[0], amounts_before)
-    if after.free_shuffled[1] < 0:
-        amounts_before = (before.granted_shuffled_delta_atto, 0, before.charged_shuffled_delta_atto)
-        raise _exhausted(session, dataset_id, "shuffled_delta", shuffled[1], amounts_before)
-    if adds_to_source:
-        _check_ceiling("source", ceiling, spent_of_source(session, dataset_id), added, shuffled)
-    elif kind is Kind.GRANT:
+    before, reservable = balance(session, dataset_id), change.amounts.reservable()
+    after = before.after(change.kind, change.amounts, change.reservation)
+    available = reserved_for(session, dataset_id, change.reservation or "") if change.is_reserved else reservable
+    left = available.minus(reservable)
+    for currency, remaining, free in zip(CURRENCIES, left, after.free, strict=True):
+        if min(remaining, free) < 0:
+            raise _exhausted(session, dataset_id, currency, getattr(change.amounts, currency.amount), before)
+    if change.adds_to_source:
+        _check_ceiling("source", change, spent_of_source(session, dataset_id))
+    elif change.kind is Kind.GRANT:
         delta_atto = before.granted_delta_atto + before.granted_shuffled_delta_atto
-        granted = Spent(before.granted_nano, before.granted_shuffled_nano, delta_atto)
-        _check_ceiling("dataset", ceiling, granted, added, shuffled)
+        _check_ceiling("dataset", change, Spent(before.granted_nano, before.granted_shuffled_nano, delta_atto))
     entry = LedgerEntry(
-        id=new_id("led", at=now),  # reveals no finer time than `at`
+        id=new_id("led", at=change.now),  # reveals no finer time than `at`
         dataset_id=dataset_id,
-        kind=kind.value,
-        reference=reference,
-        reservation=reservation,
-        actor=actor,
-        at=now,
-        shuffled_nano=shuffled[0],
-        shuffled_delta_atto=shuffled[1],
-        **amounts._asdict(),
+        kind=change.kind.value,
+        reference=change.reference,
+        reservation=change.reservation,
+        actor=change.actor,
+        at=change.now,
+        **change.amounts._asdict(),
         **after._asdict(),
     )
-    if reservation:
-        left = amounts if kind is Kind.RESERVE else _subtract(available, amounts)
-        _store_reservation(session, dataset_id, reservation, left)
+    if change.reservation:
+        remains = reservable if change.kind is Kind.RESERVE else left
+        _store_reservation(session, dataset_id, change.reservation, remains)
     hash_chain.append(session, end, entry)
     return entry
 
 
-def _check_ceiling(
-    name: Literal["dataset", "source"], ceiling: Ceiling, spent: Spent, requested: Amounts, shuffled: Pair
-) -> None:
-    short_delta: BudgetKind = "shuffled_delta" if shuffled[1] else "delta"
+def _check_ceiling(name: Literal["dataset", "source"], change: _Change, spent: Spent) -> None:
+    limit_nano, limit_atto, added = change.ceiling.epsilon_nano, change.ceiling.delta_atto, change.added
+    short_delta: BudgetKind = "shuffled_delta" if added.shuffled_delta_atto else "delta"
     checks: tuple[tuple[BudgetKind, int | None, int, int], ...] = (
-        ("epsilon", ceiling.epsilon_nano, spent.epsilon_nano, requested.epsilon_nano),
-        ("shuffled_epsilon", ceiling.epsilon_nano, spent.shuffled_nano, shuffled[0]),
-        (short_delta, ceiling.delta_atto, spent.delta_atto, requested.delta_atto + shuffled[1]),
+        ("epsilon", limit_nano, spent.epsilon_nano, added.epsilon_nano),
+        ("shuffled_epsilon", limit_nano, spent.shuffled_nano, added.shuffled_nano),
+        (short_delta, limit_atto, spent.delta_atto, added.delta_atto + added.shuffled_delta_atto),
     )
     for short, limit, before, amount in checks:
         if limit is not None and amount and before + amount > limit:
             raise CeilingExceeded(name, short, limit=limit, spent=before, requested=amount)
-
-
-def _subtract(amounts: Amounts, spent: Amounts) -> Amounts:
-    return Amounts(amounts.epsilon_nano - spent.epsilon_nano, amounts.delta_atto - spent.delta_atto)
 
 
 def _store_reservation(session: Session, dataset_id: str, job_id: str, left: Amounts) -> None:
@@ -414,27 +351,23 @@ def _store_reservation(session: Session, dataset_id: str, job_id: str, left: Amo
     row = session.get(LedgerReservation, (dataset_id, job_id))
     if row is None:
         if any(left):
-            session.add(LedgerReservation(dataset_id=dataset_id, job_id=job_id, **left._asdict()))
+            values = {"epsilon_nano": left.epsilon_nano, "delta_atto": left.delta_atto}
+            session.add(LedgerReservation(dataset_id=dataset_id, job_id=job_id, **values))
     elif any(left):
-        row.epsilon_nano, row.delta_atto = left
+        row.epsilon_nano, row.delta_atto = left.epsilon_nano, left.delta_atto
     else:
         session.delete(row)
 
 
 def _exhausted(
-    session: Session, dataset_id: str, short: BudgetKind, requested: int, before: tuple[int, ...]
+    session: Session, dataset_id: str, currency: Currency, requested: int, before: Balance
 ) -> BudgetExhausted:
     """Return the error with the newest entries that reserved or charged the missing amount."""
-    granted, reserved, charged = before
-    amount = {
-        "epsilon": LedgerEntry.epsilon_nano,
-        "delta": LedgerEntry.delta_atto,
-        "shuffled_epsilon": LedgerEntry.shuffled_nano,
-        "shuffled_delta": LedgerEntry.shuffled_delta_atto,
-    }[short]
+    granted, reserved, charged = before.of(currency)
     charges = LedgerEntry.kind.in_([Kind.RESERVE.value, Kind.CHARGE.value])
+    amount = getattr(LedgerEntry, currency.amount)
     query = select(LedgerEntry.id).where(LedgerEntry.dataset_id == dataset_id, charges, amount > 0)
     entries = tuple(session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(10)))
     return BudgetExhausted(
-        short, requested=requested, granted=granted, reserved=reserved, charged=charged, entries=entries
+        currency.kind, requested=requested, granted=granted, reserved=reserved, charged=charged, entries=entries
     )

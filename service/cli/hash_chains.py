@@ -252,7 +252,7 @@ def close_after_restore(
         for each in ids:
             try:
                 with database.transaction() as session:
-                    epsilon_nano, delta_atto = close_budget(session, each, now=database.clock())
+                    epsilon_nano, delta_atto, *_ = close_budget(session, each, now=database.clock())
             except SfumatoError as error:
                 raise CommandFailed(f"{each}: {error}") from None
             text = f"{each}: charged epsilon {format_epsilon(epsilon_nano)}, delta {format_delta(delta_atto)}"

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from models import datasets
 from models.collection import rounds
 from models.identity.caller import Caller
-from models.ledger.ledger import Amounts, head, reserved_for
+from models.ledger.amounts import Amounts
+from models.ledger.ledger import head, reserved_for
 from models.tables.datasets import Dataset
 from models.tables.identity import AuditHead, Key
 from models.tables.jobs import Job

@@ -11,7 +11,7 @@ from models.collection import releases
 from models.collection.rounds import cost_nano
 from models.database.types import canonical_json, timestamp
 from models.jobs import curator_answers
-from models.ledger.ledger import balance_after
+from models.ledger.amounts import balance_after
 from models.records import records
 from models.records.user_counts import UserCounts
 from models.tables.datasets import Dataset
@@ -59,20 +59,21 @@ def record_counts(counts: records.RecordCounts, users: UserCounts | None, *, by_
 def budget(last: LedgerEntry) -> Json:
     """Serialise the budget after the last entry of a ledger."""
     balance = balance_after(last)
+    free = balance.free
     return {
         "dataset_id": last.dataset_id,
         "granted": epsilon(balance.granted_nano),
         "reserved": epsilon(balance.reserved_nano),
         "charged": epsilon(balance.charged_nano),
-        "remaining": epsilon(balance.free_nano),
-        "remaining_nano": balance.free_nano,
+        "remaining": epsilon(free.epsilon_nano),
+        "remaining_nano": free.epsilon_nano,
         "delta_granted": delta(balance.granted_delta_atto),
         "delta_reserved": delta(balance.reserved_delta_atto),
         "delta_charged": delta(balance.charged_delta_atto),
-        "delta_remaining": delta(balance.free_delta_atto),
-        "remaining_delta_atto": balance.free_delta_atto,
-        "remaining_shuffled_nano": balance.free_shuffled[0],
-        "remaining_shuffled_delta_atto": balance.free_shuffled[1],
+        "delta_remaining": delta(free.delta_atto),
+        "remaining_delta_atto": free.delta_atto,
+        "remaining_shuffled_nano": free.shuffled_nano,
+        "remaining_shuffled_delta_atto": free.shuffled_delta_atto,
         **balance._asdict(),
         "ledger_seq": last.seq,
         "ledger_hash": last.hash,

@@ -200,6 +200,7 @@ def _plant_in_child() -> None:
         IdSet.add_packed = lambda self, records, statuses: None  # type: ignore[method-assign]
     if _planted == "charge_twice":
         from models.ledger import ledger
+        from models.ledger.amounts import Amounts
 
         charge = curator_answers.charge
 
@@ -210,7 +211,7 @@ def _plant_in_child() -> None:
                 ledger.charge(
                     session,
                     job.dataset_id,
-                    query.epsilon_nano,
+                    Amounts(query.epsilon_nano),
                     reference=f"{curator_answers.reference(claim.job_id, index)}a{claim.fence}",
                     reservation=None,
                     actor=job.created_by,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.database.engine import Database
-from models.ledger.ledger import Balance
+from models.ledger.amounts import Balance
 from models.tables.jobs import JobState
 from tests.workers.archive import GRANTED, RECORDS_KEY, Archive
 from tests.workers.processes import WorkerProcess, worker

@@ -15,7 +15,7 @@ from models.jobs import curator_answers, lifecycle
 from models.jobs.claims import Claim
 from models.jobs.curator_answers import ChargedQuery
 from models.ledger import ledger
-from models.ledger.ledger import Balance
+from models.ledger.amounts import Balance
 from models.tables.datasets import Dataset
 from models.tables.jobs import Job, JobState, QueryAnswer
 from sfumato.privacy.accounting import NANO

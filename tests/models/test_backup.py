@@ -30,7 +30,7 @@ from models.jobs import curator_answers, jobs, lifecycle
 from models.jobs.claims import Claim
 from models.jobs.curator_answers import ChargedQuery
 from models.ledger import ledger
-from models.ledger.ledger import Amounts
+from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset
 from models.tables.jobs import JobState
 from models.tables.ledger import LedgerEntry
@@ -274,7 +274,7 @@ class TestClosingBudgetsAfterARestore:
             charged = self.close(filled, within)
 
             after = filled.world.balance(within.id)
-            assert charged == (before.granted_nano - before.charged_nano, before.granted_delta_atto)
+            assert charged == Amounts(before.granted_nano - before.charged_nano, before.granted_delta_atto)
             assert charged.epsilon_nano > 0
             assert after[:6] == (before[0], 0, before[0], before[3], 0, before[3])
             assert filled.world.read(ledger.verify, within.id).ok
@@ -290,15 +290,15 @@ class TestClosingBudgetsAfterARestore:
         with pytest.raises(BudgetExhausted), filled.database.transaction() as session:
             curator_answers.charge(session, filled.held, 1, ChargedQuery("sums", 1, 4), now=filled.world.now)
         filled.world.write(lifecycle.fail, filled.held, JobState.CANCELED, code="x", detail="x", now=filled.world.now)
-        assert filled.world.balance(filled.central.id).free_nano == 0
+        assert filled.world.balance(filled.central.id).free.epsilon_nano == 0
 
     def test_again_posts_nothing_and_a_grant_afterwards_can_be_spent(self, filled: Filled) -> None:
         self.close(filled, filled.central)
-        assert self.close(filled, filled.central) == (0, 0)
+        assert self.close(filled, filled.central) == Amounts()
 
         filled.world.write(charge, filled.central.id, "grant", NANO, "known", None)
         filled.world.submit(filled.central, epsilon_nano=NANO)
-        assert filled.world.balance(filled.central.id).free_nano == 0
+        assert filled.world.balance(filled.central.id).free.epsilon_nano == 0
 
     def test_of_no_dataset_is_refused(self, filled: Filled) -> None:
         with pytest.raises(NotFound), filled.database.transaction() as session:
@@ -314,10 +314,10 @@ class TestCloseAfterRestore:
 
     def test_closes_the_given_budgets(self, filled: Filled) -> None:
         assert run(filled.central.id).output == f"{filled.central.id}: charged epsilon 9, delta 1e-6\n"
-        assert filled.world.balance(filled.local.id).free_nano > 0
+        assert filled.world.balance(filled.local.id).free.epsilon_nano > 0
 
         assert run("--all").output.count(": charged epsilon ") == 2
-        assert filled.world.balance(filled.local.id).free_nano == 0
+        assert filled.world.balance(filled.local.id).free.epsilon_nano == 0
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -331,7 +331,7 @@ class TestCloseAfterRestore:
         result = run(*arguments)
         assert result.exit_code != 0
         assert message in result.output
-        assert filled.world.balance(filled.central.id).free_nano > 0
+        assert filled.world.balance(filled.central.id).free.epsilon_nano > 0
 
 
 def run(*arguments: str) -> Result:

@@ -5,7 +5,7 @@ from sqlalchemy import text
 
 from models import datasets, maintenance
 from models.errors import Conflict, LimitExceeded, NotFound
-from models.ledger.ledger import Balance
+from models.ledger.amounts import Balance
 from models.tables.datasets import Dataset, Trust
 from tests.databases import on_sqlite
 from tests.models.world import FEATURES, NOW, World, together

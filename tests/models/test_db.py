@@ -24,6 +24,7 @@ from models.database.engine import Database, DedicatedConnection
 from models.database.schema import is_migrated, migrate
 from models.database.types import SCRUBBED, canonical_json, new_id
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.tables.identity import Tenant
 from models.tables.ledger import LedgerEntry
 from tests.databases import on_postgresql, on_sqlite
@@ -320,7 +321,7 @@ class TestClose:
         with opened.transaction() as session:
             ledger.open_ledger(session, "ds_x")
             for i in range(3):
-                ledger.grant(session, "ds_x", 1, reference=str(i), actor="key", now=NOW)
+                ledger.grant(session, "ds_x", Amounts(1), reference=str(i), actor="key", now=NOW)
         with opened.reading() as session:
             assert next(hash_chain.read_all(session, select(LedgerEntry), LedgerEntry.seq)).seq == 1
             assert next(report_log.batches(session, "rnd_x"), None) is None

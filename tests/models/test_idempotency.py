@@ -10,6 +10,7 @@ from models.errors import IdempotencyKeyReused
 from models.jobs import idempotency
 from models.jobs.idempotency import KEEP_MICROSECONDS, StoredResponse
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from tests.databases import on_postgresql, on_sqlite
 from tests.models.world import NOW, Thread, World, rolled_back, together, wait_until_blocked
 
@@ -26,7 +27,7 @@ def post(
         if earlier is not None:
             return earlier
         reference = f"grant_{threading.get_ident()}_{now}"
-        ledger.grant(session, dataset_id, 1, reference=reference, actor="key_test", now=now)
+        ledger.grant(session, dataset_id, Amounts(1), reference=reference, actor="key_test", now=now)
         idempotency.finish(session, world.caller.tenant_id, key, ANSWER)
         return ANSWER
 

@@ -8,7 +8,7 @@ from models.collection import rounds
 from models.errors import BudgetExhausted, Conflict, LimitExceeded, NotFound
 from models.jobs import claims, jobs, lifecycle
 from models.jobs.claims import Claim
-from models.ledger.ledger import Balance
+from models.ledger.amounts import Balance
 from models.tables.jobs import Job, JobState
 from models.tables.rounds import CollectionTarget, RoundState
 from sfumato.privacy.accounting import NANO

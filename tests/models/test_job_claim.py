@@ -17,7 +17,7 @@ from models.errors import NotFound, RoundClosed, StaleFence
 from models.jobs import claims, lifecycle
 from models.jobs.claims import Claim
 from models.ledger import ledger
-from models.ledger.ledger import Balance
+from models.ledger.amounts import Balance
 from models.tables.jobs import Job, JobState
 from models.tables.ledger import LedgerHead
 from models.tables.rounds import CollectionTarget, RoundState

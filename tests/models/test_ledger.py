@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from models.errors import BudgetExhausted, Conflict, NotFound
 from models.ledger import ledger
-from models.ledger.ledger import Balance
+from models.ledger.amounts import Balance
 from models.tables.jobs import Job
 from models.tables.ledger import LedgerEntry
 from sfumato.privacy.accounting import NANO

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from models import hash_chain
 from models.hash_chain import ChainVerification
 from models.ledger import ledger
-from models.ledger.ledger import Amounts, Balance
+from models.ledger.amounts import Amounts, Balance, balance_after
 from models.tables.datasets import Trust
 from models.tables.ledger import Kind, LedgerEntry, LedgerHead
 from sfumato.privacy.ledger import GENESIS_HASH
@@ -139,7 +139,7 @@ class TestVerify:
             before, statements = last, []
             for kind, epsilon, delta, reservation in steps:
                 amounts, seq = Amounts(epsilon, delta), before.seq + 1
-                after = ledger.balance_after(before).after(Kind(kind), amounts, reservation)
+                after = balance_after(before).after(Kind(kind), amounts, reservation)
                 columns = {column: getattr(last, column) for column in COLUMNS} | amounts._asdict() | after._asdict()
                 columns |= {"id": f"led_{seq}", "seq": seq, "kind": kind, "reference": f"of_{seq}"}
                 columns |= {"reservation": reservation, "prev_hash": before.hash}
@@ -225,9 +225,9 @@ def test_memory_is_bounded_by_open_reservations() -> None:
         (Kind.RESERVE, Amounts(5, 2), "job_a"), (Kind.RESERVE, Amounts(4), "job_b"),
         (Kind.CHARGE, Amounts(3, 2), "job_a"), (Kind.CHARGE, Amounts(4), "job_b"),
     ]:  # fmt: skip
-        assert ledger._fits_reservation(kind, amounts, job, reserved)
+        assert ledger._move_reservation(kind, amounts, job, reserved)
     assert reserved == {"job_a": Amounts(2, 0)}
-    assert ledger._fits_reservation(Kind.RELEASE, Amounts(2), "job_a", reserved)
+    assert ledger._move_reservation(Kind.RELEASE, Amounts(2), "job_a", reserved)
     assert reserved == {}
 
 

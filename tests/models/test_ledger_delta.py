@@ -11,7 +11,7 @@ from models.errors import BudgetExhausted, Conflict, LimitExceeded
 from models.jobs import claims, curator_answers, lifecycle
 from models.jobs.curator_answers import ChargedQuery
 from models.ledger import ledger
-from models.ledger.ledger import Amounts, Balance
+from models.ledger.amounts import Amounts, Balance
 from models.tables.datasets import Dataset, Trust
 from models.tables.jobs import Job, JobState
 from models.tables.ledger import LedgerEntry

@@ -5,7 +5,7 @@ from sqlalchemy import event, select
 
 from models.errors import BudgetExhausted
 from models.ledger import ledger
-from models.ledger.ledger import Amounts
+from models.ledger.amounts import Amounts
 from models.tables.ledger import LedgerReservation
 from tests.models.world import World, charge
 

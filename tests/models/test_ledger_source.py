@@ -13,6 +13,7 @@ from models import datasets, maintenance
 from models.errors import BudgetExhausted, CeilingExceeded
 from models.identity import audit_trail
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset, Trust
 from models.tables.jobs import Job
 from models.tables.ledger import Ceiling
@@ -86,14 +87,14 @@ class SourceMachine(RuleBasedStateMachine):
         which = self.live[index % len(self.live)]
         self.number += 1
         reference = f"ref_{self.number}"
-        given = {"delta_atto": amounts[1], "actor": "key_test", "now": NOW, "ceiling": CEILING}
+        given: dict[str, Any] = {"actor": "key_test", "now": NOW, "ceiling": CEILING}
         got: type[Exception] | None = None
         try:
             with self.world.database.transaction() as session:
                 if reserve:
-                    ledger.reserve(session, which.id, amounts[0], job_id=reference, **given)  # type: ignore[arg-type]
+                    ledger.reserve(session, which.id, Amounts(*amounts), job_id=reference, **given)
                 else:
-                    ledger.charge(session, which.id, amounts[0], reference=reference, reservation=None, **given)  # type: ignore[arg-type]
+                    ledger.charge(session, which.id, Amounts(*amounts), reference=reference, reservation=None, **given)
         except (BudgetExhausted, CeilingExceeded) as error:
             got = type(error)
         assert got is self.refusal(which, amounts)
@@ -119,7 +120,7 @@ class SourceMachine(RuleBasedStateMachine):
             part = [amount * share // 4 for amount in which.held.pop(job_id)]
             with self.world.database.transaction() as session:
                 given = {"reference": f"{job_id}#0", "reservation": job_id, "actor": "key_test", "now": NOW}
-                ledger.charge(session, which.id, part[0], delta_atto=part[1], ceiling=CEILING, **given)  # type: ignore[arg-type]
+                ledger.charge(session, which.id, Amounts(*part), ceiling=CEILING, **given)  # type: ignore[arg-type]
                 ledger.release(session, which.id, job_id=job_id, actor="key_test", now=NOW)
             which.charged = [before + more for before, more in zip(which.charged, part, strict=True)]
 
@@ -190,7 +191,7 @@ class TestShuffledAmounts:
         central = world.new_dataset(trust=Trust.CENTRAL, delta_atto=100, source="ward-1")
         given: dict[str, Any] = {"actor": "k", "now": NOW, "ceiling": self.ceiling}
         with world.database.transaction() as session:
-            ledger.charge(session, central.id, 0, delta_atto=25, reference="c", reservation=None, **given)
+            ledger.charge(session, central.id, Amounts(0, 25), reference="c", reservation=None, **given)
         for name, pair, short in (
             ("a", (NANO // 2, 10), None),
             ("b", (NANO // 2, 6), "shuffled_delta"),
@@ -202,13 +203,14 @@ class TestShuffledAmounts:
             with world.database.transaction() as session:
                 job_id = f"job_{name}" if is_reserved else None
                 if job_id is not None:
-                    ledger.reserve(session, made.id, NANO // 10, job_id=job_id, **given)
-                charge = partial(ledger.charge, session, made.id, NANO // 10, reference=name, reservation=job_id)
+                    ledger.reserve(session, made.id, Amounts(NANO // 10), job_id=job_id, **given)
+                amounts = Amounts(NANO // 10, 0, *pair)
+                charge = partial(ledger.charge, session, made.id, amounts, reference=name, reservation=job_id)
                 if short is None:
-                    charge(shuffled=pair, **given)
+                    charge(**given)
                     continue
                 with pytest.raises(CeilingExceeded) as refused:
-                    charge(shuffled=pair, **given)
+                    charge(**given)
                 assert (refused.value.ceiling, refused.value.short) == ("source", short)
         with world.database.reading() as session:
             spent = ledger.spent_of_source(session, central.id)
@@ -255,7 +257,7 @@ class TestSource:
             world.submit(first, epsilon_nano=2 * NANO, ceiling=ceiling)
             world.submit(first, epsilon_nano=NANO, ceiling=ceiling)
             with world.database.transaction() as session:
-                ledger.charge(session, first.id, NANO, reference="r", reservation=None, actor="k", now=NOW)
+                ledger.charge(session, first.id, Amounts(NANO), reference="r", reservation=None, actor="k", now=NOW)
             world.write(maintenance.delete_dataset, world.caller, first.id, now=NOW)  # releases the reservations
             second = world.new_dataset(source=source)
             world.open_standalone(second, epsilon_nano=2 * NANO, ceiling=ceiling)

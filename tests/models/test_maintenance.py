@@ -11,7 +11,7 @@ from models.errors import Conflict, LimitExceeded, NotFound, RoundClosed
 from models.jobs import jobs, lifecycle
 from models.jobs import jobs as job
 from models.ledger import ledger
-from models.ledger.ledger import Balance
+from models.ledger.amounts import Balance
 from models.tables import rounds as rounds_tables
 from models.tables.datasets import Dataset
 from models.tables.jobs import JobState

@@ -12,7 +12,7 @@ from models.database.engine import Database
 from models.database.types import SECOND
 from models.errors import BudgetExhausted, LimitExceeded, NotFound, RoundClosed
 from models.jobs import lifecycle
-from models.ledger.ledger import Balance
+from models.ledger.amounts import Balance
 from models.tables.jobs import JobState
 from models.tables.rounds import CollectionTarget, Round, RoundState
 from sfumato.privacy.accounting import NANO

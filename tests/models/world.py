@@ -20,7 +20,7 @@ from models.identity.caller import Caller
 from models.jobs import claims, jobs, lifecycle
 from models.jobs.claims import Claim
 from models.ledger import ledger
-from models.ledger.ledger import Balance
+from models.ledger.amounts import Amounts, Balance
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Scope
 from models.tables.jobs import Job
@@ -216,13 +216,12 @@ def charge(
     given: dict[str, Any] = {"actor": "key_test", "now": NOW}
     if kind == "release":
         return ledger.release(session, dataset_id, job_id=reference, **given)
-    given["delta_atto"] = delta
+    amounts = Amounts(amount, delta, *shuffled)
     if kind == "reserve":
-        return ledger.reserve(session, dataset_id, amount, job_id=reference, **given)
-    given["shuffled"] = shuffled
+        return ledger.reserve(session, dataset_id, amounts, job_id=reference, **given)
     if kind == "grant":
-        return ledger.grant(session, dataset_id, amount, reference=reference, **given)
-    return ledger.charge(session, dataset_id, amount, reference=reference, reservation=job_id, **given)
+        return ledger.grant(session, dataset_id, amounts, reference=reference, **given)
+    return ledger.charge(session, dataset_id, amounts, reference=reference, reservation=job_id, **given)
 
 
 def spend_all(database: Database, dataset_id: str, name: str) -> int:

@@ -12,7 +12,7 @@ from models.encryption import Keyring
 from models.errors import StaleFence
 from models.jobs import lifecycle
 from models.jobs.claims import Claim
-from models.ledger.ledger import Balance
+from models.ledger.amounts import Balance
 from models.tables.jobs import JobState
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel

@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from models.collection import rounds
 from models.database.failures import is_database_unavailable
-from models.ledger.ledger import Amounts
+from models.ledger.amounts import Amounts
 from models.tables.identity import Scope as KeyScope
 from models.tables.jobs import UNFINISHED
 from models.tables.ledger import Kind, LedgerEntry

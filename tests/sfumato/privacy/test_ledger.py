@@ -10,6 +10,7 @@ import pytest
 
 from models.database.engine import Database
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from sfumato.privacy.ledger import GENESIS, GENESIS_HASH, Balance, Head, LedgerEntry, verify
 
 NANO = 10**9
@@ -258,14 +259,14 @@ class TestChainOfTheService:
         later = {"actor": "key_1", "now": 1_767_225_601_000_000}
         with database.transaction() as session:
             ledger.open_ledger(session, "ds_1")
-            ledger.grant(session, "ds_1", 8 * NANO, reference="ds_1", **first)
-            ledger.reserve(session, "ds_1", 3 * NANO, job_id="job_1", **first)
+            ledger.grant(session, "ds_1", Amounts(8 * NANO), reference="ds_1", **first)
+            ledger.reserve(session, "ds_1", Amounts(3 * NANO), job_id="job_1", **first)
             for name, reservation in (("rnd_1", "job_1"), ("rnd_2", None)):
-                ledger.charge(session, "ds_1", NANO, reference=name, reservation=reservation, **first)
+                ledger.charge(session, "ds_1", Amounts(NANO), reference=name, reservation=reservation, **first)
             ledger.release(session, "ds_1", job_id="job_1", **first)
-            ledger.grant(session, "ds_1", 0, delta_atto=5 * MICRO, reference="grant_1", **later)
-            ledger.reserve(session, "ds_1", NANO, delta_atto=2 * MICRO, job_id="job_2", **later)
-            ledger.charge(session, "ds_1", 0, delta_atto=MICRO, reference="job_2#0", reservation="job_2", **later)
+            ledger.grant(session, "ds_1", Amounts(0, 5 * MICRO), reference="grant_1", **later)
+            ledger.reserve(session, "ds_1", Amounts(NANO, 2 * MICRO), job_id="job_2", **later)
+            ledger.charge(session, "ds_1", Amounts(0, MICRO), reference="job_2#0", reservation="job_2", **later)
         with database.reading() as session:
             rows = ledger.page(session, "ds_1", after_seq=0, limit=10)
             end = ledger.head(session, "ds_1")
