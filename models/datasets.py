@@ -9,12 +9,13 @@ from models.database.types import new_id, select_page
 from models.errors import Conflict, LimitExceeded, NotFound
 from models.identity import audit_trail, tenants
 from models.identity.caller import Caller
-from models.ledger import ledger
+from models.ledger import ledger, sources
 from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset, OutOfBounds, Trust
 from models.tables.identity import Act
 from models.tables.ledger import Ceiling, LedgerEntry
 from sfumato.errors import InvalidSpec
+from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.shuffling import Pair
 from sfumato.specs import MAX_FEATURES, Embedding, Feature, to_wire
 
@@ -48,7 +49,8 @@ def create(
     source: str | None = None,
     shuffled: Pair = (0, 0),
     shuffler: dict[str, str] | None = None,
-    ceiling: Ceiling = ledger.UNLIMITED,
+    accounting: Accounting = "additive",
+    ceiling: Ceiling = sources.UNLIMITED,
 ) -> Dataset:
     """Create a dataset with its first grant. Raise LimitExceeded, InvalidSpec, CeilingExceeded.
 
@@ -65,6 +67,8 @@ def create(
     if (trust is Trust.SHUFFLED) != (shuffler is not None) or (trust is Trust.SHUFFLED) != (shuffled != (0, 0)):
         raise InvalidSpec("a shuffled dataset needs a shuffler and a shuffled grant; other datasets have neither")
     check_retention(trust, keep_reports)
+    if accounting == "gaussian":
+        ledger.require_gaussian(epsilon_nano, delta_atto)
     tenants.lock(session, caller.tenant_id)
     if count(session, caller.tenant_id) >= max_datasets:
         raise LimitExceeded(
@@ -86,6 +90,7 @@ def create(
         out_of_bounds=out_of_bounds.value,
         source=source,
         shuffler=shuffler,
+        accounting=accounting,
     )
     session.add(dataset)
     ledger.open_ledger(session, dataset.id)
@@ -98,6 +103,7 @@ def create(
         actor=actor,
         now=now,
         ceiling=ceiling,
+        starts=accounting,
     )
     audit_trail.record(session, caller, Act.DATASET_CREATED, dataset.id, dataset_id=dataset.id, now=now)
     if source is not None:
@@ -154,7 +160,7 @@ def grant(
     delta_atto: int,
     now: int,
     shuffled: Pair = (0, 0),
-    ceiling: Ceiling = ledger.UNLIMITED,
+    ceiling: Ceiling = sources.UNLIMITED,
 ) -> LedgerEntry:
     """Increase a dataset's budget. `ceiling` limits its grants.
 
@@ -173,6 +179,19 @@ def grant(
     )
     audit_trail.record(session, caller, Act.GRANT_CREATED, entry.id, dataset_id=dataset_id, now=now)
     return entry
+
+
+def switch_to_gaussian(session: Session, caller: Caller, dataset_id: str, *, now: int) -> Dataset:
+    """Give a dataset Gaussian accounting for good. Raise NotFound, or see `ledger.switch_to_gaussian`."""
+    dataset = get(session, caller, dataset_id, lock=True)
+    ledger.switch_to_gaussian(session, dataset_id, actor=caller.key_id, now=now)
+    dataset.accounting = "gaussian"
+    session.flush()
+    details = audit_trail.changed_fields(["accounting"])
+    audit_trail.record(
+        session, caller, Act.DATASET_UPDATED, dataset_id, dataset_id=dataset_id, details=details, now=now
+    )
+    return dataset
 
 
 def set_source(session: Session, caller: Caller, dataset_id: str, source: str, *, now: int) -> Dataset:

@@ -18,12 +18,23 @@ SfumatoError
     └── StaleFence            (never leaves a worker)
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 from sfumato.errors import SfumatoError
 from sfumato.privacy.accounting import format_delta, format_epsilon
+from sfumato.privacy.gaussian_privacy import PICO
 
-BudgetKind = Literal["epsilon", "delta", "shuffled_epsilon", "shuffled_delta"]
+BudgetKind = Literal["epsilon", "delta", "shuffled_epsilon", "shuffled_delta", "mu2"]
+
+
+_FORMATS: dict[BudgetKind, Callable[[int], str]] = {
+    "epsilon": format_epsilon,
+    "delta": format_delta,
+    "shuffled_epsilon": format_epsilon,
+    "shuffled_delta": format_delta,
+    "mu2": lambda pico: f"{pico / PICO:.6g}",
+}
 
 
 class ChangeRejected(SfumatoError):
@@ -68,7 +79,7 @@ class BudgetExhausted(ChangeRejected):
         charged: int,
         entries: tuple[str, ...] = (),
     ) -> None:
-        format_amount = format_epsilon if short.endswith("epsilon") else format_delta
+        format_amount = _FORMATS[short]
         name = short.replace("_", " ")
         super().__init__(
             f"this needs {name} {format_amount(requested)}, {format_amount(granted - reserved - charged)} is free: "
@@ -97,7 +108,7 @@ class CeilingExceeded(ChangeRejected):
         spent: int,
         requested: int,
     ) -> None:
-        format_amount = format_epsilon if short.endswith("epsilon") else format_delta
+        format_amount = _FORMATS[short]
         spent_as = "granted to the dataset" if ceiling == "dataset" else "charged or reserved in datasets of the source"
         super().__init__(
             f"this needs {short.replace('_', ' ')} {format_amount(requested)}; the operator's limit of a {ceiling} is "

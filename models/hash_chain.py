@@ -57,8 +57,13 @@ class ChainVerification:
 
 
 def hash_entry(entry: Linked) -> str:
-    """Return the SHA-256 of the canonical JSON of all columns except `hash`."""
+    """Return the SHA-256 of the canonical JSON of all columns except `hash`.
+
+    A table may name columns that are part of it only where they are not null (`hashed_if_present`).
+    """
+    optional: frozenset[str] = getattr(entry, "hashed_if_present", frozenset())
     values = {c.key: getattr(entry, c.key) for c in entry.__table__.columns if c.key != "hash"}
+    values = {name: value for name, value in values.items() if value is not None or name not in optional}
     return hashlib.sha256(canonical_json(values).encode()).hexdigest()
 
 

@@ -5,6 +5,8 @@ backup. Closing cancels the dataset's jobs and charges the whole remaining budge
 the part that was provably not spent, as a separate entry.
 """
 
+from typing import Literal
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -17,13 +19,14 @@ from models.identity import audit_trail
 from models.identity.caller import OPERATOR, Caller, operator
 from models.jobs import lifecycle
 from models.ledger import ledger
-from models.ledger.amounts import Amounts
+from models.ledger.amounts import Amounts, Balance
 from models.records import record_keys, records
 from models.records.person_removal import remove_person
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
 from models.tables.jobs import Job, JobState
 from models.webhooks import deliveries
+from sfumato.privacy.accountant import charge_mu2
 
 
 def delete_dataset(session: Session, caller: Caller, dataset_id: str, *, now: int) -> list[str]:
@@ -99,6 +102,7 @@ def change_dataset(
     min_reports: int | None,
     keep_reports: bool | None,
     source: str | None = None,
+    accounting: Literal["gaussian"] | None = None,
     now: int,
 ) -> Dataset:
     """Change the given fields. Features, bounds and trust never change, because reports depend on them.
@@ -114,6 +118,8 @@ def change_dataset(
     session.flush()
     if source is not None:
         datasets.set_source(session, caller, dataset_id, source, now=now)
+    if accounting is not None and dataset.accounting != accounting:
+        datasets.switch_to_gaussian(session, caller, dataset_id, now=now)
     if changes:
         details = audit_trail.changed_fields(list(changes))
         audit_trail.record(
@@ -143,15 +149,30 @@ def close_budget(session: Session, dataset_id: str, *, now: int) -> Amounts:
     lifecycle.cancel_all(session, dataset_id, now=now)
     charged = Amounts()
     running = session.scalars(select(Job.id).where(Job.dataset_id == dataset_id, Job.state == JobState.RUNNING.value))
+    is_gaussian = ledger.balance(session, dataset_id).accounting == "gaussian"
     for job_id in sorted(running):
+        if is_gaussian:  # the parts of the job's cost are not known, so they are charged with the rest
+            ledger.release(session, dataset_id, job_id=job_id, actor=OPERATOR, now=now)
+            continue
         left = ledger.reserved_for(session, dataset_id, job_id)
         charged = charged.plus(_charge(session, dataset_id, left, f"{job_id}#restored", reservation=job_id, now=now))
-    free, reference = ledger.balance(session, dataset_id).free, new_id("restore", at=now)
+    free, reference = _unspent(ledger.balance(session, dataset_id)), new_id("restore", at=now)
     charged = charged.plus(_charge(session, dataset_id, free, reference, reservation=None, now=now))
     if any(charged.reservable()) and dataset is not None:
         actor = operator(dataset.tenant_id)
         audit_trail.record(session, actor, Act.BUDGET_CLOSED, dataset_id, dataset_id=dataset_id, now=now)
     return charged
+
+
+def _unspent(balance: Balance) -> Amounts:
+    """Return the amounts that leave nothing to spend."""
+    free = balance.free
+    if balance.accounting == "additive":
+        return free
+    mu2_pico = max(0, free.mu2_pico)
+    if balance.charged_delta_atto or free.epsilon_nano <= 0:  # only mu^2 can be spent
+        return Amounts(mu2_pico=mu2_pico)
+    return Amounts(free.epsilon_nano, mu2_pico=max(mu2_pico, charge_mu2(free.epsilon_nano, 0)))
 
 
 def _charge(

@@ -43,7 +43,7 @@ BUDGETS = {
     "service": 13,
     "tests": 48,
     "tools": 1,
-    "workers": 5,
+    "workers": 4,
 }
 MAX_WORDS = 30  # words per sentence
 LEAST_VERBS = 0.75  # share of function docstrings that start with a verb

@@ -29,7 +29,7 @@ from models.errors import StaleFence, TooFewReports
 from models.identity import tenants
 from models.jobs import claims, lifecycle
 from models.jobs.claims import Claim
-from models.ledger import ledger
+from models.ledger import sources
 from models.tables.datasets import Dataset, OutOfBounds, Trust
 from models.tables.jobs import Job, JobState
 from models.tables.rounds import Round, RoundState
@@ -229,8 +229,8 @@ class _OwnRounds:
 
         def open_round(session: Session) -> Round | None:
             ceiling = tenants.limits(session, self._job.tenant_id, settings()).source_ceiling
-            if ceiling != ledger.UNLIMITED:
-                ledger.lock_source(session, self._job.dataset_id)  # before the job, see `models.database.engine`
+            if ceiling != sources.UNLIMITED:
+                sources.lock_source(session, self._job.dataset_id)  # before the job, see `models.database.engine`
             job = claims.load_claimed(session, claim)
             if job.cancel_requested:  # charge nothing more
                 lifecycle.cancel_claimed(session, claim, now=database.clock())

@@ -24,6 +24,7 @@ from models.tables.ledger import Kind, LedgerEntry, LedgerHead
 from sfumato.privacy import ledger as auditor
 from sfumato.privacy.entropy import Entropy, below
 
+WALKED = tuple(kind for kind in Kind if kind is not Kind.GAUSSIAN)  # kinds of entries of an additive ledger
 N_ENTRIES = 24  # smallest length of a test history
 N_TRIALS = 12  # histories per kind of tampering, in a quick audit
 COLUMNS = [column.key for column in LedgerEntry.__table__.columns]
@@ -46,7 +47,7 @@ class LedgerHistory:
 def make_history(database: Database, setting: Setting, name: str, n_entries: int = N_ENTRIES) -> LedgerHistory:
     """Make a ledger with every kind of entry by a random walk."""
     walk = LedgerWalk(database, open_ledger(database, name), setting.entropy(name))
-    while len(walk.entries) < n_entries or {kind for kind, *_ in walk.entries} != set(Kind):
+    while len(walk.entries) < n_entries or {kind for kind, *_ in walk.entries} != set(WALKED):
         walk.add()
     with database.reading() as session:
         entries = read_published(session, walk.dataset_id)
@@ -86,7 +87,7 @@ def edit_entry(entries: list[Entry], entropy: Entropy) -> list[Entry]:
     elif isinstance(value, int):
         other = value + 1 + below(entropy, 1000)
     elif value is None:
-        other = "job_other"
+        other = 0 if name in auditor.MU2_MEMBERS else "job_other"
     else:
         other = ("1" if value[0] == "0" else "0") + value[1:]
     return _replace_entry(entries, position, replace(entries[position], **{name: other}))

@@ -168,7 +168,7 @@ class LedgerWalk:
                 for job_id in self.expected.epsilon.reserved_by_job
             }
             ok = self.n_steps % STEPS_PER_VERIFICATION or ledger.verify(session, self.dataset_id).ok
-        if balance.is_over or min(balance) < 0:
+        if balance.is_over or min(each or 0 for each in balance) < 0:
             self._add_fault(WITHIN_BUDGET, "the balance exceeds the grants")
         if not balance == self.expected.balance == sum_entries(stored):
             self._add_fault(claim, f"step {self.n_steps}: balance, entries and reference ledger differ")

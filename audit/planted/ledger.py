@@ -77,7 +77,7 @@ class CheckThenSpend:
                 "id": new_id("led"), "dataset_id": dataset_id, "seq": head.seq + 1, "kind": "charge",
                 "reservation": None,
                 "reference": reference, "actor": ACTOR, "prev_hash": head.hash, "hash": "",
-                **amounts._asdict(), **after._asdict(),
+                **amounts._asdict(), **after._asdict(), "mu2_pico": None,
             }  # fmt: skip
             time = datetime.fromtimestamp(START // 1_000_000, UTC)
             head.seq, head.hash = head.seq + 1, Published(**values, at=time).computed_hash()

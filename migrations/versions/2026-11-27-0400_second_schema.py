@@ -1,4 +1,4 @@
-"""The second schema: columns and indexes for the filters of lists.
+"""The second schema: columns and indexes for the filters of lists, and Gaussian accounting.
 
 Revision: 0002
 Follows: 0001
@@ -16,6 +16,18 @@ depends_on = None
 
 ROWS = 1000  # jobs per statement
 
+NEVER_OVER = (
+    "(granted_mu2_pico IS NOT NULL AND charged_mu2_pico + reserved_mu2_pico <= granted_mu2_pico) OR "
+    "(charged_nano + reserved_nano <= granted_nano AND "
+    "(granted_mu2_pico IS NULL OR charged_delta_atto + reserved_delta_atto = 0))"
+)
+NEVER_OVER_DELTA = "granted_mu2_pico IS NOT NULL OR charged_delta_atto + reserved_delta_atto <= granted_delta_atto"
+NOT_NEGATIVE_MU2 = (
+    "(mu2_pico IS NULL AND granted_mu2_pico IS NULL AND reserved_mu2_pico IS NULL AND charged_mu2_pico IS NULL) OR "
+    "(mu2_pico IS NOT NULL AND granted_mu2_pico IS NOT NULL AND reserved_mu2_pico IS NOT NULL AND "
+    "charged_mu2_pico IS NOT NULL AND mu2_pico >= 0 AND reserved_mu2_pico >= 0 AND charged_mu2_pico >= 0)"
+)
+
 
 def upgrade() -> None:
     """Add columns and indexes."""
@@ -26,10 +38,47 @@ def upgrade() -> None:
     op.add_column("rounds", sa.Column("count_at", sa.BigInteger, comment=at_count))
     op.create_index("ix_jobs_of_tenant_by_state", "jobs", ["tenant_id", "state", "id"])
     op.create_index("ix_jobs_of_tenant_by_algorithm", "jobs", ["tenant_id", "algorithm_type", "id"])
+    _add_gaussian_accounting()
     op.create_index("ix_ledger_entries_of_kind", "ledger_entries", ["dataset_id", "kind", "seq"])
     op.create_index("ix_audit_events_of_act", "audit_events", ["tenant_id", "act", "seq"])
     op.create_index("ix_audit_events_of_actor", "audit_events", ["tenant_id", "actor", "seq"])
     op.create_index("ix_audit_events_of_subject", "audit_events", ["tenant_id", "subject_id", "seq"])
+
+
+def _add_gaussian_accounting() -> None:
+    """Add mu^2 to the ledger, where it is null for all existing entries, and the new rule of the budget."""
+    at_all = "additive or gaussian; the ledger decides"
+    accounting = sa.Column("accounting", sa.String(8), nullable=False, server_default="additive", comment=at_all)
+    op.add_column("datasets", accounting)
+    left = "remaining mu^2; null if additive"
+    op.add_column("ledger_reservations", sa.Column("mu2_pico", sa.BigInteger, comment=left))
+    columns = [
+        sa.Column("mu2_pico", sa.BigInteger, comment="amount of mu^2 in 1e-12; null if additive"),
+        sa.Column("granted_mu2_pico", sa.BigInteger, comment="limit of mu^2 after this entry"),
+        sa.Column("reserved_mu2_pico", sa.BigInteger, comment="mu^2 reserved after this entry"),
+        sa.Column("charged_mu2_pico", sa.BigInteger, comment="mu^2 charged after this entry"),
+    ]
+    checks = {
+        "never_over": NEVER_OVER,
+        "never_over_delta": NEVER_OVER_DELTA,
+        "not_negative_mu2": NOT_NEGATIVE_MU2,
+    }
+    with op.batch_alter_table("ledger_entries") as batch:
+        for column in columns:
+            batch.add_column(column)
+        for name, rule in checks.items():
+            full = op.f(f"ck_ledger_entries_{name}")
+            if rule is not NOT_NEGATIVE_MU2:
+                batch.drop_constraint(full, type_="check")
+            batch.create_check_constraint(full, sa.text(rule))
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("COMMENT ON COLUMN ledger_entries.kind IS 'grant, reserve, charge, release or gaussian'")
+        return
+    for change in ("UPDATE", "DELETE"):  # SQLite has created a new table, without triggers
+        op.execute(
+            f"CREATE TRIGGER ledger_entries_reject_{change.lower()} BEFORE {change} ON ledger_entries "
+            "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+        )
 
 
 def _add_algorithm_type() -> None:

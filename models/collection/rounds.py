@@ -13,7 +13,7 @@ from models.encryption import Keyring
 from models.errors import Conflict, LimitExceeded, NotFound, RecordsKeyMissing, RoundEmpty
 from models.identity import audit_trail
 from models.identity.caller import Caller, operator
-from models.ledger import ledger
+from models.ledger import ledger, sources
 from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
@@ -46,7 +46,7 @@ def open_standalone(
     *,
     max_open_rounds: int,
     now: int,
-    ceiling: Ceiling = ledger.UNLIMITED,
+    ceiling: Ceiling = sources.UNLIMITED,
     keyring: FindKeyring = without_keys,
 ) -> Round:
     """Charge the cost of a standalone round, then open it for later jobs. `ceiling` limits the cost of its source.
@@ -90,14 +90,14 @@ def open_for_job(
     job_id: str,
     actor: str,
     now: int,
-    ceiling: Ceiling = ledger.UNLIMITED,
+    ceiling: Ceiling = sources.UNLIMITED,
     keyring: FindKeyring = without_keys,
 ) -> Round:
     """Charge the increase of the collection's cost to the job's reservation, then open the plan's next round.
 
     `collect` is the target of the whole collection; the round has its share. The increase of a shuffled collection's
     pair is charged to the free shuffled budget in the same entry. The caller has locked the job
-    (`claims.load_claimed`), which prevents a concurrent cancellation, and before it the source (`ledger.lock_source`).
+    (`claims.load_claimed`), which prevents a concurrent cancellation, and before it the source (`sources.lock_source`).
     `ceiling` limits the pairs of the source. Raise BudgetExhausted if the plan's rounds cost more than the job
     declared, or if the shuffled budget is too small, CeilingExceeded, and InvalidSpec (see `releases.release_cost`).
     """

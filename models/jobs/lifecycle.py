@@ -14,7 +14,7 @@ from models.identity import audit_trail, tenants
 from models.identity.caller import Caller
 from models.jobs.claims import Claim, announce_state, end_job, load_claimed
 from models.jobs.jobs import add_result, count_active, get
-from models.ledger import ledger
+from models.ledger import ledger, sources
 from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset
 from models.tables.identity import Act
@@ -36,9 +36,12 @@ def submit(
     max_active_jobs: int,
     now: int,
     delta_atto: int = 0,
-    ceiling: Ceiling = ledger.UNLIMITED,
+    mu2_pico: int = 0,
+    ceiling: Ceiling = sources.UNLIMITED,
 ) -> Job:
     """Queue a job and reserve its declared epsilon and delta. A job over earlier rounds reserves nothing.
+
+    `mu2_pico` is what it counts under Gaussian accounting; by default, the most that its epsilon and delta can.
 
     `ceiling` limits the cost of the dataset's source. Raise BudgetExhausted, CeilingExceeded, LimitExceeded, NotFound,
     or Conflict (if a round is open or repeated, or if the rounds cost more than the declared epsilon).
@@ -85,7 +88,7 @@ def submit(
         ledger.reserve(
             session,
             dataset.id,
-            Amounts(epsilon_nano, delta_atto),
+            Amounts(epsilon_nano, delta_atto, mu2_pico=mu2_pico),
             job_id=job.id,
             actor=caller.key_id,
             now=now,

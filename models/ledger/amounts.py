@@ -5,16 +5,18 @@ from typing import NamedTuple, Self
 from models.errors import BudgetKind
 from models.tables.ledger import Kind, LedgerEntry
 from sfumato.privacy import ledger as published
+from sfumato.privacy.accountant import is_allowed, limit_mu2
 from sfumato.privacy.shuffling import Pair
 
 
 class Amounts(NamedTuple):
-    """The amounts of an entry: two of the budget, and two of the shuffled budget."""
+    """The amounts of an entry: two of the budget, two of the shuffled budget, and mu^2."""
 
     epsilon_nano: int = 0
     delta_atto: int = 0
     shuffled_nano: int = 0
     shuffled_delta_atto: int = 0
+    mu2_pico: int = 0  # under Gaussian accounting
 
     @property
     def shuffled(self) -> Pair:
@@ -36,7 +38,11 @@ class Amounts(NamedTuple):
     @classmethod
     def of(cls, row: LedgerEntry) -> Self:
         """Return the amounts of an entry."""
-        return cls(*(getattr(row, name) for name in cls._fields))
+        return cls(*(getattr(row, name) or 0 for name in cls._fields))
+
+
+# A new ledger with Gaussian accounting starts with these amounts.
+GAUSSIAN_START = {"granted_mu2_pico": 0, "reserved_mu2_pico": 0, "charged_mu2_pico": 0}
 
 
 class Currency(NamedTuple):
@@ -54,6 +60,7 @@ CURRENCIES = (
     Currency("delta", "delta_atto", "granted_delta_atto", "reserved_delta_atto", "charged_delta_atto"),
     Currency("shuffled_epsilon", "shuffled_nano", "granted_shuffled_nano", "", "charged_shuffled_nano"),
     Currency("shuffled_delta", "shuffled_delta_atto", "granted_shuffled_delta_atto", "", "charged_shuffled_delta_atto"),
+    Currency("mu2", "mu2_pico", "granted_mu2_pico", "reserved_mu2_pico", "charged_mu2_pico"),
 )
 
 
@@ -70,26 +77,36 @@ class Balance(published.Balance):
     @property
     def is_over(self) -> bool:
         """Return whether more is reserved and charged than granted."""
-        return min(self.free) < 0
+        is_within = is_allowed(self.accounting, self.granted_cost, self.used_cost)
+        return not is_within or min(self.free.shuffled) < 0
 
     def of(self, currency: Currency) -> tuple[int, int, int]:
         """Return what is granted, reserved and charged of an amount."""
-        reserved = getattr(self, currency.reserved) if currency.reserved else 0
-        return getattr(self, currency.granted), reserved, getattr(self, currency.charged)
+        granted, reserved, charged = (
+            (getattr(self, name) if name else 0) or 0
+            for name in (currency.granted, currency.reserved, currency.charged)
+        )
+        return granted, reserved, charged
 
     def after(self, kind: Kind, amounts: Amounts, reservation: str | None) -> "Balance":
-        """Return the balance after an entry. All amounts move by the same rule."""
+        """Return the balance after an entry. Amounts move by one rule, and the limit of mu^2 follows the grants."""
         granted, reserved, charged = {  # signs
             Kind.GRANT: (1, 0, 0),
             Kind.RESERVE: (0, 1, 0),
             Kind.CHARGE: (0, -1 if reservation else 0, 1),
             Kind.RELEASE: (0, -1, 0),
+            Kind.GAUSSIAN: (0, 0, 1),
         }[kind]
+        is_gaussian = kind is Kind.GAUSSIAN or self.accounting == "gaussian"
         moved = {}
-        for each in CURRENCIES:
+        for each in CURRENCIES if is_gaussian else CURRENCIES[:-1]:
             signs = [(each.granted, granted), (each.charged, charged)]
             for name, sign in [*signs, (each.reserved, reserved)] if each.reserved else signs:
-                moved[name] = getattr(self, name) + sign * getattr(amounts, each.amount)
+                moved[name] = (getattr(self, name) or 0) + sign * getattr(amounts, each.amount)
+        if is_gaussian:
+            is_new = kind in (Kind.GRANT, Kind.GAUSSIAN)
+            limit = limit_mu2(moved["granted_nano"], moved["granted_delta_atto"]) if is_new else self.granted_mu2_pico
+            moved["granted_mu2_pico"] = limit or 0
         return Balance(**moved)
 
 

@@ -1,38 +1,27 @@
 """Append entries to the ledger of a dataset, and verify it.
 
 Each function runs inside the caller's transaction and locks the ledger's head row before it appends. Costs add up:
-epsilon to epsilon, delta to delta. `models.tables.ledger` describes the entries.
-
-Datasets over the same people have the same source, and their charges and reservations add up, deleted datasets
-included. The datasets of a tenant without a label are one source, so that a new dataset has no new budget.
+epsilon to epsilon, delta to delta, or by mu^2 as in
+`sfumato.privacy.accountant`. `models.tables.ledger` describes the entries.
 """
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models import hash_chain
 from models.database.types import new_id, select_page
-from models.errors import BudgetExhausted, BudgetKind, CeilingExceeded, Conflict, LimitExceeded, NotFound
+from models.errors import BudgetExhausted, Conflict, LimitExceeded, NotFound
 from models.hash_chain import ChainVerification
-from models.ledger.amounts import CURRENCIES, Amounts, Balance, Currency, balance_after
-from models.tables.datasets import Dataset
-from models.tables.identity import Tenant
+from models.ledger.amounts import CURRENCIES, GAUSSIAN_START, Amounts, Balance, Currency, balance_after
+from models.ledger.sources import UNLIMITED, Spent, check_ceiling, lock_source, spent_of_source
 from models.tables.ledger import Ceiling, Kind, LedgerEntry, LedgerHead, LedgerReservation
-from sfumato.privacy.accounting import DELTA_MAX_ATTO, format_delta
+from sfumato.errors import InvalidSpec
+from sfumato.privacy.accountant import Accounting, Cost, charge_mu2, is_counted, limit_mu2, most_mu2, sum_mu2
+from sfumato.privacy.accounting import DELTA_MAX_ATTO, format_delta, format_epsilon
 from sfumato.privacy.ledger import GENESIS_HASH, Head
-
-UNLIMITED = Ceiling()
-
-
-class Spent(NamedTuple):
-    """Amounts that a ceiling limits. Local and shuffled epsilon are two statements about the same reports."""
-
-    epsilon_nano: int
-    shuffled_nano: int
-    delta_atto: int  # sum over both grants, as a bound fails for one person with this probability at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +35,7 @@ class _Change:
     actor: str
     now: int
     ceiling: Ceiling = UNLIMITED
+    starts: Accounting = "additive"  # the accounting, if this is the first entry
 
     @property
     def is_reserved(self) -> bool:
@@ -79,15 +69,18 @@ def grant(
     actor: str,
     now: int,
     ceiling: Ceiling = UNLIMITED,
+    starts: Accounting = "additive",
 ) -> LedgerEntry:
-    """Increase the budget. `reference` names the grant, so that a retry does not grant twice.
+    """Increase the budget. `starts` is the accounting of the ledger, if this is its first entry.
+
+    `reference` names the grant, so that a retry does not grant twice.
 
     Raise CeilingExceeded if the grants of the dataset would exceed `ceiling`, and LimitExceeded if its delta would
     exceed 1e-3 in total. The ceiling's epsilon limits the local and the shuffled epsilon alike, and its delta limits
     the sum of both deltas. A larger delta allows a mechanism that reveals one record in a thousand. Up to this limit,
     atto-delta is also exact in every JSON reader.
     """
-    entry = _append(session, dataset_id, _Change(Kind.GRANT, amounts, reference, None, actor, now, ceiling))
+    entry = _append(session, dataset_id, _Change(Kind.GRANT, amounts, reference, None, actor, now, ceiling, starts))
     if max(entry.granted_delta_atto, entry.granted_shuffled_delta_atto) > DELTA_MAX_ATTO:
         raise LimitExceeded(f"the grants of a dataset may have a total delta of at most {format_delta(DELTA_MAX_ATTO)}")
     return entry
@@ -103,7 +96,7 @@ def reserve(
     now: int,
     ceiling: Ceiling = UNLIMITED,
 ) -> LedgerEntry:
-    """Reserve the declared cost of a job.
+    """Reserve the declared cost of a job. By default, its mu^2 covers each way to divide epsilon and delta.
 
     Raise BudgetExhausted if the free budget is too small, and CeilingExceeded if the charges and reservations of the
     dataset's source would exceed `ceiling`.
@@ -141,6 +134,40 @@ def release(session: Session, dataset_id: str, *, job_id: str, actor: str, now: 
     return _append(session, dataset_id, _Change(Kind.RELEASE, left, job_id, job_id, actor, now))
 
 
+def switch_to_gaussian(session: Session, dataset_id: str, *, actor: str, now: int) -> LedgerEntry:
+    """Count mu^2 from now on, and that of all charges so far. There is no way back.
+
+    Raise Conflict if costs are Gaussian already, or a job has a reservation; InvalidSpec if the grants cover no mu^2;
+    BudgetExhausted if the charges so far exceed the Gaussian budget, as large pure charges beside blocks can.
+    """
+    _lock(session, dataset_id)
+    before = balance(session, dataset_id)
+    if before.accounting == "gaussian":
+        raise Conflict("this dataset has Gaussian accounting already")
+    if before.reserved_nano or before.reserved_delta_atto:
+        raise Conflict("a job has a reservation: wait until the jobs of the dataset have ended, or cancel them")
+    require_gaussian(before.granted_nano, before.granted_delta_atto)
+    query = select(LedgerEntry.epsilon_nano, LedgerEntry.delta_atto, func.count())
+    charges = query.where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == Kind.CHARGE.value)
+    rows = session.execute(charges.group_by(LedgerEntry.epsilon_nano, LedgerEntry.delta_atto))
+    mu2_pico = sum_mu2({(epsilon_nano, delta_atto): number for epsilon_nano, delta_atto, number in rows})
+    if mu2_pico is None:
+        raise Conflict("a charge of delta alone has no mu^2: this dataset must keep additive accounting")
+    change = _Change(Kind.GAUSSIAN, Amounts(mu2_pico=mu2_pico), dataset_id, None, actor, now)
+    return _append(session, dataset_id, change)
+
+
+def require_gaussian(epsilon_nano: int, delta_atto: int) -> None:
+    """Raise InvalidSpec if a grant does not allow Gaussian accounting."""
+    if not delta_atto:
+        raise InvalidSpec("Gaussian accounting needs a delta: grant one, such as 1e-6, or use additive accounting")
+    if not limit_mu2(epsilon_nano, delta_atto):
+        raise InvalidSpec(
+            f"epsilon {format_epsilon(epsilon_nano)} and delta {format_delta(delta_atto)} are too small for Gaussian "
+            "accounting: grant more, or use additive accounting"
+        )
+
+
 def balance(session: Session, dataset_id: str) -> Balance:
     """Return the balance after the last entry."""
     entry = session.scalars(
@@ -149,30 +176,10 @@ def balance(session: Session, dataset_id: str) -> Balance:
     return Balance() if entry is None else balance_after(entry)
 
 
-def spent_of_source(session: Session, dataset_id: str) -> Spent:
-    """Return what is charged or reserved in all datasets of a dataset's source, deleted ones included."""
-    own = session.execute(select(Dataset.tenant_id, Dataset.source).where(Dataset.id == dataset_id)).one()
-    query = (
-        select(
-            func.sum(LedgerEntry.charged_nano + LedgerEntry.reserved_nano),
-            func.sum(LedgerEntry.charged_shuffled_nano),
-            func.sum(
-                LedgerEntry.charged_delta_atto
-                + LedgerEntry.reserved_delta_atto
-                + LedgerEntry.charged_shuffled_delta_atto
-            ),
-        )
-        .join(LedgerHead, (LedgerHead.dataset_id == LedgerEntry.dataset_id) & (LedgerHead.seq == LedgerEntry.seq))
-        .join(Dataset, Dataset.id == LedgerHead.dataset_id)
-        .where(Dataset.tenant_id == own.tenant_id, Dataset.source == own.source)  # IS NULL for None
-    )
-    return Spent(*(int(total or 0) for total in session.execute(query).one()))
-
-
 def reserved_for(session: Session, dataset_id: str, job_id: str) -> Amounts:
     """Return what remains of a job's reservation."""
     row = session.get(LedgerReservation, (dataset_id, job_id), populate_existing=True)
-    return Amounts() if row is None else Amounts(row.epsilon_nano, row.delta_atto)
+    return Amounts() if row is None else Amounts(row.epsilon_nano, row.delta_atto, mu2_pico=row.mu2_pico or 0)
 
 
 def head(session: Session, dataset_id: str) -> LedgerHead:
@@ -220,10 +227,15 @@ def verify(session: Session, dataset_id: str) -> ChainVerification:
 
     running = Balance()
     reserved: dict[str, Amounts] = {}
+    additive: Counter[tuple[int, int]] = Counter()
 
     def check(entry: LedgerEntry) -> str:
         nonlocal running
-        running, reason = _follow(entry, running, reserved)
+        if entry.seq == 1 and entry.granted_mu2_pico is not None:
+            running = Balance(**GAUSSIAN_START)
+        reason = _miscounts(entry, running, additive)
+        if not reason:
+            running, reason = _follow(entry, running, reserved)
         return reason
 
     entries = hash_chain.read_all(
@@ -257,9 +269,44 @@ def _follow(entry: LedgerEntry, before: Balance, reserved: dict[str, Amounts]) -
     return after, ""
 
 
+def _miscounts(entry: LedgerEntry, before: Balance, additive: Counter[tuple[int, int]]) -> str:
+    """Return why the mu^2 of an entry is invalid. Collect the charges before Gaussian accounting."""
+    amounts = Amounts.of(entry)
+    if entry.kind == Kind.GAUSSIAN:
+        if before.accounting == "gaussian" or before.reserved_nano or before.reserved_delta_atto:
+            return "the accounting changed during a reservation, or not from additive"
+        total = sum_mu2(additive)
+        if total is None or amounts != Amounts(mu2_pico=total):
+            return "an entry counts another mu^2 than it costs"
+        return ""
+    if (entry.mu2_pico is None) is (before.accounting == "gaussian"):
+        return "the accounting changed without an entry"
+    if before.accounting == "additive":
+        if entry.kind == Kind.CHARGE:
+            additive[amounts.epsilon_nano, amounts.delta_atto] += 1
+        return ""
+    is_charge, cost = entry.kind == Kind.CHARGE, Cost(amounts.epsilon_nano, amounts.delta_atto, amounts.mu2_pico)
+    if (is_charge and min(cost) >= 0 and not is_counted(cost)) or (entry.kind == Kind.GRANT and amounts.mu2_pico):
+        return "an entry counts another mu^2 than it costs"
+    return ""
+
+
+def _counted(change: _Change, accounting: Accounting) -> _Change:
+    """Return a change with its mu^2: none under additive accounting, else that of the caller or of the amounts."""
+    amounts = change.amounts
+    if change.kind is Kind.GAUSSIAN:
+        return change
+    if accounting == "additive":
+        return replace(change, amounts=amounts._replace(mu2_pico=0))
+    if amounts.mu2_pico or change.kind not in (Kind.RESERVE, Kind.CHARGE):
+        return change
+    count = most_mu2 if change.kind is Kind.RESERVE else charge_mu2
+    return replace(change, amounts=amounts._replace(mu2_pico=count(amounts.epsilon_nano, amounts.delta_atto)))
+
+
 def _move_reservation(kind: Kind, amounts: Amounts, job_id: str | None, reserved: dict[str, Amounts]) -> bool:
     """Apply an entry to the open reservations. Return False if its job has not reserved as much."""
-    if kind is Kind.GRANT or (kind is Kind.CHARGE and job_id is None):
+    if kind in (Kind.GRANT, Kind.GAUSSIAN) or (kind is Kind.CHARGE and job_id is None):
         return True
     if job_id is None:
         return False
@@ -282,16 +329,14 @@ def _lock(session: Session, dataset_id: str) -> LedgerHead:
     return end
 
 
-def lock_source(session: Session, dataset_id: str) -> None:
-    """Lock the row of the dataset's tenant until the commit, so that one transaction at a time adds to a source."""
-    query = select(Tenant.id).join(Dataset, Dataset.tenant_id == Tenant.id).where(Dataset.id == dataset_id)
-    session.execute(query.with_for_update(of=Tenant, key_share=True))
-
-
 def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
     if change.adds_to_source:
         lock_source(session, dataset_id)  # before the head, see `models.database.engine`
     end = _lock(session, dataset_id)
+    before = balance(session, dataset_id)
+    if end.seq == 0 and change.starts == "gaussian":
+        before = Balance(**GAUSSIAN_START)
+    change = _counted(change, before.accounting)
     repeated = session.scalars(
         select(LedgerEntry).where(
             LedgerEntry.dataset_id == dataset_id,
@@ -303,18 +348,22 @@ def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
         if (Amounts.of(repeated), repeated.reservation) != (change.amounts, change.reservation):
             raise Conflict(f"the ledger already contains a {change.kind} for {change.reference} with another amount")
         return repeated
-    before, reservable = balance(session, dataset_id), change.amounts.reservable()
+    reservable = change.amounts.reservable()
     after = before.after(change.kind, change.amounts, change.reservation)
     available = reserved_for(session, dataset_id, change.reservation or "") if change.is_reserved else reservable
     left = available.minus(reservable)
-    for currency, remaining, free in zip(CURRENCIES, left, after.free, strict=True):
-        if min(remaining, free) < 0:
+    free = after.free if after.accounting == "additive" else after.free._replace(epsilon_nano=0, delta_atto=0)
+    if not after.is_over:
+        free = free._replace(mu2_pico=0)  # condition (a) holds
+    for currency, *amounts in zip(CURRENCIES, left, free, strict=True):
+        if min(amounts) < 0:
             raise _exhausted(session, dataset_id, currency, getattr(change.amounts, currency.amount), before)
     if change.adds_to_source:
-        _check_ceiling("source", change, spent_of_source(session, dataset_id))
+        check_ceiling("source", change.ceiling, spent_of_source(session, dataset_id), change.added)
     elif change.kind is Kind.GRANT:
         delta_atto = before.granted_delta_atto + before.granted_shuffled_delta_atto
-        _check_ceiling("dataset", change, Spent(before.granted_nano, before.granted_shuffled_nano, delta_atto))
+        granted = Spent(before.granted_nano, before.granted_shuffled_nano, delta_atto)
+        check_ceiling("dataset", change.ceiling, granted, change.added)
     entry = LedgerEntry(
         id=new_id("led", at=change.now),  # reveals no finer time than `at`
         dataset_id=dataset_id,
@@ -323,7 +372,7 @@ def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
         reservation=change.reservation,
         actor=change.actor,
         at=change.now,
-        **change.amounts._asdict(),
+        **change.amounts._asdict() | ({} if after.accounting == "gaussian" else {"mu2_pico": None}),
         **after._asdict(),
     )
     if change.reservation:
@@ -333,29 +382,15 @@ def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
     return entry
 
 
-def _check_ceiling(name: Literal["dataset", "source"], change: _Change, spent: Spent) -> None:
-    limit_nano, limit_atto, added = change.ceiling.epsilon_nano, change.ceiling.delta_atto, change.added
-    short_delta: BudgetKind = "shuffled_delta" if added.shuffled_delta_atto else "delta"
-    checks: tuple[tuple[BudgetKind, int | None, int, int], ...] = (
-        ("epsilon", limit_nano, spent.epsilon_nano, added.epsilon_nano),
-        ("shuffled_epsilon", limit_nano, spent.shuffled_nano, added.shuffled_nano),
-        (short_delta, limit_atto, spent.delta_atto, added.delta_atto + added.shuffled_delta_atto),
-    )
-    for short, limit, before, amount in checks:
-        if limit is not None and amount and before + amount > limit:
-            raise CeilingExceeded(name, short, limit=limit, spent=before, requested=amount)
-
-
 def _store_reservation(session: Session, dataset_id: str, job_id: str, left: Amounts) -> None:
     """Store what remains of a reservation; delete the row if nothing remains. The caller has locked the head."""
     row = session.get(LedgerReservation, (dataset_id, job_id))
-    if row is None:
-        if any(left):
-            values = {"epsilon_nano": left.epsilon_nano, "delta_atto": left.delta_atto}
-            session.add(LedgerReservation(dataset_id=dataset_id, job_id=job_id, **values))
-    elif any(left):
-        row.epsilon_nano, row.delta_atto = left.epsilon_nano, left.delta_atto
-    else:
+    if row is None and any(left):
+        row = LedgerReservation(dataset_id=dataset_id, job_id=job_id)
+        session.add(row)
+    if row is not None and any(left):
+        row.epsilon_nano, row.delta_atto, row.mu2_pico = left.epsilon_nano, left.delta_atto, left.mu2_pico or None
+    elif row is not None:
         session.delete(row)
 
 

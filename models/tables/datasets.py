@@ -77,6 +77,10 @@ class Dataset(Base):
         CanonicalJson, comment="name, url and Ed25519 public key of the shuffler; shuffled only"
     )
 
+    accounting: Mapped[str] = mapped_column(
+        String(8), server_default="additive", comment="additive or gaussian; the ledger decides"
+    )
+
     @property
     def features(self) -> tuple[Feature, ...]:
         """The features in order."""

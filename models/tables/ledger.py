@@ -9,6 +9,9 @@ after it and the hash of the previous entry. Charged plus reserved never exceeds
 
 A shuffled dataset has a second budget: the pair (epsilon, delta) towards an observer of its releases. A round charges
 both budgets in one entry. The pair is never reserved, because it depends on the encoding of the round.
+
+Under Gaussian accounting, entries also have mu^2, in units of 1e-12, and `sfumato.privacy.accountant` states what is
+allowed. Under additive accounting, these four columns are null and not part of the hash.
 """
 
 from dataclasses import dataclass
@@ -18,6 +21,19 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, U
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.database.types import Base, Id
+from sfumato.privacy import ledger as published
+
+NEVER_OVER = (
+    "(granted_mu2_pico IS NOT NULL AND charged_mu2_pico + reserved_mu2_pico <= granted_mu2_pico) OR "
+    "(charged_nano + reserved_nano <= granted_nano AND "
+    "(granted_mu2_pico IS NULL OR charged_delta_atto + reserved_delta_atto = 0))"
+)
+NEVER_OVER_DELTA = "granted_mu2_pico IS NOT NULL OR charged_delta_atto + reserved_delta_atto <= granted_delta_atto"
+NOT_NEGATIVE_MU2 = (
+    "(mu2_pico IS NULL AND granted_mu2_pico IS NULL AND reserved_mu2_pico IS NULL AND charged_mu2_pico IS NULL) OR "
+    "(mu2_pico IS NOT NULL AND granted_mu2_pico IS NOT NULL AND reserved_mu2_pico IS NOT NULL AND "
+    "charged_mu2_pico IS NOT NULL AND mu2_pico >= 0 AND reserved_mu2_pico >= 0 AND charged_mu2_pico >= 0)"
+)
 
 
 class Kind(StrEnum):
@@ -27,6 +43,7 @@ class Kind(StrEnum):
     RESERVE = "reserve"  # a job reserves its declared cost
     CHARGE = "charge"  # a round or a query spends
     RELEASE = "release"  # a job returns the unspent part of its reservation
+    GAUSSIAN = "gaussian"  # a privacy officer switches the dataset to Gaussian accounting
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +78,10 @@ class LedgerEntry(Base):
         UniqueConstraint("dataset_id", "kind", "reference"),  # makes retries harmless
         Index("ix_ledger_entries_of_reservation", "dataset_id", "reservation", "seq"),
         Index("ix_ledger_entries_of_kind", "dataset_id", "kind", "seq"),
-        CheckConstraint("charged_nano + reserved_nano <= granted_nano", name="never_over"),
+        CheckConstraint(NEVER_OVER, name="never_over"),
         CheckConstraint("epsilon_nano >= 0 AND charged_nano >= 0 AND reserved_nano >= 0", name="not_negative"),
-        CheckConstraint("charged_delta_atto + reserved_delta_atto <= granted_delta_atto", name="never_over_delta"),
+        CheckConstraint(NEVER_OVER_DELTA, name="never_over_delta"),
+        CheckConstraint(NOT_NEGATIVE_MU2, name="not_negative_mu2"),
         CheckConstraint(
             "delta_atto >= 0 AND charged_delta_atto >= 0 AND reserved_delta_atto >= 0", name="not_negative_delta"
         ),
@@ -82,7 +100,7 @@ class LedgerEntry(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("ledger_heads.dataset_id"), comment="dataset of the ledger")
     seq: Mapped[int] = mapped_column(BigInteger, comment="1, 2, 3, ... without a gap")
-    kind: Mapped[str] = mapped_column(String(8), comment="grant, reserve, charge or release")
+    kind: Mapped[str] = mapped_column(String(8), comment="grant, reserve, charge, release or gaussian")
     epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="amount in nano-epsilon")
     reference: Mapped[str] = mapped_column(Id, comment="grant, job, round or query that the entry is for")
     reservation: Mapped[str | None] = mapped_column(Id, comment="job with the reservation that the entry changes")
@@ -103,6 +121,12 @@ class LedgerEntry(Base):
     charged_shuffled_nano: Mapped[int] = mapped_column(BigInteger, comment="shuffled nano-epsilon charged after this")
     granted_shuffled_delta_atto: Mapped[int] = mapped_column(BigInteger, comment="shuffled delta granted after this")
     charged_shuffled_delta_atto: Mapped[int] = mapped_column(BigInteger, comment="shuffled delta charged after this")
+    mu2_pico: Mapped[int | None] = mapped_column(BigInteger, comment="amount of mu^2 in 1e-12; null if additive")
+    granted_mu2_pico: Mapped[int | None] = mapped_column(BigInteger, comment="limit of mu^2 after this entry")
+    reserved_mu2_pico: Mapped[int | None] = mapped_column(BigInteger, comment="mu^2 reserved after this entry")
+    charged_mu2_pico: Mapped[int | None] = mapped_column(BigInteger, comment="mu^2 charged after this entry")
+
+    hashed_if_present = frozenset(published.MU2_MEMBERS)
 
 
 class LedgerReservation(Base):
@@ -114,3 +138,4 @@ class LedgerReservation(Base):
     job_id: Mapped[str] = mapped_column(Id, primary_key=True, comment="job with the reservation")
     epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="remaining nano-epsilon")
     delta_atto: Mapped[int] = mapped_column(BigInteger, comment="remaining atto-delta")
+    mu2_pico: Mapped[int | None] = mapped_column(BigInteger, comment="remaining mu^2; null if additive")

@@ -14,6 +14,7 @@ from service.schemas.rounds import NewRound
 from sfumato.forecast import check_over_records, choose, choose_central, insufficient_of, is_far_below
 from sfumato.privacy.accounting import NANO, parse_delta
 from sfumato.sizing import planned_rounds
+from sfumato.sizing.job_costs import job_cost
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, AnyAlgorithm, Auto, CentralAlgorithm
 
 # members that are valid for local datasets only
@@ -163,6 +164,15 @@ def check_earlier_rounds(
 def delta_atto(algorithm: AnyAlgorithm) -> int:
     """Return the delta that a job reserves: that of a central algorithm, otherwise 0."""
     return parse_delta(algorithm.delta) if isinstance(algorithm, CentralAlgorithm | Auto) else 0
+
+
+def mu2_pico(dataset: Dataset, algorithm: AnyAlgorithm) -> int:
+    """Return the mu^2 that a job over records reserves under Gaussian accounting; 0 if it is not needed."""
+    if dataset.accounting != "gaussian":
+        return 0
+    chosen = choose_central(algorithm, dataset.n_features).algorithm if isinstance(algorithm, Auto) else algorithm
+    assert isinstance(chosen, CentralAlgorithm)  # noqa: S101 - for the type checker
+    return job_cost(chosen, dataset.n_features, dataset.max_records_per_user).mu2_pico
 
 
 def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: int) -> None:

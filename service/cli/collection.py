@@ -59,6 +59,10 @@ def create_dataset(
         ),
     ] = None,
     delta: Annotated[float, typer.Option(help="Central: first grant of δ, 0 or 1e-15 to 1e-3.")] = 0.0,
+    accounting: Annotated[
+        Literal["additive", "gaussian"] | None,
+        typer.Option(help="Central: `additive` or `gaussian` sums of costs.", show_default="by the features and δ"),
+    ] = None,
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Central: dimensions of embeddings, in place of --feature.")
     ] = None,
@@ -108,6 +112,7 @@ def create_dataset(
         max_records_per_user=max_records_per_user,
         out_of_bounds=out_of_bounds,
         delta=delta,
+        accounting=accounting,
         source=source,
         shuffled=None if shuffled_epsilon is None else (shuffled_epsilon, shuffled_delta),
         shuffler=Shuffler(shuffler_name, shuffler_url, shuffler_key)

@@ -217,13 +217,13 @@ def set_source(
     """Set the source of a dataset as the operator. Charges to all datasets of one source add up."""
     from models import datasets
     from models.identity.caller import operator
-    from models.ledger import ledger
+    from models.ledger import sources
     from sfumato.privacy.accounting import format_delta, format_epsilon
 
     with open_database() as database, database.transaction() as session:
         caller = operator(datasets.get_live(session, dataset_id).tenant_id)
         datasets.set_source(session, caller, dataset_id, source, now=database.clock())
-        spent = ledger.spent_of_source(session, dataset_id)
+        spent = sources.spent_of_source(session, dataset_id)
     amounts = f"epsilon {format_epsilon(spent.epsilon_nano)}, delta {format_delta(spent.delta_atto)}"
     nano = {"epsilon_nano": spent.epsilon_nano, "delta_atto": spent.delta_atto}
     emit(as_json, {"source": source, **nano}, f"{source}: charged or reserved {amounts}")

@@ -11,7 +11,7 @@ import typer
 from connections.streams import guard_streams
 from service.cli.administration import keys_app, tenant_app
 from service.cli.collection import datasets_app, rounds_app, send_reports
-from service.cli.common import AsJson, CommandFailed, explain_failures, load_settings
+from service.cli.common import AsJson, CommandFailed, emit, explain_failures, load_settings
 from service.cli.hash_chains import audit_app, ledger_app
 from service.cli.jobs import jobs_app, save_plot
 from service.cli.records import records_app
@@ -211,6 +211,31 @@ def migrate(
 
 
 # ---- forecasts ----
+
+
+@app.command()
+def budget(
+    epsilon: Annotated[float, typer.Option(help="Grant of ε.")],
+    job_epsilon: Annotated[float, typer.Option(help="ε of each job.")],
+    delta: Annotated[float, typer.Option(help="Grant of δ.")] = 0.0,
+    job_delta: Annotated[float, typer.Option(help="δ of each job: one concentrated block. With 0, it is pure.")] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Print how many equal jobs over records a grant allows, under additive and Gaussian accounting."""
+    from sfumato.errors import InvalidSpec
+    from sfumato.privacy.accountant import forecast_budget
+    from sfumato.privacy.accounting import parse_delta, parse_epsilon
+
+    try:
+        grant, job = (
+            (parse_epsilon(one), parse_delta(other)) for one, other in ((epsilon, delta), (job_epsilon, job_delta))
+        )
+        found = forecast_budget(*grant, *job)
+    except InvalidSpec as error:
+        raise CommandFailed(str(error), 2) from None
+    gaussian = f"{found.gaussian:,} jobs with Gaussian accounting" if delta else "Gaussian accounting needs a delta"
+    counts = {"additive": found.additive, "gaussian": found.gaussian}
+    emit(as_json, counts, f"{found.additive:,} jobs with additive accounting; {gaussian}")
 
 
 @app.command()

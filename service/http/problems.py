@@ -46,6 +46,7 @@ from models.database.failures import is_database_unavailable
 from sfumato.errors import MAX_NAMED, InvalidPoint, InvalidSpec, SfumatoError
 from sfumato.errors import ReportMalformed as MalformedReport
 from sfumato.privacy.accounting import ATTO, NANO
+from sfumato.privacy.gaussian_privacy import PICO
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE
 
 RETRY_SECONDS = 1
@@ -250,17 +251,20 @@ def from_exception(error: Exception) -> Problem:
     return InternalError()
 
 
+_UNITS = {"epsilon": NANO, "delta": ATTO, "shuffled_epsilon": NANO, "shuffled_delta": ATTO, "mu2": PICO}
+
+
 def _from_domain(error: SfumatoError) -> Problem:
     if isinstance(error, InvalidSpec | InvalidPoint | errors.LimitExceeded):
         return ValidationFailed(str(error))
     if isinstance(error, MalformedReport):
         return ReportMalformed(error.reason, index=error.index)
     if isinstance(error, errors.BudgetExhausted):
-        one = NANO if error.short.endswith("epsilon") else ATTO
+        one = _UNITS[error.short]
         amounts = {name: getattr(error, name) / one for name in ("requested", "granted", "reserved", "charged")}
         return BudgetExhausted(str(error), short=error.short, **amounts, entries=list(error.entries))
     if isinstance(error, errors.CeilingExceeded):
-        one = NANO if error.short.endswith("epsilon") else ATTO
+        one = _UNITS[error.short]
         amounts = {name: getattr(error, name) / one for name in ("requested", "limit", "spent")}
         return BudgetExhausted(str(error), ceiling=error.ceiling, short=error.short, **amounts)
     if isinstance(error, errors.ChangeRejected):

@@ -19,7 +19,7 @@ from service.schemas.base import (
     integer,
 )
 from service.schemas.fields import MAX_INT32, Count, Cursor, DatasetId, PublicKey, Time, id_field
-from service.schemas.ledger import ShuffledGrant
+from service.schemas.ledger import Accounting, ShuffledGrant
 from service.schemas.specs import Features
 
 UserFeature = Annotated[Name, Field(max_length=64)]
@@ -134,6 +134,11 @@ class NewDataset(Wire):
         description="Treatment of a record with a value outside its bounds. If absent, `count`, or `clip` for a "
         "central dataset. It cannot be changed later.",
     )
+    accounting: Accounting | SkipJsonSchema[None] = Field(
+        None,
+        description="How costs add up. `gaussian` needs a delta. By default `gaussian` for records with a delta and "
+        "more than four features, where `private_kmeans` uses concentrated blocks; else `additive`.",
+    )
     source: Source | SkipJsonSchema[None] = Field(
         None,
         description="Label of the people in the data; needs the scope `grants`. Datasets without a label share one "
@@ -168,6 +173,11 @@ class DatasetChange(Wire):
     source: Source | SkipJsonSchema[None] = Field(
         None, description="Label of the people in the data; needs the scope `grants`."
     )
+    accounting: Literal["gaussian"] | SkipJsonSchema[None] = Field(
+        None,
+        description="Switches the dataset from additive to Gaussian accounting for good, while no job has a "
+        "reservation; needs the scope `grants`.",
+    )
 
 
 class Dataset(Wire):
@@ -179,6 +189,7 @@ class Dataset(Wire):
     features: Features
     min_reports: Count
     keep_reports: bool
+    accounting: Accounting
     user_feature: str | None = Field(description="Column with the user id; null if there is none.")
     fold_user_case: bool
     max_records_per_user: Count

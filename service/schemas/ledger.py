@@ -13,6 +13,7 @@ from service.schemas.base import (
     GrantedEpsilon,
     Wire,
     examples,
+    integer,
 )
 from service.schemas.fields import Amount, Atto, Count, Cursor, DatasetId, EntryId, Nano, ReleaseDelta, Time
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
@@ -20,8 +21,24 @@ from sfumato.privacy.shuffling import Pair
 
 EntryKind = TypeAliasType(
     "EntryKind",
-    Annotated[Literal["grant", "reserve", "charge", "release"], Field(description="Kind of a ledger entry.")],
+    Annotated[
+        Literal["grant", "reserve", "charge", "release", "gaussian"], Field(description="Kind of a ledger entry.")
+    ],
 )
+
+
+Accounting = TypeAliasType(
+    "Accounting",
+    Annotated[
+        Literal["additive", "gaussian"],
+        Field(
+            description="`additive`: the epsilons of jobs add up, and so do their deltas. `gaussian`: the jobs may be "
+            "pure with a sum of at most epsilon, or their mu^2 may sum to at most what epsilon and delta cover. This "
+            "allows many more jobs with concentrated blocks."
+        ),
+    ],
+)
+Mu2 = Annotated[int, integer()]  # mu^2 in units of 1e-12
 
 
 class ShuffledGrant(Wire):
@@ -63,10 +80,16 @@ class Budget(Wire):
     """Granted, reserved, charged and remaining budget of a dataset, in epsilon and in delta."""
 
     dataset_id: DatasetId
+    accounting: Accounting
     granted: Amount
     reserved: Amount = Field(description="Reserved by unfinished jobs.")
     charged: Amount = Field(description="Spent by rounds and queries.")
-    remaining: Amount = Field(description="granted - reserved - charged.")
+    remaining: Amount = Field(
+        description="granted - reserved - charged; 0 if negative, which only Gaussian accounting permits."
+    )
+    certified_epsilon: Amount | None = Field(
+        description="Epsilon that the charges so far certify, at the granted delta; null if above 32."
+    )
     granted_nano: Nano
     reserved_nano: Nano
     charged_nano: Nano
@@ -85,6 +108,10 @@ class Budget(Wire):
     granted_shuffled_delta_atto: Atto = Field(description="Granted towards an observer of releases.")
     charged_shuffled_delta_atto: Atto = Field(description="Charged towards an observer of releases.")
     remaining_shuffled_delta_atto: Atto = Field(description="Granted minus charged.")
+    granted_mu2_pico: Mu2 | None = Field(description="Limit of mu^2 in units of 1e-12; null if additive.")
+    reserved_mu2_pico: Mu2 | None = Field(description="Reserved mu^2; null if additive.")
+    charged_mu2_pico: Mu2 | None = Field(description="Charged mu^2; null if additive.")
+    remaining_mu2_pico: Mu2 | None = Field(description="Remaining mu^2, at least 0; null if additive.")
     ledger_seq: Count = Field(description="Sequence number of the last entry.")
     ledger_hash: str = Field(
         description="Hash of the last entry. Store it to detect a truncated or rewritten ledger later."
@@ -95,7 +122,8 @@ class LedgerEntry(Wire):
     """One entry of the ledger; it is never changed or removed.
 
     `hash` is the SHA-256 of the entry's canonical JSON (sorted keys, no spaces, UTF-8) of all members
-    but `epsilon`, `delta` and `hash`, with `at` in integer microseconds since 1970.
+    but `epsilon`, `delta` and `hash`, with `at` in integer microseconds since 1970. Members of mu^2 that are null are
+    left out.
     """
 
     id: EntryId
@@ -124,6 +152,10 @@ class LedgerEntry(Wire):
     charged_shuffled_nano: Nano = Field(description="Balance after this entry.")
     granted_shuffled_delta_atto: Atto = Field(description="Balance after this entry.")
     charged_shuffled_delta_atto: Atto = Field(description="Balance after this entry.")
+    mu2_pico: Mu2 | None = Field(description="Amount of mu^2 in units of 1e-12; null if additive.")
+    granted_mu2_pico: Mu2 | None = Field(description="Limit of mu^2 after this entry; null if additive.")
+    reserved_mu2_pico: Mu2 | None = Field(description="Balance after this entry; null if additive.")
+    charged_mu2_pico: Mu2 | None = Field(description="Balance after this entry; null if additive.")
     prev_hash: str = Field(description="Hash of the previous entry; zeros for the first.")
     hash: str
 

@@ -11,7 +11,7 @@ from models.collection import releases
 from models.collection.rounds import cost_nano
 from models.database.types import canonical_json, timestamp
 from models.jobs import curator_answers
-from models.ledger.amounts import balance_after
+from models.ledger.amounts import Amounts, balance_after
 from models.records import records
 from models.records.user_counts import UserCounts
 from models.tables.datasets import Dataset
@@ -22,6 +22,7 @@ from models.tables.rounds import Round, RoundState
 from models.tables.webhooks import Delivery, Webhook
 from service.schemas import datasets, jobs, keys, ledger, rounds, webhooks
 from service.schemas.base import Wire, optional_timestamp
+from sfumato.privacy.accountant import certified_epsilon
 from sfumato.privacy.accounting import ATTO, NANO
 
 Json = dict[str, Any]
@@ -59,9 +60,13 @@ def record_counts(counts: records.RecordCounts, users: UserCounts | None, *, by_
 def budget(last: LedgerEntry) -> Json:
     """Serialise the budget after the last entry of a ledger."""
     balance = balance_after(last)
-    free = balance.free
+    free = Amounts(*(max(0, each) for each in balance.free))
+    certified = certified_epsilon(balance.accounting, balance.charged_cost, balance.granted_delta_atto)
     return {
         "dataset_id": last.dataset_id,
+        "accounting": balance.accounting,
+        "certified_epsilon": None if certified is None else epsilon(certified),
+        "remaining_mu2_pico": free.mu2_pico if balance.accounting == "gaussian" else None,
         "granted": epsilon(balance.granted_nano),
         "reserved": epsilon(balance.reserved_nano),
         "charged": epsilon(balance.charged_nano),

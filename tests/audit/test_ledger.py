@@ -11,6 +11,7 @@ from audit.ledger import jobs, walks
 from audit.ledger.chain import CHECKS as CHAIN
 from audit.ledger.chain import (
     DETECTED_BY_AUDITOR,
+    WALKED,
     LedgerHistory,
     Tamper,
     check_tampering,
@@ -26,7 +27,6 @@ from clustering.random import SeededEntropy
 from models.database.engine import Database
 from models.ledger.amounts import Amounts, Balance
 from models.ledger.ledger import balance
-from models.tables.ledger import Kind
 from sfumato.privacy.ledger import Head, verify
 
 SETTING = Setting(Effort.QUICK, 7)
@@ -97,7 +97,7 @@ class TestLedgerWalk:
         walk, other = pair
         assert len(other.entries) > 5
         assert walk.entries[: len(other.entries)] == other.entries
-        assert {kind for kind, *_ in walk.entries} == set(Kind)
+        assert {kind for kind, *_ in walk.entries} == set(WALKED)
         assert 5 < sum(rejected) < len(rejected) - 5
         assert walk.expected.balance.granted_delta_atto > 0
 

@@ -13,7 +13,7 @@ from models.ledger import ledger
 from models.ledger.amounts import Amounts, Balance, balance_after
 from models.tables.datasets import Trust
 from models.tables.ledger import Kind, LedgerEntry, LedgerHead
-from sfumato.privacy.ledger import GENESIS_HASH
+from sfumato.privacy.ledger import GENESIS_HASH, MU2_MEMBERS
 from tests.databases import on_postgresql, on_sqlite
 from tests.models.world import NOW, World, charge, rolled_back, together
 
@@ -107,12 +107,15 @@ class TestVerify:
             "charged_shuffled_nano": 1,
             "granted_shuffled_delta_atto": 1,
             "charged_shuffled_delta_atto": 1,
+            **dict.fromkeys(MU2_MEMBERS, 0),
         }
         assert set(edits) == set(COLUMNS) - {"dataset_id", "seq"}
 
+        mu2 = dict.fromkeys(MU2_MEMBERS, 0)  # the database refuses one without the others
         granted = {name: {name.replace("charged", "granted"): 1} for name in edits if "charged_shuffled" in name}
         found = {
-            column: after(edit(3, **{column: value}, **granted.get(column, {}))) for column, value in edits.items()
+            column: after(edit(3, **mu2 if column in mu2 else {column: value}, **granted.get(column, {})))
+            for column, value in edits.items()
         }
 
         assert found == dict.fromkeys(edits, (3, "an entry was changed"))
@@ -141,6 +144,7 @@ class TestVerify:
                 amounts, seq = Amounts(epsilon, delta), before.seq + 1
                 after = balance_after(before).after(Kind(kind), amounts, reservation)
                 columns = {column: getattr(last, column) for column in COLUMNS} | amounts._asdict() | after._asdict()
+                columns |= dict.fromkeys(MU2_MEMBERS)  # additive
                 columns |= {"id": f"led_{seq}", "seq": seq, "kind": kind, "reference": f"of_{seq}"}
                 columns |= {"reservation": reservation, "prev_hash": before.hash}
                 before = LedgerEntry(**columns)

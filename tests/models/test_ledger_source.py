@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from models import datasets, maintenance
 from models.errors import BudgetExhausted, CeilingExceeded
 from models.identity import audit_trail
-from models.ledger import ledger
+from models.ledger import ledger, sources
 from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset, Trust
 from models.tables.jobs import Job
@@ -44,9 +44,9 @@ class Spent:
         return [self.charged[i] + sum(held[i] for held in self.held.values()) for i in (0, 1)]
 
 
-def to_ledger(epsilon_nano: int, delta_atto: int) -> ledger.Spent:
+def to_ledger(epsilon_nano: int, delta_atto: int) -> sources.Spent:
     """Return amounts without shuffled epsilon."""
-    return ledger.Spent(epsilon_nano, 0, delta_atto)
+    return sources.Spent(epsilon_nano, 0, delta_atto)
 
 
 class SourceMachine(RuleBasedStateMachine):
@@ -132,7 +132,7 @@ class SourceMachine(RuleBasedStateMachine):
     def sums_agree(self) -> None:
         with self.world.database.reading() as session:
             for each in self.all:
-                assert ledger.spent_of_source(session, each.id) == to_ledger(*self.total(each.source))
+                assert sources.spent_of_source(session, each.id) == to_ledger(*self.total(each.source))
 
 
 class TestAgainstAReference:
@@ -213,7 +213,7 @@ class TestShuffledAmounts:
                     charge(**given)
                 assert (refused.value.ceiling, refused.value.short) == ("source", short)
         with world.database.reading() as session:
-            spent = ledger.spent_of_source(session, central.id)
+            spent = sources.spent_of_source(session, central.id)
         assert spent[1:] == (NANO, 40)
 
 
@@ -231,7 +231,7 @@ class TestSource:
 
         assert sum(isinstance(outcome, Job) for outcome in outcomes) == 10
         assert {type(outcome) for outcome in outcomes} == {Job, CeilingExceeded}
-        assert world.read(ledger.spent_of_source, made[0].id) == to_ledger(10 * NANO, 0)
+        assert world.read(sources.spent_of_source, made[0].id) == to_ledger(10 * NANO, 0)
         assert world.submit(elsewhere, epsilon_nano=10 * NANO, ceiling=ceiling).epsilon_nano == 10 * NANO
 
     def test_jobs_rounds_and_relabellings_at_once_do_not_deadlock(self, world: World) -> None:

@@ -19,7 +19,7 @@ from models.identity import keys, tenants
 from models.identity.caller import Caller
 from models.jobs import claims, jobs, lifecycle
 from models.jobs.claims import Claim
-from models.ledger import ledger
+from models.ledger import ledger, sources
 from models.ledger.amounts import Amounts, Balance
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Scope
@@ -116,7 +116,7 @@ class World:
         """Open a standalone round."""
         collect = other.pop("collect", CollectionTarget(100, 1, 3600))
         max_open_rounds = other.pop("max_open_rounds", 16)
-        ceiling = other.pop("ceiling", ledger.UNLIMITED)
+        ceiling = other.pop("ceiling", sources.UNLIMITED)
         return self.write(
             rounds.open_standalone,
             self.caller,

@@ -130,6 +130,7 @@ def check_chain(entries: list[dict[str, Any]]) -> str:
     for seq, entry in enumerate(entries, start=1):
         assert (entry["seq"], entry["prev_hash"]) == (seq, prev_hash)
         columns = {name: value for name, value in entry.items() if name not in ("hash", "epsilon", "delta")}
+        columns = {name: value for name, value in columns.items() if value is not None or "mu2" not in name}
         assert sum(name.endswith("delta_atto") for name in columns) == 7  # 4 of the curator, 3 of shuffled rounds
         at = datetime.fromisoformat(str(columns["at"]))
         columns["at"] = int(at.timestamp()) * 1_000_000 + at.microsecond

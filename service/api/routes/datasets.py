@@ -33,7 +33,10 @@ from service.schemas.base import Name
 from service.schemas.datasets import Dataset, DatasetChange, DatasetPage, NewDataset, Source, TrustModel
 from service.schemas.ledger import shuffled_grant
 from service.schemas.specs import features_to_domain
+from sfumato.privacy.accountant import Accounting, limit_mu2
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
+from sfumato.sizing.required_reports import GRID_FEATURES
+from sfumato.specs import Embedding
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=DocumentRoute)
 
@@ -82,6 +85,7 @@ def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
             out_of_bounds=None if body.out_of_bounds is None else OutOfBounds(body.out_of_bounds),
             delta_atto=parse_delta(body.delta),
             source=body.source,
+            accounting=_accounting(body),
             shuffled=shuffled_grant(body.shuffled),
             shuffler=None if body.shuffler is None else body.shuffler.model_dump(),
             ceiling=limits.dataset_ceiling,
@@ -146,13 +150,13 @@ def update_dataset(
         Header(alias="If-Match", description="Change the dataset only if it has this `ETag`."),
     ] = None,
 ) -> Response:
-    """Change the name, the minimal number of reports, the retention of reports or the source.
+    """Change the name, the minimal number of reports, the retention of reports, the source or the accounting.
 
-    Absent members stay unchanged. Needs the scope `datasets`, and for the source the scope `grants`.
+    Absent members stay unchanged. Needs the scope `datasets`, and for source and accounting the scope `grants`.
     """
-    if body.source is not None:
+    if body.source is not None or body.accounting is not None:
         check(caller, Scope.GRANTS)
-    if body.model_fields_set != {"source"}:
+    if not body.model_fields_set or body.model_fields_set - {"source", "accounting"}:
         check(caller, Scope.DATASETS)
 
     def change(session: Session) -> Json:
@@ -182,6 +186,17 @@ def delete_dataset(dataset_id: DatasetIdInPath, caller: KeeperCaller, services: 
     )
     services.change_feed.publish(dataset_id, *canceled)
     return Response(status_code=204)
+
+
+def _accounting(body: NewDataset) -> Accounting:
+    """Return the accounting of a new dataset: Gaussian where its jobs are blocks and its grant covers mu^2."""
+    if body.accounting is not None:
+        return body.accounting
+    features = features_to_domain(body.features)
+    n_features = features.dimensions if isinstance(features, Embedding) else len(features)
+    is_wide = body.trust == "central" and n_features > GRID_FEATURES
+    covers = is_wide and limit_mu2(parse_epsilon(body.epsilon), parse_delta(body.delta)) > 0
+    return "gaussian" if covers else "additive"
 
 
 def _tagged(dataset: Json) -> Response:

@@ -92,6 +92,7 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
             algorithm=to_wire(algorithm),
             epsilon_nano=parse_epsilon(algorithm.epsilon),
             delta_atto=job_submission.delta_atto(algorithm),
+            mu2_pico=job_submission.mu2_pico(dataset, algorithm),
             collect=collect,
             round_ids=body.round_ids,
             max_active_jobs=limits.max_active_jobs,

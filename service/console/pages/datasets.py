@@ -33,7 +33,8 @@ COURSE = 240  # points of the budget chart
 PAGE = 1000  # entries of a download that are loaded at once
 CSV_COLUMNS = (
     "seq", "at", "kind", "epsilon", "epsilon_nano", "delta", "delta_atto", "reference", "reservation", "actor",
-    "granted_nano", "reserved_nano", "charged_nano", "prev_hash", "hash",
+    "granted_nano", "reserved_nano", "charged_nano", "mu2_pico", "granted_mu2_pico", "reserved_mu2_pico",
+    "charged_mu2_pico", "prev_hash", "hash",
 )  # fmt: skip
 
 

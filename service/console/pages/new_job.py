@@ -22,11 +22,14 @@ from service.http.mount import mounted
 from service.http.problems import NotFound, Problem
 from service.schemas.algorithms import SCHEMAS
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
+from sfumato.api.parsers import parse_budget
 from sfumato.errors import SfumatoError
-from sfumato.forecast import forecast_releases
+from sfumato.forecast import choose_central, forecast_releases
 from sfumato.forecast.families import FAMILIES
+from sfumato.privacy.accountant import Cost, count_jobs
 from sfumato.privacy.accounting import NANO, format_delta, parse_delta
-from sfumato.specs import CentralAlgorithm, to_algorithm
+from sfumato.sizing.job_costs import job_cost
+from sfumato.specs import Auto, CentralAlgorithm, to_algorithm
 
 DAY_SECONDS = 86_400
 _COLLECTION = ("target_reports", "min_reports", "collect_days")
@@ -173,6 +176,8 @@ def _describe_cost(values: dict[str, str], dataset: Json, budget: Json | None) -
     releases = _describe_releases(values, dataset) if dataset["trust"] == "shuffled" else ""
     if budget is None:
         return {"text": f"This job spends at most ε {amount(epsilon)} for each {unit}.{releases}", "is_over": False}
+    if budget["accounting"] == "gaussian":
+        return _describe_share(values, dataset, budget)
     remaining = budget["remaining"]
     if epsilon > remaining:
         text = f"This job would spend ε {amount(epsilon)}, but {amount(remaining)} remains. It will be rejected."
@@ -181,6 +186,29 @@ def _describe_cost(values: dict[str, str], dataset: Json, budget: Json | None) -
         f"This job spends at most ε {amount(epsilon)} of the remaining ε {amount(remaining)} for each {unit}.{releases}"
     )
     return {"text": text, "is_over": False}
+
+
+def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json | None:
+    """Return how many jobs like this one the Gaussian budget allows, or None if the form is not complete."""
+    features = dataset["features"]
+    n_features = features["dimensions"] if isinstance(features, dict) else len(features)
+    try:
+        requested = to_algorithm(algorithm(values["type"], values))
+        chosen = choose_central(requested, n_features).algorithm if isinstance(requested, Auto) else requested
+        if not isinstance(chosen, CentralAlgorithm):
+            return None
+        job = job_cost(chosen, n_features, dataset["max_records_per_user"])
+    except (ValueError, OverflowError, SfumatoError):
+        return None
+    of, used = parse_budget(budget).balance.granted_cost, parse_budget(budget).balance.used_cost
+    n_left, n_all = count_jobs("gaussian", of, used, job), count_jobs("gaussian", of, Cost(0, 0, 0), job)
+    if not n_left:
+        text = f"No job like this one remains, of {n_all:,} in all. It will be rejected."
+        return {"text": text, "is_over": True}
+    return {
+        "text": f"This job costs 1 of the {n_left:,} jobs like it that remain, of {n_all:,} in all.",
+        "is_over": False,
+    }
 
 
 def _describe_releases(values: dict[str, str], dataset: Json) -> str:

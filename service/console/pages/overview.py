@@ -66,7 +66,11 @@ def _alerts(card: Json) -> list[Json]:
     dataset, budget = card["dataset"], card["budget"]
     path = f"/datasets/{dataset['id']}"
     found = []
-    if budget is not None and budget["remaining_nano"] < LOW_SHARE * budget["granted_nano"]:
+    if budget is not None and budget["accounting"] == "gaussian":
+        if budget["remaining_mu2_pico"] < LOW_SHARE * budget["granted_mu2_pico"]:
+            share = 100 * budget["remaining_mu2_pico"] / (budget["granted_mu2_pico"] or 1)
+            found.append({"path": path, "name": dataset["name"], "text": f"only {share:.1f} % of the budget remains"})
+    elif budget is not None and budget["remaining_nano"] < LOW_SHARE * budget["granted_nano"]:
         text = f"only ε {amount(budget['remaining'])} of {amount(budget['granted'])} remains"
         found.append({"path": path, "name": dataset["name"], "text": text})
     return found

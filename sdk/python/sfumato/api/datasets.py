@@ -11,6 +11,7 @@ from sfumato.api import parsers
 from sfumato.api.resources import Budget, Dataset, Round, Shuffler
 from sfumato.device.bulk import Reports, pack
 from sfumato.errors import ApiProblem, ReportMalformed
+from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.ledger import Head, LedgerEntry, LedgerVerifier, Verification
 from sfumato.specs import Embedding, Encoding, Feature, Participation, to_features, to_wire
 from sfumato.transport.batches import MEDIA_TYPE, Batch
@@ -42,6 +43,7 @@ class DatasetCalls:
         max_records_per_user: int = 1,
         out_of_bounds: Literal["count", "clip", "refuse"] | None = None,
         delta: float = 0.0,
+        accounting: Accounting | None = None,
         source: str | None = None,
         shuffled: tuple[float, float] | None = None,
         shuffler: Shuffler | None = None,
@@ -76,6 +78,8 @@ class DatasetCalls:
             'refuse', central datasets only: the service rejects the upload.
         delta : float
             Central datasets: δ of the first grant, 0 or in [1e-15, 1e-3], at most 18 decimals.
+        accounting : {'additive', 'gaussian'}, optional
+            How costs add up. By default Gaussian for records with a δ and more than four features.
         source : str, optional
             Label of the people in the data. Needs the scope `grants`. Charges to all datasets of one
             source add up towards the operator's limit.
@@ -108,6 +112,7 @@ class DatasetCalls:
             body |= declared | ({"fold_user_case": True} if fold_user_case else {})
         body |= {} if out_of_bounds is None else {"out_of_bounds": out_of_bounds}
         body |= {"delta": delta} if delta else {}
+        body |= {} if accounting is None else {"accounting": accounting}
         body |= {} if source is None else {"source": source}
         body |= {} if shuffled is None else {"shuffled": _shuffled(shuffled)}
         body |= {} if shuffler is None else {"shuffler": asdict(shuffler)}
@@ -140,6 +145,7 @@ class DatasetCalls:
         min_reports: int | None = None,
         keep_reports: bool | None = None,
         source: str | None = None,
+        accounting: Literal["gaussian"] | None = None,
         if_match: str | None = None,
     ) -> Steps[Dataset]:
         """Change settings of a dataset. None leaves a setting unchanged.
@@ -148,11 +154,19 @@ class DatasetCalls:
         ----------
         source : str, optional
             Label of the people in the data. Needs the scope `grants`.
+        accounting : {'gaussian'}, optional
+            Switch from additive to Gaussian accounting for good. Needs the scope `grants`.
         if_match : str, optional
             The `etag` of the dataset that was read. If the dataset has changed since, the call
             changes nothing and raises ApiProblem with the code `precondition_failed`.
         """
-        changes = {"name": name, "min_reports": min_reports, "keep_reports": keep_reports, "source": source}
+        changes: dict[str, Any] = {
+            "name": name,
+            "min_reports": min_reports,
+            "keep_reports": keep_reports,
+            "source": source,
+        }
+        changes |= {} if accounting is None else {"accounting": accounting}
         return _dataset((yield patch(f"datasets/{dataset_id}", changes, if_match)))
 
     @call

@@ -14,7 +14,7 @@ from sfumato.api.resources import Budget, Dataset, Job, Key, RecordCounts, Recor
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.precision import Verdict
-from sfumato.privacy.ledger import Balance, Head, LedgerEntry
+from sfumato.privacy.ledger import MU2_MEMBERS, Balance, Head, LedgerEntry
 from sfumato.specs import Feature, RoundSpec, features_from_wire, round_spec_from_wire
 
 T = TypeVar("T")
@@ -111,7 +111,11 @@ def parse_record_upload(wire: Wire) -> RecordUpload:
 def parse_budget(wire: Wire) -> Budget:
     """Return a budget from JSON values. A missing delta or shuffled amount is 0."""
     optional = {name for name in _AMOUNTS if name.endswith("_atto") or "shuffled" in name}
-    amounts = {name: _parse_int(wire.get(name, 0) if name in optional else wire[name]) for name in _AMOUNTS}
+    names = [name for name in _AMOUNTS if "mu2" not in name]
+    amounts = {name: _parse_int(wire.get(name, 0) if name in optional else wire[name]) for name in names}
+    mu2 = {name: wire.get(name) for name in MU2_MEMBERS[1:]}
+    if any(value is not None for value in mu2.values()):
+        amounts |= {name: _parse_int(value) for name, value in mu2.items()}
     remaining = {name: amounts.pop(name) for name in _REMAINING}
     head = Head(wire["ledger_seq"], wire["ledger_hash"])
     return Budget(dataset_id=wire["dataset_id"], balance=Balance(**amounts), head=head, **remaining)

@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
 from sfumato.model.tables import html_bar, html_table, new_frame
+from sfumato.privacy.accountant import Accounting, certified_epsilon, count_jobs
 from sfumato.privacy.accounting import ATTO, NANO, format_delta, format_epsilon
 from sfumato.privacy.ledger import Balance, Head
-from sfumato.specs import Embedding, Feature, RoundSpec
+from sfumato.sizing.job_costs import job_cost
+from sfumato.specs import CentralAlgorithm, Embedding, Feature, RoundSpec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,6 +64,7 @@ class Dataset:
     max_records_per_user: int = 1
     out_of_bounds: Literal["count", "clip", "refuse"] = "clip"
     source: str | None = None  # label of the people in the data
+    accounting: Accounting = "additive"  # the way in which costs add up
     shuffler: Shuffler | None = None  # None if the dataset is not shuffled
     embedding: Embedding | None = None  # the ball that bounds the records, if the dataset declares one
     etag: str | None = field(default=None, compare=False, repr=False)  # entity tag of the response, for `if_match`
@@ -103,11 +106,23 @@ class Budget:
 
     dataset_id: str
     balance: Balance
-    remaining_nano: int  # granted - reserved - charged
+    remaining_nano: int  # granted - reserved - charged, at least 0
     head: Head
     remaining_delta_atto: int = 0
     remaining_shuffled_nano: int = 0  # granted - charged, towards an observer of releases
     remaining_shuffled_delta_atto: int = 0
+
+    @property
+    def certified_epsilon(self) -> float | None:
+        """The epsilon that the charges so far certify at the granted delta; None if above 32."""
+        balance = self.balance
+        nano = certified_epsilon(balance.accounting, balance.charged_cost, balance.granted_delta_atto)
+        return None if nano is None else nano / NANO
+
+    def remaining_jobs(self, algorithm: CentralAlgorithm, n_features: int, max_per_user: int = 1) -> int:
+        """Return how many more jobs with this algorithm over records the budget allows."""
+        balance, job = self.balance, job_cost(algorithm, n_features, max_per_user)
+        return count_jobs(balance.accounting, balance.granted_cost, balance.used_cost, job)
 
     def to_frame(self) -> "DataFrame":
         """Return the amounts as a DataFrame with a row for epsilon and one for delta. Needs `sfumato[pandas]`.

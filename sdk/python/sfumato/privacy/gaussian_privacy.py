@@ -15,6 +15,7 @@ xi < 2e-25. `_MARGIN` covers both for n up to 2^40.
 
 from decimal import Context, Decimal, localcontext
 from functools import lru_cache
+from statistics import NormalDist
 
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import ATTO, EPSILON_MAX_NANO, NANO
@@ -27,6 +28,7 @@ _PI = Decimal("3.141592653589793238462643383279502884197169399375105820974944592
 _FAR = 20  # Phi is below 1e-88 beyond
 _MARGIN = Decimal("1e-12")  # absolute in epsilon, relative in delta
 _ERROR = Decimal("1e-30")  # the error of a delta in `_DIGITS` digits is below 1e-60
+_ROUNDING = Decimal("1e-60")  # the error of a normal tail in `_DIGITS` digits is below 1e-75
 _RHO_BITS = 50  # 2^50 pico-rho exceed every epsilon and delta that are allowed
 
 
@@ -55,15 +57,56 @@ def rho_of(epsilon_nano: int, delta_atto: int) -> int:
     if not 0 < epsilon_nano <= EPSILON_MAX_NANO or not 0 < delta_atto < ATTO:
         raise InvalidSpec("a block takes an epsilon above 0 and at most 32, and a delta between 0 and 1")
     with localcontext(Context(prec=_DIGITS)):
-        epsilon = Decimal(epsilon_nano) / NANO - _MARGIN
-        limit = Decimal(delta_atto) / ATTO * (1 - _MARGIN) - _ERROR
-        factor = epsilon.exp()
         rho = 0
         for bit in reversed(range(_RHO_BITS)):
-            mu = (2 * Decimal(more := rho + (1 << bit)) / PICO).sqrt()
-            if _normal_cdf(mu / 2 - epsilon / mu) - factor * _normal_cdf(-mu / 2 - epsilon / mu) <= limit:
-                rho = more
+            if is_covered(2 * (rho + (1 << bit)), epsilon_nano, delta_atto):
+                rho += 1 << bit
     return rho
+
+
+def is_covered(mu2_pico: int, epsilon_nano: int, delta_atto: int) -> bool:
+    """Return whether a block with mu^2 in units of 1e-12 is certainly (epsilon, delta)-private."""
+    if mu2_pico == 0:
+        return True
+    with localcontext(Context(prec=_DIGITS)):
+        epsilon = Decimal(epsilon_nano) / NANO - _MARGIN
+        limit = Decimal(delta_atto) / ATTO * (1 - _MARGIN) - _ERROR
+        mu = (Decimal(mu2_pico) / PICO).sqrt()
+        return _normal_cdf(mu / 2 - epsilon / mu) - epsilon.exp() * _normal_cdf(-mu / 2 - epsilon / mu) <= limit
+
+
+@lru_cache(maxsize=256)
+def mu2_of_pure(epsilon_nano: int) -> int:
+    """Return mu^2 of a pure mechanism, in units of 1e-12, rounded up.
+
+    A pure epsilon mechanism is mu-Gaussian private for mu = 2 Phi^-1(e^epsilon / (1 + e^epsilon)), as the trade-off
+    function of mu lies below that of epsilon at the kink of the latter (Dong, Roth and Su 2019, section 2).
+
+    Parameters
+    ----------
+    epsilon_nano : int
+        At least 0.
+
+    Returns
+    -------
+    int
+        At most 8 epsilon.
+    """
+    with localcontext(Context(prec=_DIGITS)):
+        tail = 1 / (1 + (Decimal(epsilon_nano) / NANO).exp())
+
+        def is_enough(mu2_pico: int) -> bool:
+            return _normal_cdf(-(Decimal(mu2_pico) / PICO).sqrt() / 2) <= tail - _ROUNDING
+
+        too_little, enough = -1, 8 * epsilon_nano * (PICO // NANO)  # Phi(-x) <= exp(-x^2 / 2) / 2
+        guess = int(4 * NormalDist().inv_cdf(float(tail)) ** 2 * PICO) if epsilon_nano < EPSILON_MAX_NANO else enough
+        for near in (guess - guess // 10**6 - 1, guess + guess // 10**6 + 1):
+            if too_little < near < enough:
+                too_little, enough = (too_little, near) if is_enough(near) else (near, enough)
+        while enough - too_little > 1:
+            middle = (too_little + enough) // 2
+            too_little, enough = (too_little, middle) if is_enough(middle) else (middle, enough)
+    return enough
 
 
 def _normal_cdf(x: Decimal) -> Decimal:

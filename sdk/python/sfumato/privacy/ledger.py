@@ -9,14 +9,19 @@ It does not prove that the service entered every charge; the service itself must
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple, get_args
 
+from sfumato.privacy.accountant import Accounting, Cost, is_allowed, is_counted, limit_mu2, sum_mu2
+
 GENESIS_HASH = "0" * 64
 
-Kind = Literal["grant", "reserve", "charge", "release"]
+Kind = Literal["grant", "reserve", "charge", "release", "gaussian"]
+
+MU2_MEMBERS = ("mu2_pico", "granted_mu2_pico", "reserved_mu2_pico", "charged_mu2_pico")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -53,10 +58,19 @@ class LedgerEntry:
     charged_shuffled_nano: int = 0
     granted_shuffled_delta_atto: int = 0
     charged_shuffled_delta_atto: int = 0
+    mu2_pico: int | None = None  # the last four are None under additive accounting
+    granted_mu2_pico: int | None = None
+    reserved_mu2_pico: int | None = None
+    charged_mu2_pico: int | None = None
 
     def computed_hash(self) -> str:
-        """Return the SHA-256 of the canonical JSON of all members except `hash`, with the time in microseconds."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name != "hash"}
+        """Return the SHA-256 of the canonical JSON of all members except `hash`, with the time in microseconds.
+
+        Under additive accounting, the members of mu^2 are left out.
+        """
+        names = [name for name in self.__slots__ if name != "hash"]
+        values = {name: getattr(self, name) for name in names}
+        values = {name: value for name, value in values.items() if value is not None or name not in MU2_MEMBERS}
         values["at"] = (self.at - _EPOCH) // _MICROSECOND
         text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -85,6 +99,30 @@ class Balance(NamedTuple):
     charged_shuffled_nano: int = 0
     granted_shuffled_delta_atto: int = 0
     charged_shuffled_delta_atto: int = 0
+    granted_mu2_pico: int | None = None
+    reserved_mu2_pico: int | None = None
+    charged_mu2_pico: int | None = None
+
+    @property
+    def accounting(self) -> Accounting:
+        """Return how costs add up."""
+        return "additive" if self.granted_mu2_pico is None else "gaussian"
+
+    @property
+    def granted_cost(self) -> Cost:
+        """Return what is granted."""
+        return Cost(self.granted_nano, self.granted_delta_atto, self.granted_mu2_pico or 0)
+
+    @property
+    def charged_cost(self) -> Cost:
+        """Return what is charged."""
+        return Cost(self.charged_nano, self.charged_delta_atto, self.charged_mu2_pico or 0)
+
+    @property
+    def used_cost(self) -> Cost:
+        """Return what is charged or reserved."""
+        reserved = Cost(self.reserved_nano, self.reserved_delta_atto, self.reserved_mu2_pico or 0)
+        return Cost(*(one + two for one, two in zip(self.charged_cost, reserved, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +165,8 @@ class _Account:
         if entry.kind == "grant":
             self.granted += amount
             return True
+        if entry.kind == "gaussian":
+            return amount == 0
         if entry.kind == "charge":
             self.charged += amount
             if entry.reservation is None or not self.has_reservations:  # charged to the free budget
@@ -151,13 +191,17 @@ class _Running:
     delta: _Account = field(default_factory=_Account)
     shuffled_epsilon: _Account = field(default_factory=lambda: _Account(has_reservations=False))
     shuffled_delta: _Account = field(default_factory=lambda: _Account(has_reservations=False))
+    mu2: _Account = field(default_factory=_Account)
+    is_gaussian: bool = False
+    additive: Counter[tuple[int, int]] = field(default_factory=Counter)  # amounts charged before Gaussian accounting
     charged: set[tuple[str, str]] = field(default_factory=set)  # kind and reference
 
     @property
     def balance(self) -> Balance:
         reserved = [each for a in (self.epsilon, self.delta) for each in (a.granted, a.reserved, a.charged)]
         shuffled = [each for a in (self.shuffled_epsilon, self.shuffled_delta) for each in (a.granted, a.charged)]
-        return Balance(*reserved, *shuffled)
+        mu2 = (self.mu2.granted, self.mu2.reserved, self.mu2.charged) if self.is_gaussian else (None, None, None)
+        return Balance(*reserved, *shuffled, *mu2)
 
     @property
     def accounts(self) -> tuple[_Account, ...]:
@@ -254,10 +298,48 @@ def _fault(entry: LedgerEntry, dataset_id: str, running: _Running) -> str:
         return "a reference was charged twice"
     running.charged.add((entry.kind, entry.reference))
     within = [account.apply(entry, amount) for account, amount in zip(running.accounts, amounts, strict=True)]
+    reason = _count(entry, running)
+    if reason:
+        return reason
     if not all(within):
         return "a job spent more than it had reserved"
     if running.balance != tuple(getattr(entry, name) for name in Balance._fields):
         return "a balance does not add up"
-    if any(account.charged + account.reserved > account.granted for account in running.accounts):
+    if any(account.charged > account.granted for account in (running.shuffled_epsilon, running.shuffled_delta)):
         return "more was spent than granted"
+    after = running.balance
+    if not is_allowed(after.accounting, after.granted_cost, after.used_cost):
+        return "more was spent than granted"
+    return ""
+
+
+def _count(entry: LedgerEntry, running: _Running) -> str:
+    """Apply an entry's mu^2. Return why it is invalid, or an empty string."""
+    absent = [getattr(entry, name) is None for name in MU2_MEMBERS]
+    if entry.kind == "gaussian":
+        is_late = running.is_gaussian or running.epsilon.reserved or running.delta.reserved
+        if is_late or any(absent) or entry.epsilon_nano or entry.delta_atto or entry.reservation is not None:
+            return "the accounting changed during a reservation, or not from additive"
+        if entry.mu2_pico != sum_mu2(running.additive):
+            return "an entry counts another mu^2 than it costs"
+        running.is_gaussian = True
+    elif entry.seq == 1:
+        running.is_gaussian = not any(absent)
+    if any(each is running.is_gaussian for each in absent):
+        return "the accounting changed without an entry"
+    if not running.is_gaussian:
+        if entry.kind == "charge":
+            running.additive[entry.epsilon_nano, entry.delta_atto] += 1
+        return ""
+    mu2 = entry.mu2_pico or 0
+    if mu2 < 0 or (entry.kind == "grant" and mu2):
+        return "an entry counts another mu^2 than it costs"
+    if entry.kind == "charge" and not is_counted(Cost(entry.epsilon_nano, entry.delta_atto, mu2)):
+        return "an entry counts another mu^2 than it costs"
+    if entry.kind == "gaussian":
+        running.mu2.charged = mu2
+    elif not running.mu2.apply(entry, mu2):
+        return "a job spent more than it had reserved"
+    if entry.kind in ("grant", "gaussian"):
+        running.mu2.granted = limit_mu2(running.epsilon.granted, running.delta.granted)
     return ""

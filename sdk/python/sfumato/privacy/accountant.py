@@ -1,0 +1,156 @@
+"""Add up the costs of the jobs of a dataset: `additive`, or `gaussian`.
+
+An additive budget bounds the sums of epsilon and of delta. A Gaussian budget may be used as long as, with all
+reservations counted, one of two conditions holds:
+
+(a) all charges are pure and their sum is at most epsilon, or
+(b) the sum of all mu^2 is at most M^2, the largest mu^2 that (epsilon, delta) covers.
+
+A concentrated block counts 2 rho, and a pure charge the mu^2 of `mu2_of_pure`. Either way the whole use of the dataset
+is (epsilon, delta)-private, also if costs are chosen by earlier answers (Smith and Thakurta 2022).
+docs/decisions/0038-gaussian-accounting-of-datasets.md has the proof. Every mu^2 is an integer in units of 1e-12. A
+charge is rounded up and a limit down.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from sfumato.errors import InvalidSpec
+from sfumato.privacy.accounting import EPSILON_MAX_NANO, format_delta, format_epsilon
+from sfumato.privacy.gaussian_privacy import is_covered, mu2_of_pure, rho_of
+
+Accounting = Literal["additive", "gaussian"]
+
+
+class Cost(NamedTuple):
+    """A cost: nano-epsilon, atto-delta, and mu^2 in units of 1e-12."""
+
+    epsilon_nano: int
+    delta_atto: int
+    mu2_pico: int
+
+
+def limit_mu2(epsilon_nano: int, delta_atto: int) -> int:
+    """Return M^2 of a grant, rounded down. 0 if the grant has no delta, or one too small for a conversion."""
+    if not epsilon_nano or not delta_atto:
+        return 0
+    return 2 * rho_of(min(epsilon_nano, EPSILON_MAX_NANO), delta_atto)
+
+
+def charge_mu2(epsilon_nano: int, delta_atto: int) -> int:
+    """Return mu^2 of a charge, rounded up. A charge with a delta is a concentrated block.
+
+    `rho_of` is an integer that the noise of the block uses exactly, so that 2 rho is not rounded.
+    """
+    return mu2_of_pure(epsilon_nano) if not delta_atto else 2 * rho_of(epsilon_nano, delta_atto)
+
+
+def sum_mu2(charges: Mapping[tuple[int, int], int]) -> int | None:
+    """Return mu^2 of additive charges, given how often each (epsilon, delta) was charged; None if one has no mu^2."""
+    if any(atto and not 0 < nano <= EPSILON_MAX_NANO for nano, atto in charges):
+        return None
+    return sum(number * charge_mu2(*amounts) for amounts, number in charges.items())
+
+
+def most_mu2(epsilon_nano: int, delta_atto: int) -> int:
+    """Return the largest mu^2 that a job of (epsilon, delta) counts, however it divides them."""
+    block = 2 * rho_of(epsilon_nano, delta_atto) if epsilon_nano and delta_atto else 0
+    return mu2_of_pure(epsilon_nano) + block
+
+
+def is_counted(charged: Cost) -> bool:
+    """Return whether a charge counts at least the mu^2 that it costs. A charge of delta alone has no mu^2."""
+    if charged.delta_atto and not 0 < charged.epsilon_nano <= EPSILON_MAX_NANO:
+        return False
+    return charged.mu2_pico >= charge_mu2(charged.epsilon_nano, charged.delta_atto)
+
+
+def is_allowed(accounting: Accounting, granted: Cost, used: Cost) -> bool:
+    """Return whether a dataset may be used up to `used`, its charges and reservations together."""
+    if accounting == "additive":
+        return used.epsilon_nano <= granted.epsilon_nano and used.delta_atto <= granted.delta_atto
+    is_pure = used.delta_atto == 0 and used.epsilon_nano <= granted.epsilon_nano
+    return is_pure or used.mu2_pico <= granted.mu2_pico
+
+
+def certified_epsilon(accounting: Accounting, charged: Cost, delta_atto: int) -> int | None:
+    """Return the nano-epsilon that the charges certify at a delta, rounded up; None if above 32.
+
+    Additive charges certify their sum. Gaussian ones certify the least epsilon with which (epsilon, delta) covers their
+    mu^2, or their sum if it is less and all are pure.
+    """
+    if accounting == "additive":
+        return charged.epsilon_nano
+    enough = EPSILON_MAX_NANO if charged.delta_atto else min(charged.epsilon_nano, EPSILON_MAX_NANO)
+    if charged.mu2_pico == 0:
+        return 0
+    if not delta_atto or not is_covered(charged.mu2_pico, enough, delta_atto):
+        return None if charged.delta_atto or charged.epsilon_nano > EPSILON_MAX_NANO else charged.epsilon_nano
+    too_little = 0
+    while enough - too_little > 1:
+        middle = (too_little + enough) // 2
+        if is_covered(charged.mu2_pico, middle, delta_atto):
+            enough = middle
+        else:
+            too_little = middle
+    return enough
+
+
+def count_jobs(accounting: Accounting, granted: Cost, used: Cost, job: Cost) -> int:
+    """Return how many more jobs of this cost a budget allows."""
+    if not any(job):
+        raise InvalidSpec("a job must cost more than 0")
+    free = Cost(*(have - gone for have, gone in zip(granted, used, strict=True)))
+    sums = min(left // part for left, part in zip(free[:2], job[:2], strict=True) if part)
+    if accounting == "additive":
+        return max(0, sums)
+    pure = sums if used.delta_atto == job.delta_atto == 0 else 0
+    return max(0, pure, free.mu2_pico // job.mu2_pico if job.mu2_pico else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetForecast:
+    """Numbers of equal jobs that a budget allows under both kinds of accounting.
+
+    Attributes
+    ----------
+    additive, gaussian : int
+        Numbers of jobs. `gaussian` is 0 without a delta.
+    """
+
+    additive: int
+    gaussian: int
+
+
+def forecast_budget(epsilon_nano: int, delta_atto: int, job_epsilon_nano: int, job_delta_atto: int) -> BudgetForecast:
+    """Return how many jobs of one cost a new budget allows.
+
+    Parameters
+    ----------
+    epsilon_nano, delta_atto : int
+        Grant of the dataset, in nano-epsilon and atto-delta.
+    job_epsilon_nano, job_delta_atto : int
+        Cost of a job. With a delta, the job is one concentrated block; without, it is pure.
+
+    Raises
+    ------
+    InvalidSpec
+        The job costs nothing, or its epsilon and delta are too small for a block.
+
+    Examples
+    --------
+    >>> from sfumato.privacy.accountant import forecast_budget
+    >>> from sfumato.privacy.accounting import parse_delta, parse_epsilon
+    >>> forecast_budget(parse_epsilon(2), parse_delta(1e-6), parse_epsilon(0.2), parse_delta(1e-8))
+    BudgetForecast(additive=10, gaussian=112)
+    """
+    job = Cost(job_epsilon_nano, job_delta_atto, charge_mu2(job_epsilon_nano, job_delta_atto))
+    if not job.mu2_pico:
+        raise InvalidSpec(
+            f"epsilon {format_epsilon(job_epsilon_nano)} and delta {format_delta(job_delta_atto)} are too small for a "
+            "concentrated block: increase one of them"
+        )
+    granted, none = Cost(epsilon_nano, delta_atto, limit_mu2(epsilon_nano, delta_atto)), Cost(0, 0, 0)
+    gaussian = count_jobs("gaussian", granted, none, job) if delta_atto else 0
+    return BudgetForecast(count_jobs("additive", granted, none, job), gaussian)

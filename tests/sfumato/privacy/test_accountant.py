@@ -1,0 +1,137 @@
+"""Gaussian accounting against numbers of an independent accountant, and its rounding."""
+
+import math
+from decimal import Decimal, localcontext
+from random import Random
+from statistics import NormalDist
+
+import pytest
+
+from sfumato.errors import InvalidSpec
+from sfumato.privacy.accountant import (
+    Cost,
+    certified_epsilon,
+    charge_mu2,
+    count_jobs,
+    forecast_budget,
+    is_allowed,
+    is_counted,
+    limit_mu2,
+    most_mu2,
+)
+from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
+from sfumato.privacy.gaussian_privacy import PICO, is_covered, mu2_of_pure
+
+MICRO = parse_delta("1e-6")
+
+
+def cost(epsilon: float, delta: float) -> Cost:
+    amounts = parse_epsilon(epsilon), parse_delta(delta)
+    return Cost(*amounts, charge_mu2(*amounts))
+
+
+class TestPureCharge:
+    @pytest.mark.parametrize("epsilon", ["0.000001", "0.01", "0.1", "1", "4", "16", "32"])
+    def test_is_the_least_integer_whose_trade_off_lies_below_at_the_kink(self, epsilon: str) -> None:
+        nano = parse_epsilon(epsilon)
+        mu2 = mu2_of_pure(nano)
+        with localcontext() as context:
+            context.prec = 60
+            kink = 1 / (1 + (Decimal(nano) / NANO).exp())
+
+        def tail(value: int) -> float:
+            return 0.5 * math.erfc(math.sqrt(value / PICO / 8))
+
+        assert tail(mu2) <= float(kink) * (1 + 1e-12)
+        assert mu2 < 1000 or tail(mu2 - mu2 // 10**9 - 1) > float(kink)
+        assert mu2 <= 8000 * nano
+
+    def test_counts_more_than_half_of_epsilon_squared_permits(self) -> None:
+        """Randomised response is pure, and no Gaussian value of the smaller mu^2 dominates it."""
+        for epsilon in (0.01, 0.1, 1.0):
+            mu2 = mu2_of_pure(parse_epsilon(epsilon)) / PICO
+            assert mu2 > epsilon**2 * 1.5
+            kink = 1 / (1 + math.exp(epsilon))
+            assert NormalDist().cdf(NormalDist().inv_cdf(1 - kink) - epsilon) > kink
+
+    def test_of_nothing_is_nothing(self) -> None:
+        assert mu2_of_pure(0) == 0
+
+    def test_sums_count_at_most_the_whole(self) -> None:
+        for one, other in ((1, 1), (3, 10**8), (10**8, 10**9), (10**9, 31 * 10**9)):
+            assert mu2_of_pure(one) + mu2_of_pure(other) <= mu2_of_pure(one + other) + 1
+
+
+class TestRule:
+    GRANT = Cost(2 * NANO, MICRO, limit_mu2(2 * NANO, MICRO))
+
+    def test_pure_sums_or_mu2(self) -> None:
+        pure, block = Cost(2 * NANO, 0, 10**13), Cost(20 * NANO, 1, self.GRANT.mu2_pico)
+        assert is_allowed("gaussian", self.GRANT, pure)
+        assert not is_allowed("gaussian", self.GRANT, pure._replace(epsilon_nano=2 * NANO + 1))
+        assert not is_allowed("gaussian", self.GRANT, pure._replace(delta_atto=1))
+        assert is_allowed("gaussian", self.GRANT, block)
+        assert not is_allowed("gaussian", self.GRANT, block._replace(mu2_pico=block.mu2_pico + 1))
+        assert not is_allowed("additive", self.GRANT, block)
+
+    def test_a_charge_counts_at_least_its_mu2(self) -> None:
+        for charged in (cost(0.2, 1e-8), cost(0.2, 0)):
+            assert is_counted(charged)
+            assert not is_counted(charged._replace(mu2_pico=charged.mu2_pico - 1))
+        assert not is_counted(Cost(0, 1, 10**15))
+
+    def test_a_job_counts_at_most_both_ways(self) -> None:
+        assert most_mu2(NANO, MICRO) == charge_mu2(NANO, 0) + charge_mu2(NANO, MICRO)
+
+    def test_counts_jobs(self) -> None:
+        job, used = cost(0.2, 1e-8), Cost(0, 0, 0)
+        n = count_jobs("gaussian", self.GRANT, used, job)
+        assert n == 112
+        after = Cost(*(n * part for part in job))
+        assert is_allowed("gaussian", self.GRANT, after)
+        assert not is_allowed("gaussian", self.GRANT, Cost(*((n + 1) * part for part in job)))
+        assert count_jobs("gaussian", self.GRANT, after, job) == 0
+        assert count_jobs("additive", self.GRANT, used, job) == 10
+        assert count_jobs("gaussian", self.GRANT, used, cost(0.2, 0)) == 10
+
+
+class TestCertifiedEpsilon:
+    @pytest.mark.parametrize(("epsilon", "n", "most"), [(0.1, 100, 0.9138), (0.2, 52, 1.3132)])
+    def test_of_weekly_jobs(self, epsilon: float, n: int, most: float) -> None:
+        charged = Cost(*(n * part for part in cost(epsilon, 1e-8)))
+        found = certified_epsilon("gaussian", charged, MICRO)
+        assert found is not None
+        assert most - 1e-3 < found / NANO < most
+        assert is_covered(charged.mu2_pico, found, MICRO)
+        assert not is_covered(charged.mu2_pico, found - 1, MICRO)
+
+    def test_of_pure_charges_is_at_most_their_sum(self) -> None:
+        assert certified_epsilon("gaussian", cost(0.2, 0), MICRO) == NANO // 5
+        many = Cost(100 * NANO // 100, 0, 100 * mu2_of_pure(NANO // 100))
+        assert (certified_epsilon("gaussian", many, MICRO) or 0) < NANO
+        assert certified_epsilon("additive", many, MICRO) == NANO
+
+    def test_above_the_range_is_none(self) -> None:
+        assert certified_epsilon("gaussian", Cost(NANO, 1, 10**15), MICRO) is None
+
+
+class TestForecast:
+    def test_of_a_job_too_small_for_a_block(self) -> None:
+        with pytest.raises(InvalidSpec, match="too small"):
+            forecast_budget(2 * NANO, MICRO, 1000, 1000)
+
+    def test_without_a_delta_is_additive(self) -> None:
+        found = forecast_budget(2 * NANO, 0, NANO // 5, 0)
+        assert (found.additive, found.gaussian) == (10, 0)
+
+    def test_random_sequences_agree_with_the_closed_form(self) -> None:
+        """The sum of mu^2 is converted by the formula of Balle and Wang in floating point."""
+        random = Random(7)  # noqa: S311 - test data
+        for _ in range(20):
+            parts = [cost(round(random.uniform(0.02, 0.5), 6), 1e-8) for _ in range(random.randint(1, 40))]
+            charged = Cost(*map(sum, zip(*parts, strict=True)))
+            found = certified_epsilon("gaussian", charged, MICRO)
+            assert found is not None
+            mu, epsilon, normal = math.sqrt(charged.mu2_pico / PICO), found / NANO, NormalDist()
+            delta = normal.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal.cdf(-mu / 2 - epsilon / mu)
+            assert delta == pytest.approx(1e-6, rel=1e-4)
