@@ -45,12 +45,12 @@ from sfumato.specs import (
 
 FALSE_ALARM = 1e-5  # bound on the probability that a round of honest devices fails
 LEAST_NORMAL = 25  # expected count from which a binomial is taken as normal
-MAX_STATED = 0.05  # a warning names clusters that fewer dishonest devices than this share could have made
 
 NO_HONEST_TALLY = (
     "The reports contradict the mechanism of the round: {what}. Honest devices give such reports with a probability "
     "below 1 in 100,000. Some devices were dishonest or faulty, and the result may be wrong."
 )
+EASIEST = " {share} of dishonest devices could have made cluster {cluster}. `dishonest_shares` has all bounds."
 
 
 def checking_law(plan: Plan) -> Plan:
@@ -80,19 +80,13 @@ def _stated(model: ClusterModel, spec: RoundSpec, faults: list[str]) -> ClusterM
     shares = np.minimum(model.sizes / _amplifications(model, spec), np.maximum(model.sizes, 0.0))
     shares = np.clip(shares, 0.0, 1.0)
     warnings, verdict, reason = list(model.warnings), model.verdict, model.verdict_reason
-    if len(shares) and shares.min() < MAX_STATED:
-        warnings.append(
-            f"{_percent(float(shares.min()))} of dishonest devices could have made cluster {int(shares.argmin())}. "
-            "`dishonest_shares` has this bound for each cluster."
-        )
     if faults:
-        warnings.insert(0, NO_HONEST_TALLY.format(what="; ".join(dict.fromkeys(faults))))
-        verdict, reason = Verdict.DOUBTFUL, warnings[0]
+        warning = NO_HONEST_TALLY.format(what="; ".join(dict.fromkeys(faults)))
+        if len(shares):
+            warning += EASIEST.format(share=f"{100 * shares.min():.2g} %", cluster=int(shares.argmin()))
+        warnings.insert(0, warning)
+        verdict, reason = Verdict.DOUBTFUL, warning
     return replace(model, dishonest_shares=shares, warnings=tuple(warnings), verdict=verdict, verdict_reason=reason)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
 
 
 # ---- how few could have made a cluster ----

@@ -1,13 +1,13 @@
 """A tenant with a dataset, and seeded devices that report to its rounds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from sqlalchemy import select
 
-from clustering.simulate import SeededEntropy
+from clustering.simulate import SeededEntropy, unit_features
 from models import datasets
 from models.collection import report_intake, rounds
 from models.database.engine import Database
@@ -21,7 +21,7 @@ from models.tables.jobs import Job
 from models.tables.ledger import Kind, LedgerEntry
 from models.tables.rounds import CollectionTarget, Round, RoundState
 from sfumato.mechanisms import perturb_many
-from sfumato.mechanisms.encodings import symbols
+from sfumato.mechanisms.outside import encode_many
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import below_many
 from sfumato.specs import Feature, RoundSpec
@@ -34,7 +34,8 @@ def packed_reports(spec: RoundSpec, n: int, seed: int, *, ids: np.ndarray | None
     entropy = SeededEntropy(seed)
     points = np.random.default_rng(seed).beta(2, 5, size=(n, spec.encoding.n_features))
     slots = below_many(entropy, spec.encoding.n_slots, n)
-    values = perturb_many(spec.mechanism, symbols(spec.encoding, points, slots), entropy)
+    in_unit = replace(spec, features=unit_features(points.shape[1]))
+    values = perturb_many(spec.mechanism, encode_many(in_unit, points, slots, entropy), entropy)
     if ids is None:
         ids = SeededEntropy(seed + 1_000_000).words(2 * n).reshape(n, 2)
     parts = [ids.astype("<u8").view(np.uint8).reshape(n, 16), slots.astype("<u4").view(np.uint8).reshape(n, 4), values]

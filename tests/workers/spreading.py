@@ -57,6 +57,7 @@ def answered_round(collection: Collection, kind: str) -> Round:
     collection.answer(asked, N_REPORTS, batches=40)
     collection.answer(asked, N_REPORTS // 2, batches=7)  # the first half once more, byte by byte
     collection.answer(asked, N_REPORTS // 2, batches=7, seed=5)
+    collection.close(asked.id)  # the repeated reports do not fill it
     with collection.database.reading() as session:
         return session.get_one(Round, asked.id)
 

@@ -3,6 +3,8 @@
 from sqlalchemy.orm import undefer
 
 from clustering import registry
+from clustering.rounds.law import checking_law
+from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Tally
 from models.tables.jobs import JobState
@@ -35,6 +37,7 @@ def test_auto_runs_the_algorithm_that_it_chose(collection: Collection) -> None:
     with collection.database.reading() as session:
         packed = session.get_one(Round, opened.id, options=[undefer(Round.tally)]).tally
     assert packed is not None
-    plan = registry.start(ShiftedGrid(1.0, 2), (Feature("x", 0.0, 10.0),), 400)
+    bare = registry.start(ShiftedGrid(1.0, 2), (Feature("x", 0.0, 10.0),), 400)
+    plan = checking_law(counting_outside(bare, opens_counting=True))
     model = drive(plan, lambda spec: Collected(spec, Tally.from_bytes(packed)))
     assert document["model"]["sizes"] == model.sizes.tolist()

@@ -7,6 +7,8 @@ import pytest
 from clustering.centroids.noisy_fcm import noisy_fcm
 from clustering.registry import start
 from clustering.rounds import counting
+from clustering.rounds.law import checking_law
+from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Sample
 from models.tables.rounds import Round
@@ -42,12 +44,13 @@ class TestJob:
     def test_has_the_model_of_the_plan_over_the_first_reports(
         self, collection: Collection, monkeypatch: pytest.MonkeyPatch, n_kept: int
     ) -> None:
-        monkeypatch.setattr(counting, "MAX_SAMPLE_VALUES", n_kept * len(FEATURES))
+        monkeypatch.setattr(counting, "MAX_SAMPLE_VALUES", n_kept * (len(FEATURES) + 1))  # with the mark
         job_id, opened = collect(collection)
         assert step(collection, start=start) is ClaimOutcome.SUCCEEDED
         packed = packed_reports(opened.spec, N_REPORTS, opened.index)
         first = aggregate(opened.spec, lambda: [packed[: len(packed) // N_REPORTS * n_kept]], n_expected=n_kept).tally
-        model = drive(noisy_fcm(PARAMS, FEATURES, n_kept), lambda spec: Collected(spec, first))
+        plan = checking_law(counting_outside(noisy_fcm(PARAMS, FEATURES, n_kept), opens_counting=True))
+        model = drive(plan, lambda spec: Collected(spec, first))
         document = collection.document(job_id)
         assert document["model"] == json.loads(json.dumps(model.to_wire()))
         assert (document["epsilon_nano"], document["rounds"][0]["n_reports"]) == (8 * NANO, n_kept)

@@ -76,12 +76,15 @@ def assert_right(collection: Collection, job_id: str) -> None:
 
 
 def undisturbed_model(database: Database, own: Round) -> str:
+    from clustering.rounds.law import checking_law
+    from clustering.rounds.outside import counting_outside
     from clustering.rounds.plan import Collected, drive
     from clustering.rounds.tally import Tally
 
     with database.reading() as session:
         tally = Tally.from_bytes(session.get_one(Round, own.id).tally or b"")
     plan = Toy(draws=((0.0, 1.0),))(None, own.spec.features, 200)  # type: ignore[arg-type]
+    plan = checking_law(counting_outside(plan, opens_counting=True))
     return canonical_json(drive(plan, lambda _: Collected(own.spec, tally)).to_wire())
 
 

@@ -43,5 +43,14 @@ def test_a_result_states_the_fault_and_the_bound() -> None:
     model = drive(plan, lambda _spec: tally_of("ss", N_DEVICES // 5))
     assert model.verdict == "doubtful"
     assert model.warnings[0].startswith("The reports contradict the mechanism")
+    assert "of dishonest devices could have made cluster" in model.warnings[0]
     assert model.dishonest_shares is not None
     assert ((model.dishonest_shares >= 0) & (model.dishonest_shares <= model.sizes + 1e-9)).all()
+
+
+def test_the_bound_alone_is_no_warning() -> None:
+    params = UniformGrid(epsilon=1, clusters=2, cells=8)
+    bare = drive(start(params, UNIT, N_DEVICES), lambda _spec: tally_of("ss", 0))
+    model = drive(checking_law(start(params, UNIT, N_DEVICES)), lambda _spec: tally_of("ss", 0))
+    assert model.dishonest_shares is not None
+    assert (model.warnings, model.verdict) == (bare.warnings, bare.verdict)
