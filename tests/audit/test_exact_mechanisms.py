@@ -15,6 +15,7 @@ from audit.mechanisms.exact_channels import (
     device_reports,
     enumerate_channel,
     example_round,
+    list_counting_rows,
     list_rows,
 )
 from audit.planted.mechanisms import LEAKS, ClampedSlotByRecord
@@ -33,7 +34,7 @@ class TestRows:
         assert set(EXAMPLES) == encodings
         assert {kind for kind, _ in list_rows()} == kinds
         assert len(list_rows()) == (len(kinds) - 1) * (len(encodings) - 1) + 1 == 37
-        assert len(CHECKS) == 44
+        assert len(CHECKS) == 44 + len(list_counting_rows()) == 55
         (finding,) = check_completeness(QUICK)
         assert finding.holds
 

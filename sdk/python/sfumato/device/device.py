@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
-from functools import wraps
+from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -120,11 +120,11 @@ def _in_turn(
 ) -> "Callable[Concatenate[Device, Arguments], Result]":
     """Let calls of several threads run one after the other on a device."""
 
-    @wraps(method)
     def run(self: "Device", /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         with self._turn:
             return method(self, *arguments, **named)
 
+    update_wrapper(run, method)
     return run
 
 
