@@ -271,13 +271,12 @@ class ClusterModel(Wire):
         description="Estimated share of people in each cell, in the order of `labels`."
     )
     memberships: Memberships | None = Field(description="Rule of soft memberships; null if the model has none.")
-    outside_share: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        json_schema_extra={"format": "double"},
+    outside_share: Annotated[Double, Field(ge=0, le=1)] | None = Field(
         description="Estimated share of all people that are outside of the bounds. Sizes are shares of those inside. "
         "Null if people outside were not counted.",
     )
-    outside_share_error: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        json_schema_extra={"format": "double"}, description="Standard error of the share outside."
+    outside_share_error: Annotated[Double, Field(ge=0, le=1)] | None = Field(
+        description="Standard error of the share outside."
     )
     dishonest_shares: list[Double] | None = Field(
         description="For reports: smallest share of dishonest devices that could have made each cluster, a lower "

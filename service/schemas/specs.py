@@ -320,6 +320,15 @@ class Participation(Wire):
         return self
 
 
+RoundOutOfBounds = TypeAliasType(
+    "RoundOutOfBounds",
+    Annotated[
+        Literal["count", "clip"],
+        Field(description="Treatment of records outside of the bounds in a round; `refuse` is for records only."),
+    ],
+)
+
+
 class RoundSpec(Wire):
     """Specification of a round: everything that a device needs to answer it. It is the same for every device."""
 
@@ -328,7 +337,7 @@ class RoundSpec(Wire):
     encoding: Encoding
     mechanism: Mechanism
     participation: Participation
-    out_of_bounds: Literal["count", "clip"] = Field(
+    out_of_bounds: RoundOutOfBounds = Field(
         "clip",
         description="Treatment of a record with a value outside its bounds. `count`: grids, trees and nearest "
         "centroids have one more symbol, the last one, for such a record; a phase or sign is chosen at random; "
