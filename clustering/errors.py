@@ -21,7 +21,8 @@ class TooFewReports(SfumatoError):
 
     def __init__(self, *, n_reports: int, n_needed: int) -> None:
         super().__init__(
-            f"{n_reports} reports were received, at least {n_needed} are needed: collect from more devices or longer"
+            f"the round is closed with {n_reports} reports, at least {n_needed} are needed: submit a new job, and "
+            "collect from more devices or longer"
         )
         self.n_reports = n_reports
         self.n_needed = n_needed

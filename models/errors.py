@@ -134,7 +134,8 @@ class TooFewReports(ChangeRejected):
 
     def __init__(self, *, n_reports: int, min_reports: int) -> None:
         super().__init__(
-            f"{n_reports} reports arrived, at least {min_reports} are needed: collect longer or lower the minimum"
+            f"the round is closed with {n_reports} reports, at least {min_reports} are needed: submit a new job with a "
+            "longer collect_seconds, more devices or a lower minimum"
         )
         self.n_reports = n_reports
         self.min_reports = min_reports

@@ -4,17 +4,23 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from models.errors import Conflict
+from models.identity.caller import Caller
+from models.records import records
 from models.tables.datasets import Dataset, Trust
+from models.tables.identity import Scope
 from models.tables.rounds import CollectionTarget, ReleaseTerms, Round, RoundState
-from service.http.problems import InsufficientReports, ValidationFailed, pointing_at
+from service.http.problems import InsufficientReports, NoRecords, ValidationFailed, pointing_at
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from service.schemas.jobs import NewJob
 from service.schemas.rounds import NewRound
 from sfumato.forecast import check_over_records, choose, choose_central, insufficient_of, is_far_below
-from sfumato.privacy.accounting import NANO, parse_delta
+from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.job_costs import job_cost
+from sfumato.sizing.required_reports import least_records
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, AnyAlgorithm, Auto, CentralAlgorithm
 
 # members that are valid for local datasets only
@@ -79,6 +85,23 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob) -> Collecti
     if body.target_reports is not None and not body.round_ids and not body.allow_insufficient:
         _require_enough(algorithm, dataset.n_features, body.target_reports)
     return CollectionTarget(body.target_reports or 0, body.min_reports, body.collect_seconds, release)
+
+
+def require_records(session: Session, caller: Caller, dataset: Dataset, algorithm: AnyAlgorithm) -> None:
+    """Raise NoRecords if a central dataset is empty and the key may read the number of records.
+
+    The number is private, so that the job of another key is accepted, and runs over no records. The answer then tells
+    the caller nothing that `GET /v1/datasets/{id}/records` does not.
+    """
+    if dataset.trust != Trust.CENTRAL or not caller.may(Scope.RECORDS):
+        return
+    if records.count(session, dataset.id).n_records == 0:
+        least = least_records(parse_epsilon(algorithm.epsilon), dataset.max_records_per_user)
+        raise NoRecords(
+            "this dataset has no records, so the job would spend its epsilon on noise alone: upload records first; "
+            f"a useful result at this epsilon needs at least {least}",
+            least_records=least,
+        )
 
 
 def release_terms(dataset: Dataset, body: NewJob | NewRound) -> ReleaseTerms | None:

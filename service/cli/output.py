@@ -249,8 +249,10 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
 
 
 def print_rounds(console: Console, rounds: Sequence["Round"]) -> None:
-    """Print one row per round: state, cost per person, and reports received."""
-    table = _new_table("round", "state", "encoding", "ε per person", "reports received", "", numbers=("ε per person",))
+    """Print one row per round: state, cost per installation, and reports received."""
+    table = _new_table(
+        "round", "state", "encoding", "ε per installation", "reports received", "", numbers=("ε per installation",)
+    )
     for each in rounds:
         bar = share_bar(each.n_received, each.target_reports)
         counts = f"{each.n_received:,} of {each.target_reports:,}"
@@ -259,8 +261,8 @@ def print_rounds(console: Console, rounds: Sequence["Round"]) -> None:
 
 
 def print_reported(console: Console, rounds: Sequence["ReportedRound"]) -> None:
-    """Print one row per round: reports sent, cost per person, and reports received."""
-    numbers = ("reports sent", "ε per person")
+    """Print one row per round: reports sent, cost per installation, and reports received."""
+    numbers = ("reports sent", "ε per installation")
     table = _new_table("round", *numbers, "reports received", "", numbers=numbers)
     for each in rounds:
         bar = share_bar(each.round.n_received, each.round.target_reports)

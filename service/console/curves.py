@@ -23,7 +23,15 @@ Point = tuple[float, SweepPoint]  # multiple of the present choice, and the accu
 
 
 def curves_of(
-    algorithm: Json, *, n_features: int, size: int, max_records_per_user: int, noun: str, family: Family | None = None
+    algorithm: Json,
+    *,
+    n_features: int,
+    size: int,
+    max_records_per_user: int,
+    noun: str,
+    family: Family | None = None,
+    most_epsilon: float = math.inf,
+    states_size: bool = False,
 ) -> Json:
     """Return the two curves of an algorithm, and the smallest choices with the best verdict.
 
@@ -38,6 +46,10 @@ def curves_of(
     noun : str
         Noun for what `size` counts.
     family : {"compact", "elongated", "curved", "many_small"}, optional
+    most_epsilon : float
+        Largest epsilon that the advice names: what is left of the budget.
+    states_size : bool
+        Whether the forecast states a sufficient number itself. The advice then names no second one.
     """
     base = to_algorithm(algorithm)
 
@@ -70,7 +82,11 @@ def curves_of(
     return {
         "measure": "Squared distance, relative to no noise" if is_ratio else "Agreement with the true clusters",
         "pictures": pictures,
-        "improvement": _improvement(by_size, by_epsilon, noun) if pictures else None,
+        "improvement": _improvement(
+            [] if states_size else by_size, [point for point in by_epsilon if point[1].epsilon <= most_epsilon], noun
+        )
+        if pictures
+        else None,
     }
 
 
@@ -91,7 +107,7 @@ def _improvement(by_size: Sequence[Point], by_epsilon: Sequence[Point], noun: st
             if found is not None and found[0] != 1:
                 factor, point = found
                 options.append((factor, f"{point.size:,} {noun}" if is_size else f"ε {point.epsilon:g}"))
-        if options or any(factor == 1 and point.verdict in enough for factor, point in by_size):
+        if options or any(factor == 1 and point.verdict in enough for factor, point in by_epsilon):
             return {"verdict": verdict, "options": [text for _, text in sorted(options)]}
     return None
 

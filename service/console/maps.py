@@ -15,7 +15,7 @@ from sfumato.model import geography
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.separation import separation
 from sfumato.plotting.drawing import PLANE_REACH, aspect, label_points
-from sfumato.plotting.shading import colour, is_adaptive, plane_cells, planes
+from sfumato.plotting.shading import colour, is_adaptive, plane_cells, planes, spreads_of
 from sfumato.specs import MAX_FEATURES, Feature
 
 MAX_SIDE = 128  # cells per side sent to the browser: finer than a screen can show, and small to transfer
@@ -24,19 +24,33 @@ Plane = tuple[int, int]
 
 
 def plane_of(model: ClusterModel, across: str, up: str) -> Plane | None:
-    """Return the indices of the two requested features, or of the first suitable pair if none is requested.
+    """Return the indices of the two requested features, or of the default pair if none is requested.
 
-    Return None if the model has nothing to map. Raise NotFound for invalid features.
+    The default is the pair of features in which the centres differ most. Return None if the model has nothing to map.
+    Raise NotFound for invalid features.
     """
     drawn = planes(model)
     if not drawn:
         return None
     if not across and not up:
-        return drawn[0]
+        spreads = spreads_of(model)
+        return drawn[0] if spreads is None else max(drawn, key=lambda pair: spreads[pair[0]] + spreads[pair[1]])
     places = [int(text) if text.isascii() and text.isdigit() and len(text) < 5 else -1 for text in (across, up)]
     if places[0] == places[1] or not all(0 <= place < len(model.features) for place in places):
         raise NotFound("choose two different features of the result")
     return places[0], places[1]
+
+
+def layers_of(models: Sequence[ClusterModel], plane: Plane) -> list[str]:
+    """Return the layers that a map of one of the models has: controls of other layers would have no effect."""
+    layers = set()
+    for model in models:
+        cells = plane_cells(model, plane)
+        layers |= set() if cells is None else {"borders", "density"}
+        layers |= set() if model.centroids is None else {"centres"}
+        errors = None if model.centroids is None else model.centroid_errors
+        layers |= {"ellipses"} if errors is not None and np.isfinite(errors).all(axis=1).any() else set()
+    return sorted(layers)
 
 
 def shown_features(model: ClusterModel) -> dict[int, str]:

@@ -53,6 +53,18 @@ def dataset_names(session: Session, ids: Collection[str]) -> dict[str, str]:
     return {row.id: row.name for row in session.execute(query)}
 
 
+def find_names(session: Session, caller: Caller, ids: Collection[str]) -> dict[str, str]:
+    """Return the names of datasets, keys and jobs by id, of those in `ids` that the tenant has.
+
+    The name of a job is that of its algorithm. Only keys with `admin` may see all of them.
+    """
+    found: dict[str, str] = {}
+    for table, name in ((Dataset, Dataset.name), (Key, Key.name), (Job, Job.algorithm_type)):
+        rows = session.execute(select(table.id, name).where(table.tenant_id == caller.tenant_id, table.id.in_(ids)))
+        found |= {row[0]: row[1] for row in rows}
+    return found
+
+
 def find_causes(session: Session, caller: Caller, entries: Collection[Json], *, with_keys: bool) -> Json:
     """Return what ledger entries of the API refer to: jobs as in the API by id, and names of keys by id.
 
@@ -84,11 +96,19 @@ def find_datasets(session: Session, caller: Caller, text: str, *, limit: int) ->
 
 
 def newest_rounds(
-    session: Session, caller: Caller, dataset_id: str, *, limit: int, before: str | None = None
+    session: Session,
+    caller: Caller,
+    dataset_id: str,
+    *,
+    limit: int,
+    state: str | None = None,
+    before: str | None = None,
 ) -> list[Round]:
-    """Return the rounds of a dataset, newest first. Raise NotFound."""
+    """Return the rounds of a dataset, newest first, or those in one state. Raise NotFound."""
     datasets.get(session, caller, dataset_id)
     query = select(Round).where(Round.dataset_id == dataset_id)
+    if state is not None:
+        query = query.where(Round.state == state)
     if before is not None:
         query = query.where(Round.id < before)
     return list(session.scalars(query.order_by(Round.id.desc()).limit(limit)))

@@ -32,7 +32,7 @@ def find_doubts(model: ClusterModel, apart: Separation) -> list[str | None]:
 
 
 def find_distinctions(model: ClusterModel) -> list[Json | None]:
-    """Return for each cluster the feature in which it differs most, its value, and the mean of the other clusters.
+    """Return for each cluster the feature in which it differs most, its value and error, and the mean of the others.
 
     Differences are relative to the range of the feature. The mean is weighted by the shares of people.
     """
@@ -46,11 +46,15 @@ def find_distinctions(model: ClusterModel) -> list[Json | None]:
         mean = np.average(scaled[others], axis=0, weights=weights[others])
         axis = int(np.abs(scaled[index] - mean).argmax())
         feature = model.features[axis]
+        error = None if model.centroid_errors is None else float(model.centroid_errors[index, axis])
+        # without an error, a thousandth of the range is the finest difference that the table shows
+        error = error if error is not None and 0 < error < np.inf else (feature.upper - feature.lower) / 1000
         found.append(
             {
                 "name": feature.name,
                 "unit": feature.unit,
                 "value": float(model.centroids[index, axis]),
+                "error": error,
                 "others": float(feature.lower + mean[axis] * (feature.upper - feature.lower)),
             }
         )

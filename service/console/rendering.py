@@ -56,6 +56,12 @@ def number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
+def digits(value: object) -> str:
+    """Format a form value: a whole number with separators, anything else as it is."""
+    text = str(value)
+    return f"{int(text):,}" if text.isascii() and text.isdigit() and len(text) < 20 else text
+
+
 def amount(value: float) -> str:
     """Format an epsilon with up to nine decimals."""
     return f"{value:.9f}".rstrip("0").rstrip(".") if value else "0"
@@ -75,10 +81,15 @@ def measured(value: float, error: float | None) -> str:
     """Format a value with its error, rounded to the error. Without an error, format the value alone."""
     if error is None or not error > 0:
         return number(value)
+    return f"{rounded(value, error)} ± {rounded(error, error)}"
+
+
+def rounded(value: float, error: float) -> str:
+    """Format a value, rounded to the first digit of an error that is positive."""
     power = math.floor(math.log10(error))
     first_digit = error / 10**power
     decimals = max(0, (1 if first_digit < 2.95 else 0) - power)  # a first digit of 1 or 2 needs a second one
-    return f"{value:,.{decimals}f} ± {error:,.{decimals}f}"
+    return f"{value:,.{decimals}f}"
 
 
 def share(value: float, error: float | None) -> str:
@@ -139,8 +150,8 @@ def environment() -> Environment:
     )
     templates.filters |= {
         "number": number, "amount": amount, "small": small, "percent": percent, "moment": moment, "pretty": pretty,
-        "listed": listed, "duration": duration, "job_name": job_name,
-        "job_seconds": job_seconds, "measured": measured, "share": share,
+        "digits": digits, "listed": listed, "duration": duration, "job_name": job_name,
+        "job_seconds": job_seconds, "measured": measured, "rounded": rounded, "share": share,
     }  # fmt: skip
     templates.globals |= {"static": static_url, "root": lambda: mounted("")}
     return templates

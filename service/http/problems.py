@@ -8,6 +8,7 @@ Problem
 ├── MethodNotAllowed       405 method_not_allowed
 ├── RequestTimeout         408 request_timeout
 ├── DuplicateContent       409 duplicate_content
+├── NoRecords              409 no_records
 ├── BudgetExhausted        409 budget_exhausted
 ├── RoundClosed            409 round_closed
 ├── TooFewReports          409 too_few_reports
@@ -94,6 +95,13 @@ class DuplicateContent(Problem):
     """The dataset already has an upload of the same records."""
 
     code, status, title = "duplicate_content", 409, "The records are already stored"
+
+
+class NoRecords(Problem):
+    """The dataset has no records for a job; `least_records` is the smallest useful number."""
+
+    code, status, title = "no_records", 409, "The dataset has no records"
+    example: ClassVar[dict[str, Any]] = {"least_records": 50}
 
 
 class BudgetExhausted(Problem):

@@ -183,6 +183,9 @@ class Problem(Wire):
     index: Annotated[int, integer()] | SkipJsonSchema[None] = Field(
         None, description="`report_malformed`: index of the first malformed report, from 0."
     )
+    least_records: Annotated[int, integer(1)] | SkipJsonSchema[None] = Field(
+        None, description="`no_records`: smallest useful number of records."
+    )
     reports_needed: Annotated[int, integer(1)] | SkipJsonSchema[None] = Field(
         None, description="`insufficient_reports`: number of reports that would be sufficient; absent if no number is."
     )

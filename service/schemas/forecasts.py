@@ -36,7 +36,7 @@ class ForecastTarget(Wire):
     model_config = examples({"quality": 0.9}, constraints={"minProperties": 1, "maxProperties": 1})
 
     quality: Goal | SkipJsonSchema[None] = Field(
-        None, description="Median adjusted Rand index over the reference sets."
+        None, description="Median adjusted Rand index over the reference sets of the least favourable family."
     )
     size_error: Goal | SkipJsonSchema[None] = Field(None, description="Standard error of the share of a cluster.")
     detectable_mass: Goal | SkipJsonSchema[None] = Field(
@@ -218,8 +218,8 @@ class Forecast(Wire):
     )
     family: Family | None = Field(description="Family of the data in the request; null otherwise.")
     quality: QualityBand | None = Field(
-        description="Measured quality for the family in the request, or over all shapes; null if it was not measured "
-        "for such parameters."
+        description="Measured quality for the family in the request, or for the least favourable one; null if it was "
+        "not measured for such parameters."
     )
     families: list[FamilyBand] = Field(description="Measured quality by family; empty if it was not measured.")
     verdict: Verdict = Field(
@@ -254,13 +254,17 @@ class CentralForecast(Wire):
     epsilon_nano: Nano
     delta: Amount = Field(description="Maximal delta, which the job reserves; 0 for a pure guarantee.")
     delta_atto: Atto
+    least_records: Count = Field(
+        description="Number of records below which a result is mostly noise: 50 × max_records_per_user / ε. A job over "
+        "fewer is accepted, and spends its ε, because the number of records is private."
+    )
     clusters: Count | None = Field(
         description="Number of clusters that the algorithm looks for: fewer than requested if noise would hide them; "
         "null if it estimates the number."
     )
     ratio: Amount | None = Field(
-        description="Mean squared distance to the nearest centre, relative to k-means without noise: the median over "
-        "the families; null if it was not simulated."
+        description="Mean squared distance to the nearest centre, relative to k-means without noise, for the least "
+        "favourable family; null if it was not simulated."
     )
     lower: Amount | None = Field(description="Lowest end of the bands of all families; `upper` is the highest one.")
     upper: Amount | None

@@ -289,7 +289,7 @@ class TestLedgerEntries:
     def test_grow_although_a_query_causes_no_event(self, scene: Scene, opened: Open, axe: str) -> None:
         dataset_id = scene.api.dataset(trust="central")["id"]
         algorithm = {"type": "private_kmeans", "epsilon": 1.0, "clusters": 2}
-        job_id = scene.api.made("/jobs", {"dataset_id": dataset_id, "algorithm": algorithm})["id"]
+        job_id = scene.api.key("jobs").made("/jobs", {"dataset_id": dataset_id, "algorithm": algorithm})["id"]
         with scene.database.transaction() as session:
             job = session.get_one(Job, job_id)
             job.state, job.fence, job.started_at = JobState.RUNNING.value, 1, scene.database.clock()

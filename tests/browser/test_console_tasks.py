@@ -76,7 +76,7 @@ def world(served: Served) -> str:
 
 TASKS: dict[str, Callable[[Visit], None]] = {
     "why did the job fail, and what would have been needed": lambda visit: visit.link("Uniform grid, ε 1").reads(
-        "20 reports arrived, at least 100 are needed: collect longer or lower the minimum"
+        "the round is closed with 20 reports, at least 100 are needed: submit a new job"
     ),
     "which job spent most of the budget": lambda visit: visit.link(NAME).reads("Uniform grid, ε 4"),
     "who granted the budget": lambda visit: visit.link(NAME).link("Ledger").reads("grantfirst admin"),

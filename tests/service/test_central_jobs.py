@@ -45,7 +45,8 @@ def central(api: Api, *, rows: int = 0, **other: Any) -> str:
 
 
 def submit(api: Api, dataset_id: str, algorithm: dict[str, Any] = GATED, **other: Any) -> dict[str, Any]:
-    return api.made("/jobs", {"dataset_id": dataset_id, "algorithm": algorithm, **other})
+    """Submit a job with a key that may not read the number of records, so that the dataset may be empty."""
+    return api.key("jobs").made("/jobs", {"dataset_id": dataset_id, "algorithm": algorithm, **other})
 
 
 def work(database: Database, job_id: str, **other: Any) -> ClaimOutcome:
@@ -115,7 +116,7 @@ class TestSubmit:
             refused(api.post("/jobs", body), 422, "validation_failed")
         for algorithm in (auto, {"type": "private_kmeans", "epsilon": 1.0}):
             over_records = {"dataset_id": central(api), "algorithm": algorithm}
-            assert api.post("/jobs", over_records).status_code == 202
+            assert api.key("jobs").post("/jobs", over_records).status_code == 202
         assert api.post("/jobs", body | {"target_reports": 1000}).status_code == 202
 
     @SQLITE_ONLY
@@ -125,11 +126,40 @@ class TestSubmit:
         assert api.key("jobs").post("/jobs", body).status_code == 202
 
 
+@SQLITE_ONLY
+class TestOverNoRecords:
+    def test_is_refused_before_a_charge_if_the_key_may_count_them(self, api: Api) -> None:
+        body = {"dataset_id": central(api, max_records_per_user=3, user_feature="p"), "algorithm": GATED}
+        for key in (api, api.key("jobs", "records")):
+            problem = refused(key.post("/jobs", body), 409, "no_records")
+            assert problem["least_records"] == 150  # 50 times 3 records per user, at epsilon 1
+            assert "upload records first" in problem["detail"]
+            assert "at least 150" in problem["detail"]
+        assert api.budget(body["dataset_id"])["ledger_seq"] == 1
+        assert api.get("/jobs").json()["items"] == []
+
+    def test_is_accepted_if_the_key_may_not_count_them(self, api: Api) -> None:
+        """Otherwise the answer would reveal whether there are records."""
+        body = {"dataset_id": central(api), "algorithm": GATED}
+        analyst = api.key("jobs", "datasets", "ledger")
+        assert analyst.made("/jobs", body)["state"] == "queued"
+        expected = {"expected_records": 100, **body}
+        assert analyst.made("/forecasts", expected)["least_records"] == 50
+
+    def test_is_refused_again_after_the_records_were_deleted(self, api: Api) -> None:
+        dataset_id = central(api, rows=1)
+        body = {"dataset_id": dataset_id, "algorithm": GATED}
+        api.made("/jobs", body)
+        assert api.delete(f"/datasets/{dataset_id}/records?all=true").status_code == 204
+        refused(api.post("/jobs", body), 409, "no_records")
+
+
 class TestBudget:
     @SQLITE_ONLY
     def test_that_lacks_one_nano_epsilon_is_exhausted(self, api: Api) -> None:
         dataset_id = central(api, epsilon=0.999999999)
-        problem = refused(api.post("/jobs", {"dataset_id": dataset_id, "algorithm": GATED}), 409, "budget_exhausted")
+        body = {"dataset_id": dataset_id, "algorithm": GATED}
+        problem = refused(api.key("jobs").post("/jobs", body), 409, "budget_exhausted")
         assert (problem["requested"], problem["granted"]) == (1.0, 0.999999999)
         assert submit(api, dataset_id, GATED | {"epsilon": 0.999999999})["state"] == "queued"
 

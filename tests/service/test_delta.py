@@ -147,7 +147,7 @@ class TestJob:
         before = entries(api, dataset_id)
         too_much = 2.000000000001e-6  # one atto above the budget
         body = {"dataset_id": dataset_id, "algorithm": GATED | {"delta": too_much}}
-        problem = refused(api.post("/jobs", body), 409, "budget_exhausted")
+        problem = refused(api.key("jobs").post("/jobs", body), 409, "budget_exhausted")
         amounts = [problem[name] for name in ("short", "requested", "granted", "reserved", "charged")]
         assert amounts == ["delta", too_much, 5e-6, 3e-6, 0]
         assert "delta" in problem["detail"]
@@ -161,7 +161,7 @@ class TestJob:
         ):
             dataset_id = central(api, **granted)
             body = {"dataset_id": dataset_id, "algorithm": GATED | {"delta": delta}}
-            problem = refused(api.post("/jobs", body), 409, "budget_exhausted")
+            problem = refused(api.key("jobs").post("/jobs", body), 409, "budget_exhausted")
             assert [problem[name] for name in ("short", "requested", "granted")] == amounts
             assert api.budget(dataset_id)["reserved_nano"] == 0
 

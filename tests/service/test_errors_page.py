@@ -17,6 +17,7 @@ from tests.test_docs import read
 
 BEGIN, END = "<!-- begin: examples -->", "<!-- end: examples -->"
 SKETCH = {"type": "phase_sketch", "epsilon": 1.0, "clusters": 4}
+OVER_RECORDS = {"type": "private_kmeans", "epsilon": 1.0, "clusters": 2}
 CSV = {"content": b"x,y\n0.5,0.5\n", "headers": {"content-type": "text/csv"}}
 # A limit or an allowed set is concerned; the detail, a member or a header states it.
 LIMITED = {
@@ -24,13 +25,15 @@ LIMITED = {
     "forbidden",
     "insufficient_reports",
     "method_not_allowed",
+    "no_records",
     "payload_too_large",
     "too_few_reports",
     "unsupported_media_type",
     "validation_failed",
 }
 REMEDY = re.compile(
-    r"\b(send|use|request|wait|set|grant|collect|increase|reduce|fetch|repeat|report|check|read|lower|must be)\b",
+    r"\b(send|use|request|wait|set|grant|collect|increase|reduce|fetch|submit|upload|repeat|report|check|read|lower"
+    r"|must be)\b",
     re.IGNORECASE,
 )
 
@@ -39,6 +42,7 @@ def make_examples(api: Api) -> dict[str, dict[str, Any]]:
     """Return one problem document for each code, from requests as far as a request can cause it here."""
     local, central = api.dataset(), api.dataset(trust="central")["id"]
     dataset_id, records = local["id"], f"/datasets/{central}/records"
+    empty = api.dataset(trust="central")["id"]
     closed = api.round(dataset_id)["id"]
     api.made(f"/rounds/{closed}/close?allow_empty=true", None)
     job, queued = {"dataset_id": dataset_id, "algorithm": UNIFORM, "target_reports": 1000}, api.job(dataset_id)["id"]
@@ -51,10 +55,11 @@ def make_examples(api: Api) -> dict[str, dict[str, Any]]:
         api.get(f"/datasets/{unknown('ds')}"),
         api.request("PUT", "/datasets", json={}),
         api.post(records, **CSV),
+        api.post("/jobs", {"dataset_id": empty, "algorithm": OVER_RECORDS}),
         api.post("/jobs", job | {"algorithm": UNIFORM | {"epsilon": 32}}),
         api.report(closed),
         api.get(f"/jobs/{queued}/result"),
-        api.post("/jobs", job | {"algorithm": {"type": "private_kmeans", "epsilon": 1, "clusters": 2}}),
+        api.post("/jobs", job | {"algorithm": OVER_RECORDS}),
         api.patch(f"/datasets/{dataset_id}", {"name": "new"}, headers={"If-Match": '"old"'}),
         api.post("/datasets", content=b" " * (1 << 21), headers={"content-type": "application/json"}),
         api.post(records, content=b"x", headers={"content-type": "text/plain"}),

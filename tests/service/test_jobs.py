@@ -350,7 +350,7 @@ class TestResults:
         assert vector.headers["content-type"].startswith("image/svg+xml")
         assert "<svg" in vector.text
         assert "script" not in vector.headers["content-security-policy"]
-        assert "ε = 1 per person" in vector.text
+        assert "ε = 1 per installation" in vector.text
         assert api.get(f"{path}/plot.svg").content == vector.content
         assert image.headers["content-type"] == "image/png"
         assert image.headers["content-security-policy"] == "default-src 'none'"

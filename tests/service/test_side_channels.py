@@ -49,7 +49,7 @@ class TestLogs:
     def test_have_no_duration_that_depends_on_the_number_of_records(self, api: Api) -> None:
         dataset = f"/datasets/{api.dataset(trust='central')['id']}"
         body = {"dataset_id": dataset.rpartition("/")[2], "algorithm": GATED}
-        job = f"/jobs/{api.made('/jobs', body)['id']}"
+        job = f"/jobs/{api.key('jobs').made('/jobs', body)['id']}"
         for path in (f"{dataset}/records", dataset, job, f"{job}?wait=0.05"):
             assert self.members(api, path) == LOG_MEMBERS
         for path in (f"{job}/result", f"{dataset}/ledger", "/datasets", "/jobs"):

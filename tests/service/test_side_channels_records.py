@@ -207,7 +207,7 @@ class TestTimes:
         api = started(records_key=RECORDS_KEY)
         database = Database(database_url, clock=clock)
         dataset_id = api.dataset(trust="central")["id"]
-        job_id = api.made("/jobs", {"dataset_id": dataset_id, "algorithm": GATED})["id"]
+        job_id = api.key("jobs").made("/jobs", {"dataset_id": dataset_id, "algorithm": GATED})["id"]
         with database.transaction() as session:
             at = session.get_one(Job, job_id).created_at
             claim = claims.claim(session, now=at + 70 * SECOND, lease_microseconds=1 << 40, max_attempts=5)

@@ -52,6 +52,7 @@ IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.JOBS
     response_model=Job,
     responses=rejections(
         problems.NotFound,
+        problems.NoRecords,
         problems.BudgetExhausted,
         problems.Conflict,
         problems.InsufficientReports,
@@ -64,8 +65,9 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
     Without `round_ids`, the epsilon of the algorithm is reserved now, and the plan of the algorithm opens the rounds.
     With `round_ids`, the job uses earlier rounds and costs nothing more. On a central dataset, the job uses the
     records, and its delta is reserved as well. Each query is charged before its noise is drawn, and the unused part of
-    the reservation is released at the end. A dataset without records is accepted, because the number of records is
-    private.
+    the reservation is released at the end. If the dataset has no records, a key with the scope `records` gets
+    `no_records`, and nothing is reserved. The number of records is private, so the job of another key is accepted.
+    Below `least_records` of the forecast, its result is noise.
 
     The job is rejected with `insufficient_reports` if `target_reports`, or the number of reports in `round_ids`, is
     less than a tenth of the number that the forecast requires, unless `allow_insufficient` is set. It is rejected with
@@ -79,6 +81,7 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
         dataset = datasets.get(session, request.caller, body.dataset_id)
         with problems.pointing_at("/algorithm"):
             collect = job_submission.fitting(dataset, algorithm, body)
+            job_submission.require_records(session, request.caller, dataset, algorithm)
             if body.round_ids:
                 earlier = rounds.list_by_ids(session, dataset.id, body.round_ids)
                 job_submission.check_earlier_rounds(

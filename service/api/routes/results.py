@@ -185,7 +185,8 @@ async def assign_points(request: Request, job_id: JobIdInPath, caller: AnalystCa
 def _result(session: Session, caller: Caller, job_id: str) -> tuple[Job, jobs_tables.Result]:
     job = jobs.get(session, caller, job_id)
     if job.is_final and job.state != JobState.SUCCEEDED:
-        raise JobNotFinished(f"this job ended as {job.state} and has no result")
+        reason = f": {job.error_detail}" if job.error_detail else ""
+        raise JobNotFinished(f"this job ended as {job.state} and has no result{reason}")
     return job, jobs.get_result(session, job_id)
 
 

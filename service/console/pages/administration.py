@@ -41,10 +41,16 @@ async def keys_page(visit: Visit, *, created: Json | None = None, problem: Probl
         next_cursor=page["next_cursor"],
         scopes=list(Scope),
         own_key_id=visit.caller.key_id,
+        names=await run_in_threadpool(_names_of, visit, {key["dataset_id"] for key in page["items"]} - {None}),
         created=created,
         form_value=lambda name: visit.form_value(name) or (visit.query_value(name) if name == "dataset_id" else ""),
         chosen=visit.form.get("scopes", []),
     )
+
+
+def _names_of(visit: Visit, ids: set[str]) -> dict[str, str]:
+    with visit.services.database.reading() as session:
+        return queries.find_names(session, visit.caller, ids)
 
 
 def _keys_of(visit: Visit, dataset_id: str) -> list[Json]:
@@ -155,7 +161,16 @@ async def audit_page(visit: Visit) -> Response:
         trail = await visit.newest_first("/audit", await run_in_threadpool(_audit_end, visit), EVENTS)
     older = trail.get("next_cursor")
     older = urlencode(filters | {"cursor": older}) if older else None
-    return show(visit, "audit.html", trail=trail, filters=filters, older=older, actions=[act.value for act in Act])
+    ids = {event[name] for event in trail["items"] for name in ("subject_id", "actor")}
+    return show(
+        visit,
+        "audit.html",
+        trail=trail,
+        filters=filters,
+        older=older,
+        actions=[act.value for act in Act],
+        names=await run_in_threadpool(_names_of, visit, ids),
+    )
 
 
 def _audit_end(visit: Visit) -> int:

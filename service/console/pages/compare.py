@@ -12,7 +12,7 @@ from models.tables.identity import Scope
 from models.tables.jobs import JobState
 from service.console import queries
 from service.console.forms import Json
-from service.console.maps import finite_or_none, map_of, peak_of, plane_of, shown_features
+from service.console.maps import finite_or_none, layers_of, map_of, peak_of, plane_of, shown_features
 from service.console.rendering import as_json, job_name, show
 from service.console.request import Page, Visit
 from service.http.problems import Conflict, Problem, ValidationFailed
@@ -34,7 +34,7 @@ Pair = tuple[ClusterModel, ClusterModel]
 async def compare_page(visit: Visit) -> Response:
     """Serve `GET /console/compare?of=job_...&of=job_...`, and the form alone for fewer than two results."""
     chosen = _chosen(visit)
-    shown: Json = {"comparisons": [], "plane": None, "names": []}
+    shown: Json = {"comparisons": [], "plane": None, "names": [], "controls": []}
     problem: Problem | None = None
     if len(chosen) > 1:
         results = await _results(visit, chosen)
@@ -102,10 +102,12 @@ def _match(pair: Pair) -> Comparison:
 
 
 def _compare_models(results: list[Json]) -> Json:
-    first, *others = _models(results)
+    first, *others = models = _models(results)
+    plane = plane_of(first, "", "")
     return {
         "comparisons": [_comparison((first, each)) for each in others],
-        "plane": plane_of(first, "", ""),
+        "plane": plane,
+        "controls": [] if plane is None else layers_of(models, plane),
         "names": shown_features(first),
     }
 

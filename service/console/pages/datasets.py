@@ -16,6 +16,7 @@ from models.hash_chain import ChainVerification
 from models.ledger import ledger
 from models.tables.identity import Scope
 from models.tables.ledger import Kind, LedgerEntry
+from models.tables.rounds import RoundState
 from service.console import queries
 from service.console.forms import Json, parse_number
 from service.console.rendering import HEADERS, redirect, show
@@ -62,8 +63,16 @@ async def rounds_page(visit: Visit) -> Response:
     dataset = await visit.api.get(f"/datasets/{visit.id('dataset_id')}")
     rounds = await run_in_threadpool(_load_rounds, visit, ROUNDS + 1)
     older = rounds[ROUNDS - 1]["id"] if len(rounds) > ROUNDS else None
-    may_open = visit.may(Scope.DATASETS)
-    return _show_tab(visit, "Rounds", dataset, rounds=rounds[:ROUNDS], older=older, may_open=may_open)
+    return _show_tab(
+        visit,
+        "Rounds",
+        dataset,
+        rounds=rounds[:ROUNDS],
+        older=older,
+        may_open=visit.may(Scope.DATASETS),
+        state=visit.query_value("state"),
+        states=[each.value for each in RoundState],
+    )
 
 
 async def ledger_page(visit: Visit, *, verification: ChainVerification | None = None) -> Response:
@@ -122,9 +131,11 @@ def _load_related(visit: Visit, is_there: bool) -> Json:
 
 
 def _load_rounds(visit: Visit, limit: int) -> list[Json]:
-    before = visit.query_value("before") or None
+    before, state = (visit.query_value(name) or None for name in ("before", "state"))
     with visit.services.database.reading() as session:
-        rows = queries.newest_rounds(session, visit.caller, visit.id("dataset_id"), limit=limit, before=before)
+        rows = queries.newest_rounds(
+            session, visit.caller, visit.id("dataset_id"), limit=limit, state=state, before=before
+        )
         return [serializers.round_(row) for row in rows]
 
 
@@ -270,7 +281,7 @@ async def close_round(visit: Visit) -> Response:
 
 PAGES: list[Page] = [
     Page("GET", "/datasets/{dataset_id}", dataset_page),
-    Page("GET", "/datasets/{dataset_id}/rounds", rounds_page, ("before",)),
+    Page("GET", "/datasets/{dataset_id}/rounds", rounds_page, ("state", "before")),
     Page("GET", "/datasets/{dataset_id}/ledger", ledger_page, ("kind", "page", "before")),
     Page("GET", "/datasets/{dataset_id}/settings", settings_page),
     Page("POST", "/datasets/{dataset_id}/verify", verify_ledger),

@@ -1,6 +1,7 @@
 """Pages for a new job: the choice of an algorithm, its form with a forecast, and the confirmation of its cost."""
 
 from fractions import Fraction
+from math import inf
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -133,11 +134,16 @@ async def _forecast(visit: Visit, dataset: Json, values: dict[str, str]) -> tupl
         forecast = await visit.api.post("/forecasts", body)
     except Problem as problem:
         return None, problem
-    return forecast | {"curves": await run_in_threadpool(_curves, dataset, body, forecast)}, None
+    budget = await visit.api.get_existing(f"/datasets/{dataset['id']}/budget")
+    left = inf if budget is None else budget["remaining"]
+    return forecast | {"curves": await run_in_threadpool(_curves, dataset, body, forecast, left)}, None
 
 
-def _curves(dataset: Json, body: Json, forecast: Json) -> Json:
-    """Return the curves of a forecast. Over reports, `auto` selects an algorithm for each point."""
+def _curves(dataset: Json, body: Json, forecast: Json, left: float) -> Json:
+    """Return the curves of a forecast, with advice within the epsilon that is left.
+
+    Over reports, `auto` selects an algorithm for each point.
+    """
     requested = body["algorithm"]
     if forecast["trust"] == "local":
         size, noun = forecast["expected_reports"], "devices"
@@ -150,6 +156,8 @@ def _curves(dataset: Json, body: Json, forecast: Json) -> Json:
         max_records_per_user=dataset["max_records_per_user"] or 1,
         noun=noun,
         family=body.get("family"),
+        most_epsilon=left,
+        states_size=bool(forecast.get("insufficient") or forecast["warnings"]),
     )
 
 

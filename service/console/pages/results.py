@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from service.console.forms import Json
-from service.console.maps import finite_or_none, map_of, plane_of, shown_features
+from service.console.maps import finite_or_none, layers_of, map_of, plane_of, shown_features
 from service.console.pages.compare import offer_results
 from service.console.ratings import find_distinctions, find_doubts
 from service.console.rendering import HEADERS, as_json, download, show
@@ -40,6 +40,7 @@ async def result_page(visit: Visit) -> Response:
         clusters=clusters(model, apart, list(shown))[:SHOWN_CLUSTERS],
         n_clusters=model.n_clusters,
         has_ellipses=model.n_clusters <= MANY_CLUSTERS,
+        controls=[] if plane is None else layers_of([model], plane),
         silhouette=finite_or_none(apart.silhouette),
         has_separation=model.centroids is not None and model.n_clusters > 1,
         dataset=await visit.api.get_existing(f"/datasets/{result['dataset_id']}"),

@@ -6,6 +6,7 @@
   const GREY = "#888888";
   const IMAGE_CELLS = 256; // approximate resolution of the longer side, so that the density is smooth
   const HATCH_PIXELS = 7;
+  const SEAT_PIXELS = 12; // radius of the number of a cluster, with its ring
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   const look = () => (scheme.matches ? DARK : LIGHT);
   const MAX_HEIGHT = 520; // pixels, so that a map and its readout fit on one screen
@@ -293,14 +294,26 @@
       pen.textBaseline = "alphabetic";
     }
 
+    // Returns the start of a scale bar in the first corner without a centre, from the bottom left. If every corner has one,
+    // the bar is below the map, between the labels of the axis.
+    freeCorner(wide, high) {
+      const { width, height } = this.inner;
+      const [left, right] = [EDGE.left + 12, EDGE.left + width - wide - 4];
+      const [bottom, top] = [EDGE.top + height - 12, EDGE.top + high];
+      const centres = this.map.centres.flatMap((each) => [each.seat, each.centre]).map(([across, up]) => [this.x(across), this.y(up)]);
+      const isFree = ([x, y]) => centres.every(([cx, cy]) => cx < x - 4 - SEAT_PIXELS || cx > x - 4 + wide + SEAT_PIXELS || cy < y - 20 - SEAT_PIXELS || cy > y + 7 + SEAT_PIXELS);
+      return [[left, bottom], [right, bottom], [right, top], [left, top]].find(isFree) ?? [left + width / 4, EDGE.top + height + EDGE.bottom - 8];
+    }
+
     scaleBar(pen) {
       const { scale, across } = this.map;
       if (scale === null) return;
-      const [x, y] = [EDGE.left + 12, EDGE.top + this.inner.height - 12];
       const long = (scale.degrees / (across.upper - across.lower)) * this.inner.width;
       pen.font = "11px system-ui, sans-serif";
+      const wide = Math.max(long, pen.measureText(scale.text).width) + 8;
+      const [x, y] = this.freeCorner(wide, 27);
       pen.fillStyle = `${look().ground}cc`;
-      pen.fillRect(x - 4, y - 20, Math.max(long, pen.measureText(scale.text).width) + 8, 27);
+      pen.fillRect(x - 4, y - 20, wide, 27);
       pen.fillStyle = pen.strokeStyle = look().ink;
       pen.textAlign = "left";
       pen.fillText(scale.text, x, y - 7);

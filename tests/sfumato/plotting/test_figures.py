@@ -293,7 +293,7 @@ class TestGeography:
 class TestDescribe:
     def test_states_the_cost_the_number_of_reports_and_the_verdict(self) -> None:
         assert figures.describe(label_map(), epsilon=2.0) == (
-            f"3 clusters · ε = 2 per person · 12,345 reports · verdict: {label_map().verdict.value}"
+            f"3 clusters · ε = 2 per installation · 12,345 reports · verdict: {label_map().verdict.value}"
         )
         assert figures.describe(centroids(2, clusters=1), n_reports=7) == "1 cluster · 7 reports · verdict: doubtful"
 

@@ -6,7 +6,6 @@ caller's estimate.
 
 from dataclasses import dataclass, replace
 from math import ceil
-from statistics import median
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import choose_central
@@ -39,10 +38,10 @@ class CentralForecast:
     Attributes
     ----------
     ratio : float or None
-        Mean squared distance to the nearest centre, divided by that of k-means without noise: the median
-        over the families. None for other methods, which were not simulated.
+        Mean squared distance to the nearest centre, divided by that of k-means without noise: that of the
+        least favourable family. None for other methods, which were not simulated.
     lower, upper : float or None
-        The ends of the bands of all families.
+        The lowest and the highest end of the bands of all families.
     clusters : int or None
         Number of clusters that the job searches for: fewer than requested if noise would hide the others.
         None if the job estimates it.
@@ -131,7 +130,7 @@ def forecast_central(
         warnings = _warnings(n_records, epsilon, n_features, params.clusters, clusters)
     families = forecast_families(route, n_records * epsilon, n_features, params.clusters, family)
     return CentralForecast(
-        median(each.ratio for each in families),
+        max(each.ratio for each in families),
         min(each.lower for each in families),
         max(each.upper for each in families),
         clusters,

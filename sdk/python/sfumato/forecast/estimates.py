@@ -7,8 +7,9 @@ from sfumato import mechanisms
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import choose
 from sfumato.forecast.families import FAMILIES, Family
+from sfumato.forecast.monotone import largest_variance
 from sfumato.forecast.noise import centre_error_of, detectable_mass_of, gap_mass, size_error_of
-from sfumato.forecast.quality import Band, FamilyBand, qualities_by_family, quality_of
+from sfumato.forecast.quality import Band, FamilyBand, least_favourable, qualities_by_family, quality_of
 from sfumato.forecast.warnings import Insufficient, insufficient_of, verdict_of, warnings_of
 from sfumato.model.precision import Verdict
 from sfumato.model.tables import html_bar, html_table
@@ -100,7 +101,8 @@ class Forecast:
     size_error : float or None
         Standard error of the size of one of K equal clusters on equal parts of the box, as a share
         of all people (K = 2 if K is estimated). It follows from the mechanism's exact variance and
-        the sampling of devices. None if it does not follow from them.
+        the sampling of devices: the largest of this and of every larger number and epsilon. None if
+        it does not follow from them.
     centre_error : float or None
         Standard error of a coordinate of such a cluster's centre of mass, as a share of the
         feature's range, for a fixed outline of the cluster. In a label map the outline varies too.
@@ -108,8 +110,8 @@ class Forecast:
     family : {"compact", "elongated", "curved", "many_small"} or None
         The family of the data, if the caller stated one.
     quality : Band or None
-        Expected adjusted Rand index, measured on the reference sets of the family, or on all; None
-        if it was not measured.
+        Expected adjusted Rand index, measured on the reference sets of the family, or of the least
+        favourable one; None if it was not measured.
     families : tuple of FamilyBand
         Expected index by family of data; empty if it was not measured.
     verdict : Verdict
@@ -189,10 +191,15 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int, fa
     planned = planned_rounds(algorithm, n_features, expected_reports)
     rounds = tuple(_forecast_round(each, expected_reports) for each in planned)
     epsilon_nano = parse_epsilon(algorithm.epsilon)
-    quality = quality_of(algorithm, n_features, expected_reports, family)
+    quality = (
+        least_favourable(algorithm, n_features, expected_reports)
+        if family is None
+        else quality_of(algorithm, n_features, expected_reports, family)
+    )
     families = qualities_by_family(algorithm, n_features, expected_reports)
     judged = families if family is None else (() if quality is None else (quality,))
     insufficient = insufficient_of(algorithm, n_features, expected_reports)
+    variance = largest_variance(algorithm, n_features, expected_reports)
     return Forecast(
         algorithm=algorithm,
         reason=reason,
@@ -203,8 +210,8 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int, fa
         n_eff=effective_reports(expected_reports, epsilon_nano),
         detectable_mass=detectable_mass_of(algorithm, planned, expected_reports),
         gap_mass=gap_mass(expected_reports, epsilon_nano),
-        size_error=size_error_of(algorithm, planned, expected_reports),
-        centre_error=centre_error_of(algorithm, planned, expected_reports),
+        size_error=None if variance is None else size_error_of(algorithm, variance),
+        centre_error=None if variance is None else centre_error_of(algorithm, n_features, variance),
         family=family,
         quality=quality,
         families=families,

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import choose, sketched_from
 from sfumato.forecast.estimates import Needed
+from sfumato.forecast.monotone import largest_variance
 from sfumato.forecast.noise import detectable_mass_of, size_error_of
-from sfumato.forecast.quality import ceiling_of, quality_of
+from sfumato.forecast.quality import ceiling_of, least_favourable
 from sfumato.forecast.warnings import insufficient_of
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import MAX_JSON_INT
@@ -25,17 +26,15 @@ def reports_needed(
 ) -> Needed:
     """Return the smallest number of reports from which a target is met.
 
-    With more expected reports a plan may use a finer grid, whose sizes are less precise. A size error
-    can therefore be met, missed and met again. From the returned number on, the target stays met at
-    all numbers that were checked, in steps of a fifth.
+    From the returned number on, the target stays met: the figures of a forecast never get worse with more reports.
 
     Parameters
     ----------
     algorithm : Algorithm
     n_features : int
     quality : float, optional
-        Median of the adjusted Rand index over the reference sets, in (0, 1]. Insufficient reports
-        do not meet it.
+        Median of the adjusted Rand index over the reference sets of the least favourable family, in
+        (0, 1]. Insufficient reports do not meet it.
     size_error : float, optional
         `Forecast.size_error`, in (0, 1].
     detectable_mass : float, optional
@@ -83,10 +82,10 @@ def _for_quality(algorithm: Algorithm, n_features: int, wish: float) -> Needed:
     def is_met(n_reports: int) -> bool:
         if insufficient_of(algorithm, n_features, n_reports) is not None:
             return False  # the table's first row applies to any smaller number of reports
-        band = quality_of(algorithm, n_features, n_reports)
+        band = least_favourable(algorithm, n_features, n_reports)
         return band is not None and band.median >= wish
 
-    return _answer(smallest(is_met), f"half of the reference sets come to {wish:.3g} or more")
+    return _answer(smallest(is_met), f"half of the reference sets of every family come to {wish:.3g} or more")
 
 
 def _for_detectable_mass(algorithm: Algorithm, n_features: int, wish: float) -> Needed:
@@ -101,10 +100,10 @@ def _for_detectable_mass(algorithm: Algorithm, n_features: int, wish: float) -> 
 
 def _for_size_error(algorithm: Algorithm, n_features: int, wish: float) -> Needed:
     def is_met(n_reports: int) -> bool:
-        error = size_error_of(algorithm, planned_rounds(algorithm, n_features, n_reports), n_reports)
-        return error is not None and error <= wish
+        variance = largest_variance(algorithm, n_features, n_reports)
+        return variance is not None and size_error_of(algorithm, variance) <= wish
 
-    if size_error_of(algorithm, planned_rounds(algorithm, n_features, 1), 1) is None:
+    if largest_variance(algorithm, n_features, 1) is None:
         return Needed(None, "The error of a size does not follow from public facts for these parameters.")
     return _answer(smallest(is_met), f"a cluster's size is known to {100 * wish:.3g} % of the people")
 

@@ -84,40 +84,36 @@ def phase_contrast(each: PlannedRound) -> float:
     return sqrt(real**2 + imaginary**2) * sin(turn / 2) / (turn / 2)
 
 
-def size_error_of(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
+def size_error_of(params: Algorithm, variance: float) -> float:
     """Return the standard error of the size of one of K equal clusters on equal parts of the box.
 
     A cluster has a share a = 1/K of a grid's cells, so the variance of its estimate is
         v k a (1-a) / n + a (1-a) / N,
     with v the mechanism's variance of a weighted sum for each unit of sum (w - mean w)^2 and
-    n the round's reports. Rounds over the whole box are weighted by their inverse variance. If
-    later rounds adapt, the cells are those of the first round.
+    n the round's reports. `variance` is `plan_variance`, v k / n + 1 / N.
     """
-    information = _information(params, planned, n_reports)
-    if information is None:
-        return None
     share = 1 / (params.clusters or ASSUMED_CLUSTERS)
-    return min(1.0, sqrt(share * (1 - share) * (1 / information + 1 / n_reports)))
+    return min(1.0, sqrt(share * (1 - share) * variance))
 
 
-def centre_error_of(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
+def centre_error_of(params: Algorithm, n_features: int, variance: float) -> float:
     """Return the standard error of a coordinate of such a cluster's centre of mass, for a fixed outline.
 
     The cluster is a cube with the share a of the box and of the people. A coordinate has the
     variance h = a^(2/d) / 12 within it, so the sum of cells weighted by it, over a, has the variance
         v k h / (a n) + h / (a N).
     """
-    information = _information(params, planned, n_reports)
-    first = planned[0].encoding
-    if information is None or first is None:
-        return None
     share = 1 / (params.clusters or ASSUMED_CLUSTERS)
-    within = share ** (2 / first.n_features) / 12
-    return min(1.0, sqrt(within / share * (1 / information + 1 / n_reports)))
+    within = share ** (2 / n_features) / 12
+    return min(1.0, sqrt(within / share * variance))
 
 
-def _information(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
-    """Return n / (v k), summed over rounds over the whole box, or None if sizes are not sums of cells."""
+def plan_variance(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
+    """Return v k / n + 1 / N, or None if sizes are not sums of cells.
+
+    Rounds over the whole box are weighted by their inverse variance. If later rounds adapt, the cells are those of the
+    first round.
+    """
     of_grids = ShiftedGrid | UniformGrid | AdaptiveGridIterative | AdaptiveGridTree | GridKmeans
     if not isinstance(params, of_grids) or getattr(params, "variant", "sound") == "paper":
         return None
@@ -126,4 +122,4 @@ def _information(params: Algorithm, planned: Sequence[PlannedRound], n_reports: 
         k = planned[0].n_symbols if each.adapts else each.n_symbols
         variance = precision_of(each.kind, k, each.epsilon_nano).spread_variance * k
         information += n_reports * ((each.participation.hi - each.participation.lo) / DRAW_SPAN) / variance
-    return information
+    return 1 / information + 1 / n_reports

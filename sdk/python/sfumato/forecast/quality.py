@@ -112,6 +112,22 @@ def quality_of(params: Algorithm, n_features: int, n_reports: int, family: Famil
     return Band(lower, median, upper, n_runs)
 
 
+def least_favourable(params: Algorithm, n_features: int, n_reports: int) -> Band | None:
+    """Return the expected quartiles of the family with the lowest ones. Return None if none was measured.
+
+    Each quartile is the lowest of the families. So it increases with the reports and with epsilon, as theirs do.
+    """
+    bands = qualities_by_family(params, n_features, n_reports)
+    if not bands:
+        return quality_of(params, n_features, n_reports)
+    return Band(
+        min(each.lower for each in bands),
+        min(each.median for each in bands),
+        min(each.upper for each in bands),
+        min(each.n_runs for each in bands),
+    )
+
+
 def qualities_by_family(params: Algorithm, n_features: int, n_reports: int) -> tuple[FamilyBand, ...]:
     """Return the expected quartiles of each family that was measured for the parameters."""
     bands = ((family, quality_of(params, n_features, n_reports, family)) for family in FAMILIES)
@@ -123,8 +139,8 @@ def qualities_by_family(params: Algorithm, n_features: int, n_reports: int) -> t
 
 
 def ceiling_of(params: Algorithm, n_features: int) -> Band | None:
-    """Return the quartiles for an unlimited number of reports at this epsilon."""
-    return quality_of(params, n_features, MAX_JSON_INT)
+    """Return the quartiles for an unlimited number of reports at this epsilon, for the least favourable family."""
+    return least_favourable(params, n_features, MAX_JSON_INT)
 
 
 def has_defaults(params: Algorithm) -> bool:

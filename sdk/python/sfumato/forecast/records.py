@@ -10,11 +10,12 @@ from sfumato.forecast.central import UNCERTAIN_RATIO, CentralForecast, forecast_
 from sfumato.forecast.families import Family, FamilyForecast
 from sfumato.model.tables import html_bar, html_table
 from sfumato.privacy.accounting import ATTO, NANO, format_epsilon, parse_delta, parse_epsilon
+from sfumato.sizing.required_reports import least_records
 from sfumato.specs import Auto, CentralAlgorithm, central_algorithm_from_wire, to_wire
 
 MAX_EXPECTED = 2**53 - 1
 
-_PLAIN = ("reason", "n_features", "expected_records", "max_records_per_user", "epsilon_nano")
+_PLAIN = ("reason", "n_features", "expected_records", "max_records_per_user", "epsilon_nano", "least_records")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,9 @@ class RecordsForecast:
         Maximum cost of the job, which reserves it and releases the rest.
     delta_atto : int
         Maximum delta of the job; 0 for a pure guarantee.
+    least_records : int
+        Number of records below which a job over two clusters is mostly noise: 50 max_records_per_user / epsilon. The
+        service accepts such a job, because the number of records is private.
     expected : CentralForecast
         Expected accuracy and warnings.
     """
@@ -44,6 +48,7 @@ class RecordsForecast:
     max_records_per_user: int
     epsilon_nano: int
     delta_atto: int
+    least_records: int
     expected: CentralForecast
 
     def _repr_html_(self) -> str:
@@ -98,6 +103,7 @@ def forecast_records(
         max_records_per_user=max_records_per_user,
         epsilon_nano=parse_epsilon(algorithm.epsilon),
         delta_atto=parse_delta(algorithm.delta),
+        least_records=least_records(parse_epsilon(algorithm.epsilon), max_records_per_user),
         expected=forecast_central(algorithm, n_features, expected_records, max_records_per_user, family),
     )
 

@@ -60,17 +60,18 @@ def insufficient_of(params: Algorithm, n_features: int, n_reports: int) -> Insuf
 def _too_few_for_centroids(
     params: PhaseSketch | LdpKmeans | GridKmeans | NoisyFcm, n_features: int, n_reports: int
 ) -> Insufficient | None:
-    """Apply the rule for the flag `insufficient_reports` of a result."""
+    """Apply the rule for the flag `insufficient_reports` of a result.
+
+    A grid has more cells if more reports are expected. Its sufficient number is the smallest one that suffices for its
+    own grid, so that reports never become insufficient because more are expected.
+    """
     clusters = params.clusters or SKETCHED_CLUSTERS
-    least = required_reports(params, n_features, n_reports)
-    if n_reports >= least:
-        return None
-    needed = to_report_count(least)
-    # a grid has more cells if more reports are expected, so the sufficient number is found by iteration
-    while (
-        needed is not None and isinstance(params, GridKmeans) and needed < required_reports(params, n_features, needed)
-    ):
+    is_grid = isinstance(params, GridKmeans)
+    needed = to_report_count(required_reports(params, n_features, 1 if is_grid else n_reports))
+    while needed is not None and is_grid and needed < required_reports(params, n_features, needed):
         needed = to_report_count(required_reports(params, n_features, needed))
+    if needed is not None and n_reports >= needed:
+        return None
     if isinstance(params, NoisyFcm) and needed is not None and needed * n_features > MAX_SAMPLE_VALUES:
         needed = None  # a round cannot keep more vectors
     return Insufficient(

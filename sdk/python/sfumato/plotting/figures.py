@@ -53,14 +53,15 @@ def format_share(size: float, error: float) -> str:
 
 
 def describe(model: ClusterModel, *, epsilon: float | None = None, n_reports: int | None = None) -> str:
-    """Return the default caption: number of clusters, cost for each person, number of reports, share outside, verdict.
+    """Return the default caption: number of clusters, cost, number of reports, share outside, verdict.
 
-    The default of `n_reports` is the number in the model's diagnostics.
+    The default of `n_reports` is the number in the model's diagnostics. The cost of reports is that of an installation,
+    since a person with two devices spends twice; without reports it is that of a person.
     """
     n_reports = model.diagnostics.get("n_reports") if n_reports is None else n_reports
     parts = ["1 cluster" if model.n_clusters == 1 else f"{model.n_clusters} clusters"]
     if epsilon is not None:
-        parts.append(f"ε = {epsilon:g} per person")
+        parts.append(f"ε = {epsilon:g} per {'person' if n_reports is None else 'installation'}")
     if n_reports is not None:
         parts.append(f"{n_reports:,} reports")
     if model.outside_share is not None:

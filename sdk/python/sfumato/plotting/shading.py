@@ -41,6 +41,14 @@ def to_xml_text(text: str) -> str:
     return _NOT_IN_XML.sub("\ufffd", text)
 
 
+def spreads_of(model: ClusterModel) -> NDArray[np.float64] | None:
+    """Return the variance of the centres in each feature, relative to its range, or None without centres."""
+    if model.centroids is None:
+        return None
+    ranges = np.array([feature.upper - feature.lower for feature in model.features])
+    return np.asarray((model.centroids / ranges).var(axis=0))
+
+
 def planes(model: ClusterModel) -> list[tuple[int, int]]:
     """Return the pairs (across, up) of features to map.
 
@@ -50,9 +58,8 @@ def planes(model: ClusterModel) -> list[tuple[int, int]]:
         return []
     n_features = len(model.features)
     chosen = list(range(n_features))
-    if n_features > _MAX_PAIRED_FEATURES and model.centroids is not None:
-        ranges = np.array([feature.upper - feature.lower for feature in model.features])
-        spread = (model.centroids / ranges).var(axis=0)
+    spread = spreads_of(model)
+    if n_features > _MAX_PAIRED_FEATURES and spread is not None:
         chosen = sorted(np.argsort(-spread, kind="stable")[:_MAX_PAIRED_FEATURES].tolist())
     elif n_features > _MAX_PAIRED_FEATURES:
         chosen = chosen[:_MAX_PAIRED_FEATURES]
