@@ -61,7 +61,7 @@ def find_names(session: Session, caller: Caller, ids: Collection[str]) -> dict[s
     found: dict[str, str] = {}
     for table, name in ((Dataset, Dataset.name), (Key, Key.name), (Job, Job.algorithm_type)):
         rows = session.execute(select(table.id, name).where(table.tenant_id == caller.tenant_id, table.id.in_(ids)))
-        found |= {row[0]: row[1] for row in rows}
+        found |= {row[0]: str(row[1]) for row in rows}
     return found
 
 

@@ -49,7 +49,7 @@ class TestDistinctions:
     def test_name_the_feature_with_the_largest_difference(self) -> None:
         found = find_distinctions(MODEL)
         assert [each["name"] for each in found if each is not None] == ["east", "east", "age"]
-        assert found[2] == {"name": "age", "unit": "years", "value": 90.0, "others": 30.0}
+        assert found[2] == {"name": "age", "unit": "years", "value": 90.0, "error": 0.1, "others": 30.0}
 
     def test_do_not_exist_for_one_cluster(self) -> None:
         alone = replace(
