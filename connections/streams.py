@@ -38,6 +38,10 @@ class QueuedFile(io.RawIOBase):
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self._descriptor = descriptor
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Forget all lines and the thread. For a forked process: its parent's thread writes the lines that wait."""
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._n_bytes = 0  # waiting, or being written
@@ -105,6 +109,14 @@ class QueuedFile(io.RawIOBase):
                 poll = select.poll()
                 poll.register(self._descriptor, select.POLLOUT)
                 poll.poll(_RETRY_MILLISECONDS)
+
+
+def _start_anew() -> None:
+    for file in _guarded:
+        file.start_anew()
+
+
+os.register_at_fork(after_in_child=_start_anew)
 
 
 def hold_descriptors() -> None:

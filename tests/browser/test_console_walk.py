@@ -278,7 +278,7 @@ class TestAWalk:
         page.get_by_role("button", name="Delete").click()
         expect(page.get_by_text("No webhooks yet.")).to_be_visible()
         page.get_by_role("link", name="Audit trail").click()
-        expect(page.get_by_text("key.rotated").first).to_be_visible()
+        expect(page.locator("td").get_by_text("key.rotated").first).to_be_visible()
         check_accessible(page, axe)
 
 

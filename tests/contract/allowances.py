@@ -53,7 +53,10 @@ RULES = (
     ("sendReports", "incomplete|cannot send this value|slot is out of range", "the round defines width and range"),
     ("sendReports", "must have the same length", "the lengths of columns"),
     ("sendReports|uploadRecords", "Arrow|stream|NPY|CSV|UTF-8|JSON|array|header row|no reports", "a format of bytes"),
+    ("deleteRecords", "send either the user", "one of two parameters"),
+    ("uploadRecords", "upload and part belong together", "parameters of a part"),
     ("uploadRecords", "column|record \\d+|no records", "the dataset defines the columns and their values"),
+    ("assignPoints", "the last point is incomplete|Arrow|stream|column", "a format of bytes"),
     (
         "assignPoints",
         "records must (have|be numbers in|be finite numbers in) shape",

@@ -124,6 +124,9 @@ def operations(document: Document) -> list[Operation]:
     ]
 
 
+CHOICES: dict[str, dict[str, str]] = {"deleteRecords": {"all": "true"}}  # one of several parameters is needed
+
+
 def request(operation: Operation, objects: "Objects | None", **replaced: Any) -> tuple[str, str, dict[str, Any]]:
     """Return method, path below /v1 and options of the example request, with ids of existing objects.
 
@@ -147,6 +150,7 @@ def request(operation: Operation, objects: "Objects | None", **replaced: Any) ->
             _put(body, way, own)
         else:
             (path if where == "path" else query)[str(way[0])] = own
+    query |= CHOICES.get(operation.name, {})
     options: dict[str, Any] = {"params": query} if query else {}
     if body is not None:
         options["json"] = body

@@ -23,7 +23,7 @@ from tests.contract.generated import Objects, Operation, operations, request
 from tests.contract.test_openapi import COMMITTED
 from tests.sdks.packages import ROOT, run
 from tests.sdks.test_python import UV
-from tests.service.api import Api, packed
+from tests.service.api import Api, a_model, packed
 from tests.service.processes import running
 from tests.service.shuffler import TERMS, sealed_reports, shuffled_dataset, signed
 
@@ -101,6 +101,9 @@ def bodies(package: ModuleType, operation: Operation, objects: Objects, path: di
         contents = {"text/csv": text.encode(), "application/x-npy": npy.getvalue()}
         contents |= {STREAM: stream(tables[0]), FILE: file(tables[1])}
         assert {*contents, "application/json"} == {kind.decode() for kind in READERS}
+    if operation.name == "assignPoints":
+        table = pa.table([pa.array(column) for column in ROWS.T], [feature.name for feature in a_model().features])
+        contents = {"application/octet-stream": ROWS.tobytes(), STREAM: stream(table), FILE: file(table)}
     if operation.name == "releaseRound":
         path["round_id"] = objects.api.round(shuffled_dataset(objects.api), target_reports=20, **TERMS)["id"]
         reports = sealed_reports(objects.api, path["round_id"], 20)
@@ -143,7 +146,7 @@ def test_generated_client_calls(package: ModuleType, api: Api, operation: Operat
     prefixes = {str(way[0]): prefix for where, way, prefix in operation.id_places() if where == "path"}
     path = {name: objects.id(prefix, operation) for name, prefix in prefixes.items()}
     success = {int(status): answer for status, answer in operation.definition["responses"].items() if status < "4"}
-    options = {"allow_empty": True} if operation.name == "closeRound" else {}
+    options = {"closeRound": {"allow_empty": True}, "deleteRecords": {"all_": True}}.get(operation.name, {})
     for body in bodies(package, operation, objects, path):
         answer = call(package, api, operation, body, **path, **options)
         assert answer.status_code in success, answer.content

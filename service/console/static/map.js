@@ -86,7 +86,10 @@
 
     async load() {
       const address = new URL(this.canvas.dataset.map, document.baseURI);
-      if (!this.isFixed) for (const [name, value] of new FormData(document.querySelector("form[data-view]"))) address.searchParams.append(name, value);
+      if (!this.isFixed) {
+        const view = new FormData(document.querySelector("form[data-view]"));
+        for (const name of ["across", "up"]) if (view.has(name)) address.searchParams.set(name, view.get(name));
+      }
       const response = await fetch(address, { headers: { accept: "application/json" } });
       if (response.redirected || !response.ok) {
         this.showText(response.redirected ? "The session has ended. Sign in again." : "The map is not available.");
