@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse_options(arguments)
     effort = Effort.QUICK if options.quick else Effort.NIGHTLY if options.nightly else Effort.FULL
     seed = secrets.randbits(32) if options.seed is None else options.seed
-    results = run_checks(options.planted, options.only, Setting(effort, seed), options.processes)
+    results = run_checks(options.planted, options.only, Setting(effort, seed), options.processes, options.fast)
     if not results:
         Console(stderr=True).print(f"sfumato: no check has {options.only!r} in its name", markup=False)
         return EXIT_USAGE
@@ -109,6 +109,7 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--planted", action="store_true", help="run the checks on broken variants; each must be detected"
     )
+    parser.add_argument("--fast", action="store_true", help="leave out the subjects with checks of a second or more")
     parser.add_argument("--only", metavar="TEXT", default="", help="run only checks with this text in their name")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of the run; random by default")
     parser.add_argument(

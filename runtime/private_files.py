@@ -10,7 +10,8 @@ _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file atomically, readable only by its owner."""
+    """Write a file atomically, readable only by its owner. A link stays, and its target is written."""
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Settings of a process: the environment variables `SFUMATO_*`, read once at start-up."""
+"""Settings of a process: the environment variables `SFUMATO_*`, read once at start-up. An empty one is as unset."""
 
 import re
 from base64 import b64decode
@@ -35,9 +35,15 @@ _REDIS_URL = re.compile(
 class Settings(BaseSettings):
     """Settings of the operator. The defaults suit one machine and one tenant."""
 
-    model_config = SettingsConfigDict(env_prefix="SFUMATO_", extra="ignore", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix="SFUMATO_", env_ignore_empty=True, extra="ignore", hide_input_in_errors=True
+    )
 
-    home: Path = Field(Path(".sfumato"), description="Directory of the embedded database and the first admin key.")
+    home: Path = Field(
+        Path(".sfumato"),
+        validate_default=True,
+        description="Directory of the embedded database and the first admin key.",
+    )
     database_url: str | None = Field(
         None,
         repr=False,  # it may contain a password
@@ -243,6 +249,12 @@ class Settings(BaseSettings):
                 self.redis_url = SecretStr(f"{scheme}://{user if at else ''}:{quote(password, safe='')}@{place}")
         return self
 
+    @field_validator("home")
+    @classmethod
+    def _resolve_home(cls, home: Path) -> Path:
+        """Return the directory that the path names now, through links. A change of the working directory keeps it."""
+        return home.resolve()
+
     @field_validator("records_key")
     @classmethod
     def _check_keys(cls, value: SecretStr | None) -> SecretStr | None:
@@ -301,7 +313,7 @@ class Settings(BaseSettings):
     @property
     def resolved_database_url(self) -> str:
         """Return the database URL. By default it is the embedded database's."""
-        return self.database_url or sqlite_url(self.home.resolve() / "sfumato.db")
+        return self.database_url or sqlite_url((self.home / "sfumato.db").resolve())
 
     @property
     def database_file(self) -> Path | None:
@@ -343,6 +355,8 @@ def _parse_database_url(text: str) -> "URL":
             raise ValueError(
                 "the URL of a SQLite file has three slashes before a relative path, four in total before /"
             )
+        if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
+            url = url.set(database=str(Path(url.database).resolve()))  # also after a change of the working directory
     elif url is None or "@" in (url.host or "") or ("@" in text and url.username is None):
         raise ValueError(
             "the URL cannot be read: write postgresql://user:password@host:port/name, "

@@ -23,7 +23,7 @@ SLOW_SECONDS = 20.0  # timeout of the head of a request, and of a client that do
 MAX_RESPONSE_BYTES = 1 << 20
 
 app = typer.Typer(help="Collect sealed reports and release them in random order.", no_args_is_help=True)
-Home = Annotated[Path, typer.Option(help="Directory of the database and of the signing key.")]
+Home = Annotated[Path, typer.Option(help="Directory of the database and of the signing key.", resolve_path=True)]
 DEFAULT_HOME = Path(".sfumato-shuffler")
 
 

@@ -83,7 +83,7 @@ class Image:
             "SFUMATO_PORT": "0",
             "SFUMATO_WARM_KERNELS": "false",
             "PYTHONPATH": os.pathsep.join(paths),
-            "HOME": "/nonexistent",
+            "HOME": str(scratch / "no home"),
         }
         if IS_CONFINED:  # a Python of a shared library of its own finds it by a path that is closed here
             self.environment["LD_LIBRARY_PATH"] = "/mnt/python/lib"

@@ -21,7 +21,7 @@ COMMITTED = "openapi/openapi.json"
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
-EXACT = ("pattern", "format", "contentEncoding", "uniqueItems", "multipleOf")
+EXACT = ("pattern", "format", "contentEncoding", "uniqueItems", "multipleOf", "x-decimals")
 
 Json = dict[str, Any]
 

@@ -82,7 +82,8 @@ class Receipt:
 
 
 def receipt_path(source: Path) -> Path:
-    """Return the path of a file's receipt."""
+    """Return the path of a file's receipt. All names of a file, such as links, have one receipt."""
+    source = source.resolve()
     return source.with_name(source.name + SUFFIX)
 
 

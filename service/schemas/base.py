@@ -32,6 +32,7 @@ from models.database.types import EPOCH, timestamp
 from service.http.problems import MAX_ERRORS, NULL
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
+from sfumato.specs.validation import NAME_PATTERN
 
 MAX_INT = 2**53 - 1  # the largest integer that every JSON parser reads exactly
 EXAMPLE_ULID = "01jd0b1v3tq5c9m8x2h7r4k6ez"
@@ -87,9 +88,10 @@ def domain_validator(domain_check: Callable[[Any], object]) -> AfterValidator:
 def decimal_number(least: float, ge: float, le: float, decimals: int) -> Any:
     """Return the constraints of a decimal number: at least `least`, or 0 if `ge` is 0.
 
-    The document has the unit; a domain check counts the decimals.
+    The document states the decimals, and a domain check counts them. `multipleOf` would not do: validators divide
+    doubles, and 0.5 / 1e-9 is no whole number.
     """
-    schema: JsonDict = _DOUBLE | {"multipleOf": 10.0**-decimals}
+    schema: JsonDict = _DOUBLE | {"x-decimals": decimals}
     if ge == 0:
         schema["not"] = {"exclusiveMinimum": 0, "exclusiveMaximum": least}
     return Field(ge=ge, le=le, json_schema_extra=schema)
@@ -101,7 +103,7 @@ GrantedEpsilon = Annotated[
     float, decimal_number(1e-6, 0, 32, 9), domain_validator(lambda epsilon: epsilon and parse_epsilon(epsilon))
 ]
 Delta = Annotated[float, decimal_number(1e-15, 0, 1e-3, 18), domain_validator(parse_delta)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 Word = Annotated[
     str, StringConstraints(pattern="^[0-9]{1,20}$")
 ]  # a 64-bit integer in decimal: JSON numbers are exact up to 2**53 only

@@ -73,6 +73,21 @@ class TestClaims:
                 replace(SOUND, holds=holds, why=why)
 
 
+class TestFast:
+    def test_leaves_out_slow_subjects_only(self, run_audit, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+        assert run_audit("--quick", "--fast", checks=[[SOUND]]) == 0
+        monkeypatch.setattr(catalogue, "SLOW", frozenset({"dice"}))
+        assert run_audit("--quick", "--fast", checks=[[SOUND]]) == command.EXIT_USAGE
+        assert run_audit("--quick", checks=[[SOUND]]) == 0
+        assert "1 of 1 claims hold" in capsys.readouterr().out
+
+    def test_slow_subjects_exist_and_are_few(self) -> None:
+        subjects = [check.subject for check in catalogue.CHECKS]
+        assert set(subjects) >= catalogue.SLOW
+        assert len(catalogue.SLOW) < len(subjects) / 3
+        assert catalogue.SLOW.isdisjoint({"device: participation", "device: spending cap"})
+
+
 class TestPlantedLeaks:
     def test_detected_leaks_are_printed_by_name(self, run_audit, capsys: pytest.CaptureFixture[str]) -> None:
         assert run_audit("--planted", leaks=[("loaded", [SOUND, BROKEN]), ("twice thrown", [BROKEN])]) == 0

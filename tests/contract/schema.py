@@ -19,8 +19,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _KNOWN = {
     "$ref", "additionalProperties", "allOf", "anyOf", "const", "contentEncoding", "default", "description",
     "discriminator", "enum", "exclusiveMaximum", "exclusiveMinimum", "examples", "format", "items", "maxItems",
-    "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "not",
-    "oneOf", "pattern", "properties", "required", "title", "type", "uniqueItems", "x-extensible-enum",
+    "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "not",
+    "oneOf", "pattern", "properties", "required", "title", "type", "uniqueItems", "x-decimals", "x-extensible-enum",
 }  # fmt: skip
 
 
@@ -93,5 +93,5 @@ def _of_kind(document: dict[str, Any], schema: dict[str, Any], value: Any, at: s
             yield f"{at}: lies outside its bounds"
         if not schema.get("exclusiveMinimum", -inf) < value < schema.get("exclusiveMaximum", inf):
             yield f"{at}: lies outside its open bounds"
-        if "multipleOf" in schema and Decimal(str(value)) % Decimal(str(schema["multipleOf"])):
-            yield f"{at}: is not a multiple of {schema['multipleOf']}"
+        if "x-decimals" in schema and Decimal(str(value)) % Decimal(10) ** -schema["x-decimals"]:
+            yield f"{at}: has more than {schema['x-decimals']} decimals"

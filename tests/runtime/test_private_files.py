@@ -96,6 +96,14 @@ class TestKeyFile:
         assert modes(path) == {0o600}
         assert (path.read_text(), leftover.exists()) == ("secret", False)
 
+    def test_is_written_through_a_link(self, shared: Path) -> None:
+        (shared / "volume").mkdir()
+        (shared / "admin.key").symlink_to("volume/admin.key")
+        for secret in ("first", "second"):
+            write_private(shared / "admin.key", secret)
+            assert (shared / "volume" / "admin.key").read_text() == secret
+        assert (shared / "admin.key").is_symlink()
+
     @on_sqlite
     def test_of_an_earlier_version_becomes_private(self, shared: Path, database_url: str) -> None:
         with closing(Database(database_url)) as database:

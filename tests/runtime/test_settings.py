@@ -174,7 +174,24 @@ class TestUrls:
     def test_of_a_file_keep_every_path(self, name: str) -> None:
         path = Path("/") / name / "sfumato.db"
         assert Path(str(make_url(sqlite_url(path)).database)) == path
-        assert Settings(database_url=sqlite_url(path)).database_file == path
+        assert Settings(database_url=sqlite_url(path)).database_file == path.resolve()
+
+    def test_of_files_are_resolved_once_through_links(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "volume").mkdir()
+        (tmp_path / "home").symlink_to("volume")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("SFUMATO_HOME", "home")
+        settings, other = Settings(), Settings(database_url="sqlite:///home/other.db")
+        monkeypatch.chdir("/")
+        assert settings.home == tmp_path / "volume"
+        assert settings.database_file == tmp_path / "volume" / "sfumato.db"
+        assert other.database_file == tmp_path / "volume" / "other.db"
+
+    def test_that_are_empty_in_the_environment_are_unset(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        unset = Settings()
+        for name in Settings.model_fields:
+            monkeypatch.setenv(f"SFUMATO_{name.upper()}", "")
+        assert Settings() == unset
 
     @pytest.mark.parametrize("name", ["feature%2Fx", "a%20b", "what?", "a#b", "C:d", "é"])
     def test_a_home_with_any_name_contains_its_database(self, tmp_path: Path, name: str) -> None:

@@ -29,6 +29,8 @@ clusters. A ledger records every use of the privacy budget.
   objects answer `not_found`.
 - Errors are problem documents (RFC 9457) with a machine-readable `code`.
 - `epsilon` is a decimal number with at most nine decimals. The ledger stores it as an integer, in nano-epsilon.
+- A later version may add members to responses. Ignore members that you do not know. Requests with unknown members are
+  refused.
 - Lists have pages: `?limit=` and `?cursor=`. `next_cursor` is null on the last page.
 - A POST request with an `Idempotency-Key` takes effect once within a day.
 - An optional member of a request may be absent, but not null.
@@ -100,6 +102,7 @@ def document(app: FastAPI, mount: str = "") -> dict[str, Any]:
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own schemas; the service has problems instead
         schemas.pop(unused, None)
     tidied: dict[str, Any] = _tidy(generated)
+    _open_responses(tidied)
     descriptions.add_descriptions(tidied)
     _add_links(tidied)
     return tidied
@@ -146,6 +149,35 @@ def _tidy(value: Any) -> Any:
             continue
         tidied[name] = int(item) if is_integer and name in ("minimum", "maximum") else _tidy(item)
     return tidied
+
+
+def _open_responses(document: dict[str, Any]) -> None:
+    """Let schemas of responses alone have other members, so that strict clients accept those of a later version."""
+    schemas = document["components"]["schemas"]
+    bodies = [
+        operation["requestBody"]
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        if "requestBody" in operation
+    ]
+    sent: set[str] = set()
+    while names := {name for part in bodies for name in _references(part)} - sent:
+        sent |= names
+        bodies = [schemas[name] for name in names]
+    for name in schemas.keys() - sent:
+        if schemas[name].get("additionalProperties") is False:
+            del schemas[name]["additionalProperties"]
+
+
+def _references(part: Any) -> Iterator[str]:
+    """Yield the names of the schemas that a part of the document refers to."""
+    if isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"].rsplit("/", 1)[1]
+        part = list(part.values())
+    if isinstance(part, list):
+        for each in part:
+            yield from _references(each)
 
 
 def _send_reports() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from types import NoneType
 from typing import Any
 
+import httpx
 import pytest
 
 from sfumato import AsyncClient, Client
@@ -33,7 +34,7 @@ class TestMethods:
             assert hints["return"] == (NoneType if shown is None else shown), name
             assert typing.get_origin(hints["return"]) not in (Generator, Listing), name
             assert set(inspect.signature(method).parameters) - {"self"} == set(hints) - {"return"}, name
-        assert typing.get_type_hints(client.__init__)["url"] == str | None
+        assert typing.get_type_hints(client.__init__, localns={"httpx": httpx})["url"] == str | None
 
     def test_are_the_only_ones_in_help(self, client: type) -> None:
         text = pydoc.render_doc(client, renderer=pydoc.plaintext)

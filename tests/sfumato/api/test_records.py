@@ -102,6 +102,22 @@ class TestUploading:
                 client.upload_records("ds_1", wrong)
         assert len(sent(service)) == 4
 
+    def test_names_the_missing_column_of_users(self) -> None:
+        service, client = serving({"GET datasets/ds_1": ok(CENTRAL), POST: refusal(415, "unsupported_media_type")})
+        with pytest.raises(InvalidSpec, match="have no column who, which names the user"):
+            client.upload_records("ds_1", pd.DataFrame(ROWS, columns=["x", "y"]))
+        assert sent(service) == []
+        with pytest.raises(InvalidSpec, match="needs the user of each record: pass users"):
+            client.upload_records("ds_1", ROWS)
+
+    @pytest.mark.parametrize("kind", [str, Path])
+    def test_a_path_is_a_file_and_no_table(self, kind: Any, tmp_path: Path) -> None:
+        _, client = serving({POST: ok(STORED, 201)})
+        (tmp_path / "people.csv").write_text("x,y\n0.5,0.25\n")
+        assert client.upload_file("ds_1", kind(tmp_path / "people.csv")).n_records == STORED["n_records"]
+        with pytest.raises(InvalidSpec, match="send a file with upload_file"):
+            client.upload_records("ds_1", kind(tmp_path / "people.csv"))
+
     @pytest.mark.parametrize("users", [["a", 7], ("a", 7), np.array(["a", 7], dtype=object), pd.Series(["a", 7])])
     def test_takes_users_that_are_text_or_whole_numbers(self, users: Any) -> None:
         service, client = serving({"GET datasets/ds_1": ok(CENTRAL), POST: ok(STORED, 201)})

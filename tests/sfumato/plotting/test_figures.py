@@ -91,6 +91,10 @@ class TestSvg:
         assert {f"{feature.name} (m)" for feature in model.features} <= set(written)
         assert "<dc:date>" not in document
 
+    def test_is_that_of_a_result(self) -> None:
+        result = parsers.parse_result(RESULT)
+        assert len(figures.plot(result).axes) == len(figures.plot(result.model).axes)
+
     def test_is_equal_in_threads(self) -> None:
         documents: list[str] = []
         model = label_map(cells=4)

@@ -4,9 +4,7 @@ All attempts of a call that creates an object share one idempotency key. A lost 
 never creates a second job or a second grant.
 """
 
-from typing import Self
-
-import httpx
+from typing import TYPE_CHECKING, Self
 
 from sfumato.api.administration import AdministrationCalls
 from sfumato.api.calls import Calls
@@ -15,6 +13,9 @@ from sfumato.api.jobs import JobCalls
 from sfumato.api.records import RecordCalls
 from sfumato.transport.http import AsyncHttp, Http, PoolSettings
 from sfumato.transport.operations import AsyncBase, BlockingBase
+
+if TYPE_CHECKING:
+    import httpx
 
 MAX_RESPONSE_BYTES = 256 << 20
 
@@ -54,7 +55,7 @@ class Client(BlockingBase, DatasetCalls, JobCalls, RecordCalls, Calls, Administr
         *,
         timeout_seconds: float = 30.0,
         retry_seconds: float = 30.0,
-        transport: httpx.BaseTransport | None = None,
+        transport: "httpx.BaseTransport | None" = None,
     ) -> None:
         settings = PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES)
         self._http = Http(url, key, settings, transport)
@@ -108,7 +109,7 @@ class AsyncClient(AsyncBase, DatasetCalls, JobCalls, RecordCalls, Calls, Adminis
         *,
         timeout_seconds: float = 30.0,
         retry_seconds: float = 30.0,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
         settings = PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES)
         self._http = AsyncHttp(url, key, settings, transport)

@@ -105,6 +105,8 @@ class RecordCalls:
         ...     client.upload_records(dataset.id, [[2.5], [3.5], [9.0]]).n_records
         3
         """
+        if isinstance(records, str | Path):
+            raise InvalidSpec("records must be an array or a table: send a file with upload_file")
         target = Target(dataset_id, allow_duplicates)
         columns = named_columns(records)
         if columns is None:
@@ -112,11 +114,23 @@ class RecordCalls:
         else:
             dataset = (yield get(f"datasets/{dataset_id}")).read(parsers.parse_dataset)
             if users is None and dataset.user_feature is not None:
-                users = columns.pop(dataset.user_feature, None)
+                if dataset.user_feature not in columns:
+                    raise InvalidSpec(
+                        f"the records have no column {dataset.user_feature}, which names the user of each record: "
+                        "add it, or pass users"
+                    )
+                users = columns.pop(dataset.user_feature)
             array = to_values(dataset.features, columns)
         if users is None:
             parts = _npy_parts(array)
-            return (yield from _upload(target, _NPY, parts, choose_idempotency_key(idempotency_key), on_progress))
+            try:
+                return (yield from _upload(target, _NPY, parts, choose_idempotency_key(idempotency_key), on_progress))
+            except ApiProblem as error:
+                if error.code != "unsupported_media_type":
+                    raise
+                raise InvalidSpec(
+                    "this dataset needs the user of each record: pass users, or a table with a column of users"
+                ) from None
         ids = to_user_ids(users)
         if len(ids) != len(array):
             raise InvalidSpec(f"users must have one entry for each record; got {len(ids)} for {len(array)} records")
@@ -131,7 +145,7 @@ class RecordCalls:
     def upload_file(
         self,
         dataset_id: str,
-        path: Path,
+        path: str | Path,
         *,
         allow_duplicates: bool = False,
         idempotency_key: str | None = None,
@@ -147,7 +161,7 @@ class RecordCalls:
 
         Parameters
         ----------
-        path : Path
+        path : str or Path
             `*.csv`, `*.npy`, or `*.arrow`, `*.arrows`, `*.feather`: an Arrow file or stream.
         allow_duplicates : bool
             Store the file a second time. A repetition of this call within a day stores nothing.
@@ -161,6 +175,7 @@ class RecordCalls:
         InvalidSpec
             The file has another format.
         """
+        path = Path(path)
         target = Target(dataset_id, allow_duplicates)
         kind = path.suffix.lower()
         if kind not in (".csv", ".npy", ".arrow", ".arrows", ".feather"):

@@ -117,7 +117,13 @@ class FileStore:
     Parameters
     ----------
     path : str or Path
-        The file. The first change creates it and its directory.
+        The file. The first change creates it and its directory. The store keeps to the file that the path names now,
+        through links, also if the working directory changes later.
+
+    Raises
+    ------
+    StoreUnusable
+        The path is a circle of links, or the platform has no file locks.
 
     Examples
     --------
@@ -134,9 +140,14 @@ class FileStore:
     def __init__(self, path: str | Path) -> None:
         if sys.platform == "win32":
             raise StoreUnusable("FileStore needs POSIX file locks. Pass another Store to the device.")
-        self._path = Path(path)
+        self._path = _resolve(path)
         self._lock_path = self._path.with_name(self._path.name + ".lock")
         self._new_path = self._path.with_name(self._path.name + ".new")
+
+    @property
+    def path(self) -> Path:
+        """Return the absolute path of the file, without links."""
+        return self._path
 
     def __repr__(self) -> str:
         return f"FileStore({str(self._path)!r})"
@@ -186,6 +197,10 @@ class FileStore:
 
     def _save(self, memories: Mapping[str, Memory]) -> None:
         try:
+            if self._path.exists() and self._path.stat().st_nlink > 1:
+                raise StoreUnusable(
+                    f"{self._path} has several hard links, and a change would reach only one of them: keep one name"
+                )
             self._new_path.unlink(missing_ok=True)  # left by a crash
             new = os.open(self._new_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(new, "wb") as file:
@@ -200,6 +215,14 @@ class FileStore:
                 os.close(directory)
         except OSError as error:
             raise StoreUnusable(f"{self._path} cannot be written: {error.strerror}") from None
+
+
+def _resolve(path: str | Path) -> Path:
+    """Return the absolute path of a file, without links. Raise StoreUnusable for a circle of links."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError):
+        raise StoreUnusable(f"{path} cannot be resolved: check its links") from None
 
 
 # ---- the file: {"version", "datasets", "sha256" of the datasets' canonical JSON} ----

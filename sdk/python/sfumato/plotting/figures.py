@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
 
 from numpy.typing import ArrayLike
 
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 _MAX_LEGEND_ENTRIES = 24
 _MAX_SMALL_PRINT_LINES = 8
+
+
+class HasModel(Protocol):
+    """A result of a job, by its model."""
+
+    @property
+    def model(self) -> ClusterModel:
+        """Return the released model."""
+
 
 _LOCK = threading.RLock()  # matplotlib's settings are global, so one thread draws at a time
 
@@ -71,7 +80,7 @@ def describe(model: ClusterModel, *, epsilon: float | None = None, n_reports: in
 
 
 def plot(
-    model: ClusterModel,
+    model: ClusterModel | HasModel,
     ax: "Axes | None" = None,
     *,
     title: str = "",
@@ -89,7 +98,7 @@ def plot(
 
     Parameters
     ----------
-    model : ClusterModel
+    model : ClusterModel or Result
     ax : matplotlib.axes.Axes, optional
         Axes for the first panel alone, without caption and legend. The default is a new figure.
     title : str
@@ -107,6 +116,8 @@ def plot(
     matplotlib.figure.Figure
         The figure of `ax`, or a new one that is eight inches wide and not registered with pyplot.
     """
+    if not isinstance(model, ClusterModel):
+        model = model.model
     panels = planes(model)
     outlines = outlines if len(model.features) == 2 else None
     if ax is not None:

@@ -16,6 +16,13 @@ from typing import Any, ClassVar, Literal, cast, get_args, get_origin
 from sfumato.errors import InvalidSpec
 from sfumato.plain import to_plain
 
+# Names and units contain no control characters, no characters without a glyph, and no space but the common one.
+_UNSEEN = (
+    r"\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f"
+    r"\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
+)
+NAME_PATTERN, UNIT_PATTERN = rf"^[^{_UNSEEN}]+$", rf"^[^{_UNSEEN}]*$"
+
 
 def require(condition: bool, message: str) -> None:
     """Raise InvalidSpec with the message unless the condition holds."""

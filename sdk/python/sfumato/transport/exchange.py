@@ -6,6 +6,7 @@ if it ends before that. Every request can be repeated: reports carry their id, o
 """
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -32,6 +33,7 @@ PROBLEM_TYPE = "urn:sfumato:problem:"  # the type of a problem is this and its c
 
 _RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 _IDEMPOTENCY_KEY = re.compile("[!-~]{1,255}")
+_SILENT = logging.NullHandler()
 _WAIT_FIRST_SECONDS = 0.1
 _WAIT_MOST_SECONDS = 5.0
 
@@ -221,6 +223,8 @@ def attempts(retry_seconds: float) -> "stamina._core._RetryContextIterator":
     import httpx
     import stamina
 
+    # stamina logs each retry. Without a handler, Python would print it; an app that wants it configures logging.
+    logging.getLogger("stamina").addHandler(_SILENT)
     deadline = time.monotonic() + retry_seconds
 
     def should_retry(error: Exception) -> bool | float:

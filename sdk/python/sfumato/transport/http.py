@@ -1,5 +1,6 @@
 """Connection pools to one service, blocking or asynchronous. No other module sends requests."""
 
+import asyncio
 import hmac
 import os
 import time
@@ -39,6 +40,18 @@ class PoolSettings(NamedTuple):
     timeout_seconds: float
     retry_seconds: float
     max_response_bytes: int
+
+
+def _load_httpx() -> Any:
+    """Return httpx. Raise ImportError with the remedy if the packages of a client are missing."""
+    try:
+        import httpx
+        import stamina  # noqa: F401 - an attempt needs it
+    except ImportError as error:
+        raise ImportError(
+            f"a device or client that connects to a service needs {error.name}: pip install 'sfumato[client]'"
+        ) from None
+    return httpx
 
 
 class _Pool:
@@ -134,8 +147,7 @@ class Http(_Pool):
     def __init__(
         self, url: str | None, key: str | None, settings: PoolSettings, transport: "httpx.BaseTransport | None" = None
     ) -> None:
-        import httpx
-
+        httpx = _load_httpx()
         super().__init__(url, key, settings)
         self._owns_transport = transport is None
         with naming_the_variable():
@@ -193,6 +205,14 @@ class Http(_Pool):
         return buffer.response()
 
 
+def _running_loop() -> object:
+    """Return the running loop of asyncio; None outside of one, and with trio."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 class AsyncHttp(_Pool):
     """An asynchronous pool for asyncio or trio; see `_Pool`. The caller closes a `transport`."""
 
@@ -203,19 +223,33 @@ class AsyncHttp(_Pool):
         settings: PoolSettings,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        import httpx
-
+        self._httpx = _load_httpx()
         super().__init__(url, key, settings)
-        self._owns_transport = transport is None
+        self._owns_transport, self._transport = transport is None, transport
+        self._client, self._loop = self._new_client(), _running_loop()
+
+    def _new_client(self) -> "httpx.AsyncClient":
         with naming_the_variable():
             is_tls = self._url.startswith("https:")
-            direct = httpx.AsyncHTTPTransport(trust_env=is_tls) if is_loopback(self._url) else None
-            self._client = httpx.AsyncClient(transport=transport or direct, **self._client_settings())
+            direct = self._httpx.AsyncHTTPTransport(trust_env=is_tls) if is_loopback(self._url) else None
+            client: httpx.AsyncClient = self._httpx.AsyncClient(
+                transport=self._transport or direct, **self._client_settings()
+            )
+            return client
+
+    def _client_of_loop(self) -> "httpx.AsyncClient":
+        """Return the client of the running event loop. Connections of an earlier loop cannot be used or closed."""
+        loop = _running_loop()
+        if loop is not self._loop:
+            if self._loop is not None and self._owns_transport:
+                self._client = self._new_client()
+            self._loop = loop
+        return self._client
 
     async def close(self) -> None:
         """Close the connections."""
         if self._owns_transport:
-            await self._client.aclose()
+            await self._client_of_loop().aclose()
 
     async def run(self, steps: Steps[T]) -> T:
         """Run the steps of a call and return their value."""
@@ -240,14 +274,15 @@ class AsyncHttp(_Pool):
 
         if request.after_seconds > 0:
             await anyio.sleep(request.after_seconds)
+        client = self._client_of_loop()
         with translate_errors(self._url):
             async for attempt in attempts(self._retry_seconds):
                 with attempt:
-                    return await self._send_once(self._build(self._client, request))
+                    return await self._send_once(client, self._build(client, request))
         raise AssertionError("a retry context ends with a return or an exception")
 
-    async def _send_once(self, request: "httpx.Request") -> Response:
-        response = await self._client.send(request, stream=True)
+    async def _send_once(self, client: "httpx.AsyncClient", request: "httpx.Request") -> Response:
+        response = await client.send(request, stream=True)
         buffer = ResponseBuffer(response, self._max_response_bytes)
         try:
             async for chunk in response.aiter_bytes(_CHUNK_BYTES):
