@@ -90,8 +90,8 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob) -> Collecti
 def require_records(session: Session, caller: Caller, dataset: Dataset, algorithm: AnyAlgorithm) -> None:
     """Raise NoRecords if a central dataset is empty and the key may read the number of records.
 
-    The number is private, so that the job of another key is accepted, and runs over no records. The answer then tells
-    the caller nothing that `GET /v1/datasets/{id}/records` does not.
+    The number is private, so that the job of another key is accepted, and runs over no records. The refusal then
+    reveals no more than `GET /v1/datasets/{id}/records`.
     """
     if dataset.trust != Trust.CENTRAL or not caller.may(Scope.RECORDS):
         return
