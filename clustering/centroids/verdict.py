@@ -14,7 +14,7 @@ from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 GOOD_LOSS, BAD_LOSS = 1.3, 2.0  # largest upper end of a reliable loss; loss from which a result is doubtful
 
 # limits of the expected agreement
-AGREES, DIFFERS = 0.85, 0.6  # least value of a reliable partition; a lower one is doubtful
+AGREES, DIFFERS = 0.95, 0.6  # least value of a reliable partition; a lower one is doubtful
 LEAST_AGREES, LEAST_DIFFERS = 0.7, 0.35  # the same for the lower end of the interval
 LEAST_OF_MOMENTS = 0.9  # `LEAST_AGREES` where moments hide that two clusters share a centroid
 
