@@ -5,6 +5,7 @@ SfumatoError
     ├── NotFound              not_found
     ├── Conflict              conflict
     ├── DuplicateContent      duplicate_content
+    ├── MostlyClipped         mostly_clipped
     ├── BudgetExhausted       budget_exhausted
     ├── CeilingExceeded       budget_exhausted
     ├── RoundClosed           round_closed
@@ -62,6 +63,12 @@ class DuplicateContent(ChangeRejected):
     """The dataset already has an upload of the same records."""
 
     code = "duplicate_content"
+
+
+class MostlyClipped(ChangeRejected):
+    """More than half of the records of an upload are outside of the bounds."""
+
+    code = "mostly_clipped"
 
 
 class BudgetExhausted(ChangeRejected):

@@ -69,13 +69,7 @@ def compare(session: Session, dataset: Dataset, upload: Upload) -> Comparison:
     """
     upload.close()
     version = records.digest(session, dataset.id)
-    of_upload = RecordSegment.dataset_id == dataset.id, RecordSegment.upload_id == upload.id
-    own = [_hash(upload.key, dataset, plain, n) for plain, n in _own_segments(upload)]
-    if upload.part is not None:
-        first = upload.part.number * MAX_SEGMENTS
-        is_earlier = (RecordSegment.index < first) | (RecordSegment.index >= first + MAX_SEGMENTS)
-        stored = _stored_segments(session, upload.key, *of_upload, is_earlier)
-        own += [_hash(upload.key, dataset, plain, n) for plain, n in stored]
+    own = [_hash(upload.key, dataset, plain, n) for plain, n in segments_of(session, upload)]
     n_records = sum(map(len, own))
     if n_records < MIN_COMPARED:
         return Comparison(n_records, 0, version)
@@ -89,6 +83,21 @@ def compare(session: Session, dataset: Dataset, upload: Upload) -> Comparison:
         is_known = hashes[places] == others
         found[places[is_known]] += n_others[is_known]
     return Comparison(n_records, int(np.minimum(counts, found).sum()), version)
+
+
+def earlier_parts(upload: Upload) -> list[ColumnElement[bool]]:
+    """Return the conditions for the stored segments of the other parts of an upload in parts."""
+    assert upload.part is not None  # noqa: S101
+    first = upload.part.number * MAX_SEGMENTS
+    is_other = (RecordSegment.index < first) | (RecordSegment.index >= first + MAX_SEGMENTS)
+    return [RecordSegment.dataset_id == upload.key.dataset_id, RecordSegment.upload_id == upload.id, is_other]
+
+
+def segments_of(session: Session, upload: Upload) -> Iterator[tuple[bytes, int]]:
+    """Yield the plain text and number of records of each segment of a closed upload, with those of its other parts."""
+    yield from _own_segments(upload)
+    if upload.part is not None:
+        yield from _stored_segments(session, upload.key, *earlier_parts(upload))
 
 
 def _own_segments(upload: Upload) -> Iterator[tuple[bytes, int]]:

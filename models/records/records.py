@@ -160,6 +160,16 @@ def record_bytes(n_features: int, *, with_user: bool) -> int:
     return _COORDINATE_BYTES * n_features + PSEUDONYM_BYTES * with_user
 
 
+def coordinates(plain: bytes, n_records: int, n_features: int) -> NDArray[np.int32]:
+    """Return the lattice coordinates in the plain text of a segment: shape (n_records, n_features)."""
+    octets = np.frombuffer(plain, dtype=np.uint8, count=n_records * n_features * _COORDINATE_BYTES)
+    points = np.zeros((n_records, n_features), dtype="<i4")
+    points.view(np.uint8).reshape(n_records, n_features, 4)[..., :_COORDINATE_BYTES] = octets.reshape(
+        n_records, n_features, _COORDINATE_BYTES
+    )
+    return points.astype(np.int32, copy=False)
+
+
 def find_upload(session: Session, dataset_id: str, name_hash: bytes) -> str | None:
     """Return the id of the upload in parts with this name."""
     query = select(RecordSegment.upload_id).where(

@@ -39,14 +39,19 @@ def upload_records(
     allow_duplicates: Annotated[
         bool, typer.Option("--allow-duplicates", help="Append the records even if the dataset already has them.")
     ] = False,
+    accept_clipping: Annotated[
+        bool, typer.Option("--accept-clipping", help="Append the records even if more than half of them are clipped.")
+    ] = False,
 ) -> None:
     """Append the records of a file to a central dataset. Repeating the upload within a day changes nothing.
 
     Later, an upload of records that the dataset already has is rejected.
     """
-    stored = _upload(service.client, dataset_id, source, allow_duplicates=allow_duplicates)
+    stored = _upload(service.client, dataset_id, source, (allow_duplicates, accept_clipping))
     text = f"{stored.n_records} records are stored, {stored.n_clipped} of them clipped to the bounds"
     emit(service.as_json, asdict(stored), text)
+    for warning in stored.warnings:
+        typer.echo(f"warning: {warning}", err=True)
     if stored.n_zeros:
         typer.echo(f"warning: {stored.n_zeros} records are zero vectors; embeddings may be missing", err=True)
     if stored.n_constant:
@@ -109,7 +114,7 @@ def rotate_keys(as_json: AsJson = False) -> None:
     raise typer.Exit(1 if failures else 0)
 
 
-def _upload(client: "Client", dataset_id: str, source: Path, *, allow_duplicates: bool) -> "RecordUpload":
+def _upload(client: "Client", dataset_id: str, source: Path, accepted: tuple[bool, bool]) -> "RecordUpload":
     """Upload a file, and show the progress if stderr is a terminal. Raise SfumatoError or OSError."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
@@ -121,7 +126,8 @@ def _upload(client: "Client", dataset_id: str, source: Path, *, allow_duplicates
         return client.upload_file(
             dataset_id,
             source,
-            allow_duplicates=allow_duplicates,
+            allow_duplicates=accepted[0],
+            accept_clipping=accepted[1],
             on_progress=lambda sent: progress.update(task, completed=sent),
         )
 

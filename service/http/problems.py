@@ -9,6 +9,7 @@ Problem
 ├── RequestTimeout         408 request_timeout
 ├── DuplicateContent       409 duplicate_content
 ├── NoRecords              409 no_records
+├── MostlyClipped          409 mostly_clipped
 ├── BudgetExhausted        409 budget_exhausted
 ├── RoundClosed            409 round_closed
 ├── TooFewReports          409 too_few_reports
@@ -102,6 +103,12 @@ class NoRecords(Problem):
 
     code, status, title = "no_records", 409, "The dataset has no records"
     example: ClassVar[dict[str, Any]] = {"least_records": 50}
+
+
+class MostlyClipped(Problem):
+    """More than half of the records of an upload are outside of the bounds."""
+
+    code, status, title = "mostly_clipped", 409, "Most records are outside of the bounds"
 
 
 class BudgetExhausted(Problem):

@@ -241,6 +241,10 @@ class RecordUpload(Wire):
         description="Number of records that the dataset had already, if they are at least half of 20 or more records; "
         "otherwise 0. Not counted with `allow_duplicates`."
     )
+    warnings: list[str] = Field(
+        description="Faults that the records may have. If more than 1 % of the records of the upload, with all its "
+        "parts, were clipped: how many, and how many values of which features are at a bound."
+    )
 
 
 class RecordCounts(Wire):

@@ -136,7 +136,15 @@ class TestAnUpload:
         assert response.headers["location"] == f"/v1/datasets/{dataset_id}/records"
         body = response.json()
         assert body.pop("id").startswith("upl_")
-        assert body == {"n_records": 3, "n_clipped": 0, "n_zeros": 0, "n_constant": 0, "n_lacking": 4, "n_repeated": 0}
+        assert body == {
+            "n_records": 3,
+            "n_clipped": 0,
+            "n_zeros": 0,
+            "n_constant": 0,
+            "n_lacking": 4,
+            "n_repeated": 0,
+            "warnings": [],
+        }
         assert stored(dataset_id).tolist() == to_cells(ROWS).tolist()
 
     @SQLITE_ONLY

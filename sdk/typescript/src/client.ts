@@ -128,9 +128,12 @@ export class Client {
   // ---- records ----
 
   /** Add records to a central dataset. The service stores either all of them or none. */
-  uploadRecords(dataset_id: string, records: wire.RecordRows | Content<RecordsType>, options: WriteOptions & { readonly allowDuplicates?: boolean } = {}): Promise<wire.RecordUpload> {
+  uploadRecords(dataset_id: string, records: wire.RecordRows | Content<RecordsType>, options: WriteOptions & { readonly allowDuplicates?: boolean; readonly acceptClipping?: boolean } = {}): Promise<wire.RecordUpload> {
     const { body, more } = splitContent<wire.RecordRows>(records);
-    const query = options.allowDuplicates === undefined ? {} : { allow_duplicates: options.allowDuplicates };
+    const query = {
+      ...(options.allowDuplicates === undefined ? {} : { allow_duplicates: options.allowDuplicates }),
+      ...(options.acceptClipping === undefined ? {} : { accept_clipping: options.acceptClipping }),
+    };
     const parameters = { path: { dataset_id }, query, body };
     return this.#calls.sendOnce<wire.UploadRecordsData, wire.UploadRecordsResponse>("/v1/datasets/{dataset_id}/records", parameters, options, more);
   }

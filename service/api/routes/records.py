@@ -13,6 +13,7 @@ from models.identity import audit_trail
 from models.identity.caller import Caller
 from models.ledger.ledger import balance
 from models.records import record_keys, records, user_counts
+from models.records.clipped_records import find_clipped
 from models.records.known_records import Comparison, compare
 from models.records.records import MAX_PARTS, Part, Upload
 from models.tables.datasets import Dataset, Trust
@@ -69,7 +70,9 @@ _BODY: dict[str, Any] = {
     summary="Upload records",
     status_code=201,
     response_model=RecordUpload,
-    responses=rejections(problems.NotFound, problems.DuplicateContent, problems.Conflict, *POST_BODY),
+    responses=rejections(
+        problems.NotFound, problems.DuplicateContent, problems.MostlyClipped, problems.Conflict, *POST_BODY
+    ),
     openapi_extra={"requestBody": _BODY},
 )
 async def upload_records(
@@ -79,6 +82,9 @@ async def upload_records(
     services: Services,
     allow_duplicates: Annotated[
         bool, Query(description="Store the records even if the dataset has an upload of the same records.")
+    ] = False,
+    accept_clipping: Annotated[
+        bool, Query(description="Store the records even if more than half of them are clipped to the bounds.")
     ] = False,
     upload: Annotated[
         str | None,
@@ -106,6 +112,10 @@ async def upload_records(
     - `application/vnd.apache.arrow.stream` or `application/vnd.apache.arrow.file`: uncompressed, without nulls, at most
       128 MiB. Either type accepts both formats. Features are integers, floats or decimals, also in a dictionary.
       An embedding may be one column of lists, under any name.
+
+    If more than 1 % of the records of an upload were clipped, `warnings` states how many, and in which features. If
+    more than 50 % were, it is rejected with `mostly_clipped`, unless `accept_clipping` is true. All parts of an upload
+    count together.
 
     The body ends with the format; an upload with more after its end is rejected. A value beyond a bound by at most one
     unit in the last place of its floating-point type is the bound.
@@ -143,7 +153,7 @@ async def upload_records(
         validator = RecordValidator(dataset, opened, services.settings.max_upload_records, reservation.grow)
         await read_upload(request.stream(), reader_of(validator), digest)
         post = IdempotentRequest(services, caller, _kept_key(key, idempotency_key), digest.digest(), UPLOAD)
-        return await run_in_threadpool(_store, post, validator, allow_duplicates)
+        return await run_in_threadpool(_store, post, validator, allow_duplicates, accept_clipping)
 
 
 def _check(services: GatewayContext, caller: Caller, dataset_id: str) -> Dataset:
@@ -178,7 +188,9 @@ def _kept_key(key: record_keys.DataKey, given: str | None) -> str | None:
     return None if given is None else hmac.new(key.uploads, b"key\n" + given.encode(), "sha256").hexdigest()
 
 
-def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplicates: bool) -> Response:
+def _store(
+    request: IdempotentRequest, validator: RecordValidator, allow_duplicates: bool, accept_clipping: bool
+) -> Response:
     upload = validator.finish()
     dataset_id = upload.key.dataset_id
     is_whole = upload.part is None or upload.part.is_last
@@ -187,6 +199,7 @@ def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplica
     def store(session: Session, now: int) -> Created:
         dataset = datasets.get(session, request.caller, dataset_id, lock=True)
         compared = earlier
+        clipping = find_clipped(session, dataset, upload)
         if compared is not None and records.digest(session, dataset_id) != compared.digest:
             compared = compare(session, dataset, upload)  # another upload was stored since
         limits = request.limits(session)
@@ -194,8 +207,10 @@ def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplica
         if records.append(session, upload, max_records=most, allow_duplicates=allow_duplicates):
             if compared is not None:
                 compared.check()
+            if not accept_clipping:
+                clipping.check()
             audit_trail.record_day(session, request.caller, Act.RECORDS_UPLOADED, dataset_id, now=now)
-        n_lacking = None
+        n_lacking, warnings = None, [clipping.warning] if is_whole and clipping.warning else []
         if is_whole:
             least = least_records(_known_epsilon(session, request.caller, dataset_id), dataset.max_records_per_user)
             n_lacking = max(least - records.count(session, dataset_id).n_records, 0)
@@ -207,6 +222,7 @@ def _store(request: IdempotentRequest, validator: RecordValidator, allow_duplica
             "n_constant": validator.n_constant,
             "n_lacking": n_lacking,
             "n_repeated": 0 if compared is None else compared.n_repeated,
+            "warnings": warnings,
         }
         return Created(body, location=f"/v1/datasets/{dataset_id}/records")
 

@@ -196,7 +196,7 @@ async def upload(visit: Visit) -> Response:
             message = f"choose a file with one of the extensions {', '.join(f'.{end}' for end in MEDIA_TYPES)}"
             raise ValidationFailed(errors=[{"pointer": "/file", "message": message}])
         path = f"/datasets/{visit.id('dataset_id')}/records"
-        chosen = visit.filled("allow_duplicates")
+        chosen = visit.filled("allow_duplicates", "accept_clipping")
         stored = await visit.api.post_bytes(path, content, kind, once=visit.form_value("once"), **chosen)
     except Problem as problem:
         return await upload_form(visit, problem=problem)

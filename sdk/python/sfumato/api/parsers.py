@@ -105,7 +105,7 @@ def parse_record_upload(wire: Wire) -> RecordUpload:
         name: wire.get(name, 0)
         for name in ("n_records", "n_clipped", "n_zeros", "n_constant", "n_lacking", "n_repeated")
     }
-    return RecordUpload(wire["id"], **counts)
+    return RecordUpload(wire["id"], **counts, warnings=tuple(wire.get("warnings", ())))
 
 
 def parse_budget(wire: Wire) -> Budget:

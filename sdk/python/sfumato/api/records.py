@@ -34,10 +34,16 @@ _SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters, which UTF-8
 
 
 class Target(NamedTuple):
-    """The dataset that receives an upload, and whether it may already have the records."""
+    """The dataset that receives an upload, and what it accepts."""
 
     dataset_id: str
     allow_duplicates: bool
+    accept_clipping: bool
+
+    @property
+    def params(self) -> dict[str, str]:
+        """Return the query parameters."""
+        return {name: "true" for name in ("allow_duplicates", "accept_clipping") if getattr(self, name)}
 
 
 class RecordCalls:
@@ -57,6 +63,7 @@ class RecordCalls:
         *,
         users: Sequence[str | int] | ArrayLike | None = None,
         allow_duplicates: bool = False,
+        accept_clipping: bool = False,
         idempotency_key: str | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> Steps[RecordUpload]:
@@ -76,6 +83,8 @@ class RecordCalls:
             64 bytes. The default is the column of that name.
         allow_duplicates : bool
             Store records that the dataset already has in an upload.
+        accept_clipping : bool
+            Store the records even if more than half of them are outside of the bounds and are clipped.
         idempotency_key : str, optional
             Key to repeat an upload after a crash of the caller. The default is random.
         on_progress : callable, optional
@@ -84,7 +93,7 @@ class RecordCalls:
         Returns
         -------
         RecordUpload
-            Id and counts.
+            Id, counts and warnings.
 
         Raises
         ------
@@ -95,7 +104,8 @@ class RecordCalls:
             whole number, or the dataset has no `user_feature`. Nothing was sent.
         ApiProblem
             The code is `duplicate_content` if the dataset has nearly all of these records, unless
-            `allow_duplicates`.
+            `allow_duplicates`. It is `mostly_clipped` if more than half of the records are outside of
+            the bounds, unless `accept_clipping`.
 
         Examples
         --------
@@ -107,7 +117,7 @@ class RecordCalls:
         """
         if isinstance(records, str | Path):
             raise InvalidSpec("records must be an array or a table: send a file with upload_file")
-        target = Target(dataset_id, allow_duplicates)
+        target = Target(dataset_id, allow_duplicates, accept_clipping)
         columns = named_columns(records)
         if columns is None:
             array = to_numbers(records)
@@ -148,6 +158,7 @@ class RecordCalls:
         path: str | Path,
         *,
         allow_duplicates: bool = False,
+        accept_clipping: bool = False,
         idempotency_key: str | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> Steps[RecordUpload]:
@@ -165,6 +176,8 @@ class RecordCalls:
             `*.csv`, `*.npy`, or `*.arrow`, `*.arrows`, `*.feather`: an Arrow file or stream.
         allow_duplicates : bool
             Store the file a second time. A repetition of this call within a day stores nothing.
+        accept_clipping : bool
+            Store the records even if more than half of them are outside of the bounds and are clipped.
         idempotency_key : str, optional
             Key for this content of the file.
         on_progress : callable, optional
@@ -176,7 +189,7 @@ class RecordCalls:
             The file has another format.
         """
         path = Path(path)
-        target = Target(dataset_id, allow_duplicates)
+        target = Target(dataset_id, allow_duplicates, accept_clipping)
         kind = path.suffix.lower()
         if kind not in (".csv", ".npy", ".arrow", ".arrows", ".feather"):
             raise InvalidSpec("unknown file format. Use .csv, .npy, .arrow, .arrows or .feather.")
@@ -229,7 +242,7 @@ class RecordCalls:
         yield replace(delete(f"datasets/{dataset_id}/records"), params=params)
 
     def _key_of(self, target: Target, path: Path) -> str:
-        again = "again|" if target.allow_duplicates else ""
+        again = ("again|" if target.allow_duplicates else "") + ("clipped|" if target.accept_clipping else "")
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").digest()
         return str(self._http.keyed_digest(f"sfumato file|{target.dataset_id}|{again}".encode() + content))
@@ -240,13 +253,12 @@ def _upload(
 ) -> Steps[RecordUpload]:
     """Send an upload: as one request, or in parts that count when the last one is stored."""
     path = f"datasets/{target.dataset_id}/records"
-    duplicates = {"allow_duplicates": "true"} if target.allow_duplicates else {}
     stored = list[RecordUpload]()
     part = next(parts)
     while True:
         body, done = part
         following = next(parts, None)
-        headers, params = {"Content-Type": kind}, dict(duplicates)
+        headers, params = {"Content-Type": kind}, target.params
         if not stored and following is None:
             headers["Idempotency-Key"] = key
         else:
@@ -272,6 +284,7 @@ def _upload(
                 n_constant=min(each.n_constant for each in stored),
                 n_lacking=stored[-1].n_lacking,
                 n_repeated=stored[-1].n_repeated,
+                warnings=stored[-1].warnings,
             )
         part = following
 

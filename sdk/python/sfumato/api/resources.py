@@ -87,6 +87,7 @@ class RecordUpload:
     n_constant: int = 0  # features that are constant
     n_repeated: int = 0  # records that the dataset had already, if at least half of the upload
     n_lacking: int | None = 0  # records that a job over two clusters lacks, at the whole epsilon if the key may read it
+    warnings: tuple[str, ...] = ()  # faults that the records may have, such as clipped values
 
 
 @dataclass(frozen=True, slots=True)
