@@ -58,7 +58,7 @@ class TestRows:
             assert [test for test in tests if not {test, test.partition("::")[0]} & set(listed)] == []
 
     def test_amplifications_equal_those_of_the_code(self) -> None:
-        rows = self.rows("Dishonest devices")
+        rows = [row for row in self.rows("Dishonest devices") if len(row) == 6]  # the other table counts rounds
         assert len(rows) == len(AMPLIFICATIONS)
         for (name, amplification), row in zip(AMPLIFICATIONS.items(), rows, strict=True):
             assert row[0].startswith(f"`{name}`"), row

@@ -40,7 +40,7 @@ BUDGETS = {
     "openapi": 4,
     "runtime": 1,
     "sdk": 24,
-    "service": 12,
+    "service": 10,
     "tests": 48,
     "tools": 1,
     "workers": 4,

@@ -19,7 +19,7 @@ from service.http.headers import normalise
 from service.http.problems import BadRequest, PayloadTooLarge
 
 MAX_VALUES = 150_000  # values and members of a document; a tree grid, the largest one, has 65,536 levels
-MAX_MEMBERS = 20_000  # of all objects of a document; members that are not known cost the most
+MAX_MEMBERS = 20_000  # in the objects of a document together; unknown members cost the most
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z_0-9]{0,39}")
 
 

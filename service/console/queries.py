@@ -87,7 +87,7 @@ def keys_of(session: Session, caller: Caller, dataset_id: str, *, limit: int) ->
 
 
 def find_datasets(session: Session, caller: Caller, text: str, *, limit: int) -> list[Dataset]:
-    """Return the datasets of the caller whose names contain a text, newest first."""
+    """Return the datasets of the caller with a text in their names, newest first."""
     query = select(Dataset).where(Dataset.tenant_id == caller.tenant_id, Dataset.deleted_at.is_(None))
     query = query.where(Dataset.name.icontains(text, autoescape=True))
     if caller.dataset_id is not None:

@@ -27,7 +27,7 @@ async def search(visit: Visit) -> Response:
 
 
 def _find(visit: Visit, text: str) -> Json:
-    """Return the datasets whose names contain the text, and the newest jobs on them."""
+    """Return the datasets with the text in their names, and the newest jobs on them."""
     if not text or not visit.may(Scope.DATASETS, Scope.GRANTS, Scope.RECORDS, Scope.JOBS, Scope.LEDGER):
         return {"found": [], "jobs": [], "names": {}}
     with visit.services.database.reading() as session:
