@@ -25,7 +25,6 @@ REASONS = (
     "needs Docker",
     "needs a cluster",
     "needs a shuffler",
-    "needs React Native",
     "needs a release",
     "takes minutes",
     "the tests start the service themselves",

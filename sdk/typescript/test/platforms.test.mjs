@@ -58,6 +58,7 @@ test("bytes are read without a stream", async () => {
   assert.deepEqual(await new Client({ url: "http://service.example", key: "k", fetch }).getPlotPng("job_1"), bytes);
 });
 
+// The example of README.md, with what React Native lacks taken away.
 test("a device works with what React Native has", async (context) => {
   await Response.json({}).text(); // Node.js loads its own fetch now, with all features
   const texts = new Map();
