@@ -54,6 +54,7 @@ RULES = (
     ("sendReports", "must have the same length", "the lengths of columns"),
     ("sendReports|uploadRecords", "Arrow|stream|NPY|CSV|UTF-8|JSON|array|header row|no reports", "a format of bytes"),
     ("deleteRecords", "send either the user", "one of two parameters"),
+    ("deleteRecords", "must not contain control, zero-width or unassigned", "which characters have a meaning"),
     ("uploadRecords", "upload and part belong together", "parameters of a part"),
     ("uploadRecords", "column|record \\d+|no records", "the dataset defines the columns and their values"),
     (
