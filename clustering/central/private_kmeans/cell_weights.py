@@ -23,7 +23,7 @@ NOTHING = 1e-290  # smaller sums have underflowed and cannot be divisors
 
 
 def weigh_cells(cells: GridCounts, n_records: float, n_clusters: int, q: float) -> NDArray[np.float64]:
-    """Return the weights of the cells, depending on the amount of noise.
+    """Return the weights of the cells, depending on the amount of noise. They are equal if no count is positive.
 
     Parameters
     ----------
@@ -37,13 +37,13 @@ def weigh_cells(cells: GridCounts, n_records: float, n_clusters: int, q: float) 
     Returns
     -------
     ndarray of shape (n,), float64
-        Non-negative; their sum is n_records if any is positive.
+        Non-negative; their sum is n_records.
     """
-    hard = _scale_to_sum(hard_weights(cells, n_clusters), n_records)
-    if q >= HARD_FROM:
-        return hard
-    soft = _scale_to_sum(posterior_weights(cells, n_records), n_records)
-    return (1 - POSTERIOR_SHARE) * hard + POSTERIOR_SHARE * soft if hard.any() else soft
+    weights = _scale_to_sum(hard_weights(cells, n_clusters), n_records)
+    if q < HARD_FROM:
+        soft = _scale_to_sum(posterior_weights(cells, n_records), n_records)
+        weights = (1 - POSTERIOR_SHARE) * weights + POSTERIOR_SHARE * soft if weights.any() else soft
+    return weights if weights.any() else np.full(len(weights), n_records / len(weights))
 
 
 def hard_weights(cells: GridCounts, n_clusters: int) -> NDArray[np.float64]:

@@ -165,8 +165,6 @@ def fit_grid(cells: GridCounts, size: ProblemSize, words: PublicWords) -> GridFi
     """Weigh the cells of a grid and run k-means on them. `words` is the source of its starts."""
     d = cells.middles.shape[1]
     weights = weigh_cells(cells, size.n_records, size.n_clusters, size.q)
-    if not weights.any():  # no positive count: use the whole box
-        weights = np.full(len(weights), size.n_records / len(weights))
     heavy = keep_heavy(weights)
     fit = weighted_kmeans(cells.middles[heavy], weights[heavy], size.n_clusters, words, swaps=SWAPS)
     return GridFit(fit.centres, WeighedCells(cells.middles, cells.sides**2 * (d / 12), weights, 2 * cells.scales**2))
