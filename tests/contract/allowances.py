@@ -56,7 +56,11 @@ RULES = (
     ("deleteRecords", "send either the user", "one of two parameters"),
     ("uploadRecords", "upload and part belong together", "parameters of a part"),
     ("uploadRecords", "column|record \\d+|no records", "the dataset defines the columns and their values"),
-    ("assignPoints", "the last point is incomplete|points of the job's features|Arrow|stream|column", "a format of bytes"),
+    (
+        "assignPoints",
+        "the last point is incomplete|points of the job's features|Arrow|stream|column",
+        "a format of bytes",
+    ),
     (
         "assignPoints",
         "records must (have|be numbers in|be finite numbers in) shape",
