@@ -290,12 +290,12 @@ def slowed(page: Page, times: int) -> CDPSession:
 
 
 def busy_milliseconds(page: Page) -> float:
-    """Return the shortest time of three runs of a fixed computation on the page."""
+    """Return the shortest time of thirty runs of a computation so short that other processes leave some runs alone."""
     return float(
         page.evaluate(
-            """() => Math.min(...Array.from({ length: 3 }, () => {
+            """() => Math.min(...Array.from({ length: 30 }, () => {
             const began = performance.now();
-            for (let i = 0, sum = 0; i < 6e7; i++) sum += Math.sqrt(i);
+            for (let i = 0, sum = 0; i < 3e6; i++) sum += Math.sqrt(i);
             return performance.now() - began; }))"""
         )
     )

@@ -74,7 +74,7 @@ def create_objects(gateway: Running, api: Api) -> dict[str, Any]:
         "whk": [webhook["id"]],
         "msg": [delivery["id"]],
     }
-    (own, *_) = api.get("/keys").json()["items"]
+    *_, own = api.get("/keys").json()["items"]  # the oldest one
     return {"own_key": own["id"], "central": central["id"], "example": EXAMPLE_ULID, "by_prefix": by_prefix}
 
 
