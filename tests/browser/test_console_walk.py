@@ -290,12 +290,12 @@ def slowed(page: Page, times: int) -> CDPSession:
 
 
 def busy_milliseconds(page: Page) -> float:
-    """Return the shortest time of thirty runs of a computation so short that other processes leave some runs alone."""
+    """Return the shortest time of three runs of a fixed computation on the page."""
     return float(
         page.evaluate(
-            """() => Math.min(...Array.from({ length: 30 }, () => {
+            """() => Math.min(...Array.from({ length: 3 }, () => {
             const began = performance.now();
-            for (let i = 0, sum = 0; i < 3e6; i++) sum += Math.sqrt(i);
+            for (let i = 0, sum = 0; i < 6e7; i++) sum += Math.sqrt(i);
             return performance.now() - began; }))"""
         )
     )
@@ -317,7 +317,8 @@ class TestWithLess:
         assert job_id in page.url
         slow = busy_milliseconds(page)
         throttle.send("Emulation.setCPUThrottlingRate", {"rate": 1})
-        assert slow > 2 * busy_milliseconds(page)  # the slow-down was active until here
+        # The slow-down was active until here. Other processes can delay several of the runs without it.
+        assert any(slow > 2 * busy_milliseconds(page) for _ in range(20))
 
     def test_polls_if_the_event_stream_fails(self, served: Served, opened: Open, dataset_id: str) -> None:
         watched = opened()
