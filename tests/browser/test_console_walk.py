@@ -317,7 +317,8 @@ class TestWithLess:
         assert job_id in page.url
         slow = busy_milliseconds(page)
         throttle.send("Emulation.setCPUThrottlingRate", {"rate": 1})
-        assert slow > 2 * busy_milliseconds(page)  # the slow-down was active until here
+        # The slow-down was active until here. Other processes can delay several of the runs without it.
+        assert any(slow > 2 * busy_milliseconds(page) for _ in range(20))
 
     def test_polls_if_the_event_stream_fails(self, served: Served, opened: Open, dataset_id: str) -> None:
         watched = opened()
