@@ -192,7 +192,7 @@ class TestAnUpload:
     def test_has_values_outside_of_their_bounds_clipped_and_counted(self, api: Api, stored: Stored) -> None:
         dataset_id = api.dataset(trust="central")["id"]
         rows = [[-5.0, 0.0], [0.5, 9e300], [2.0, -2.0], [0.5, 0.5]]
-        upload = send(api, dataset_id, ("application/x-npy", npy(rows))).json()
+        upload = send(api, dataset_id, ("application/x-npy", npy(rows)), query="?accept_clipping=true").json()
         assert (upload["n_records"], upload["n_clipped"]) == (4, 3)
         top, half = LATTICE - 1, LATTICE // 2
         assert stored(dataset_id).tolist() == [[0, half], [half, top], [top, 0], [half, half * 3 // 2]]
@@ -337,7 +337,8 @@ class TestTheirNumber:
         path = f"/datasets/{api.dataset(trust='central')['id']}"
         before = api.get(path)
         with structlog.testing.capture_logs() as lines:
-            upload = send(api, path.rpartition("/")[2], ("application/x-npy", npy(np.full((31_337, 2), 7.0))))
+            outside = ("application/x-npy", npy(np.full((31_337, 2), 7.0)))
+            upload = send(api, path.rpartition("/")[2], outside, query="?accept_clipping=true")
             n_clipped = count(api, path.rpartition("/")[2])["n_clipped"]
             after = api.get(path)
         assert (upload.status_code, n_clipped) == (201, 31_337)
