@@ -101,6 +101,6 @@ class Archive(OwnDataset):
         assert [document["epsilon_nano"], document["delta_atto"]] == totals
         assert (totals[0] <= job.epsilon_nano, totals[1] <= job.delta_atto) == (True, True)
         with self.database.reading() as session:
-            assert ledger.reserved_for(session, self.dataset_id, job_id) == (0, 0)
+            assert not any(ledger.reserved_for(session, self.dataset_id, job_id))
         assert self.answers(job_id) == []
         assert not self.balance().is_over
