@@ -92,11 +92,14 @@ class Receipt:
         All open rounds in the service's order, then the earlier rounds whose reports were resent.
     retry_after_seconds : float or None
         Delay before the next call if no round is open.
+    store : str or None
+        Path of the device's file without links. None if the store has another form.
     """
 
     outcome: Outcome
     rounds: tuple[RoundOutcome, ...] = ()
     retry_after_seconds: float | None = None
+    store: str | None = None
 
     @property
     def outside(self) -> tuple[str, ...]:
@@ -252,7 +255,9 @@ class Device:
             outcomes[memo.round_id] = replace(self._send(memo), outside=() if decided is None else decided.outside)
         self._inform_outside(tuple(outcomes.values()))
         outcome = _overall_outcome(outcomes.values(), bool(rounds))
-        return Receipt(outcome, tuple(outcomes.values()), None if rounds else self._poll_seconds)
+        wait = None if rounds else self._poll_seconds
+        place = str(self._store.path) if isinstance(self._store, FileStore) else None
+        return Receipt(outcome, tuple(outcomes.values()), wait, place)
 
     def _inform_outside(self, outcomes: tuple[RoundOutcome, ...]) -> None:
         """Inform the developer about a record outside of the bounds, once."""
