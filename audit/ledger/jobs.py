@@ -256,22 +256,23 @@ class JobWalk:
 
     def compare(self, *, verify_chains: bool = True) -> None:
         """Compare the ledger's reservations and balances with the declared and charged amounts."""
-        totals = {dataset_id: [0, 0, 0, 0] for dataset_id in self.dataset_ids.values()}
+        held = dict.fromkeys(self.dataset_ids.values(), Amounts())
+        spent = held.copy()
         with self.database.reading() as session:
             for job in self.jobs.values():
                 is_over = session.get_one(Job, job.id).is_final
-                reserved = Amounts(0, 0) if is_over else job.left
+                reserved = Amounts() if is_over else job.left
                 if ledger.reserved_for(session, job.dataset_id, job.id) != reserved:
                     state = "over" if is_over else "not over"
                     self.fault = self.fault or f"a job that is {state} has a reservation other than its unspent budget"
                 if is_over:
                     job.claim = None
-                for place, amount in enumerate((*reserved, *job.spent)):
-                    totals[job.dataset_id][place] += amount
+                held[job.dataset_id] = held[job.dataset_id].plus(reserved)
+                spent[job.dataset_id] = spent[job.dataset_id].plus(job.spent)
             for trust, dataset_id in self.dataset_ids.items():
                 granted = Amounts(GRANTED.epsilon_nano, GRANTED.delta_atto if trust is Trust.CENTRAL else 0)
-                claim, held_delta, spent, spent_delta = totals[dataset_id]
-                true = Balance(granted.epsilon_nano, claim, spent, granted.delta_atto, held_delta, spent_delta)
+                amounts = granted, held[dataset_id], spent[dataset_id]
+                true = Balance(*(each.epsilon_nano for each in amounts), *(each.delta_atto for each in amounts))
                 if ledger.balance(session, dataset_id) != true:
                     self.fault = self.fault or "the balance is not the sum of grants, charges and reservations"
                 if verify_chains and not ledger.verify(session, dataset_id).ok:

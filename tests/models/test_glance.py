@@ -7,6 +7,7 @@ from models.errors import NotFound
 from models.identity import audit_trail
 from models.jobs import lifecycle
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.tables.jobs import UNFINISHED
 from service.console import queries
 from tests.databases import on_sqlite
@@ -58,9 +59,9 @@ class TestRoundsAndLedgers:
                 charge(session, made.id, "charge", amount, f"{job_id}#{amount}", job_id)
         with world.database.reading() as session:
             entries, left = queries.newest_charges(session, world.caller, made.id, mine, limit=2)
-            assert queries.newest_charges(session, world.caller, made.id, "job_of_nobody", limit=2) == ([], (0, 0))
+            assert queries.newest_charges(session, world.caller, made.id, "job_of_nobody", limit=2) == ([], Amounts())
         assert [entry.reference for entry in entries] == [f"{mine}#3", f"{mine}#2"]
-        assert left == (4, 0)
+        assert left == Amounts(4)
 
     @pytest.mark.parametrize("n_more", [0, 1, 8, 9, 10, 37])
     def test_a_course_has_both_ends_and_no_more_than_was_asked_for(self, world: World, n_more: int) -> None:

@@ -77,7 +77,7 @@ class TestRejectedReport:
         ("sent", "code", "status"),
         [
             ({"json": single(slot=1)}, "report_malformed", 422),
-            ({"json": single(value=b"\x04")}, "report_malformed", 422),
+            ({"json": single(value=b"\x05")}, "report_malformed", 422),
             ({"json": single(value=b"\0\0")}, "report_malformed", 422),
             ({"json": single(report_id="x")}, "report_malformed", 422),
             ({"json": {}}, "validation_failed", 422),

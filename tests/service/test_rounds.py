@@ -28,7 +28,8 @@ class TestOpening:
         assert to_wire(spec.encoding) == SHIFTED
         assert [to_wire(feature) for feature in spec.features] == FEATURES
         assert (spec.participation.lo, spec.participation.hi) == (0, 2**63)
-        assert spec.mechanism == mechanisms.design("auto", spec.encoding.n_symbols, 1_500_000_000)
+        n_symbols = spec.encoding.n_symbols + 1  # one for records outside
+        assert spec.mechanism == mechanisms.design("auto", n_symbols, 1_500_000_000)
         assert opened["epsilon"] == mechanisms.epsilon_nano(spec.mechanism) / 1e9
         assert (opened["state"], opened["index"], opened["job_id"]) == ("open", 0, None)
         assert (opened["target_reports"], opened["min_reports"], opened["n_received"]) == (50, 40, 0)
@@ -56,7 +57,7 @@ class TestOpening:
     @SQLITE_ONLY
     def test_of_too_many_coefficients_is_refused(self, api: Api) -> None:
         path = f"/datasets/{api.dataset()['id']}/rounds"
-        shifted = {"type": "shifted_grid", "n_features": 2, "cells": 511, "shifts": 8}
+        shifted = {"type": "shifted_grid", "n_features": 2, "cells": 510, "shifts": 8}
         body = {"encoding": shifted, "mechanism": "hr", "epsilon": 1, "target_reports": 10}
         problem = refused(api.post(path, body), 422, "validation_failed")
         assert problem["errors"][0]["pointer"] == "/encoding"

@@ -173,7 +173,7 @@ class TestUploads:
         path = f"/datasets/{api.dataset(trust='central')['id']}/records"
         rows = [[i / 3000, -i / 3000] for i in range(3000)]
         api.made(path, {"columns": ["x", "y"], "rows": rows})
-        text = "x,y\n" + "".join(f"{x},{y}\n" for y, x in rows)
+        text = "x,y\n" + "".join(f"{x},{-y}\n" for x, y in rows)
         assert api.post(path, content=text.encode(), headers={"content-type": "text/csv"}).status_code == 201
 
     def test_get_responses_of_constant_length(self, api: Api) -> None:

@@ -29,7 +29,6 @@ from sfumato.specs import (
     Mechanism,
     PhaseEncoding,
     RoundSpec,
-    SsMechanism,
     Symbol,
     adds_symbol,
 )
@@ -128,8 +127,7 @@ def count_outside(spec: RoundSpec) -> RoundSpec:
 
 def same_kind(mechanism: Mechanism, n_symbols: int) -> Mechanism:
     """Return a mechanism of the same kind for another number of symbols, at most at the same cost."""
-    kind = "auto" if isinstance(mechanism, SsMechanism) else mechanism.type  # 'auto' prefers `grr` to subsets of one
-    return mechanisms.design(kind, n_symbols, mechanisms.epsilon_nano(mechanism))
+    return mechanisms.design(mechanism.type, n_symbols, mechanisms.epsilon_nano(mechanism))
 
 
 def is_reference(row: Sequence[int]) -> bool:
