@@ -216,9 +216,11 @@ def migrate(
 @app.command()
 def budget(
     epsilon: Annotated[float, typer.Option(help="Grant of ε.")],
-    job_epsilon: Annotated[float, typer.Option(help="ε of each job.")],
+    job_epsilon: Annotated[float, typer.Option(help="Cost of each job in ε.")],
     delta: Annotated[float, typer.Option(help="Grant of δ.")] = 0.0,
-    job_delta: Annotated[float, typer.Option(help="δ of each job: one concentrated block. With 0, it is pure.")] = 0.0,
+    job_delta: Annotated[
+        float, typer.Option(help="Cost of each job in δ, as one concentrated block. With 0, it is pure.")
+    ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Print how many equal jobs over records a grant allows, under additive and Gaussian accounting."""
