@@ -19,6 +19,7 @@ BEGIN, END = "<!-- begin: examples -->", "<!-- end: examples -->"
 SKETCH = {"type": "phase_sketch", "epsilon": 1.0, "clusters": 4}
 OVER_RECORDS = {"type": "private_kmeans", "epsilon": 1.0, "clusters": 2}
 CSV = {"content": b"x,y\n0.5,0.5\n", "headers": {"content-type": "text/csv"}}
+OUTSIDE = CSV | {"content": b"x,y\n10.5,0.5\n"}
 # A limit or an allowed set is concerned; the detail, a member or a header states it.
 LIMITED = {
     "budget_exhausted",
@@ -55,6 +56,7 @@ def make_examples(api: Api) -> dict[str, dict[str, Any]]:
         api.get(f"/datasets/{unknown('ds')}"),
         api.request("PUT", "/datasets", json={}),
         api.post(records, **CSV),
+        api.post(f"/datasets/{empty}/records", **OUTSIDE),
         api.post("/jobs", {"dataset_id": empty, "algorithm": OVER_RECORDS}),
         api.post("/jobs", job | {"algorithm": UNIFORM | {"epsilon": 32}}),
         api.report(closed),

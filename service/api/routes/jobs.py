@@ -65,7 +65,7 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
     Without `round_ids`, the epsilon of the algorithm is reserved now, and the plan of the algorithm opens the rounds.
     With `round_ids`, the job uses earlier rounds and costs nothing more. On a central dataset, the job uses the
     records, and its delta is reserved as well. Each query is charged before its noise is drawn, and the unused part of
-    the reservation is released at the end. If the dataset has no records, a key with the scope `records` gets
+    the reservation is released at the end. If the dataset has no records, a key that may upload records gets
     `no_records`, and nothing is reserved. The number of records is private, so the job of another key is accepted.
     Below `least_records` of the forecast, its result is noise.
 
