@@ -25,9 +25,9 @@ from clustering.rounds.counting import RoundAggregator
 from clustering.rounds.plan import Collected, drive
 from clustering.simulate import collect
 from sfumato.mechanisms import perturb_many
-from sfumato.mechanisms.encodings import symbols
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.privacy.entropy import below_many
+from sfumato.records.encodings import symbols
 from sfumato.specs import Algorithm, Feature, GridKmeans, LdpKmeans, PhaseSketch, RoundSpec, ShiftedGrid, SsMechanism
 from sfumato.specs.mechanisms import GrrMechanism
 

@@ -23,9 +23,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from clustering.simulate import run_central, run_local
 from sfumato import specs
 from sfumato.errors import SfumatoError
-from sfumato.mechanisms.encodings import scale_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.entropy import SystemEntropy
+from sfumato.records.encodings import scale_many
 from sfumato.specs import Feature
 
 DEFAULTS = {"epsilon": 1.0, "clusters": 8}  # for parameters that the service requires

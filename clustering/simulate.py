@@ -21,10 +21,10 @@ from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.mechanisms import perturb_many
-from sfumato.mechanisms.outside import encode_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import DRAW_SPAN, parse_delta, parse_epsilon
 from sfumato.privacy.entropy import Entropy, below_many
+from sfumato.records.outside import encode_many
 from sfumato.specs import (
     Algorithm,
     AnyAlgorithm,

@@ -13,9 +13,9 @@ from clustering.metrics import adjusted_rand_index
 from demo.production import Comparison
 from demo.scenario import DemoResult, Scene
 from demo.shuffled import ShuffledOutcome
-from sfumato.mechanisms.encodings import scale_many
 from sfumato.plotting import figures
 from sfumato.privacy.accounting import NANO
+from sfumato.records.encodings import scale_many
 
 
 @dataclass(frozen=True)

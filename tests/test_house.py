@@ -353,7 +353,7 @@ class TestDevice:
         script = (
             "import sys\n"
             "for name in ('httpx', 'stamina', 'matplotlib', 'scipy', 'numba', 'pydantic'): sys.modules[name] = None\n"
-            "import sfumato.specs, sfumato.mechanisms.encodings, sfumato.model.cluster_model\n"
+            "import sfumato.specs, sfumato.records.encodings, sfumato.model.cluster_model\n"
         )
         done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.output import fill, table
 from service.console.rendering import read_glossary
 from sfumato.specs import ALGORITHMS
-from sfumato.specs.validation import parameters_of
+from sfumato.validation import parameters_of
 
 ROOT = Path(__file__).parents[1]
 ASSUMPTIONS = ROOT / "docs" / "figures" / "capacity.json"

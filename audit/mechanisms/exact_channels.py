@@ -33,10 +33,10 @@ from sfumato.device.bulk import perturb_records
 from sfumato.device.device import Device, OpenRound
 from sfumato.device.store import MemoryStore
 from sfumato.mechanisms import channels, discrete_laplace, grr, olh
-from sfumato.mechanisms.encodings import scale, symbol
-from sfumato.mechanisms.outside import count_outside, outside_features
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy
+from sfumato.records.encodings import scale, symbol
+from sfumato.records.outside import count_outside, outside_features
 from sfumato.specs import (
     ENCODINGS,
     LATTICE,

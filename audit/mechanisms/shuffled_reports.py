@@ -26,10 +26,10 @@ from audit.checks.check import Check, Finding, Setting
 from audit.mechanisms.exact_channels import EXAMPLES, example_round, select_points
 from sfumato import mechanisms
 from sfumato.mechanisms import blankets, grr, olh
-from sfumato.mechanisms.encodings import symbol
 from sfumato.privacy import shuffling
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.shuffling import Blanket
+from sfumato.records.encodings import symbol
 from sfumato.specs import (
     MECHANISMS,
     DiscreteLaplaceMechanism,

@@ -11,9 +11,9 @@ from clustering.registry import start
 from clustering.rounds.plan import Plan
 from sfumato.device.bulk import perturb_records
 from sfumato.forecast import choose
-from sfumato.mechanisms.encodings import symbols
 from sfumato.privacy.accounting import cost
 from sfumato.privacy.entropy import Entropy
+from sfumato.records.encodings import symbols
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import PlannedRound
 from sfumato.specs import (

@@ -14,8 +14,8 @@ from audit.plans.cases import Points, Respond, RoundReports
 from sfumato.mechanisms import grr, olh
 from sfumato.mechanisms.channels import evidence
 from sfumato.mechanisms.discrete_laplace import vectors_of
-from sfumato.mechanisms.encodings import symbols
 from sfumato.privacy.entropy import Entropy
+from sfumato.records.encodings import symbols
 from sfumato.specs import (
     DiscreteLaplaceMechanism,
     HrMechanism,

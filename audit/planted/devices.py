@@ -14,8 +14,8 @@ from sfumato import mechanisms
 from sfumato.device.device import Device, OpenRound, Record, RoundOutcome
 from sfumato.device.store import Memo, Memory
 from sfumato.errors import SfumatoError
-from sfumato.mechanisms.encodings import scale, symbol
 from sfumato.privacy.entropy import Entropy, word
+from sfumato.records.encodings import scale, symbol
 from sfumato.specs import Participation, RoundSpec, round_spec_from_wire, to_wire
 
 _CASES = {case.name: case for case in CASES}

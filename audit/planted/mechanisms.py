@@ -25,10 +25,10 @@ from sfumato import mechanisms
 from sfumato.device.device import Device, OpenRound, Record
 from sfumato.device.store import Memo
 from sfumato.mechanisms import discrete_laplace, olh
-from sfumato.mechanisms.encodings import scale, symbol
-from sfumato.mechanisms.outside import encode, outside_features
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy, below, below_many, word
+from sfumato.records.encodings import scale, symbol
+from sfumato.records.outside import encode, outside_features
 from sfumato.specs import (
     DiscreteLaplaceMechanism,
     GrrMechanism,

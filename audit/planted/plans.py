@@ -14,10 +14,10 @@ from audit.plans.plan_checks import check_plan
 from clustering.registry import start
 from clustering.rounds.plan import Plan
 from sfumato.mechanisms import perturb_many
-from sfumato.mechanisms.encodings import symbols
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import cost
 from sfumato.privacy.entropy import Entropy
+from sfumato.records.encodings import symbols
 from sfumato.specs import (
     AdaptiveGridIterative,
     AdaptiveGridTree,

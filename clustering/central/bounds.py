@@ -21,10 +21,10 @@ from clustering.central.gaussian_block import ConcentratedBlock
 from clustering.central.narrowing import Bounds, BoxShells, FeatureHistograms
 from clustering.centroids.verdict import Ground, decide, ground
 from clustering.errors import TooFewRecords
-from sfumato.mechanisms.encodings import scale_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
+from sfumato.records.encodings import scale_many
 from sfumato.sizing.private_bounds import FINE_BINS, ROUNDS, BoundsPlan, plan_bounds
 from sfumato.specs import LATTICE, CentralAlgorithm, Feature
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from clustering.kernels.cells import descend_pairs, hash_places
 from clustering.kernels.residuals import find_shells, nearest_centres
-from sfumato.mechanisms.encodings import clip_norms
+from sfumato.records.encodings import clip_norms
 from sfumato.specs import LATTICE
 
 BLOCK_VALUES = 1 << 18  # coordinates of a block of records in a pass with matrix products

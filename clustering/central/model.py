@@ -11,10 +11,10 @@ from clustering.centroids.partition_agreement import PartitionAgreement
 from clustering.centroids.verdict import Ground, few, ground, rate
 from clustering.density import label_map
 from clustering.density.label_map import project_to_shares
-from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel, PrivacyStatus
 from sfumato.model.precision import ExpectedLoss, Verdict
 from sfumato.privacy.accounting import NANO
+from sfumato.records.encodings import unscale_many
 from sfumato.specs import Feature
 
 CLEAR = 30.0  # N epsilon / k below which centres are mostly noise

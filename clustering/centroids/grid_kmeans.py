@@ -27,8 +27,8 @@ from clustering.errors import TooFewReports, UnfitRound
 from clustering.random import PublicWords
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
-from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel
+from sfumato.records.encodings import unscale_many
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.centroids import MAX_KMEANS_CELLS as MAX_CELLS
 from sfumato.sizing.centroids import MAX_KMEANS_FEATURES as MAX_FEATURES

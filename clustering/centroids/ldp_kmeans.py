@@ -42,9 +42,9 @@ from clustering.errors import TooFewReports, UnfitRound
 from clustering.random import PublicWords
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
-from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
+from sfumato.records.encodings import unscale_many
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.required_reports import ldp_kmeans_reports
 from sfumato.sizing.rounds import MAX_JSON_INT

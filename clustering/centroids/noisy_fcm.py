@@ -21,11 +21,11 @@ from clustering.random import PublicWords
 from clustering.rounds.plan import Collected, Plan, Rule
 from clustering.rounds.tally import Sample
 from sfumato.mechanisms import discrete_laplace
-from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import FuzzyMemberships
 from sfumato.privacy.accounting import NANO, parse_epsilon
 from sfumato.privacy.entropy import WORD_SPAN
+from sfumato.records.encodings import unscale_many
 from sfumato.sizing.required_reports import noisy_fcm_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import (

@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 
 from clustering.density.synthetic_rounds import SyntheticPopulation
 from clustering.rounds.plan import Collected
-from sfumato.mechanisms.encodings import cells
+from sfumato.records.encodings import cells
 from sfumato.specs import RoundSpec
 
 T = TypeVar("T")

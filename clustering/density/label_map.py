@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt, generate_binary_structure, label
 
-from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel, PrivacyStatus
 from sfumato.model.precision import ExpectedAgreement, Verdict
+from sfumato.records.encodings import unscale_many
 from sfumato.specs import Feature
 
 UNLABELLED = -1

@@ -7,7 +7,7 @@ from clustering.density.cell_centres import RegionGeometry
 from clustering.density.label_map import region_totals
 from clustering.rounds.decoders import Decoder
 from clustering.rounds.tally import Tally
-from sfumato.mechanisms.encodings import shift_of
+from sfumato.records.encodings import shift_of
 from sfumato.specs import ShiftedGridEncoding
 
 SAMPLING_VARIANCE = 0.02  # sampling variance of the devices, added to v, for a cell of typical mass

@@ -16,8 +16,8 @@ from clustering.errors import UnfitRound
 from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Tally
-from sfumato.mechanisms.encodings import symbols
 from sfumato.privacy.accounting import DRAW_SPAN
+from sfumato.records.encodings import symbols
 from sfumato.specs import (
     Encoding,
     GridEncoding,

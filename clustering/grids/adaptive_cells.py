@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clustering.errors import UnfitRound
 from clustering.rounds.decoders import Decoder
 from clustering.rounds.plan import Collected
-from sfumato.mechanisms.encodings import tree_starts, z_places
+from sfumato.records.encodings import tree_starts, z_places
 from sfumato.sizing.grids import MAX_DEPTH_BITS, MAX_GRID_FEATURES, deepest
 from sfumato.specs import Encoding, GridEncoding, TreeGridEncoding
 

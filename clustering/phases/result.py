@@ -26,10 +26,10 @@ from clustering.phases.mixture_fit import Fitted, Limits, Mixture, Sketch, least
 from clustering.phases.particles import CentroidState, predict_cells, sample_components
 from clustering.random import PublicWords
 from sfumato.mechanisms import ratio
-from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
 from sfumato.model.precision import Verdict
+from sfumato.records.encodings import unscale_many
 from sfumato.sizing.centroids import FEW_CLUSTERS, sketched_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Feature, Mechanism

@@ -21,10 +21,10 @@ from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
 from clustering.rounds.tally import Sample, Tally
 from sfumato.mechanisms import discrete_laplace
-from sfumato.mechanisms.outside import count_outside, is_reference, same_kind
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.outside import OutsideShare, with_outside_share
 from sfumato.privacy.accounting import DRAW_SPAN
+from sfumato.records.outside import count_outside, is_reference, same_kind
 from sfumato.specs import (
     CentroidSignEncoding,
     DiscreteLaplaceMechanism,

@@ -6,9 +6,9 @@ All values follow from the released model. They cost no budget.
 import numpy as np
 
 from service.console.forms import Json
-from sfumato.mechanisms.encodings import scale_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.separation import Separation
+from sfumato.records.encodings import scale_many
 
 REACH = 1.959964  # standard errors of a 95 % confidence interval
 

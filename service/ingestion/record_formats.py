@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from service.http.problems import BadRequest, PayloadTooLarge, Problem, UnsupportedMediaType, ValidationFailed
 from service.ingestion.json_pieces import NOT_JSON, JsonPieces
 from service.ingestion.record_validation import RecordSink, RecordValidator, bad_record, column_positions
-from sfumato.mechanisms.inputs import list_names
+from sfumato.records.inputs import list_names
 
 MAX_JSON_BYTES = 16 << 20
 JSON_WEIGHT = 20  # memory of parsed JSON as a multiple of its text, because each number is a Python object

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.records.records import Upload
 from models.tables.datasets import Dataset, OutOfBounds
 from service.http.problems import PayloadTooLarge, ValidationFailed
-from sfumato.mechanisms.encodings import cells, clip_norms, scale_many
+from sfumato.records.encodings import cells, clip_norms, scale_many
 from sfumato.specs import LATTICE, Feature
 from sfumato.specs.missing import MISSING_INTEGERS, is_missing_text
 

@@ -17,7 +17,7 @@ from typing_extensions import TypeAliasType
 from service.schemas.base import Delta, Double, Epsilon, Wire, check, integer
 from sfumato import specs
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
-from sfumato.specs.validation import Parameter, parameters_of
+from sfumato.validation import Parameter, parameters_of
 
 
 class AlgorithmParameters(Wire):

@@ -32,7 +32,7 @@ from models.database.types import EPOCH, timestamp
 from service.http.problems import MAX_ERRORS, NULL
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
-from sfumato.specs.validation import NAME_PATTERN
+from sfumato.validation import NAME_PATTERN
 
 MAX_INT = 2**53 - 1  # the largest integer that every JSON parser reads exactly
 EXAMPLE_ULID = "01jd0b1v3tq5c9m8x2h7r4k6ez"

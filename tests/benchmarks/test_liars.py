@@ -6,7 +6,7 @@ import pytest
 from benchmarks.liars import SHAPES, lie, run
 from clustering.random import SeededEntropy
 from clustering.registry import start
-from sfumato.mechanisms.encodings import symbols
+from sfumato.records.encodings import symbols
 from sfumato.specs import Feature, GridKmeans, PhaseSketch, ShiftedGrid
 
 

@@ -7,10 +7,10 @@ from clustering.centroids import noisy_fcm
 from clustering.phases import phase_sketch
 from clustering.simulate import SeededEntropy, collect, simulate
 from sfumato import mechanisms
-from sfumato.mechanisms.encodings import scale_many, symbols
 from sfumato.model.cluster_model import model_from_wire
 from sfumato.model.memberships import FuzzyMemberships, GaussianMixtureMemberships
 from sfumato.model.posterior import posterior
+from sfumato.records.encodings import scale_many, symbols
 from sfumato.specs import Feature, NoisyFcm, PhaseSketch, RoundSpec
 
 FEATURES = (Feature("x", 0, 10), Feature("y", -1, 1))

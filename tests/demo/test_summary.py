@@ -13,9 +13,9 @@ from clustering.simulate import simulate
 from demo import output, summary
 from demo.scenario import DemoResult, Scene, Step
 from sfumato.api.resources import Budget, Result, ResultRound
-from sfumato.mechanisms.encodings import scale_many
 from sfumato.plotting import figures
 from sfumato.privacy.ledger import GENESIS_HASH, Balance, Head, LedgerEntry, Verification
+from sfumato.records.encodings import scale_many
 from sfumato.specs import Feature, ShiftedGrid, to_wire
 
 FEATURES = (Feature("left", -1.0, 1.0, "m"), Feature("right", -1.0, 1.0, "m"))

@@ -12,8 +12,8 @@ import numpy as np
 from models.database.types import canonical_json
 from sfumato.device.sealing import seal
 from sfumato.mechanisms import perturb_many
-from sfumato.mechanisms.encodings import symbols
 from sfumato.privacy.entropy import SystemEntropy
+from sfumato.records.encodings import symbols
 from sfumato.specs import round_spec_from_wire
 from sfumato.transport.batches import MEDIA_TYPE, Batch, generate_signing_key_pair, sign_release
 from tests.service.api import Api

@@ -22,7 +22,7 @@ from models import encryption
 from models.database.engine import Database
 from models.records import records
 from runtime.settings import Settings
-from sfumato.mechanisms.encodings import cells, scale_many
+from sfumato.records.encodings import cells, scale_many
 from sfumato.specs import LATTICE, Feature
 from tests.service.api import SQLITE_ONLY, Api, stranger
 from tests.service.test_records import AGAIN, arrow, arrow_file, count, npy, send

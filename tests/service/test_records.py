@@ -24,7 +24,7 @@ from models.tables.jobs import IdempotentResponse
 from runtime.settings import Settings
 from sfumato.api.client import Client
 from sfumato.errors import ApiProblem
-from sfumato.mechanisms.encodings import cells, scale_many
+from sfumato.records.encodings import cells, scale_many
 from sfumato.specs import LATTICE, Feature
 from tests.service.api import FEATURES, SQLITE_ONLY, Api, refused, stranger, unknown
 

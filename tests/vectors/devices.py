@@ -9,8 +9,8 @@ from sfumato import mechanisms
 from sfumato.device.device import RoundOutcome
 from sfumato.device.store import MemoryStore
 from sfumato.errors import SfumatoError
-from sfumato.mechanisms.outside import count_outside
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
+from sfumato.records.outside import count_outside
 from sfumato.specs import (
     Feature,
     GridEncoding,

@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 from sfumato import mechanisms
-from sfumato.mechanisms.outside import encode
 from sfumato.privacy.accounting import DRAW_SPAN, parse_epsilon
 from sfumato.privacy.entropy import below
+from sfumato.records.outside import encode
 from sfumato.specs import Feature, RoundSpec, to_wire
 from tests.vectors.specs import round_specs
 from tests.vectors.words import PlannedEntropy

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from sfumato import mechanisms
 from sfumato.mechanisms import discrete_laplace
-from sfumato.mechanisms.outside import count_outside
 from sfumato.privacy.accounting import NANO
+from sfumato.records.outside import count_outside
 from sfumato.specs import (
     LATTICE,
     CentroidSignEncoding,

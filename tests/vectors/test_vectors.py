@@ -11,9 +11,9 @@ import pytest
 from sfumato import mechanisms
 from sfumato.device.store import MemoryStore
 from sfumato.errors import ApiProblem, SfumatoError
-from sfumato.mechanisms.outside import encode
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.privacy.entropy import below
+from sfumato.records.outside import encode
 from sfumato.specs import round_spec_from_wire
 from sfumato.specs.wire import ENCODINGS, MECHANISMS
 from tests.sfumato.replay import ReplayEntropy

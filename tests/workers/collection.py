@@ -21,9 +21,9 @@ from models.tables.jobs import Job
 from models.tables.ledger import Kind, LedgerEntry
 from models.tables.rounds import CollectionTarget, Round, RoundState
 from sfumato.mechanisms import perturb_many
-from sfumato.mechanisms.outside import encode_many
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import below_many
+from sfumato.records.outside import encode_many
 from sfumato.specs import Feature, RoundSpec
 
 ALGORITHM = {"type": "uniform_grid", "epsilon": 1.0, "clusters": None, "cells": None}

@@ -13,7 +13,7 @@ from clustering.rounds.tally import Tally
 from models.database.types import canonical_json
 from sfumato import mechanisms
 from sfumato.device.device import Outcome as DeviceOutcome
-from sfumato.mechanisms.encodings import symbol
+from sfumato.records.encodings import symbol
 from sfumato.specs import Feature, PhaseSketch, RoundSpec
 from tests import naive
 from tests.sfumato.replay import ReplayEntropy

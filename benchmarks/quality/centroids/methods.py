@@ -15,8 +15,8 @@ from clustering.registry import PLANS, start
 from clustering.rounds.plan import Collected, Rule, drive
 from clustering.simulate import SeededEntropy, collect
 from sfumato.mechanisms import discrete_laplace, perturb_many
-from sfumato.mechanisms.encodings import lattice_places
 from sfumato.model.cluster_model import ClusterModel
+from sfumato.records.encodings import lattice_places
 from sfumato.specs import LOCAL_ALGORITHMS, Algorithm, DiscreteLaplaceMechanism, Feature, NoisyFcm, RoundSpec
 
 K_MEANS_POINTS = 20_000  # points that starts of k-means are tried on

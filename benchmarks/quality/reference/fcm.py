@@ -31,9 +31,9 @@ from clustering.centroids.noisy_mixture_em import NoisyMixture, fit_mixture
 from clustering.random import SeededEntropy
 from clustering.rounds.plan import Rule
 from sfumato.mechanisms import discrete_laplace, perturb_many
-from sfumato.mechanisms.encodings import lattice_places
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.privacy.entropy import WORD_SPAN, Entropy
+from sfumato.records.encodings import lattice_places
 from sfumato.specs import DiscreteLaplaceMechanism
 
 STEPS = 1000  # of the lattice vectors are sent on

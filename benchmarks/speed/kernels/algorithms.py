@@ -23,9 +23,9 @@ from clustering.rounds.counting import count
 from clustering.rounds.plan import Collected, drive
 from clustering.simulate import simulate, simulate_central
 from sfumato.mechanisms import perturb_many
-from sfumato.mechanisms.encodings import symbols
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.entropy import below_many
+from sfumato.records.encodings import symbols
 from sfumato.specs import Algorithm, Feature, RoundSpec, ShiftedGrid, UniformGrid
 from sfumato.specs.central import DpKmeans
 

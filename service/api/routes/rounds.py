@@ -43,8 +43,8 @@ from service.schemas import serializers
 from service.schemas.rounds import DeviceRounds, NewRound, Receipt, Round, RoundPage, RoundState
 from service.schemas.specs import encoding_to_domain
 from sfumato import mechanisms
-from sfumato.mechanisms.outside import count_outside
 from sfumato.privacy.accounting import parse_epsilon
+from sfumato.records.outside import count_outside
 from sfumato.specs import MAX_SAMPLE_VALUES, LatticeEncoding, Participation, RoundSpec
 from sfumato.transport.batches import MEDIA_TYPE
 

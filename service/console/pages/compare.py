@@ -17,10 +17,10 @@ from service.console.rendering import as_json, job_name, show
 from service.console.request import Page, Visit
 from service.http.problems import Conflict, Problem, ValidationFailed
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms.encodings import scale_many
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.separation import Comparison, compare
 from sfumato.plotting.shading import colour
+from sfumato.records.encodings import scale_many
 
 SHOWN = 200
 CHOICES = 100  # results that are offered by name

@@ -8,7 +8,7 @@ from clustering.density.shifted_field import coarse_symbols, field, size_errors
 from clustering.rounds.decoders import decoder
 from clustering.rounds.tally import Tally
 from sfumato.mechanisms import design
-from sfumato.mechanisms.encodings import symbols
+from sfumato.records.encodings import symbols
 from sfumato.specs import ShiftedGridEncoding
 from tests import naive
 

@@ -9,7 +9,7 @@ from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
 from clustering.simulate import SeededEntropy, collect
 from sfumato.mechanisms import design
-from sfumato.mechanisms.encodings import symbols
+from sfumato.records.encodings import symbols
 from sfumato.specs import (
     Feature,
     GridEncoding,

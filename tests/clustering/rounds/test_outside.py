@@ -11,9 +11,9 @@ from clustering.rounds.outside import inside, outside_share, pooled
 from clustering.simulate import collect, simulate
 from sfumato import mechanisms
 from sfumato.errors import InvalidPoint, InvalidSpec
-from sfumato.mechanisms.outside import count_outside
 from sfumato.model.outside import OutsideShare
 from sfumato.privacy.accounting import NANO
+from sfumato.records.outside import count_outside
 from sfumato.specs import (
     LATTICE,
     AdaptiveGridIterative,

@@ -7,8 +7,8 @@ from sfumato import mechanisms
 from sfumato.device.bulk import Reports, pack, perturb_records
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.mechanisms import grr
-from sfumato.mechanisms.encodings import scale_many, symbols
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
+from sfumato.records.encodings import scale_many, symbols
 from sfumato.specs import Feature, GrrMechanism, Participation, RoundSpec, ShiftedGridEncoding
 from tests.sfumato.replay import GeneratorEntropy
 

@@ -17,10 +17,10 @@ from sfumato import mechanisms
 from sfumato.device.bulk import perturb_records
 from sfumato.errors import CapExceeded, InvalidSpec
 from sfumato.mechanisms import discrete_laplace
-from sfumato.mechanisms.encodings import symbol, symbols
 from sfumato.privacy import entropy
 from sfumato.privacy.accounting import EPSILON_MIN_NANO, NANO
 from sfumato.privacy.entropy import WORD_SPAN
+from sfumato.records.encodings import symbol, symbols
 from sfumato.specs import (
     DiscreteLaplaceMechanism,
     Feature,

@@ -11,10 +11,10 @@ from sfumato import mechanisms
 from sfumato.errors import InvalidSpec, ReportMalformed
 from sfumato.mechanisms import discrete_laplace
 from sfumato.mechanisms.channels import evidence, supported
-from sfumato.mechanisms.encodings import scale_many, symbol, symbols
 from sfumato.model.cluster_likelihood import normal_points, widths
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.posterior import Reader, posterior
+from sfumato.records.encodings import scale_many, symbol, symbols
 from sfumato.specs import (
     LATTICE,
     CentroidSignEncoding,

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from sfumato.api import parsers
 from sfumato.api.resources import RecordCounts, RecordUpload
 from sfumato.errors import ApiProblem, InvalidSpec, Unreachable
-from sfumato.mechanisms.inputs import Numbers, Records, is_missing, named_columns, to_numbers, to_values
+from sfumato.records.inputs import Numbers, Records, is_missing, named_columns, to_numbers, to_values
 from sfumato.specs.missing import is_missing_text
 from sfumato.transport.exchange import Request, Steps, choose_idempotency_key, delete, get
 from sfumato.transport.operations import call

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import perturb_many
-from sfumato.mechanisms.inputs import to_values
-from sfumato.mechanisms.outside import encode_many
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below_many
+from sfumato.records.inputs import to_values
+from sfumato.records.outside import encode_many
 from sfumato.specs import Participation, RoundSpec
 
 REPORT_ID_BYTES = 16

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sfumato.mechanisms.inputs import Records
-from sfumato.mechanisms.outside import outside_features
+from sfumato.records.inputs import Records
+from sfumato.records.outside import outside_features
 from sfumato.specs import Feature
 
 

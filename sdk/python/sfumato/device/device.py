@@ -31,9 +31,9 @@ from sfumato.device.checks import RecordCheck, check_record, describe_difference
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
 from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
 from sfumato.errors import ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError
-from sfumato.mechanisms.outside import encode, outside_features
 from sfumato.privacy.accounting import NANO, format_epsilon, parse_epsilon
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below, word
+from sfumato.records.outside import encode, outside_features
 from sfumato.specs import Feature, RoundSpec, round_spec_from_wire, to_wire
 from sfumato.transport.exchange import Request
 from sfumato.transport.http import Http, PoolSettings

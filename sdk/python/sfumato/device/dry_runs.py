@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 from sfumato import mechanisms
 from sfumato.device.bulk import REPORT_ID_BYTES, SLOT_BYTES, Reports, perturb_records
 from sfumato.errors import SfumatoError
-from sfumato.mechanisms.inputs import to_values
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
 from sfumato.privacy.entropy import Entropy
+from sfumato.records.inputs import to_values
 from sfumato.specs import RoundSpec
 
 Action = Literal["send", "already_answered", "not_selected", "refuse"]

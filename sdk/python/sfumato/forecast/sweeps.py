@@ -12,10 +12,10 @@ from sfumato.errors import InvalidSpec
 from sfumato.forecast.estimates import forecast
 from sfumato.forecast.families import Family
 from sfumato.forecast.records import forecast_records
-from sfumato.mechanisms.encodings import scale_many
-from sfumato.mechanisms.inputs import to_values
 from sfumato.model.precision import Verdict
 from sfumato.model.tables import Columns, html_table, new_frame
+from sfumato.records.encodings import scale_many
+from sfumato.records.inputs import to_values
 from sfumato.specs import AnyAlgorithm, CentralAlgorithm, Feature, to_algorithm, to_features
 
 if TYPE_CHECKING:

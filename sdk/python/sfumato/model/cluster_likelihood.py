@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import discrete_laplace
-from sfumato.mechanisms.encodings import scale_many, symbols, unscale_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
+from sfumato.records.encodings import scale_many, symbols, unscale_many
 from sfumato.specs import LATTICE, TURN, DiscreteLaplaceMechanism, Encoding, GridEncoding, PhaseEncoding
 
 WIDTH = 0.06  # default width of a cluster, as a share of a feature's range

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms.encodings import cells, scale_many
 from sfumato.model.memberships import Memberships, fits, memberships_from_wire
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 from sfumato.model.tables import Columns, add_column, new_frame
+from sfumato.records.encodings import cells, scale_many
 from sfumato.specs import Feature, features_from_wire, to_wire
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms.inputs import to_values
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.tables import Columns, add_column, new_frame
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.ledger import LedgerEntry
+from sfumato.records.inputs import to_values
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-not-found,import-untyped,unused-ignore]

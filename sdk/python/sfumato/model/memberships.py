@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.specs import Distance
-from sfumato.specs.validation import require
+from sfumato.validation import require
 
 ROUNDING = 1e-6  # share of sigma0 below which |x| is replaced by a parabola
 LEAST = 1e-30  # minimum distance, which prevents a division by zero on a centre

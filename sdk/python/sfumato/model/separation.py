@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms.encodings import scale_many, unscale_many
 from sfumato.model.cluster_model import ClusterModel, squared_distances
+from sfumato.records.encodings import scale_many, unscale_many
 
 _MAX_DISTANCES = 8_000_000  # maximum cells times clusters; finer grids use the cells with most people
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfumato.mechanisms.encodings import scale_many, unscale_many
 from sfumato.model import geography
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.shading import borders, colour, is_adaptive, plane_cells, shade, to_xml_text
+from sfumato.records.encodings import scale_many, unscale_many
 from sfumato.specs import Feature
 
 if TYPE_CHECKING:

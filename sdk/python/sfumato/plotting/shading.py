@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.mechanisms.encodings import unscale_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.geography import is_map
+from sfumato.records.encodings import unscale_many
 
 # Okabe and Ito (2008), then Tol's muted wine, indigo and olive. People with any colour vision can distinguish them.
 PALETTE = (

@@ -4,6 +4,7 @@ JSON values enter and leave through `wire`. The classes are frozen dataclasses t
 and have no other behaviour.
 """
 
+from sfumato.limits import MAX_FEATURES, MAX_RECORD_FEATURES, MAX_STEPS, MAX_SYMBOLS
 from sfumato.specs import algorithms, central
 from sfumato.specs.algorithms import *  # noqa: F403
 from sfumato.specs.algorithms import MAX_CLUSTERS, MAX_SKETCHED_CLUSTERS, Algorithm, Distance, Refine, Variant
@@ -12,13 +13,9 @@ from sfumato.specs.central import CentralAlgorithm
 from sfumato.specs.encodings import (
     LATTICE,
     MAX_CENTROIDS,
-    MAX_FEATURES,
     MAX_PHASE_SLOTS,
     MAX_PHASES,
-    MAX_RECORD_FEATURES,
     MAX_SAMPLE_VALUES,
-    MAX_STEPS,
-    MAX_SYMBOLS,
     MAX_TREE_BITS,
     MAX_TREE_CELLS,
     MAX_WEIGHT,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.specs.encodings import MAX_PHASE_SLOTS
-from sfumato.specs.validation import AlgorithmParameters, parameter, require
+from sfumato.validation import AlgorithmParameters, parameter, require
 
 __all__ = [
     "AdaptiveGridIterative",

@@ -16,7 +16,7 @@ from sfumato.specs.algorithms import (
     epsilon_parameter,
     seed_parameter,
 )
-from sfumato.specs.validation import AlgorithmParameters, parameter
+from sfumato.validation import AlgorithmParameters, parameter
 
 __all__ = [
     "DensityMap",

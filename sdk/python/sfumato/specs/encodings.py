@@ -4,11 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sfumato.specs.validation import is_int, require, require_int
+from sfumato.limits import MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS
+from sfumato.validation import is_int, require, require_int
 
-MAX_FEATURES = 64  # maximum of a record on a device, and of queries with Laplace noise
-MAX_RECORD_FEATURES = 1536  # maximum of a record of a central dataset
-MAX_SYMBOLS = 1 << 20  # maximum for every encoding
 MAX_TREE_CELLS = 1 << 16
 MAX_TREE_BITS = 48  # bits of a cell's place, which a double represents exactly on every device
 
@@ -17,7 +15,6 @@ MAX_TREE_BITS = 48  # bits of a cell's place, which a double represents exactly 
 LATTICE = 1 << 20
 MAX_WEIGHT = 1 << 14
 MAX_CENTROIDS = 256
-MAX_STEPS = 1 << 16  # lattice units across a feature's range
 MAX_SAMPLE_VALUES = 1 << 24  # maximum reports times features in a lattice's round, 64 MB
 
 Symbol = int | tuple[int, ...]  # an integer, or a vector for a lattice
@@ -158,7 +155,7 @@ class PhaseEncoding:
     takes about 300 kB.
 
     A wave of weight zero has the phase 0 for every record inside the bounds. It shows how many records are outside,
-    because those send a uniformly random phase (`sfumato.mechanisms.outside`).
+    because those send a uniformly random phase (`sfumato.records.outside`).
     """
 
     type: ClassVar[str] = "phase"

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sfumato.limits import MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS
 from sfumato.privacy.accounting import DRAW_SPAN
-from sfumato.specs.encodings import MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS
-from sfumato.specs.validation import require, require_int
+from sfumato.validation import require, require_int
 
 MAX_CELL_SYMBOLS = 4096  # maximum cells of a grid with one bit per symbol in a report
 MAX_SUBSET_SYMBOLS = MAX_CELL_SYMBOLS + 1  # the cells, and one symbol for records outside of the bounds

@@ -4,16 +4,16 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from sfumato.limits import MAX_RECORD_FEATURES
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.specs.encodings import (
-    MAX_RECORD_FEATURES,
     CentroidSignEncoding,
     Encoding,
     LatticeEncoding,
     PhaseEncoding,
 )
 from sfumato.specs.mechanisms import DiscreteLaplaceMechanism, Mechanism
-from sfumato.specs.validation import is_int, require, require_int, to_finite
+from sfumato.validation import is_int, require, require_int, to_finite
 
 SPEC_VERSION = 1
 MAX_NORM = 1e300  # largest norm that an embedding may declare
@@ -106,7 +106,7 @@ class RoundSpec:
     """The specification of a round: all that a device needs to answer it. It is equal for all devices.
 
     With `out_of_bounds` "count", a record with a value outside of its bounds is reported as outside, perturbed like
-    all others; see `sfumato.mechanisms.outside`. With "clip", each value is moved to its nearest bound.
+    all others; see `sfumato.records.outside`. With "clip", each value is moved to its nearest bound.
     """
 
     features: tuple[Feature, ...]

@@ -5,12 +5,13 @@ from dataclasses import fields
 from typing import Any, cast, get_args
 
 from sfumato.errors import InvalidSpec
+from sfumato.limits import MAX_RECORD_FEATURES
 from sfumato.specs.algorithms import Algorithm, Auto
 from sfumato.specs.central import CentralAlgorithm
-from sfumato.specs.encodings import MAX_RECORD_FEATURES, Encoding
+from sfumato.specs.encodings import Encoding
 from sfumato.specs.mechanisms import Mechanism
 from sfumato.specs.rounds import SPEC_VERSION, Embedding, Feature, Participation, RoundBounds, RoundSpec
-from sfumato.specs.validation import is_int, require
+from sfumato.validation import is_int, require
 
 ENCODINGS: dict[str, type[Encoding]] = {kind.type: kind for kind in get_args(Encoding)}
 MECHANISMS: dict[str, type[Mechanism]] = {kind.type: kind for kind in get_args(Mechanism)}

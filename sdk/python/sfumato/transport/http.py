@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from sfumato.errors import InvalidSpec
-from sfumato.specs.validation import require
 from sfumato.transport.exchange import Request, Response, ResponseBuffer, Steps, attempts, translate_errors
+from sfumato.validation import require
 
 if TYPE_CHECKING:
     import httpx

@@ -7,9 +7,9 @@ import pytest
 
 from sfumato import mechanisms
 from sfumato.errors import InvalidPoint, InvalidSpec
-from sfumato.mechanisms.outside import are_outside, count_outside, encode, encode_many, outside_features
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import SystemEntropy
+from sfumato.records.outside import are_outside, count_outside, encode, encode_many, outside_features
 from sfumato.specs import (
     MAX_PHASE_SLOTS,
     Feature,

@@ -19,7 +19,8 @@ from sfumato.device.bulk import perturb_records
 from sfumato.device.device import Outcome
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.mechanisms import epsilon_nano, grr
-from sfumato.mechanisms.encodings import (
+from sfumato.privacy.accounting import DRAW_SPAN, NANO
+from sfumato.records.encodings import (
     cell,
     cells,
     scale,
@@ -32,7 +33,6 @@ from sfumato.mechanisms.encodings import (
     z_place,
     z_places,
 )
-from sfumato.privacy.accounting import DRAW_SPAN, NANO
 from sfumato.specs import (
     LATTICE,
     MAX_CENTROIDS,

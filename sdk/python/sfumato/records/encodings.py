@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfumato.mechanisms.inputs import Records, to_record, to_values
+from sfumato.records.inputs import Records, to_record, to_values
 from sfumato.specs import (
     LATTICE,
     TURN,

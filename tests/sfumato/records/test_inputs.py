@@ -20,7 +20,7 @@ from sfumato.device.bulk import perturb_records
 from sfumato.device.device import Outcome
 from sfumato.device.store import MemoryStore
 from sfumato.errors import InvalidPoint
-from sfumato.mechanisms.inputs import named_columns, to_numbers, to_record, to_values
+from sfumato.records.inputs import named_columns, to_numbers, to_record, to_values
 from sfumato.specs import Feature
 from tests.sfumato.model.test_cluster_model import FEATURES as MODEL_FEATURES
 from tests.sfumato.model.test_cluster_model import label_map

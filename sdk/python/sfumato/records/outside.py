@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from sfumato import mechanisms
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms.encodings import scale, scale_many, symbol, symbols
-from sfumato.mechanisms.inputs import Records, to_record, to_values
 from sfumato.privacy.entropy import Entropy, below, below_many
+from sfumato.records.encodings import scale, scale_many, symbol, symbols
+from sfumato.records.inputs import Records, to_record, to_values
 from sfumato.specs import (
     MAX_PHASE_SLOTS,
     DiscreteLaplaceMechanism,
