@@ -24,6 +24,7 @@ from clustering.simulate import run_central, run_local
 from sfumato import specs
 from sfumato.errors import SfumatoError
 from sfumato.model.cluster_model import ClusterModel
+from sfumato.names import find_positions, list_texts
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.records.encodings import scale_many
 from sfumato.specs import Feature
@@ -41,6 +42,9 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     bounds : tuple of two numbers, or of two array-likes of shape (n_features,)
         Lower and upper bounds of the features. They must be public: do not compute them from the
         records. Values outside are clipped. `fit` raises ValueError without them.
+    features : sequence of str, optional
+        Names of the columns that the model uses, in any order; by default all. Without column names they are `x0`,
+        `x1`, and so on. `fit`, `predict` and `transform` take records with all columns.
     **parameters
         Parameters of the algorithm. `random_state` is not one, because noise that can be drawn again
         can be subtracted. `clustering.simulate` has seeded runs.
@@ -49,7 +53,7 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     model_ : ClusterModel
         The released model, with its verdict, warnings and diagnostics.
-    cluster_centers_ : ndarray of shape (n_clusters, n_features)
+    cluster_centers_ : ndarray of shape (n_clusters, n_used_features)
         Centroids in the units of the records, if the model has them.
     labels_ : ndarray of shape (n_samples,), int64
         Clusters of the records of `fit`. They are not a private release.
@@ -64,7 +68,7 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def __init_subclass__(cls, **options: Any) -> None:
         """Give the class a constructor with the parameters of its specification."""
         if "specification" in cls.__dict__:
-            cls._defaults = {"bounds": None}
+            cls._defaults = {"bounds": None, "features": None}
             for declared in fields(cls.specification):
                 default = DEFAULTS[declared.name] if declared.default is MISSING else declared.default
                 cls._defaults[RENAMED.get(declared.name, declared.name)] = default
@@ -95,9 +99,16 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         records = validate_data(self, X, dtype=np.float64)
         names = {RENAMED.get(each.name, each.name): each.name for each in fields(self.specification)}
+        self._used: slice | list[int]
         try:
             parameters = self.specification(**{name: getattr(self, own) for own, name in names.items()})
             features = self._features(records.shape[1])
+            self._used = slice(None)
+            if self.features is not None:
+                known = [each.name for each in features]
+                self._used = list(find_positions(list_texts(self.features, "features"), known, "column"))
+                features = tuple(features[place] for place in self._used)
+            records = records[:, self._used]
             points = scale_many(features, records)
             run: Any = run_central if isinstance(parameters, specs.CentralAlgorithm) else run_local
             self.model_: ClusterModel = run(parameters, points, features, SystemEntropy())
@@ -121,7 +132,7 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ndarray of shape (n_samples,), int64
         """
         check_is_fitted(self)
-        return self.model_.assign(validate_data(self, X, dtype=np.float64, reset=False))
+        return self.model_.assign(validate_data(self, X, dtype=np.float64, reset=False)[:, self._used])
 
     def __sklearn_tags__(self) -> Tags:
         """Return the tags of scikit-learn."""
@@ -176,7 +187,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Priva
         ndarray of shape (n_samples, n_clusters), float64
         """
         check_is_fitted(self)
-        return self.model_.distances(validate_data(self, X, dtype=np.float64, reset=False))
+        return self.model_.distances(validate_data(self, X, dtype=np.float64, reset=False)[:, self._used])
 
     @property
     def _n_features_out(self) -> int:

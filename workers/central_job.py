@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from clustering.central.curator import Curator
+from clustering.central.mapped_records import Selection
 from clustering.central.queries import Query, Records
 from models.database.engine import Database
 from models.encryption import Keyring
@@ -125,6 +126,7 @@ def compute(
     params = central_algorithm_from_wire(job.algorithm)
     journal = JobJournal(database, claim)
     with open_records(database, job.dataset_id, keyring, scheduler) as source:
+        used = dataset.select(job.features)
         curator = Curator(
             source,
             job.epsilon_nano,
@@ -132,8 +134,10 @@ def compute(
             SystemEntropy(),
             delta_atto=job.delta_atto,
             in_ball=dataset.norm is not None,
+            selection=None if job.features is None else Selection(np.array(used)),
         )
-        model = run(params, dataset.features, curator)
+        features = dataset.features
+        model = run(params, tuple(features[place] for place in used), curator)
     return {
         "model": model.to_wire(),
         "algorithm": job.algorithm,

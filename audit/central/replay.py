@@ -19,6 +19,7 @@ from audit.central.privacy_loss import NoisyAnswer, TreeAnswer, compute_privacy_
 from audit.checks.check import Check, Effort, Finding, Setting
 from audit.checks.neighbours import Pair, make_pairs
 from clustering.central.curator import LARGEST, Curator
+from clustering.central.mapped_records import Selection
 from clustering.central.noise import Noise
 from clustering.central.queries import Exact, Journal, MemoryJournal, Query, Records
 from clustering.central.run import run
@@ -68,6 +69,7 @@ class Method(NamedTuple):
     run: RunCentral
     curator: type[Curator] = Curator
     n_features: tuple[int, ...] = N_FEATURES  # numbers of features that the replay covers
+    columns: tuple[int, ...] = ()  # positions of the features that the job uses; empty for all
 
 
 class DivergenceError(Exception):
@@ -143,9 +145,16 @@ class RecordingCurator(Curator):
     """A curator that records its answers with the exact values. It is the direct parent class before `Curator`."""
 
     def __init__(
-        self, records: Records, epsilon_nano: int, journal: Recorder, entropy: Entropy, delta_atto: int = 0
+        self,
+        records: Records,
+        epsilon_nano: int,
+        journal: Recorder,
+        entropy: Entropy,
+        delta_atto: int = 0,
+        *,
+        selection: Selection | None = None,
     ) -> None:
-        super().__init__(records, epsilon_nano, journal, entropy, delta_atto)
+        super().__init__(records, epsilon_nano, journal, entropy, delta_atto, selection=selection)
         self.recorder = journal
         self.recorded: dict[int, NoisyAnswer | TreeAnswer] = {}
 
@@ -178,7 +187,8 @@ def run_method(method: Method, records: Records, recorder: Recorder) -> Run:
     planted = () if method.curator is Curator else (method.curator,)  # overrides RecordingCurator
     kind: type[RecordingCurator] = type("Recording", (*planted, RecordingCurator), {})
     epsilon_nano, delta_atto = parse_epsilon(method.params.epsilon), parse_delta(method.params.delta)
-    curator = kind(records, epsilon_nano, recorder, recorder, delta_atto)
+    selection = Selection(np.array(method.columns)) if method.columns else None
+    curator = kind(records, epsilon_nano, recorder, recorder, delta_atto, selection=selection)
     try:
         document = method.run(method.params, features_of(curator.n_features), curator).to_wire()
     except TooFewRecords as refused:  # published as the error of the job
@@ -385,6 +395,9 @@ METHODS: tuple[Method, ...] = (
     Method("auto", Auto(2.0, 3), run),
     Method("private bounds", PrivateKmeans(32.0, 2, bounds="private"), run, n_features=(1, 2)),
     Method("private bounds, delta", PrivateKmeans(32.0, 2, delta=1e-3, bounds="private"), run, n_features=(5, 12)),
+    Method("columns", PrivateKmeans(4.0, 3), run, n_features=(12,), columns=(0, 4, 11)),
+    Method("columns, private bounds", PrivateKmeans(32.0, 2, bounds="private"), run, n_features=(5,), columns=(1, 3)),
+    Method("columns, delta", PrivateKmeans(16.0, 2, delta=1e-3), run, n_features=(12,), columns=(0, 1, 2, 3, 4, 5)),
     Method("private bounds, dp_quadtree_kmeans", DpQuadtreeKmeans(32.0, 2, bounds="private"), run, n_features=(1,)),
 )
 

@@ -15,6 +15,7 @@ from audit.checks.neighbours import make_pairs
 from clustering.central.algorithms.dp_kmeans import NoisyMeans, release_means
 from clustering.central.cells import GridCells, NearestCells, from_places, to_places
 from clustering.central.curator import Curator
+from clustering.central.mapped_records import MappedRecords, Selection
 from clustering.central.model import build_centroid_model
 from clustering.central.narrowing import Bounds
 from clustering.central.noise import LaplaceNoise, Noise
@@ -97,6 +98,15 @@ def narrow_to_raw_bounds(params: CentralAlgorithm, features: Features, curator: 
     bounds = Bounds(np.minimum(lows, highs - 1), np.maximum(highs - lows, 1))
     curator.narrow(bounds)
     return run(params, bounds.scale_features(features), curator)
+
+
+def select_by_raw_spread(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
+    """Use the two features with the largest spread of the records."""
+    points = curator._records.points.astype(np.int64)
+    spread = points.max(axis=0, initial=0) - points.min(axis=0, initial=LATTICE - 1)
+    widest = np.sort(np.argsort(-spread, kind="stable")[:2])
+    curator._records = MappedRecords(curator._records, Selection(widest))
+    return run(params, tuple(features[place] for place in widest), curator)
 
 
 class OneFeatureNoise(Curator):
@@ -257,6 +267,11 @@ LEAKS: tuple[Leak, ...] = (
         _release(_TREE, scale_by_raw_bounds, "one far point"),
     ),
     Leak("bounds from data", "private_kmeans, replay", _replay(_BLOCK, narrow_to_raw_bounds, n_features=5)),
+    Leak(
+        "columns from data",
+        "private_kmeans, replay",
+        _replay(PrivateKmeans(4.0, 2), select_by_raw_spread, n_features=5),
+    ),
     Leak("histograms with the noise of one feature", "replay", _replay(_BOUNDS, run, OneFeatureNoise, n_features=2)),
     Leak(
         "histograms with the noise of one feature",

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from clustering.central.cells import Cells, Domain
 from clustering.central.gaussian_block import ConcentratedBlock
-from clustering.central.narrowing import Bounds, FeatureHistograms, NarrowedRecords
+from clustering.central.mapped_records import MappedRecords, RecordMap, Selection
+from clustering.central.narrowing import Bounds, FeatureHistograms
 from clustering.central.noise import MAX_SCALE, LaplaceNoise, Noise, laplace_variance
 from clustering.central.privtree import decide_splits
 from clustering.central.queries import (
@@ -63,6 +64,8 @@ class Curator:
         Maximum total cost in atto-delta. Only concentrated blocks cost delta.
     in_ball : bool
         Whether all records lie in the L2 ball in the box. Public. It reduces noise, and no guarantee depends on it.
+    selection : Selection, optional
+        The columns that the queries see. They are selected before anything else, and are inputs of every query.
     """
 
     def __init__(
@@ -73,16 +76,18 @@ class Curator:
         entropy: Entropy,
         delta_atto: int = 0,
         in_ball: bool = False,
+        selection: Selection | None = None,
     ) -> None:
-        self._records: RecordSource = records
+        self._records: RecordSource = records if selection is None else MappedRecords(records, selection)
+        self._selected: tuple[RecordMap, ...] = () if selection is None else (selection,)
+        self._space = self._selected  # maps of the records so far
         self._budget = epsilon_nano
         self._delta_budget = delta_atto
         self._journal = journal
         self._entropy = entropy
-        self._bounds: Bounds | None = None
         self._block: ConcentratedBlock | None = None
         self._queries: list[Query] = []
-        self.domain = Domain(records.n_features, in_ball)
+        self.domain = Domain(self.n_features, in_ball)
         self._spent_nano = self._spent_delta_atto = 0
 
     @property
@@ -269,22 +274,17 @@ class Curator:
         digest = compute_digest("concentrated block", self.max_per_user, rho_pico)
         if self._charge(Query("concentrated block", epsilon_nano, 0, digest, delta_atto)) is None:
             self._store(np.empty(0, dtype=np.int64))  # the block has no values of its own
-        return ConcentratedBlock(rho_pico, self._records, self._release, self.domain)
+        return ConcentratedBlock(rho_pico, self._records, self._release, self.domain, self._selected)
 
     def narrow(self, bounds: Bounds, block: ConcentratedBlock | None = None) -> None:
         """Scale the records by public bounds for all later queries. No cost.
 
         A block that was opened before becomes that of the next `open_block`, over the scaled records.
         """
-        self._bounds = bounds
-        self._records = NarrowedRecords(self._records, bounds)
+        self._records = MappedRecords(self._records, bounds)
+        self._space = (*self._space, bounds)
         self.domain = Domain(self.n_features)
         self._block = None if block is None else block.narrow(self._records, bounds)
-
-    @property
-    def _space(self) -> tuple[Bounds, ...]:
-        """The bounds of the records, as public inputs of a query."""
-        return () if self._bounds is None else (self._bounds,)
 
     def _answer(
         self,

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.central.cells import Cells, Domain, NearestCells
+from clustering.central.mapped_records import MappedRecords, RecordMap
 from clustering.central.narrowing import Bounds, FeatureHistograms
 from clustering.central.noise import MAX_SIGMA, GaussianNoise, Noise
-from clustering.central.projection import ProjectedRecords, Projection
+from clustering.central.projection import Projection
 from clustering.central.queries import (
     PRODUCT_PARTS,
     RADIUS_PARTS,
@@ -77,15 +78,24 @@ class ConcentratedBlock:
         block has no further cost in epsilon or delta.
     domain : Domain
         The public set of possible records before any projection.
+    space : tuple of RecordMap
+        The maps of the records so far, as public inputs of each query.
     """
 
-    def __init__(self, rho_pico: int, records: RecordSource, release: Release, domain: Domain) -> None:
+    def __init__(
+        self,
+        rho_pico: int,
+        records: RecordSource,
+        release: Release,
+        domain: Domain,
+        space: tuple[RecordMap, ...] = (),
+    ) -> None:
         self._records = records
         self._release = release
         self.domain = domain
         self._left = [rho_pico]  # shared with the projections of the block
         self._projection: Projection | None = None
-        self._bounds: Bounds | None = None
+        self._space = space
 
     @property
     def n_features(self) -> int:
@@ -104,14 +114,14 @@ class ConcentratedBlock:
 
     def project(self, projection: Projection) -> Self:
         """Return the same block over projected records. Both spend the same rho."""
-        block = type(self)(0, ProjectedRecords(self._records, projection), self._release, self.domain)
-        block._left, block._projection, block._bounds = self._left, projection, self._bounds
+        block = type(self)(0, MappedRecords(self._records, projection), self._release, self.domain)
+        block._left, block._projection, block._space = self._left, projection, (*self._space, projection)
         return block
 
     def narrow(self, records: RecordSource, bounds: Bounds) -> Self:
         """Return the same block over records scaled by public bounds. Both spend the same rho."""
         block = type(self)(0, records, self._release, Domain(records.n_features))
-        block._left, block._bounds = self._left, bounds
+        block._left, block._space = self._left, (*self._space, bounds)
         return block
 
     def deviation(self, rho_pico: int) -> float:
@@ -230,8 +240,7 @@ class ConcentratedBlock:
         if rho_pico > self.left_pico:
             raise BlockOverdrawn(cost_pico=rho_pico, left_pico=self.left_pico)
         self._left[0] -= rho_pico
-        space = [part for part in (self._bounds, self._projection) if part is not None]
-        digest = compute_digest(description, self._records.max_per_user, "rho", rho_pico, *space, *inputs)
+        digest = compute_digest(description, self._records.max_per_user, "rho", rho_pico, *self._space, *inputs)
         return self._release(Query(description, 0, len(sensitivities), digest, rho_pico=rho_pico), exact, noise)
 
 

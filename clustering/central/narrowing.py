@@ -1,18 +1,14 @@
-"""Narrower bounds within the declared ones: histograms of features, and records scaled by the bounds.
+"""Narrower bounds within the declared ones: histograms of features, and the scale of records by the bounds.
 
-Bounds are public: they follow from earlier query answers. A scaled record depends on that record and the
-bounds alone, so a sum over scaled records has the sensitivity that it has over records.
+Bounds are public: they follow from earlier query answers.
 """
 
 from dataclasses import dataclass, replace
-from operator import add
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustering.central.cells import iterate_blocks
-from clustering.central.queries import RecordSource, RecordSum
 from sfumato.specs import LATTICE, Feature
 
 
@@ -30,6 +26,11 @@ class Bounds:
 
     lows: NDArray[np.int64]
     widths: NDArray[np.int64]
+
+    @property
+    def n_features(self) -> int:
+        """The number of features."""
+        return len(self.lows)
 
     def apply(self, points: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the places of a block of records, scaled by the bounds and clipped to them: (n, d)."""
@@ -97,44 +98,3 @@ class FeatureHistograms:
             inside = (bins >= 0) & (bins < self.n_bins)
             counts += np.bincount((bins + starts)[inside], minlength=len(counts))
         return (counts,)
-
-
-@dataclass(frozen=True, eq=False)
-class NarrowedSum:
-    """A sum over records scaled by bounds. It scales one block at a time."""
-
-    bounds: Bounds
-    record_sum: RecordSum
-
-    def __call__(self, points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:
-        totals: tuple[NDArray[np.int64], ...] = ()
-        for block in iterate_blocks(*points.shape):
-            parts = self.record_sum(self.bounds.apply(points[block]))
-            totals = tuple(map(add, totals, parts)) if totals else parts
-        return totals
-
-
-class NarrowedRecords(NamedTuple):
-    """Records scaled by bounds as a curator reads them."""
-
-    source: RecordSource
-    bounds: Bounds
-
-    @property
-    def points(self) -> NDArray[np.int32]:
-        """All scaled records in this process."""
-        return self.bounds.apply(self.source.points)
-
-    @property
-    def max_per_user(self) -> int:
-        """The public maximum number of records of one user."""
-        return self.source.max_per_user
-
-    @property
-    def n_features(self) -> int:
-        """The number of features."""
-        return self.source.n_features
-
-    def total(self, record_sum: RecordSum) -> tuple[NDArray[np.int64], ...]:
-        """Return the sums over all scaled records."""
-        return self.source.total(NarrowedSum(self.bounds, record_sum))

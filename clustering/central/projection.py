@@ -1,18 +1,14 @@
 """Linear projections of records, exact in integers.
 
-A projection is public: it follows from earlier query answers. The projection of a record depends on
-that record alone, so a sum over projected records has the sensitivity that it has over records.
+A projection is public: it follows from earlier query answers.
 """
 
 from dataclasses import dataclass
-from operator import add
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustering.central.cells import Cells, from_places, iterate_blocks
-from clustering.central.queries import RecordSource, RecordSum
 
 BASIS_BITS = 16  # a component of a basis vector is a multiple of 2^-16
 
@@ -76,44 +72,3 @@ class ProjectedCells:
         for block in iterate_blocks(*points.shape):
             labels[block] = self.cells.index(self.projection.apply(points[block]))
         return labels
-
-
-@dataclass(frozen=True, eq=False)
-class ProjectedSum:
-    """A sum over the projections of records. It projects one block at a time."""
-
-    projection: Projection
-    record_sum: RecordSum
-
-    def __call__(self, points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:
-        totals: tuple[NDArray[np.int64], ...] = ()
-        for block in iterate_blocks(*points.shape):
-            parts = self.record_sum(self.projection.apply(points[block]))
-            totals = tuple(map(add, totals, parts)) if totals else parts
-        return totals
-
-
-class ProjectedRecords(NamedTuple):
-    """Projected records as a curator reads them."""
-
-    source: RecordSource
-    projection: Projection
-
-    @property
-    def points(self) -> NDArray[np.int32]:
-        """All projected records in this process."""
-        return self.projection.apply(self.source.points)
-
-    @property
-    def max_per_user(self) -> int:
-        """The public maximum number of records of one user."""
-        return self.source.max_per_user
-
-    @property
-    def n_features(self) -> int:
-        """The number of coordinates."""
-        return self.projection.n_features
-
-    def total(self, record_sum: RecordSum) -> tuple[NDArray[np.int64], ...]:
-        """Return the sums over all projected records."""
-        return self.source.total(ProjectedSum(self.projection, record_sum))

@@ -38,6 +38,8 @@ def upgrade() -> None:
     op.add_column("rounds", sa.Column("count_at", sa.BigInteger, comment=at_count))
     op.create_index("ix_jobs_of_tenant_by_state", "jobs", ["tenant_id", "state", "id"])
     op.create_index("ix_jobs_of_tenant_by_algorithm", "jobs", ["tenant_id", "algorithm_type", "id"])
+    at_features = "names of the features that the job uses; null for all"
+    op.add_column("jobs", sa.Column("features", sa.Text, comment=at_features))
     _add_gaussian_accounting()
     op.create_index("ix_ledger_entries_of_kind", "ledger_entries", ["dataset_id", "kind", "seq"])
     op.create_index("ix_audit_events_of_act", "audit_events", ["tenant_id", "act", "seq"])

@@ -37,14 +37,18 @@ def submit(
     now: int,
     delta_atto: int = 0,
     mu2_pico: int = 0,
+    features: Sequence[str] | None = None,
     ceiling: Ceiling = sources.UNLIMITED,
 ) -> Job:
     """Queue a job and reserve its declared epsilon and delta. A job over earlier rounds reserves nothing.
 
     `mu2_pico` is what it counts under Gaussian accounting; by default, the most that its epsilon and delta can.
 
-    `ceiling` limits the cost of the dataset's source. Raise BudgetExhausted, CeilingExceeded, LimitExceeded, NotFound,
-    or Conflict (if a round is open or repeated, or if the rounds cost more than the declared epsilon).
+    `features` are the names of those that the job uses; None for all. `ceiling` limits the cost of the dataset's
+    source.
+
+    Raise BudgetExhausted, CeilingExceeded, LimitExceeded, NotFound, or Conflict (if a round is open or repeated, or if
+    the rounds cost more than the declared epsilon).
     """
     datasets.lock_live(session, dataset.id)
     tenants.lock(session, caller.tenant_id)
@@ -77,6 +81,7 @@ def submit(
         delta_atto=0 if round_ids else delta_atto,
         verdict=None,
         algorithm_type=algorithm["type"],
+        features=None if features is None else list(features),
     )
     if collect.release is not None:
         terms = collect.release

@@ -20,6 +20,8 @@ from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, LargeBin
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.database.types import Base, CanonicalJson, Id
+from sfumato.errors import InvalidSpec
+from sfumato.names import find_positions
 from sfumato.specs import Feature, features_from_wire
 
 
@@ -91,6 +93,17 @@ class Dataset(Base):
         """The number of features."""
         wire = self.features_wire
         return int(wire["dimensions"]) if isinstance(wire, dict) else len(wire)
+
+    def select(self, names: list[str] | None) -> tuple[int, ...]:
+        """Return the positions of the features that a job uses; all if it names none.
+
+        Raise InvalidSpec if a name is unknown or repeated, or if the features are those of an embedding.
+        """
+        if names is None:
+            return tuple(range(self.n_features))
+        if self.norm is not None:
+            raise InvalidSpec("an embedding has no columns to choose from: leave out features, so that all are used")
+        return find_positions(names, [feature.name for feature in self.features], "feature")
 
     @property
     def norm(self) -> float | None:

@@ -80,6 +80,10 @@ class Job(Base):
     shuffled_delta_atto: Mapped[int | None] = mapped_column(BigInteger, comment="delta of each release, in atto-delta")
     algorithm_type: Mapped[str | None] = mapped_column(String(40), comment="type in `algorithm`, for lists")
 
+    features: Mapped[list[str] | None] = mapped_column(
+        CanonicalJson, comment="names of the features that the job uses; null for all"
+    )
+
     @property
     def is_final(self) -> bool:
         """Return whether the job has ended."""

@@ -16,6 +16,7 @@ from service.http.problems import InsufficientReports, NoRecords, ValidationFail
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from service.schemas.jobs import NewJob
 from service.schemas.rounds import NewRound
+from sfumato.errors import InvalidSpec
 from sfumato.forecast import check_over_records, choose, choose_central, insufficient_of, is_far_below
 from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
 from sfumato.sizing import planned_rounds
@@ -44,8 +45,25 @@ _READS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 }
 
 
-def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob) -> CollectionTarget:
-    """Return what the job collects, if its algorithm fits the dataset.
+def chosen_features(dataset: Dataset, names: list[str] | None) -> list[str] | None:
+    """Return the names of the features that a job uses, in the order of the dataset; None if it uses all.
+
+    Raises
+    ------
+    ValidationFailed
+        A name is unknown or repeated, or the dataset has no columns to choose from.
+    """
+    if names is None:
+        return None
+    with pointing_at("/features"):
+        if dataset.trust != Trust.CENTRAL:
+            raise InvalidSpec("valid for a dataset with records only, because devices report all features; remove it")
+        positions = dataset.select(names)
+    return None if len(positions) == dataset.n_features else [dataset.features[place].name for place in positions]
+
+
+def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features: int) -> CollectionTarget:
+    """Return what the job collects, if its algorithm fits the dataset. `n_features` is the number that the job uses.
 
     Raises
     ------
@@ -66,9 +84,9 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob) -> Collecti
         if given:
             message = "not valid for a dataset with records, because its jobs collect no reports; remove this member"
             raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in given])
-        chosen = choose_central(algorithm, dataset.n_features).algorithm if isinstance(algorithm, Auto) else algorithm
+        chosen = choose_central(algorithm, n_features).algorithm if isinstance(algorithm, Auto) else algorithm
         assert isinstance(chosen, CentralAlgorithm)  # noqa: S101 - for the type checker
-        check_over_records(chosen, dataset.n_features, dataset.max_records_per_user)
+        check_over_records(chosen, n_features, dataset.max_records_per_user)
         return CollectionTarget(0, 0, 0)
     if isinstance(algorithm, Auto) and algorithm.delta:
         message = "not valid for a dataset with reports, because a report has a pure guarantee; remove this member"
@@ -189,13 +207,16 @@ def delta_atto(algorithm: AnyAlgorithm) -> int:
     return parse_delta(algorithm.delta) if isinstance(algorithm, CentralAlgorithm | Auto) else 0
 
 
-def mu2_pico(dataset: Dataset, algorithm: AnyAlgorithm) -> int:
-    """Return the mu^2 that a job over records reserves under Gaussian accounting; 0 if it is not needed."""
+def mu2_pico(dataset: Dataset, algorithm: AnyAlgorithm, n_features: int) -> int:
+    """Return the mu^2 that a job over records reserves under Gaussian accounting; 0 if it is not needed.
+
+    `n_features` is the number of features that the job uses.
+    """
     if dataset.accounting != "gaussian":
         return 0
-    chosen = choose_central(algorithm, dataset.n_features).algorithm if isinstance(algorithm, Auto) else algorithm
+    chosen = choose_central(algorithm, n_features).algorithm if isinstance(algorithm, Auto) else algorithm
     assert isinstance(chosen, CentralAlgorithm)  # noqa: S101 - for the type checker
-    return job_cost(chosen, dataset.n_features, dataset.max_records_per_user).mu2_pico
+    return job_cost(chosen, n_features, dataset.max_records_per_user).mu2_pico
 
 
 def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: int) -> None:

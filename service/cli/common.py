@@ -1,5 +1,6 @@
 """Helpers that several commands share: errors, output, settings and the database."""
 
+import csv
 import json
 import os
 from contextlib import closing, contextmanager
@@ -37,6 +38,11 @@ class CommandFailed(typer.Exit):
 def print_json(document: "Mapping[str, Any]") -> None:
     """Print an object as one line of JSON."""
     typer.echo(json.dumps(document, separators=(",", ":"), ensure_ascii=False))
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names of a list with commas between, as a line of CSV: a name with a comma has quotes around it."""
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
 
 
 def emit(as_json: bool, document: "Mapping[str, Any]", text: str) -> None:

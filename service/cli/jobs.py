@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch
+from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, split_names
 from service.cli.connection import Service, calls_service
 
 jobs_app = typer.Typer(help="Submit, list and watch the jobs of a service, and show results.", no_args_is_help=True)
@@ -36,6 +36,10 @@ def submit_job(
     clusters: Annotated[
         int | None, typer.Option(min=1, help="Number of clusters.", show_default="estimated from the data")
     ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(help="Records: names of the features that the job uses, with commas between.", show_default="all"),
+    ] = None,
     parameter: Annotated[
         list[str] | None, typer.Option(help="Further parameter of the algorithm, as NAME=VALUE. Repeatable.")
     ] = None,
@@ -62,6 +66,7 @@ def submit_job(
     job = service.client.submit_job(
         dataset_id,
         given | parameters,
+        features=None if features is None else split_names(features),
         target_reports=target_reports,
         min_reports=min_reports,
         collect_seconds=collect_seconds,

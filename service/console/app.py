@@ -41,7 +41,7 @@ PAGES: list[Page] = [
 ]
 
 WITH_FILES = frozenset({"/datasets/{dataset_id}/records"})
-REPEATABLE = ("of",)  # query parameters that may have several values
+REPEATABLE = ("of", "features")  # query parameters that may have several values
 
 log = structlog.get_logger(__name__)
 

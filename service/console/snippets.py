@@ -30,6 +30,8 @@ def job_request(job: Json) -> Json:
     """Return the API request that submits a job again, without parameters that are null."""
     request: Json = {"dataset_id": job["dataset_id"]}
     request["algorithm"] = {name: value for name, value in job["algorithm"].items() if value is not None}
+    if job["features"] is not None:
+        request["features"] = job["features"]
     if job["round_ids"]:
         request["round_ids"] = job["round_ids"]
     elif job["target_reports"] is not None:

@@ -16,6 +16,7 @@ from service.schemas.base import (
 )
 from sfumato.privacy.accounting import parse_delta
 from sfumato.privacy.shuffling import MAX_HONEST
+from sfumato.specs import MAX_RECORD_FEATURES
 
 ULID = "[0-9a-hjkmnp-tv-z]{26}"
 MAX_INT32 = 2**31 - 1
@@ -71,3 +72,7 @@ DEFAULT_RELEASE_DELTA = 1e-6
 HonestShare = Annotated[float, decimal_number(1e-9, 1e-9, 1, 9)]
 ReleaseDelta = Annotated[float, decimal_number(1e-15, 1e-15, 1e-3, 18), domain_validator(parse_delta)]
 MinBatch = Annotated[int, integer(1, MAX_HONEST)]
+FeatureNames = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=64)]],
+    Field(min_length=1, max_length=MAX_RECORD_FEATURES, json_schema_extra={"uniqueItems": True}),
+]

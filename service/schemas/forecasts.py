@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 from models.datasets import MAX_RECORDS_PER_USER
 from service.schemas.algorithms import Algorithm
 from service.schemas.base import EXAMPLE_ULID, Double, Wire, exactly_one_of, examples, integer
-from service.schemas.fields import Amount, Atto, Count, DatasetId, Nano
+from service.schemas.fields import Amount, Atto, Count, DatasetId, FeatureNames, Nano
 from service.schemas.specs import Features, Participation
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, MAX_FEATURES, MAX_RECORD_FEATURES
 
@@ -83,6 +83,10 @@ class NewForecast(Wire):
     )
     features: Features | SkipJsonSchema[None] = Field(None, description="Features, as for a new dataset.")
     dataset_id: DatasetId | SkipJsonSchema[None] = Field(None, description="Dataset that has the features.")
+    job_features: FeatureNames | SkipJsonSchema[None] = Field(
+        None,
+        description="Central only, with `dataset_id`: names of the features that the job uses, as `features` of a job.",
+    )
     expected_reports: Annotated[int, integer(ge=1)] | SkipJsonSchema[None] = Field(
         None, description="Local only: expected number of devices."
     )
@@ -129,6 +133,8 @@ class NewForecast(Wire):
             raise PydanticCustomError("target", "target is available only with expected_reports")
         if self.max_records_per_user is not None and (self.expected_records is None or self.dataset_id is not None):
             raise PydanticCustomError("users", "max_records_per_user goes with expected_records, without dataset_id")
+        if self.job_features is not None and (self.expected_records is None or self.dataset_id is None):
+            raise PydanticCustomError("features", "job_features goes with expected_records and dataset_id")
         return self
 
 

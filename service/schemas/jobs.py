@@ -17,6 +17,7 @@ from service.schemas.fields import (
     Count,
     Cursor,
     DatasetId,
+    FeatureNames,
     HonestShare,
     JobId,
     MinBatch,
@@ -55,6 +56,10 @@ class NewJob(Wire):
 
     dataset_id: DatasetId
     algorithm: Algorithm
+    features: FeatureNames | SkipJsonSchema[None] = Field(
+        None,
+        description="Over records: names of the features that the job uses, in any order. Default: all of them.",
+    )
     target_reports: Annotated[int, integer(ge=1)] | SkipJsonSchema[None] = Field(
         None,
         description=(
@@ -145,6 +150,7 @@ class Job(Wire):
     id: JobId
     dataset_id: DatasetId
     algorithm: Algorithm
+    features: list[str] | None = Field(description="Names of the features that the job uses; null for all.")
     round_ids: list[RoundId]
     state: JobState
     epsilon: Amount = Field(description="Epsilon that the submission reserved.")

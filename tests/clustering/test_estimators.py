@@ -177,3 +177,22 @@ class TestBadInput:
             PrivateKMeans(random_state=0)
         with pytest.raises(TypeError, match="unknown parameters: clusters"):
             PrivateKMeans(clusters=3)
+
+
+class TestFeatures:
+    def test_are_the_columns_that_decide(self) -> None:
+        points, truth = sample(20_000)
+        noise = np.random.default_rng(2).uniform(0, 10, (len(points), 2))
+        frame = pd.DataFrame({"a": noise[:, 0], "east": points[:, 0], "b": noise[:, 1], "north": points[:, 1]})
+        found = PrivateKMeans(epsilon=2, n_clusters=3, bounds=(0, 10), features=["north", "east"]).fit(frame)
+        assert [each.name for each in found.model_.features] == ["east", "north"]
+        assert found.cluster_centers_.shape == (3, 2)
+        assert adjusted_rand_index(found.predict(frame), truth) > 0.95
+        assert found.labels_.tolist() == found.predict(frame).tolist()
+        assert found.transform(frame).argmin(axis=1).tolist() == found.labels_.tolist()
+        local = GridKMeans(epsilon=4, n_clusters=3, bounds=(0, 10), features=["x3", "x1"]).fit(frame.to_numpy())
+        assert [each.name for each in local.model_.features] == ["x1", "x3"]
+
+    def test_with_an_unknown_name_are_refused_with_the_nearest(self) -> None:
+        with pytest.raises(ValueError, match="'x2' is not the name of a column: use 'x"):
+            PrivateKMeans(bounds=(0, 10), features=["x2"]).fit(sample(100)[0])

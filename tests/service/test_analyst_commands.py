@@ -137,6 +137,15 @@ class TestTheWholePath:
         for part in ("Lunch", "km", round_id, "ε 2 of 4 free", "700 of 900"):
             assert part in shown
 
+    def test_over_records_take_names_of_features(self, api: Api, run: Run) -> None:
+        three = [{"name": name, "lower": 0.0, "upper": 1.0} for name in ("x", "y, km", "z")]
+        dataset_id = api.dataset(trust="central", features=three)["id"]
+        api.made(f"/datasets/{dataset_id}/records", {"columns": ["x", "y, km", "z"], "rows": [[0, 0, 0]] * 9})
+        given = ("--epsilon", "1", "--algorithm", "private_kmeans", "--clusters", "2", "--features", 'z, "y, km"')
+        job_id = run("jobs", "submit", dataset_id, *given).output.splitlines()[-1]
+        assert api.get(f"/jobs/{job_id}").json()["features"] == ["y, km", "z"]
+        assert "use 'z'" in run("jobs", "submit", dataset_id, *given[:-1], "zz", status=1).output
+
     def test_of_a_shuffled_dataset_prints_the_trust_statement_and_both_budgets(self, api: Api, run: Run) -> None:
         shuffler = ("--shuffler-name", SHUFFLER["name"], "--shuffler-url", SHUFFLER["url"])
         shuffler += ("--shuffler-key", SHUFFLER["public_key"])

@@ -305,3 +305,83 @@ class TestCancel:
         delete = ToyCentral(at=("before", 1), stop=lambda: api.delete(f"/datasets/{dataset_id}"))
         assert work(database, job["id"], run_central=delete) is ClaimOutcome.CANCELED
         assert read_charges(api, dataset_id) == [(f"{job['id']}#0", PRICES[0])]
+
+
+THREE = [{"name": name, "lower": -1.0, "upper": 1.0} for name in ("x", "noise", "y")]
+
+
+def of_three(api: Api, **other: Any) -> str:
+    """Create a central dataset with two informative features, and one that is even."""
+    dataset_id = str(api.dataset(trust="central", features=THREE, **other)["id"])
+    noise = np.random.default_rng(1).uniform(-1, 1, N_RECORDS).tolist()
+    rows = [[x, third, y] for (x, y), third in zip(people(), noise, strict=True)]
+    api.made(f"/datasets/{dataset_id}/records", {"columns": ["x", "noise", "y"], "rows": rows})
+    return dataset_id
+
+
+class TestFeaturesOfAJob:
+    def test_are_those_of_the_result_in_the_order_of_the_dataset(self, api: Api, database: Database) -> None:
+        dataset_id = of_three(api)
+        job = submit(api, dataset_id, GATED, features=["y", "x"])
+        JobSchema.model_validate(job)
+        assert job["features"] == ["x", "y"]
+        assert work(database, job["id"]) == ClaimOutcome.SUCCEEDED
+        model = api.get(f"/jobs/{job['id']}/result").json()["model"]
+        assert [each["name"] for each in model["features"]] == ["x", "y"]
+        found = np.array(sorted(model["centroids"]))
+        assert np.abs(found - PLACES).max() < 0.1
+        assert api.made(f"/jobs/{job['id']}/assign", {"points": PLACES.tolist()})["labels"] in ([0, 1], [1, 0])
+        rest = submit(api, dataset_id, GATED)
+        assert rest["features"] is None
+        assert work(database, rest["id"]) == ClaimOutcome.SUCCEEDED
+        assert api.budget(dataset_id)["charged_nano"] == 2 * NANO  # jobs over different features add up
+
+    @SQLITE_ONLY
+    def test_of_all_features_are_those_of_a_job_that_names_none(self, api: Api) -> None:
+        assert submit(api, of_three(api), GATED, features=["y", "noise", "x"])["features"] is None
+
+    @SQLITE_ONLY
+    @pytest.mark.parametrize(
+        ("features", "message"),
+        [
+            (["x", "nose"], "'nose' is not the name of a feature: use 'noise'"),
+            (["x", "x"], "'x' is named twice"),
+        ],
+    )
+    def test_with_a_wrong_name_are_refused_with_the_nearest(self, api: Api, features: list[str], message: str) -> None:
+        dataset_id = of_three(api)
+        body = {"dataset_id": dataset_id, "algorithm": GATED, "features": features}
+        (error,) = refused(api.post("/jobs", body), 422, "validation_failed")["errors"]
+        assert error["pointer"] == "/features"
+        assert message in error["message"]
+        forecast = {"dataset_id": dataset_id, "algorithm": GATED, "expected_records": 100, "job_features": features}
+        (error,) = refused(api.post("/forecasts", forecast), 422, "validation_failed")["errors"]
+        assert error["pointer"] == "/job_features"
+        assert api.budget(dataset_id)["reserved_nano"] == 0
+
+    @SQLITE_ONLY
+    def test_are_refused_over_reports_and_over_an_embedding(self, api: Api) -> None:
+        embedding = api.dataset(trust="central", features={"dimensions": 3})["id"]
+        for dataset_id, given in ((embedding, {"algorithm": GATED}), (api.dataset()["id"], {"algorithm": UNIFORM})):
+            body = {"dataset_id": dataset_id, "features": ["x0"], **given}
+            body |= {"target_reports": 1000} if given["algorithm"] is UNIFORM else {}
+            (error,) = refused(api.post("/jobs", body), 422, "validation_failed")["errors"]
+            assert error["pointer"] == "/features"
+        empty = {"dataset_id": embedding, "algorithm": GATED, "features": []}
+        refused(api.post("/jobs", empty), 422, "validation_failed")
+
+    @SQLITE_ONLY
+    def test_decide_the_forecast_and_the_limits_of_the_algorithm(self, api: Api) -> None:
+        five = [{"name": f"x{place}", "lower": 0.0, "upper": 1.0} for place in range(5)]
+        dataset_id = api.dataset(trust="central", features=five, epsilon=4)["id"]
+        body = {"dataset_id": dataset_id, "algorithm": GATED, "expected_records": 10_000}
+        assert api.made("/forecasts", body)["n_features"] == 5
+        chosen = api.made("/forecasts", body | {"job_features": ["x4", "x1"]})
+        alone = {"n_features": 2, "algorithm": GATED, "expected_records": 10_000}
+        assert chosen == api.made("/forecasts", alone)
+        map_job = {"type": "density_map", "epsilon": 1.0}
+        refused(
+            api.key("jobs").post("/jobs", {"dataset_id": dataset_id, "algorithm": map_job}), 422, "validation_failed"
+        )
+        assert submit(api, dataset_id, map_job, features=["x1", "x4"])["features"] == ["x1", "x4"]
+        refused(api.post("/forecasts", alone | {"job_features": ["x1"]}), 422, "validation_failed")

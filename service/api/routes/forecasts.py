@@ -63,5 +63,6 @@ def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> 
             dataset = datasets.get(session, caller, body.dataset_id)
             fit = (Trust.LOCAL, Trust.SHUFFLED) if body.expected_records is None else (Trust.CENTRAL,)
             datasets.require_trust(dataset, *fit)
-            return dataset.n_features, dataset.max_records_per_user
+            with problems.pointing_at("/job_features"):
+                return len(dataset.select(body.job_features)), dataset.max_records_per_user
     return body.count_features(), body.max_records_per_user or 1

@@ -69,6 +69,9 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
     `no_records`, and nothing is reserved. The number of records is private, so the job of another key is accepted.
     Below `least_records` of the forecast, its result is noise.
 
+    Over records, `features` names the features that decide; the order does not matter. The others are not read. Jobs
+    over different features add up in the budget.
+
     The job is rejected with `insufficient_reports` if `target_reports`, or the number of reports in `round_ids`, is
     less than a tenth of the number that the forecast requires, unless `allow_insufficient` is set. It is rejected with
     `validation_failed` if a round of `round_ids` has no reports or an encoding that the algorithm does not read.
@@ -79,8 +82,10 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
 
     def submit(session: Session, now: int) -> Created:
         dataset = datasets.get(session, request.caller, body.dataset_id)
+        features = job_submission.chosen_features(dataset, body.features)
+        n_features = dataset.n_features if features is None else len(features)
         with problems.pointing_at("/algorithm"):
-            collect = job_submission.fitting(dataset, algorithm, body)
+            collect = job_submission.fitting(dataset, algorithm, body, n_features)
             job_submission.require_records(session, request.caller, dataset, algorithm)
             if body.round_ids:
                 earlier = rounds.list_by_ids(session, dataset.id, body.round_ids)
@@ -95,7 +100,8 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
             algorithm=to_wire(algorithm),
             epsilon_nano=parse_epsilon(algorithm.epsilon),
             delta_atto=job_submission.delta_atto(algorithm),
-            mu2_pico=job_submission.mu2_pico(dataset, algorithm),
+            mu2_pico=job_submission.mu2_pico(dataset, algorithm, n_features),
+            features=features,
             collect=collect,
             round_ids=body.round_ids,
             max_active_jobs=limits.max_active_jobs,

@@ -30,13 +30,18 @@ from sfumato.forecast.families import FAMILIES
 from sfumato.privacy.accountant import Cost, count_jobs
 from sfumato.privacy.accounting import NANO, format_delta, parse_delta
 from sfumato.sizing.job_costs import job_cost
-from sfumato.specs import Auto, CentralAlgorithm, to_algorithm
+from sfumato.specs import MAX_FEATURES, Auto, CentralAlgorithm, to_algorithm
 
 DAY_SECONDS = 86_400
 _COLLECTION = ("target_reports", "min_reports", "collect_days")
 _RELEASES = ("min_batch", "honest_share", "shuffled_delta")
-_PROPOSABLE = (*sorted({name for each in SCHEMAS.values() for name in each.model_fields}), *_COLLECTION, *_RELEASES)
-_OWN = frozenset({"csrf", "once", "step"})  # form fields that are not part of the job
+_PROPOSABLE = (
+    *sorted({name for each in SCHEMAS.values() for name in each.model_fields}),
+    *_COLLECTION,
+    *_RELEASES,
+    "features",
+)
+_OWN = frozenset({"csrf", "once", "step", "feature"})  # form fields that are not part of the job
 
 
 async def chooser(visit: Visit) -> Response:
@@ -50,6 +55,9 @@ async def chooser(visit: Visit) -> Response:
     if tag in about:
         names = [*(each["name"] for each in fields(tag)), *_COLLECTION, *_RELEASES]
         values = {name: visit.query_value(name) for name in names if visit.query_value(name)}
+        if chosen := visit.request.query_params.getlist("features"):
+            names = [each["name"] for each in columns(dataset)]
+            values["features"] = ",".join(str(place) for place, name in enumerate(names) if name in chosen)
         return await _form(visit, dataset, values | {"type": tag})
     return show(visit, "new_job.html", dataset=dataset, about=about, groups=group_algorithms(about))
 
@@ -61,7 +69,8 @@ def duplicate_link(job: Json) -> str:
         values |= {"target_reports": job["target_reports"], "min_reports": job["min_reports"]}
         values["collect_days"] = amount(job["collect_seconds"] / DAY_SECONDS)
     texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
-    return mounted(f"/console/datasets/{job['dataset_id']}/jobs/new?{urlencode(texts)}")
+    texts |= {} if job["features"] is None else {"features": job["features"]}
+    return mounted(f"/console/datasets/{job['dataset_id']}/jobs/new?{urlencode(texts, doseq=True)}")
 
 
 async def forecast_fragment(visit: Visit) -> Response:
@@ -90,7 +99,27 @@ async def _dataset(visit: Visit) -> Json:
 
 
 def _form_values(visit: Visit) -> dict[str, str]:
-    return {name: visit.form_value(name) for name in visit.form if name not in _OWN}
+    values = {name: visit.form_value(name) for name in visit.form if name not in _OWN}
+    if boxes := visit.form.get("feature"):  # the first is empty, so that a form without a tick differs from no boxes
+        values["features"] = ",".join(filter(None, boxes))
+    return values
+
+
+def columns(dataset: Json) -> list[Json]:
+    """Return the features that the form of a job offers as boxes, with their positions."""
+    features = dataset["features"]
+    is_choice = dataset["trust"] == "central" and isinstance(features, list) and 1 < len(features) <= MAX_FEATURES
+    return features if is_choice else []
+
+
+def _chosen(dataset: Json, values: dict[str, str]) -> list[str] | None:
+    """Return the names of the ticked features, or None if all are."""
+    offered = columns(dataset)
+    if "features" not in values or not offered:
+        return None
+    ticked = set(values["features"].split(","))
+    names = [each["name"] for place, each in enumerate(offered) if str(place) in ticked]
+    return None if len(names) == len(offered) else names
 
 
 async def _form(
@@ -113,6 +142,7 @@ async def _form(
         algorithm={"tag": tag, "about": about[tag]},
         fields=fields(tag),
         families=FAMILIES,
+        columns=columns(dataset),
         values=values,
         budget=budget,
         forecast=forecast,
@@ -130,6 +160,8 @@ async def _forecast(visit: Visit, dataset: Json, values: dict[str, str]) -> tupl
     body["expected_reports" if dataset["trust"] != "central" else "expected_records"] = parse_number(expected)
     if values.get("family"):
         body["family"] = values["family"]
+    if (names := _chosen(dataset, values)) is not None:
+        body["job_features"] = names
     try:
         forecast = await visit.api.post("/forecasts", body)
     except Problem as problem:
@@ -164,6 +196,8 @@ def _curves(dataset: Json, body: Json, forecast: Json, left: float) -> Json:
 def _job(dataset: Json, values: dict[str, str]) -> Json:
     """Return the job that the form describes, as an API request."""
     body: Json = {"dataset_id": dataset["id"], "algorithm": algorithm(values.get("type", ""), values)}
+    if (names := _chosen(dataset, values)) is not None:
+        body["features"] = names
     if dataset["trust"] != "central":
         of_releases = _RELEASES if dataset["trust"] == "shuffled" else ()
         for name in ("target_reports", "min_reports", *of_releases):
@@ -198,8 +232,8 @@ def _describe_cost(values: dict[str, str], dataset: Json, budget: Json | None) -
 
 def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json | None:
     """Return how many jobs like this one the Gaussian budget allows, or None if the form is not complete."""
-    features = dataset["features"]
-    n_features = features["dimensions"] if isinstance(features, dict) else len(features)
+    names, features = _chosen(dataset, values), dataset["features"]
+    n_features = features["dimensions"] if isinstance(features, dict) else len(features if names is None else names)
     try:
         requested = to_algorithm(algorithm(values["type"], values))
         chosen = choose_central(requested, n_features).algorithm if isinstance(requested, Auto) else requested

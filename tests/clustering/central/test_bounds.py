@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from clustering.central.bounds import find_hulls, judge_bounds
-from clustering.central.narrowing import Bounds, BoxShells, FeatureHistograms, NarrowedRecords
+from clustering.central.mapped_records import MappedRecords
+from clustering.central.narrowing import Bounds, BoxShells, FeatureHistograms
 from clustering.central.noise import GaussianNoise, LaplaceNoise
 from clustering.central.queries import Records, count_records
 from clustering.central.run import run
@@ -145,7 +146,7 @@ class TestNarrowedRecords:
 
     def test_scale_and_clip_each_record(self) -> None:
         points = np.array([[0, 7], [1000, 0], [2023, 5], [3047, LATTICE - 1], [9999, 9]], dtype=np.int32)
-        scaled = NarrowedRecords(Records(points), self.BOUNDS).points
+        scaled = MappedRecords(Records(points), self.BOUNDS).points
         assert scaled[:, 1].tolist() == points[:, 1].tolist()
         assert scaled[:, 0].tolist() == [0, 256, LATTICE // 2 - 256, LATTICE - 256, LATTICE - 1]
 
@@ -157,7 +158,7 @@ class TestNarrowedRecords:
     def test_sums_equal_those_of_one_pass(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("clustering.central.cells.BLOCK_VALUES", 64)
         points = np.random.default_rng(1).integers(0, LATTICE, (500, 2)).astype(np.int32)
-        records = NarrowedRecords(Records(points, 3), self.BOUNDS)
+        records = MappedRecords(Records(points, 3), self.BOUNDS)
         histograms = FeatureHistograms(Bounds(np.array([5, 0]), np.array([LATTICE // 2, 300_000])), 8)
         assert records.total(histograms)[0].tolist() == histograms(records.points)[0].tolist()
         assert records.total(count_records)[0].tolist() == [500]

@@ -5,7 +5,8 @@ import pytest
 
 from clustering.central import cells as cells_module
 from clustering.central.cells import NearestCells
-from clustering.central.projection import ProjectedCells, ProjectedRecords, make_projection
+from clustering.central.mapped_records import MappedRecords
+from clustering.central.projection import ProjectedCells, make_projection
 from clustering.central.queries import CellMoments, Records
 from sfumato.specs import LATTICE
 
@@ -47,10 +48,10 @@ def test_blocks_do_not_change_cells_or_sums(monkeypatch: pytest.MonkeyPatch) -> 
     whole = [part.tolist() for part in inner(projection.apply(points))]
     labels = ProjectedCells(projection, NearestCells(centres)).index(points).tolist()
     monkeypatch.setattr(cells_module, "BLOCK_VALUES", 7 * 30)
-    source = ProjectedRecords(Records(points, 3), projection)
+    source = MappedRecords(Records(points, 3), projection)
     assert [part.tolist() for part in source.total(inner)] == whole
     assert ProjectedCells(projection, NearestCells(centres)).index(points).tolist() == labels
     assert (source.n_features, source.max_per_user, len(source.points)) == (3, 3, 100)
-    empty = ProjectedRecords(Records(points[:0]), projection).total(inner)
+    empty = MappedRecords(Records(points[:0]), projection).total(inner)
     assert [part.shape for part in empty] == [(4, 3), (4,), (4, 6)]
     assert not any(part.any() for part in empty)

@@ -44,6 +44,33 @@ class TestANewJob:
                 for name in SCHEMAS[tag].model_fields.keys() - {"type"}:
                     assert f'name="{name}"' in page
 
+    def test_over_records_offers_a_box_per_feature(self, api: Api, console: Console) -> None:
+        three = [{"name": name, "lower": 0.0, "upper": 1.0} for name in ("east", "a, b", "north")]
+        dataset_id = api.dataset(trust="central", features=three)["id"]
+        api.made(f"/datasets/{dataset_id}/records", {"columns": ["east", "a, b", "north"], "rows": [[0, 0, 0]] * 9})
+        path = f"/datasets/{dataset_id}/jobs"
+        page = console.text(f"{path}/new?type=private_kmeans")
+        assert re.findall(r'name="feature" value="(\d)" checked', page) == ["0", "1", "2"]
+        form = {"type": "private_kmeans", "epsilon": "0.5", "clusters": "2", "expected_records": "20000"}
+        ticked = form | {"feature": ["", "2", "1"]}
+        review = console.post(path, ticked | {"step": "review"})
+        assert "Features a, b, north" in words(review)
+        (hidden,) = re.findall(r'name="features" value="([\d,]+)"', review.text)
+        sent = form | {"features": hidden, "step": "submit", "once": once(review.text)}
+        location = console.location(path, sent)
+        (job,) = api.get("/jobs").json()["items"]
+        assert job["features"] == ["a, b", "north"]
+        shown = console.text(location)
+        (again,) = re.findall(r'href="([^"]+jobs/new[^"]+)"', shown)
+        assert "'features': " not in shown
+        assert "features=[&#39;a, b&#39;, &#39;north&#39;]" in shown
+        proposed = console.text(html.unescape(again).removeprefix("/console"))
+        assert re.findall(r'name="feature" value="(\d)" checked', proposed) == ["1", "2"]
+        none = console.post(path, form | {"feature": [""], "step": "review"})
+        assert "f-features-wrong" in none.text
+        local = api.dataset()["id"]
+        assert 'name="feature"' not in console.text(f"/datasets/{local}/jobs/new?type=auto")
+
     def test_shows_its_cost_before_it_is_submitted(self, api: Api, console: Console) -> None:
         path = f"/datasets/{api.dataset(epsilon=1.2)['id']}/jobs"
         review = console.post(path, FORM | {"step": "review"})

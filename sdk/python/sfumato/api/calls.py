@@ -16,6 +16,7 @@ from sfumato.api.resources import Key
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import Forecast, RecordsForecast, forecast_from_wire, records_forecast_from_wire
 from sfumato.forecast.families import Family
+from sfumato.names import list_texts
 from sfumato.specs import Algorithm, Auto, CentralAlgorithm, to_algorithm, to_wire
 from sfumato.transport.exchange import Listing, Steps, delete, drop_none, get, post, query
 from sfumato.transport.operations import (
@@ -120,6 +121,7 @@ class Calls:
         n_features: int | None = None,
         max_records_per_user: int | None = None,
         dataset_id: str | None = None,
+        features: Sequence[str] | None = None,
         family: Family | None = None,
     ) -> Steps[RecordsForecast]:
         """Forecast an algorithm over records. A forecast costs no privacy budget and counts no records.
@@ -133,6 +135,8 @@ class Calls:
             The caller's estimate of the number of records.
         n_features, dataset_id : int, str
             Number of features, or the dataset that has them. Exactly one is required.
+        features : sequence of str, optional
+            With `dataset_id`: names of the features that the job uses; by default all.
         max_records_per_user : int, optional
             Maximum number of records of one user. Not allowed with `dataset_id`. The default is 1.
         family : {"compact", "elongated", "curved", "many_small"}, optional
@@ -143,7 +147,8 @@ class Calls:
             "expected_records": expected_records,
         }
         scope = {"n_features": n_features, "dataset_id": dataset_id, "max_records_per_user": max_records_per_user}
-        body |= drop_none(scope | {"family": family})
+        chosen = None if features is None else list_texts(features, "features")
+        body |= drop_none(scope | {"family": family, "job_features": chosen})
         return (yield query("forecasts", body)).read(records_forecast_from_wire)
 
     # ---- keys ----

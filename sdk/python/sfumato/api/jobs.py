@@ -14,6 +14,7 @@ from sfumato.api.resources import Job, Result, Round
 from sfumato.api.submitted_jobs import AsyncSubmittedJob, SubmittedJob
 from sfumato.device.bulk import perturb_records
 from sfumato.errors import InvalidPoint, InvalidSpec, JobTimeout
+from sfumato.names import list_texts
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.specs import CENTRAL_ALGORITHMS, AnyAlgorithm, to_algorithm, to_wire
 from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, in_order, post
@@ -93,6 +94,7 @@ class JobCalls:
         dataset_id: str,
         algorithm: AnyAlgorithm | Mapping[str, Any],
         *,
+        features: Sequence[str] | None = None,
         target_reports: int | None = None,
         min_reports: int = 0,
         collect_seconds: int = 604_800,
@@ -110,6 +112,9 @@ class JobCalls:
         algorithm : Algorithm, CentralAlgorithm or mapping
             A local algorithm for a dataset of device reports, a central one for a dataset of records, or `Auto`. A
             mapping has its parameters and its `type`.
+        features : sequence of str, optional
+            Datasets of records: names of the features that the job uses, in any order; by default all. The result has
+            these features alone. Jobs over different features add up in the budget.
         target_reports : int, optional
             Number of devices expected to participate. Required on a local dataset without
             `round_ids`. A round for a share of the devices waits for that share of the reports.
@@ -154,6 +159,8 @@ class JobCalls:
         """
         algorithm = to_algorithm(algorithm)
         body: dict[str, Any] = {"dataset_id": dataset_id, "algorithm": drop_none(to_wire(algorithm))}
+        if features is not None:
+            body["features"] = list_texts(features, "features")
         if round_ids:
             body["round_ids"] = list(round_ids)
         elif target_reports is not None or algorithm.type not in CENTRAL_ALGORITHMS:

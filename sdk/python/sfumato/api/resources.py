@@ -252,6 +252,7 @@ class Job:
     delta: float = 0.0  # reserved at submission
     used: UsedRounds | None = None  # None over records
     verdict: Verdict | None = None  # None without a result
+    features: tuple[str, ...] | None = None  # names of the features that the job uses; None for all
 
     @property
     def is_final(self) -> bool:

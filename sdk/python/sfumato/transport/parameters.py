@@ -2,17 +2,13 @@
 
 import re
 from collections.abc import Collection
-from difflib import SequenceMatcher
 from urllib.parse import parse_qsl
+
+from sfumato.names import nearest
 
 MAX_PARAMETERS = 100
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9.\[\]-]{0,39}")
-
-
-def nearest(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that resembles `name` most, or None if no name is known."""
-    return max(known, key=lambda each: SequenceMatcher(None, name.lower(), each).ratio(), default=None)
 
 
 def printable_name(name: str) -> str:
