@@ -68,7 +68,7 @@ def estimate_statistics(collected: Collected) -> CentroidStatistics:
     k = both.shape[1]
     masses = by_slot @ both / max(n_reports, 1)
     spreads = np.full(k, 2 * (1 - 2 / encoding.n_symbols))
-    mass_errors = decoding.standard_errors(spreads, masses, max(n_reports, 1))
+    mass_errors = decoding.standard_errors(spreads, np.full(k, 2.0), masses, max(n_reports, 1))
     coins = 2 * decoding.spread_variance + max(decoding.slope_variance + 1, 0.0) * np.maximum(masses, 0.0)
     imbalance_errors = np.where(by_slot > 0, np.sqrt(coins[:, None] / np.maximum(by_slot, 1)), np.inf)
     places = (np.array(encoding.centroids, dtype=np.float64) + 0.5) / LATTICE

@@ -228,7 +228,7 @@ def _sizes(
     n_cells = np.bincount(nearest, minlength=len(centres))
     sums = np.bincount(nearest, weights=estimates, minlength=len(centres)).astype(np.float64)
     spreads = np.asarray(n_cells * (1 - n_cells / encoding.n_symbols), dtype=np.float64)
-    errors = decoding.standard_errors(spreads, sums, n_reports)
+    errors = decoding.standard_errors(spreads, n_cells, sums, n_reports)
     return project_to_shares(sums), errors
 
 

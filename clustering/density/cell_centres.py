@@ -107,7 +107,8 @@ def cell_size_errors(
     ndarray of shape (n,), float64
     """
     n_cells = np.bincount(labels)
-    return reading.standard_errors(n_cells * (1 - n_cells / labels.size), region_totals(labels, shares), n_reports)
+    spreads = n_cells * (1 - n_cells / labels.size)
+    return reading.standard_errors(spreads, n_cells, region_totals(labels, shares), n_reports)
 
 
 def cell_centre_errors(

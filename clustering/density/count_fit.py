@@ -78,17 +78,18 @@ class CountFit(BumpFit):
         return _fit(likelihood, counts.shape, length_scale, self.amplitude, start)
 
     def size_errors(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return standard errors of the shares of regions: noise of the counts, and misfit of the density.
+        """Return standard errors of the shares of regions: noise, the sampling of people, and misfit of the density.
 
-        The counts alone estimate a region's share by the sum of its counts, divided by the number of
-        records. The difference from the density is added:
-            error² = variance + (share from counts - share under the density)².
+        The counts alone estimate a region's share s by the sum of its counts, divided by the number n of
+        records. The people are a sample, and the difference from the density is added:
+            error² = variance + s (1-s) / n + (share from counts - s)².
         """
         sizes = region_totals(labels, self.density)
         n_cells = np.bincount(labels.ravel(), minlength=len(sizes))
         variances = noise_variance(self.scale) * ((1 - sizes) ** 2 * n_cells + sizes**2 * (labels.size - n_cells))
         misfit = region_totals(labels, self.counts / self.n_records - self.density)
-        errors = np.sqrt(variances / self.n_records**2 + misfit**2)
+        sampling = sizes * (1 - sizes).clip(0.0) / self.n_records
+        errors = np.sqrt(variances / self.n_records**2 + sampling + misfit**2)
         return np.asarray(np.minimum(errors, 1.0), dtype=np.float64)
 
     def centre_errors(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -88,7 +88,7 @@ def size_errors(
         total = np.bincount(region, weights=b, minlength=n_regions) + outside.sum() * sizes
         squares = np.bincount(region, weights=b * b, minlength=n_regions) + outside.sum() * sizes**2
         share = tally.reports[slot] / tally.n_reports
-        variance += share * decoder.standard_errors(squares - total**2 / k, sizes, tally.n_reports) ** 2
+        variance += share * decoder.standard_errors(squares - total**2 / k, total, sizes, tally.n_reports) ** 2
         misfit += share * np.bincount(region, weights=b * residual[symbol], minlength=n_regions)
         misfit += share * residual[outside].sum() * sizes
     return np.asarray(np.sqrt(variance + misfit**2), dtype=np.float64)

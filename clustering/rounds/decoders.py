@@ -120,18 +120,27 @@ class Decoder(Precision):
         return (self.zero_variance + frequency * self.slope_variance) / n_reports
 
     def standard_errors(
-        self, spreads: NDArray[np.float64], shares: NDArray[np.float64], n_reports: int
+        self,
+        spreads: NDArray[np.float64],
+        totals: NDArray[np.float64] | NDArray[np.int64],
+        shares: NDArray[np.float64],
+        n_reports: int,
     ) -> NDArray[np.float64]:
         """Return standard errors of weighted sums of estimates, sum over symbols of w f.
 
-            Var = v/n * k/(k-1) * sum (w - mean w)^2  +  m (1-m) / n,
-        without the factor k/(k-1) for uncorrelated indicators. The second term is the sampling of
-        devices; m is the true sum for weights 0 or 1.
+        For a share f of the people in a set of m of the k symbols,
+            n Var = v k/(k-1) * m (1 - m/k)  +  slope * ((1-f) m (m-1) + f (k-m) (k-m-1)) / ((k-1) (k-2))  +  f (1-f),
+        without the factor k/(k-1) for uncorrelated indicators. The slope is how much a report of a symbol itself
+        varies more. The variance for a fixed symbol is a quadratic polynomial of m without constant term, so its
+        values for one symbol and for all symbols but one determine it. The last term is the sampling of devices.
+        Weights between 0 and 1 have at most this variance.
 
         Parameters
         ----------
         spreads : ndarray of shape (m,)
             Sum (w - mean w)^2 over the k symbols for each sum. Negative values are rounding errors.
+        totals : ndarray of shape (m,)
+            Sum of w over the k symbols.
         shares : ndarray of shape (m,)
             Estimated sums; clipped to [0, 1].
         n_reports : int
@@ -141,9 +150,11 @@ class Decoder(Precision):
         -------
         ndarray of shape (m,), float64
         """
-        share = np.clip(shares, 0.0, 1.0)
+        share, k = np.clip(shares, 0.0, 1.0), self.n_symbols
         coins = self.spread_variance * np.maximum(spreads, 0.0)
-        return np.asarray(np.sqrt((coins + share * (1 - share)) / n_reports), dtype=np.float64)
+        pairs, others = (np.maximum(m * (m - 1), 0.0) for m in (totals, k - totals))
+        slope = self.slope_variance * ((1 - share) * pairs + share * others) / max((k - 1) * (k - 2), 1)
+        return np.asarray(np.sqrt(np.maximum(coins + slope + share * (1 - share), 0.0) / n_reports), dtype=np.float64)
 
 
 def decoder(mechanism: Mechanism) -> Decoder:

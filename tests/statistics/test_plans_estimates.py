@@ -91,7 +91,7 @@ def test_weighted_sums_of_sampled_devices_match_theory(kind):
     weights = (np.arange(k) < 12).astype(float)
     errors = reading.frequencies(tally) @ weights - 12 / k
     spread = ((weights - weights.mean()) ** 2).sum()
-    variance = reading.standard_errors(np.array([spread]), np.array([12 / k]), n)[0] ** 2
+    variance = reading.standard_errors(np.array([spread]), np.array([12.0]), np.array([12 / k]), n)[0] ** 2
     assert mean_p_value(errors, variance) > PASSES
     assert variance_p_value(errors, variance) > PASSES
     assert variance_p_value(1.3 * errors, variance) < FAILS

@@ -111,7 +111,7 @@ def clique(params: Clique, points: ArrayLike, *, seed: int, perturb: bool = True
     labels, _ = rank_by_mass(labels, density)
     n_units = np.bincount(labels.ravel())
     spreads = n_units * (1 - n_units / labels.size)
-    errors = reading.standard_errors(spreads, region_totals(labels, density), tally.n_reports)
+    errors = reading.standard_errors(spreads, n_units, region_totals(labels, density), tally.n_reports)
     return ClusterModel(
         type="label_map",
         features=spec.features,

@@ -2,7 +2,8 @@
 
 import time
 from fractions import Fraction
-from math import exp, expm1, inf, tanh
+from itertools import combinations
+from math import comb, exp, expm1, inf, tanh
 
 import numpy as np
 import pytest
@@ -152,14 +153,32 @@ class TestVariance:
 
     def test_of_the_sum_over_all_symbols_is_zero(self):
         reading = decoder(design("ss", 20, 10**9))
-        assert reading.standard_errors(np.zeros(1), np.ones(1), 50) == pytest.approx([0.0])
+        assert reading.standard_errors(np.zeros(1), np.full(1, 20), np.ones(1), 50) == pytest.approx([0.0])
 
     def test_of_one_symbol_is_that_of_noise_and_sampling(self):
         reading = decoder(design("ss", 20, 10**9))
         spread = np.array([1 - 1 / 20])  # weights 1, 0, 0, ...
-        assert reading.standard_errors(spread, np.array([0.1]), 50) ** 2 == pytest.approx(
-            [(reading.zero_variance + 0.09) / 50]
-        )
+        found = reading.standard_errors(spread, np.ones(1), np.array([0.1]), 50)
+        assert found**2 == pytest.approx([reading.variance(0.1, 50) + 0.09 / 50])
+
+    @pytest.mark.parametrize("size", [1, 3, 7, 8])
+    def test_of_a_set_of_symbols_is_that_of_all_subsets(self, size):
+        """Enumerate the subsets that a device can report, with their probabilities."""
+        k, share, n = 9, 0.3, 50
+        mechanism = design("ss", k, 10**9 // 2)
+        d = mechanism.subset_size
+        reading = decoder(mechanism)
+        moments = []
+        for symbol, weight in ((0, share), (k - 1, 1 - share)):  # inside of the set, and outside
+            for subset in combinations(range(k), d):
+                is_in = symbol in subset
+                chance = reading.p / comb(k - 1, d - 1) if is_in else (1 - reading.p) / comb(k - 1, d)
+                moments.append((weight * chance, sum(each < size for each in subset) / (reading.p - reading.q)))
+        mean = sum(chance * value for chance, value in moments)
+        variance = sum(chance * (value - mean) ** 2 for chance, value in moments)
+        spread = np.array([size * (1 - size / k)])
+        found = reading.standard_errors(spread, np.array([float(size)]), np.array([share]), n)
+        assert n * found**2 == pytest.approx([variance], rel=1e-9)
 
 
 class TestSignal:

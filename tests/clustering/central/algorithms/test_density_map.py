@@ -76,6 +76,13 @@ class TestTrust:
             assert (np.abs(model.sizes - true_shares) < 3 * model.size_errors).all()
             assert (model.size_errors < 0.2).all()
 
+    def test_errors_of_sizes_cover_the_sampling_of_people(self) -> None:
+        normalised = []
+        for seed in range(24):
+            model = simulate_central(DensityMap(4.0, 2, cells=16), rings(1_000, seed)[0], seed=seed)
+            normalised.append((model.sizes[0] - 0.5) / model.size_errors[0])
+        assert 0.6 < np.sqrt(np.mean(np.square(normalised))) < 1.5
+
     def test_the_expected_error_rises_as_noise_rises(self) -> None:
         points, _ = rings(4_000)
         clear, noisy = (simulate_central(DensityMap(e, 2, cells=16), points, seed=3).diagnostics for e in (4.0, 0.02))
