@@ -1,6 +1,7 @@
 """Tests of a client without packages, in several event loops, and of retries without output."""
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -85,3 +86,4 @@ def test_an_asynchronous_client_works_in_several_event_loops(url: str) -> None:
     for _ in range(3):
         assert asyncio.run(client.get_job("job_1")).id == JOB["id"]
     asyncio.run(client.close())
+    gc.collect()  # now, while their warnings are ignored
