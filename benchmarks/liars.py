@@ -24,12 +24,20 @@ from clustering.registry import start
 from clustering.rounds.counting import RoundAggregator
 from clustering.rounds.plan import Collected, drive
 from clustering.simulate import collect
-from sfumato.mechanisms import perturb_many
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.privacy.entropy import below_many
 from sfumato.records.encodings import symbols
-from sfumato.specs import Algorithm, Feature, GridKmeans, LdpKmeans, PhaseSketch, RoundSpec, ShiftedGrid, SsMechanism
-from sfumato.specs.mechanisms import GrrMechanism
+from sfumato.specs import (
+    Algorithm,
+    Feature,
+    GridKmeans,
+    GrrMechanism,
+    LdpKmeans,
+    PhaseSketch,
+    RoundSpec,
+    ShiftedGrid,
+    SsMechanism,
+)
 
 Attack = Literal["none", "random", "targeted"]
 
@@ -76,9 +84,9 @@ def lie(spec: RoundSpec, target: Points | None, n: int, entropy: SeededEntropy) 
         own = symbols(spec.encoding, np.repeat(target, n, axis=0), slots)
     mechanism = spec.mechanism
     if isinstance(mechanism, SsMechanism):
-        values = perturb_many(replace(mechanism, hold_threshold=DRAW_SPAN - 1), own, entropy)
+        values = replace(mechanism, hold_threshold=DRAW_SPAN - 1).perturb_many(own, entropy)
     else:  # numbers, as those of randomised response
-        values = perturb_many(GrrMechanism(spec.encoding.n_symbols, DRAW_SPAN), own, entropy)
+        values = GrrMechanism(spec.encoding.n_symbols, DRAW_SPAN).perturb_many(own, entropy)
     counting = RoundAggregator(spec)
     counting.add(slots, values)
     return Collected(spec, counting.result())

@@ -20,7 +20,7 @@ from clustering.rounds.counting import RoundAggregator
 from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from sfumato.errors import InvalidPoint, InvalidSpec
-from sfumato.mechanisms import perturb_many
+from sfumato.mechanisms import without_noise
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import DRAW_SPAN, parse_delta, parse_epsilon
 from sfumato.privacy.entropy import Entropy, below_many
@@ -30,9 +30,7 @@ from sfumato.specs import (
     AnyAlgorithm,
     Auto,
     CentralAlgorithm,
-    DiscreteLaplaceMechanism,
     Feature,
-    GrrMechanism,
     RoundSpec,
 )
 
@@ -199,7 +197,7 @@ def collect(spec: RoundSpec, points: NDArray[np.float64], entropy: Entropy, draw
         part = slice(begin, begin + _CHUNK_POINTS)
         answering = points[part][_participates(spec, draws[part])]
         slots = below_many(entropy, spec.encoding.n_slots, len(answering))
-        values = perturb_many(spec.mechanism, encode_many(unit, answering, slots, entropy), entropy)
+        values = spec.mechanism.perturb_many(encode_many(unit, answering, slots, entropy), entropy)
         counting.add(slots, values)
     return Collected(spec, counting.result())
 
@@ -212,9 +210,7 @@ def _participates(spec: RoundSpec, draws: NDArray[np.uint64]) -> NDArray[np.bool
 
 
 def _unperturbed(spec: RoundSpec) -> RoundSpec:
-    if isinstance(spec.mechanism, DiscreteLaplaceMechanism):
-        return replace(spec, mechanism=replace(spec.mechanism, scale_numerator=0))
-    return replace(spec, mechanism=GrrMechanism(spec.n_symbols, DRAW_SPAN))
+    return replace(spec, mechanism=without_noise(spec.mechanism))
 
 
 def unit_features(n_features: int) -> tuple[Feature, ...]:

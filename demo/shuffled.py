@@ -45,7 +45,6 @@ from sfumato.device.sealing import (
 from sfumato.device.shuffled import ShuffledDevice
 from sfumato.device.store import MemoryStore
 from sfumato.forecast.releases import local_epsilon_for
-from sfumato.mechanisms import value_bytes
 from sfumato.privacy.accounting import ATTO, NANO, parse_epsilon
 from sfumato.specs import round_spec_from_wire
 
@@ -181,7 +180,7 @@ def _play(scene: Scene, client: Client, service_url: str, home: Path, n_processe
         local_epsilon=found.epsilon,
         epsilon=found.shuffled_epsilon or 0.0,
         delta=found.shuffled_delta or 0.0,
-        sealed_bytes=sealed_length(value_bytes(found.spec.mechanism)) + OUTER_BYTES,
+        sealed_bytes=sealed_length(found.spec.mechanism.value_bytes) + OUTER_BYTES,
         n_before=n_before,
         sealing_seconds=sealing_seconds,
         sending_seconds=sending_seconds,

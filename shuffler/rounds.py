@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sfumato import mechanisms
 from sfumato.device.device import MAX_OPEN_ROUNDS
 from sfumato.device.sealing import OUTER_BYTES, sealed_length
 from sfumato.errors import InvalidSpec
@@ -62,7 +61,7 @@ def parse_round(document: bytes) -> Round:
             _count(members["target_reports"]),
             _count(members["min_batch"]),
             closes_at.timestamp(),
-            sealed_length(mechanisms.value_bytes(spec.mechanism)),
+            sealed_length(spec.mechanism.value_bytes),
         )
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError):
         raise InvalidSpec("this is not a shuffled round") from None

@@ -6,13 +6,12 @@ from math import sqrt
 
 import numpy as np
 
-from sfumato.mechanisms import olh, tally_width
 from sfumato.specs import OlhMechanism, OueMechanism, ShiftedGridEncoding, SsMechanism
 
 
 def count(mechanism, n_slots, slots, values):
     """Return counts per slot and reports per slot as lists."""
-    counts = [[0] * tally_width(mechanism) for _ in range(n_slots)]
+    counts = [[0] * mechanism.tally_width for _ in range(n_slots)]
     reports = [0] * n_slots
     for slot, value in zip(slots, values, strict=True):
         for symbol in supported_symbols(mechanism, bytes(value)):
@@ -29,7 +28,7 @@ def supported_symbols(mechanism, value):
     if isinstance(mechanism, OlhMechanism):
         seed = [int.from_bytes(value[at : at + 4], "little") for at in (0, 4, 8)]
         sent = int.from_bytes(value[12:], "little")
-        return [x for x in range(mechanism.n_symbols) if olh.hashed(mechanism, seed, x) == sent]
+        return [x for x in range(mechanism.n_symbols) if mechanism.hashed(seed, x) == sent]
     return [number]
 
 

@@ -90,7 +90,7 @@ def make_amplification(kind: str) -> Callable[[float], float]:
     """Return the amplification 1/(p - q): the effect of a report on an estimated share, relative to an exact one."""
 
     def amplification(epsilon: float) -> float:
-        p, q = mechanisms.support(mechanisms.design(kind, 64, round(epsilon * NANO)))
+        p, q = mechanisms.design(kind, 64, round(epsilon * NANO)).support()
         return float(1 / (p - q))
 
     return amplification
@@ -98,14 +98,14 @@ def make_amplification(kind: str) -> Callable[[float], float]:
 
 def window_amplification(epsilon: float) -> float:
     """Return 1/|c_1|, the amplification for a value of the characteristic function."""
-    probabilities = mechanisms.offset_chances(mechanisms.design("window", 16, round(epsilon * NANO)))
+    probabilities = mechanisms.design("window", 16, round(epsilon * NANO)).offset_chances()
     angles = 2j * np.pi * np.arange(16) / 16
     return float(1 / abs(np.array([float(probability) for probability in probabilities]) @ np.exp(angles)))
 
 
 def noise_amplification(epsilon: float) -> float:
     """Return the range of a reported feature relative to the range of the feature, for two features."""
-    mechanism = mechanisms.discrete_laplace.design(2, 1 << 16, round(epsilon * NANO))
+    mechanism = mechanisms.DiscreteLaplaceMechanism.design(2, 1 << 16, round(epsilon * NANO))
     return (mechanism.steps + 2 * mechanism.margin) / mechanism.steps
 
 

@@ -39,7 +39,7 @@ BUDGETS = {
     "models": 7,
     "openapi": 4,
     "runtime": 1,
-    "sdk": 24,
+    "sdk": 22,
     "service": 10,
     "tests": 48,
     "tools": 1,

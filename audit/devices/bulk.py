@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from audit.checks.bounds import distinguish_outcomes
 from audit.checks.check import Check, Finding, Setting
 from audit.devices.simulated_service import make_round
-from sfumato import mechanisms
 from sfumato.device.bulk import perturb_records
 from sfumato.privacy.accounting import NANO, cost
 from sfumato.privacy.entropy import Entropy
@@ -61,10 +60,7 @@ def check_transcripts(report_round: ReportRound, setting: Setting) -> list[Findi
     n = min(setting.effort.trials(_N_DEVICES), _MAX_DEVICES)
     sample, other = (sample_transcripts(report_round, x, n, setting.entropy(f"bulk {x}")).tolist() for x in (0.1, 0.9))
     charged = (
-        cost(
-            ((spec.participation.lo, spec.participation.hi), mechanisms.epsilon_nano(spec.mechanism)) for spec in ROUNDS
-        )
-        / NANO
+        cost(((spec.participation.lo, spec.participation.hi), spec.mechanism.epsilon_nano()) for spec in ROUNDS) / NANO
     )
     bound = distinguish_outcomes(sample, other)
     why = "" if bound.epsilon <= charged else "transcripts distinguish records better than the charge allows"

@@ -19,7 +19,6 @@ from audit.checks.check import Check, Finding, Setting
 from audit.devices.simulated_service import SimulatedService, make_round, open_round, run_device
 from audit.mechanisms.exact_channels import EXAMPLES
 from audit.mechanisms.symbolic_random import ExecutionPath, NotEnumerable, exact_distribution
-from sfumato import mechanisms
 from sfumato.device.device import Device
 from sfumato.privacy.accounting import NANO, cost
 from sfumato.specs import Participation, RoundSpec
@@ -50,8 +49,7 @@ class CollectionCase:
     def charged(self) -> int:
         """Return the charge of the collection in nano-epsilon."""
         return cost(
-            ((spec.participation.lo, spec.participation.hi), mechanisms.epsilon_nano(spec.mechanism))
-            for spec in self.specs
+            ((spec.participation.lo, spec.participation.hi), spec.mechanism.epsilon_nano()) for spec in self.specs
         )
 
     def polls(self) -> list[list[dict[str, Any]]]:

@@ -36,9 +36,7 @@ from models.tables.rounds import Round as ServiceRound
 from service.http.problems import BatchRefused
 from service.ingestion.batch_reader import BatchReader
 from service.ingestion.upload_memory import MemoryLimit
-from sfumato import mechanisms
 from sfumato.device.sealing import OUTER_BYTES, generate_round_key_pair, open_sealed, seal, sealed_length, wrap
-from sfumato.mechanisms import perturb_many
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import MECHANISMS, DiscreteLaplaceMechanism, LatticeEncoding, RoundSpec
 from sfumato.specs.wire import to_wire
@@ -102,7 +100,7 @@ class SealedRound:
 
     def seal(self, number: int) -> bytes:
         """Return the sealed report of a device."""
-        value = bytes(mechanisms.value_bytes(SPEC.mechanism))
+        value = bytes(SPEC.mechanism.value_bytes)
         place = (self.round.id, self.round.document, self._keys.public_key)
         return self._path.seal(number.to_bytes(16, "big"), 0, value, *place)
 
@@ -137,7 +135,7 @@ def check_lengths(path: ReleasePath, setting: Setting) -> list[Finding]:
             sent = (path.wrap(each, "rnd_audit", outer) for each in _seal_all(path, spec, keys.public_key, setting))
             lengths = {len(each) for each in sent}
             trials += 1
-            if lengths != {sealed_length(mechanisms.value_bytes(spec.mechanism)) + OUTER_BYTES}:
+            if lengths != {sealed_length(spec.mechanism.value_bytes) + OUTER_BYTES}:
                 why = why or f"{kind} x {name}: sent reports have the lengths {sorted(lengths)}"
     claim = "all reports of a round have one length, with both layers"
     return [Finding("sealed reports", claim, "replay", trials, holds=not why, why=why)]
@@ -146,7 +144,7 @@ def check_lengths(path: ReleasePath, setting: Setting) -> list[Finding]:
 def _seal_all(path: ReleasePath, spec: RoundSpec, public_key: bytes, setting: Setting) -> list[bytes]:
     """Return a sealed report for each slot and symbol of a small round, and for the largest slot."""
     symbols = np.arange(spec.encoding.n_symbols, dtype=np.int64)
-    values = perturb_many(spec.mechanism, symbols, setting.entropy("sealed lengths"))
+    values = spec.mechanism.perturb_many(symbols, setting.entropy("sealed lengths"))
     slots = (*range(spec.encoding.n_slots), 2**32 - 1)
     seal_value = partial(path.seal, bytes(16))
     return [seal_value(slot, each.tobytes(), "rnd_audit", b"{}", public_key) for slot in slots for each in values]

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from audit.checks.bounds import bound_exp
 from audit.checks.check import Check, Finding, Setting
 from audit.devices.simulated_service import SimulatedService, make_round, open_round, run_device
-from sfumato import mechanisms
 from sfumato.device.device import Device
 from sfumato.device.store import MemoryStore
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
@@ -134,8 +133,8 @@ def check_cap(kind: type[Device], setting: Setting) -> list[Finding]:
         ratio = Fraction(1)
         for number, spec in enumerate(specs):
             if f"rnd_{number}" in reported:
-                ratio *= mechanisms.ratio(spec.mechanism)
-        spent = sum(mechanisms.epsilon_nano(specs[int(name[4:])].mechanism) for name in reported) / NANO
+                ratio *= spec.mechanism.ratio()
+        spent = sum(specs[int(name[4:])].mechanism.epsilon_nano() for name in reported) / NANO
         largest = max(largest, spent)
         if ratio > bound_exp(Fraction(_CAP))[0]:
             why = why or "the reports cost more than the user's cap"

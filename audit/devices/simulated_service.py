@@ -32,7 +32,7 @@ def make_round(
 
 def open_round(number: int, spec: RoundSpec, collection: str = "col", epsilon: float | None = None) -> dict[str, Any]:
     """Return an open round as the service lists it. `epsilon` may declare another epsilon than the round costs."""
-    cost = mechanisms.epsilon_nano(spec.mechanism) / NANO
+    cost = spec.mechanism.epsilon_nano() / NANO
     return {
         "id": f"rnd_{number}",
         "collection_id": collection,

@@ -28,11 +28,10 @@ from numpy.typing import NDArray
 from audit.checks.bounds import bound_exp
 from audit.checks.check import Check, Effort, Finding, Setting
 from audit.mechanisms.symbolic_random import ExecutionPath, NotEnumerable, exact_distribution
-from sfumato import mechanisms
 from sfumato.device.bulk import perturb_records
 from sfumato.device.device import Device, OpenRound
 from sfumato.device.store import MemoryStore
-from sfumato.mechanisms import channels, discrete_laplace, grr, olh
+from sfumato.mechanisms import discrete_laplace, olh
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy
 from sfumato.records.encodings import scale, symbol
@@ -56,6 +55,7 @@ from sfumato.specs import (
     ShiftedGridEncoding,
     Symbol,
     TreeGridEncoding,
+    design_for,
 )
 
 Report = tuple[int, bytes]  # slot, value
@@ -91,12 +91,17 @@ _POINTS: dict[int, tuple[tuple[float, ...], ...]] = {
 }
 
 
+def _as_noise(mechanism: Mechanism) -> DiscreteLaplaceMechanism | None:
+    """Return the mechanism if it perturbs vectors, otherwise None."""
+    return mechanism if isinstance(mechanism, DiscreteLaplaceMechanism) else None
+
+
 def example_round(encoding: Encoding, kind: str, epsilon: float, *, counts_outside: bool = False) -> RoundSpec:
     """Return the round of an example."""
     features = tuple(Feature(f"x{place}", 0, 1) for place in range(encoding.n_features))
-    mechanism = mechanisms.design_for(encoding, kind, round(epsilon * NANO))
-    if isinstance(mechanism, DiscreteLaplaceMechanism):  # a small margin is reached and keeps the tree small
-        mechanism = replace(mechanism, margin=2)
+    mechanism = design_for(encoding, kind, round(epsilon * NANO))
+    if (noise := _as_noise(mechanism)) is not None:  # a small margin is reached and keeps the tree small
+        mechanism = replace(noise, margin=2)
     spec = RoundSpec(features, encoding, mechanism)
     return count_outside(spec) if counts_outside else spec
 
@@ -134,10 +139,10 @@ def _lattice_base(mechanism: DiscreteLaplaceMechanism) -> Fraction:
 @contextmanager
 def lattice_coins(mechanism: Mechanism) -> Iterator[None]:
     """Replace coins of exp(-a/b) by coins with the power a t/b of a fraction, and count iterations, in this context."""
-    if not isinstance(mechanism, DiscreteLaplaceMechanism):
+    if (noise := _as_noise(mechanism)) is None:
         yield
         return
-    t, base = mechanism.scale_numerator, _lattice_base(mechanism)
+    t, base = noise.scale_numerator, _lattice_base(noise)
     names = ("noise", "_noise_many", "pick", "pick_many")
     originals: dict[str, Any] = {name: getattr(discrete_laplace, name) for name in names}
 
@@ -174,19 +179,19 @@ def lattice_coins(mechanism: Mechanism) -> Iterator[None]:
 
 def _published_channel(mechanism: Mechanism, own: Symbol, values: Sequence[bytes]) -> dict[bytes, Fraction]:
     """Return the published distribution of values for a symbol. For local hashing, use the seeds of `values`."""
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
-        return _published_lattice_channel(mechanism, cast(tuple[int, ...], own))
+    if (noise := _as_noise(mechanism)) is not None:
+        return _published_lattice_channel(noise, cast(tuple[int, ...], own))
     own = cast(int, own)
     if not isinstance(mechanism, OlhMechanism):
-        return {value: row[own] for value, row in mechanisms.channel(mechanism).items()}
+        return {value: row[own] for value, row in mechanism.channel().items()}
     response = GrrMechanism(mechanism.hash_range, mechanism.keep_threshold)
-    keep, other = grr.support(response)
+    keep, other = response.support()
     heads = {value[: olh.SEED_BYTES] for value in values}
     distribution = {}
     for head, sent in product(heads, range(mechanism.hash_range)):
         a, b, c = (int.from_bytes(head[at : at + 4], "little") for at in (0, 4, 8))
         hashed = (a * own**2 + b * own + c) % (2**31 - 1) * mechanism.hash_range >> 31
-        value = head + sent.to_bytes(grr.value_bytes(response), "little")
+        value = head + sent.to_bytes(response.value_bytes, "little")
         distribution[value] = (keep if hashed == sent else other) / len(heads)
     return distribution
 
@@ -208,8 +213,8 @@ def equally_likely_symbols(spec: RoundSpec, point: Sequence[float], slot: int) -
     if not (spec.counts_outside and outside_features(spec.features, point)):
         own = symbol(encoding, scale(spec.features, point), slot)
         return [(*own, 0) if isinstance(own, tuple) and spec.counts_outside else own]
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
-        return [(*(mechanism.steps // 2,) * mechanism.n_features, mechanism.mark)]
+    if (noise := _as_noise(mechanism)) is not None:
+        return [(*(noise.steps // 2,) * noise.n_features, noise.mark)]
     if isinstance(encoding, PhaseEncoding | CentroidSignEncoding):
         return list(range(encoding.n_symbols))
     return [encoding.n_symbols]
@@ -223,7 +228,7 @@ def _published_lattice_channel(mechanism: DiscreteLaplaceMechanism, own: tuple[i
         part = {sent: (1 - r) / (1 + r) * r ** abs(sent - coordinate) for sent in range(low + 1, high)}
         part |= {low: r ** (coordinate - low) / (1 + r), high: r ** (high - coordinate) / (1 + r)}
         distribution = {
-            value + (sent - low).to_bytes(discrete_laplace.width(mechanism), "little"): probability * more
+            value + (sent - low).to_bytes(mechanism.width, "little"): probability * more
             for (value, probability), (sent, more) in product(distribution.items(), part.items())
         }
     return distribution
@@ -272,8 +277,8 @@ def enumerate_channel(make_report: MakeReport, spec: RoundSpec, points: Sequence
 def _epsilon_of_ratio(mechanism: Mechanism, ratio: Fraction) -> float:
     """Return the logarithm of a ratio. For a lattice, it is in units of the fraction that replaces exp(-1/t)."""
     in_units = log(ratio.numerator) - log(ratio.denominator)
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
-        return in_units / -log(_lattice_base(mechanism)) / mechanism.scale_numerator
+    if (noise := _as_noise(mechanism)) is not None:
+        return in_units / -log(_lattice_base(noise)) / noise.scale_numerator
     return in_units
 
 
@@ -303,24 +308,23 @@ def _find_faults(
             in_slot = {value: probability * n_slots for (at, value), probability in distribution.items() if at == slot}
             if in_slot != _published_mixture(mechanism, equally_likely_symbols(spec, point, slot), list(in_slot)):
                 yield f"the distribution in slot {slot} at {point} is not the published channel"
-            if not all(mechanisms.is_value(mechanism, value) for value in in_slot):
+            if not all(mechanism.is_value(value) for value in in_slot):
                 yield "the service rejects a value"
-    if not isinstance(mechanism, DiscreteLaplaceMechanism) and not _matches_likelihood(spec, points, device):
-        yield "`sfumato.mechanisms.channels` computes another likelihood"
+    if mechanism.form != "vector" and not _matches_likelihood(spec, points, device):
+        yield "`Mechanism.likelihood` computes another likelihood"
 
 
 def _claimed_ratio(mechanism: Mechanism) -> Fraction:
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
-        units = mechanism.n_features * mechanism.steps * mechanism.scale_denominator
-        return _lattice_base(mechanism) ** -units
-    return mechanisms.ratio(mechanism)
+    if (noise := _as_noise(mechanism)) is not None:
+        return _lattice_base(noise) ** -(noise.n_features * noise.steps * noise.scale_denominator)
+    return mechanism.ratio()
 
 
 def _is_least_charge(mechanism: Mechanism, charged: int, ratio: Fraction) -> bool:
     """Return whether the charge is the least number of nano-epsilon that covers the ratio."""
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
-        units = log(ratio) / -log(_lattice_base(mechanism))
-        return charged == ceil(Fraction(round(units), mechanism.scale_numerator) * NANO)
+    if (noise := _as_noise(mechanism)) is not None:
+        units = log(ratio) / -log(_lattice_base(noise))
+        return charged == ceil(Fraction(round(units), noise.scale_numerator) * NANO)
     least, before = bound_exp(Fraction(charged, NANO))[0], bound_exp(Fraction(max(charged - 1, 0), NANO))[1]
     return before < ratio <= least
 
@@ -333,7 +337,7 @@ def _matches_likelihood(spec: RoundSpec, points: Sequence[Sequence[float]], devi
         own = [cast(list[int], equally_likely_symbols(spec, point, slot)) for point in points]
         shares = np.array([np.eye(mechanism.n_symbols)[each].mean(axis=0) for each in own])
         array = np.frombuffer(b"".join(values), dtype=np.uint8).reshape(len(values), -1)
-        likelihoods = channels.likelihood(mechanism, array, shares)
+        likelihoods = mechanism.likelihood(array, shares)
         exact = np.array(
             [[float(distribution.get((slot, value), 0)) for distribution in device.distributions] for value in values]
         )
@@ -350,7 +354,7 @@ def check_channel(
     setting: Setting,
     make_report: MakeReport | None = None,
     bulk: MakeReport = bulk_report,
-    charge: ChargeOf = mechanisms.epsilon_nano,
+    charge: ChargeOf = Mechanism.epsilon_nano,
     *,
     counts_outside: bool = False,
 ) -> list[Finding]:
@@ -428,9 +432,9 @@ def list_rows() -> list[tuple[str, str]]:
 def select_points(spec: RoundSpec) -> tuple[tuple[float, ...], ...]:
     """Return the points of an example; fewer for local hashing and lattices, which have more paths."""
     points = _POINTS[spec.encoding.n_features]
-    if isinstance(spec.mechanism, OlhMechanism):
+    if spec.mechanism.form == "hash":
         points = points[:3]
-    elif isinstance(spec.mechanism, DiscreteLaplaceMechanism):
+    elif spec.mechanism.form == "vector":
         points = (*points[:2], points[-1])
     outside = (*(0.5,) * (spec.encoding.n_features - 1), 1.5)  # in one feature of several
     return (*points, outside) if spec.counts_outside else points
@@ -469,7 +473,7 @@ CHECKS: tuple[Check, ...] = (
     *(Check(" x ".join(row), partial(_check_row, row)) for row in list_rows()),
     *(Check(" x ".join(row) + OUTSIDE, partial(_check_counting_row, row)) for row in list_counting_rows()),
     *(
-        Check(f"{kind} in arrays", partial(check_independence, kind, mechanisms.perturb_many))
+        Check(f"{kind} in arrays", partial(check_independence, kind, Mechanism.perturb_many))
         for kind in MECHANISMS
         if kind != DiscreteLaplaceMechanism.type
     ),

@@ -18,8 +18,6 @@ from scipy.stats import chisquare
 from audit.checks.bounds import distinguish
 from audit.checks.check import Check, Finding, Setting
 from clustering.central import noise
-from sfumato import mechanisms
-from sfumato.mechanisms import discrete_laplace
 from sfumato.privacy.entropy import Entropy, below_many, bernoulli_exp_many
 from sfumato.specs import DiscreteLaplaceMechanism
 
@@ -101,8 +99,8 @@ def gaussian_draws(n: int, entropy: Entropy) -> NDArray[np.int64]:
 def device_draws(n: int, entropy: Entropy) -> NDArray[np.int64]:
     """Return the noise of devices, computed from the values they send."""
     mechanism = DiscreteLaplaceMechanism(1, 4, _SCALE.numerator, _SCALE.denominator, 60)
-    reports = mechanisms.perturb_many(mechanism, np.full((n, 1), 2), entropy)
-    return discrete_laplace.vectors_of(mechanism, reports)[:, 0].astype(np.int64) - 2
+    reports = mechanism.perturb_many(np.full((n, 1), 2), entropy)
+    return mechanism.vectors_of(reports)[:, 0].astype(np.int64) - 2
 
 
 def choice_draws(n: int, entropy: Entropy) -> NDArray[np.int64]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from audit.checks.check import Check, Finding, Setting
 from audit.mechanisms.exact_channels import EXAMPLES, example_round, select_points
 from sfumato import mechanisms
-from sfumato.mechanisms import blankets, grr, olh
+from sfumato.mechanisms import olh
 from sfumato.privacy import shuffling
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.shuffling import Blanket
@@ -61,7 +61,7 @@ _EXACT_BLANKETS = ("grr", "ss", "window")  # the others leave out values that na
 class Accountant(NamedTuple):
     """The functions that state the cost of a release."""
 
-    blanket: Callable[[Mechanism], Blanket] = blankets.blanket
+    blanket: Callable[[Mechanism], Blanket] = Mechanism.blanket
     delta: Callable[[Blanket, int, int], int] = shuffling.delta
     honest_reports: Callable[[int, Fraction], int] = shuffling.honest_reports
 
@@ -92,10 +92,10 @@ def enumerate_outcomes(spec: RoundSpec) -> Matrix:
 def _list_rows(mechanism: Mechanism, symbols: Sequence[int]) -> Iterator[dict[int, Fraction]]:
     """Yield the probabilities of each value for these symbols; for local hashing, of each set of equal hashes."""
     if not isinstance(mechanism, OlhMechanism):
-        for row in mechanisms.channel(mechanism).values():
+        for row in mechanism.channel().values():
             yield {own: row[own] for own in symbols}
         return
-    keep, other = grr.support(GrrMechanism(mechanism.hash_range, mechanism.keep_threshold))
+    keep, other = GrrMechanism(mechanism.hash_range, mechanism.keep_threshold).support()
     g = mechanism.hash_range
     # parts of the numbers below P that the hash sends to y; up to three symbols have independent hashes
     ends = [-(-(y << 31) // g) for y in range(g)] + [olh.HASH_PRIME]

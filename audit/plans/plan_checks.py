@@ -20,7 +20,6 @@ from clustering.random import SeededEntropy
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import read_aggregate
 from clustering.simulate import collect
-from sfumato import mechanisms
 from sfumato.privacy.accounting import NANO, parse_epsilon
 from sfumato.specs import RoundSpec, round_spec_from_wire, to_wire
 
@@ -50,7 +49,7 @@ def run_plan(case: PlanCase, points: Points, entropy: SeededEntropy) -> list[Col
 
 def interval_costs(specs: Sequence[RoundSpec]) -> list[ChargedRound]:
     """Return the arguments of `sfumato.privacy.accounting.cost` for rounds."""
-    return [((spec.participation.lo, spec.participation.hi), mechanisms.epsilon_nano(spec.mechanism)) for spec in specs]
+    return [((spec.participation.lo, spec.participation.hi), spec.mechanism.epsilon_nano()) for spec in specs]
 
 
 # ---- black box ----

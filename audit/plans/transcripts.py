@@ -11,20 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.plans.cases import Points, Respond, RoundReports
-from sfumato.mechanisms import grr, olh
-from sfumato.mechanisms.channels import evidence
-from sfumato.mechanisms.discrete_laplace import vectors_of
 from sfumato.privacy.entropy import Entropy
 from sfumato.records.encodings import symbols
 from sfumato.specs import (
     DiscreteLaplaceMechanism,
-    HrMechanism,
-    Mechanism,
-    OlhMechanism,
-    OueMechanism,
     RoundSpec,
-    SsMechanism,
-    WindowMechanism,
 )
 
 _CHUNK_SIZE = 1 << 17  # devices per array
@@ -96,36 +87,13 @@ def log_odds(spec: RoundSpec, reports: RoundReports, pair: tuple[Points, Points]
     every = np.arange(encoding.n_slots)
     own, other = (symbols(encoding, np.tile(point, (encoding.n_slots, 1)), every) for point in pair)
     if isinstance(mechanism, DiscreteLaplaceMechanism):
-        vectors = vectors_of(mechanism, reports.values).astype(np.float64)
+        vectors = mechanism.vectors_of(reports.values).astype(np.float64)
         farther = np.abs(vectors - other[0]).sum(axis=1) - np.abs(vectors - own[0]).sum(axis=1)
         return np.asarray(farther * mechanism.scale_denominator / mechanism.scale_numerator)
-    supported, unsupported = evidence(mechanism)
+    supported, unsupported = mechanism.normalised_evidence()
     supports_own, supports_other = (
-        supports(mechanism, reports.values, own_symbols[reports.slots]) for own_symbols in (own, other)
+        mechanism.supports(reports.values, own_symbols[reports.slots][:, None])[:, 0] for own_symbols in (own, other)
     )
     return np.asarray(
         np.log(supported / unsupported) * (supports_own.astype(np.float64) - supports_other), dtype=np.float64
     )
-
-
-def supports(mechanism: Mechanism, values: NDArray[np.uint8], own_symbols: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return whether each value supports its symbol (`sfumato.mechanisms.channels.supported` for one symbol)."""
-    if isinstance(mechanism, SsMechanism | OueMechanism):
-        return np.asarray(values[np.arange(len(values)), own_symbols >> 3] >> (own_symbols & 7) & 1, dtype=np.bool_)
-    if isinstance(mechanism, OlhMechanism):
-        a, b, c = np.ascontiguousarray(values[:, : olh.SEED_BYTES]).view("<u4").astype(np.int64).T
-        hashed = (
-            ((a * own_symbols + b) % olh.HASH_PRIME * own_symbols + c)
-            % olh.HASH_PRIME
-            * mechanism.hash_range
-            // olh.HASH_SPAN
-        )
-        return np.asarray(hashed == grr.symbols_of(values[:, olh.SEED_BYTES :]))
-    sent = grr.symbols_of(values)
-    if isinstance(mechanism, HrMechanism):
-        return np.asarray((np.bitwise_count((sent >> 1) & (own_symbols + 1)) & 1) == (sent & 1))
-    if isinstance(mechanism, WindowMechanism):
-        return np.asarray(
-            (sent - own_symbols + mechanism.window_size // 2) % mechanism.n_symbols < mechanism.window_size
-        )
-    return np.asarray(sent == own_symbols)

@@ -10,7 +10,6 @@ from audit.checks.check import Leak
 from audit.devices.bulk import check_transcripts, participates, report_with_shared_draws
 from audit.devices.exact import CASES, check_case
 from audit.devices.replay import check_cap, check_participation, check_repetition
-from sfumato import mechanisms
 from sfumato.device.device import Device, OpenRound, Record, RoundOutcome
 from sfumato.device.store import Memo, Memory
 from sfumato.errors import SfumatoError
@@ -84,7 +83,7 @@ class TrustingDeclaredCost(Device):
         try:
             return super()._cost(open_round, spec)
         except SfumatoError:
-            return mechanisms.epsilon_nano(spec.mechanism)
+            return spec.mechanism.epsilon_nano()
 
 
 class RecordInReportId(Device):

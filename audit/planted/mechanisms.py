@@ -24,7 +24,7 @@ from audit.mechanisms.exact_channels import (
 from sfumato import mechanisms
 from sfumato.device.device import Device, OpenRound, Record
 from sfumato.device.store import Memo
-from sfumato.mechanisms import discrete_laplace, olh
+from sfumato.mechanisms import discrete_laplace
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy, below, below_many, word
 from sfumato.records.encodings import scale, symbol
@@ -55,8 +55,8 @@ def perturbed_reports(perturb: Perturb) -> MakeReport:
 
 def keep_too_often(mechanism: Mechanism, own: Symbol, entropy: Entropy) -> bytes:
     """Use the threshold for 1.3 times the published epsilon."""
-    epsilon_nano = mechanisms.epsilon_nano(mechanism)
-    return mechanisms.perturb(mechanisms.design("grr", mechanism.n_symbols, epsilon_nano * 13 // 10), own, entropy)
+    epsilon_nano = mechanism.epsilon_nano()
+    return mechanisms.design("grr", mechanism.n_symbols, epsilon_nano * 13 // 10).perturb(own, entropy)
 
 
 def compare_at_most(mechanism: Mechanism, own: Symbol, entropy: Entropy) -> bytes:
@@ -80,18 +80,18 @@ def choose_by_remainder(mechanism: Mechanism, own: Symbol, entropy: Entropy) -> 
 def prefer_seed(mechanism: Mechanism, own: Symbol, entropy: Entropy) -> bytes:
     """Draw again if the seed hashes the own symbol to 0, so that the public part depends on the private one."""
     mechanism, own = cast(OlhMechanism, mechanism), cast(int, own)
-    value = mechanisms.perturb(mechanism, own, entropy)
+    value = mechanism.perturb(own, entropy)
     a, b, c = (int.from_bytes(value[at : at + 4], "little") for at in (0, 4, 8))
-    if olh.hashed(mechanism, (a, b, c), own) != 0:
+    if mechanism.hashed((a, b, c), own) != 0:
         return value
-    return mechanisms.perturb(mechanism, own, entropy)
+    return mechanism.perturb(own, entropy)
 
 
 def set_own_bit(mechanism: Mechanism, own: Symbol, entropy: Entropy) -> bytes:
     """Set the bit of the own symbol always."""
     mechanism, own = cast(OueMechanism, mechanism), cast(int, own)
-    value = int.from_bytes(mechanisms.perturb(mechanism, own, entropy), "little")
-    return (value | 1 << own).to_bytes(mechanisms.value_bytes(mechanism), "little")
+    value = int.from_bytes(mechanism.perturb(own, entropy), "little")
+    return (value | 1 << own).to_bytes(mechanism.value_bytes, "little")
 
 
 def share_noise(mechanism: Mechanism, own: Symbol, entropy: Entropy) -> bytes:
@@ -100,12 +100,12 @@ def share_noise(mechanism: Mechanism, own: Symbol, entropy: Entropy) -> bytes:
     added = discrete_laplace.noise(mechanism, entropy)
     largest = mechanism.steps + 2 * mechanism.margin
     sums = [min(max(position + added + mechanism.margin, 0), largest) for position in own]
-    return b"".join(reached.to_bytes(discrete_laplace.width(mechanism), "little") for reached in sums)
+    return b"".join(reached.to_bytes(mechanism.width, "little") for reached in sums)
 
 
 def keep_too_often_in_bulk(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
     """Perturb arrays of devices with another threshold than a device."""
-    epsilon_nano = mechanisms.epsilon_nano(spec.mechanism)
+    epsilon_nano = spec.mechanism.epsilon_nano()
     other = mechanisms.design("grr", spec.mechanism.n_symbols, epsilon_nano * 13 // 10)
     return bulk_report(replace(spec, mechanism=other), record, entropy)
 
@@ -134,7 +134,7 @@ def send_outside_unperturbed(spec: RoundSpec, record: Sequence[float], entropy: 
     own = encode(spec, record, slot, entropy)
     if outside_features(spec.features, record):
         return slot, cast(int, own).to_bytes(1, "little")
-    return slot, mechanisms.perturb(spec.mechanism, own, entropy)
+    return slot, spec.mechanism.perturb(own, entropy)
 
 
 def halve_phase(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
@@ -143,7 +143,7 @@ def halve_phase(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> R
     own = encode(spec, record, slot, entropy)
     if outside_features(spec.features, record):
         own = cast(int, own) // 2
-    return slot, mechanisms.perturb(spec.mechanism, own, entropy)
+    return slot, spec.mechanism.perturb(own, entropy)
 
 
 def mark_beyond_features(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
@@ -152,12 +152,12 @@ def mark_beyond_features(spec: RoundSpec, record: Sequence[float], entropy: Entr
     if outside_features(spec.features, record):
         own = (*[cast(DiscreteLaplaceMechanism, spec.mechanism).steps] * (len(own) - 1), own[-1])
     below(entropy, 1)
-    return 0, mechanisms.perturb(spec.mechanism, own, entropy)
+    return 0, spec.mechanism.perturb(own, entropy)
 
 
 def round_down(mechanism: Mechanism) -> int:
     """Round the charge down to nano-epsilon."""
-    ratio = mechanisms.ratio(mechanism)
+    ratio = mechanism.ratio()
     return int(log(ratio) * NANO)
 
 
@@ -167,7 +167,7 @@ def _check(
     setting: Setting,
     make_report: MakeReport | None = None,
     bulk: MakeReport = bulk_report,
-    charge: Callable[[Mechanism], int] = mechanisms.epsilon_nano,
+    charge: Callable[[Mechanism], int] = Mechanism.epsilon_nano,
 ) -> list[Finding]:
     return check_channel(kind, EXAMPLES[encoding], setting, make_report, bulk, charge)
 

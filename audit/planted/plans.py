@@ -13,7 +13,6 @@ from audit.plans.cases import PlanCase, Points, Respond, RoundReports, respond_a
 from audit.plans.plan_checks import check_plan
 from clustering.registry import start
 from clustering.rounds.plan import Plan
-from sfumato.mechanisms import perturb_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import cost
 from sfumato.privacy.entropy import Entropy
@@ -48,7 +47,7 @@ def choose_slot_by_point(spec: RoundSpec, points: Points, entropy: Entropy, draw
     takes = entropy.words(len(reports.devices)) < np.uint64((1 << 64) // 10)
     slots = np.where(takes, chosen, reports.slots)
     own = symbols(spec.encoding, points[reports.devices], slots)
-    return RoundReports(reports.devices, slots, perturb_many(spec.mechanism, own, entropy))
+    return RoundReports(reports.devices, slots, spec.mechanism.perturb_many(own, entropy))
 
 
 def omit_reports_below(spec: RoundSpec, points: Points, entropy: Entropy, draws: NDArray[np.uint64]) -> RoundReports:

@@ -6,10 +6,9 @@ from math import ceil
 from audit.checks.check import Leak
 from audit.mechanisms.shuffled_reports import ACCOUNTANT, Accountant, check_brute_force, check_monotony, check_samples
 from sfumato import mechanisms
-from sfumato.mechanisms import blankets
 from sfumato.privacy import shuffling
 from sfumato.privacy.shuffling import Blanket
-from sfumato.specs import Mechanism, WindowMechanism
+from sfumato.specs import Mechanism
 
 
 def delta_at_70_percent(blanket: Blanket, n: int, epsilon_nano: int) -> int:
@@ -29,13 +28,13 @@ def delta_for_thousands(blanket: Blanket, n: int, epsilon_nano: int) -> int:
 
 def blanket_of_randomised_response(mechanism: Mechanism) -> Blanket:
     """Return the blanket of `grr` with the same local epsilon, for each mechanism."""
-    return blankets.blanket(mechanisms.design("grr", mechanism.n_symbols, mechanisms.epsilon_nano(mechanism)))
+    return mechanisms.design("grr", mechanism.n_symbols, mechanism.epsilon_nano()).blanket()
 
 
 def blanket_of_near_symbols(mechanism: Mechanism) -> Blanket:
     """Return the blanket for two neighbours on the circle."""
-    blanket = blankets.blanket(mechanism)
-    size = mechanism.window_size if isinstance(mechanism, WindowMechanism) else 1
+    blanket = mechanism.blanket()
+    size = mechanism.n_named or 1
     both = blanket.named * (size - 1) / size
     return Blanket(blanket.ratio, blanket.named, both)
 

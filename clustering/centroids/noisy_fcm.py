@@ -19,8 +19,7 @@ from clustering.density.label_map import PRIVACY
 from clustering.errors import TooFewReports, UnfitRound
 from clustering.random import PublicWords
 from clustering.rounds.plan import Collected, Plan, Rule
-from clustering.rounds.tally import Sample
-from sfumato.mechanisms import discrete_laplace
+from clustering.rounds.tally import Sample, noise_of
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import FuzzyMemberships
 from sfumato.privacy.accounting import NANO, parse_epsilon
@@ -86,15 +85,13 @@ def noisy_fcm(params: NoisyFcm, features: tuple[Feature, ...], expected_reports:
     # with a tiny epsilon, fine steps are useless and would exceed the maximum scale
     steps = max(1, min(STEPS, MAX_SCALE * epsilon_nano // (d * NANO)))
     encoding = LatticeEncoding(d, steps)
-    collected = yield RoundSpec(features, encoding, discrete_laplace.design(d, steps, epsilon_nano))
+    collected = yield RoundSpec(features, encoding, DiscreteLaplaceMechanism.design(d, steps, epsilon_nano))
     return fit(params, collected)
 
 
 def scaled(spec: RoundSpec, sample: Sample) -> NDArray[np.float64]:
     """Return the sample's vectors as shares of the lattice's range, shape (n, d). Raise UnfitRound for other rounds."""
-    if not isinstance(spec.mechanism, DiscreteLaplaceMechanism):
-        raise UnfitRound("noisy_fcm needs a round of noisy vectors")
-    return np.asarray(sample.values / spec.mechanism.steps)
+    return np.asarray(sample.values / noise_of(spec).steps)
 
 
 def fit(params: NoisyFcm, collected: Collected) -> ClusterModel:
@@ -133,14 +130,12 @@ def fit(params: NoisyFcm, collected: Collected) -> ClusterModel:
     UnfitRound
         The round does not have noisy vectors.
     """
-    sample, mechanism = collected.sample.values, collected.spec.mechanism
-    if not isinstance(mechanism, DiscreteLaplaceMechanism):
-        raise UnfitRound("noisy_fcm needs a round of noisy vectors")
+    sample, mechanism = collected.sample.values, noise_of(collected.spec)
     n_reports = len(sample)
     if n_reports < params.clusters:
         raise TooFewReports(n_reports=n_reports, n_needed=params.clusters)
     points = scaled(collected.spec, collected.sample)
-    noise_variance = discrete_laplace.variance(mechanism) / mechanism.steps**2
+    noise_variance = mechanism.variance() / mechanism.steps**2
     sigma = params.sigma0 if params.sigma0 is not None else sqrt(SPREAD**2 + noise_variance)
     rule = Rule(params.distance, params.m, sigma)
     tolerance = TOLERANCE * max(1.0, sigma)

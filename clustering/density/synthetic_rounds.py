@@ -16,12 +16,12 @@ from clustering.errors import UnfitRound
 from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Tally
+from sfumato.mechanisms import without_noise
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.records.encodings import symbols
 from sfumato.specs import (
     Encoding,
     GridEncoding,
-    GrrMechanism,
     RoundSpec,
     ShiftedGridEncoding,
     TreeGridEncoding,
@@ -80,7 +80,7 @@ class SyntheticPopulation:
         reports = draw.multinomial(n_reports, np.full(n_slots, 1 / n_slots)).astype(np.int64)
         people = np.stack([draw.multinomial(n, share) for n, share in zip(reports, shares, strict=True)])
         if coins is None:
-            spec = replace(spec, mechanism=GrrMechanism(spec.encoding.n_symbols, DRAW_SPAN))
+            spec = replace(spec, mechanism=without_noise(spec.mechanism))
             return Collected(spec, Tally(people.astype(np.int64), reports))
         noise = np.random.default_rng([SEED, self.sample, index, 1 + coins]).standard_normal(people.shape)
         return Collected(spec, perturb_counts(spec, people.astype(np.int64), reports, noise))

@@ -10,7 +10,6 @@ from clustering.errors import UnfitRound
 from clustering.kernels.phases import curvature, negative_log_likelihood
 from clustering.rounds.tally import Tally
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import offset_chances
 from sfumato.specs import LATTICE, TURN, Mechanism, PhaseEncoding
 
 # Q. With 8, the error of 4 clear clusters at epsilon 8 is 1.5 times as large. Damped harmonics cost nothing.
@@ -85,7 +84,7 @@ def sketch_of(encoding: PhaseEncoding, mechanism: Mechanism, tally: Tally) -> Sk
         The mechanism does not report phases, or its reports carry no information.
     """
     try:
-        chances = np.array([float(chance) for chance in offset_chances(mechanism)])
+        chances = np.array([float(chance) for chance in mechanism.offset_chances()])
     except InvalidSpec:
         raise UnfitRound(f"the mechanism {mechanism.type} does not report phases") from None
     n_phases = encoding.phases

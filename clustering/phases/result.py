@@ -25,7 +25,6 @@ from clustering.phases.initialisation import MAX_COUNTED, CountedFit
 from clustering.phases.mixture_fit import Fitted, Limits, Mixture, Sketch, least_share, standard_errors
 from clustering.phases.particles import CentroidState, predict_cells, sample_components
 from clustering.random import PublicWords
-from sfumato.mechanisms import ratio
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
 from sfumato.model.precision import Verdict
@@ -54,7 +53,7 @@ class PhaseData(NamedTuple):
 def contrast_of(mechanism: Mechanism) -> float:
     """Return tanh(eps/2) of the published mechanism; 1 without perturbation."""
     try:
-        odds = ratio(mechanism)
+        odds = mechanism.ratio()
     except ZeroDivisionError:
         return 1.0
     return float(Fraction(odds - 1, odds + 1))

@@ -1,7 +1,5 @@
 """Aggregate reports into tallies, or noisy vectors into samples."""
 
-from typing import cast
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,17 +20,12 @@ from clustering.kernels.counting import (
     read_vectors,
     settle_bits,
 )
-from clustering.rounds.tally import MAX_COUNTERS, Sample, Tally, keeps_vectors
+from clustering.rounds.tally import Sample, Tally, keeps_vectors, noise_of
 from sfumato.errors import ReportMalformed
-from sfumato.mechanisms import discrete_laplace, tally_width, value_bytes
 from sfumato.mechanisms.olh import MAX_COUNTED
 from sfumato.specs import (
     MAX_SAMPLE_VALUES,
-    DiscreteLaplaceMechanism,
-    OlhMechanism,
-    OueMechanism,
     RoundSpec,
-    SsMechanism,
 )
 
 
@@ -57,7 +50,7 @@ def count(spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]) 
     ReportMalformed
         A slot or symbol is out of range, or the arrays do not fit the mechanism (index 0).
     UnfitRound
-        Locally hashed reports have more than 4097 symbols. Use `count_candidates` for a part of them.
+        Locally hashed reports have more than 4097 symbols.
     """
     tally = Tally.empty(spec)
     count_into(tally, spec, slots, values)
@@ -120,9 +113,9 @@ class RoundAggregator:
         if self._counter is not None:
             self._counter.add(records, statuses)
             return
-        mechanism = cast(DiscreteLaplaceMechanism, self._spec.mechanism)
+        mechanism = noise_of(self._spec)
         vectors = np.empty((int(np.count_nonzero(statuses == TAKEN)), mechanism.n_numbers), dtype=np.int32)
-        size = discrete_laplace.width(mechanism)
+        size = mechanism.width
         read_vectors(records, _slot_at(self._spec, records), size, mechanism.margin, statuses, vectors)
         self._keep(vectors)
 
@@ -151,9 +144,9 @@ class _TallyCounter:
 
     def __init__(self, spec: RoundSpec, tally: Tally) -> None:
         self._spec, self.tally = spec, tally
-        if isinstance(spec.mechanism, OlhMechanism) and spec.mechanism.n_symbols > MAX_COUNTED:
+        if spec.mechanism.form == "hash" and spec.mechanism.n_symbols > MAX_COUNTED:
             raise UnfitRound(f"a tally of locally hashed reports may have at most {MAX_COUNTED} symbols")
-        self._counts_bits = isinstance(spec.mechanism, SsMechanism | OueMechanism)
+        self._counts_bits = spec.mechanism.form == "bits"
         if self._counts_bits:
             n_slots, n_symbols = tally.counts.shape
             n_words = (n_symbols + 63) // 64
@@ -167,12 +160,12 @@ class _TallyCounter:
         at, tally, mechanism = _slot_at(self._spec, records), self.tally, self._spec.mechanism
         if self._counts_bits:
             count_bits(records, at, statuses, *self._buffers, tally.counts, tally.reports)
-        elif isinstance(mechanism, OlhMechanism):
+        elif mechanism.form == "hash":
             taken = records[statuses == TAKEN, at:]
             slots = np.ascontiguousarray(taken[:, :SLOT_BYTES]).view("<u4")[:, 0].astype(np.int64)
             values = np.ascontiguousarray(taken[:, SLOT_BYTES:])
             symbols = np.arange(mechanism.n_symbols, dtype=np.int32)
-            count_hashed(slots, values, mechanism.hash_range, symbols, tally.counts, tally.reports)
+            count_hashed(slots, values, mechanism.n_hashes, symbols, tally.counts, tally.reports)
         else:  # `grr` reports one symbol, `hr` a coefficient and a sign
             count_numbers(records, at, statuses, tally.counts, tally.reports)
 
@@ -184,7 +177,7 @@ class _TallyCounter:
 def check_packed(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return for each report of a log whether the mechanism of the round can produce it.
 
-    The compiled loops check values like `sfumato.mechanisms.is_value`, and check that the slot exists.
+    The compiled loops check values like `Mechanism.is_value`, and check that the slot exists.
 
     Parameters
     ----------
@@ -206,21 +199,21 @@ def check_packed(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.uint
     at, n_slots, mechanism = _slot_at(spec, records), spec.encoding.n_slots, spec.mechanism
     if at < N_BEFORE:
         raise ValueError(f"a record needs at least {N_BEFORE} bytes before its slot")
-    if isinstance(mechanism, SsMechanism | OueMechanism):
-        n_named = mechanism.subset_size if isinstance(mechanism, SsMechanism) else -1
+    if mechanism.form == "bits":
+        n_named = -1 if mechanism.n_named is None else mechanism.n_named
         check_bits(records, at, n_slots, mechanism.n_symbols, n_named, statuses)
-    elif isinstance(mechanism, OlhMechanism):
-        check_hashed(records, at, n_slots, mechanism.hash_range, statuses)
-    elif isinstance(mechanism, DiscreteLaplaceMechanism):
-        largest = mechanism.reach + 2 * mechanism.margin
-        check_numbers(records, at, n_slots, discrete_laplace.width(mechanism), largest, statuses)
+    elif mechanism.form == "hash":
+        check_hashed(records, at, n_slots, mechanism.n_hashes, statuses)
+    elif mechanism.form == "vector":
+        noise = noise_of(spec)
+        check_numbers(records, at, n_slots, noise.width, noise.largest, statuses)
     else:
-        check_numbers(records, at, n_slots, value_bytes(mechanism), tally_width(mechanism) - 1, statuses)
+        check_numbers(records, at, n_slots, mechanism.value_bytes, mechanism.tally_width - 1, statuses)
     return statuses
 
 
 def _slot_at(spec: RoundSpec, records: NDArray[np.uint8]) -> int:
-    return int(records.shape[1]) - value_bytes(spec.mechanism) - SLOT_BYTES
+    return int(records.shape[1]) - spec.mechanism.value_bytes - SLOT_BYTES
 
 
 def _pack(
@@ -238,53 +231,9 @@ def _pack(
     return records, statuses
 
 
-def count_candidates(
-    spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8], candidates: NDArray[np.int64]
-) -> Tally:
-    """Return the tally of locally hashed reports over given symbols, in the given order.
-
-    Each report and candidate costs one hash, whatever the number of symbols.
-
-    Parameters
-    ----------
-    spec : RoundSpec
-        Round of the reports, with mechanism `olh`.
-    slots : ndarray of shape (n,), int64
-    values : ndarray of shape (n, value_bytes), uint8
-    candidates : ndarray of shape (m,), int64
-        Symbols in 0 .. n_symbols-1.
-
-    Returns
-    -------
-    Tally
-        Counts of shape (n_slots, m), for `Decoder.candidate_frequencies`.
-
-    Raises
-    ------
-    ReportMalformed
-        A slot or value is out of range, or the arrays do not fit the mechanism (index 0).
-    UnfitRound
-        The mechanism is not `olh`, there are no or too many candidates, or one is not a symbol.
-    """
-    mechanism = spec.mechanism
-    if not isinstance(mechanism, OlhMechanism):
-        raise UnfitRound("candidate counts need the mechanism olh")
-    if candidates.size == 0 or candidates.min() < 0 or candidates.max() >= mechanism.n_symbols:
-        raise UnfitRound(f"candidates must be at least one symbol in 0 .. {mechanism.n_symbols - 1}")
-    if candidates.size * spec.encoding.n_slots > MAX_COUNTERS:
-        raise UnfitRound(f"a round may have at most {MAX_COUNTERS} counters (slots times candidates)")
-    _check_arrays(spec, slots, values)
-    n_slots = spec.encoding.n_slots
-    tally = Tally(np.zeros((n_slots, candidates.size), dtype=np.int64), np.zeros(n_slots, dtype=np.int64))
-    _check_counted(
-        count_hashed(slots, values, mechanism.hash_range, candidates.astype(np.int32), tally.counts, tally.reports)
-    )
-    return tally
-
-
 def _check_arrays(spec: RoundSpec, slots: NDArray[np.int64], values: NDArray[np.uint8]) -> None:
-    if slots.ndim != 1 or values.shape != (len(slots), value_bytes(spec.mechanism)):
-        raise ReportMalformed(0, f"slots must have shape (n,) and values (n, {value_bytes(spec.mechanism)})")
+    if slots.ndim != 1 or values.shape != (len(slots), spec.mechanism.value_bytes):
+        raise ReportMalformed(0, f"slots must have shape (n,) and values (n, {spec.mechanism.value_bytes})")
     if slots.dtype != np.int64 or values.dtype != np.uint8:
         raise ReportMalformed(0, "slots must have dtype int64 and values uint8")
 

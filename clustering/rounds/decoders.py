@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from clustering.errors import UnfitRound
 from clustering.kernels.counting import walsh_hadamard
 from clustering.rounds.tally import Tally
-from sfumato.mechanisms import support
 from sfumato.model.precision import Precision, precision
-from sfumato.specs import HrMechanism, Mechanism
+from sfumato.specs import Mechanism
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class Decoder(Precision):
 
 
 def decoder(mechanism: Mechanism) -> Decoder:
-    """Return the decoder of a published mechanism (STATISTICS, section 1).
+    """Return the decoder of a published mechanism.
 
     p, q and their differences are computed as exact fractions and rounded once.
 
@@ -167,7 +166,7 @@ def decoder(mechanism: Mechanism) -> Decoder:
     UnfitRound
         Reports carry no information about their symbol (p = q).
     """
-    p, q = support(mechanism)
+    p, q = mechanism.support()
     if p == q:
         raise UnfitRound("reports of this mechanism carry no information: p equals q")
     return Decoder(
@@ -176,5 +175,5 @@ def decoder(mechanism: Mechanism) -> Decoder:
         p=float(p),
         q=float(q),
         scale=float(1 / (p - q)),
-        n_coefficients=mechanism.n_coefficients if isinstance(mechanism, HrMechanism) else 0,
+        n_coefficients=mechanism.n_coefficients,
     )

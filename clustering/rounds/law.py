@@ -26,21 +26,14 @@ from scipy.stats import chi2
 
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
-from sfumato.mechanisms import offset_chances
+from clustering.rounds.tally import keeps_vectors
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
 from sfumato.specs import (
     CentroidSignEncoding,
-    DiscreteLaplaceMechanism,
-    GrrMechanism,
-    HrMechanism,
     NearestCentroidEncoding,
-    OlhMechanism,
-    OueMechanism,
     PhaseEncoding,
     RoundSpec,
-    SsMechanism,
-    WindowMechanism,
 )
 
 FALSE_ALARM = 1e-5  # bound on the probability that a round of honest devices fails
@@ -99,10 +92,10 @@ def _amplifications(model: ClusterModel, spec: RoundSpec) -> NDArray[np.float64]
     the region's symbols chosen best. For phases the bound is that of one wave. A vector is one vector.
     """
     mechanism, n_clusters = spec.mechanism, model.n_clusters
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
+    if keeps_vectors(spec):
         return np.ones(n_clusters)
     if isinstance(spec.encoding, PhaseEncoding):
-        chances = np.array([float(chance) for chance in offset_chances(mechanism)])
+        chances = np.array([float(chance) for chance in mechanism.offset_chances()])
         wave = np.exp(2j * np.pi * np.arange(len(chances)) / len(chances))
         return np.full(n_clusters, 1 / abs(complex(chances @ wave)))
     reading = decoder(mechanism)
@@ -115,15 +108,8 @@ def _amplifications(model: ClusterModel, spec: RoundSpec) -> NDArray[np.float64]
         n_symbols = np.ceil(cells / model.label_map.size * spec.encoding.n_symbols)
     else:
         n_symbols = np.full(n_clusters, np.ceil(spec.encoding.n_symbols / max(1, n_clusters)))
-    named = np.minimum(_most_named(mechanism, reading), np.maximum(n_symbols, 1))
+    named = np.minimum(mechanism.n_named or reading.n_symbols, np.maximum(n_symbols, 1))
     return np.asarray(np.maximum(named * (1 - reading.q) / (reading.p - reading.q), 1.0), dtype=np.float64)
-
-
-def _most_named(mechanism: object, reading: Decoder) -> int:
-    """Return the largest number of symbols that one report can support."""
-    if isinstance(mechanism, SsMechanism):
-        return mechanism.subset_size
-    return 1 if isinstance(mechanism, GrrMechanism) else reading.n_symbols
 
 
 # ---- the law of a tally ----
@@ -136,7 +122,7 @@ def find_faults(collected: Collected) -> list[str]:
     fault without dishonest devices is at most `FALSE_ALARM` for each round.
     """
     spec = collected.spec
-    if isinstance(spec.mechanism, DiscreteLaplaceMechanism) or collected.tally.n_reports < 100:
+    if keeps_vectors(spec) or collected.tally.n_reports < 100:
         return []
     tests = [(what, chance) for what, chance in _tests(collected)]
     return [what for what, chance in tests if chance < FALSE_ALARM / len(tests)]
@@ -147,21 +133,21 @@ def _tests(collected: Collected) -> Iterator[tuple[str, float]]:
     spec, tally = collected.spec, collected.tally
     mechanism = spec.mechanism
     yield "slots are not uniform", _uniform(tally.reports)
-    if isinstance(mechanism, HrMechanism):
+    if mechanism.n_coefficients:
         pairs = tally.counts.sum(axis=0)
         yield "coefficients are not uniform", _uniform(pairs[0::2] + pairs[1::2])
-    if isinstance(mechanism, WindowMechanism | OlhMechanism) or spec.encoding.n_slots * mechanism.n_symbols > 1 << 20:
+    if not mechanism.has_support or mechanism.form == "hash" or spec.encoding.n_slots * mechanism.n_symbols > 1 << 20:
         return
     reading = decoder(mechanism)
     if reading.q == 0:
         return
     n = tally.n_reports
-    if isinstance(mechanism, OueMechanism):
+    if mechanism.form == "bits" and mechanism.n_named is None:
         k, total = mechanism.n_symbols, float(tally.counts.sum())
         mean = n * (reading.p + (k - 1) * reading.q)
         variance = n * (reading.p * (1 - reading.p) + (k - 1) * reading.q * (1 - reading.q))
         yield "reports name too many or too few symbols", _bernstein(abs(total - mean), variance, k)
-    if isinstance(mechanism, HrMechanism):
+    if mechanism.n_coefficients:
         return
     yield "shares of people are negative", _negative(collected, reading)
     if spec.has_outside_symbol and spec.encoding.n_slots > 1 and tally.reports.min() > 0:

@@ -19,20 +19,17 @@ from numpy.typing import NDArray
 
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
-from clustering.rounds.tally import Sample, Tally
-from sfumato.mechanisms import discrete_laplace
+from clustering.rounds.tally import Sample, Tally, keeps_vectors, noise_of
+from sfumato.mechanisms import resize
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.outside import OutsideShare, with_outside_share
-from sfumato.privacy.accounting import DRAW_SPAN
-from sfumato.records.outside import count_outside, is_reference, same_kind
+from sfumato.records.outside import count_outside, is_reference
 from sfumato.specs import (
     CentroidSignEncoding,
     DiscreteLaplaceMechanism,
-    GrrMechanism,
     Mechanism,
     PhaseEncoding,
     RoundSpec,
-    WindowMechanism,
 )
 
 
@@ -91,9 +88,10 @@ def outside_share(collected: Collected) -> OutsideShare:
     """
     spec = collected.spec
     mechanism = spec.mechanism
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
-        marks = collected.sample.values[:, -1] / mechanism.mark
-        variance = discrete_laplace.variance(mechanism) / mechanism.mark**2
+    if keeps_vectors(spec):
+        noise = noise_of(spec)
+        marks = collected.sample.values[:, -1] / noise.mark
+        variance = noise.variance() / noise.mark**2
         share = float(marks.mean())
         return OutsideShare(share, sqrt((variance + _coin(share)) / len(marks)))
     if spec.has_outside_symbol:
@@ -111,9 +109,11 @@ def outside_share(collected: Collected) -> OutsideShare:
 def _share_of_references(mechanism: Mechanism, tally: Tally, own: int) -> OutsideShare:
     """Return the share outside from reports for which all people inside have the symbol `own`, others a uniform one."""
     n, k = tally.n_reports, mechanism.n_symbols
-    if isinstance(mechanism, WindowMechanism):
-        near = (np.arange(k) - own + mechanism.window_size // 2) % k < mechanism.window_size
-        kept, even = mechanism.inside_threshold / DRAW_SPAN, mechanism.window_size / k
+    if not mechanism.has_support:
+        chances = mechanism.offset_chances()
+        likely = [t for t in range(k) if chances[t] == max(chances)]
+        near = (np.array(likely) + own) % k
+        kept, even = float(sum(chances[t] for t in likely)), len(likely) / k
         seen = float(tally.counts[0, near].sum() / n)
         return OutsideShare((kept - seen) / (kept - even), sqrt(_coin(seen) / n) / abs(kept - even))
     reading = decoder(mechanism)
@@ -162,11 +162,11 @@ def inside(collected: Collected, share: OutsideShare) -> Collected:
         Its specification has the same encoding, without waves of weight zero, and `out_of_bounds` "clip".
     """
     spec = collected.spec
-    if isinstance(spec.mechanism, DiscreteLaplaceMechanism):
-        return _inside_vectors(collected, spec.mechanism)
+    if keeps_vectors(spec):
+        return _inside_vectors(collected, noise_of(spec))
     n = collected.tally.n_reports
     remaining = max(1 - share.value, min(share.error, 1.0), 1 / n) if share.error < inf else 1.0
-    if isinstance(spec.mechanism, WindowMechanism):
+    if not spec.mechanism.has_support:
         return _inside_window(collected, remaining)
     own = decoder(spec.mechanism)
     found = own.frequencies(collected.tally)
@@ -195,9 +195,7 @@ def _of_inside(spec: RoundSpec) -> Mechanism:
     if not spec.has_outside_symbol:
         return mechanism
     k = spec.encoding.n_symbols
-    if isinstance(mechanism, GrrMechanism) and mechanism.keep_threshold == DRAW_SPAN:  # reports are not perturbed
-        return GrrMechanism(k, DRAW_SPAN)
-    return same_kind(mechanism, k)
+    return resize(mechanism, k)
 
 
 def _effective(reports: NDArray[np.int64], remaining: float, own: Decoder, reading: Decoder) -> NDArray[np.int64]:

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.errors import TallyMalformed, UnfitRound
-from clustering.rounds.tally import Sample, Tally
-from sfumato.mechanisms import tally_width
+from clustering.rounds.tally import Sample, Tally, keeps_vectors, noise_of
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.specs import DiscreteLaplaceMechanism, Distance, RoundSpec
+from sfumato.specs import Distance, RoundSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,10 @@ class Collected:
 
 
 def _fits(spec: RoundSpec, aggregate: Tally | Sample) -> bool:
-    mechanism = spec.mechanism
-    if not isinstance(mechanism, DiscreteLaplaceMechanism):
-        shape = (spec.encoding.n_slots, tally_width(mechanism))
+    if not keeps_vectors(spec):
+        shape = (spec.encoding.n_slots, spec.mechanism.tally_width)
         return isinstance(aggregate, Tally) and aggregate.counts.shape == shape
+    mechanism = noise_of(spec)
     if not isinstance(aggregate, Sample) or aggregate.values.shape[1] != mechanism.n_numbers:
         return False
     lowest, highest = -mechanism.margin, mechanism.reach + mechanism.margin

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.errors import TallyMalformed, UnfitRound
-from sfumato.mechanisms import tally_width
 from sfumato.specs import MAX_SAMPLE_VALUES, DiscreteLaplaceMechanism, RoundSpec
 
 MAX_COUNTERS = 1 << 24  # slots times symbols: 128 MB of counts
@@ -54,7 +53,7 @@ class Tally:
     @classmethod
     def empty(cls, spec: RoundSpec) -> "Tally":
         """Return a tally without reports; raise UnfitRound if it would exceed `MAX_COUNTERS`."""
-        n_slots, width = spec.encoding.n_slots, tally_width(spec.mechanism)
+        n_slots, width = spec.encoding.n_slots, spec.mechanism.tally_width
         if n_slots * width > MAX_COUNTERS:
             raise UnfitRound(f"a round may have at most {MAX_COUNTERS} counters (slots times symbols)")
         return cls(np.zeros((n_slots, width), dtype=np.int64), np.zeros(n_slots, dtype=np.int64))
@@ -144,9 +143,7 @@ class Sample:
     @classmethod
     def empty(cls, spec: RoundSpec) -> "Sample":
         """Return a sample without reports."""
-        mechanism = spec.mechanism
-        marked = isinstance(mechanism, DiscreteLaplaceMechanism) and mechanism.mark > 0
-        return cls(np.zeros((0, spec.encoding.n_features + marked), dtype=np.int32))
+        return cls(np.zeros((0, spec.mechanism.n_numbers), dtype=np.int32))
 
     @property
     def n_reports(self) -> int:
@@ -231,7 +228,14 @@ def _sort_rows(values: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def keeps_vectors(spec: RoundSpec) -> bool:
     """Return whether a round's reports are vectors, which are stored as a sample and not counted."""
-    return isinstance(spec.mechanism, DiscreteLaplaceMechanism)
+    return spec.mechanism.form == "vector"
+
+
+def noise_of(spec: RoundSpec) -> DiscreteLaplaceMechanism:
+    """Return the mechanism of a round of noisy vectors; raise UnfitRound for another round."""
+    if not isinstance(spec.mechanism, DiscreteLaplaceMechanism):
+        raise UnfitRound(f"this round must have noisy vectors, not reports of {spec.mechanism.type}")
+    return spec.mechanism
 
 
 def read_aggregate(spec: RoundSpec, data: bytes) -> Tally | Sample:

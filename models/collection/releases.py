@@ -18,7 +18,6 @@ from models.tables.ledger import Kind, LedgerEntry
 from models.tables.rounds import ReleaseTerms, Round, RoundKey
 from sfumato.device.sealing import generate_round_key_pair
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms.blankets import blanket
 from sfumato.privacy import shuffling
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.shuffling import Pair, ShuffledRound
@@ -30,7 +29,7 @@ def release_cost(spec: RoundSpec, terms: ReleaseTerms) -> Pair:
 
     Raise InvalidSpec if no report is honest, or if no privacy blanket of the mechanism is known.
     """
-    return shuffling.epsilon(blanket(spec.mechanism), terms.n_honest, terms.delta_atto), terms.delta_atto
+    return shuffling.epsilon(spec.mechanism.blanket(), terms.n_honest, terms.delta_atto), terms.delta_atto
 
 
 def increase(before: Iterable[Round], spec: RoundSpec, pair: Pair) -> Pair:
@@ -153,7 +152,7 @@ def _find_understated(found: Round) -> str:
     terms = found.release
     assert terms is not None  # noqa: S101 - for the type checker: the query selects shuffled rounds
     try:
-        delta_atto = shuffling.delta(blanket(found.spec.mechanism), terms.n_honest, found.shuffled_nano or 0)
+        delta_atto = shuffling.delta(found.spec.mechanism.blanket(), terms.n_honest, found.shuffled_nano or 0)
     except InvalidSpec as error:
         return str(error)
     return "the stated delta is too small" if delta_atto > terms.delta_atto else ""

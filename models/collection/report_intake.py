@@ -15,7 +15,6 @@ from models.database.driver_statement import DriverStatement
 from models.database.engine import Database
 from models.errors import Conflict, RoundClosed
 from models.tables.rounds import Octets, Round, RoundState
-from sfumato import mechanisms
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def _close_if_full(session: Session, found: Round, earlier: DistinctReports | No
 
 
 def _width(found: Round) -> int:
-    return report_log.HEADER_BYTES + mechanisms.value_bytes(found.spec.mechanism)
+    return report_log.HEADER_BYTES + found.spec.mechanism.value_bytes
 
 
 def receive_batch(

@@ -22,7 +22,6 @@ from models.tables.ledger import Ceiling
 from models.tables.rounds import RELEASE_SECONDS, CollectionTarget, Round, RoundState
 from models.tables.webhooks import EventType
 from models.webhooks import deliveries
-from sfumato import mechanisms
 from sfumato.privacy.accounting import cost
 from sfumato.privacy.shuffling import Pair
 from sfumato.specs import RoundSpec, to_wire
@@ -63,7 +62,7 @@ def open_standalone(
             "or request a higher quota from the operator"
         )
     round_id = new_id("rnd")
-    epsilon_nano = mechanisms.epsilon_nano(spec.mechanism)
+    epsilon_nano = spec.mechanism.epsilon_nano()
     ledger.charge(
         session,
         dataset.id,
@@ -105,7 +104,7 @@ def open_for_job(
     pair = _release_cost(spec, share)
     earlier = list_for_job(session, job_id)
     before = [((r.spec.participation.lo, r.spec.participation.hi), r.epsilon_nano) for r in earlier]
-    this = ((spec.participation.lo, spec.participation.hi), mechanisms.epsilon_nano(spec.mechanism))
+    this = ((spec.participation.lo, spec.participation.hi), spec.mechanism.epsilon_nano())
     increase = cost([*before, this]) - cost(before)
     round_id = new_id("rnd")
     ledger.charge(
@@ -161,7 +160,7 @@ def _add(
         collection_id=job_id or round_id,
         index=index,
         spec_wire=to_wire(spec),
-        epsilon_nano=mechanisms.epsilon_nano(spec.mechanism),
+        epsilon_nano=spec.mechanism.epsilon_nano(),
         # a full round is never too small for a tally
         target_reports=max(collect.target_reports, min_reports, min_batch),
         min_reports=min_reports,

@@ -14,7 +14,6 @@ from models.tables.datasets import Dataset
 from models.tables.rounds import Round
 from service.http.problems import BatchRefused, Unavailable
 from service.ingestion.upload_memory import MemoryLimit, MemoryReservation
-from sfumato import mechanisms
 from sfumato.device.sealing import sealed_length
 from sfumato.privacy.shuffling import MAX_HONEST
 from sfumato.transport.batches import HEAD_BYTES, SIGNATURE_BYTES, verify_digest
@@ -50,7 +49,7 @@ class BatchReader:
         self.count = 0  # number of sealed reports, known at the end
         self.body_digest = hashlib.sha256()  # `read_upload` adds the whole body
         self._min_batch = found.min_batch or 0
-        self._length = sealed_length(mechanisms.value_bytes(found.spec.mechanism))
+        self._length = sealed_length(found.spec.mechanism.value_bytes)
         self._public_key = b64decode((dataset.shuffler or {})["public_key"])
         self._head = bytearray()
         self._sealed_digest = hashlib.sha256()

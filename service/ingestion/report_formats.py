@@ -22,7 +22,6 @@ from models.collection.report_log import HEADER_BYTES, ID_BYTES, SLOT_BYTES
 from models.tables.rounds import Octets, Round
 from service.http.problems import PayloadTooLarge, ReportMalformed, ValidationFailed
 from service.ingestion.json_pieces import NOT_JSON, JsonPieces
-from sfumato import mechanisms
 from sfumato.specs import Mechanism
 
 _HEX = re.compile("(?:[0-9a-f]{32})*")
@@ -51,7 +50,7 @@ class ReportFormat:
     def from_round(cls, row: Round, tenant_id: str) -> "ReportFormat":
         """Return the format of a round's reports."""
         spec = row.spec
-        width = mechanisms.value_bytes(spec.mechanism)
+        width = spec.mechanism.value_bytes
         return cls(row.id, row.dataset_id, tenant_id, spec.mechanism, spec.encoding.n_slots, width)
 
     @property
@@ -131,7 +130,7 @@ def _pack_one(report_format: ReportFormat, read: _Report) -> PackedReports:
         raise ReportMalformed(BAD_ID, index=0)
     if read.slot >= report_format.n_slots:
         raise ReportMalformed(BAD_SLOT, index=0)
-    if not mechanisms.is_value(report_format.mechanism, read.value):
+    if not report_format.mechanism.is_value(read.value):
         raise ReportMalformed(BAD_VALUE, index=0)
     return PackedReports(1, b"%b%b%b" % (report_id, _pack_slot(read.slot), read.value))
 
@@ -281,7 +280,7 @@ def _check_columns(
     step = max(1, _CHUNK_BYTES // report_format.report_bytes)
     for start in range(0, len(slots), step):
         slot_ok = slots[start : start + step] < report_format.n_slots
-        ok = slot_ok & mechanisms.are_values(report_format.mechanism, values[start : start + step])
+        ok = slot_ok & report_format.mechanism.are_values(values[start : start + step])
         if not ok.all():
             bad = int(ok.argmin())
             raise ReportMalformed(BAD_VALUE if slot_ok[bad] else BAD_SLOT, index=first + start + bad)

@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 from models.collection import report_log
 from models.errors import Conflict
 from models.tables.rounds import Round
-from sfumato import mechanisms
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.posterior import Reader
@@ -130,7 +129,7 @@ class ReportLabeller:
     def _read(self, session: Session, row: Round, first: int, n: int) -> _Reports:
         """Return `n` reports of a round's log from position `first` on, whether or not they are well-formed."""
         spec = row.spec
-        width = report_log.HEADER_BYTES + mechanisms.value_bytes(spec.mechanism)
+        width = report_log.HEADER_BYTES + spec.mechanism.value_bytes
         parts = [np.zeros((0, width), dtype=np.uint8)]
         n_read = 0
         for n_before, packed in _read_log(session, row, width, after=self._mark(session, row, width, first)):
@@ -251,7 +250,7 @@ def _slots(packed: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 def _well_formed(spec: RoundSpec, packed: NDArray[np.uint8]) -> NDArray[np.bool_]:
     values = np.ascontiguousarray(packed[:, report_log.HEADER_BYTES :])
-    return np.asarray((_slots(packed) < spec.encoding.n_slots) & mechanisms.are_values(spec.mechanism, values))
+    return np.asarray((_slots(packed) < spec.encoding.n_slots) & spec.mechanism.are_values(values))
 
 
 def _find_repeats(session: Session, row: Round, *, at_once: int = IDS_AT_ONCE) -> NDArray[np.int64]:
@@ -263,7 +262,7 @@ def _find_repeats(session: Session, row: Round, *, at_once: int = IDS_AT_ONCE) -
     if row.n_received == row.n_reports:  # the aggregation found no repeats
         return np.zeros(0, dtype=np.int64)
     spec = row.spec
-    width = report_log.HEADER_BYTES + mechanisms.value_bytes(spec.mechanism)
+    width = report_log.HEADER_BYTES + spec.mechanism.value_bytes
     n_parts = max(1, ceil(row.n_received / at_once))
     repeated_halves = [np.zeros(0, dtype=np.uint64)]
     for part in range(n_parts):

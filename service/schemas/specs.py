@@ -1,11 +1,14 @@
 """Schemas of features, encodings, mechanisms and round specifications."""
 
-from typing import Annotated, Any, Literal, Self
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, FailFast, Field, Tag, model_validator
 from typing_extensions import TypeAliasType
 
 from service.schemas.base import Double, Wire, Word, check, example, integer
+from service.schemas.declarations import schema_of
 from sfumato import specs
 
 MAX_BOUND = 1e150  # plots and standard errors square distances
@@ -200,110 +203,16 @@ Encoding = TypeAliasType(
 )
 
 
-class GrrMechanism(Wire):
-    """k-ary randomised response: keeps the symbol if a random 64-bit word is below `keep_threshold`."""
-
-    model_config = example(type="grr", n_symbols=4, keep_threshold="13116093003189305344")
-
-    type: Literal["grr"]
-    n_symbols: Annotated[int, integer(2, specs.MAX_RESPONSE_SYMBOLS)] = Field(description="Number k of symbols.")
-    keep_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
-
-
-class SsMechanism(Wire):
-    """Subset selection: the subset contains the symbol if a random 64-bit word is below `hold_threshold`."""
-
-    model_config = example(type="ss", n_symbols=121, subset_size=14, hold_threshold="9142189234563317760")
-
-    type: Literal["ss"]
-    n_symbols: Annotated[int, integer(2, specs.MAX_SUBSET_SYMBOLS)] = Field(description="Number k of symbols.")
-    subset_size: Annotated[int, integer(1, specs.MAX_SUBSET_SYMBOLS)] = Field(
-        description="Number d of symbols in a subset."
+if TYPE_CHECKING:
+    Mechanism = Wire
+else:
+    Mechanism = TypeAliasType(
+        "Mechanism",
+        Annotated[
+            reduce(or_, (schema_of(kind, Wire) for kind in specs.MECHANISMS.values())),
+            Field(discriminator="type", description="Mechanism: how a symbol is perturbed."),
+        ],
     )
-    hold_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
-
-
-class OueMechanism(Wire):
-    """Optimised unary encoding: a fair coin sets the bit of the symbol, a word below `other_threshold` another bit."""
-
-    model_config = example(type="oue", n_symbols=121, other_threshold="4961093570831980854")
-
-    type: Literal["oue"]
-    n_symbols: Annotated[int, integer(2, specs.MAX_SUBSET_SYMBOLS)] = Field(description="Number k of symbols.")
-    other_threshold: Word = Field(description="Threshold ceil(q 2^64), in decimal.")
-
-
-class OlhMechanism(Wire):
-    """Local hashing: a public seed and the hashed symbol, which is kept if a 64-bit word is below `keep_threshold`."""
-
-    model_config = example(type="olh", n_symbols=121, hash_range=4, keep_threshold="8768971294881393556")
-
-    type: Literal["olh"]
-    n_symbols: Annotated[int, integer(2, specs.MAX_RESPONSE_SYMBOLS)] = Field(description="Number k of symbols.")
-    hash_range: Annotated[int, integer(2, specs.MAX_HASH_RANGE)] = Field(description="Number g of hash values.")
-    keep_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
-
-
-class HrMechanism(Wire):
-    """Hadamard response: the sign of a random Walsh coefficient, kept if a 64-bit word is below `keep_threshold`."""
-
-    model_config = example(type="hr", n_symbols=121, keep_threshold="13485650502877570762")
-
-    type: Literal["hr"]
-    n_symbols: Annotated[int, integer(2, specs.MAX_RESPONSE_SYMBOLS)] = Field(description="Number k of symbols.")
-    keep_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
-
-
-class DiscreteLaplaceMechanism(Wire):
-    """Exact discrete Laplace noise on every feature of a lattice vector, sampled with integer arithmetic."""
-
-    model_config = example(
-        type="discrete_laplace", n_features=4, steps=1000, scale_numerator=4000, scale_denominator=1, margin=64_000
-    )
-
-    type: Literal["discrete_laplace"]
-    n_features: Annotated[int, integer(1, specs.MAX_FEATURES)] = Field(description="Number K of features.")
-    steps: Annotated[int, integer(1, specs.MAX_STEPS)] = Field(description="Number of steps of the lattice.")
-    scale_numerator: Annotated[int, integer(1, specs.MAX_SCALE_PART)] = Field(
-        description="Numerator of the scale K steps / epsilon, in lattice units."
-    )
-    scale_denominator: Annotated[int, integer(1, specs.MAX_SCALE_PART)] = Field(description="Denominator of the scale.")
-    margin: Annotated[int, integer(0, specs.MAX_MARGIN)] = Field(
-        description="Reported values are clamped to -margin .. max(steps, mark) + margin."
-    )
-    mark: Annotated[int, integer(0, specs.MAX_FEATURES * specs.MAX_STEPS)] = Field(
-        0,
-        description="Last number of the vector of a record outside of the bounds, with each feature at "
-        "floor(steps / 2). It is 0 for other records. If `mark` is 0 or absent, vectors have no such number.",
-    )
-
-
-class WindowMechanism(Wire):
-    """Symbols on a circle: reports one in a window around the own symbol if a word is below `inside_threshold`."""
-
-    model_config = example(type="window", n_symbols=16, window_size=6, inside_threshold="11439616490394810368")
-
-    type: Literal["window"]
-    n_symbols: Annotated[int, integer(2, specs.MAX_WINDOW_SYMBOLS)] = Field(description="Number k of symbols.")
-    window_size: Annotated[int, integer(1, specs.MAX_WINDOW_SYMBOLS)] = Field(
-        description="Number w of symbols in the window."
-    )
-    inside_threshold: Word = Field(description="Threshold floor(p 2^64), in decimal.")
-
-
-Mechanism = TypeAliasType(
-    "Mechanism",
-    Annotated[
-        GrrMechanism
-        | SsMechanism
-        | OueMechanism
-        | OlhMechanism
-        | HrMechanism
-        | DiscreteLaplaceMechanism
-        | WindowMechanism,
-        Field(discriminator="type", description="Mechanism: how a symbol is perturbed."),
-    ],
-)
 
 
 class Participation(Wire):

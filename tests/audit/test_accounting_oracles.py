@@ -12,10 +12,9 @@ import pytest
 from audit.checks.bounds import compute_normal_delta
 from audit.ledger.accounting import compute_discrete_delta
 from clustering.central.noise import GaussianNoise, LaplaceNoise
-from sfumato.mechanisms import design_for, discrete_laplace, epsilon_nano
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.gaussian_privacy import ADDED_VARIANCE, PICO, rho_of
-from sfumato.specs import LatticeEncoding
+from sfumato.specs import LatticeEncoding, design_for
 
 pytestmark = pytest.mark.slow
 
@@ -50,8 +49,8 @@ class TestLaplace:
         mechanism = design_for(LatticeEncoding(n_features, steps), "auto", requested)
         scale = mechanism.scale_numerator / mechanism.scale_denominator
         reference = laplace_epsilon(scale, n_features * steps, vector=True)
-        charged = epsilon_nano(mechanism) / NANO
-        assert float(discrete_laplace.epsilon(mechanism)) == pytest.approx(reference, rel=1e-12)
+        charged = mechanism.epsilon_nano() / NANO
+        assert float(mechanism.epsilon()) == pytest.approx(reference, rel=1e-12)
         assert reference <= charged * (1 + 1e-12)
         assert charged <= requested / NANO
         assert laplace_epsilon(scale / 1.3, n_features * steps, vector=True) > 1.29 * charged

@@ -28,7 +28,6 @@ from audit.plans.transcripts import Transcripts, log_odds, sample_transcripts, s
 from audit.planted.plans import REPEATED, draw_per_round
 from clustering.random import SeededEntropy
 from sfumato import mechanisms
-from sfumato.mechanisms.channels import supported
 from sfumato.privacy.accounting import DRAW_SPAN, NANO, cost
 from sfumato.specs import (
     LOCAL_ALGORITHMS,
@@ -40,6 +39,7 @@ from sfumato.specs import (
     Refine,
     RoundSpec,
     Variant,
+    design_for,
 )
 
 SETTING = Setting(Effort.QUICK, 20)
@@ -104,7 +104,7 @@ class TestTranscripts:
         mechanism = mechanisms.design(kind, 5, NANO)
         encoding = GridEncoding((5,))
         spec = RoundSpec((Feature("x", 0, 1),), encoding, mechanism)
-        rows = mechanisms.channel(mechanism)
+        rows = mechanism.channel()
         values = np.array([list(value) for value in rows], dtype=np.uint8)
         reports = RoundReports(np.arange(len(values)), np.zeros(len(values), dtype=np.int64), values)
         for own, other in ((0, 4), (2, 3), (1, 1)):
@@ -113,7 +113,7 @@ class TestTranscripts:
             assert log_odds(spec, reports, pair) == pytest.approx(exact, abs=1e-12)
 
     def test_the_odds_of_vectors_are_those_of_the_noise(self) -> None:
-        mechanism = mechanisms.design_for(LatticeEncoding(2, 10), "auto", 2 * NANO)
+        mechanism = design_for(LatticeEncoding(2, 10), "auto", 2 * NANO)
         assert isinstance(mechanism, DiscreteLaplaceMechanism)
         spec = RoundSpec((Feature("x", 0, 1), Feature("y", 0, 1)), LatticeEncoding(2, 10), mechanism)
         points = np.tile([0.0, 0.0], (200, 1))
@@ -125,8 +125,8 @@ class TestTranscripts:
     @pytest.mark.parametrize("kind", ["grr", "ss", "oue", "olh", "hr", "window"])
     def test_the_support_of_one_symbol_equals_that_of_all(self, kind: str) -> None:
         mechanism, own = mechanisms.design(kind, 7, NANO), np.arange(700) % 7
-        values = mechanisms.perturb_many(mechanism, own, SeededEntropy(3))
-        every = supported(mechanism, values)
+        values = mechanism.perturb_many(own, SeededEntropy(3))
+        every = mechanism.supports(values, np.arange(mechanism.n_symbols))
         for symbol in range(7):
             assert (supports(mechanism, values, np.full(700, symbol)) == every[:, symbol]).all()
 
@@ -173,7 +173,7 @@ class TestCostOfDraw:
         spec = RoundSpec(
             (Feature("x", 0, 1),), GridEncoding((3,)), mechanisms.design("grr", 3, NANO), Participation.between(0, 0.5)
         )
-        assert interval_costs([spec]) == [((0, 1 << 63), mechanisms.epsilon_nano(spec.mechanism))]
+        assert interval_costs([spec]) == [((0, 1 << 63), spec.mechanism.epsilon_nano())]
 
 
 def test_equal_points_give_zero() -> None:

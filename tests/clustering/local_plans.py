@@ -8,7 +8,6 @@ import pytest
 from clustering.registry import start
 from clustering.rounds.plan import drive
 from clustering.simulate import SeededEntropy, collect
-from sfumato.mechanisms import epsilon_nano
 from sfumato.model.cluster_model import model_from_wire
 from sfumato.privacy.accounting import cost
 from sfumato.specs import Feature
@@ -56,7 +55,7 @@ def run(params, points, seed=1, *, expected_reports=None):
 
 def price(specs):
     """Return the cost of rounds in nano-epsilon."""
-    return cost(((spec.participation.lo, spec.participation.hi), epsilon_nano(spec.mechanism)) for spec in specs)
+    return cost(((spec.participation.lo, spec.participation.hi), spec.mechanism.epsilon_nano()) for spec in specs)
 
 
 def assert_sound(model, n_clusters=None):

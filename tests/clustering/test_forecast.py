@@ -7,7 +7,6 @@ import pytest
 
 from clustering.registry import start
 from clustering.simulate import simulate
-from sfumato import mechanisms
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import choose, forecast
 from sfumato.sizing import planned_rounds
@@ -76,11 +75,11 @@ class TestRounds:
             if ahead.encoding is not None:
                 assert spec.encoding == ahead.encoding
             assert spec.encoding.n_symbols <= ahead.n_symbols
-            assert mechanisms.value_bytes(spec.mechanism) + 20 <= shown.report_bytes
+            assert spec.mechanism.value_bytes + 20 <= shown.report_bytes
             if not shown.adapts:
                 assert spec.encoding.n_symbols == ahead.n_symbols
                 assert spec.mechanism.type == shown.mechanism
-                assert mechanisms.value_bytes(spec.mechanism) + 20 == shown.report_bytes
+                assert spec.mechanism.value_bytes + 20 == shown.report_bytes
 
 
 def test_an_adaptive_plan_never_costs_more_than_forecast():

@@ -6,7 +6,6 @@ import pytest
 from clustering.centroids import noisy_fcm
 from clustering.phases import phase_sketch
 from clustering.simulate import SeededEntropy, collect, simulate
-from sfumato import mechanisms
 from sfumato.model.cluster_model import model_from_wire
 from sfumato.model.memberships import FuzzyMemberships, GaussianMixtureMemberships
 from sfumato.model.posterior import posterior
@@ -74,7 +73,7 @@ class TestPhaseSketch:
         model = simulate(params, points, features=FEATURES, seed=1)
         random = np.random.default_rng(5)
         slots = random.integers(spec.encoding.n_slots, size=len(points))
-        values = mechanisms.perturb_many(spec.mechanism, symbols(spec.encoding, points, slots), SeededEntropy(2))
+        values = spec.mechanism.perturb_many(symbols(spec.encoding, points, slots), SeededEntropy(2))
         chances = posterior(model, spec, slots, values)
         own = model.assign(points * [10, 2] - [0, 1])
         right = (chances.argmax(axis=1) == own).mean()

@@ -10,7 +10,7 @@ from clustering.metrics import adjusted_rand_index
 from clustering.rounds.tally import Tally
 from clustering.simulate import SeededEntropy, collect, simulate
 from sfumato.errors import InvalidPoint
-from sfumato.mechanisms import design, perturb
+from sfumato.mechanisms import design
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.specs import (
     Feature,
@@ -51,8 +51,8 @@ class TestSeededEntropy:
             assert 1800 < int((words >> np.uint64(bit) & np.uint64(1)).sum()) < 2300
 
     def test_works_for_a_device(self):
-        assert perturb(design("ss", 9, 10**9), 4, SeededEntropy(4)) == perturb(
-            design("ss", 9, 10**9), 4, SeededEntropy(4)
+        assert design("ss", 9, 10**9).perturb(4, SeededEntropy(4)) == design("ss", 9, 10**9).perturb(
+            4, SeededEntropy(4)
         )
 
 

@@ -24,7 +24,6 @@ from models.jobs import jobs
 from models.ledger import ledger
 from models.tables.jobs import Result
 from models.tables.rounds import Round
-from sfumato.mechanisms import value_bytes
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import RoundSpec, round_spec_from_wire
 from tests.faults.service_under_test import ServiceUnderTest, service, wait_until
@@ -64,7 +63,7 @@ class ReportSender(threading.Thread):
     def __init__(self, running: ServiceUnderTest, round_id: str, spec: RoundSpec, seed: int) -> None:
         super().__init__()
         self._running, self._path, self._spec, self._seed = running, f"/v1/rounds/{round_id}/reports", spec, seed
-        self._width = HEADER_BYTES + value_bytes(spec.mechanism)
+        self._width = HEADER_BYTES + spec.mechanism.value_bytes
         self.sent: dict[bytes, bytes] = {}  # report id -> packed report
         self.acknowledged: set[bytes] = set()
         self.n_resent = 0
@@ -176,7 +175,7 @@ class TestDuringIngest:
             log = b"".join(packed for _, packed in report_log.batches(session, round_id))
             stored = session.get_one(Round, round_id)
             tally = Tally.from_bytes(stored.tally or b"")
-        width = HEADER_BYTES + value_bytes(spec.mechanism)
+        width = HEADER_BYTES + spec.mechanism.value_bytes
         kept = [log[at : at + width] for at in range(0, len(log), width)]
         distinct = {each[:ID_BYTES] for each in kept}
         assert acknowledged <= distinct <= set(sent)

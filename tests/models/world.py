@@ -177,7 +177,7 @@ def spec(*, epsilon_nano: int = NANO, lo: float = 0.0, hi: float = 1.0, kind: st
 
 def cost_of(published: RoundSpec) -> int:
     """Return the cost of a report in nano-epsilon."""
-    return mechanisms.epsilon_nano(published.mechanism)
+    return published.mechanism.epsilon_nano()
 
 
 def submit(session: Session, caller: Caller, within: Dataset, *, epsilon_nano: int, now: int, **other: Any) -> Job:

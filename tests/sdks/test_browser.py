@@ -381,7 +381,7 @@ class TestManyDevices:
         n_own = sum(n for (cell, value), n in sent.items() if value == bytes([cell]))
         for wrong in (0.5, 1.6):
             off = mechanisms.design("grr", CELLS, round(wrong * EPSILON * 1e9))
-            assert stats.binomtest(n_own, N_PEOPLE, float(mechanisms.channel(off)[b"\0"][0])).pvalue < LEAST_P
+            assert stats.binomtest(n_own, N_PEOPLE, float(off.channel()[b"\0"][0])).pvalue < LEAST_P
 
         place.client.close_round(round_.id)
         assert place.client.get_round(round_.id).n_received == N_PEOPLE
@@ -403,7 +403,7 @@ async ({ n, dataset, round }) => {
 
 def p_value(sent: "Counter[tuple[int, bytes]]", n_of: "Counter[int]", mechanism: GrrMechanism) -> float:
     """Return the chi-square statistic of the reports of each cell against the exact probabilities."""
-    chances: dict[bytes, Any] = mechanisms.channel(mechanism)
+    chances: dict[bytes, Any] = mechanism.channel()
     expected = {(cell, value): n * float(row[cell]) for cell, n in n_of.items() for value, row in chances.items()}
     assert set(sent) <= set(expected)
     assert min(expected.values()) > 3

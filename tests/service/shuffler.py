@@ -11,7 +11,6 @@ import numpy as np
 
 from models.database.types import canonical_json
 from sfumato.device.sealing import seal
-from sfumato.mechanisms import perturb_many
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.records.encodings import symbols
 from sfumato.specs import round_spec_from_wire
@@ -44,7 +43,7 @@ def sealed_reports(api: Api, of_round: str, n: int, *, ids: Sequence[bytes] | No
     spec = round_spec_from_wire(published["spec"])
     points = np.random.default_rng(1).random((n, spec.encoding.n_features))
     slots = np.zeros(n, dtype=np.int64)
-    values = perturb_many(spec.mechanism, symbols(spec.encoding, points, slots), SystemEntropy())
+    values = spec.mechanism.perturb_many(symbols(spec.encoding, points, slots), SystemEntropy())
     place = {
         "round_id": of_round,
         "round_bytes": canonical_json(published).encode(),

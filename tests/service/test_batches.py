@@ -19,7 +19,6 @@ from runtime.settings import Settings
 from service.ingestion.batch_reader import MAX_TARGETS
 from service.ingestion.upload_memory import MemoryLimit, MemoryReservation
 from sfumato.device.sealing import generate_round_key_pair, seal, sealed_length
-from sfumato.mechanisms.blankets import blanket
 from sfumato.privacy import shuffling
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.transport.batches import MEDIA_TYPE, generate_signing_key_pair
@@ -104,7 +103,7 @@ class TestDataset:
 class TestRound:
     def test_charges_both_figures_when_it_opens(self, api: Api, dataset_id: str, opened: dict[str, Any]) -> None:
         spec = stored(api.database, opened["id"]).spec
-        expected = shuffling.epsilon(blanket(spec.mechanism), 10, 10**12)
+        expected = shuffling.epsilon(spec.mechanism.blanket(), 10, 10**12)
         budget = api.budget(dataset_id)
         assert (budget["charged_shuffled_nano"], budget["charged_shuffled_delta_atto"]) == (expected, 10**12)
         assert budget["charged_nano"] == round(opened["epsilon"] * NANO)

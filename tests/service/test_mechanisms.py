@@ -13,9 +13,8 @@ from clustering.rounds.tally import Sample, Tally
 from models.tables.rounds import Round
 from sfumato import mechanisms
 from sfumato.device.bulk import pack, perturb_records
-from sfumato.mechanisms import discrete_laplace
 from sfumato.privacy.accounting import NANO
-from sfumato.specs import MAX_SAMPLE_VALUES, RoundSpec, round_spec_from_wire, to_wire
+from sfumato.specs import MAX_SAMPLE_VALUES, DiscreteLaplaceMechanism, RoundSpec, round_spec_from_wire, to_wire
 from tests.service.api import SQLITE_ONLY, Api, refused, single
 from workers.job_runner import aggregate_without_job
 
@@ -75,7 +74,7 @@ class TestRound:
     def test_turns_reports_into_a_tally(self, kind: str, api: Api) -> None:
         document, spec = open_round(api, encoding=GRID, mechanism=kind, epsilon=2, target_reports=N_REPORTS)
         assert spec.mechanism == mechanisms.design(kind, 10, 2 * NANO)  # one symbol for records outside
-        assert document["epsilon"] == mechanisms.epsilon_nano(spec.mechanism) / NANO
+        assert document["epsilon"] == spec.mechanism.epsilon_nano() / NANO
         reports = perturb_records(spec, np.tile(RECORD, (N_REPORTS, 1)))
         tally = Tally.from_bytes(collect(api, document, reports))
         assert tally == count(spec, reports.slots.astype(np.int64), reports.values)
@@ -87,10 +86,10 @@ class TestRound:
     @pytest.mark.parametrize("kind", ["auto", "discrete_laplace"])
     def test_turns_noisy_vectors_into_a_sample(self, kind: str, api: Api) -> None:
         document, spec = open_round(api, encoding=LATTICE, mechanism=kind, epsilon=2, target_reports=N_REPORTS)
-        assert spec.mechanism == replace(discrete_laplace.design(2, 100, 2 * NANO), mark=100)
+        assert spec.mechanism == replace(DiscreteLaplaceMechanism.design(2, 100, 2 * NANO), mark=100)
         assert document["epsilon"] == 2
         reports = perturb_records(spec, np.tile([0.3, 0.5], (N_REPORTS, 1)))
-        vectors = discrete_laplace.vectors_of(spec.mechanism, reports.values)  # type: ignore[arg-type]
+        vectors = spec.mechanism.vectors_of(reports.values)  # type: ignore[arg-type]
         assert Sample.from_bytes(collect(api, document, reports)) == Sample(vectors)
         assert api.get(f"/rounds/{document['id']}").json()["n_reports"] == N_REPORTS
 
@@ -103,7 +102,7 @@ class TestRound:
         self, kind: str, encoding: dict[str, object], api: Api
     ) -> None:
         document, spec = open_round(api, encoding=encoding, mechanism=kind)
-        path, width = f"/rounds/{document['id']}/reports", mechanisms.value_bytes(spec.mechanism)
+        path, width = f"/rounds/{document['id']}/reports", spec.mechanism.value_bytes
         good = perturb_records(spec, np.tile(RECORD, (5, 1)))
         packed = pack(good).tobytes()
         for bad in (b"\xff" * width, (9999).to_bytes(4, "little") + good.values[0].tobytes()):

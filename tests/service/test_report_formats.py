@@ -22,7 +22,7 @@ MANY = 1_000_000
 
 
 def shape(mechanism: Mechanism, n_slots: int = 9) -> ReportFormat:
-    return ReportFormat("rnd", "ds", "ten", mechanism, n_slots, mechanisms.value_bytes(mechanism))
+    return ReportFormat("rnd", "ds", "ten", mechanism, n_slots, mechanism.value_bytes)
 
 
 GRR = shape(mechanisms.design("grr", 5, 1_000_000_000))

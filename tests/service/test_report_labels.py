@@ -12,7 +12,6 @@ from models.database.engine import Database
 from models.tables.rounds import ReportBatch, Round
 from service.ingestion import report_labels
 from service.schemas.jobs import ReportLabelPage
-from sfumato import mechanisms
 from sfumato.api.client import Client
 from sfumato.device.bulk import pack, perturb_records
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
@@ -226,7 +225,7 @@ class TestLabelsOfReports:
     def test_need_a_model_that_can_read_the_round(self, api: Api, database: Database) -> None:
         lattice = {"type": "lattice", "n_features": 2, "steps": 10}
         opened = api.round(api.dataset(keep_reports=True)["id"], encoding=lattice, mechanism="auto")
-        width = mechanisms.value_bytes(round_spec_from_wire(opened["spec"]).mechanism)
+        width = round_spec_from_wire(opened["spec"]).mechanism.value_bytes
         send(api, opened["id"], secrets.token_bytes(16) + bytes(4 + width))
         job = api.job(opened["dataset_id"])
         finish(database, job["id"], a_model(), [used(opened["id"], 1)])

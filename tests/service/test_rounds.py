@@ -30,7 +30,7 @@ class TestOpening:
         assert (spec.participation.lo, spec.participation.hi) == (0, 2**63)
         n_symbols = spec.encoding.n_symbols + 1  # one for records outside
         assert spec.mechanism == mechanisms.design("auto", n_symbols, 1_500_000_000)
-        assert opened["epsilon"] == mechanisms.epsilon_nano(spec.mechanism) / 1e9
+        assert opened["epsilon"] == spec.mechanism.epsilon_nano() / 1e9
         assert (opened["state"], opened["index"], opened["job_id"]) == ("open", 0, None)
         assert (opened["target_reports"], opened["min_reports"], opened["n_received"]) == (50, 40, 0)
         assert opened["collection_id"] == opened["id"]

@@ -198,7 +198,7 @@ class Counting:
 
 
 MECHANISMS = [mechanisms.design(kind, 16, NANO) for kind in ("grr", "ss", "oue", "olh", "hr", "window")]
-VECTORS = mechanisms.discrete_laplace.design(2, 100, NANO)
+VECTORS = mechanisms.DiscreteLaplaceMechanism.design(2, 100, NANO)
 
 
 class TestReports:
@@ -207,8 +207,8 @@ class TestReports:
         symbols: list[Any] = list(range(16)) if mechanism is not VECTORS else [(0, 0), (50, 7), (100, 100), (0, 100)]
         for seed in range(100):
             coins = [Counting(seed) for _ in symbols]
-            sent = [mechanisms.perturb(mechanism, *each) for each in zip(symbols, coins, strict=True)]
-            assert {len(value) for value in sent} == {mechanisms.value_bytes(mechanism)}
+            sent = [mechanism.perturb(*each) for each in zip(symbols, coins, strict=True)]
+            assert {len(value) for value in sent} == {mechanism.value_bytes}
             assert len({each.n_words for each in coins}) == 1
 
     def test_have_a_length_that_depends_on_the_slot_only(self) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 
-from sfumato import mechanisms
 from sfumato.api.client import Client
 from sfumato.device.bulk import REPORT_ID_BYTES, SLOT_BYTES
 from sfumato.privacy.ledger import LedgerEntry
@@ -128,7 +127,7 @@ def ok(value: Any, status: int = 200) -> httpx.Response:
 
 def receipt(request: httpx.Request) -> httpx.Response:
     """Return the receipt for the packed reports of `ROUND`, which a request contains."""
-    report_bytes = REPORT_ID_BYTES + SLOT_BYTES + mechanisms.value_bytes(round_spec().mechanism)
+    report_bytes = REPORT_ID_BYTES + SLOT_BYTES + round_spec().mechanism.value_bytes
     return ok({"round_id": request.url.path.split("/")[-2], "accepted": len(request.content) // report_bytes}, 202)
 
 

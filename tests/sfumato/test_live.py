@@ -12,7 +12,6 @@ import pytest
 
 from models.collection import report_log
 from models.database.engine import Database
-from sfumato import mechanisms
 from sfumato.api.client import AsyncClient, Client
 from sfumato.api.resources import Dataset, Round
 from sfumato.device.bulk import perturb_records
@@ -87,10 +86,10 @@ class TestDevice:
             assert device.report([7.0, 0.0]).outcome is Outcome.ALREADY_ANSWERED
             assert device.pending() == ()
         packed = live.log(opened.id)
-        assert len(packed) == 20 + mechanisms.value_bytes(opened.spec.mechanism)
+        assert len(packed) == 20 + opened.spec.mechanism.value_bytes
         assert packed[:16].hex() == store.read(dataset.id).memos[opened.id].report_id
         assert packed[16:20] == bytes(4)
-        assert mechanisms.is_value(opened.spec.mechanism, packed[20:])
+        assert opened.spec.mechanism.is_value(packed[20:])
         assert client.get_round(opened.id).n_received == 1
 
     @pytest.mark.slow

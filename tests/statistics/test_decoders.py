@@ -34,8 +34,7 @@ def estimates(sending: Mechanism, reading: Mechanism) -> NDArray[np.float64]:
     own = np.repeat(list(HELD), [round(N_REPORTS * share) for share in HELD.values()])
     slots, entropy = np.zeros(N_REPORTS, dtype=np.int64), SeededEntropy(1)
     rows = [
-        decoder(reading).frequencies(count(spec, slots, mechanisms.perturb_many(sending, own, entropy)))[0]
-        for _ in range(N_ROUNDS)
+        decoder(reading).frequencies(count(spec, slots, sending.perturb_many(own, entropy)))[0] for _ in range(N_ROUNDS)
     ]
     return np.array(rows)
 
@@ -94,7 +93,7 @@ class TestHashing:
         mechanism = mechanisms.design("olh", K, NANO)
         assert isinstance(mechanism, OlhMechanism)
         n = 200_000
-        values = mechanisms.perturb_many(mechanism, np.full(n, 3), SeededEntropy(1))
+        values = mechanism.perturb_many(np.full(n, 3), SeededEntropy(1))
         seeds = np.ascontiguousarray(values[:, :12]).view("<u4").astype(np.int64)
         for part in seeds.T:
             assert stats.chisquare(np.bincount(part >> 25, minlength=64)).pvalue > P_LEAST
@@ -103,6 +102,6 @@ class TestHashing:
         hashed = ((a * 3 + b) % prime * 3 + c) % prime * mechanism.hash_range >> 31
         seen = np.bincount((values[:, 12] - hashed) % mechanism.hash_range, minlength=mechanism.hash_range)
         for factor, passes in [(1, True), (0.7, False), (1.3, False)]:
-            p = float(mechanisms.support(of_another_epsilon(mechanism, factor))[0])
+            p = float(of_another_epsilon(mechanism, factor).support()[0])
             expected = [n * p] + [n * (1 - p) / (mechanism.hash_range - 1)] * (mechanism.hash_range - 1)
             assert bool(stats.chisquare(seen, expected).pvalue > P_LEAST) is passes

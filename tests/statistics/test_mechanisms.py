@@ -11,7 +11,6 @@ from scipy import stats
 
 from sfumato import mechanisms
 from sfumato.device.bulk import perturb_records
-from sfumato.mechanisms import discrete_laplace
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.specs import DiscreteLaplaceMechanism, Feature, Mechanism, RoundSpec, ShiftedGridEncoding
@@ -26,13 +25,13 @@ OWN = 3
 
 
 def sampled(mechanism: Mechanism, n_reports: int = N_REPORTS) -> NDArray[np.uint8]:
-    return mechanisms.perturb_many(mechanism, np.full(n_reports, OWN), SystemEntropy())
+    return mechanism.perturb_many(np.full(n_reports, OWN), SystemEntropy())
 
 
 def p_value(values: NDArray[np.uint8], mechanism: Mechanism) -> float:
     """Return the chi-square p-value of observed values under the mechanism's exact channel."""
-    rows = mechanisms.channel(mechanism)
-    width = mechanisms.value_bytes(mechanism)
+    rows = mechanism.channel()
+    width = mechanism.value_bytes
     assert width == 1
     seen = np.bincount(values[:, 0], minlength=256)
     assert seen.sum() == sum(seen[value[0]] for value in rows)
@@ -49,7 +48,7 @@ class TestTheChannel:
     def test_single_devices_follow_it(self, kind: str) -> None:
         mechanism = mechanisms.design(kind, SIZES[kind], EPSILON_NANO)
         entropy = SystemEntropy()
-        values = [mechanisms.perturb(mechanism, OWN, entropy) for _ in range(N_REPORTS // 4)]
+        values = [mechanism.perturb(OWN, entropy) for _ in range(N_REPORTS // 4)]
         assert p_value(np.frombuffer(b"".join(values), np.uint8)[:, None], mechanism) > P_LEAST
 
     @pytest.mark.parametrize("factor", [0.7, 1.3])
@@ -78,7 +77,7 @@ class TestManySymbols:
 
     def test_own_symbol_and_others_have_their_frequencies(self) -> None:
         mechanism = mechanisms.design("ss", self.K, EPSILON_NANO)
-        p, q = (float(chance) for chance in mechanisms.support(mechanism))
+        p, q = (float(chance) for chance in mechanism.support())
         named = self._named(mechanism)
         assert stats.binomtest(int(named[OWN]), 100_000, p).pvalue > P_LEAST
         others = np.delete(named, OWN)
@@ -89,7 +88,7 @@ class TestManySymbols:
     def test_detects_another_epsilon(self, factor: float) -> None:
         right = mechanisms.design("ss", self.K, EPSILON_NANO)
         wrong = type(right)(right.n_symbols, right.subset_size, _hold(right, factor))  # type: ignore[call-arg]
-        p = float(mechanisms.support(right)[0])
+        p = float(right.support()[0])
         assert stats.binomtest(int(self._named(wrong)[OWN]), 100_000, p).pvalue < P_LEAST
 
 
@@ -125,16 +124,16 @@ class TestDiscreteLaplace:
         return float(stats.chisquare(seen, law * len(sent)).pvalue)
 
     def _together(self, mechanism: DiscreteLaplaceMechanism) -> NDArray[np.int64]:
-        values = mechanisms.perturb_many(mechanism, np.full((N_REPORTS, 1), self.OWN), SystemEntropy())
-        return discrete_laplace.vectors_of(mechanism, values)[:, 0].astype(np.int64)
+        values = mechanism.perturb_many(np.full((N_REPORTS, 1), self.OWN), SystemEntropy())
+        return mechanism.vectors_of(values)[:, 0].astype(np.int64)
 
     def test_an_array_of_devices_follows_it(self) -> None:
         assert self._p_value(self._together(self._mechanism())) > P_LEAST
 
     def test_single_devices_follow_it(self) -> None:
         mechanism, entropy = self._mechanism(), SystemEntropy()
-        values = [mechanisms.perturb(mechanism, (self.OWN,), entropy) for _ in range(N_REPORTS // 4)]
-        sent = discrete_laplace.vectors_of(mechanism, np.frombuffer(b"".join(values), np.uint8)[:, None])
+        values = [mechanism.perturb((self.OWN,), entropy) for _ in range(N_REPORTS // 4)]
+        sent = mechanism.vectors_of(np.frombuffer(b"".join(values), np.uint8)[:, None])
         assert self._p_value(sent[:, 0].astype(np.int64)) > P_LEAST
 
     @pytest.mark.parametrize("factor", [0.7, 1.3])
@@ -142,9 +141,9 @@ class TestDiscreteLaplace:
         assert self._p_value(self._together(self._mechanism(factor))) < P_LEAST
 
     def test_noise_is_independent_per_feature(self) -> None:
-        mechanism = discrete_laplace.design(3, 1000, EPSILON_NANO)
-        values = mechanisms.perturb_many(mechanism, np.full((N_REPORTS, 3), 500), SystemEntropy())
-        vectors = discrete_laplace.vectors_of(mechanism, values)
+        mechanism = DiscreteLaplaceMechanism.design(3, 1000, EPSILON_NANO)
+        values = mechanism.perturb_many(np.full((N_REPORTS, 3), 500), SystemEntropy())
+        vectors = mechanism.vectors_of(values)
         signs = np.sign(vectors - 500)
         for first, second in ((0, 1), (0, 2), (1, 2)):
             agree = int((signs[:, first] * signs[:, second] > 0).sum())

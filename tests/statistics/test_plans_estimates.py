@@ -16,7 +16,7 @@ from clustering.rounds.counting import count_into
 from clustering.rounds.decoders import decoder
 from clustering.rounds.tally import Tally
 from clustering.simulate import SeededEntropy, collect, simulate
-from sfumato.mechanisms import design, perturb_many
+from sfumato.mechanisms import design
 from sfumato.specs import Feature, GridEncoding, RoundSpec, ShiftedGrid, ShiftedGridEncoding, UniformGrid
 
 pytestmark = pytest.mark.release
@@ -45,7 +45,7 @@ def tallies(mechanism, symbols_sent, n_repeats, seed):
     """Return tallies with one slot per repetition."""
     tally = Tally(np.zeros((n_repeats, mechanism.n_symbols), dtype=np.int64), np.zeros(n_repeats, dtype=np.int64))
     spec = RoundSpec(XY[:1], GridEncoding((mechanism.n_symbols,)), mechanism)
-    reports = perturb_many(mechanism, symbols_sent, SeededEntropy(seed))
+    reports = mechanism.perturb_many(symbols_sent, SeededEntropy(seed))
     for repeat, values in enumerate(np.split(reports, n_repeats)):
         own = Tally(tally.counts[repeat : repeat + 1], tally.reports[repeat : repeat + 1])
         count_into(own, spec, np.zeros(len(values), dtype=np.int64), values)

@@ -41,7 +41,7 @@ def asked(
     spec = RoundSpec(
         FEATURES[:2], encoding, mechanisms.design(kind, 16, epsilon_nano), participation or Participation()
     )
-    declared = mechanisms.epsilon_nano(spec.mechanism) / NANO
+    declared = spec.mechanism.epsilon_nano() / NANO
     listed = {"id": round_id, "collection_id": round_id, "index": 0, "epsilon": declared, "spec": to_wire(spec)}
     return listed | changes
 
@@ -49,7 +49,7 @@ def asked(
 def counting(**changes: Any) -> Json:
     """An open round that counts records outside of the bounds."""
     spec = count_outside(round_spec_from_wire(asked()["spec"]))
-    return asked(epsilon=mechanisms.epsilon_nano(spec.mechanism) / NANO, spec=to_wire(spec)) | changes
+    return asked(epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec)) | changes
 
 
 def device_vectors() -> list[Json]:
@@ -140,7 +140,9 @@ def _without(*path: Any) -> Callable[[Json], None]:
 
 
 _LATTICE = to_wire(LatticeEncoding(2, 3))
-_MARKED = count_outside(RoundSpec(FEATURES[:2], LatticeEncoding(2, 8), mechanisms.discrete_laplace.design(2, 8, NANO)))
+_MARKED = count_outside(
+    RoundSpec(FEATURES[:2], LatticeEncoding(2, 8), mechanisms.DiscreteLaplaceMechanism.design(2, 8, NANO))
+)
 _CHANGES: dict[str, Callable[[Json], None]] = {
     "another version": _set("spec", "version", 2),
     "no version": _without("spec", "version"),
@@ -201,7 +203,7 @@ _CHANGES: dict[str, Callable[[Json], None]] = {
             RoundSpec(
                 (Feature("lon", -180, 180), Feature("lat", -59.7, 83.1)),
                 LatticeEncoding(2, 8),
-                mechanisms.discrete_laplace.design(2, 8, NANO),
+                mechanisms.DiscreteLaplaceMechanism.design(2, 8, NANO),
             )
         )
         | {

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-from sfumato import mechanisms
 from sfumato.privacy.accounting import DRAW_SPAN, parse_epsilon
 from sfumato.privacy.entropy import below
 from sfumato.records.outside import encode
@@ -19,8 +18,8 @@ def report_vectors() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "epsilon_nano": str(mechanisms.epsilon_nano(spec.mechanism)),
-            "value_bytes": mechanisms.value_bytes(spec.mechanism),
+            "epsilon_nano": str(spec.mechanism.epsilon_nano()),
+            "value_bytes": spec.mechanism.value_bytes,
             "spec": to_wire(spec),
             "reports": [_report(name, spec, *plan) for plan in _plans(name, spec)],
         }
@@ -32,7 +31,7 @@ def _report(name: str, spec: RoundSpec, number: int, record: list[float], first:
     entropy = PlannedEntropy(f"sfumato {name} {number}", first)
     slot = below(entropy, spec.encoding.n_slots)
     own = encode(spec, record, slot, entropy)
-    value = mechanisms.perturb(spec.mechanism, own, entropy)
+    value = spec.mechanism.perturb(own, entropy)
     return {
         "record": record,
         "entropy": entropy.hex,

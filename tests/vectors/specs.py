@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from sfumato import mechanisms
-from sfumato.mechanisms import discrete_laplace
 from sfumato.privacy.accounting import NANO
 from sfumato.records.outside import count_outside
 from sfumato.specs import (
     LATTICE,
     CentroidSignEncoding,
+    DiscreteLaplaceMechanism,
     Encoding,
     Feature,
     GridEncoding,
@@ -54,7 +54,7 @@ def round_specs() -> Iterator[tuple[str, RoundSpec]]:
             yield f"{kind} over {name}", _spec(encoding, mechanism)
             turn += 1
     for name, lattice in LATTICES.items():
-        mechanism = discrete_laplace.design(lattice.n_features, lattice.steps, EPSILONS[1 + turn % 3])
+        mechanism = DiscreteLaplaceMechanism.design(lattice.n_features, lattice.steps, EPSILONS[1 + turn % 3])
         yield f"discrete_laplace over {name}", _spec(lattice, mechanism)
         turn += 1
     wide = GridEncoding((1024, 1024))
@@ -80,7 +80,7 @@ def _counting() -> Iterator[tuple[str, RoundSpec]]:
             yield f"{kind} over {name} with outside", count_outside(_spec(encoding, mechanism))
     for name, lattice in LATTICES.items():
         if lattice.steps > 1:
-            mechanism = discrete_laplace.design(lattice.n_features, lattice.steps, NANO)
+            mechanism = DiscreteLaplaceMechanism.design(lattice.n_features, lattice.steps, NANO)
             yield f"discrete_laplace over {name} with outside", count_outside(_spec(lattice, mechanism))
     many = GridEncoding((4_096,))
     yield "ss over 4096 cells with outside", count_outside(_spec(many, mechanisms.design("ss", 4_096, NANO)))

@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from sfumato import mechanisms
 from sfumato.device.store import MemoryStore
 from sfumato.errors import ApiProblem, SfumatoError
 from sfumato.privacy.accounting import parse_epsilon
@@ -64,18 +63,18 @@ class TestCoverage:
 @pytest.mark.parametrize("case", named("reports"))
 def test_reports(case: dict[str, Any]) -> None:
     spec = round_spec_from_wire(case["spec"])
-    assert str(mechanisms.epsilon_nano(spec.mechanism)) == case["epsilon_nano"]
-    assert mechanisms.value_bytes(spec.mechanism) == case["value_bytes"]
+    assert str(spec.mechanism.epsilon_nano()) == case["epsilon_nano"]
+    assert spec.mechanism.value_bytes == case["value_bytes"]
     for each in case["reports"]:
         words = words_of(each["entropy"])
         entropy = ReplayEntropy(words)
         slot = below(entropy, spec.encoding.n_slots)
         own = encode(spec, each["record"], slot, entropy)
         assert (slot, list(own) if isinstance(own, tuple) else own) == (each["slot"], each["symbol"])
-        value = mechanisms.perturb(spec.mechanism, own, entropy)
+        value = spec.mechanism.perturb(own, entropy)
         assert value.hex() == each["value"]
         assert entropy.n_drawn == len(words)
-        assert mechanisms.is_value(spec.mechanism, value)
+        assert spec.mechanism.is_value(value)
 
 
 def test_caps() -> None:

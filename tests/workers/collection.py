@@ -20,7 +20,6 @@ from models.tables.identity import Scope
 from models.tables.jobs import Job
 from models.tables.ledger import Kind, LedgerEntry
 from models.tables.rounds import CollectionTarget, Round, RoundState
-from sfumato.mechanisms import perturb_many
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import below_many
 from sfumato.records.outside import encode_many
@@ -35,7 +34,7 @@ def packed_reports(spec: RoundSpec, n: int, seed: int, *, ids: np.ndarray | None
     points = np.random.default_rng(seed).beta(2, 5, size=(n, spec.encoding.n_features))
     slots = below_many(entropy, spec.encoding.n_slots, n)
     in_unit = replace(spec, features=unit_features(points.shape[1]))
-    values = perturb_many(spec.mechanism, encode_many(in_unit, points, slots, entropy), entropy)
+    values = spec.mechanism.perturb_many(encode_many(in_unit, points, slots, entropy), entropy)
     if ids is None:
         ids = SeededEntropy(seed + 1_000_000).words(2 * n).reshape(n, 2)
     parts = [ids.astype("<u8").view(np.uint8).reshape(n, 16), slots.astype("<u4").view(np.uint8).reshape(n, 4), values]

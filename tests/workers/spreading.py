@@ -8,9 +8,8 @@ from clustering.central.cells import GridCells, HashedCells, NearestCells
 from clustering.central.queries import CellCounts, CellMoments, CellSquares, CellSums, count_records
 from models.database.engine import Database
 from models.tables.rounds import Round
-from sfumato.mechanisms import design_for
 from sfumato.privacy.accounting import NANO
-from sfumato.specs import LATTICE, Feature, GridEncoding, LatticeEncoding, RoundSpec
+from sfumato.specs import LATTICE, Feature, GridEncoding, LatticeEncoding, RoundSpec, design_for
 from tests.workers.archive import Archive
 from tests.workers.collection import Collection
 from tests.workers.dask_cluster import DaskCluster

@@ -8,8 +8,8 @@ import pytest
 
 from clustering.rounds.tally import Tally
 from models.tables.rounds import RoundState
-from sfumato.mechanisms import design, grr, is_value, tally_width, value_bytes
-from sfumato.specs import Feature, GridEncoding, RoundSpec, ShiftedGridEncoding
+from sfumato.mechanisms import design
+from sfumato.specs import Feature, GridEncoding, GrrMechanism, RoundSpec, ShiftedGridEncoding
 from tests import naive
 from tests.databases import on_both_databases
 from tests.workers.collection import Collection, packed_reports
@@ -27,8 +27,8 @@ def spec_of(kind: str) -> RoundSpec:
 
 def naive_aggregation(spec: RoundSpec, rows: list[bytes]) -> Aggregation:
     """Aggregate in plain Python: one report at a time, with a set of ids."""
-    width = 20 + value_bytes(spec.mechanism)
-    counts = np.zeros((spec.encoding.n_slots, tally_width(spec.mechanism)), dtype=np.int64)
+    width = 20 + spec.mechanism.value_bytes
+    counts = np.zeros((spec.encoding.n_slots, spec.mechanism.tally_width), dtype=np.int64)
     reports = np.zeros(spec.encoding.n_slots, dtype=np.int64)
     seen: set[bytes] = set()
     n_repeated = n_malformed = 0
@@ -39,7 +39,7 @@ def naive_aggregation(spec: RoundSpec, rows: list[bytes]) -> Aggregation:
         for begin in range(0, len(row), width):
             record = row[begin : begin + width]
             report_id, slot, value = record[:16], int.from_bytes(record[16:20], "little"), record[20:]
-            if slot >= spec.encoding.n_slots or not is_value(spec.mechanism, value):
+            if slot >= spec.encoding.n_slots or not spec.mechanism.is_value(value):
                 n_malformed += 1
             elif report_id in seen:
                 n_repeated += 1
@@ -119,7 +119,7 @@ class TestAgainstThePlainTwin:
 
     def test_malformed_rows_are_dropped_and_counted(self, kind: str) -> None:
         spec = spec_of(kind)
-        width = 20 + value_bytes(spec.mechanism)
+        width = 20 + spec.mechanism.value_bytes
         rows = [bytearray(row) for row in rows_with_repeats(spec, 9)]
         rows[0] += b"\x00"  # cut somewhere: the whole row is in doubt
         rows[1][16:20] = b"\xff\xff\xff\xff"  # a slot there is not
@@ -135,7 +135,7 @@ class TestAgainstThePlainTwin:
 
 class TestTheFirstCounts:
     def test_of_reports_with_one_id_the_first_in_the_log_counts(self) -> None:
-        mechanism = grr.design(900, 1_000_000_000)
+        mechanism = GrrMechanism.design(900, 1_000_000_000)
         spec = RoundSpec(FEATURES, GridEncoding((30, 30)), mechanism)
         rows = [bytes(16) + bytes(4) + symbol.to_bytes(2, "little") for symbol in (5, 6, 7)]
         tally = aggregate(spec, log_of(rows), n_expected=3).tally

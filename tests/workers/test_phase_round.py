@@ -11,7 +11,6 @@ from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Tally
 from models.database.types import canonical_json
-from sfumato import mechanisms
 from sfumato.device.device import Outcome as DeviceOutcome
 from sfumato.records.encodings import symbol
 from sfumato.specs import Feature, PhaseSketch, RoundSpec
@@ -28,7 +27,7 @@ PARAMS = PhaseSketch(1.0, clusters=2, slots=48, seed=3)
 
 def naive_tally(spec: RoundSpec, packed: bytes) -> Tally:
     """Count packed reports one at a time."""
-    rows = np.frombuffer(packed, np.uint8).reshape(-1, 20 + mechanisms.value_bytes(spec.mechanism))
+    rows = np.frombuffer(packed, np.uint8).reshape(-1, 20 + spec.mechanism.value_bytes)
     slots = [int.from_bytes(bytes(row[16:20]), "little") for row in rows]
     counts, reports = naive.count(spec.mechanism, spec.encoding.n_slots, slots, rows[:, 20:])
     return Tally(np.array(counts), np.array(reports))

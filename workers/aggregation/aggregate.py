@@ -22,7 +22,6 @@ from clustering.rounds.tally import Sample, Tally
 from models.collection import releases, report_log
 from models.database.engine import Database
 from models.tables.rounds import Round
-from sfumato import mechanisms
 from sfumato.specs import RoundSpec
 from workers.aggregation.duplicate_filter import (
     BucketRange,
@@ -112,7 +111,7 @@ def aggregate_sealed_round(database: Database, closed: Round, private_key: bytes
         packed = open_batch(
             (sealed for _, sealed in report_log.batches(session, closed.id)),
             closed.n_received,
-            mechanisms.value_bytes(spec.mechanism),
+            spec.mechanism.value_bytes,
             closed.id,
             releases.round_bytes(closed),
             private_key,
@@ -246,7 +245,7 @@ class _LogReader:
         self, buckets: BucketRange, mark_repeats: MarkRepeats, counting: RoundAggregator | None
     ) -> LogCounts:
         """Read the whole log, and count the well-formed reports in `buckets` that `mark_repeats` does not mark."""
-        width = report_log.HEADER_BYTES + mechanisms.value_bytes(self.spec.mechanism)
+        width = report_log.HEADER_BYTES + self.spec.mechanism.value_bytes
         n_repeated = n_malformed = n_broken = n_bytes = 0
         chunks = _join_rows(self.read_log(), width)
         with read_ahead(chunks) if self.n_threads > 1 else nullcontext(chunks) as ready:

@@ -12,7 +12,7 @@ from clustering.simulate import SeededEntropy, collect, simulate
 from models.collection import report_log
 from runtime.logging import describe
 from sfumato.errors import SfumatoError
-from sfumato.mechanisms import design, value_bytes
+from sfumato.mechanisms import design
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import ALGORITHMS, MECHANISMS, AnyAlgorithm, Feature, GridEncoding, RoundSpec
 from workers.aggregation.aggregate import Part, aggregate_part
@@ -101,7 +101,7 @@ def _run_aggregation() -> None:
     """Aggregate a log with one repeated report, in two parts, so that the kernels for Dask workers compile too."""
     encoding = GridEncoding((4,))
     spec = RoundSpec((Feature("x", 0.0, 1.0),), encoding, design("grr", 4, int(EPSILON * NANO)))
-    packed = bytes(2 * (report_log.HEADER_BYTES + value_bytes(spec.mechanism)))
+    packed = bytes(2 * (report_log.HEADER_BYTES + spec.mechanism.value_bytes))
     for number in range(2):
         aggregate_part(spec, lambda: [packed], Part(number, 2, (1, 2, 3)), n_expected=2)
 

@@ -14,7 +14,6 @@ from benchmarks.quality.scores import best_k_means, nearest
 from clustering.registry import PLANS, start
 from clustering.rounds.plan import Collected, Rule, drive
 from clustering.simulate import SeededEntropy, collect
-from sfumato.mechanisms import discrete_laplace, perturb_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.records.encodings import lattice_places
 from sfumato.specs import LOCAL_ALGORITHMS, Algorithm, DiscreteLaplaceMechanism, Feature, NoisyFcm, RoundSpec
@@ -77,8 +76,8 @@ class _Devices:
             return None, None
         mechanism = self._collected.spec.mechanism
         assert isinstance(mechanism, DiscreteLaplaceMechanism)
-        values = perturb_many(mechanism, lattice_places(self._points, mechanism.steps), SeededEntropy(seed + 1))
-        reports = discrete_laplace.vectors_of(mechanism, values) / mechanism.steps
+        values = mechanism.perturb_many(lattice_places(self._points, mechanism.steps), SeededEntropy(seed + 1))
+        reports = mechanism.vectors_of(values) / mechanism.steps
         return self._collected.sample.values / mechanism.steps, reports
 
 

@@ -30,7 +30,6 @@ from clustering.centroids.fuzzy_cmeans import fuzzy_c_means
 from clustering.centroids.noisy_mixture_em import NoisyMixture, fit_mixture
 from clustering.random import SeededEntropy
 from clustering.rounds.plan import Rule
-from sfumato.mechanisms import discrete_laplace, perturb_many
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.privacy.entropy import WORD_SPAN, Entropy
 from sfumato.records.encodings import lattice_places
@@ -57,9 +56,9 @@ class Vectors:
 def send_vectors(points: ArrayLike, epsilon: float, entropy: Entropy) -> Vectors:
     """Return the noisy vectors that devices send for these points of [0, 1]^d, at this epsilon each."""
     held = np.asarray(points, dtype=np.float64)
-    mechanism = discrete_laplace.design(held.shape[1], STEPS, parse_epsilon(epsilon))
-    values = perturb_many(mechanism, lattice_places(held, STEPS), entropy)
-    return Vectors(discrete_laplace.vectors_of(mechanism, values), mechanism)
+    mechanism = DiscreteLaplaceMechanism.design(held.shape[1], STEPS, parse_epsilon(epsilon))
+    values = mechanism.perturb_many(lattice_places(held, STEPS), entropy)
+    return Vectors(mechanism.vectors_of(values), mechanism)
 
 
 def fcm(points: ArrayLike, clusters: int, seed: int) -> NDArray[np.float64]:

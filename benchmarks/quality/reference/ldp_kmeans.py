@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clustering.random import SeededEntropy
-from sfumato.mechanisms import design, perturb_many, support
-from sfumato.mechanisms.grr import symbols_of
+from sfumato.mechanisms import design
+from sfumato.mechanisms.base import read_numbers
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import DRAW_SPAN, EPSILON_MIN_NANO, parse_epsilon
 from sfumato.privacy.entropy import WORD_SPAN, Entropy
@@ -43,7 +43,7 @@ class Response:
     Attributes
     ----------
     mechanism : GrrMechanism
-        As the SDK designs it; its realised epsilon is `sfumato.mechanisms.epsilon_nano`.
+        As the SDK designs it; its realised epsilon is `Mechanism.epsilon_nano`.
     p, q : float
         The chance that the own symbol is sent, and any one other.
     """
@@ -58,7 +58,7 @@ class Response:
         sent = np.empty(flat.size, dtype=np.int64)
         for begin in range(0, flat.size, _CHUNK_SYMBOLS):
             part = slice(begin, begin + _CHUNK_SYMBOLS)
-            sent[part] = symbols_of(perturb_many(self.mechanism, flat[part], entropy))
+            sent[part] = read_numbers(self.mechanism.perturb_many(flat[part], entropy))
         return sent.reshape(symbols.shape)
 
 
@@ -72,7 +72,7 @@ def response(n_symbols: int, epsilon_nano: int, perturb: bool) -> Response:
     """
     mechanism = design("grr", n_symbols, epsilon_nano) if perturb else GrrMechanism(n_symbols, DRAW_SPAN)
     assert isinstance(mechanism, GrrMechanism)  # for the type checker
-    p, q = support(mechanism)
+    p, q = mechanism.support()
     return Response(mechanism, float(p), float(q))
 
 

@@ -23,10 +23,9 @@ from models.identity.caller import Caller
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Scope
 from models.tables.rounds import CollectionTarget, Round, RoundState
-from sfumato.mechanisms import design_for, perturb_many
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import below_many
-from sfumato.specs import Feature, GridEncoding, LatticeEncoding, RoundSpec
+from sfumato.specs import Feature, GridEncoding, LatticeEncoding, RoundSpec, design_for
 
 BATCH_REPORTS = 50_000
 BATCHES_AT_ONCE = 50  # batches of one transaction
@@ -127,7 +126,7 @@ def _batch(spec: RoundSpec) -> NDArray[np.uint8]:
         symbols = below_many(entropy, spec.encoding.steps + 1, BATCH_REPORTS * d).reshape(-1, d)
     else:
         symbols = below_many(entropy, spec.encoding.n_symbols, BATCH_REPORTS)
-    values = perturb_many(spec.mechanism, symbols, entropy)
+    values = spec.mechanism.perturb_many(symbols, entropy)
     head = np.zeros((BATCH_REPORTS, report.HEADER_BYTES), dtype=np.uint8)  # slot 0
     return np.concatenate([head, values], axis=1)
 

@@ -22,7 +22,6 @@ from clustering.registry import start
 from clustering.rounds.counting import count
 from clustering.rounds.plan import Collected, drive
 from clustering.simulate import simulate, simulate_central
-from sfumato.mechanisms import perturb_many
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.entropy import below_many
 from sfumato.records.encodings import symbols
@@ -94,7 +93,7 @@ def reports_of(params: Algorithm, points: Floats) -> Sent:
     features = tuple(Feature(f"x{i + 1}", 0.0, 1.0) for i in range(points.shape[1]))
     spec, entropy = next(start(params, features, len(points))), SeededEntropy(1)
     slots = below_many(entropy, spec.encoding.n_slots, len(points))
-    return Sent(spec, slots, perturb_many(spec.mechanism, symbols(spec.encoding, points, slots), entropy))
+    return Sent(spec, slots, spec.mechanism.perturb_many(symbols(spec.encoding, points, slots), entropy))
 
 
 def server(params: Algorithm, sent: Sent) -> ClusterModel:

@@ -27,8 +27,8 @@ from clustering.density.deconvolution import MORE_STEPS, deconvolve, prior_devia
 from clustering.random import SeededEntropy
 from clustering.rounds.counting import count
 from clustering.rounds.decoders import decoder
-from sfumato.mechanisms import design, perturb_many
-from sfumato.mechanisms.grr import symbols_of
+from sfumato.mechanisms import design
+from sfumato.mechanisms.base import read_numbers
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import Feature, GridEncoding, Participation, RoundSpec
 
@@ -83,7 +83,7 @@ class People:
 
     def reports(self, repeats: int = 1) -> NDArray[np.uint8]:
         """Return the perturbed report of each person, repeated to save time if there must be more."""
-        values = perturb_many(self.spec.mechanism, self.symbols, SeededEntropy(2))
+        values = self.spec.mechanism.perturb_many(self.symbols, SeededEntropy(2))
         return np.tile(values, (repeats, 1)) if repeats > 1 else values
 
     def shares(self, values: NDArray[np.uint8]) -> Floats:
@@ -123,7 +123,7 @@ def _response(setting: Setting, peer: Peer) -> Iterator[Measurement]:
     people = People.sample("grr", (128,), 2.0, 100_000 if setting.quick else 1_000_000)
     values = people.reports()
     ours = people.shares(values)
-    peer.send("symbols", symbols_of(values))
+    peer.send("symbols", read_numbers(values))
     peer.call("list_reports", "symbols")
     clipped = ours.clip(0)
     for package, function, expected in (

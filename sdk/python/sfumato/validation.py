@@ -1,4 +1,4 @@
-"""Validation of specifications, and declarations of the parameters of algorithms.
+"""Validation of specifications, and declarations of the parameters of algorithms and mechanisms.
 
 A parameter is declared once, as a dataclass field made by `parameter`. The declaration feeds the
 validation here, the service's schemas, the OpenAPI document, the console's form and the tables of
@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from decimal import Decimal
+from functools import cache
 from numbers import Real
 from types import NoneType
 from typing import Any, ClassVar, Literal, cast, get_args, get_origin
@@ -57,7 +58,7 @@ def to_finite(value: object, name: str) -> float:
     return number
 
 
-# ---- parameters of algorithms ----
+# ---- declared parameters ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Parameter:
         Function that raises InvalidSpec for values in the range that are invalid.
     example : object
         Value in the example of the OpenAPI document; None leaves the parameter out.
+    is_word : bool
+        Whether JSON has the integer as a decimal string, because it may have 64 bits.
     """
 
     description: str
@@ -93,6 +96,7 @@ class Parameter:
     automatic: str = ""
     check: Callable[[Any], object] | None = None
     example: Any = None
+    is_word: bool = False
     kind: type = float
     is_optional: bool = False
     choices: tuple[str, ...] = ()
@@ -119,7 +123,7 @@ class Parameter:
             self.check(value)
         else:
             require(self.kind is not int or is_int(value), f"{name} must be an integer")
-            number = to_finite(value, name)
+            number = cast(int, value) if is_int(value) else to_finite(value, name)  # floats merge large integers
             if self.minimum is not None and self.maximum is not None:
                 require(self.minimum <= number <= self.maximum, f"{name} must lie in the range {self.range_text}")
 
@@ -134,9 +138,10 @@ def parameter(
     automatic: str = "",
     check: Callable[[Any], object] | None = None,
     example: Any = None,
+    is_word: bool = False,
 ) -> Any:
     """Return a dataclass field that declares a parameter; see `Parameter`. With `automatic` the default is None."""
-    declaration = Parameter(description, minimum, maximum, unit, automatic, check, example)
+    declaration = Parameter(description, minimum, maximum, unit, automatic, check, example, is_word)
     return field(default=None if automatic else default, metadata={"parameter": declaration})
 
 
@@ -155,10 +160,15 @@ class AlgorithmParameters:
             object.__setattr__(self, name, value)
 
 
-def parameters_of(algorithm: Any) -> Mapping[str, Parameter]:
-    """Return the declared parameters of an algorithm by name, in their order."""
+def parameters_of(declared: Any) -> Mapping[str, Parameter]:
+    """Return the declared parameters of an algorithm or a mechanism by name, in their order."""
+    return _read_parameters(declared)
+
+
+@cache
+def _read_parameters(declared: Any) -> Mapping[str, Parameter]:
     found = {}
-    for each in fields(algorithm):
+    for each in fields(declared):
         options = get_args(each.type)
         is_optional = NoneType in options
         annotation = next(option for option in options if option is not NoneType) if is_optional else each.type

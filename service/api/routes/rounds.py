@@ -42,10 +42,9 @@ from service.ingestion.upload_memory import read_upload
 from service.schemas import serializers
 from service.schemas.rounds import DeviceRounds, NewRound, Receipt, Round, RoundPage, RoundState
 from service.schemas.specs import encoding_to_domain
-from sfumato import mechanisms
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.records.outside import count_outside
-from sfumato.specs import MAX_SAMPLE_VALUES, LatticeEncoding, Participation, RoundSpec
+from sfumato.specs import MAX_SAMPLE_VALUES, LatticeEncoding, Participation, RoundSpec, design_for
 from sfumato.transport.batches import MEDIA_TYPE
 
 router = APIRouter(prefix="/v1", tags=["rounds"], route_class=DocumentRoute)
@@ -104,9 +103,7 @@ def _spec(dataset: Dataset, body: NewRound) -> RoundSpec:
         message = f"the encoding must have {len(features)} features, as the dataset does"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
     with pointing_at("/mechanism"):
-        spec = RoundSpec(
-            features, encoding, mechanisms.design_for(encoding, body.mechanism, parse_epsilon(body.epsilon))
-        )
+        spec = RoundSpec(features, encoding, design_for(encoding, body.mechanism, parse_epsilon(body.epsilon)))
         if dataset.out_of_bounds == OutOfBounds.COUNT:
             spec = count_outside(spec)
     encoding = spec.encoding
@@ -116,7 +113,7 @@ def _spec(dataset: Dataset, body: NewRound) -> RoundSpec:
                 f"target_reports times features may be at most {MAX_SAMPLE_VALUES} for a lattice; reduce target_reports"
             )
             raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
-    elif encoding.n_slots * mechanisms.tally_width(spec.mechanism) > MAX_COUNTERS:
+    elif encoding.n_slots * spec.mechanism.tally_width > MAX_COUNTERS:
         message = f"slots times symbols may be at most {MAX_COUNTERS} (hr: up to a quarter); use a coarser encoding"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
     draw = (

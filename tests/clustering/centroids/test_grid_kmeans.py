@@ -9,7 +9,7 @@ from clustering.centroids.grid_kmeans import select_cells
 from clustering.registry import start
 from clustering.rounds.plan import drive
 from clustering.simulate import simulate
-from sfumato.mechanisms import design, epsilon_nano
+from sfumato.mechanisms import design
 from sfumato.sizing.centroids import MAX_KMEANS_CELLS as MAX_CELLS
 from sfumato.sizing.centroids import grid_kmeans_cells
 from sfumato.specs import GridEncoding, GridKmeans, Participation, RoundSpec
@@ -28,7 +28,7 @@ class TestTheRound:
         spec = next(start(GridKmeans(epsilon=1, clusters=4), features(2), 100_000))
         assert spec.encoding == GridEncoding((11, 11))
         assert spec.participation == Participation()
-        assert 0.999e9 < epsilon_nano(spec.mechanism) <= 10**9
+        assert 0.999e9 < spec.mechanism.epsilon_nano() <= 10**9
         spec = next(start(GridKmeans(epsilon=1, clusters=4, cells=7), features(3), 100_000))
         assert spec.encoding == GridEncoding((7, 7, 7))
 

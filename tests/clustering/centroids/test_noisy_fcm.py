@@ -14,11 +14,11 @@ from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Sample
 from clustering.simulate import simulate
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import discrete_laplace, epsilon_nano
 from sfumato.model.cluster_model import model_from_wire
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import (
     MAX_SAMPLE_VALUES,
+    DiscreteLaplaceMechanism,
     Feature,
     LatticeEncoding,
     NoisyFcm,
@@ -48,14 +48,14 @@ class TestTheRound:
         spec = next(noisy_fcm(NoisyFcm(epsilon, 3), XY, 1000))
         assert spec.encoding == LatticeEncoding(2, STEPS)
         assert spec.participation == Participation()
-        assert epsilon_nano(spec.mechanism) == round(epsilon * NANO)
-        assert discrete_laplace.epsilon(spec.mechanism) <= round(epsilon * NANO) / NANO
+        assert spec.mechanism.epsilon_nano() == round(epsilon * NANO)
+        assert spec.mechanism.epsilon() <= round(epsilon * NANO) / NANO
 
     def test_uses_coarser_steps_for_excessive_noise(self):
         features = tuple(Feature(f"x{i}", 0, 1) for i in range(64))
         spec = next(noisy_fcm(NoisyFcm(1e-6, 3), features, 1000))
         assert spec.encoding.steps == 1
-        assert epsilon_nano(spec.mechanism) == 1000
+        assert spec.mechanism.epsilon_nano() == 1000
 
     def test_rejects_too_many_reports_at_the_start(self):
         most = MAX_SAMPLE_VALUES // 2
@@ -134,7 +134,7 @@ class TestTheModel:
 
     def test_uses_the_published_round(self):
         points, _ = blobs(4000)
-        spec = RoundSpec(XY, LatticeEncoding(2, 50), discrete_laplace.design(2, 50, 24 * NANO))
+        spec = RoundSpec(XY, LatticeEncoding(2, 50), DiscreteLaplaceMechanism.design(2, 50, 24 * NANO))
         values = np.rint(points * 50).astype(np.int32)
         model = fit(NoisyFcm(1, 3), Collected(spec, Sample(values)))
         assert off((model.centroids - [0, -2]) / [1, 4]) < 0.04

@@ -6,16 +6,15 @@ import pytest
 from clustering.centroids.noisy_mixture_em import N_PLACES, NoisyMixture, _tables, fit_mixture
 from clustering.kernels.mixtures import sum_responsibilities
 from clustering.simulate import SeededEntropy
-from sfumato.mechanisms import discrete_laplace, perturb_many
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import DiscreteLaplaceMechanism
 from tests import naive
 
 
 def sent(points, epsilon, seed=0, steps=200):
-    mechanism = discrete_laplace.design(points.shape[1], steps, round(epsilon * NANO))
-    values = perturb_many(mechanism, np.rint(points * steps).astype(np.int64), SeededEntropy(seed))
-    return discrete_laplace.vectors_of(mechanism, values), mechanism
+    mechanism = DiscreteLaplaceMechanism.design(points.shape[1], steps, round(epsilon * NANO))
+    values = mechanism.perturb_many(np.rint(points * steps).astype(np.int64), SeededEntropy(seed))
+    return mechanism.vectors_of(values), mechanism
 
 
 def two_blobs(n, spread=0.06, seed=1):

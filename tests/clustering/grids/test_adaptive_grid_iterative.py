@@ -14,7 +14,7 @@ from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Tally
 from clustering.simulate import simulate
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import design, epsilon_nano
+from sfumato.mechanisms import design
 from sfumato.specs import AdaptiveGridIterative, GridEncoding, Participation, RoundSpec, TreeGridEncoding
 from tests.clustering.local_plans import Devices, features, mixture, price, run
 
@@ -42,7 +42,7 @@ class TestRounds:
         _, devices = run(AdaptiveGridIterative(epsilon=3, passes=4, variant="paper"), blobs(20_000)[0])
         assert [spec.mechanism.type for spec in devices.specs] == ["grr"] * 6
         assert devices.participations == [Participation()] * 6
-        costs = [epsilon_nano(spec.mechanism) for spec in devices.specs]
+        costs = [spec.mechanism.epsilon_nano() for spec in devices.specs]
         assert [round(nano / 1e9, 6) for nano in costs] == [1, 0.25, 0.25, 0.25, 0.25, 1]
         assert sum(costs) <= 3e9
 

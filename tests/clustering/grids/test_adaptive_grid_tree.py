@@ -11,7 +11,7 @@ from clustering.metrics import adjusted_rand_index
 from clustering.rounds.decoders import decoder
 from clustering.simulate import simulate
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import design, epsilon_nano
+from sfumato.mechanisms import design
 from sfumato.specs import AdaptiveGridTree, GridEncoding, Participation
 from tests.clustering.local_plans import features, mixture, price, run
 
@@ -43,7 +43,7 @@ class TestRounds:
         levels = [Participation.between(i / 4, (i + 1) / 4) for i in range(4)]
         assert devices.participations == [Participation(), *levels, Participation()]
         assert 3e9 - 30 <= price(devices.specs) <= 3e9
-        assert all(epsilon_nano(spec.mechanism) <= 1e9 for spec in devices.specs)
+        assert all(spec.mechanism.epsilon_nano() <= 1e9 for spec in devices.specs)
 
     @pytest.mark.parametrize("variant", ["sound", "paper"])
     def test_refuses_more_than_8_levels(self, variant):

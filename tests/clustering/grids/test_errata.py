@@ -12,7 +12,7 @@ from clustering.grids.cell_regions import face_pairs
 from clustering.grids.uniform_grid_paper import DenseShare, granularity
 from clustering.rounds.decoders import decoder
 from clustering.simulate import SeededEntropy, collect, simulate
-from sfumato.mechanisms import design, epsilon_nano
+from sfumato.mechanisms import design
 from sfumato.sizing.grids import MAX_PRINTED_CELLS, most_printed_cells, uniform_grid_cells
 from sfumato.sizing.rounds import DENSE_SHARE, Z
 from sfumato.specs import (
@@ -185,7 +185,7 @@ class TestBudget:
 
     def test_t_passes_at_epsilon_2_each_would_cost_more_than_declared(self):
         found = planned_rounds_of(AdaptiveGridIterative(epsilon=1.5, passes=3, variant="paper"), blob(5000))
-        loop = [epsilon_nano(spec.mechanism) for spec in found[1:-1]]
+        loop = [spec.mechanism.epsilon_nano() for spec in found[1:-1]]
         assert sum(loop) <= 0.5e9  # epsilon_2, as declared
         assert [spec.participation for spec in found] == [Participation()] * 5
         as_printed = 0.5 + 3 * 0.5 + 0.5

@@ -8,7 +8,6 @@ from clustering.grids.shifted_grid import fit, shifted_grid
 from clustering.metrics import adjusted_rand_index
 from clustering.rounds.plan import Collected
 from clustering.simulate import simulate
-from sfumato.mechanisms import epsilon_nano
 from sfumato.model.precision import Verdict
 from sfumato.sizing.grids import shifted_grid_cells, shifted_grid_length_scale
 from sfumato.specs import Participation, RoundSpec, ShiftedGrid, ShiftedGridEncoding
@@ -32,7 +31,7 @@ class TestRound:
         assert spec.encoding == ShiftedGridEncoding(2, 7, 3)
         assert spec.participation == Participation()
         assert spec.mechanism.type == "ss"
-        assert 2e9 - 10 <= epsilon_nano(spec.mechanism) <= 2e9
+        assert 2e9 - 10 <= spec.mechanism.epsilon_nano() <= 2e9
 
     @pytest.mark.parametrize(
         ("n_features", "n_reports", "epsilon", "cells", "length_scale"),

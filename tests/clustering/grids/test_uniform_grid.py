@@ -9,7 +9,7 @@ from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Tally
 from clustering.simulate import simulate
-from sfumato.mechanisms import design, epsilon_nano
+from sfumato.mechanisms import design
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.sizing.grids import uniform_grid_cells
 from sfumato.sizing.rounds import DENSE_SHARE, Z, reports_to_tell
@@ -32,7 +32,7 @@ class TestRound:
         spec = next(uniform_grid(UniformGrid(epsilon=2, cells=7), XY, 1000))
         assert spec.encoding == GridEncoding((7, 7))
         assert spec.participation == Participation()
-        assert 2e9 - 10 <= epsilon_nano(spec.mechanism) <= 2e9
+        assert 2e9 - 10 <= spec.mechanism.epsilon_nano() <= 2e9
 
     @pytest.mark.parametrize("n_features", [1, 2, 8])
     @pytest.mark.parametrize("n_reports", [10, 10**6])

@@ -9,7 +9,6 @@ from clustering.grids.uniform_grid_paper import DenseShare, granularity, join_de
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Tally
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import epsilon_nano
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.sizing.grids import MAX_PRINTED_CELLS, most_printed_cells
 from sfumato.sizing.rounds import spending
@@ -51,7 +50,7 @@ class TestRounds:
         _, devices = run(UniformGrid(epsilon=2, variant="paper"), np.random.default_rng(1).random((1000, 2)))
         assert [spec.mechanism.type for spec in devices.specs] == ["grr", "grr"]
         assert devices.participations == [Participation(), Participation()]
-        assert all(1e9 - 10 <= epsilon_nano(spec.mechanism) <= 1e9 for spec in devices.specs)
+        assert all(1e9 - 10 <= spec.mechanism.epsilon_nano() <= 1e9 for spec in devices.specs)
         assert price(devices.specs) <= 2e9
 
     def test_the_second_grid_has_the_granularity_of_theorem_1(self):

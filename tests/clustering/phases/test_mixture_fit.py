@@ -24,7 +24,7 @@ from clustering.phases.mixture_fit import (
     step,
 )
 from clustering.rounds.tally import Tally
-from sfumato.mechanisms import design, offset_chances
+from sfumato.mechanisms import design
 from sfumato.specs import Feature, GrrMechanism, PhaseEncoding, RoundSpec, SsMechanism
 from tests import naive_phase
 
@@ -46,7 +46,7 @@ class TestHarmonics:
     def test_are_the_means_of_the_window(self, n_phases, epsilon):
         mechanism = design("window", n_phases, round(epsilon * 1e9))
         plain = naive_phase.window_chances(n_phases, mechanism.window_size, epsilon)
-        chances = np.array([float(chance) for chance in offset_chances(mechanism)])
+        chances = np.array([float(chance) for chance in mechanism.offset_chances()])
         assert chances == pytest.approx(plain, rel=1e-6)
         found = harmonics_of(chances)
         assert len(found) == HARMONICS
@@ -54,7 +54,7 @@ class TestHarmonics:
             assert found[q - 1] == pytest.approx(naive_phase.harmonic(plain, q), abs=2e-3)
 
     def test_of_tiny_epsilon_are_precise(self):
-        chances = [np.array([float(c) for c in offset_chances(design("window", 16, nano))]) for nano in (1000, 10**6)]
+        chances = [np.array([float(c) for c in design("window", 16, nano).offset_chances()]) for nano in (1000, 10**6)]
         tiny, larger = (abs(harmonics_of(each)[0]) for each in chances)
         assert tiny == pytest.approx(larger / 1000, rel=1e-3)
 

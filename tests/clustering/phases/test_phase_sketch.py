@@ -16,7 +16,7 @@ from clustering.rounds.tally import Tally
 from clustering.simulate import simulate
 from sfumato.device.bulk import perturb_records
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import design, epsilon_nano, offset_chances
+from sfumato.mechanisms import design
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import (
     GrrMechanism,
@@ -78,7 +78,7 @@ class TestRound:
         assert (spec.encoding.n_slots, spec.encoding.n_features, spec.encoding.phases) == (100, 3, 16)
         assert spec.participation == Participation()
         assert spec.mechanism == design("window", 16, 2 * NANO)
-        assert 2 * NANO - 10 <= epsilon_nano(spec.mechanism) <= 2 * NANO
+        assert 2 * NANO - 10 <= spec.mechanism.epsilon_nano() <= 2 * NANO
 
     def test_depends_on_parameters_and_features_only(self):
         specs = [next(phase_sketch(PhaseSketch(epsilon=1, seed=7), features(4), n)) for n in (1, 10**6)]
@@ -209,7 +209,7 @@ class TestPublishedRound:
         assert models[0].to_wire() == models[1].to_wire()
         assert 44_000 < models[0].diagnostics["n_reports"] < 46_000
         assert adjusted_rand_index(models[0].assign(points), labels) > 0.98
-        near, far = max(offset_chances(mechanism)), min(offset_chances(mechanism))
+        near, far = max(mechanism.offset_chances()), min(mechanism.offset_chances())
         contrast = float((near - far) / (near + far))
         assert models[0].diagnostics["n_eff"] == pytest.approx(models[0].diagnostics["n_reports"] * contrast**2)
 

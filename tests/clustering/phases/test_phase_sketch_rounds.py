@@ -13,7 +13,7 @@ from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Tally
 from clustering.simulate import simulate
 from sfumato.forecast import forecast
-from sfumato.mechanisms import design, epsilon_nano
+from sfumato.mechanisms import design
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
 from sfumato.sizing import planned_rounds
 from sfumato.specs import (
@@ -54,7 +54,7 @@ class TestPlannedRounds:
         assert isinstance(devices.specs[0].mechanism, WindowMechanism)
         for spec, each in zip(devices.specs, planned, strict=True):
             assert spec.encoding.n_symbols <= each.n_symbols
-            assert epsilon_nano(spec.mechanism) <= each.epsilon_nano
+            assert spec.mechanism.epsilon_nano() <= each.epsilon_nano
         forecasted = forecast(params, n_features=4, expected_reports=3000)
         assert price(devices.specs) <= forecasted.epsilon_nano <= epsilon * NANO
         assert [each.participation for each in forecasted.rounds] == devices.participations

@@ -7,20 +7,30 @@ from hypothesis import strategies as st
 
 from clustering.errors import TallyMalformed, UnfitRound
 from clustering.rounds import counting as module
-from clustering.rounds.counting import RoundAggregator, check_packed, count, count_candidates, count_into
+from clustering.rounds.counting import RoundAggregator, check_packed, count, count_into
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import MAX_COUNTERS, Sample, Tally
 from clustering.simulate import SeededEntropy, collect
 from sfumato.errors import InvalidSpec, ReportMalformed
-from sfumato.mechanisms import design, design_for, discrete_laplace, is_value, olh, perturb_many, value_bytes
+from sfumato.mechanisms import design
+from sfumato.mechanisms.olh import MAX_COUNTED
 from sfumato.privacy.entropy import below_many
-from sfumato.specs import GridEncoding, LatticeEncoding, Participation, RoundSpec, ShiftedGridEncoding
+from sfumato.specs import (
+    DiscreteLaplaceMechanism,
+    GridEncoding,
+    LatticeEncoding,
+    OlhMechanism,
+    Participation,
+    RoundSpec,
+    ShiftedGridEncoding,
+    design_for,
+)
 from tests import naive
 from tests.clustering.local_plans import features
 
 X = features(1)
 KINDS = ["ss", "grr", "oue", "olh", "hr"]
-LATTICE = RoundSpec(features(2), LatticeEncoding(2, 10), discrete_laplace.design(2, 10, 10**9))
+LATTICE = RoundSpec(features(2), LatticeEncoding(2, 10), DiscreteLaplaceMechanism.design(2, 10, 10**9))
 
 
 def shifted_round(kind, cells=5, shifts=3):
@@ -31,12 +41,12 @@ def shifted_round(kind, cells=5, shifts=3):
 def reports_of(spec, n, seed):
     entropy = SeededEntropy(seed)
     true_symbols = below_many(entropy, spec.encoding.n_symbols, n)
-    return below_many(entropy, spec.encoding.n_slots, n), perturb_many(spec.mechanism, true_symbols, entropy)
+    return below_many(entropy, spec.encoding.n_slots, n), spec.mechanism.perturb_many(true_symbols, entropy)
 
 
 def vector_reports(n):
     vectors = np.arange(n * 2).reshape(n, 2) % 11
-    return np.zeros(n, dtype=np.int64), perturb_many(LATTICE.mechanism, vectors, SeededEntropy(0))
+    return np.zeros(n, dtype=np.int64), LATTICE.mechanism.perturb_many(vectors, SeededEntropy(0))
 
 
 def assert_counts_equal_plain_loops(spec, slots, values):
@@ -79,7 +89,7 @@ class TestCount:
     def test_reads_symbols_of_two_and_three_bytes(self, n_symbols):
         spec = RoundSpec(X, GridEncoding((n_symbols,)), design("grr", n_symbols, 10**9))
         symbols = np.array([0, 255, 256, n_symbols - 1])
-        width = value_bytes(spec.mechanism)
+        width = spec.mechanism.value_bytes
         values = np.array([list(int(i).to_bytes(width, "little")) for i in symbols], dtype=np.uint8)
         tally = count(spec, np.zeros(4, dtype=np.int64), values)
         assert np.flatnonzero(tally.counts[0]).tolist() == symbols.tolist()
@@ -108,7 +118,7 @@ class TestCheck:
         rng = np.random.default_rng(seed)
         if kind == "discrete_laplace":
             spec = RoundSpec(X, LatticeEncoding(1, cells), design_for(LatticeEncoding(1, cells), kind, 10**9))
-            slots, values = np.zeros(40, dtype=np.int64), rng.integers(0, 256, (40, value_bytes(spec.mechanism)))
+            slots, values = np.zeros(40, dtype=np.int64), rng.integers(0, 256, (40, spec.mechanism.value_bytes))
         else:
             spec = shifted_round(kind, cells)
             slots, values = reports_of(spec, 40, seed)
@@ -118,7 +128,7 @@ class TestCheck:
         head = rng.integers(0, 256, (40, n_before), dtype=np.uint8)
         records = np.concatenate([head, slots.astype("<u4").view(np.uint8).reshape(40, 4), values], axis=1)
         expected = [
-            slot < spec.encoding.n_slots and is_value(spec.mechanism, value.tobytes())
+            slot < spec.encoding.n_slots and spec.mechanism.is_value(value.tobytes())
             for slot, value in zip(slots, values, strict=True)
         ]
         assert (check_packed(spec, records) == 0).tolist() == expected
@@ -126,7 +136,7 @@ class TestCheck:
     def test_refuses_records_without_room_before_the_slot(self):
         spec = shifted_round("grr")
         with pytest.raises(ValueError, match="before its slot"):
-            check_packed(spec, np.zeros((1, 7 + value_bytes(spec.mechanism)), dtype=np.uint8))
+            check_packed(spec, np.zeros((1, 7 + spec.mechanism.value_bytes), dtype=np.uint8))
 
 
 class TestMalformed:
@@ -151,10 +161,6 @@ class TestMalformed:
         with pytest.raises(ReportMalformed) as caught:
             count(spec, slots, values)
         assert caught.value.index == 7
-        if kind == "olh":
-            with pytest.raises(ReportMalformed) as caught:
-                count_candidates(spec, slots, values, np.array([0]))
-            assert caught.value.index == 7
 
     @pytest.mark.parametrize("part", ["slot", "value"])
     def test_the_error_of_a_vector_has_its_index(self, part):
@@ -202,46 +208,12 @@ class TestTallyWidth:
             Tally.empty(RoundSpec(fits.features, encoding, design("hr", encoding.n_symbols, 10**9)))
 
 
-class TestCandidates:
-    @settings(max_examples=30, deadline=None)
-    @given(
-        candidates=st.lists(st.integers(0, 29), min_size=1, max_size=8),
-        shifts=st.integers(1, 3),
-        n=st.integers(0, 40),
-        seed=st.integers(0, 2**32),
-    )
-    def test_have_the_counts_of_all_symbols(self, candidates, shifts, n, seed):
-        spec = shifted_round("olh", 29, shifts)
-        slots, values = reports_of(spec, n, seed)
-        some, every = count_candidates(spec, slots, values, np.array(candidates)), count(spec, slots, values)
-        assert some.counts.tolist() == every.counts[:, candidates].tolist()
-        assert some.reports.tolist() == every.reports.tolist()
-
-    def test_may_be_few_of_a_million_symbols(self):
-        encoding = GridEncoding((1 << 10, 1 << 10))
-        mechanism = design("olh", encoding.n_symbols, 4 * 10**9, n_candidates=2)
-        spec = RoundSpec(features(2), encoding, mechanism)
-        last = encoding.n_symbols - 1
-        values = perturb_many(mechanism, np.full(4000, last), SeededEntropy(1))
-        slots = np.zeros(4000, dtype=np.int64)
-        tally = count_candidates(spec, slots, values, np.array([last, 0]))
-        seeds = [[int.from_bytes(bytes(value[at : at + 4]), "little") for at in (0, 4, 8)] for value in values]
-        hashes = [olh.hashed(mechanism, seed, last) for seed in seeds]
-        assert tally.counts[0, 0] == sum(found == value[12] for found, value in zip(hashes, values, strict=True))
-        assert 1800 < tally.counts[0, 0] < 2200
-        assert tally.counts[0, 1] < 200
-        with pytest.raises(UnfitRound):
-            count(spec, slots, values)
-
-    @pytest.mark.parametrize(
-        ("kind", "candidates"),
-        [("olh", []), ("olh", [-1]), ("olh", [6]), ("olh", [0, 2**40]), ("ss", [0]), ("olh", [0, 1, 2, 3])],
-    )
-    def test_are_refused_unless_few_symbols_of_a_hashing_round(self, kind, candidates, monkeypatch):
-        monkeypatch.setattr(module, "MAX_COUNTERS", 11)  # three candidates in three slots fit
-        spec = shifted_round(kind, shifts=3)
-        with pytest.raises(UnfitRound):
-            count_candidates(spec, *reports_of(spec, 5, 1), np.array(candidates, dtype=np.int64))
+class TestManyHashedSymbols:
+    def test_are_refused(self):
+        mechanism = OlhMechanism(MAX_COUNTED + 1, 4, 2**63)
+        spec = RoundSpec(features(1), GridEncoding((MAX_COUNTED + 1,)), mechanism)
+        with pytest.raises(UnfitRound, match="at most 4097"):
+            count(spec, np.zeros(1, dtype=np.int64), np.zeros((1, 13), dtype=np.uint8))
 
 
 class TestVectors:
@@ -250,9 +222,9 @@ class TestVectors:
         aggregator = RoundAggregator(LATTICE)
         for begin in range(0, 1000, 77):
             aggregator.add(slots[begin : begin + 77], values[begin : begin + 77])
-        assert aggregator.result() == Sample(discrete_laplace.vectors_of(LATTICE.mechanism, values))
+        assert aggregator.result() == Sample(LATTICE.mechanism.vectors_of(values))
         assert RoundAggregator(LATTICE).result() == Sample.empty(LATTICE)
-        with pytest.raises(InvalidSpec, match="kept, not counted"):
+        with pytest.raises(InvalidSpec, match="stored and not counted"):
             count(LATTICE, slots, values)
 
     @pytest.mark.parametrize("at_once", [1, 7, 25])
@@ -262,7 +234,7 @@ class TestVectors:
         aggregator = RoundAggregator(LATTICE)
         for begin in range(0, 25, at_once):
             aggregator.add(slots[begin : begin + at_once], values[begin : begin + at_once])
-        assert aggregator.result() == Sample(discrete_laplace.vectors_of(LATTICE.mechanism, values[:10]))
+        assert aggregator.result() == Sample(LATTICE.mechanism.vectors_of(values[:10]))
         assert aggregator.n_left_out == 15
         values[24] = 255
         with pytest.raises(ReportMalformed):

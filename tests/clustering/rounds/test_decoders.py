@@ -16,7 +16,7 @@ from clustering.kernels.counting import walsh_hadamard
 from clustering.rounds.counting import count
 from clustering.rounds.decoders import decoder
 from clustering.rounds.tally import Tally
-from sfumato.mechanisms import channel, design, support
+from sfumato.mechanisms import design
 from sfumato.model.precision import mass_noise, signal_of
 from sfumato.privacy.accounting import DRAW_SPAN, exp_epsilon
 from sfumato.specs import Feature, GridEncoding, GrrMechanism, RoundSpec
@@ -36,7 +36,7 @@ class TestFrequencies:
         mechanism = design(kind, k, nano)
         counts = [[data.draw(st.integers(0, n)) for _ in range(k)] for n in reports]
         tally = Tally(np.array(counts, dtype=np.int64), np.array(reports, dtype=np.int64))
-        exact = naive.frequencies(*support(mechanism), counts, reports)
+        exact = naive.frequencies(*mechanism.support(), counts, reports)
         reading = decoder(mechanism)  # its scale is the estimate of one count, which bounds the rounding
         plain = reading.frequencies(tally) if kind in ("ss", "grr") else reading.candidate_frequencies(tally)
         assert plain == pytest.approx(np.array(exact, dtype=float), rel=1e-12, abs=1e-14 * reading.scale)
@@ -59,7 +59,7 @@ class TestFrequencies:
         counts = data.draw(arrays(np.int64, (n_slots, width), elements=st.integers(0, 10**6)))
         tally = Tally(counts, counts.sum(axis=1))
         supports = [naive.hadamard_supports(k, row) for row in counts]
-        exact = naive.normalise(naive.frequencies(*support(mechanism), supports, tally.reports), tally.reports)
+        exact = naive.normalise(naive.frequencies(*mechanism.support(), supports, tally.reports), tally.reports)
         reading = decoder(mechanism)
         assert reading.frequencies(tally) == pytest.approx(
             np.array(exact, dtype=float), rel=1e-12, abs=1e-13 * k * reading.scale
@@ -114,7 +114,7 @@ class TestVariance:
         mechanism = design(kind, 4, 10**9)
         spec = RoundSpec((Feature("x", 0, 1),), GridEncoding((4,)), mechanism)
         reading = decoder(mechanism)
-        values, rows = zip(*channel(mechanism).items(), strict=True)
+        values, rows = zip(*mechanism.channel().items(), strict=True)
         one = np.zeros(1, dtype=np.int64)
         estimates = np.concatenate(
             [reading.frequencies(count(spec, one, np.frombuffer(value, np.uint8)[None])) for value in values]

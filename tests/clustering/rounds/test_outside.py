@@ -9,7 +9,6 @@ from clustering.random import SeededEntropy
 from clustering.rounds.decoders import decoder
 from clustering.rounds.outside import inside, outside_share, pooled
 from clustering.simulate import collect, simulate
-from sfumato import mechanisms
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.model.outside import OutsideShare
 from sfumato.privacy.accounting import NANO
@@ -34,6 +33,7 @@ from sfumato.specs import (
     ShiftedGridEncoding,
     TreeGridEncoding,
     UniformGrid,
+    design_for,
 )
 
 UNIT = (Feature("x", 0.0, 1.0), Feature("y", 0.0, 1.0))
@@ -77,7 +77,7 @@ def people(n, share_outside, *, where="corner", seed=5):
 
 def collected(name, points, seed, epsilon_nano=2 * NANO):
     encoding, kind = ENCODINGS[name]
-    spec = count_outside(RoundSpec(UNIT, encoding, mechanisms.design_for(encoding, kind, epsilon_nano)))
+    spec = count_outside(RoundSpec(UNIT, encoding, design_for(encoding, kind, epsilon_nano)))
     entropy = SeededEntropy(seed)
     return collect(spec, points, entropy, entropy.words(len(points)))
 

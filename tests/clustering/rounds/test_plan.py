@@ -6,13 +6,13 @@ import pytest
 from clustering.errors import TallyMalformed, UnfitRound
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Sample, Tally
-from sfumato.mechanisms import design, discrete_laplace
+from sfumato.mechanisms import design
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.specs import GridEncoding, LatticeEncoding, RoundSpec
+from sfumato.specs import DiscreteLaplaceMechanism, GridEncoding, LatticeEncoding, RoundSpec
 from tests.clustering.local_plans import features
 
 XY = features(2)
-LATTICE = RoundSpec(XY, LatticeEncoding(2, 10), discrete_laplace.design(2, 10, 10**9))
+LATTICE = RoundSpec(XY, LatticeEncoding(2, 10), DiscreteLaplaceMechanism.design(2, 10, 10**9))
 
 
 def grid_round(*cells):

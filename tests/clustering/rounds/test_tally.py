@@ -10,13 +10,20 @@ from hypothesis import strategies as st
 from clustering.errors import TallyMalformed, UnfitRound
 from clustering.rounds import tally as module
 from clustering.rounds.tally import Sample, Tally, read_aggregate
-from sfumato.mechanisms import design, discrete_laplace
-from sfumato.specs import MAX_SAMPLE_VALUES, GridEncoding, LatticeEncoding, RoundSpec, ShiftedGridEncoding
+from sfumato.mechanisms import design
+from sfumato.specs import (
+    MAX_SAMPLE_VALUES,
+    DiscreteLaplaceMechanism,
+    GridEncoding,
+    LatticeEncoding,
+    RoundSpec,
+    ShiftedGridEncoding,
+)
 from tests.clustering.local_plans import features
 
 XY = features(2)
 GRID = RoundSpec(XY, GridEncoding((2, 2)), design("grr", 4, 10**9))
-LATTICE = RoundSpec(XY, LatticeEncoding(2, 10), discrete_laplace.design(2, 10, 10**9))
+LATTICE = RoundSpec(XY, LatticeEncoding(2, 10), DiscreteLaplaceMechanism.design(2, 10, 10**9))
 
 
 def sample_of(rows):

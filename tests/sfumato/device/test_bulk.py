@@ -6,7 +6,7 @@ import pytest
 from sfumato import mechanisms
 from sfumato.device.bulk import Reports, pack, perturb_records
 from sfumato.errors import InvalidPoint, InvalidSpec
-from sfumato.mechanisms import grr
+from sfumato.mechanisms.base import read_numbers
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
 from sfumato.records.encodings import scale_many, symbols
 from sfumato.specs import Feature, GrrMechanism, Participation, RoundSpec, ShiftedGridEncoding
@@ -33,13 +33,13 @@ class TestPerturbRecords:
         assert len({row.tobytes() for row in report_ids}) == 3000
         assert slots.dtype == np.uint32
         assert set(slots.tolist()) == set(range(16))
-        assert mechanisms.are_values(spec().mechanism, values).all()
+        assert spec().mechanism.are_values(values).all()
 
     def test_perturbs_the_symbol_of_the_record_in_its_slot(self) -> None:
         records = some_records(500)
         _, slots, values = perturb_records(spec(exact=True), records)
         expected = symbols(ENCODING, scale_many(FEATURES, records), slots.astype(np.int64))
-        assert grr.symbols_of(values).tolist() == expected.tolist()
+        assert read_numbers(values).tolist() == expected.tolist()
 
     def test_reports_only_if_the_draw_lies_inside(self) -> None:
         assert len(perturb_records(spec(Participation.between(0, 0.25)), some_records(4000)).slots) == pytest.approx(
@@ -54,7 +54,7 @@ class TestPerturbRecords:
         ]:
             reports = perturb_records(spec(draw, exact=True), records, draws=ends)
             places = symbols(ENCODING, scale_many(FEATURES, records[inside]), reports.slots.astype(np.int64))
-            assert grr.symbols_of(reports.values).tolist() == places.tolist()
+            assert read_numbers(reports.values).tolist() == places.tolist()
 
     def test_equal_seeds_give_equal_reports_with_other_ids(self) -> None:
         first = perturb_records(spec(), some_records(50), GeneratorEntropy(4))

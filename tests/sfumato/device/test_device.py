@@ -40,7 +40,7 @@ class TestReporting:
         assert set(report) == {"report_id", "slot", "value"}
         assert len(bytes.fromhex(report["report_id"])) == 16
         assert report["slot"] == 0
-        assert mechanisms.is_value(round_spec().mechanism, base64.b64decode(report["value"], validate=True))
+        assert round_spec().mechanism.is_value(base64.b64decode(report["value"], validate=True))
 
     def test_perturbs_the_symbol_of_a_record_given_by_order_or_by_name(self) -> None:
         encoding = ShiftedGridEncoding(n_features=2, cells=4, shifts=2)
@@ -264,7 +264,7 @@ class TestChannelOfDevice:
         from scipy import stats
 
         spec = round_spec(1.0, cells=2)
-        rows = mechanisms.channel(spec.mechanism)
+        rows = spec.mechanism.channel()
         values = []
         entropy = GeneratorEntropy(1)
         for _ in range(200):

@@ -4,7 +4,6 @@ import base64
 
 import pytest
 
-from sfumato import mechanisms
 from sfumato.device.dry_runs import dry_run
 from sfumato.device.store import MemoryStore
 from sfumato.errors import ApiProblem, CapExceeded, InvalidPoint, InvalidSpec
@@ -19,10 +18,10 @@ class TestRound:
     def test_returns_the_cost_and_the_reports(self) -> None:
         spec = round_spec(epsilon=1.5)
         run = dry_run(spec, [RECORD] * 50)
-        assert run.epsilon == mechanisms.epsilon_nano(spec.mechanism) / 1e9
+        assert run.epsilon == spec.mechanism.epsilon_nano() / 1e9
         assert (run.participating_share, run.n_records, run.n_reports) == (1.0, 50, 50)
-        assert run.report_bytes == 20 + mechanisms.value_bytes(spec.mechanism)
-        assert all(mechanisms.is_value(spec.mechanism, bytes(value)) for value in run.reports.values)
+        assert run.report_bytes == 20 + spec.mechanism.value_bytes
+        assert all(spec.mechanism.is_value(bytes(value)) for value in run.reports.values)
 
     def test_a_share_of_the_devices_participates(self) -> None:
         run = dry_run(round_spec(participation=Participation(0, DRAW_SPAN // 4)), [RECORD] * 4000)
@@ -50,7 +49,7 @@ class TestDevice:
         assert prospect.body is not None
         assert set(prospect.body) == {"report_id", "slot", "value"}
         spec = round_spec()
-        assert mechanisms.is_value(spec.mechanism, base64.b64decode(str(prospect.body["value"])))
+        assert spec.mechanism.is_value(base64.b64decode(str(prospect.body["value"])))
         assert "body" not in repr(prospect)
         assert service.bodies() == []
         assert store.read("ds_1").memos == {}

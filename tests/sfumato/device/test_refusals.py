@@ -86,7 +86,7 @@ class TestCap:
         assert device.spent == 1.0
 
     @pytest.mark.parametrize(
-        ("threshold", "message"), [(DRAW_SPAN, "gives the symbol away"), (DRAW_SPAN - 1, "epsilon 32 but costs 47")]
+        ("threshold", "message"), [(DRAW_SPAN, "reveals its symbol"), (DRAW_SPAN - 1, "epsilon 32 but costs 47")]
     )
     def test_refuses_a_round_without_noise_for_any_cap(self, threshold: int, message: str) -> None:
         spec = RoundSpec(FEATURES, round_spec().encoding, GrrMechanism(16, threshold))

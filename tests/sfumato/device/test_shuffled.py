@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 
-from sfumato import mechanisms
 from sfumato.device.device import Outcome
 from sfumato.device.sealing import (
     OUTER_KEY_HEADER,
@@ -79,9 +78,9 @@ class TestReport:
         ((round_id, wrapped),) = shuffler.sent
         (content,) = open_sealed([unwrapped(round_id, wrapped)], round_id, shuffler.rounds["rnd_1"], KEYS.private_key)
         assert content is not None
-        assert mechanisms.is_value(round_spec().mechanism, content.value)
+        assert round_spec().mechanism.is_value(content.value)
         assert content.slot == 0
-        assert device.spent == mechanisms.epsilon_nano(round_spec().mechanism) / 1e9
+        assert device.spent == round_spec().mechanism.epsilon_nano() / 1e9
 
     def test_is_resent_in_a_new_outer_layer_and_the_store_has_no_plain_report(self) -> None:
         shuffler, store = Shuffler(replies=[httpx.ConnectError("no")]), MemoryStore()

@@ -139,9 +139,9 @@ class TestEveryForecast:
         assert planned.encoding is not None
         mechanism = mechanisms.design("auto", planned.encoding.n_symbols, NANO)
         (shown,) = forecast(algorithm, n_features=2, expected_reports=10_000).rounds
-        assert shown.epsilon_nano == mechanisms.epsilon_nano(mechanism)
+        assert shown.epsilon_nano == mechanism.epsilon_nano()
         assert (shown.mechanism, shown.n_symbols) == (mechanism.type, mechanism.n_symbols)
-        assert shown.report_bytes == 16 + 4 + mechanisms.value_bytes(mechanism)
+        assert shown.report_bytes == 16 + 4 + mechanism.value_bytes
 
     @pytest.mark.parametrize(("n_features", "n_reports"), [(0, 10), (4, 10), (2, 0), (2, MAX_JSON_INT + 1)])
     def test_refuses_impossible_numbers(self, n_features: int, n_reports: int) -> None:

@@ -7,13 +7,11 @@ import pytest
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import forecast_releases, local_epsilon_for
-from sfumato.mechanisms import design_for
-from sfumato.mechanisms.blankets import blanket
 from sfumato.privacy import shuffling
 from sfumato.privacy.accounting import NANO, parse_epsilon
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import expected_reports
-from sfumato.specs import AdaptiveGridIterative, Algorithm, Auto, PhaseSketch, ShiftedGrid, UniformGrid
+from sfumato.specs import AdaptiveGridIterative, Algorithm, Auto, PhaseSketch, ShiftedGrid, UniformGrid, design_for
 
 TERMS: dict[str, Any] = {
     "n_features": 2,
@@ -30,7 +28,7 @@ class TestCost:
         (planned,) = planned_rounds(algorithm, 2, 100_000)
         assert planned.encoding is not None
         mechanism = design_for(planned.encoding, "auto", parse_epsilon(4.0))
-        expected = shuffling.epsilon(blanket(mechanism), 50_000, 10**12)
+        expected = shuffling.epsilon(mechanism.blanket(), 50_000, 10**12)
         assert forecast_releases(algorithm, **TERMS | {"honest_share": Fraction(1, 2)}) == (expected, 10**12)
 
     def test_of_parts_is_the_most_costly_one_with_its_share_of_the_batch(self) -> None:
@@ -38,7 +36,7 @@ class TestCost:
         planned = planned_rounds(algorithm, 2, 100_000)
         parts = [expected_reports(100_000, each.participation) for each in planned]
         costs = [
-            shuffling.epsilon(blanket(each.mechanism()), n, 10**12) for each, n in zip(planned, parts, strict=True)
+            shuffling.epsilon(each.mechanism().blanket(), n, 10**12) for each, n in zip(planned, parts, strict=True)
         ]
         assert forecast_releases(algorithm, **TERMS) == (max(costs), 10**12)
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato import mechanisms
 from sfumato.mechanisms import grr, olh
 from sfumato.privacy import entropy
 from sfumato.privacy.accounting import NANO
@@ -42,7 +41,7 @@ class TestFamily:
         runs = Counter(v * hash_range // 8 for v in range(7))
         for three in permutations(range(7), 3):
             counts = Counter(
-                tuple(olh.hashed(mechanism, seed, x) for x in three)
+                tuple(mechanism.hashed(seed, x) for x in three)
                 for seed in product(range(7), repeat=3)  # type: ignore[arg-type]
             )
             expected = product(range(hash_range), repeat=3)
@@ -52,17 +51,17 @@ class TestFamily:
     def test_q_equals_its_enumeration(self, span: int, hash_range: int, monkeypatch: pytest.MonkeyPatch) -> None:
         reduce_field(monkeypatch, span)
         mechanism = OlhMechanism(3, hash_range, 3 << 62)
-        keep, other = grr.support(olh._response(mechanism))
+        keep, other = mechanism.response.support()
         hits = Fraction(0)
         for own, named in product(range(span - 1), repeat=2):  # all pairs of numbers are equally likely
             same = own * hash_range // span == named * hash_range // span
             hits += keep if same else other
-        assert mechanisms.support(mechanism) == (keep, hits / (span - 1) ** 2)
+        assert mechanism.support() == (keep, hits / (span - 1) ** 2)
 
     def test_q_of_the_real_field_is_close_to_one_by_the_range(self) -> None:
         for epsilon_nano in (NANO // 2, 2 * NANO, 11 * NANO):
-            mechanism = olh.design(169, epsilon_nano)
-            _, q = mechanisms.support(mechanism)
+            mechanism = OlhMechanism.design(169, epsilon_nano)
+            _, q = mechanism.support()
             assert abs(q - Fraction(1, mechanism.hash_range)) < Fraction(mechanism.hash_range, 1 << 60)
 
     @settings(max_examples=50)
@@ -74,17 +73,17 @@ class TestFamily:
         third = second % olh.HASH_PRIME * g
         assert max(first, second, third) < LARGEST_EXACT
         in_doubles = np.floor(float(third) / float(1 << 31))
-        assert olh.hashed(OlhMechanism(1 << 20, g, 1), seed, symbol) == in_doubles < g
+        assert OlhMechanism(1 << 20, g, 1).hashed(seed, symbol) == in_doubles < g
 
 
 class TestDesign:
     @pytest.mark.parametrize(("epsilon", "hash_range"), [(0.1, 2), (1, 4), (2, 8), (4, 56), (12, 1 << 16)])
     def test_the_range_minimises_the_variance(self, epsilon: float, hash_range: int) -> None:
-        assert olh.design(169, round(epsilon * NANO)).hash_range == hash_range
+        assert OlhMechanism.design(169, round(epsilon * NANO)).hash_range == hash_range
 
     @pytest.mark.parametrize(("hash_range", "width"), [(2, 13), (256, 13), (257, 14), (1 << 16, 14)])
     def test_a_value_has_a_seed_and_a_hash(self, hash_range: int, width: int) -> None:
-        assert mechanisms.value_bytes(OlhMechanism(5, hash_range, 1)) == width
+        assert OlhMechanism(5, hash_range, 1).value_bytes == width
 
 
 class TestPerturb:
@@ -96,27 +95,27 @@ class TestPerturb:
         for module in (entropy, grr):
             monkeypatch.setattr(module, "WORD_SPAN", 6)
         mechanism = OlhMechanism(3, hash_range, 4)
-        keep, other = grr.support(olh._response(mechanism))
+        keep, other = mechanism.response.support()
         for own in range(3):
-            chances = distribution(lambda words, x=own: mechanisms.perturb(mechanism, x, words), 6)
+            chances = distribution(lambda words, x=own: mechanism.perturb(x, words), 6)
             assert len(chances) == 27 * hash_range
             for value, chance in chances.items():
-                is_kept = olh.hashed(mechanism, seed_of(value), own) == hash_of(value)
+                is_kept = mechanism.hashed(seed_of(value), own) == hash_of(value)
                 assert chance == (keep if is_kept else other) / 27
 
     def test_words_below_the_threshold_keep_the_hash(self) -> None:
         mechanism = OlhMechanism(4, 8, 2**63 + 5)
         for decision, keeps in [(2**63 + 4, True), (2**63 + 5, False)]:
             drawn = [3 << 33, 5 << 40, 7 << 50, decision, 0]
-            value = mechanisms.perturb(mechanism, 1, ReplayEntropy(drawn))
-            assert mechanisms.perturb_many(mechanism, np.array([1]), ReplayEntropy(drawn)).tobytes() == value
-            assert (hash_of(value) == olh.hashed(mechanism, seed_of(value), 1)) is keeps
+            value = mechanism.perturb(1, ReplayEntropy(drawn))
+            assert mechanism.perturb_many(np.array([1]), ReplayEntropy(drawn)).tobytes() == value
+            assert (hash_of(value) == mechanism.hashed(seed_of(value), 1)) is keeps
 
     def test_many_devices_hash_like_one(self) -> None:
         mechanism = OlhMechanism(1 << 20, 1000, (1 << 64) - 1)  # always keeps the hash
         own = np.random.default_rng(1).integers(0, 1 << 20, 500)
-        values = [bytes(value) for value in mechanisms.perturb_many(mechanism, own, GeneratorEntropy(1))]
-        expected = [olh.hashed(mechanism, seed_of(value), int(x)) for value, x in zip(values, own, strict=True)]
+        values = [bytes(value) for value in mechanism.perturb_many(own, GeneratorEntropy(1))]
+        expected = [mechanism.hashed(seed_of(value), int(x)) for value, x in zip(values, own, strict=True)]
         assert [hash_of(value) for value in values] == expected
 
 
@@ -134,9 +133,9 @@ class TestValues:
     )
     def test_have_a_seed_of_the_field_and_a_hash_in_range(self, value: bytes, is_valid: bool) -> None:
         mechanism = OlhMechanism(5, 3, 1 << 63)
-        assert mechanisms.is_value(mechanism, value) is is_valid
-        assert mechanisms.are_values(mechanism, np.frombuffer(value, np.uint8)[None, :]).tolist() == [is_valid]
+        assert mechanism.is_value(value) is is_valid
+        assert mechanism.are_values(np.frombuffer(value, np.uint8)[None, :]).tolist() == [is_valid]
 
     @pytest.mark.parametrize("value", [b"", bytes(12), bytes(14)])
     def test_have_one_width(self, value: bytes) -> None:
-        assert not mechanisms.is_value(OlhMechanism(5, 3, 1 << 63), value)
+        assert not OlhMechanism(5, 3, 1 << 63).is_value(value)

@@ -9,8 +9,6 @@ import pytest
 from clustering.simulate import SeededEntropy
 from sfumato import mechanisms
 from sfumato.errors import InvalidSpec, ReportMalformed
-from sfumato.mechanisms import discrete_laplace
-from sfumato.mechanisms.channels import evidence, supported
 from sfumato.model.cluster_likelihood import normal_points, widths
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.posterior import Reader, posterior
@@ -29,6 +27,7 @@ from sfumato.specs import (
     PhaseEncoding,
     RoundSpec,
     ShiftedGridEncoding,
+    design_for,
 )
 
 XY = (Feature("x", 0.0, 2.0), Feature("y", -1.0, 1.0))
@@ -54,14 +53,14 @@ def centred(width: float = 0.08) -> ClusterModel:
 
 
 def round_of(encoding: Encoding, kind: str, epsilon: float) -> RoundSpec:
-    return RoundSpec(XY, encoding, mechanisms.design_for(encoding, kind, round(epsilon * 1e9)))
+    return RoundSpec(XY, encoding, design_for(encoding, kind, round(epsilon * 1e9)))
 
 
 def enumerate_posterior(model: ClusterModel, spec: RoundSpec, slot: int, value: bytes) -> np.ndarray:
     """Return the posterior of one report, summed over cells and the exact channel."""
     assert model.label_map is not None
     assert model.density is not None
-    row = mechanisms.channel(spec.mechanism)[value]
+    row = spec.mechanism.channel()[value]
     joint = np.zeros(model.n_clusters)
     for index in product(*(range(n) for n in model.label_map.shape)):
         middle = [(i + 0.5) / n for i, n in zip(index, model.label_map.shape, strict=True)]
@@ -88,7 +87,7 @@ def draw_people(model: ClusterModel, n: int, seed: int) -> tuple[np.ndarray, np.
 def send_reports(spec: RoundSpec, mechanism: Mechanism, points: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return slots, and values through a mechanism that may differ from that of the round."""
     slots = np.random.default_rng(seed).integers(spec.encoding.n_slots, size=len(points))
-    return slots, mechanisms.perturb_many(mechanism, symbols(spec.encoding, points, slots), SeededEntropy(seed))
+    return slots, mechanism.perturb_many(symbols(spec.encoding, points, slots), SeededEntropy(seed))
 
 
 def miscalibration(chances: np.ndarray, own: np.ndarray) -> float:
@@ -107,19 +106,21 @@ class TestEvidence:
     @pytest.mark.parametrize("kind", KINDS)
     def test_equals_the_channel_up_to_a_factor_per_value(self, kind: str) -> None:
         mechanism = mechanisms.design(kind, 6, 1_500_000_000)
-        own, other = evidence(mechanism)
-        for value, row in mechanisms.channel(mechanism).items():
-            is_supported = supported(mechanism, np.frombuffer(value, np.uint8)[None, :])[0]
+        own, other = mechanism.normalised_evidence()
+        for value, row in mechanism.channel().items():
+            is_supported = mechanism.supports(np.frombuffer(value, np.uint8)[None, :], np.arange(mechanism.n_symbols))[
+                0
+            ]
             weights = np.where(is_supported, own, other)
             exact = np.array([float(chance) for chance in row])
             np.testing.assert_allclose(weights / weights.sum(), exact / exact.sum(), rtol=1e-12)
 
     def test_refuses_vectors(self) -> None:
-        vectors = discrete_laplace.design(2, 10, 10**9)
+        vectors = DiscreteLaplaceMechanism.design(2, 10, 10**9)
         with pytest.raises(InvalidSpec):
-            evidence(vectors)
+            vectors.normalised_evidence()
         with pytest.raises(InvalidSpec):
-            supported(vectors, np.zeros((1, 4), np.uint8))
+            vectors.supports(np.zeros((1, 4), np.uint8), np.arange(vectors.n_symbols))
 
 
 class TestPosterior:
@@ -127,7 +128,7 @@ class TestPosterior:
     @pytest.mark.parametrize("encoding", [GridEncoding((2, 4)), ShiftedGridEncoding(2, 1, 4)], ids=str)
     def test_of_a_label_map_equals_its_enumeration(self, kind: str, encoding: Encoding) -> None:
         spec = round_of(encoding, kind, 1.0)
-        values = list(mechanisms.channel(spec.mechanism))[:20]
+        values = list(spec.mechanism.channel())[:20]
         rows = np.array([list(value) for value in values], dtype=np.uint8)
         for slot in range(0, encoding.n_slots, 3):
             expected = [enumerate_posterior(mapped(), spec, slot, value) for value in values]
@@ -152,9 +153,7 @@ class TestPosterior:
                     share * sum(c for z, c in noise.items() if min(max(x + z, low), high) == sent[feature])
                     for x, share in enumerate(counts)
                 )
-            value = b"".join(
-                (place + mechanism.margin).to_bytes(discrete_laplace.width(mechanism), "little") for place in sent
-            )
+            value = b"".join((place + mechanism.margin).to_bytes(mechanism.width, "little") for place in sent)
             found = posterior(model, spec, [0], np.frombuffer(value, np.uint8)[None, :])[0]
             expected = SIZES * chance / (SIZES * chance).sum()
             np.testing.assert_allclose(found, expected, atol=0.01)  # the enumeration uses drawn people
@@ -185,7 +184,7 @@ class TestPosterior:
         spec = RoundSpec(XY, GridEncoding((4, 1)), GrrMechanism(4, 1 << 62))  # p = q = 1/4
         np.testing.assert_allclose(posterior(mapped(), spec, [0], np.array([[2]], np.uint8))[0], SIZES, rtol=1e-9)
         spec = round_of(LatticeEncoding(2, 10), "auto", 1.0)
-        none = np.zeros((0, mechanisms.value_bytes(spec.mechanism)), np.uint8)
+        none = np.zeros((0, spec.mechanism.value_bytes), np.uint8)
         assert posterior(centred(), spec, [], none).shape == (0, 3)
 
 
@@ -226,7 +225,7 @@ class TestConfidence:
         believed = round_of(encoding, kind, 2.6)
         slots, values = send_reports(spec, spec.mechanism, points, seed=2)
         if kind == "discrete_laplace":  # the same width of the value, another scale
-            values = discrete_laplace.vectors_of(spec.mechanism, values)
+            values = spec.mechanism.vectors_of(values)
             values = _encode(believed.mechanism, values)
         elif kind in ("ss", "window", "olh"):
             believed = RoundSpec(XY, encoding, _off(spec.mechanism))
@@ -245,7 +244,7 @@ def _encode(mechanism: Mechanism, vectors: np.ndarray) -> np.ndarray:
     """Return vectors as values of a mechanism with another scale."""
     assert isinstance(mechanism, DiscreteLaplaceMechanism)
     sent = np.clip(vectors + mechanism.margin, 0, mechanism.steps + 2 * mechanism.margin).astype("<u8")
-    parts = sent.view(np.uint8).reshape(*vectors.shape, 8)[:, :, : discrete_laplace.width(mechanism)]
+    parts = sent.view(np.uint8).reshape(*vectors.shape, 8)[:, :, : mechanism.width]
     return np.ascontiguousarray(parts).reshape(len(vectors), -1)
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from sfumato import mechanisms
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms.blankets import blanket
 from sfumato.privacy.accounting import ATTO, DRAW_SPAN, NANO
 from sfumato.privacy.shuffling import (
     EPSILON_STEP_NANO,
@@ -25,7 +24,7 @@ DELTA = 10**12  # 1e-6
 
 
 def design(kind: str, n_symbols: int, local: float) -> Blanket:
-    return blanket(mechanisms.design(kind, n_symbols, round(local * NANO)))
+    return mechanisms.design(kind, n_symbols, round(local * NANO)).blanket()
 
 
 def list_counts(n: int, n_parts: int) -> Iterator[tuple[int, ...]]:

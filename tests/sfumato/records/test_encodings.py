@@ -18,7 +18,7 @@ from sfumato import mechanisms
 from sfumato.device.bulk import perturb_records
 from sfumato.device.device import Outcome
 from sfumato.errors import InvalidPoint, InvalidSpec
-from sfumato.mechanisms import epsilon_nano, grr
+from sfumato.mechanisms.base import read_numbers
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
 from sfumato.records.encodings import (
     cell,
@@ -419,7 +419,7 @@ class TestDevices:
 
     def test_a_device_sends_the_bit_of_its_record(self) -> None:
         spec = RoundSpec(FEATURES, SIGN, mechanisms.design("auto", 2, NANO))
-        assert NANO - 10 <= epsilon_nano(spec.mechanism) <= NANO
+        assert NANO - 10 <= spec.mechanism.epsilon_nano() <= NANO
         slot = 1 * 4 + 1  # second feature, second row
         service = ScriptedService(open_round(spec=spec))
         words = [0, slot * (DRAW_SPAN // 12 + 1), 0, 1, 2]  # draw; slot of twelve; keep the symbol; report id
@@ -436,6 +436,6 @@ class TestDevices:
         _, slots, values = perturb_records(spec, records)
         points = scale_many(features, records).tolist()
         expected = [define_symbol(encoding, p, slot) for p, slot in zip(points, slots.tolist(), strict=True)]
-        assert grr.symbols_of(values).tolist() == expected
+        assert read_numbers(values).tolist() == expected
         assert set(slots.tolist()) == set(range(encoding.n_slots))
         assert set(expected) == set(range(encoding.n_symbols))

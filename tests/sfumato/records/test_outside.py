@@ -17,6 +17,7 @@ from sfumato.specs import (
     LatticeEncoding,
     PhaseEncoding,
     RoundSpec,
+    design_for,
     round_spec_from_wire,
     to_wire,
 )
@@ -26,7 +27,7 @@ LON, LAT = FEATURES[:2]
 
 
 def counting(encoding, kind="auto", epsilon_nano=NANO):
-    mechanism = mechanisms.design_for(encoding, kind, epsilon_nano)
+    mechanism = design_for(encoding, kind, epsilon_nano)
     return count_outside(RoundSpec(FEATURES[: encoding.n_features], encoding, mechanism))
 
 
@@ -83,15 +84,15 @@ class TestRounds:
         assert outside == (50, 50, 50, 150)
         farthest = max(sum(abs(a - b) for a, b in zip(outside, each, strict=True)) for each in inside)
         assert farthest <= 3 * 101 == sum(abs(a - b) for a, b in zip(*inside, strict=True))
-        assert mechanisms.epsilon_nano(mechanism) == NANO
+        assert mechanism.epsilon_nano() == NANO
 
     def test_costs_at_most_as_much(self) -> None:
         for kind in ("grr", "ss", "oue", "olh", "hr"):
             for epsilon_nano in (1_000_000, NANO, 7 * NANO + 3):
                 encoding = GridEncoding((5, 7))
                 clipping = RoundSpec((LON, LAT), encoding, mechanisms.design(kind, 35, epsilon_nano))
-                charged = mechanisms.epsilon_nano(count_outside(clipping).mechanism)
-                assert 0 <= mechanisms.epsilon_nano(clipping.mechanism) - charged < 1_000
+                charged = count_outside(clipping).mechanism.epsilon_nano()
+                assert 0 <= clipping.mechanism.epsilon_nano() - charged < 1_000
 
     @pytest.mark.parametrize("n_waves", [1, 8, 512, MAX_PHASE_SLOTS])
     def test_phases_get_waves_of_weight_zero(self, n_waves: int) -> None:
@@ -121,4 +122,4 @@ class TestRounds:
     def test_a_lattice_of_one_step_has_no_room_for_a_mark(self) -> None:
         encoding = LatticeEncoding(1, 1)
         with pytest.raises(InvalidSpec, match="at least 2 steps"):
-            count_outside(RoundSpec((Feature("x", 0, 1),), encoding, mechanisms.design_for(encoding, "auto", NANO)))
+            count_outside(RoundSpec((Feature("x", 0, 1),), encoding, design_for(encoding, "auto", NANO)))

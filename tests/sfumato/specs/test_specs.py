@@ -233,7 +233,7 @@ class TestRanges:
             make()
 
     def test_refuses_parts_that_do_not_fit(self) -> None:
-        with pytest.raises(InvalidSpec, match="number of symbols"):
+        with pytest.raises(InvalidSpec, match="must be for 81 symbols"):
             RoundSpec(SPEC.features, SPEC.encoding, GrrMechanism(80, 5))
         with pytest.raises(InvalidSpec, match="number of features"):
             RoundSpec(SPEC.features[:1], SPEC.encoding, SPEC.mechanism)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import perturb_many
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below_many
 from sfumato.records.inputs import to_values
@@ -82,7 +81,7 @@ def perturb_records(
         raise InvalidSpec("draws must have one entry for each record")
     participating = points[_contains(spec.participation, device_draws)]
     slots = below_many(entropy, spec.encoding.n_slots, len(participating))
-    values = perturb_many(spec.mechanism, encode_many(spec, participating, slots, entropy), entropy)
+    values = spec.mechanism.perturb_many(encode_many(spec, participating, slots, entropy), entropy)
     ids = SystemEntropy().words(2 * len(participating)).astype("<u8").view(np.uint8)
     return Reports(ids.reshape(-1, REPORT_ID_BYTES), slots.astype(np.uint32), values)
 

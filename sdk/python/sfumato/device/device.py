@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from numpy.typing import ArrayLike
 
-from sfumato import mechanisms
 from sfumato.device.checks import RecordCheck, check_record, describe_difference
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
 from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
@@ -431,7 +430,7 @@ class Device:
         if isinstance(open_round.epsilon, str):
             raise InvalidSpec("a round's epsilon must be a number")
         declared_nano = parse_epsilon(cast(float, open_round.epsilon))
-        epsilon_nano = mechanisms.epsilon_nano(spec.mechanism)
+        epsilon_nano = spec.mechanism.epsilon_nano()
         if declared_nano < epsilon_nano:
             declared, real = format_epsilon(declared_nano), format_epsilon(epsilon_nano)
             raise RoundRefused(f"{open_round.round_id} declares epsilon {declared} but costs {real}")
@@ -439,7 +438,7 @@ class Device:
 
     def _perturb(self, open_round: OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
         slot = below(self._entropy, spec.encoding.n_slots)
-        value = mechanisms.perturb(spec.mechanism, encode(spec, record, slot, self._entropy), self._entropy)
+        value = spec.mechanism.perturb(encode(spec, record, slot, self._entropy), self._entropy)
         return Memo(
             round_id=open_round.round_id,
             collection_id=open_round.collection_id,

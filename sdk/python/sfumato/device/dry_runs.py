@@ -10,7 +10,6 @@ from typing import Literal
 
 from numpy.typing import ArrayLike
 
-from sfumato import mechanisms
 from sfumato.device.bulk import REPORT_ID_BYTES, SLOT_BYTES, Reports, perturb_records
 from sfumato.errors import SfumatoError
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
@@ -83,10 +82,10 @@ def dry_run(spec: RoundSpec, records: ArrayLike, entropy: Entropy | None = None)
     points = to_values(spec.features, records)
     reports = perturb_records(spec, points, entropy)
     return DryRun(
-        epsilon=mechanisms.epsilon_nano(spec.mechanism) / NANO,
+        epsilon=spec.mechanism.epsilon_nano() / NANO,
         participating_share=participating_share(spec),
         n_records=len(points),
-        report_bytes=REPORT_ID_BYTES + SLOT_BYTES + mechanisms.value_bytes(spec.mechanism),
+        report_bytes=REPORT_ID_BYTES + SLOT_BYTES + spec.mechanism.value_bytes,
         reports=reports,
     )
 

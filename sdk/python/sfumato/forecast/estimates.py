@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sfumato import mechanisms
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import choose
 from sfumato.forecast.families import FAMILIES, Family
@@ -241,4 +240,4 @@ def _forecast_round(planned: PlannedRound, expected_reports: int) -> RoundForeca
 def _design(planned: PlannedRound) -> tuple[str, int, int]:
     """Return type, cost and value bytes of the round's mechanism."""
     mechanism = planned.mechanism()
-    return mechanism.type, mechanisms.epsilon_nano(mechanism), mechanisms.value_bytes(mechanism)
+    return mechanism.type, mechanism.epsilon_nano(), mechanism.value_bytes

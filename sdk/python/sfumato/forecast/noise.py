@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from math import ceil, cos, isfinite, pi, sin, sqrt
 
-from sfumato.mechanisms import design, offset_chances
 from sfumato.model.precision import contrast_of, mass_noise, signal_of
 from sfumato.privacy.accounting import DRAW_SPAN, exp_epsilon, parse_epsilon
 from sfumato.sizing.rounds import MAX_JSON_INT, MIN_EFFECTIVE_REPORTS, PlannedRound, effective_reports, precision_of
@@ -76,8 +75,7 @@ def detectable_mass_of(params: Algorithm, planned: Sequence[PlannedRound], n_rep
 
 def phase_contrast(each: PlannedRound) -> float:
     """Return |c_1|, the factor by which cells and window reduce a phase's first harmonic."""
-    mechanism = design("window", each.n_symbols, each.epsilon_nano)
-    chances = offset_chances(mechanism) if isinstance(mechanism, WindowMechanism) else ()
+    chances = WindowMechanism.design(each.n_symbols, each.epsilon_nano).offset_chances()
     turn = 2 * pi / each.n_symbols
     real = sum(float(chance) * cos(turn * offset) for offset, chance in enumerate(chances))
     imaginary = sum(float(chance) * sin(turn * offset) for offset, chance in enumerate(chances))

@@ -5,13 +5,14 @@ from fractions import Fraction
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import choose
-from sfumato.mechanisms.blankets import LOCAL_STEP_NANO, blanket
 from sfumato.privacy import shuffling
 from sfumato.privacy.accounting import EPSILON_MAX_NANO, NANO, format_epsilon
 from sfumato.privacy.shuffling import Pair
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import expected_reports as reports_of_part
 from sfumato.specs import Algorithm, Auto
+
+LOCAL_STEP_NANO = NANO // 100  # local costs that `local_epsilon_for` tries
 
 
 def forecast_releases(
@@ -64,7 +65,7 @@ def forecast_releases(
                 f"a round of {algorithm.type} depends on earlier rounds: its release has a cost when the round opens"
             )
         n_honest = shuffling.honest_reports(reports_of_part(min_batch, each.participation), honest_share)
-        epsilon_nano = shuffling.epsilon(blanket(each.mechanism()), n_honest, delta_atto)
+        epsilon_nano = shuffling.epsilon(each.mechanism().blanket(), n_honest, delta_atto)
         rounds.append(((each.participation.lo, each.participation.hi), (epsilon_nano, delta_atto)))
     return shuffling.shuffled_cost([rounds])
 

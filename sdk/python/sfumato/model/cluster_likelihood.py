@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import discrete_laplace
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
 from sfumato.records.encodings import scale_many, symbols, unscale_many
@@ -208,7 +207,7 @@ def vector_posterior_terms(
     evidence: NDArray[np.float64], mechanism: DiscreteLaplaceMechanism, values: NDArray[np.uint8]
 ) -> NDArray[np.float64]:
     """Return log likelihoods of vectors: (n, n_clusters). Features are independent given the cluster."""
-    places = np.clip(discrete_laplace.vectors_of(mechanism, values), 0, mechanism.steps)
+    places = np.clip(mechanism.vectors_of(values), 0, mechanism.steps)
     total = np.zeros((len(values), len(evidence)))
     for feature in range(mechanism.n_features):
         total += evidence[:, feature, places[:, feature]].T

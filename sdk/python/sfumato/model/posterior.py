@@ -9,9 +9,7 @@ accuracy. A device can label its own record exactly with the published model (`C
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfumato import mechanisms
 from sfumato.errors import InvalidSpec, ReportMalformed
-from sfumato.mechanisms.channels import likelihood
 from sfumato.model.cluster_likelihood import symbol_shares, vector_evidence, vector_posterior_terms
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.specs import DiscreteLaplaceMechanism, RoundSpec
@@ -42,8 +40,9 @@ class Reader:
         self._spec = spec
         self._kept: dict[int, NDArray[np.float64]] = {}
         self._n_kept = MAX_KEPT_ENTRIES // max(1, model.n_clusters * spec.encoding.n_symbols)
-        if isinstance(spec.mechanism, DiscreteLaplaceMechanism):
-            self._vectors = vector_evidence(model, spec.mechanism)
+        self._noise = spec.mechanism if isinstance(spec.mechanism, DiscreteLaplaceMechanism) else None
+        if self._noise is not None:
+            self._vectors = vector_evidence(model, self._noise)
             self._shares = None
         else:
             self._shares = symbol_shares(model, spec.encoding)
@@ -67,13 +66,13 @@ class Reader:
             The mechanism cannot produce a report; `index` is the first one.
         """
         mechanism, own_slots = self._spec.mechanism, np.asarray(slots, dtype=np.int64)
-        if own_slots.shape != (len(values),) or values.shape != (len(values), mechanisms.value_bytes(mechanism)):
+        if own_slots.shape != (len(values),) or values.shape != (len(values), mechanism.value_bytes):
             raise InvalidSpec("slots have shape (n,) and values (n, value_bytes)")
-        sound = (own_slots >= 0) & (own_slots < self._spec.encoding.n_slots) & mechanisms.are_values(mechanism, values)
+        sound = (own_slots >= 0) & (own_slots < self._spec.encoding.n_slots) & mechanism.are_values(values)
         if not sound.all():
             raise ReportMalformed(int(np.argmin(sound)), "no device could have sent this")
-        if isinstance(mechanism, DiscreteLaplaceMechanism):
-            logs = vector_posterior_terms(self._vectors, mechanism, values)
+        if self._noise is not None:
+            logs = vector_posterior_terms(self._vectors, self._noise, values)
             like = np.exp(logs - logs.max(axis=1, keepdims=True, initial=-np.inf))
         else:
             like = self._counted(own_slots, values)
@@ -90,7 +89,7 @@ class Reader:
         starts = np.flatnonzero(np.diff(slots[order], prepend=-1))
         for rows in np.split(order, starts[1:]):
             if rows.size:
-                like[rows] = likelihood(self._spec.mechanism, values[rows], self._table(int(slots[rows[0]])))
+                like[rows] = self._spec.mechanism.likelihood(values[rows], self._table(int(slots[rows[0]])))
         return like
 
     def _table(self, slot: int) -> NDArray[np.float64]:

@@ -9,8 +9,7 @@ from fractions import Fraction
 from math import inf, sqrt
 
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import ratio, support
-from sfumato.specs import GrrMechanism, Mechanism, SsMechanism
+from sfumato.specs import Mechanism
 
 
 class Verdict(StrEnum):
@@ -130,19 +129,19 @@ def precision(mechanism: Mechanism) -> Precision:
     InvalidSpec
         Reports are independent of their symbol (p = q).
     """
-    p, q = support(mechanism)
+    p, q = mechanism.support()
     if p == q:
         raise InvalidSpec("reports of this mechanism are independent of their symbol")
     gap = p - q
     try:
-        odds = ratio(mechanism)
+        odds = mechanism.ratio()
     except ZeroDivisionError:  # unbounded: reports are not perturbed
         signal, contrast = inf, 1.0
     else:
         signal, contrast = signal_of(odds), contrast_of(odds)
     k = mechanism.n_symbols
     at_zero, slope = q * (1 - q) / gap**2, (p * (1 - p) - q * (1 - q)) / gap**2
-    has_fixed_size = isinstance(mechanism, GrrMechanism | SsMechanism)
+    has_fixed_size = mechanism.n_named is not None
     return Precision(
         has_fixed_size=has_fixed_size,
         zero_variance=float(at_zero if has_fixed_size else at_zero * Fraction(k - 1, k) + slope / k**2),

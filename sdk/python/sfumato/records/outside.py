@@ -17,16 +17,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato import mechanisms
-from sfumato.errors import InvalidSpec
+from sfumato.mechanisms import resize
 from sfumato.privacy.entropy import Entropy, below, below_many
 from sfumato.records.encodings import scale, scale_many, symbol, symbols
 from sfumato.records.inputs import Records, to_record, to_values
 from sfumato.specs import (
     MAX_PHASE_SLOTS,
-    DiscreteLaplaceMechanism,
     Feature,
-    Mechanism,
     PhaseEncoding,
     RoundSpec,
     Symbol,
@@ -64,8 +61,8 @@ def encode(spec: RoundSpec, record: Records, slot: int, entropy: Entropy) -> Sym
     if spec.counts_outside and outside_features(spec.features, record):
         if spec.has_outside_symbol:
             return encoding.n_symbols
-        if isinstance(mechanism, DiscreteLaplaceMechanism):
-            return (*(mechanism.steps // 2,) * mechanism.n_features, mechanism.mark)
+        if mechanism.outside_vector is not None:
+            return mechanism.outside_vector
         return below(entropy, encoding.n_symbols)
     own = symbol(encoding, scale(spec.features, record), slot)
     return (*own, 0) if isinstance(own, tuple) and spec.counts_outside else own
@@ -84,9 +81,9 @@ def encode_many(spec: RoundSpec, records: Records, slots: NDArray[np.int64], ent
         return own
     outside = are_outside(spec.features, values)
     mechanism = spec.mechanism
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
+    if mechanism.outside_vector is not None:
         own = np.column_stack([own, np.zeros(len(own), dtype=np.int64)])
-        own[outside] = (*(mechanism.steps // 2,) * mechanism.n_features, mechanism.mark)
+        own[outside] = mechanism.outside_vector
     elif spec.has_outside_symbol:
         own[outside] = spec.encoding.n_symbols
     else:
@@ -114,20 +111,13 @@ def count_outside(spec: RoundSpec) -> RoundSpec:
     if spec.counts_outside:
         return spec
     encoding, mechanism = spec.encoding, spec.mechanism
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
-        if mechanism.steps == 1:
-            raise InvalidSpec("a lattice that counts records outside must have at least 2 steps")
-        mechanism = replace(mechanism, mark=mechanism.n_features * (mechanism.steps // 2))
+    if mechanism.lattice is not None:
+        mechanism = mechanism.marked()
     elif isinstance(encoding, PhaseEncoding):
         encoding = _with_references(encoding)
     elif adds_symbol(encoding):
-        mechanism = same_kind(mechanism, encoding.n_symbols + 1)
+        mechanism = resize(mechanism, encoding.n_symbols + 1)
     return replace(spec, encoding=encoding, mechanism=mechanism, out_of_bounds="count")
-
-
-def same_kind(mechanism: Mechanism, n_symbols: int) -> Mechanism:
-    """Return a mechanism of the same kind for another number of symbols, at most at the same cost."""
-    return mechanisms.design(mechanism.type, n_symbols, mechanisms.epsilon_nano(mechanism))
 
 
 def is_reference(row: Sequence[int]) -> bool:

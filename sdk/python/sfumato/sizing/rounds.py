@@ -8,10 +8,10 @@ from math import ceil, isqrt
 from typing import Literal
 
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import design, design_for
+from sfumato.mechanisms import design
 from sfumato.model.precision import Precision, precision, signal_of
 from sfumato.privacy.accounting import DRAW_SPAN, EPSILON_MIN_NANO, exp_epsilon, parse_epsilon
-from sfumato.specs import Encoding, Feature, Mechanism, Participation, RoundSpec
+from sfumato.specs import Encoding, Feature, Mechanism, Participation, RoundSpec, design_for
 
 MAX_JSON_INT = (1 << 53) - 1
 MIN_EFFECTIVE_REPORTS = 1e4  # effective reports required to estimate the number of clusters
@@ -30,7 +30,7 @@ class PlannedRound:
     participation : Participation
         Which devices answer.
     kind : {'auto', 'grr', 'window', 'discrete_laplace'}
-        Kind of the mechanism, an argument of `sfumato.mechanisms.design_for`.
+        Kind of the mechanism, an argument of `sfumato.design_for`.
     epsilon_nano : int
         Maximum cost of a report.
     n_symbols : int

@@ -4,7 +4,32 @@ JSON values enter and leave through `wire`. The classes are frozen dataclasses t
 and have no other behaviour.
 """
 
-from sfumato.limits import MAX_FEATURES, MAX_RECORD_FEATURES, MAX_STEPS, MAX_SYMBOLS
+from sfumato.limits import (
+    MAX_CELL_SYMBOLS,
+    MAX_FEATURES,
+    MAX_HASH_RANGE,
+    MAX_MARGIN,
+    MAX_RECORD_FEATURES,
+    MAX_RESPONSE_SYMBOLS,
+    MAX_SCALE,
+    MAX_SCALE_PART,
+    MAX_STEPS,
+    MAX_SUBSET_SYMBOLS,
+    MAX_SYMBOLS,
+    MAX_WINDOW_SYMBOLS,
+)
+from sfumato.mechanisms import (
+    MECHANISMS,
+    DiscreteLaplaceMechanism,
+    GrrMechanism,
+    HrMechanism,
+    Mechanism,
+    OlhMechanism,
+    OueMechanism,
+    SsMechanism,
+    Symbol,
+    WindowMechanism,
+)
 from sfumato.specs import algorithms, central
 from sfumato.specs.algorithms import *  # noqa: F403
 from sfumato.specs.algorithms import MAX_CLUSTERS, MAX_SKETCHED_CLUSTERS, Algorithm, Distance, Refine, Variant
@@ -27,26 +52,7 @@ from sfumato.specs.encodings import (
     NearestCentroidEncoding,
     PhaseEncoding,
     ShiftedGridEncoding,
-    Symbol,
     TreeGridEncoding,
-)
-from sfumato.specs.mechanisms import (
-    MAX_CELL_SYMBOLS,
-    MAX_HASH_RANGE,
-    MAX_MARGIN,
-    MAX_RESPONSE_SYMBOLS,
-    MAX_SCALE,
-    MAX_SCALE_PART,
-    MAX_SUBSET_SYMBOLS,
-    MAX_WINDOW_SYMBOLS,
-    DiscreteLaplaceMechanism,
-    GrrMechanism,
-    HrMechanism,
-    Mechanism,
-    OlhMechanism,
-    OueMechanism,
-    SsMechanism,
-    WindowMechanism,
 )
 from sfumato.specs.rounds import (
     MAX_NORM,
@@ -57,13 +63,13 @@ from sfumato.specs.rounds import (
     RoundBounds,
     RoundSpec,
     adds_symbol,
+    design_for,
 )
 from sfumato.specs.wire import (
     ALGORITHMS,
     CENTRAL_ALGORITHMS,
     ENCODINGS,
     LOCAL_ALGORITHMS,
-    MECHANISMS,
     AnyAlgorithm,
     algorithm_from_wire,
     central_algorithm_from_wire,
@@ -139,6 +145,7 @@ __all__ = [
     "adds_symbol",
     "algorithm_from_wire",
     "central_algorithm_from_wire",
+    "design_for",
     "encoding_from_wire",
     "features_from_wire",
     "local_algorithm_from_wire",

@@ -17,8 +17,6 @@ MAX_WEIGHT = 1 << 14
 MAX_CENTROIDS = 256
 MAX_SAMPLE_VALUES = 1 << 24  # maximum reports times features in a lattice's round, 64 MB
 
-Symbol = int | tuple[int, ...]  # an integer, or a vector for a lattice
-
 TURN = 1 << 30  # phase units per turn; a weight of 1024 gives one turn across a feature's range
 MAX_PHASES = 1 << 10
 MAX_PHASE_SLOTS = 1 << 10

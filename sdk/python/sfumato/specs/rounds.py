@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from sfumato.errors import InvalidSpec
 from sfumato.limits import MAX_RECORD_FEATURES
+from sfumato.mechanisms import DiscreteLaplaceMechanism, Mechanism, design
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.specs.encodings import (
     CentroidSignEncoding,
@@ -12,7 +14,6 @@ from sfumato.specs.encodings import (
     LatticeEncoding,
     PhaseEncoding,
 )
-from sfumato.specs.mechanisms import DiscreteLaplaceMechanism, Mechanism
 from sfumato.validation import is_int, require, require_int, to_finite
 
 SPEC_VERSION = 1
@@ -118,12 +119,23 @@ class RoundSpec:
     def __post_init__(self) -> None:
         require(self.out_of_bounds in ("count", "clip"), "out_of_bounds is count or clip")
         require(len(self.features) == self.encoding.n_features, "the encoding is for another number of features")
-        if isinstance(self.encoding, LatticeEncoding) or isinstance(self.mechanism, DiscreteLaplaceMechanism):
-            require(_is_of_lattice(self.encoding, self.mechanism), "a lattice and discrete_laplace over it go together")
-        require(self.mechanism.n_symbols == self.n_symbols, "the mechanism is for another number of symbols")
-        if isinstance(self.mechanism, DiscreteLaplaceMechanism):
-            marks = self.mechanism.mark > 0
-            require(marks == self.counts_outside, "vectors have a mark if and only if the round counts records outside")
+        lattice = (
+            (self.encoding.n_features, self.encoding.steps) if isinstance(self.encoding, LatticeEncoding) else None
+        )
+        require(
+            lattice == self.mechanism.lattice,
+            "discrete_laplace must be over the lattice of the encoding, and a lattice needs it",
+        )
+        require(
+            self.n_symbols == self.mechanism.n_symbols,
+            f"the mechanism must be for {self.n_symbols} symbols, as the encoding: {self.mechanism.n_symbols}",
+        )
+        if lattice is not None:
+            has_mark = self.mechanism.n_numbers > self.encoding.n_features
+            require(
+                has_mark == self.counts_outside,
+                "vectors must have a mark if and only if the round counts records outside",
+            )
 
     @property
     def counts_outside(self) -> bool:
@@ -149,9 +161,23 @@ def adds_symbol(encoding: Encoding) -> bool:
     return not isinstance(encoding, PhaseEncoding | CentroidSignEncoding | LatticeEncoding)
 
 
-def _is_of_lattice(encoding: Encoding, mechanism: Mechanism) -> bool:
-    return (
-        isinstance(encoding, LatticeEncoding)
-        and isinstance(mechanism, DiscreteLaplaceMechanism)
-        and (encoding.n_features, encoding.steps) == (mechanism.n_features, mechanism.steps)
-    )
+def design_for(encoding: Encoding, kind: str, epsilon_nano: int) -> Mechanism:
+    """Return the mechanism of a kind for an encoding's symbols with a cost of at most `epsilon_nano`.
+
+    Parameters
+    ----------
+    encoding : Encoding
+    kind : str
+        As for `sfumato.mechanisms.design`. For a lattice 'discrete_laplace', which 'auto' also selects.
+    epsilon_nano : int
+
+    Raises
+    ------
+    InvalidSpec
+        As for `design`, or the kind does not perturb the encoding's symbols.
+    """
+    if isinstance(encoding, LatticeEncoding) != (kind == DiscreteLaplaceMechanism.type) and kind != "auto":
+        raise InvalidSpec("discrete_laplace is only for the vectors of a lattice, and the only mechanism for them")
+    if isinstance(encoding, LatticeEncoding):
+        return DiscreteLaplaceMechanism.design(encoding.n_features, encoding.steps, epsilon_nano)
+    return design(kind, encoding.n_symbols, epsilon_nano)

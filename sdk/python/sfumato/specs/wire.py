@@ -6,15 +6,14 @@ from typing import Any, cast, get_args
 
 from sfumato.errors import InvalidSpec
 from sfumato.limits import MAX_RECORD_FEATURES
+from sfumato.mechanisms import MECHANISMS, Mechanism
 from sfumato.specs.algorithms import Algorithm, Auto
 from sfumato.specs.central import CentralAlgorithm
 from sfumato.specs.encodings import Encoding
-from sfumato.specs.mechanisms import Mechanism
 from sfumato.specs.rounds import SPEC_VERSION, Embedding, Feature, Participation, RoundBounds, RoundSpec
-from sfumato.validation import is_int, require
+from sfumato.validation import is_int, parameters_of, require
 
 ENCODINGS: dict[str, type[Encoding]] = {kind.type: kind for kind in get_args(Encoding)}
-MECHANISMS: dict[str, type[Mechanism]] = {kind.type: kind for kind in get_args(Mechanism)}
 
 AnyAlgorithm = Algorithm | CentralAlgorithm  # local or central; `Auto` is both
 
@@ -30,7 +29,9 @@ _LATER_MEMBERS: dict[str, Any] = {"out_of_bounds": "clip", "mark": 0}
 _MISSING = object()
 
 # 64-bit members, which are decimal strings in JSON because its numbers are exact up to 2**53 only
-_WORD_FIELDS = {"lo", "hi", "keep_threshold", "hold_threshold", "other_threshold", "inside_threshold"}
+_WORD_FIELDS = {"lo", "hi"} | {
+    name for kind in MECHANISMS.values() for name, each in parameters_of(kind).items() if each.is_word
+}
 
 
 def to_wire(spec: Any) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfumato import mechanisms
-
 
 def blinded(monkeypatch: pytest.MonkeyPatch, *modules: str) -> list[Any]:
     """Blind these modules' `perturb_many`; the list fills with the mechanisms they use.
@@ -18,7 +16,7 @@ def blinded(monkeypatch: pytest.MonkeyPatch, *modules: str) -> list[Any]:
 
     def send_nothing(mechanism, symbols, entropy):
         used.append(mechanism)
-        return mechanisms.perturb_many(mechanism, np.zeros_like(symbols), entropy)
+        return mechanism.perturb_many(np.zeros_like(symbols), entropy)
 
     for module in modules:
         monkeypatch.setattr(f"{module}.perturb_many", send_nothing)

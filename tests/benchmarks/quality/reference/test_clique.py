@@ -5,7 +5,6 @@ import pytest
 
 from benchmarks.quality.reference.clique import MAX_UNITS, Clique, clique, dense_units, rounds
 from clustering.metrics import adjusted_rand_index
-from sfumato.mechanisms import epsilon_nano
 from sfumato.privacy.accounting import NANO, cost
 from tests.benchmarks.quality.reference.blind import blinded
 from tests.benchmarks.quality.reference.blobs import blobs
@@ -16,7 +15,9 @@ class TestPrivacy:
     @pytest.mark.parametrize("n_features", [1, 2, 5])
     def test_a_device_spends_epsilon_and_no_more(self, epsilon, n_features):
         asked = rounds(Clique(epsilon), n_features)
-        spent = cost([((spec.participation.lo, spec.participation.hi), epsilon_nano(spec.mechanism)) for spec in asked])
+        spent = cost(
+            [((spec.participation.lo, spec.participation.hi), spec.mechanism.epsilon_nano()) for spec in asked]
+        )
         assert 0.999 * epsilon * NANO <= spent <= epsilon * NANO
 
     def test_nothing_but_perturbed_symbols_makes_the_model(self, monkeypatch):

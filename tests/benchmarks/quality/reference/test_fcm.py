@@ -7,7 +7,6 @@ from benchmarks.quality.reference import fcm
 from benchmarks.quality.reference.ldp_kmeans import nearest
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import SeededEntropy
-from sfumato.mechanisms import epsilon_nano
 
 CENTRES = np.array([[0.2, 0.3], [0.75, 0.2], [0.5, 0.8]])
 
@@ -76,7 +75,7 @@ class TestOnNoisyReports:
 
     def test_vectors_cost_what_they_should(self, blobs):
         sent = fcm.send_vectors(blobs[0], 1.5, SeededEntropy(0))
-        assert epsilon_nano(sent.mechanism) == 1_500_000_000
+        assert sent.mechanism.epsilon_nano() == 1_500_000_000
         noise = sent.points - blobs[0]
         assert np.abs(noise).mean() == pytest.approx(2 / 1.5, rel=0.05)
 

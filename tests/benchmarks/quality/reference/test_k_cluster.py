@@ -6,7 +6,6 @@ import pytest
 from benchmarks.quality.reference.k_cluster import LATTICE, KCluster, _diameter, bit_vectors, k_cluster
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import SeededEntropy
-from sfumato.mechanisms import epsilon_nano
 from sfumato.privacy.accounting import NANO
 from tests.benchmarks.quality.reference.blind import blinded
 from tests.benchmarks.quality.reference.blobs import blobs
@@ -25,7 +24,7 @@ class TestPrivacy:
         differing = bits.sum(axis=1)[:, None] + bits.sum(axis=1)[None, :] - 2 * bits @ bits.T
         most = sum(_diameter(of_feature) for of_feature in vectors.table)
         assert differing.max() <= most
-        spent = most * epsilon_nano(vectors.bit.mechanism)
+        spent = most * vectors.bit.mechanism.epsilon_nano()
         assert 0.99 * params.epsilon * NANO <= spent <= params.epsilon * NANO
 
     def test_the_widest_pair_is_found_in_one_feature(self):

@@ -5,7 +5,6 @@ import pytest
 
 from benchmarks.quality.reference.ldp_kmeans import LdpKMeans, ldp_kmeans, nearest, reports
 from clustering.metrics import adjusted_rand_index
-from sfumato.mechanisms import epsilon_nano
 from sfumato.privacy.accounting import NANO
 from tests.benchmarks.quality.reference.blind import blinded
 from tests.benchmarks.quality.reference.blobs import blobs
@@ -17,8 +16,8 @@ class TestPrivacy:
     def test_bits_and_assignments_add_up_to_epsilon(self, epsilon, n_features):
         params = LdpKMeans(epsilon, 4)
         sent = reports(params, n_features)
-        spent = n_features * sum(epsilon_nano(bit.mechanism) for bit in sent.bits)
-        spent += params.rounds * epsilon_nano(sent.assignment.mechanism)
+        spent = n_features * sum(bit.mechanism.epsilon_nano() for bit in sent.bits)
+        spent += params.rounds * sent.assignment.mechanism.epsilon_nano()
         assert 0.999 * epsilon * NANO <= spent <= epsilon * NANO
 
     def test_a_device_sends_what_was_accounted_for(self, monkeypatch):

@@ -6,14 +6,13 @@ import pytest
 from benchmarks.quality.reference.ldp_kmeans import response
 from clustering.simulate import SeededEntropy
 from sfumato.errors import InvalidSpec
-from sfumato.mechanisms import epsilon_nano
 from sfumato.privacy.accounting import NANO
 
 
 class TestResponse:
     @pytest.mark.parametrize(("n_symbols", "nano"), [(2, NANO), (5, NANO // 3), (64, 4 * NANO)])
     def test_costs_at_most_what_it_may(self, n_symbols, nano):
-        cost = epsilon_nano(response(n_symbols, nano, True).mechanism)
+        cost = response(n_symbols, nano, True).mechanism.epsilon_nano()
         assert nano - 1 <= cost <= nano
 
     def test_counts_are_unbiased_once_decoded(self):

@@ -1,0 +1,73 @@
+"""Schemas that are generated from the declarations of the SDK's dataclasses."""
+
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, create_model
+from pydantic.json_schema import SkipJsonSchema
+from typing_extensions import TypeAliasType
+
+from service.schemas.base import Delta, Double, Epsilon, Wire, Word, integer
+from sfumato.privacy.accounting import parse_delta, parse_epsilon
+from sfumato.validation import Parameter, parameters_of
+
+Schema = TypeVar("Schema", bound=Wire)
+
+_CHECKED: dict[Any, Any] = {parse_epsilon: Epsilon, parse_delta: Delta}
+
+
+def _annotation(name: str, parameter: Parameter) -> Any:
+    """Return the pydantic annotation of a parameter. `name` is the name of its enum, if it has choices."""
+    kind: Any = parameter.kind
+    if parameter.is_word:
+        kind = Word
+    elif parameter.choices:
+        choices: Any = Literal[parameter.choices]
+        kind = TypeAliasType(  # type: ignore[misc]
+            name, Annotated[choices, Field(description=_description(parameter))]
+        )
+    elif parameter.kind is int:
+        kind = Annotated[int, integer(int(parameter.minimum or 0), int(parameter.maximum or 0))]
+    elif parameter.kind is float:
+        kind = Annotated[Double, Field(ge=parameter.minimum, le=parameter.maximum)]
+        if parameter.check is not None:
+            kind = _CHECKED[parameter.check]
+    if not parameter.is_optional:
+        return kind
+    absent: Any = Annotated[None, SkipJsonSchema()]  # type: ignore[type-arg]
+    return kind | absent
+
+
+def _description(parameter: Parameter) -> str:
+    parts = [parameter.description]
+    parts += [f"Unit: {parameter.unit}."] if parameter.unit else []
+    parts += [f"Default: {parameter.automatic}."] if parameter.automatic else []
+    return " ".join(parts)
+
+
+def schema_of(declared: Any, base: type[Schema]) -> type[Schema]:
+    """Return the schema of an algorithm's or a mechanism's dataclass, with its `type`.
+
+    The first paragraph of the docstring describes it; names, types, ranges, defaults and descriptions come from the
+    declared parameters.
+    """
+    parameters = parameters_of(declared)
+    members: dict[str, Any] = {"type": (Literal[declared.type], ...)}
+    for each in fields(declared):
+        default = ... if each.default is MISSING else each.default
+        parameter = parameters[each.name]
+        annotation = _annotation(declared.__name__ + each.name.title(), parameter)
+        members[each.name] = (annotation, Field(default, description=_description(parameter)))
+    values = {
+        name: str(parameter.example) if parameter.is_word else parameter.example
+        for name, parameter in parameters.items()
+        if parameter.example is not None
+    }
+    return create_model(
+        declared.__name__,
+        __base__=base,
+        __doc__=" ".join((declared.__doc__ or "").partition("\n\n")[0].split()),
+        __module__=__name__,
+        __cls_kwargs__={"json_schema_extra": {"examples": [{"type": declared.type, **values}]}},
+        **members,
+    )
