@@ -37,6 +37,7 @@ def open_round(number: int, spec: RoundSpec, collection: str = "col", epsilon: f
         "id": f"rnd_{number}",
         "collection_id": collection,
         "epsilon": cost if epsilon is None else epsilon,
+        "keep_reports": False,
         "spec": to_wire(spec),
     }
 

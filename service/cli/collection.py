@@ -43,7 +43,13 @@ def create_dataset(
         ),
     ] = "local",
     min_reports: Annotated[int, typer.Option(min=1, help="Minimum number of reports of a round.")] = 100,
-    keep_reports: Annotated[bool, typer.Option("--keep-reports", help="Keep reports after their tally.")] = False,
+    keep_reports: Annotated[
+        bool,
+        typer.Option(
+            "--keep-reports",
+            help="Keep reports after their tally; devices refuse these rounds unless their owners accept.",
+        ),
+    ] = False,
     user_feature: Annotated[
         str | None, typer.Option(help="Central: column of an upload with the user of a record.", show_default="none")
     ] = None,

@@ -116,7 +116,9 @@ class NewDataset(Wire):
         100, description="Minimal number of reports of a round; a round with fewer is not used."
     )
     keep_reports: bool = Field(
-        False, description="Whether reports are kept after their tally, for rounds that open from now on."
+        False,
+        description="Whether reports are kept after their tally, for rounds that open from now on. Devices refuse "
+        "these rounds unless their owners accept.",
     )
     user_feature: UserFeature | SkipJsonSchema[None] = Field(
         None,
@@ -168,7 +170,9 @@ class DatasetChange(Wire):
         None, description="Minimal number of reports of rounds that open from now on."
     )
     keep_reports: bool | SkipJsonSchema[None] = Field(
-        None, description="Whether reports are kept after their tally, for rounds that open from now on."
+        None,
+        description="Whether reports are kept after their tally, for rounds that open from now on. Devices refuse "
+        "these rounds unless their owners accept.",
     )
     source: Source | SkipJsonSchema[None] = Field(
         None, description="Label of the people in the data; needs the scope `grants`."

@@ -33,6 +33,7 @@ def open_round(round_id: str = "rnd_1", spec: RoundSpec | None = None, **changes
         "index": 0,
         "epsilon": changes["epsilon"] if "epsilon" in changes else spec.mechanism.epsilon_nano() / NANO,
         "closes_at": "2030-01-01T00:00:00.000000Z",
+        "keep_reports": False,
         "spec": to_wire(spec),
     } | changes
 

@@ -42,8 +42,8 @@ def asked(
         FEATURES[:2], encoding, mechanisms.design(kind, 16, epsilon_nano), participation or Participation()
     )
     declared = spec.mechanism.epsilon_nano() / NANO
-    listed = {"id": round_id, "collection_id": round_id, "index": 0, "epsilon": declared, "spec": to_wire(spec)}
-    return listed | changes
+    listed = {"id": round_id, "collection_id": round_id, "index": 0, "epsilon": declared, "keep_reports": False}
+    return listed | {"spec": to_wire(spec)} | changes
 
 
 def counting(**changes: Any) -> Json:
@@ -82,6 +82,10 @@ def device_vectors() -> list[Json]:
         _played("a record outside the bounds is counted", 2, [([counting()], [12.5, 134_000_000], ())]),
         _played("a record inside is not", 2, [([counting()], [180, 83.1], ())]),
         _played("a record outside is not sent again", 2, [([counting()], [500, 500], ()), ([counting()], RECORD, ())]),
+        _played("kept reports are accepted", 2, [([asked(keep_reports=True)], RECORD, ())], accept_kept_reports=True),
+        _played(
+            "kept reports are refused, others are not", 2, [([asked(keep_reports=True), asked("rnd_2")], RECORD, ())]
+        ),
         _played("a round that changed is refused", 4, [([asked()], RECORD, ()), ([asked(kind="grr")], RECORD, ())]),
     ]
 
@@ -184,6 +188,10 @@ _CHANGES: dict[str, Callable[[Json], None]] = {
     "two features of one name": _set("spec", "features", 1, "name", "lon"),
     "a feature without a name": _set("spec", "features", 0, "name", ""),
     "no features": _set("spec", "features", []),
+    "it keeps reports": _set("keep_reports", True),
+    "it does not state whether it keeps reports": _without("keep_reports"),
+    "it states in words that it keeps no reports": _set("keep_reports", "false"),
+    "it keeps null": _set("keep_reports", None),
     "it says less than it costs": _set("epsilon", 0.999999999),
     "an epsilon in words": _set("epsilon", "1"),
     "an epsilon of 0": _set("epsilon", 0),
@@ -216,14 +224,16 @@ _CHANGES: dict[str, Callable[[Json], None]] = {
 }  # fmt: skip
 
 
-def _played(name: str, cap: float, calls: list[tuple[list[Any], Any, tuple[int, ...]]]) -> Json:
+def _played(
+    name: str, cap: float, calls: list[tuple[list[Any], Any, tuple[int, ...]]], accept_kept_reports: bool = False
+) -> Json:
     """Run the Python device and return its calls."""
     store, service, played = MemoryStore(), ScriptedService(), []
     for number, (rounds, record, first) in enumerate(calls):
         entropy = PlannedEntropy(f"sfumato device {name} {number}", first)
         service.rounds = copy.deepcopy(rounds)
         service.sent.clear()
-        device = service.device(cap=cap, store=store, entropy=entropy)
+        device = service.device(cap=cap, store=store, entropy=entropy, accept_kept_reports=accept_kept_reports)
         call: Json = {"open": {"rounds": rounds}, "record": record, "outcome": None, "rounds": [], "error": None}
         try:
             receipt = device.report(record)
@@ -232,7 +242,12 @@ def _played(name: str, cap: float, calls: list[tuple[list[Any], Any, tuple[int, 
         else:
             call |= {"outcome": str(receipt.outcome), "rounds": [_told(answered) for answered in receipt.rounds]}
         played.append(call | {"entropy": entropy.hex, "sent": [_sent(*each) for each in service.sent]})
-    return {"name": name, "cap": str(Decimal(repr(cap))), "calls": played}
+    return {
+        "name": name,
+        "cap": str(Decimal(repr(cap))),
+        "accept_kept_reports": accept_kept_reports,
+        "calls": played,
+    }
 
 
 def _told(answered: RoundOutcome) -> Json:

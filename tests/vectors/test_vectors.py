@@ -106,7 +106,9 @@ def test_devices(case: dict[str, Any]) -> None:
         service.sent.clear()
         words = words_of(call["entropy"])
         entropy = ReplayEntropy(words)
-        device = service.device(cap=case["cap"], store=store, entropy=entropy)
+        device = service.device(
+            cap=case["cap"], store=store, entropy=entropy, accept_kept_reports=case["accept_kept_reports"]
+        )
         if call["error"]:
             with pytest.raises(SfumatoError) as caught:
                 device.report(call["record"])

@@ -82,6 +82,11 @@ export interface DeviceOptions extends HttpOptions {
    * people use, because it is about their record.
    */
   readonly onOutside?: (features: readonly string[]) => void;
+  /**
+   * Whether the device answers rounds that keep its report after the tally (`keep_reports`). Ask the user before you set it.
+   * The device refuses these rounds otherwise, and rounds that do not state it.
+   */
+  readonly acceptKeptReports?: boolean;
   /** Source of randomness; `SystemEntropy` by default. Replace it in tests only. */
   readonly entropy?: Entropy;
 }
@@ -108,6 +113,7 @@ export class Device {
   protected readonly store: Store;
   readonly #features: readonly Feature[] | undefined;
   #onOutside: ((features: readonly string[]) => void) | undefined;
+  readonly #acceptsKeptReports: boolean;
   protected readonly entropy: Entropy;
   protected readonly http: Http;
   readonly #turns = new Turns(); // one call of `report` or `flush` at a time
@@ -121,6 +127,7 @@ export class Device {
     this.store = checkStore(options.store);
     this.#features = options.features && [...options.features];
     this.#onOutside = options.onOutside;
+    this.#acceptsKeptReports = options.acceptKeptReports === true;
     this.entropy = options.entropy ?? new SystemEntropy();
     this.http = new Http(options.url, options.key, options);
   }
@@ -263,10 +270,13 @@ export class Device {
     return draw >= participation.lo && draw < participation.hi;
   }
 
-  /** Compute the cost of a round in nano-epsilon. Throw RoundRefused for a false cost or unexpected features. */
+  /** Compute the cost of a round in nano-epsilon. Throw RoundRefused if the device does not accept the round. */
   protected computeCost(round: OpenRound, spec: RoundSpec): bigint {
     const difference = this.#features && describeDifference(this.#features, spec.features);
     if (difference !== undefined) throw new RoundRefused(`round ${round.roundId} has other features than this app expects: ${difference}`);
+    if (round.keepsReports && !this.#acceptsKeptReports) {
+      throw new RoundRefused(`round ${round.roundId} keeps reports after their tally: ask the user, then pass acceptKeptReports: true to the device`);
+    }
     check(typeof round.epsilon === "number", "the epsilon of a round must be a number");
     const declaredNano = parseEpsilon(round.epsilon);
     const epsilonNano = spec.mechanism.epsilonNano;

@@ -15,6 +15,8 @@ export interface OpenRound {
   readonly collectionId: string;
   readonly epsilon: unknown; // cost declared by the service, not validated yet
   readonly spec: unknown;
+  /** Whether the service may keep the report after its tally. True if the round does not state it. */
+  readonly keepsReports: boolean;
   /** The spec as JSON with sorted keys. */
   readonly specText: string;
   /** SHA-256 of `specText` in hex, or `specText` on a platform without `crypto.subtle`. */
@@ -36,7 +38,8 @@ export async function readOpenRounds(rounds: unknown): Promise<readonly OpenRoun
       const [roundId, collectionId] = [readId(item["id"]), readId(item["collection_id"])];
       const spec = item["spec"];
       const specText = toCanonicalJson(spec);
-      return { roundId, collectionId, epsilon: item["epsilon"], spec, specText, specHash: await hashText(specText) };
+      const keepsReports = item["keep_reports"] !== false;
+      return { roundId, collectionId, epsilon: item["epsilon"], spec, keepsReports, specText, specHash: await hashText(specText) };
     }),
   );
   check(new Set(open.map((round) => round.roundId)).size === open.length, "an open round is listed twice");

@@ -86,7 +86,7 @@ export class ShuffledDevice extends Device {
     if (nHonest < BigInt(this.#minHonestBatch)) {
       throw new RoundRefused(`${round.roundId} may be released with ${nHonest} honest reports; this device requires ${this.#minHonestBatch}`);
     }
-    if (members["keep_reports"]) throw new RoundRefused(`${round.roundId} keeps reports, which a shuffled round must not do`);
+    if (round.keepsReports) throw new RoundRefused(`${round.roundId} keeps reports, which a shuffled round must not do`);
     return super.computeCost(round, spec);
   }
 

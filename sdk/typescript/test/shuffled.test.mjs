@@ -164,6 +164,7 @@ const refusals = [
   ["no honest share", { honest_share: null }, InvalidSpec],
   ["a min_batch that is not a number", { min_batch: "many" }, InvalidSpec],
   ["kept reports", { keep_reports: true }, RoundRefused],
+  ["unstated retention", { keep_reports: undefined }, RoundRefused],
   ["a declared epsilon below the cost", { epsilon: 0.1 }, RoundRefused],
   ["a point of small order as key", { hpke_public_key: Buffer.alloc(32).toString("base64") }, InvalidSpec],
   ["a key that is not base64", { hpke_public_key: "?" }, InvalidSpec],

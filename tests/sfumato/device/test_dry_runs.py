@@ -56,9 +56,12 @@ class TestDevice:
         assert store.read("ds_1").draws == {}
 
     def test_states_whether_the_service_keeps_the_report(self) -> None:
-        for stated, expected in (({"keep_reports": False}, False), ({"keep_reports": True}, True), ({}, True)):
-            (prospect,) = ScriptedService(open_round() | stated).device().dry_run(RECORD).rounds
-            assert prospect.keep_reports is expected
+        for keep in (False, True):
+            service = ScriptedService(open_round(keep_reports=keep))
+            (prospect,) = service.device(accept_kept_reports=True).dry_run(RECORD).rounds
+            assert prospect.keep_reports is keep
+        (prospect,) = service.device().dry_run(RECORD).rounds
+        assert (prospect.would, str(prospect.error).count("accept_kept_reports=True")) == ("refuse", 1)
 
     def test_matches_the_report_that_follows(self) -> None:
         service = ScriptedService(open_round())

@@ -215,6 +215,24 @@ class TestChangedRounds:
             service.device().report(RECORD)
         assert service.sent == []
 
+    @pytest.mark.parametrize("stated", [{"keep_reports": True}, {"keep_reports": None}, {"keep_reports": 0}, {}])
+    def test_refuses_kept_reports_unless_its_owner_accepts(self, stated: dict[str, Any]) -> None:
+        listed = open_round()
+        del listed["keep_reports"]
+        service, store = ScriptedService(listed | stated), MemoryStore()
+        with pytest.raises(RoundRefused, match="accept_kept_reports=True"):
+            service.device(store=store).report(RECORD)
+        assert (service.sent, store.read("ds_1").draws) == ([], {})
+        assert service.device(store=store, accept_kept_reports=True).report(RECORD).outcome is Outcome.SENT
+
+    def test_resends_a_report_that_its_owner_accepted(self) -> None:
+        service, store = ScriptedService(open_round(keep_reports=True)), MemoryStore()
+        service.replies = [httpx.ReadError("the response was lost")] * 3
+        with pytest.raises(Unreachable):
+            service.device(store=store, accept_kept_reports=True, retry_seconds=0).report(RECORD)
+        assert service.device(store=store).report(RECORD).outcome is Outcome.SENT
+        assert len(set(service.sent)) == 1
+
     def test_refuses_features_that_the_app_does_not_support(self) -> None:
         service = ScriptedService(open_round())
         assert service.device(features=FEATURES).report(RECORD).outcome is Outcome.SENT

@@ -13,7 +13,7 @@ import kotlin.concurrent.thread
 private const val SPEC =
     """{"version":1,"features":[{"name":"x","lower":0,"upper":1}],"encoding":{"type":"grid","cells":[4]},
     "mechanism":{"type":"grr","n_symbols":4,"keep_threshold":"9223372036854775808"},"participation":{"lo":"0","hi":"18446744073709551616"}}"""
-private const val OPEN = """{"rounds":[{"id":"rnd_1","collection_id":"rnd_1","index":0,"epsilon":1.2,"spec":$SPEC}]}"""
+private const val OPEN = """{"rounds":[{"id":"rnd_1","collection_id":"rnd_1","index":0,"epsilon":1.2,"keep_reports":false,"spec":$SPEC}]}"""
 private const val RECEIPT = """{"round_id":"rnd_1","accepted":1}"""
 private val RECORD = OrderedRecord(0.6)
 

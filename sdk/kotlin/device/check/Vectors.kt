@@ -52,8 +52,11 @@ class FakeClock : Clock {
     override fun jitter(): Double = 1.0
 }
 
-fun device(service: Transport, store: Store, entropy: Entropy, cap: String, retrySeconds: Double = 0.0, clock: Clock = FakeClock()): Device =
-    Device("http://service.example", "sfk_device", "ds_1", cap, store, null, entropy, retrySeconds, service, clock)
+fun device(
+    service: Transport, store: Store, entropy: Entropy, cap: String, retrySeconds: Double = 0.0, clock: Clock = FakeClock(), acceptKeptReports: Boolean = false,
+): Device = Device(
+    "http://service.example", "sfk_device", "ds_1", cap, store, null, entropy, retrySeconds, service, clock, acceptKeptReports = acceptKeptReports,
+)
 
 /** A test case with its name and number of compared reports. */
 class Case(val name: String, val nReports: Int, val run: () -> Unit)
@@ -98,7 +101,7 @@ fun checkCalls(vector: Map<*, *>) {
         val call = each as Map<*, *>
         val service = ScriptedService(call["open"])
         val entropy = ReplayEntropy(call["entropy"] as String)
-        val device = device(service, store, entropy, vector["cap"] as String)
+        val device = device(service, store, entropy, vector["cap"] as String, acceptKeptReports = vector["accept_kept_reports"] as Boolean)
         val expectedError = call["error"] as String?
         val error = try {
             val receipt = device.report(readRecord(call["record"]))
@@ -145,15 +148,18 @@ private fun readSent(reports: Any?): List<Pair<Any?, Any?>> = (reports as List<*
 fun createFalseCases(directory: File): List<Case> {
     val report = readVectors(directory, "reports").first()
     val changedReports = (report["reports"] as List<*>).map { (it as Map<*, *>) + ("value" to "ff") }
+    val device = readVectors(directory, "devices").first()
     val call = readFirstCall(directory)
+    val keeping = ((call["open"] as Map<*, *>)["rounds"] as List<*>).map { (it as Map<*, *>) + ("keep_reports" to true) }
     val answer = readVectors(directory, "answers").first()
     return listOf(
         Case("another state", 0) { checkAnswer(answer + ("state" to "pending"), call) },
         Case("another value", 1) { checkReports(report + ("reports" to changedReports)) },
         Case("another cost", 1) { checkReports(report + ("epsilon_nano" to "1")) },
-        Case("another outcome", 0) { checkCalls(mapOf("cap" to "2", "calls" to listOf(call + ("outcome" to "too_late")))) },
-        Case("an unused word", 0) { checkCalls(mapOf("cap" to "2", "calls" to listOf(call + ("entropy" to call["entropy"].toString() + "0".repeat(16))))) },
-        Case("other bytes sent", 0) { checkCalls(mapOf("cap" to "2", "calls" to listOf(call + ("sent" to emptyList<Any>())))) },
+        Case("another outcome", 0) { checkCalls(device + ("calls" to listOf(call + ("outcome" to "too_late")))) },
+        Case("an unused word", 0) { checkCalls(device + ("calls" to listOf(call + ("entropy" to call["entropy"].toString() + "0".repeat(16))))) },
+        Case("kept reports", 0) { checkCalls(device + ("calls" to listOf(call + ("open" to mapOf("rounds" to keeping))))) },
+        Case("other bytes sent", 0) { checkCalls(device + ("calls" to listOf(call + ("sent" to emptyList<Any>())))) },
     )
 }
 

@@ -64,7 +64,8 @@ class DatasetCalls:
         min_reports : int
             Minimum number of reports for a round's tally.
         keep_reports : bool
-            Whether the service keeps reports after their tally, for rounds that open from now on.
+            Whether the service keeps reports after their tally, for rounds that open from now on. Devices refuse
+            these rounds unless their owners accept.
         user_feature : str, optional
             Central datasets: the column of an upload with the user of a record.
         fold_user_case : bool

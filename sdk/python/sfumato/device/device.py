@@ -114,7 +114,7 @@ class OpenRound:
     collection_id: str
     epsilon: object  # declared by the service
     spec_wire: object
-    keep_reports: bool
+    keep_reports: bool  # False only if the service promises to delete the report
 
 
 def _in_turn(
@@ -153,6 +153,9 @@ class Device:
         Called with the names of the features, once per device object, when a record outside of the bounds was
         perturbed. It is for the developer: units or the order of values may be wrong. Do not log or send
         these names in an app that people use, because they are about their record.
+    accept_kept_reports : bool
+        Whether the device answers rounds that keep its report after the tally (`keep_reports`). Ask the user before
+        you set it. The device refuses these rounds otherwise, and rounds that do not state it.
     timeout_seconds : float
         Timeout of one response, seconds.
     retry_seconds : float
@@ -189,6 +192,7 @@ class Device:
         features: Sequence[Feature] | None = None,
         entropy: Entropy | None = None,
         on_outside: Callable[[tuple[str, ...]], None] | None = None,
+        accept_kept_reports: bool = False,
         timeout_seconds: float = 10.0,
         retry_seconds: float = 30.0,
         transport: "httpx.BaseTransport | None" = None,
@@ -199,6 +203,7 @@ class Device:
         self._features = None if features is None else tuple(features)
         self._entropy = entropy or SystemEntropy()
         self._on_outside = on_outside
+        self._accepts_kept_reports = accept_kept_reports
         settings = PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES)
         self._http = Http(url, key, settings, transport)
         self._turn = threading.RLock()
@@ -423,10 +428,15 @@ class Device:
         return RoundPreview(open_round.round_id, "send", outcome.epsilon, probability, body, keep_reports)
 
     def _cost(self, open_round: OpenRound, spec: RoundSpec) -> int:
-        """Return the real cost of a round. Raise if it exceeds the declared cost or the features differ."""
+        """Return the real cost of a round. Raise if the device does not accept the round."""
         if self._features is not None and spec.features != self._features:
             difference = describe_difference(self._features, spec.features)
             raise RoundRefused(f"{open_round.round_id} has features that this app does not support: {difference}")
+        if open_round.keep_reports and not self._accepts_kept_reports:
+            raise RoundRefused(
+                f"{open_round.round_id} keeps reports after their tally: "
+                "ask the user, then pass accept_kept_reports=True to the device"
+            )
         if isinstance(open_round.epsilon, str):
             raise InvalidSpec("a round's epsilon must be a number")
         declared_nano = parse_epsilon(cast(float, open_round.epsilon))

@@ -111,7 +111,7 @@ class RoundPreview:
     body : mapping or None
         A possible request body, perturbed with separate random numbers.
     keep_reports : bool
-        For `send`: whether the service keeps the report after its tally. True if the round does not state it.
+        For `send`: whether the service may keep the report after its tally. True if the round does not state it.
     error : SfumatoError or None
         Reason for `refuse`.
     """

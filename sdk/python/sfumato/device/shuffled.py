@@ -51,7 +51,8 @@ class ShuffledDevice(Device):
     min_honest_batch : int
         The device rejects rounds whose release may contain fewer honest reports.
     **options
-        `cap`, `store` and the other parameters of `Device`. The cap limits the local epsilon.
+        `cap`, `store` and the other parameters of `Device`. The cap limits the local epsilon. The device refuses
+        rounds that keep reports, even with `accept_kept_reports`.
 
     Raises
     ------

@@ -67,7 +67,8 @@ public class Receipt internal constructor(
     public val outside: List<String> get() = rounds.flatMap { it.outside }.distinct()
 }
 
-private class OpenRound(val roundId: String, val collectionId: String, val epsilon: Any?, val spec: Any?) {
+/** An open round. `keepsReports` is false only if the service promises to delete the report after its tally. */
+private class OpenRound(val roundId: String, val collectionId: String, val epsilon: Any?, val spec: Any?, val keepsReports: Boolean) {
     val specHash: String = sha256(toCanonicalJson(spec))
 }
 
@@ -83,6 +84,8 @@ private class OpenRound(val roundId: String, val collectionId: String, val epsil
  * @param onOutside Called with the names of the features, once per device object, when a record outside of the bounds was
  *   perturbed. It is for the developer: units or the order of values may be wrong. Do not log or send what it says in
  *   an app that people use, because it is about their record.
+ * @param acceptKeptReports Whether the device answers rounds that keep its report after the tally (`keep_reports`). Ask the
+ *   user before you set it. The device refuses these rounds otherwise, and rounds that do not state it.
  * @param entropy Source of randomness. Replace it in tests only.
  * @param retrySeconds Seconds during which a failed request is retried. 0 disables retries.
  * @param transport Sends the HTTP requests.
@@ -101,6 +104,7 @@ public class Device(
     transport: Transport = UrlTransport(),
     clock: Clock = SystemClock,
     private var onOutside: ((List<String>) -> Unit)? = null,
+    private val acceptKeptReports: Boolean = false,
 ) {
     private val datasetId = readId(datasetId)
     private val capNano = parseEpsilon(cap)
@@ -223,10 +227,13 @@ public class Device(
         return RoundOutcome(round.roundId, Outcome.ALREADY_ANSWERED, toDouble(epsilonNano), outside = outside)
     }
 
-    /** Compute the cost of a round in nano-epsilon. Throw RoundRefused for a false cost or unexpected features. */
+    /** Compute the cost of a round in nano-epsilon. Throw RoundRefused if the device does not accept the round. */
     private fun computeRoundCost(round: OpenRound, spec: RoundSpec): BigInteger {
         val difference = features?.let { describeDifference(it, spec.features) }
         if (difference != null) throw RoundRefused("round ${round.roundId} has other features than this app expects: $difference")
+        if (round.keepsReports && !acceptKeptReports) {
+            throw RoundRefused("round ${round.roundId} keeps reports after their tally: ask the user, then pass acceptKeptReports = true to the device")
+        }
         val declared = round.epsilon as? JsonNumber ?: throw InvalidSpec("the epsilon of a round must be a number")
         val declaredNano = parseEpsilon(declared.text)
         val epsilonNano = spec.mechanism.epsilonNano()
@@ -309,7 +316,7 @@ private fun readOpenRounds(wire: Map<*, *>): List<OpenRound> {
         if ("hpke_public_key" in round) {
             throw RoundRefused("this dataset is shuffled: its shuffler takes sealed reports, and the service takes none")
         }
-        OpenRound(readId(round["id"]), readId(round["collection_id"]), round["epsilon"], round["spec"])
+        OpenRound(readId(round["id"]), readId(round["collection_id"]), round["epsilon"], round["spec"], round["keep_reports"] != false)
     }
     check(open.map { it.roundId }.toSet().size == open.size) { "an open round is listed twice" }
     return open
