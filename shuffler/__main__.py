@@ -45,7 +45,7 @@ def run(
 
     guard_streams()
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    for noisy in ("httpx", "httpcore", "stamina"):  # a line per request
+    for noisy in ("httpx", "httpcore"):  # a line per request
         logging.getLogger(noisy).setLevel(logging.WARNING)
     with _explain_failures(), closing(Queue(home / "shuffler.db")) as queue:
         service = Http(None, None, PoolSettings(TIMEOUT_SECONDS, 0, MAX_RESPONSE_BYTES))

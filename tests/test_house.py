@@ -352,7 +352,7 @@ class TestDevice:
     def test_the_device_side_needs_only_numpy(self) -> None:
         script = (
             "import sys\n"
-            "for name in ('httpx', 'stamina', 'matplotlib', 'scipy', 'numba', 'pydantic'): sys.modules[name] = None\n"
+            "for name in ('httpx', 'tenacity', 'matplotlib', 'scipy', 'numba', 'pydantic'): sys.modules[name] = None\n"
             "import sfumato.specs, sfumato.records.encodings, sfumato.model.cluster_model\n"
         )
         done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)

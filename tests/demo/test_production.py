@@ -182,7 +182,7 @@ class TestProduction:
         assert proof["same_clusters"] is proof["same_ledger"] is True
         assert told[1]["reports"] == 20_000
         assert "Killed by SIGKILL" in stderr
-        assert "stamina" not in stderr
+        assert "retry" not in stderr
         assert_nothing_left(temporary)
 
 

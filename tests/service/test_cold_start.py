@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 NOT_FOR_A_GATEWAY = {
     "alembic", "clustering", "cryptography", "dask", "demo", "httpx", "jinja2", "matplotlib", "numba", "psycopg",
-    "pyarrow", "redis", "scipy", "sklearn", "stamina", "workers",
+    "pyarrow", "redis", "scipy", "sklearn", "tenacity", "workers",
 }  # fmt: skip
 NOT_FOR_HELP = NOT_FOR_A_GATEWAY | {"fastapi", "numpy", "pydantic", "sqlalchemy", "structlog", "uvicorn"}
 

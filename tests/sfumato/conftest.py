@@ -1,13 +1,14 @@
 """Fixtures of the package's tests."""
 
-from collections.abc import Iterator
-
 import pytest
-import stamina
+import tenacity
+
+from sfumato.transport import exchange
 
 
 @pytest.fixture
-def three_attempts() -> Iterator[None]:
+def three_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try every request three times without waiting."""
-    with stamina.set_testing(True, attempts=3):
-        yield
+    changes = {"stop": tenacity.stop_after_attempt(3), "wait": tenacity.wait_none()}
+    policy = exchange.retry_policy
+    monkeypatch.setattr(exchange, "retry_policy", lambda retry_seconds: policy(retry_seconds) | changes)

@@ -21,7 +21,7 @@ print(json.dumps({"seconds": seconds, "modules": sorted(sys.modules)}))
 
 WITHOUT_CLIENT = """
 import sys
-for missing in ("httpx", "stamina"):
+for missing in ("httpx", "tenacity"):
     sys.modules[missing] = None
 import sfumato
 from sfumato import ClusterModel, Device, Feature, FileStore, MemoryStore, ShiftedGrid, perturb_records, mechanisms
@@ -39,7 +39,7 @@ class TestImport:
     def test_is_fast_and_loads_no_large_package(self) -> None:
         runs = [json.loads(run(MEASURE)) for _ in range(3)]
         assert min(each["seconds"] for each in runs) <= 0.15  # the first may have to compile its modules
-        assert not {"numpy", "httpx", "stamina", "numba", "scipy", "matplotlib"} & set(runs[0]["modules"])
+        assert not {"numpy", "httpx", "tenacity", "numba", "scipy", "matplotlib"} & set(runs[0]["modules"])
 
     def test_devices_need_no_http_until_they_send(self) -> None:
         assert run(WITHOUT_CLIENT) == "2\n"

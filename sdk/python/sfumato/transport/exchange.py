@@ -6,10 +6,9 @@ if it ends before that. Every request can be repeated: reports carry their id, o
 """
 
 import json
-import logging
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -20,7 +19,7 @@ from sfumato.privacy.entropy import SystemEntropy
 
 if TYPE_CHECKING:
     import httpx
-    import stamina
+    import tenacity
 
 T = TypeVar("T")
 
@@ -33,7 +32,6 @@ PROBLEM_TYPE = "urn:sfumato:problem:"  # the type of a problem is this and its c
 
 _RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 _IDEMPOTENCY_KEY = re.compile("[!-~]{1,255}")
-_SILENT = logging.NullHandler()
 _WAIT_FIRST_SECONDS = 0.1
 _WAIT_MOST_SECONDS = 5.0
 
@@ -218,30 +216,43 @@ class TemporaryProblem(SfumatoError):
         self.after_seconds = after_seconds
 
 
-def attempts(retry_seconds: float) -> "stamina._core._RetryContextIterator":
-    """Return the attempts of one request, as an iterator and async iterator of contexts."""
-    import httpx
-    import stamina
+def attempts(retry_seconds: float) -> "Iterator[tenacity.AttemptManager]":
+    """Yield the contexts of the attempts of one request."""
+    import tenacity
 
-    # stamina logs each retry. Without a handler, Python would print it; an app that wants it configures logging.
-    logging.getLogger("stamina").addHandler(_SILENT)
+    return iter(tenacity.Retrying(**retry_policy(retry_seconds)))
+
+
+def async_attempts(retry_seconds: float) -> "AsyncIterator[tenacity.AttemptManager]":
+    """Yield the contexts of the attempts of one request."""
+    import anyio
+    import tenacity
+
+    return aiter(tenacity.AsyncRetrying(sleep=anyio.sleep, **retry_policy(retry_seconds)))
+
+
+def retry_policy(retry_seconds: float) -> dict[str, Any]:
+    """Return the arguments of tenacity: which errors are retried, when, and until when. Nothing is logged."""
+    import httpx
+    import tenacity
+
+    own_errors = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)  # a retry would fail again
+    growing = tenacity.wait_exponential(_WAIT_FIRST_SECONDS, _WAIT_MOST_SECONDS) + tenacity.wait_random(0, 1)
     deadline = time.monotonic() + retry_seconds
 
-    def should_retry(error: Exception) -> bool | float:
-        if isinstance(error, TemporaryProblem) and error.after_seconds is not None:
-            return error.after_seconds if time.monotonic() + error.after_seconds <= deadline else False
+    def should_retry(error: BaseException) -> bool:
         if isinstance(error, TemporaryProblem):
-            return True
-        own_errors = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)  # a retry would fail again
+            return error.after_seconds is None or time.monotonic() + error.after_seconds <= deadline
         return isinstance(error, httpx.TransportError) and not isinstance(error, own_errors)
 
-    return stamina.retry_context(
-        on=should_retry,
-        attempts=None if retry_seconds > 0 else 1,
-        timeout=retry_seconds or None,
-        wait_initial=_WAIT_FIRST_SECONDS,
-        wait_max=_WAIT_MOST_SECONDS,
-    )
+    def wait_seconds(state: "tenacity.RetryCallState") -> float:
+        error = state.outcome and state.outcome.exception()
+        stated = error.after_seconds if isinstance(error, TemporaryProblem) else None
+        return growing(state) if stated is None else stated
+
+    stop = tenacity.stop_after_delay(retry_seconds) if retry_seconds > 0 else tenacity.stop_after_attempt(1)
+    retry = tenacity.retry_if_exception(should_retry)
+    return {"retry": retry, "wait": wait_seconds, "stop": stop, "reraise": True}
 
 
 @contextmanager

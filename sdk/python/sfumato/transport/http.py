@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from sfumato.errors import InvalidSpec
-from sfumato.transport.exchange import Request, Response, ResponseBuffer, Steps, attempts, translate_errors
+from sfumato.transport.exchange import (
+    Request,
+    Response,
+    ResponseBuffer,
+    Steps,
+    async_attempts,
+    attempts,
+    translate_errors,
+)
 from sfumato.validation import require
 
 if TYPE_CHECKING:
@@ -46,10 +54,10 @@ def _load_httpx() -> Any:
     """Return httpx. Raise ImportError with the remedy if the packages of a client are missing."""
     try:
         import httpx
-        import stamina  # noqa: F401 - an attempt needs it
+        import tenacity  # noqa: F401 - an attempt needs it
     except ImportError as error:
         raise ImportError(
-            f"a device or client that connects to a service needs {error.name}: pip install 'sfumato[client]'"
+            f"a device or client that connects to a service needs {error.name}: pip install anyio httpx tenacity"
         ) from None
     return httpx
 
@@ -276,7 +284,7 @@ class AsyncHttp(_Pool):
             await anyio.sleep(request.after_seconds)
         client = self._client_of_loop()
         with translate_errors(self._url):
-            async for attempt in attempts(self._retry_seconds):
+            async for attempt in async_attempts(self._retry_seconds):
                 with attempt:
                     return await self._send_once(client, self._build(client, request))
         raise AssertionError("a retry context ends with a return or an exception")
