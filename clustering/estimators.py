@@ -1,6 +1,6 @@
 """Estimators with the interface of scikit-learn, over records in this process.
 
-They need scikit-learn 1.6 or newer (`pip install "sfumato-server[estimators]"`). Each class has the
+They need scikit-learn 1.6 or newer (in a clone: `pip install ./sdk/python '.[estimators]'`). Each class has the
 parameters of the algorithm of the same name, with `n_clusters` in place of `clusters`, `bounds_kind` in place of
 `bounds`, and `bounds` themselves.
 

@@ -61,7 +61,7 @@ class TestFromASample:
         with pytest.raises(InvalidSpec, match="one entry for each"):
             sweep(UniformGrid(1.0), sample=PEOPLE, features=FEATURES, labels=[1])
         monkeypatch.setitem(sys.modules, "clustering.simulate", None)
-        with pytest.raises(ImportError, match="pip install sfumato-server"):
+        with pytest.raises(ImportError, match="of a clone"):
             sweep(UniformGrid(1.0), sample=PEOPLE, features=FEATURES)
 
 

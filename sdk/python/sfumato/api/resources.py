@@ -126,7 +126,7 @@ class Budget:
         return count_jobs(balance.accounting, balance.granted_cost, balance.used_cost, job)
 
     def to_frame(self) -> "DataFrame":
-        """Return the amounts as a DataFrame with a row for epsilon and one for delta. Needs `sfumato[pandas]`.
+        """Return the amounts as a DataFrame with a row for epsilon and one for delta. Needs pandas.
 
         A shuffled dataset has the same rows for the budget towards the service: shuffled_epsilon, shuffled_delta.
         """

@@ -63,11 +63,11 @@ class Sweep:
         return {name: np.array([getattr(each, name) for each in self.points]) for name in SweepPoint.__slots__}
 
     def to_frame(self) -> "DataFrame":
-        """Return one row for each point as a DataFrame. Needs `sfumato[pandas]`."""
+        """Return one row for each point as a DataFrame. Needs pandas."""
         return new_frame(self.to_columns())
 
     def plot(self, ax: "Axes | None" = None) -> "Figure":
-        """Plot the accuracy against epsilon, or against the size if there is one epsilon. Needs `sfumato[plot]`."""
+        """Plot the accuracy against epsilon, or against the size if there is one epsilon. Needs matplotlib."""
         from matplotlib.figure import Figure
 
         axes: Any = Figure(figsize=(6, 4), layout="constrained").add_subplot() if ax is None else ax
@@ -201,7 +201,9 @@ def _simulated(
     try:
         simulation, metrics = import_module("clustering.simulate"), import_module("clustering.metrics")
     except ImportError:
-        raise ImportError("a simulation needs the server package: pip install sfumato-server") from None
+        raise ImportError(
+            "a simulation needs the server package: run it with .venv/bin/python of a clone, after `make serve`"
+        ) from None
     rows = to_values(features, sample)
     scaled = scale_many(features, sample)
     truth = None if labels is None else np.asarray(labels)

@@ -194,7 +194,7 @@ class ClusterModel:
         return columns
 
     def to_frame(self) -> "DataFrame":
-        """Return the clusters as a DataFrame indexed by cluster. Needs `sfumato[pandas]`."""
+        """Return the clusters as a DataFrame indexed by cluster. Needs pandas."""
         return new_frame(self.to_columns()).set_index("cluster")
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 """Results as tables: columns of numpy arrays, and pandas data frames.
 
-Functions `..._columns` need numpy only. Functions `..._frame` need pandas: `pip install 'sfumato[pandas]'`.
+Functions `..._columns` need numpy only. Functions `..._frame` need pandas: `pip install pandas`.
 """
 
 from collections.abc import Iterable
@@ -119,7 +119,7 @@ def ledger_columns(entries: Iterable[LedgerEntry]) -> Columns:
 
 
 def clusters_frame(model: ClusterModel) -> "DataFrame":
-    """Return `clusters_columns` as a DataFrame indexed by cluster. Needs `sfumato[pandas]`.
+    """Return `clusters_columns` as a DataFrame indexed by cluster. Needs pandas.
 
     Examples
     --------
@@ -135,12 +135,12 @@ def clusters_frame(model: ClusterModel) -> "DataFrame":
 
 
 def cells_frame(model: ClusterModel) -> "DataFrame":
-    """Return `cells_columns` as a DataFrame. Needs `sfumato[pandas]`."""
+    """Return `cells_columns` as a DataFrame. Needs pandas."""
     return new_frame(cells_columns(model))
 
 
 def labels_frame(model: ClusterModel, points: ArrayLike) -> "DataFrame":
-    """Return `labels_columns` as a DataFrame. Needs `sfumato[pandas]`.
+    """Return `labels_columns` as a DataFrame. Needs pandas.
 
     The frame has the index of `points` if they are a frame of pandas, so that joins and assignments of columns give
     each row its own label.
@@ -161,7 +161,7 @@ def labels_frame(model: ClusterModel, points: ArrayLike) -> "DataFrame":
 
 
 def ledger_frame(entries: Iterable[LedgerEntry]) -> "DataFrame":
-    """Return `ledger_columns` as a DataFrame indexed by `seq`, with times in UTC. Needs `sfumato[pandas]`."""
+    """Return `ledger_columns` as a DataFrame indexed by `seq`, with times in UTC. Needs pandas."""
     frame = new_frame(ledger_columns(entries))
     frame["at"] = frame["at"].dt.tz_localize("UTC")
     return frame.set_index("seq")

@@ -24,7 +24,7 @@ def new_frame(columns: Mapping[str, Any], index: Any = None) -> "DataFrame":
     try:
         import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
-        raise ImportError("a frame needs pandas: pip install 'sfumato[pandas]'") from None
+        raise ImportError("a frame needs pandas: pip install pandas") from None
     return pandas.DataFrame(dict(columns), index=index)
 
 
