@@ -19,10 +19,10 @@ from models.identity.caller import Caller
 from models.tables.identity import Scope as KeyScope
 from runtime.settings import Settings
 from service.http.auth import check
-from service.http.headers import media_type
+from service.http.headers import header, media_type
 from service.http.metrics import REPORTS_ROUTE, GatewayMetrics
 from service.http.middleware import send_body
-from service.http.problems import MethodNotAllowed, Problem, UnsupportedMediaType
+from service.http.problems import MethodNotAllowed, PayloadTooLarge, Problem, UnsupportedMediaType
 from service.http.rate_limits import RateLimits
 from service.http.unread_input import check_query
 from service.ingestion import report_formats
@@ -105,7 +105,13 @@ class ReportEndpoint:
             if read is report_formats.parse_json:
                 packed = await _read_json(receive, report_format, most, reservation)
             else:
-                packed = await _read_whole(receive, report_format, read, most, reservation)
+                most_bytes = report_formats.max_bytes(report_format, read, most)
+                if (
+                    header(scope, b"content-encoding") is None
+                    and int(header(scope, b"content-length") or 0) > most_bytes
+                ):
+                    raise _too_long(most_bytes, most)
+                packed = await _read_whole(receive, report_format, read, most, reservation, most_bytes)
             if packed is None:
                 return  # incomplete: nothing is stored
             self._limits.count_reports(scope, caller, packed.n_reports)
@@ -159,15 +165,31 @@ class ReportEndpoint:
 
 
 async def _read_whole(
-    receive: Receive, report_format: ReportFormat, read: Reader, max_reports: int, reservation: MemoryReservation
+    receive: Receive,
+    report_format: ReportFormat,
+    read: Reader,
+    max_reports: int,
+    reservation: MemoryReservation,
+    max_bytes: int,
 ) -> PackedReports | None:
-    """Return the reports of a body that is parsed when it has arrived, or None if the client disconnected before."""
-    chunks = []
+    """Return the reports of a body that is parsed when it has arrived, or None if the client disconnected before.
+
+    The rest of a body that is too long is read and dropped, because a client that still sends would not read the
+    response.
+    """
+    chunks: list[bytes] = []
+    n_bytes = 0
     async for chunk in _chunks(receive):
         if chunk is None:
             return None
+        n_bytes += len(chunk)
+        if n_bytes > max_bytes:
+            chunks.clear()
+            continue
         reservation.grow(len(chunk))
         chunks.append(chunk)
+    if n_bytes > max_bytes:
+        raise _too_long(max_bytes, max_reports)
     body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
     if len(body) <= INLINE_BYTES:
         return read(report_format, body, max_reports, reservation.grow)
@@ -207,6 +229,12 @@ async def _read_json(
     if len(piece) <= INLINE_BYTES:
         return parse(report_format, bytes(piece), max_reports)
     return await run_parser(parse, report_format, bytes(piece), max_reports, reservation.grow)
+
+
+def _too_long(max_bytes: int, max_reports: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"the body is too long: at most {max_bytes} bytes, for at most {max_reports} reports; send several requests"
+    )
 
 
 async def _chunks(receive: Receive) -> AsyncIterator[bytes | None]:

@@ -30,6 +30,9 @@ _pack_slot = struct.Struct("<I").pack
 _SLOT_SPAN = 1 << 8 * SLOT_BYTES
 _CHUNK_BYTES = 4 << 20  # bytes validated at once, to bound memory
 
+_ARROW_HEAD_BYTES = 64 << 10  # schema, with the metadata that libraries add
+_ARROW_BATCH_BYTES, _ARROW_BATCHES = 1 << 10, 1 << 12  # metadata and padding of a batch; most batches with one report
+
 BAD_ID = "report_id must be 32 lower-case hexadecimal digits"
 BAD_SLOT = "the slot is out of range: send a slot less than the number of slots of the round's encoding"
 BAD_VALUE = "the mechanism of the round cannot send this value: compare it with the spec of the round"
@@ -222,6 +225,14 @@ def parse_octets(
             index=n_whole,
         )
     return _validate_packed(report_format, _bytes_of(body, report_format.report_bytes), body)
+
+
+def max_bytes(report_format: ReportFormat, read: object, max_reports: int) -> int:
+    """Return the longest body of a request with packed reports, or with an Arrow stream or file."""
+    packed_bytes = max_reports * report_format.report_bytes
+    if read is not parse_arrow:
+        return packed_bytes
+    return _ARROW_HEAD_BYTES + _ARROW_BATCH_BYTES * min(max_reports, _ARROW_BATCHES) + 2 * packed_bytes
 
 
 def parse_arrow(

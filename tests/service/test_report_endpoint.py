@@ -1,6 +1,8 @@
 """Uploads of reports: acknowledged reports are stored, rejected ones are not, and no request hangs."""
 
 import asyncio
+import gzip
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +20,7 @@ from runtime.job_signal import PipeJobSignal, RedisJobSignal
 from service.context import GatewayContext
 from service.http.middleware import BodyLimit
 from service.http.problems import RequestTimeout
+from service.ingestion.upload_memory import MemoryLimit
 from tests.service.api import Api, packed, refused, single, unknown
 from tests.service.test_report_formats import arrow
 
@@ -101,6 +104,22 @@ class TestRejectedReport:
         assert stored(database, opened["id"]) == []
         assert api.n_received(opened["id"]) == 0
         assert api.report(opened["id"]).status_code == 202
+
+    @pytest.mark.parametrize("kind", [OCTETS, ARROW])
+    @pytest.mark.parametrize("packs", [False, True])
+    def test_that_is_too_long_is_not_kept(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch, kind: dict[str, str], packs: bool
+    ) -> None:
+        reserved: list[int] = []
+        monkeypatch.setattr(MemoryLimit, "reserve", lambda _limit, n_bytes: reserved.append(n_bytes))
+        opened, device = api.round(api.dataset()["id"]), api.key("device")
+        body = os.urandom(1 << 20)  # a device sends at most 16 reports
+        content, headers = (gzip.compress(body), kind | {"content-encoding": "gzip"}) if packs else (body, kind)
+        problem = refused(
+            device.post(f"/rounds/{opened['id']}/reports", content=content, headers=headers), 413, "payload_too_large"
+        )
+        assert "at most 16 reports" in problem["detail"]
+        assert sum(reserved) < 100_000
 
     def test_is_named_by_its_index(self, api: Api) -> None:
         opened = api.round(api.dataset()["id"])
