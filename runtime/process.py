@@ -7,15 +7,15 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 PARENT_VARIABLE = "SFUMATO_DIE_WITH_PARENT"  # process id of the parent; 1 means the parent at start-up
 
-GATEWAY_KEPT_BYTES = 32 << 20  # per arena of the allocator; a body of 100,000 reports needs five blocks of 2 MB
-WORKER_KEPT_BYTES = 64 << 20
+GATEWAY_KEPT_BYTES = 32 << 20  # a body of 100,000 reports needs five blocks of 2 MB
+WORKER_KEPT_BYTES = 64 << 20  # per arena of the allocator
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # from glibc's malloc.h
 
 
 def end_with_parent(parent: int, how: signal.Signals) -> None:
@@ -65,7 +65,14 @@ def leave_no_core() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def keep_freed_memory(kept_bytes: int) -> bool:
+def return_memory() -> None:
+    """Collect garbage, and return freed memory of glibc to the system. Another allocator keeps it."""
+    gc.collect()  # the reader of a body refers to itself
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def keep_freed_memory(kept_bytes: int, max_arenas: int | None = None) -> bool:
     """Configure glibc to keep freed memory in the process instead of returning it to the system.
 
     The system clears every page that it hands to a process, at the cost of a page fault. Checking and packing 100,000
@@ -75,6 +82,8 @@ def keep_freed_memory(kept_bytes: int) -> bool:
     ----------
     kept_bytes : int
         Bytes to keep per arena.
+    max_arenas : int, optional
+        Most arenas of all threads together. `return_memory` returns the end of the first arena only.
 
     Returns
     -------
@@ -87,4 +96,7 @@ def keep_freed_memory(kept_bytes: int) -> bool:
         return False
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
     # glibc accepts at most 32 MiB as the threshold above which it maps blocks separately
-    return all([mallopt(_MMAP_THRESHOLD, min(kept_bytes, 32 << 20)), mallopt(_TRIM_THRESHOLD, kept_bytes)])
+    options = [(_MMAP_THRESHOLD, min(kept_bytes, 32 << 20)), (_TRIM_THRESHOLD, kept_bytes)]
+    if max_arenas is not None:
+        options.append((_ARENA_MAX, max_arenas))
+    return all(mallopt(*option) for option in options)

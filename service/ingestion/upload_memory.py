@@ -1,7 +1,8 @@
 """Memory limits of a gateway for reports and records, and the reading of uploaded records within them."""
 
+import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -9,10 +10,13 @@ from anyio.lowlevel import RunVar
 from starlette.requests import ClientDisconnect
 from typing_extensions import TypeVarTuple, Unpack
 
+from runtime.process import return_memory
 from service.http.problems import BadRequest, Problem, Unavailable
 from service.ingestion.record_formats import RecordReader
 
 PIECE_BYTES = 256 << 10  # bytes passed to a reader at once
+LARGE_BYTES = 1 << 20  # memory of a request after which freed memory is returned to the system
+QUIET_SECONDS = 1.0  # time without the end of a large request before that, because the next one would need the memory
 
 Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
@@ -33,6 +37,7 @@ class MemoryLimit:
         self._detail = detail
         self._lock = threading.Lock()  # readers run in threads
         self.n_bytes = 0
+        self.n_large = 0  # large requests that have ended
 
     def try_reserve(self, n_bytes: int) -> bool:
         """Reserve memory. Return False if it does not fit."""
@@ -51,6 +56,19 @@ class MemoryLimit:
         """Return reserved memory."""
         with self._lock:
             self.n_bytes -= n_bytes
+            self.n_large += n_bytes >= LARGE_BYTES
+
+
+async def return_freed_memory(limits: Sequence[MemoryLimit]) -> None:
+    """Return freed memory to the system whenever large requests have ended. Never return."""
+    n_returned = n_before = 0
+    while True:
+        await asyncio.sleep(QUIET_SECONDS)
+        n_large = sum(limit.n_large for limit in limits)
+        if n_returned < n_large == n_before:
+            n_returned = n_large
+            await to_thread.run_sync(return_memory)
+        n_before = n_large
 
 
 class MemoryReservation:

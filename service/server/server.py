@@ -4,6 +4,7 @@ import asyncio
 import gc
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -14,7 +15,9 @@ from fastapi import FastAPI
 from connections.server import configuration
 from runtime.process import GATEWAY_KEPT_BYTES, keep_freed_memory, leave_no_core
 from service.context import GatewayContext
+from service.ingestion.upload_memory import return_freed_memory
 
+SWITCH_SECONDS = 0.0005  # longest wait of the event loop for a thread that runs Python code
 GC_THRESHOLD = 20_000  # new objects between garbage collections, which also traverse the objects of current requests
 
 
@@ -27,6 +30,7 @@ class Server(uvicorn.Server):
         self._on_start = on_start
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_draining = False
+        self._returning: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen, then call `on_start`."""
@@ -34,6 +38,9 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         if self.started:
             gc.set_threshold(GC_THRESHOLD)
+            sys.setswitchinterval(SWITCH_SECONDS)
+            limits = (self._context.body_memory, self._context.upload_memory)
+            self._returning = asyncio.create_task(return_freed_memory(limits))
             self._on_start()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -57,7 +64,7 @@ def run(app: FastAPI, bound: socket.socket, on_start: Callable[[], None] = lambd
     context = app.state.context
     server = Server(configuration(app, context.settings.slow_seconds, context.settings.idle_seconds), context, on_start)
     leave_no_core()
-    keep_freed_memory(GATEWAY_KEPT_BYTES)
+    keep_freed_memory(GATEWAY_KEPT_BYTES, max_arenas=1)
     previous = {sig: signal.signal(sig, _ignore) for sig in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run(sockets=[bound])  # uvicorn raises the signal again at its end, for the previous handler

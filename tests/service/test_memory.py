@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from models.database.schema import migrate
 from runtime import process
 from service.http.middleware import CONTROL_BODY_BYTES
 from tests.service.api import stranger
-from tests.service.processes import running
+from tests.service.processes import running, until
 from tests.workers.processes import ROOT
 
 # Page faults of taking and giving back 2 MB twenty times, as checking and packing a body does.
@@ -168,9 +168,12 @@ ATTACKS = {
         lambda *_: repeat(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 20), is_flood=False, reads=False
     ),
 }
+ID = b"0" * 32
 BOMBS = {
-    "texts": (REPORTS, b'{"report_ids":["a"', b',"a"', b"]}"),
+    "texts": (REPORTS, b'{"report_ids":["%b"' % ID, b',"%b"' % ID, b"]}"),
+    "wrong texts": (REPORTS, b'{"report_ids":["a"', b',"a"', b"]}"),
     "values": (REPORTS, b'{"values":["AA=="', b',"AA=="', b"]}"),
+    "points": (ASSIGN, b'{"points":[[1.25,2.5]', b",[1.250000000000000,2.500000000000000]", b"]}"),
     "slots": (REPORTS, b'{"slots":[0', b",0", b"]}"),
     "points of one number": (ASSIGN, b'{"points":[[1]', b",[1]", b"]}"),
     "one long point": (ASSIGN, b'{"points":[[1', b",1", b"]]}"),
@@ -222,15 +225,41 @@ def memory_bytes(pid: int, name: str) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the highest memory from /proc")
-@pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_reaches_only_the_stated_buffers(tmp_path: Path, name: str) -> None:
-    attack, url = ATTACKS[name], f"sqlite:///{tmp_path / 'sfumato.db'}"
+@dataclass
+class Target:
+    """A running gateway under measurement."""
+
+    http: httpx.Client
+    pid: int
+    secret: str
+    ids: dict[str, str]
+    idle_bytes: int
+    response_bytes: int
+
+    def run(self, name: str, attack: Attack) -> int:
+        """Run an attack to its end. Return the highest memory in bytes."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")  # resets VmHWM
+        address = (self.http.base_url.host, int(self.http.base_url.port or 0))
+        n_bytes = asyncio.run(run_attack(attack, address, self.secret, self.ids))
+        peak, buffers = memory_bytes(self.pid, "VmHWM"), attack.limit(self.response_bytes)
+        assert self.http.get("/healthz").status_code == 200
+        print(
+            f"{name}: {n_bytes / 1e6:.1f} MB over {attack.n_connections} connections; idle {self.idle_bytes / 1e6:.1f} "
+            f"MB, peak {peak / 1e6:.1f} MB, buffers {buffers / 1e6:.1f} MB"
+        )
+        assert n_bytes > (1 << 20 if attack.is_flood else 0) or name == "silent connections"
+        assert peak <= 1.2 * self.idle_bytes + buffers
+        return peak
+
+
+@contextmanager
+def measured_gateway(folder: Path) -> Iterator[Target]:
+    """Run a gateway that has served some requests."""
+    url = f"sqlite:///{folder / 'sfumato.db'}"
     migrate(url)
     settings = {"SFUMATO_SLOW_SECONDS": str(SLOW_SECONDS), "SFUMATO_MAX_PENDING_BYTES": str(MAX_PENDING_BYTES)}
     with (
-        running(tmp_path / "gateway", "gateway", "--port", "0", SFUMATO_DATABASE_URL=url, **settings) as gateway,
+        running(folder / "gateway", "gateway", "--port", "0", SFUMATO_DATABASE_URL=url, **settings) as gateway,
         closing(Database(url)) as database,
         httpx.Client(base_url=gateway.url(), timeout=60) as http,
     ):
@@ -241,15 +270,23 @@ def test_an_attack_reaches_only_the_stated_buffers(tmp_path: Path, name: str) ->
         with ThreadPoolExecutor(8) as pool:  # the memory of busy threads is not that of an attack
             bodies = list(pool.map(lambda _: http.get("/openapi.json").content, range(32)))
         pid = gateway.process.pid
-        idle = memory_bytes(pid, "VmRSS")
-        Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets VmHWM
-        address = (http.base_url.host, int(http.base_url.port or 0))
-        n_bytes = asyncio.run(run_attack(attack, address, api.secret, ids))
-        peak, buffers = memory_bytes(pid, "VmHWM"), attack.limit(len(bodies[0]))
-        assert http.get("/healthz").status_code == 200
-    print(
-        f"{name}: {n_bytes / 1e6:.1f} MB over {attack.n_connections} connections; idle {idle / 1e6:.1f} MB, "
-        f"peak {peak / 1e6:.1f} MB, buffers {buffers / 1e6:.1f} MB"
-    )
-    assert n_bytes > (1 << 20 if attack.is_flood else 0) or name == "silent connections"
-    assert peak <= 1.2 * idle + buffers
+        yield Target(http, pid, api.secret, ids, memory_bytes(pid, "VmRSS"), len(bodies[0]))
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the highest memory from /proc")
+
+
+@pytest.mark.slow
+@on_linux
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_reaches_only_the_stated_buffers(tmp_path: Path, name: str) -> None:
+    with measured_gateway(tmp_path) as target:
+        target.run(name, ATTACKS[name])
+
+
+@on_linux
+def test_memory_returns_after_large_bodies(tmp_path: Path) -> None:
+    with measured_gateway(tmp_path) as target:
+        peaks = [target.run(name, replace(ATTACKS[name], n_connections=2)) for name in ("points", "texts")]
+        assert max(peaks) > 1.05 * target.idle_bytes  # otherwise nothing was kept
+        until(lambda: memory_bytes(target.pid, "VmRSS") <= 1.1 * target.idle_bytes)

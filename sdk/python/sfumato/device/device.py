@@ -154,8 +154,8 @@ class Device:
         perturbed. It is for the developer: units or the order of values may be wrong. Do not log or send
         these names in an app that people use, because they are about their record.
     accept_kept_reports : bool
-        Whether the device answers rounds that keep its report after the tally (`keep_reports`). Ask the user before
-        you set it. The device refuses these rounds otherwise, and rounds that do not state it.
+        Whether the device answers rounds that keep its report after the tally (`keep_reports`). Only the user may
+        decide it. The device refuses these rounds otherwise, and rounds that do not state it.
     timeout_seconds : float
         Timeout of one response, seconds.
     retry_seconds : float
