@@ -1,6 +1,6 @@
 """Measure the trust in label maps: `python -m benchmarks.agreement_table RUNS.jsonl --write` writes the calibration.
 
-The 22 sets are those of the study in STATISTICS 3.4. A sample has 100,000 points drawn with replacement, with a jitter
+The 22 sets are those of decision record 0029. A sample has 100,000 points drawn with replacement, with a jitter
 of .005 of the range, in a box with a margin of a tenth. Each round is divided twice, with an automatic and with a given
 number of clusters. Eleven sets with one mode follow. The environment variable SFUMATO_DATA names the folder with the
 files of the sets. New runs are appended to RUNS.jsonl; existing runs are not repeated.

@@ -68,7 +68,7 @@ class RawSquares(Curator):
 
 
 def start_at_raw_centres(params: DpKmeans, features: Features, curator: Curator) -> ClusterModel:
-    """Start at the result of k-means on the records (paper 003, section 2.2)."""
+    """Start at the result of k-means on the records (Zhang and Cheng 2021, section 2.2)."""
     points = curator._records.points / LATTICE
     centres = from_places(spread_places(params.clusters, len(features), params.seed))
     if len(points) >= params.clusters:
@@ -78,7 +78,7 @@ def start_at_raw_centres(params: DpKmeans, features: Features, curator: Curator)
 
 
 def scale_by_raw_bounds(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
-    """Scale by the minimum and maximum of the records (paper 003, algorithm 1, line 2)."""
+    """Scale by the minimum and maximum of the records (Zhang and Cheng 2021, algorithm 1, line 2)."""
     points = curator._records.points.astype(np.int64)
     low = points.min(axis=0, initial=LATTICE - 1)
     span = np.maximum(points.max(axis=0, initial=0) - low, 1)
@@ -150,7 +150,7 @@ class UnlimitedCurator(Curator):
 
 
 def count_extra_level(params: DpQuadtreeKmeans, features: Features, curator: Curator) -> ClusterModel:
-    """Count levels 0 to maxH at epsilon_1/maxH each, then the leaves (paper 003, algorithm 2)."""
+    """Count levels 0 to maxH at epsilon_1/maxH each, then the leaves (Zhang and Cheng 2021, algorithm 2)."""
     height = params.height or 2
     for_tree, for_leaves = split(parse_epsilon(params.epsilon), 3, 7)
     for level in range(height + 1):

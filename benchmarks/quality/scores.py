@@ -1,4 +1,4 @@
-"""Scores of centroids: F-measure and entropy of paper 004, distance from the true centroids, NICV; and k-means.
+"""Scores of centroids: F-measure and entropy of Zhang et al. 2025, distance from the true centroids, NICV; and k-means.
 
 For a class i and a cluster c that share n_ic people, the paper (section 6.1.2) defines the precision P = n_ic / n_c,
 the recall R = n_ic / n_i and F_1 = 2 P R / (P + R). Over all people, F = sum_i n_i F_1 / sum_i n_i and E = sum_c (n_c

@@ -2,7 +2,7 @@
 
 Each distance is a function f of l = |x - p| that is concave in l^2 (for the absolute distance, in the
 square of each coordinate). The parabola that touches f therefore lies above it, and the weighted mean
-that minimises the parabolas decreases J. Source: paper 004, with corrected distances and steps.
+that minimises the parabolas decreases J. Source: Zhang et al. 2025, with corrected distances and steps.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ publishes them in the next round. A device reports in one round only. Rounds the
 and a device spends epsilon once for any number of rounds.
 
 The first round publishes many spread-out public places, whose masses select the start. The later rounds
-move K centroids by the sign statistic in decreasing steps. The comparator LDPKmeans of paper 000 instead
+move K centroids by the sign statistic in decreasing steps. The comparator LDPKmeans of Zhang et al. 2023 instead
 spends epsilon on a perturbed record and on an assignment in every round, and starts from random places.
 """
 

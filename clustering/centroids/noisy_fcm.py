@@ -1,4 +1,4 @@
-"""`noisy_fcm`: fuzzy c-means on noisy vectors, a corrected form of mnFCM of paper 004.
+"""`noisy_fcm`: fuzzy c-means on noisy vectors, a corrected form of mnFCM of Zhang et al. 2025.
 
 Changes from the paper: discrete Laplace noise is exact, not floating-point. Each distance is the negative
 logarithm of one density at its optimal spread, instead of equations (5) to (12). Weighted means never

@@ -1,7 +1,7 @@
 """Number of clusters of a density, by the agreement of its label map with the maps of refits.
 
 Each number of clusters has a score: how far the map comes out again from synthetic data, from halves of the data and
-at other length scales, and how far its bumps lie above the next one (STATISTICS 3.4). All of it is post-processing of
+at other length scales, and how far its bumps lie above the next one. All of it is post-processing of
 released values and costs no privacy budget.
 """
 

@@ -1,7 +1,7 @@
 """MAP fit of a density to a smoothed field or to noisy counts, and the standard errors of its sums.
 
-The density is the most probable one under a smooth prior on its logarithm (STATISTICS 3.2,
-step 3). A linearisation of the fit gives the standard error of any sum over its cells.
+The density is the most probable one under a smooth prior on its logarithm.
+A linearisation of the fit gives the standard error of any sum over its cells.
 """
 
 from collections.abc import Sequence
@@ -253,7 +253,7 @@ def fit_log_density(
     steps: int = STEPS,
     start: NDArray[np.float64] | None = None,
 ) -> Deconvolution:
-    """Return the most probable density under a likelihood (STATISTICS 3.2, step 3).
+    """Return the most probable density under a likelihood.
 
     Minimise, with f = softmax(g) and g = IDCT(sqrt(S) u), by L-BFGS
         loss(f) + ½ |u|².

@@ -1,4 +1,4 @@
-"""Bumps of a density by excess of mass, and the regions of selected bumps (STATISTICS 3.2, step 4)."""
+"""Bumps of a density by excess of mass, and the regions of selected bumps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -45,7 +45,7 @@ def dense_components(dense: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Label the face-connected regions of dense cells 0, 1, ...; other cells become UNLABELLED.
 
     Two cells are neighbours if their integer indices differ by one in one feature (2 d
-    neighbours). This is Definition 9 of paper 000 without its rounding.
+    neighbours). This is Definition 9 of Zhang et al. 2023 without its rounding.
     """
     labels, _ = label(dense, structure=generate_binary_structure(dense.ndim, 1))
     return np.asarray(labels, dtype=np.int64) - 1

@@ -1,6 +1,6 @@
 """Division of a fitted density into clusters, with its expected agreement and the verdict.
 
-The expected agreement estimates the adjusted Rand index of the map from the agreement of refits (STATISTICS 3.4). It
+The expected agreement estimates the adjusted Rand index of the map from the agreement of refits. It
 states how far this map would come out again. A map can come out again and still differ from the true groups, for
 example if the grid is too coarse for them. Everything here is post-processing and costs no privacy budget.
 """

@@ -1,4 +1,4 @@
-"""The smooth field over the fine grid, estimated from reports through shifted coarse grids (STATISTICS 3.2, step 2)."""
+"""The smooth field over the fine grid, estimated from reports through shifted coarse grids."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""`adaptive_grid_iterative`: cells that are split and merged between rounds; AGC1 of paper 000 (STATISTICS 3.1).
+"""`adaptive_grid_iterative`: cells that are split and merged between rounds; AGC1 of Zhang et al. 2023.
 
 Differences from the paper: there is no coarse and no final round. Each pass is a round for
 its part of the devices at the full epsilon, and the number of passes is bounded. Estimates of

@@ -1,4 +1,4 @@
-"""AGC1 and AGC2 of paper 000 as printed, where the printed method is well defined.
+"""AGC1 and AGC2 of Zhang et al. 2023 as printed, where the printed method is well defined.
 
 Every device reports in the coarse round, the feedback rounds and the last round, so the costs
 add up and each gets a third of the epsilon. AGC1 divides its third among its passes; the

@@ -1,4 +1,4 @@
-"""`adaptive_grid_tree`: all levels of a grid tree at once, read from the root; AGC2 of paper 000 (STATISTICS 3.1).
+"""`adaptive_grid_tree`: all levels of a grid tree at once, read from the root; AGC2 of Zhang et al. 2023.
 
 Differences from the paper: there is no coarse and no final round, so the devices of a level
 report at the full epsilon. The estimates of all levels are made consistent, so every report

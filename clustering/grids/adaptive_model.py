@@ -56,7 +56,7 @@ def adaptive_model(
     """Return the model of the final cells from the estimates of all rounds.
 
     For given K, clusters are the K bumps of greatest excess of mass. Otherwise they are bumps
-    with E >= max(.01, 8 δ), E/S >= .35 (STATISTICS 3.2) and E of at least three standard
+    with E >= max(.01, 8 δ), E/S >= .35 and E of at least three standard
     errors of their region. Below N_eff = 1e4 there is one cluster.
 
     Parameters
@@ -184,7 +184,7 @@ def _count(
 ) -> NDArray[np.int64]:
     """Return the indices of the bumps that count as clusters.
 
-    In addition to the rule for a smooth density (STATISTICS 3.2), E is compared with the noise of
+    In addition to the rule for a smooth density, E is compared with the noise of
     its region's cells. For unsmoothed cells this noise is the greater of the two.
     """
     least = np.maximum(max(MIN_EXCESS, NOISE_FACTOR * delta), MIN_CONTRAST * found.mass)

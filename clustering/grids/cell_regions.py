@@ -1,6 +1,6 @@
 """Adjacency of cells of any size, and their regions by excess of mass.
 
-Definition 9 of paper 000 joins two cells if their centres are less than the smaller side apart;
+Definition 9 of Zhang et al. 2023 joins two cells if their centres are less than the smaller side apart;
 for the larger cell it uses the child next to the smaller cell. With correct rounding, the
 distance of two touching cells *equals* the smaller side, so `<` never joins them. Here cells
 are joined if they share a face, by integer arithmetic. A core grid (Definition 8) is the peak

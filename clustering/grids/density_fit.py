@@ -1,4 +1,4 @@
-"""Fits of a density to a round of shifted grids, and its bumps (STATISTICS 3.2, steps 3 and 4).
+"""Fits of a density to a round of shifted grids, and its bumps.
 
 Refits repeat the same fit for other tallies of the round, and under other priors.
 """

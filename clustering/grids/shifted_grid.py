@@ -1,4 +1,4 @@
-"""`shifted_grid`: one round through shifted coarse grids, with deconvolution and excess of mass (STATISTICS 3.2)."""
+"""`shifted_grid`: one round through shifted coarse grids, with deconvolution and excess of mass."""
 
 from clustering.density.confidence import confidence
 from clustering.density.label_map import label_map_model

@@ -1,4 +1,4 @@
-"""`uniform_grid`: one plain grid with joined dense cells; method UGC of paper 000, corrected (STATISTICS 3.1).
+"""`uniform_grid`: one plain grid with joined dense cells; method UGC of Zhang et al. 2023, corrected.
 
 Differences from the paper: one round at the full epsilon replaces two at half. The grid is as
 fine as dense cells are distinguishable from noise, instead of Theorem 1. Integer face adjacency

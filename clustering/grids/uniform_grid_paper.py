@@ -1,4 +1,4 @@
-"""`uniform_grid` with `variant="paper"`: UGC of paper 000 as printed, where the printed method is well defined.
+"""`uniform_grid` with `variant="paper"`: UGC of Zhang et al. 2023 as printed, where the printed method is well defined.
 
 All devices report in two rounds, each at half of the epsilon. Theorem 1 derives the size of
 the grid from the first, coarse round. A cell is dense if it exceeds the mean density, and

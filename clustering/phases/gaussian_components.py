@@ -26,7 +26,7 @@ def characteristic_of(sketch: Sketch) -> Characteristic:
 
     Harmonic q of a wave's phases, sum over y of n_jy e^(2 pi i q y / L) / n_j, has the mean
     conj(c_q) phi(q omega_j). Each report adds one point of the unit circle, so the variance of
-    phi is at most 1 / (n_j |c_q|^2) (STATISTICS, section 4.2).
+    phi is at most 1 / (n_j |c_q|^2).
     Harmonics of a wave are orthogonal over uniform phases, hence nearly uncorrelated. The
     harmonic q = L/2 is omitted, because it determines only the real part.
     """
@@ -148,7 +148,7 @@ def fit_components(
     small_decrease: float,
     whole: bool = True,
 ) -> ComponentFit:
-    """Fit components by Levenberg-Marquardt (STATISTICS, section 4.2).
+    """Fit components by Levenberg-Marquardt.
 
     Parameters
     ----------

@@ -2,8 +2,7 @@
 
 Some devices' reports cannot determine the shape of each cluster, but they determine the
 density. Components are therefore not clusters: together they describe the density, and
-k-means finds clusters among particles sampled from it (STATISTICS, section 4.2, "Overlapping
-or real data").
+k-means finds clusters among particles sampled from it.
 """
 
 from collections.abc import Iterator

@@ -17,7 +17,7 @@ HARMONICS = 16
 RADIANS = 2 * pi * LATTICE / TURN  # radians across the box per unit of weight
 LEAST_CONTRAST = 1e-12  # least |c_1| of reports that carry information
 
-# Levenberg-Marquardt (STATISTICS, section 4.2).
+# Levenberg-Marquardt.
 STEPS = 40
 FIRST_DAMPING, DAMPING_DECREASE, DAMPING_INCREASE, LEAST_DAMPING, MOST_DAMPING = 1e-2, 5.0, 6.0, 1e-6, 1e7
 RIDGE = 1e-6  # share of the largest curvature that is added, so that undetermined parameters stay

@@ -34,7 +34,7 @@ from sfumato.specs import Refine
 APART = 3.0  # least distance of clear clusters' centres, in sums of their widths
 ENOUGH = 0.9  # least share of the needed phases; the number of reports is random
 SETTLED = 1.0  # largest standard error of a clear cluster's centre, in widths
-SIGNED = 0.5  # the same for refine="sign", where signs give more information than phases (STATISTICS 4.2)
+SIGNED = 0.5  # the same for refine="sign", where signs give more information than phases
 # Clusters are not clear if the mean squared deviation of imbalances, in standard errors, exceeds both
 # MISFIT and one plus MISFIT_DEVIATIONS of its standard deviations.
 MISFIT, MISFIT_DEVIATIONS = 2.0, 4.0

@@ -4,7 +4,7 @@ A round publishes the centroids. Devices report the mass nearest to each centroi
 imbalance per feature: the share above it minus the share below. Particles predict both.
 The difference moves the centroid's particles, by an amount that their density determines.
 Weighted k-means of the particles then gives the next centroids. Thus the shape of a cell
-comes from the first round's phases, and its place from all rounds (STATISTICS 4.2).
+comes from the first round's phases, and its place from all rounds.
 """
 
 from math import ceil, log2

@@ -1,4 +1,4 @@
-"""`phase_sketch`: phases of public waves, a mixture fitted to them, and rounds that refine it (STATISTICS 4.2)."""
+"""`phase_sketch`: phases of public waves, a mixture fitted to them, and rounds that refine it."""
 
 from collections.abc import Sequence
 from dataclasses import replace

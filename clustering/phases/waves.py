@@ -1,4 +1,4 @@
-"""Waves that a round publishes, and constants of its fit, chosen from public facts alone (STATISTICS 4.2)."""
+"""Waves that a round publishes, and constants of its fit, chosen from public facts alone."""
 
 from math import log, pi
 

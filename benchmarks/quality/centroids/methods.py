@@ -138,7 +138,7 @@ def k_means(points: Points, clusters: int, seed: int) -> Points:
 OURS, GRID, AUTO, ONE_ROUND = "phase_sketch", "grid_kmeans", "auto", "phase_sketch (one round)"
 FCM, K_MEANS, ONE_CENTRE = "FCM", "k-means", "one centre"
 FUZZY, LAPLACE_FCM = "noisy_fcm", "noisy_fcm euclidean"  # the latter is Laplace noise, then plain fuzzy c-means
-ABLATION: Mapping[str, str] = {  # names of paper 004 by method: one per distance
+ABLATION: Mapping[str, str] = {  # names of Zhang et al. 2025 by method: one per distance
     FUZZY: "MixDis",
     "noisy_fcm gaussian": "GauDis",
     "noisy_fcm laplace": "LapDis",

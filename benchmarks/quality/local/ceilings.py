@@ -54,7 +54,7 @@ def hdbscan(points: Points, truth: Labels, _clusters: int, seed: int) -> Labels:
 
 
 def exact_clique(points: Points, truth: Labels, clusters: int, seed: int) -> Labels:
-    """Return the labels of CLIQUE on exact counts (paper 000) with tuned intervals, and with K given or not."""
+    """Return the labels of CLIQUE on exact counts (Zhang et al. 2023) with tuned intervals, and with K given or not."""
     fits = (
         clique(Clique(1.0, k, intervals), points, seed=seed, perturb=False).assign(points)
         for intervals in INTERVALS

@@ -1,13 +1,13 @@
 """CLIQUE under local differential privacy: dense units of one uniform grid, pruned by their projections.
 
 Agrawal, Gehrke, Gunopulos and Raghavan 1998, "Automatic subspace clustering of high
-dimensional data for data mining applications", as paper 000 takes it for a comparator. That
+dimensional data for data mining applications", as Zhang et al. 2023 takes it for a comparator. That
 paper runs it without privacy and says neither xi nor tau. The private form here is the
 natural one: every device reports its unit of the full-dimensional grid once, at the full
 epsilon, and the rest is computed from the estimates:
 
 - xi = 10 intervals a feature, the original's own choice (fewer where xi^d would exceed 4096);
-- tau = the mean share of a unit, xi^-d: Definition 2 of paper 000;
+- tau = the mean share of a unit, xi^-d: Definition 2 of Zhang et al. 2023;
 - bottom-up pruning: a unit is dense only if its projection to every subspace is, where a
   subspace's unit is estimated by the sum of the units above it. On exact counts the original's
   monotonicity makes that idle; on noisy ones it removes units that only noise made dense;

@@ -1,4 +1,4 @@
-"""Comparators of mnFCM in paper 004, and an estimator that models the noise.
+"""Comparators of mnFCM in Zhang et al. 2025, and an estimator that models the noise.
 
 The paper names NoPriv (fuzzy c-means on exact records), PrivKM ("the private version of
 k-means", its reference 14), PrivDis ("protects the distances between records and centroids in

@@ -1,6 +1,6 @@
 """kCluster: k-means in Hamming space over perturbed bit vectors, without interaction.
 
-Comparator [22] of paper 000, which says of it: non-interactive; a bit vector projects
+Comparator [22] of Zhang et al. 2023, which says of it: non-interactive; a bit vector projects
 Euclidean distance into Hamming space and is perturbed on the device; results depend on how
 bit vectors are made. It is Sun, Zhao and Ye 2019, "Distributed clustering in the anonymized
 space with local differential privacy" (arXiv 1906.11441), rebuilt from that description.

@@ -1,6 +1,6 @@
 """LDPKmeans: k-means by rounds of broadcast centroids, with a perturbed value and perturbed assignments.
 
-Comparator [21] of paper 000, which says of it: partition-based; initial centres are shared
+Comparator [21] of Zhang et al. 2023, which says of it: partition-based; initial centres are shared
 and points are assigned on the device; perturbed assignments go to the server, which updates
 the centres; values are protected by RAPPOR over a bit vector whose bits have budgets of
 their own. It is Xia, Hua, Tong and Zhong 2020, "Distributed K-Means clustering guaranteeing

@@ -1,4 +1,4 @@
-"""`density_map`: a label map from the noisy counts of one grid over records (STATISTICS 5.4)."""
+"""`density_map`: a label map from the noisy counts of one grid over records."""
 
 from dataclasses import replace
 from math import ceil

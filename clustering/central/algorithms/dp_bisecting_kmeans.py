@@ -1,6 +1,6 @@
 """`dp_bisecting_kmeans`: clusters are split in two until there are enough.
 
-This is DP Bi-k-means of paper 001, with corrected privacy accounting.
+This is DP Bi-k-means of Ma and Wu, with corrected privacy accounting.
 """
 
 from typing import NamedTuple

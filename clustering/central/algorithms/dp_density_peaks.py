@@ -1,6 +1,6 @@
 """`dp_density_peaks`: density peaks of noisy cells.
 
-This is a corrected form of DP-DPCL, which paper 004 compares with.
+This is a corrected form of DP-DPCL, which Zhang et al. 2025 compares with.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """`dp_kmeans`: private k-means by Lloyd steps on noisy sums and counts.
 
-It covers DPk-means, DPk-means++ and IDPk-means of papers 001 and 003, with corrected privacy accounting.
+It covers DPk-means, DPk-means++ and IDPk-means of Ma and Wu and of Zhang and Cheng 2021, with corrected privacy
+accounting.
 """
 
 from math import floor, log2
@@ -39,8 +40,8 @@ class NoisyMeans(NamedTuple):
 def dp_kmeans(params: DpKmeans, features: tuple[Feature, ...], curator: Curator) -> ClusterModel:
     """Run a fixed number of k-means steps, each on the noisy sum and count of every cluster.
 
-    Blum, Dwork, McSherry and Nissim 2005, as compared in papers 001 and 003. The number of steps is a
-    parameter, because a test of convergence would read records. `params.init` selects the start:
+    Blum, Dwork, McSherry and Nissim 2005, as compared by Ma and Wu and by Zhang and Cheng 2021. The number of steps is
+    a parameter, because a test of convergence would read records. `params.init` selects the start:
 
     - `random`: public, spread-out places, at no cost.
     - `plusplus`: greedy k-means++ and Lloyd steps on the noisy counts of a regular grid, for a fifth
@@ -151,7 +152,7 @@ def split_evenly(epsilon_nano: int, steps: int) -> tuple[int, ...]:
 def split_halving(epsilon_nano: int, steps: int) -> tuple[int, ...]:
     """Give each step half of what remains, and the last step all of it. Raise InvalidSpec if a part would be 0.
 
-    In paper 003 (after Blum et al. 2005) the last step also takes only half, so a part of epsilon is
+    In Zhang and Cheng 2021 (after Blum et al. 2005) the last step also takes only half, so a part of epsilon is
     never used.
     """
     return split(epsilon_nano, *(1 << (steps - 2 - t) for t in range(steps - 1)), 1)

@@ -1,6 +1,6 @@
 """`dp_uniform_grid_kmeans`: k-means on the cells of one noisy regular grid.
 
-This is EUGkM, the baseline of paper 003, with public bounds and corrected privacy accounting.
+This is EUGkM, the baseline of Zhang and Cheng 2021, with public bounds and corrected privacy accounting.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Test that no leak or error of papers 001 and 003 in docs/errata.md is present here."""
+"""Test that no leak or error of Ma and Wu and Zhang and Cheng 2021 in docs/errata.md is present here."""
 
 from dataclasses import replace
 from math import log

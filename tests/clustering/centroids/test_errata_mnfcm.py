@@ -1,4 +1,4 @@
-"""Test each entry of docs/errata.md on paper 004: the printed form fails, and its replacement holds."""
+"""Test each entry of docs/errata.md on Zhang et al. 2025: the printed form fails, and its replacement holds."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Test each entry of docs/errata.md on paper 000: the printed form fails, and its replacement holds."""
+"""Test each entry of docs/errata.md on Zhang et al. 2023: the printed form fails, and its replacement holds."""
 
 from math import exp, expm1, log, log2, sqrt
 

@@ -124,7 +124,7 @@ def random_points(encoding: Encoding, rng: np.random.Generator) -> np.ndarray:
 
 
 def define_symbol(encoding: Encoding, point: list[float], slot: int) -> int:
-    """Return the symbol by the definition (STATISTICS, section 3)."""
+    """Return the symbol by the definition."""
     if isinstance(encoding, GridEncoding):
         parts = [min(math.floor(x * n), n - 1) for x, n in zip(point, encoding.cells, strict=True)]
         return int(np.ravel_multi_index(parts, encoding.cells))

@@ -90,10 +90,10 @@ class Forecast:
     rounds : tuple of RoundForecast
         Rounds in order. A plan may stop early, but never opens more.
     n_eff : float
-        N (e^eps - 1)^2 / (4 e^eps), the effective number of reports (STATISTICS 3.2).
+        N (e^eps - 1)^2 / (4 e^eps), the effective number of reports.
     detectable_mass : float or None
-        Least share of people of a cluster that stands out from noise, at most 1: 8 δ for grids
-        (STATISTICS 3.2), 2.8 / (|c_1| sqrt(N)) for phases (STATISTICS 4.2). None for noisy vectors
+        Least share of people of a cluster that stands out from noise, at most 1: 8 δ for grids,
+        2.8 / (|c_1| sqrt(N)) for phases. None for noisy vectors
         and broadcast centroids, which have no known rule.
     gap_mass : float
         Least share of people whose absence separates two clusters, 3 δ. A heuristic.

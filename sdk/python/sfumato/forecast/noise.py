@@ -19,11 +19,11 @@ from sfumato.specs import (
     WindowMechanism,
 )
 
-NOISE_FACTOR = 8.0  # excess of mass, in δ, of a cluster that stands out (STATISTICS 3.2)
+NOISE_FACTOR = 8.0  # excess of mass, in δ, of a cluster that stands out
 GAP_ERRORS = 3.0  # z of the gap rule: N >= z² / (4 δ² tanh²(eps/2))
 SAMPLING_VARIANCE = 0.02  # variance by the sampling of devices, added to v for a cell of typical mass
 ASSUMED_CLUSTERS = 2  # if the number is estimated; two clusters have the largest size errors
-SKETCHED_MASS = 2.8  # c in the detectable share c / (|c_1| sqrt(N)) of a phase sketch (STATISTICS 4.2)
+SKETCHED_MASS = 2.8  # c in the detectable share c / (|c_1| sqrt(N)) of a phase sketch
 
 
 def detectable_mass(n_reports: int, epsilon_nano: int) -> float:
@@ -32,7 +32,7 @@ def detectable_mass(n_reports: int, epsilon_nano: int) -> float:
 
 
 def gap_mass(n_reports: int, epsilon_nano: int) -> float:
-    """Return the least share of people whose absence separates two clusters, 3 δ. A heuristic (STATISTICS 3.2)."""
+    """Return the least share of people whose absence separates two clusters, 3 δ. A heuristic."""
     return min(1.0, GAP_ERRORS * mass_noise(n_reports, contrast(epsilon_nano)))
 
 

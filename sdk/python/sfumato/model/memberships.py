@@ -1,7 +1,7 @@
 """Soft memberships of points in centroids, by the rule that a model publishes.
 
-`fuzzy`: u_c ~ D_c^(-1/(m-1)), with D the distance of the fit (eq. (18) of paper 004; distances of
-STATISTICS 4.1). `gaussian_mixture`: the posterior of the fitted mixture,
+`fuzzy`: u_c ~ D_c^(-1/(m-1)), with D the distance of the fit (eq. (18) of Zhang et al. 2025; distances of
+`noisy_fcm` in docs/algorithms.md). `gaussian_mixture`: the posterior of the fitted mixture,
 u_c ~ size_c N(x; centre_c, width_c^2). Points and centres are in the features' scaled units.
 """
 

@@ -86,7 +86,7 @@ class ExpectedLoss:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The noise of estimated frequencies; see `precision` (STATISTICS, section 1).
+    """The noise of estimated frequencies; see `precision`.
 
     Estimates are (C/n - q) / (p - q). If reports name different numbers of symbols, the
     difference between 1 and the sum of the estimates is distributed evenly over the symbols.
@@ -163,5 +163,5 @@ def contrast_of(odds: Fraction) -> float:
 
 
 def mass_noise(n_reports: int, contrast: float) -> float:
-    """Return δ = 1 / (2 sqrt(N) tanh(eps/2)), the share of people that noise can imitate (STATISTICS 3.2)."""
+    """Return δ = 1 / (2 sqrt(N) tanh(eps/2)), the share of people that noise can imitate."""
     return 1 / (2 * sqrt(n_reports) * contrast)

@@ -161,7 +161,7 @@ def cost(rounds: Iterable[tuple[tuple[int, int], int]]) -> int:
 
     A device makes one secret uniform draw and answers the rounds whose interval holds
     it, so rounds with disjoint intervals compose in parallel and overlapping ones in
-    sequence (STATISTICS, section 2).
+    sequence.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ MOST_FIRST = 36  # if phases need more parts, all devices report phases
 FLAT_FEATURES = 2
 LEAST_REFINED_FEATURES = 4  # minimum number of features for refine='auto'
 
-# Required N tanh^2(eps/2): about 1000 with 2 or 4 features and 4 clusters, 2000 with 8 features (STATISTICS 4.2).
+# Required N tanh^2(eps/2): about 1000 with 2 or 4 features and 4 clusters, 2000 with 8 features.
 # Eight clusters took eight times as many, because the signal of a cluster falls with the square of its share.
 SKETCHED_REPORTS_PER_FEATURE = 250
 FEWEST_FEATURES, FEW_CLUSTERS = 4, 4

@@ -33,8 +33,8 @@ MAX_GRID_FEATURES = 8  # limit of uniform grids and trees
 MAX_SHIFTED_FEATURES = 3
 MAX_FINE_CELLS = 1 << 19  # maximum cells of the label map, for a fit within seconds
 
-# Upper limit of N_eff; s and the length scale for one, two and three features. Two features: STATISTICS 3.4. One and
-# three were measured: with one, 12 to 64 cells are equal; with three, s=8 below 1e5 and s=10 below 4e5 are worse.
+# Upper limit of N_eff; s and the length scale for one, two and three features. Two features: decision record 0029. One
+# and three were measured: with one, 12 to 64 cells are equal; with three, s=8 below 1e5 and s=10 below 4e5 are worse.
 _SHIFTED_GRIDS: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] = (
     (1e4, ((16, 0.06), (8, 0.06), (5, 0.06))),
     (8e4, ((16, 0.06), (16, 0.06), (5, 0.06))),

@@ -82,7 +82,7 @@ def _variant_parameter(difference: str) -> Any:
 class ShiftedGrid(AlgorithmParameters):
     """Clusters of any shape in 1 to 3 features, from one smooth density over shifted coarse grids.
 
-    Source: STATISTICS 3.2.
+    Source: this project; docs/algorithms.md states the method.
     """
 
     type: ClassVar[str] = "shifted_grid"
@@ -110,7 +110,7 @@ class ShiftedGrid(AlgorithmParameters):
 class UniformGrid(AlgorithmParameters):
     """Clusters as connected dense cells of one grid, for comparison.
 
-    Source: UGC of paper 000, with corrections.
+    Source: UGC of Zhang et al. 2023, with corrections.
     """
 
     type: ClassVar[str] = "uniform_grid"
@@ -129,7 +129,7 @@ class UniformGrid(AlgorithmParameters):
 class AdaptiveGridIterative(AlgorithmParameters):
     """Clusters on a grid whose cells are split and merged from round to round, for comparison.
 
-    Source: AGC1 of paper 000, with corrections.
+    Source: AGC1 of Zhang et al. 2023, with corrections.
     """
 
     type: ClassVar[str] = "adaptive_grid_iterative"
@@ -143,7 +143,7 @@ class AdaptiveGridIterative(AlgorithmParameters):
 class AdaptiveGridTree(AlgorithmParameters):
     """Clusters on the levels of a grid tree, each for its own part of the devices, for comparison.
 
-    Source: AGC2 of paper 000, with corrections.
+    Source: AGC2 of Zhang et al. 2023, with corrections.
     """
 
     type: ClassVar[str] = "adaptive_grid_tree"
@@ -185,7 +185,7 @@ class Auto(AlgorithmParameters):
 class NoisyFcm(AlgorithmParameters):
     """Fuzzy c-means over noisy vectors, for comparison: its noise hides most clusters.
 
-    Source: mnFCM of paper 004, with corrections.
+    Source: mnFCM of Zhang et al. 2025, with corrections.
     """
 
     type: ClassVar[str] = "noisy_fcm"
@@ -241,7 +241,7 @@ class LdpKmeans(AlgorithmParameters):
 class PhaseSketch(AlgorithmParameters):
     """Centroids and widths of round clusters in 1 to 64 features, from one small integer per device.
 
-    Source: STATISTICS 4.2.
+    Source: this project; docs/algorithms.md states the method.
     """
 
     type: ClassVar[str] = "phase_sketch"

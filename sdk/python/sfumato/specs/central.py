@@ -53,7 +53,7 @@ def _cells(description: str, automatic: str = "from a noisy count") -> Any:
 class DpKmeans(AlgorithmParameters):
     """Lloyd's k-means over records, with noisy sums and counts in each step.
 
-    Source: paper 001, with corrections.
+    Source: Ma and Wu, with corrections.
     """
 
     type: ClassVar[str] = "dp_kmeans"
@@ -79,7 +79,7 @@ class DpKmeans(AlgorithmParameters):
 class DpBisectingKmeans(AlgorithmParameters):
     """Clusters of records, split in two until the number of clusters is reached.
 
-    Source: paper 001, with corrections.
+    Source: Ma and Wu, with corrections.
     """
 
     type: ClassVar[str] = "dp_bisecting_kmeans"
@@ -103,7 +103,7 @@ class DpBisectingKmeans(AlgorithmParameters):
 class DpUniformGridKmeans(AlgorithmParameters):
     """k-means over the noisy cells of one grid over records.
 
-    Source: EUGkM of paper 003, with corrections.
+    Source: EUGkM of Zhang and Cheng 2021, with corrections.
     """
 
     type: ClassVar[str] = "dp_uniform_grid_kmeans"
@@ -119,7 +119,7 @@ class DpUniformGridKmeans(AlgorithmParameters):
 class DpQuadtreeKmeans(AlgorithmParameters):
     """k-means over the leaves of a noisy tree over records, for any number of features.
 
-    Source: DPQTk-means of paper 003, with corrections.
+    Source: DPQTk-means of Zhang and Cheng 2021, with corrections.
     """
 
     type: ClassVar[str] = "dp_quadtree_kmeans"
@@ -141,7 +141,7 @@ class DpQuadtreeKmeans(AlgorithmParameters):
 class DpDensityPeaks(AlgorithmParameters):
     """Density peaks of the noisy cells of one grid over records.
 
-    Source: comparator DP-DPCL of paper 004, with corrections.
+    Source: comparator DP-DPCL of Zhang et al. 2025, with corrections.
     """
 
     type: ClassVar[str] = "dp_density_peaks"
@@ -156,7 +156,7 @@ class DpDensityPeaks(AlgorithmParameters):
 class DensityMap(AlgorithmParameters):
     """Clusters of any shape over records in 1 to 3 features, from one smooth density of noisy cells.
 
-    Source: STATISTICS 5.4.
+    Source: this project; docs/algorithms.md states the method.
     """
 
     type: ClassVar[str] = "density_map"
@@ -186,7 +186,7 @@ class DensityMap(AlgorithmParameters):
 class PrivateKmeans(AlgorithmParameters):
     """k-means over records, by a route that suits ε, δ and the features. It is the default over records.
 
-    Source: STATISTICS 5.2 and 5.3.
+    Source: this project; docs/algorithms.md states the method.
     """
 
     type: ClassVar[str] = "private_kmeans"

@@ -49,7 +49,7 @@ class GridEncoding:
 
 @dataclass(frozen=True, slots=True)
 class ShiftedGridEncoding:
-    """A coarse grid with a public shift, one of `shifts` per feature (STATISTICS 3.2).
+    """A coarse grid with a public shift, one of `shifts` per feature.
 
     The fine grid has cells * shifts cells per feature. The slot is the shift, and the symbol is the
     coarse cell of the shifted fine cell, both in row-major order.

@@ -1,4 +1,4 @@
-"""The comparators of paper 004: right on what can be found, and noisy by the mechanism's own noise."""
+"""The comparators of Zhang et al. 2025: right on what can be found, and noisy by the mechanism's own noise."""
 
 import numpy as np
 import pytest
