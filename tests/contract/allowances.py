@@ -24,6 +24,8 @@ OBJECTS: dict[str, Any] = json.loads(os.environ["SFUMATO_TEST_OBJECTS"])  # own_
 # The rules between members, and between a request and the state, which a schema cannot express: operations, message of
 # the refusal, reason. Any other refusal of a request that fits its schema is a failure.
 RULES = (
+    ("create\\w+", "may have at most nine decimals", "binary numbers are no multiples of decimals"),
+    ("createJob", "valid for a dataset with records only", "the dataset decides on the features of a job"),
     ("createDataset|createForecast", "lower must be less than upper", "the bounds of a feature are ordered"),
     ("createDataset", "feature names must be unique", "names are compared"),
     ("createDataset", "user_feature", "users exist over records, and their column is not a feature"),
