@@ -162,9 +162,9 @@ class TestVerdict:
     def test_an_open_number_is_not_reliable(self, upper, verdict):
         assert self.judge(None, upper)[1] is verdict
 
-    @pytest.mark.parametrize(("mean", "verdict"), [(0.6, Verdict.DOUBTFUL), (0.85, Verdict.UNCERTAIN)])
+    @pytest.mark.parametrize(("mean", "verdict"), [(0.6, Verdict.DOUBTFUL), (0.89, Verdict.UNCERTAIN)])
     def test_depends_on_the_expected_agreement(self, mean, verdict):
-        expected, found = self.judge(Agreement(mean, mean, mean, mean, 0.5))
+        expected, found = self.judge(Agreement(mean, mean, mean, mean, 2.0))
         assert (expected < 0.75) == (verdict is Verdict.DOUBTFUL)
         assert found is verdict
 
