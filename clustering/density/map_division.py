@@ -23,7 +23,9 @@ from sfumato.model.precision import ExpectedAgreement, Verdict
 TABLE_FILE = Path(__file__).with_name("agreement_table.json")  # written by `benchmarks.agreement_table`
 
 RELIABLE = 0.9  # least of the four agreements of a reliable map
-DOUBTFUL = 0.7  # a map with less agreement is doubtful
+DOUBTFUL = 0.7  # a map of a given number of clusters with less agreement is doubtful
+EXPECTED = 0.75  # a map of a counted number of clusters with less expected agreement is doubtful
+OPEN = 3  # a number of clusters is open if the interval reaches more than so many times it
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,14 @@ class MapDivision:
     expected_error: float
 
     def verdict(self, *, low_confidence: bool) -> Verdict:
-        """Return the verdict. Few data never give a reliable map."""
-        agreement = self.agreement
-        if (agreement.mean if self.count is None else agreement.least) < DOUBTFUL:
+        """Return the verdict. Few data never give a reliable map, nor does an open number of clusters."""
+        agreement, count = self.agreement, self.count
+        if count is None:
+            is_doubtful = agreement.mean < DOUBTFUL
+        else:
+            is_doubtful = self.expected_agreement().value < EXPECTED
+            low_confidence = low_confidence or count.upper > OPEN * count.clusters
+        if is_doubtful:
             return Verdict.DOUBTFUL
         is_reliable = min(agreement.least, agreement.between_halves) >= RELIABLE and not low_confidence
         return Verdict.RELIABLE if is_reliable else Verdict.UNCERTAIN

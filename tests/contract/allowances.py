@@ -24,6 +24,13 @@ OBJECTS: dict[str, Any] = json.loads(os.environ["SFUMATO_TEST_OBJECTS"])  # own_
 # The rules between members, and between a request and the state, which a schema cannot express: operations, message of
 # the refusal, reason. Any other refusal of a request that fits its schema is a failure.
 RULES = (
+    ("create\\w+", "may have at most (nine|18) decimals", "binary numbers are no multiples of decimals"),
+    (
+        "createJob",
+        "valid for a dataset with records only|is not the name of a feature",
+        "the dataset decides on the features of a job",
+    ),
+    ("(create|update)Dataset", "Gaussian accounting needs a delta", "the accounting and the delta of a dataset"),
     ("createDataset|createForecast", "lower must be less than upper", "the bounds of a feature are ordered"),
     ("createDataset", "feature names must be unique", "names are compared"),
     ("createDataset", "user_feature", "users exist over records, and their column is not a feature"),
@@ -46,7 +53,7 @@ RULES = (
     ("createJob", "(works|work) (on|over)|insufficient|too few|reports (are|is) ", "the algorithm fits the dataset"),
     ("createKey|rotateKey", "the time must lie in the future", "the time of the request"),
     ("createRound", "a (shifted )?grid has|do not tile|rows of \\w+ have one length", "members of an encoding"),
-    ("createRound", "a row of weights is not all zero", "members of a row"),
+    ("createRound", "weights (is not all|are) zero", "members of a row"),
     ("createRound", "must have \\d+ features|features", "the encoding fits the dataset"),
     ("createRound", "mechanism|symbols|slots|discrete_laplace|lattice|noise", "mechanism, encoding and epsilon fit"),
     ("createRound", "a draw interval needs", "the ends of an interval are ordered"),

@@ -286,7 +286,7 @@ class CentralAnalyst(Analyst):
         self.curator = curator
 
     def make_dataset(self) -> str:
-        while not self.curator.dataset_id:
+        while not any(upload.is_acknowledged for upload in tuple(self.curator.uploads)):  # a job needs records
             if self.context.is_ending.wait(0.02):
                 raise ClientStopped
         return self.curator.dataset_id

@@ -13,6 +13,8 @@ from sqlalchemy.orm import undefer
 
 from clustering.registry import start
 from clustering.rounds.counting import RoundAggregator
+from clustering.rounds.law import checking_law
+from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Tally, read_aggregate
 from models.collection import report_log
@@ -349,5 +351,6 @@ def _compute_model(stored: Job, rounds: list[Round]) -> dict[str, Any]:
 
     features = tuple(Feature(f["name"], float(f["lower"]), float(f["upper"])) for f in FEATURES)
     wire = json.loads(canonical_json(stored.algorithm))
-    model = drive(start(local_algorithm_from_wire(wire), features, stored.target_reports), collect)
+    plan = start(local_algorithm_from_wire(wire), features, stored.target_reports)
+    model = drive(checking_law(counting_outside(plan, opens_counting=True)), collect)
     return dict(model.to_wire())

@@ -19,6 +19,8 @@ from sqlalchemy.orm import undefer
 
 from clustering.registry import start
 from clustering.rounds.counting import RoundAggregator
+from clustering.rounds.law import checking_law
+from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import read_aggregate
 from clustering.simulate import SeededEntropy
@@ -167,7 +169,8 @@ class Run:
             assert answered.spec == wanted
             return Collected(answered.spec, read_aggregate(answered.spec, answered.tally or b""))
 
-        model = drive(start(self._params, self.devices.features, N_DEVICES), collect)
+        plan = start(self._params, self.devices.features, N_DEVICES)
+        model = drive(checking_law(counting_outside(plan, opens_counting=True)), collect)
         assert next(answers, None) is None
         return model.to_wire()
 

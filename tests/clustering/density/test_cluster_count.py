@@ -1,13 +1,22 @@
 """Test the count of clusters: the unimodal density, the evidence against it, the score, and the reasons for one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from clustering.density import cluster_count
 from clustering.density.bump_fit import BumpFit
-from clustering.density.cluster_count import SELECTION, count_clusters, evidence, is_explained_by_one_mode, unimodal
+from clustering.density.cluster_count import (
+    SELECTION,
+    ClusterCount,
+    count_clusters,
+    evidence,
+    is_explained_by_one_mode,
+    unimodal,
+)
 from clustering.density.excess_mass import bumps
-from clustering.density.map_agreement import NO_AGREEMENT, Comparison
+from clustering.density.map_agreement import NO_AGREEMENT, Agreement, Comparison
 from clustering.density.map_division import divide
 from sfumato.model.precision import Verdict
 from tests.clustering.density.test_excess_mass import THREE, round_bumps
@@ -140,6 +149,24 @@ class TestCount:
         assert (count(Fit(THREE)).lower, count(Fit(THREE)).upper) == (2, 3)
         monkeypatch.setattr(cluster_count, "CLOSE_SCORE", 0.1)
         assert (count(Fit(THREE)).lower, count(Fit(THREE)).upper) == (3, 3)
+
+
+class TestVerdict:
+    def judge(self, agreement, upper=9):
+        division = divide(Fit(THREE, clusters=3))
+        given = agreement or division.agreement
+        counted = replace(division, agreement=given, count=ClusterCount(3, 2, upper, given, None))
+        return counted.expected_agreement().value, counted.verdict(low_confidence=False)
+
+    @pytest.mark.parametrize(("upper", "verdict"), [(9, Verdict.RELIABLE), (10, Verdict.UNCERTAIN)])
+    def test_an_open_number_is_not_reliable(self, upper, verdict):
+        assert self.judge(None, upper)[1] is verdict
+
+    @pytest.mark.parametrize(("mean", "verdict"), [(0.6, Verdict.DOUBTFUL), (0.89, Verdict.UNCERTAIN)])
+    def test_depends_on_the_expected_agreement(self, mean, verdict):
+        expected, found = self.judge(Agreement(mean, mean, mean, mean, 2.0))
+        assert (expected < 0.75) == (verdict is Verdict.DOUBTFUL)
+        assert found is verdict
 
 
 class TestOneCluster:
