@@ -40,7 +40,8 @@ test-slow: $(READY) ## Run the slow tests: faults, browsers, servers, contract
 	$(PYTEST) -m "slow and not release" $(ARGS)
 
 # The slow tests of .ci/run: each page of the console, each kind of fault, SIGKILL of each process, and the contract.
-CHECKED_SLOW := tests/browser/test_console_walk.py tests/contract tests/sdks/test_generated_client.py tests/shuffler \
+CHECKED_SLOW := tests/browser/test_console_walk.py tests/contract tests/sdks/test_conformance.py tests/sdks/test_generated_client.py \
+	tests/sdks/test_typescript.py::TestOnNode::test_its_tests_pass tests/shuffler \
 	tests/service/test_mount.py tests/service/test_nginx.py tests/faults/test_central.py tests/faults/test_every_plan.py tests/faults/test_sigkill.py \
 	tests/faults/test_uploads.py \
 	"tests/faults/test_soak.py::TestFaults::test_each_kind_loses_duplicates_and_blocks_nothing[postgresql]"
@@ -50,7 +51,7 @@ test-check: $(READY) ## Run the tests of .ci/run: the fast ones and a few slow o
 	$(PYTEST) -m "slow and not release" $(ARGS) $(CHECKED_SLOW)
 
 check-release: $(READY) ## Run what .ci/run leaves out: the audit of all sound forms, the image, all slow tests
-	@sh tools/preflight.sh chromium git java nginx node npm pgbouncer promtool
+	@sh tools/preflight.sh chromium git java mvn nginx node npm pgbouncer promtool
 	$(BIN)/sfumato audit --quick
 	$(MAKE) image
 	$(PYTEST) -m "slow or release" $(ARGS)
@@ -106,8 +107,8 @@ sdk-typescript: ## Build, test and pack the TypeScript SDK into build/sdks (need
 	@mkdir -p build/sdks
 	cd sdk/typescript && npm pack --ignore-scripts --pack-destination ../../build/sdks
 
-sdks: build/sdks/.ready ## Generate and check the Kotlin, Swift and Python clients and the Kotlin device (needs Java 11 and node 20)
-	@sh tools/preflight.sh java node npm
+sdks: build/sdks/.ready ## Generate and check the Kotlin, Swift and Python clients and the Kotlin device (needs Java 17, Maven and node 20)
+	@sh tools/preflight.sh java mvn node npm
 	npm ci --prefix openapi/generators/kotlin
 	build/sdks/.venv/bin/python tools/sdks.py $(ARGS)
 
@@ -162,6 +163,7 @@ lock: $(READY) ## Update requirements.lock; ARGS=--upgrade selects the newest ve
 clean: ## Remove the environment and all build output
 	rm -rf .venv build dist demo-out *.egg-info sdk/python/*.egg-info sdk/python/build
 	rm -rf $(addprefix sdk/typescript/,dist client node sealing shuffled node_modules src/generated) openapi/generators/*/node_modules
+	rm -rf sdk/kotlin/device/target
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

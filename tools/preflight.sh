@@ -1,7 +1,7 @@
 #!/bin/sh
 # Check that programs are on this machine: tools/preflight.sh [--install] PROGRAM...
 #
-# Programs: chromium, git, nginx, java (11 or newer), node (20 or newer), npm, pgbouncer, promtool.
+# Programs: chromium, git, nginx, java (17 or newer), mvn, node (20 or newer), npm, pgbouncer, promtool.
 # With --install, and as root on Debian, install the missing ones from Debian's packages.
 # Exit with 1, and name each missing program and how to get it, if one is missing or too old.
 set -eu
@@ -9,6 +9,7 @@ set -eu
 package_of() {
     case $1 in
     java) echo default-jre-headless ;;
+    mvn) echo maven ;;
     nginx) echo nginx-light ;;
     node) echo nodejs ;;
     promtool) echo prometheus ;;
@@ -48,7 +49,7 @@ fi
 status=0
 for program in "$@"; do
     case $program in
-    java) least=11 ;;
+    java) least=17 ;;
     node) least=20 ;;
     *) least=0 ;;
     esac

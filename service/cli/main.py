@@ -186,6 +186,12 @@ def audit(context: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "audit", *context.args])  # noqa: S606 - our own program
 
 
+@app.command(context_settings=PASS_ON)
+def conformance(context: typer.Context) -> None:
+    """Test a device in another language: `sfumato conformance -- COMMAND`. `--help` lists the options."""
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "audit.conformance", *context.args])  # noqa: S606 - our own program
+
+
 @app.command()
 def migrate(
     check: Annotated[bool, typer.Option("--check", help="Only check whether the schema is the newest.")] = False,

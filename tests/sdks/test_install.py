@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,10 @@ class TestInstallation:
         (app / "first.py").write_text(block_after(ROOT / "sdk" / "python" / "README.md", ORDER[1], "python"))
         assert run(app / ".venv" / "bin" / "python", "first.py", cwd=app, **live.environment) == "sent\n"
 
-    def test_of_the_kotlin_device_copies_its_sources(self, clone: Path) -> None:
-        sources = install(clone, "kotlin") / "src" / "main" / "kotlin" / "sfumato" / "device"
-        assert {path.name for path in sources.iterdir()} >= {"Device.kt", "FileStore.kt", "Store.kt"}
+    def test_of_the_kotlin_device_installs_its_library(self, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        repository = clone.parent / "maven"
+        monkeypatch.setenv("MAVEN_OPTS", f"-Dmaven.repo.local={repository}")
+        install(clone, "kotlin")
+        (library,) = repository.rglob("sfumato-device-*.jar")
+        with zipfile.ZipFile(library) as opened:
+            assert {"sfumato/device/Device.class", "sfumato/device/ShuffledDevice.class"} <= set(opened.namelist())

@@ -1,5 +1,6 @@
 /** A file store for programs on Node.js. */
 
+import { createHash } from "node:crypto";
 import { closeSync, constants, fsyncSync, lstatSync, mkdirSync, openSync, readFileSync, readlinkSync, realpathSync, renameSync, rmSync, statSync, writeSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 
@@ -11,6 +12,7 @@ import { Turns } from "./turns.js";
 
 const LOCK_TIMEOUT_MILLISECONDS = 10_000;
 const MAX_LINKS = 40;
+const FILE_VERSION = 1;
 
 const turns = new Map<string, Turns>(); // of the stores of this process, by file
 
@@ -92,17 +94,18 @@ export class FileStore implements Store {
     } catch {
       document = undefined;
     }
-    if (!isObject(document)) {
-      throw new StoreUnusable(`${this.location} is damaged; no report was sent`);
+    const { version, datasets, sha256 } = isObject(document) ? document : {};
+    if (version !== FILE_VERSION || !isObject(datasets) || sha256 !== digest(datasets)) {
+      throw new StoreUnusable(`${this.location} is damaged or has another version; no report was sent`);
     }
-    return Object.fromEntries(Object.entries(document).map(([datasetId, stored]) => [datasetId, readMemory(stored)]));
+    return Object.fromEntries(Object.entries(datasets).map(([datasetId, stored]) => [datasetId, readMemory(stored)]));
   }
 
   #save(memories: Record<string, Memory>): void {
     this.#attempt(() => {
       const newPath = `${this.location}.new`;
       rmSync(newPath, { force: true }); // left over after a crash
-      write(newPath, JSON.stringify(memories, null, 1));
+      write(newPath, JSON.stringify({ version: FILE_VERSION, datasets: memories, sha256: digest(memories) }, null, 1));
       renameSync(newPath, this.location);
       const directory = openSync(dirname(this.location), constants.O_RDONLY);
       try {
@@ -126,6 +129,11 @@ export class FileStore implements Store {
     const remedy = code === "EBUSY" ? ": mount its directory instead of the file" : "";
     return new StoreUnusable(`${this.location} cannot be used (${code})${remedy}; no report was sent`);
   }
+}
+
+/** Return the SHA-256 of a JSON value in hex. */
+function digest(value: unknown): string {
+  return createHash("sha256").update(JSON.stringify(value)).digest("hex");
 }
 
 function write(path: string, text: string): void {

@@ -35,11 +35,11 @@ public data class Memo(
     /** SHA-256 of the round spec at the time of the report, in hex. */
     val specHash: String,
     val state: MemoState,
-    /** Random id of the report, 32 hex digits. */
+    /** Random id of the report, 32 hex digits. It is empty for a sealed report. */
     val reportId: String,
-    /** Slot of the report, or null once the state is final. */
+    /** Slot of the report, or null for a sealed report and once the state is final. */
     val slot: Long?,
-    /** Perturbed value in base64, or null once the state is final. */
+    /** Perturbed value, or outer key and sealed report, in base64. It is null once the state is final. */
     val value: String?,
 )
 
@@ -146,6 +146,6 @@ private fun readMemo(wire: Map<*, *>): Memo {
         slot = (wire["slot"] as JsonNumber?)?.text?.toLong(),
         value = wire["value"] as String?,
     )
-    check((memo.state == MemoState.PENDING) == (memo.value != null && memo.slot != null)) { "a pending memo must have a slot and a value" }
+    check((memo.state == MemoState.PENDING) == (memo.value != null)) { "a pending memo must have a value" }
     return memo
 }

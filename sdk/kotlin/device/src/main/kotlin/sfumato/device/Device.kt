@@ -12,9 +12,12 @@ package sfumato.device
 import java.math.BigInteger
 import java.security.MessageDigest
 import java.util.Base64
+import java.util.concurrent.TimeUnit
+import java.util.concurrent.locks.ReentrantLock
 
-private const val MAX_OPEN_ROUNDS = 64
+internal const val MAX_OPEN_ROUNDS = 64
 private const val DEFAULT_RETRY_AFTER_SECONDS = 60.0
+private const val TURN_MILLISECONDS = 50L // between checks of a cancellation while another call has the turn
 private val ID = Regex("[A-Za-z0-9_-]{1,64}") // ids from the service become URL paths
 
 /** The outcome of a round on this device, or of a call of `report`. */
@@ -67,13 +70,13 @@ public class Receipt internal constructor(
     public val outside: List<String> get() = rounds.flatMap { it.outside }.distinct()
 }
 
-/** An open round. `keepsReports` is false only if the service promises to delete the report after its tally. */
-private class OpenRound(val roundId: String, val collectionId: String, val epsilon: Any?, val spec: Any?, val keepsReports: Boolean) {
+/** An open round as the service lists it. Its spec is read later. `keepsReports` is false only if the service promises to delete the report after its tally. */
+internal class OpenRound(val roundId: String, val collectionId: String, val epsilon: Any?, val spec: Any?, val keepsReports: Boolean) {
     val specHash: String = sha256(toCanonicalJson(spec))
 }
 
 /**
- * The device of one person for one dataset. Its methods block, so call them from a background thread.
+ * The device of one person for one dataset. Its methods block, so call them from a background thread, or use `suspending()`.
  *
  * @param url URL of the service without `/v1`.
  * @param key API key with the scope `device`.
@@ -92,23 +95,24 @@ private class OpenRound(val roundId: String, val collectionId: String, val epsil
  * @param clock Clock for pauses between retries. Replace it in tests only.
  * @throws InvalidSpec The cap or the dataset id is invalid.
  */
-public class Device(
+public open class Device(
     url: String,
     key: String,
     datasetId: String,
     cap: String,
-    private val store: Store,
+    internal val store: Store,
     private val features: List<Feature>? = null,
-    private val entropy: Entropy = SystemEntropy(),
+    internal val entropy: Entropy = SystemEntropy(),
     retrySeconds: Double = 30.0,
     transport: Transport = UrlTransport(),
     clock: Clock = SystemClock,
     private var onOutside: ((List<String>) -> Unit)? = null,
     private val acceptKeptReports: Boolean = false,
 ) {
-    private val datasetId = readId(datasetId)
+    internal val datasetId: String = readId(datasetId)
     private val capNano = parseEpsilon(cap)
-    private val http = Http(url, key, retrySeconds, transport, clock)
+    internal val http: Http = Http(url, key, retrySeconds, transport, clock)
+    private val turn = ReentrantLock(true)
     private var etag: String? = null
     private var open: List<OpenRound> = emptyList()
     private var retryAfterSeconds = DEFAULT_RETRY_AFTER_SECONDS
@@ -126,22 +130,24 @@ public class Device(
      * @throws StoreUnusable The device memory cannot be used, so no report was sent.
      * @throws Unreachable The service does not respond. Perturbed reports stay pending, and the next call sends them.
      */
-    @Synchronized
-    public fun report(record: PersonRecord): Receipt {
-        val rounds = fetch()
+    public fun report(record: PersonRecord): Receipt = report(record, null)
+
+    internal fun report(record: PersonRecord, cancellation: Cancellation?): Receipt = inTurn(cancellation) {
+        val rounds = fetchRounds(cancellation)
+        cancellation?.check() // later, the decisions are stored
         val decided = LinkedHashMap<String, RoundOutcome>()
         val waiting = store.change(datasetId) { memory ->
             for (round in rounds) decided[round.roundId] = decide(memory, round, record)
             findPending(memory).filter { decided[it.roundId]?.outcome != Outcome.REFUSED }
         }
         for (memo in waiting) {
-            val sent = send(memo)
+            val sent = send(memo, cancellation)
             decided[memo.roundId] =
                 RoundOutcome(sent.roundId, sent.outcome, sent.epsilon, sent.error, decided[memo.roundId]?.outside.orEmpty())
         }
         val outcomes = decided.values.toList()
         informOutside(outcomes.flatMap { it.outside }.distinct())
-        return Receipt(selectOutcome(outcomes, rounds.isNotEmpty()), outcomes, if (rounds.isEmpty()) retryAfterSeconds else null, store.location)
+        Receipt(selectOutcome(outcomes, rounds.isNotEmpty()), outcomes, if (rounds.isEmpty()) retryAfterSeconds else null, store.location)
     }
 
     /** Inform the developer about a record outside of the bounds, once. */
@@ -161,10 +167,11 @@ public class Device(
      * @throws InvalidSpec The app passed no features, and no round is open.
      * @throws SfumatoException The open rounds cannot be read.
      */
-    @Synchronized
-    public fun check(record: PersonRecord): RecordCheck {
-        val known = if (features != null) listOf(features) else fetch().map { readRoundSpec(it.spec).features }
-        return known.map { checkRecord(it, record) }.firstOrNull()
+    public fun check(record: PersonRecord): RecordCheck = check(record, null)
+
+    internal fun check(record: PersonRecord, cancellation: Cancellation?): RecordCheck = inTurn(cancellation) {
+        val known = if (features != null) listOf(features) else fetchRounds(cancellation).map { readRoundSpec(it.spec).features }
+        known.map { checkRecord(it, record) }.firstOrNull()
             ?: throw InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
     }
 
@@ -172,23 +179,38 @@ public class Device(
     public fun pending(): List<String> = findPending(store.read(datasetId)).map { it.roundId }
 
     /** Resend pending reports without answering new rounds. Throw ApiProblem, Unreachable or StoreUnusable if a report was not sent. */
-    @Synchronized
-    public fun flush(): List<RoundOutcome> {
-        val sent = findPending(store.read(datasetId)).map(::send)
+    public fun flush(): List<RoundOutcome> = flush(null)
+
+    internal fun flush(cancellation: Cancellation?): List<RoundOutcome> = inTurn(cancellation) {
+        val sent = findPending(store.read(datasetId)).map { send(it, cancellation) }
         sent.firstNotNullOfOrNull { it.error }?.let { throw it }
-        return sent
+        sent
     }
 
     /** The epsilon that this device has spent on the dataset. */
     public val spent: Double get() = toDouble(store.read(datasetId).spentNano)
 
+    /** Let concurrent calls run one after the other. */
+    private fun <T> inTurn(cancellation: Cancellation?, work: () -> T): T {
+        if (cancellation == null) turn.lock() else while (!turn.tryLock(TURN_MILLISECONDS, TimeUnit.MILLISECONDS)) cancellation.check()
+        try {
+            return work()
+        } finally {
+            turn.unlock()
+        }
+    }
+
     // ---- open rounds of the service ----
 
-    private fun fetch(): List<OpenRound> {
+    internal open fun fetchRounds(cancellation: Cancellation?): List<OpenRound> {
         val headers = etag?.let { mapOf("If-None-Match" to it) } ?: emptyMap()
-        val response = http.request("GET", "datasets/$datasetId/round", headers = headers)
+        val response = http.request("GET", "datasets/$datasetId/round", headers = headers, cancellation = cancellation)
         if (response.status != 304) {
-            open = readOpenRounds(readJsonObject(response))
+            val listed = readJsonObject(response)["rounds"]
+            if ((listed as? List<*>)?.any { it is Map<*, *> && "hpke_public_key" in it } == true) {
+                throw RoundRefused("this dataset is shuffled: its shuffler takes sealed reports, and the service takes none")
+            }
+            open = readOpenRounds(listed)
             etag = response.headers["etag"]
             retryAfterSeconds = readRetryAfter(response) ?: DEFAULT_RETRY_AFTER_SECONDS
         }
@@ -228,7 +250,7 @@ public class Device(
     }
 
     /** Compute the cost of a round in nano-epsilon. Throw RoundRefused if the device does not accept the round. */
-    private fun computeRoundCost(round: OpenRound, spec: RoundSpec): BigInteger {
+    internal open fun computeRoundCost(round: OpenRound, spec: RoundSpec): BigInteger {
         val difference = features?.let { describeDifference(it, spec.features) }
         if (difference != null) throw RoundRefused("round ${round.roundId} has other features than this app expects: $difference")
         if (round.keepsReports && !acceptKeptReports) {
@@ -243,7 +265,7 @@ public class Device(
         return epsilonNano
     }
 
-    private fun perturbRecord(round: OpenRound, spec: RoundSpec, epsilonNano: BigInteger, record: PersonRecord): Memo {
+    internal open fun perturbRecord(round: OpenRound, spec: RoundSpec, epsilonNano: BigInteger, record: PersonRecord): Memo {
         val perturbed = perturb(spec, record, entropy)
         return Memo(
             roundId = round.roundId,
@@ -251,7 +273,7 @@ public class Device(
             epsilonNano = epsilonNano,
             specHash = round.specHash,
             state = MemoState.PENDING,
-            reportId = encodeHex(encodeLittleEndian(entropy.word().toLong(), 8) + encodeLittleEndian(entropy.word().toLong(), 8)),
+            reportId = encodeHex(createReportId(entropy)),
             slot = perturbed.slot,
             value = Base64.getEncoder().encodeToString(perturbed.value),
         )
@@ -260,11 +282,10 @@ public class Device(
     // ---- sending ----
 
     /** Send the stored bytes of a report and store the response of the service. */
-    private fun send(memo: Memo): RoundOutcome {
+    private fun send(memo: Memo, cancellation: Cancellation?): RoundOutcome {
         val epsilon = toDouble(memo.epsilonNano)
         try {
-            val body = mapOf("report_id" to memo.reportId, "slot" to memo.slot, "value" to memo.value)
-            checkReceipt(http.request("POST", "rounds/${memo.roundId}/reports", body), memo.roundId)
+            checkReceipt(post(memo, cancellation), memo.roundId)
         } catch (problem: ApiProblem) {
             val state = findSettledState(problem)
             if (state != null) settle(memo, state)
@@ -273,6 +294,12 @@ public class Device(
         }
         settle(memo, MemoState.ACKNOWLEDGED)
         return RoundOutcome(memo.roundId, Outcome.SENT, epsilon)
+    }
+
+    /** Send the stored bytes of a report. */
+    internal open fun post(memo: Memo, cancellation: Cancellation?): Response {
+        val body = mapOf("report_id" to memo.reportId, "slot" to memo.slot, "value" to memo.value)
+        return http.request("POST", "rounds/${memo.roundId}/reports", body, cancellation = cancellation)
     }
 
     /** Store the final state of a report and delete its slot and value. */
@@ -304,18 +331,20 @@ private fun describeDifference(expected: List<Feature>, actual: List<Feature>): 
     }
 }
 
-private fun readId(value: Any?): String {
+/** Return 16 random bytes. */
+internal fun createReportId(entropy: Entropy): ByteArray =
+    encodeLittleEndian(entropy.word().toLong(), 8) + encodeLittleEndian(entropy.word().toLong(), 8)
+
+/** Return an id of the service, which becomes a part of a path. Throw InvalidSpec if it has another form. */
+internal fun readId(value: Any?): String {
     check(value is String && ID.matches(value)) { "an id must have 1 to 64 characters: letters, digits, _ or -" }
     return value as String
 }
 
 /** Validate the list of open rounds. Each spec is validated later, so that one invalid spec does not affect other rounds. */
-private fun readOpenRounds(wire: Map<*, *>): List<OpenRound> {
-    val open = list(wire["rounds"], "rounds", 0, MAX_OPEN_ROUNDS) { item ->
+internal fun readOpenRounds(listed: Any?): List<OpenRound> {
+    val open = list(listed, "rounds", 0, MAX_OPEN_ROUNDS) { item ->
         val round = asObject(item, "an open round")
-        if ("hpke_public_key" in round) {
-            throw RoundRefused("this dataset is shuffled: its shuffler takes sealed reports, and the service takes none")
-        }
         OpenRound(readId(round["id"]), readId(round["collection_id"]), round["epsilon"], round["spec"], round["keep_reports"] != false)
     }
     check(open.map { it.roundId }.toSet().size == open.size) { "an open round is listed twice" }

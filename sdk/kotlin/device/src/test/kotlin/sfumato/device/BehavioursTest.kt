@@ -1,7 +1,8 @@
-/** Checks that the vectors do not cover: durable memory, one report per round, identical resends, and faulty services. */
+/** Tests of what the conformance kit does not cover: durable memory, one report per round, identical resends, and faulty services. */
 package sfumato.device
 
 import com.sun.net.httpserver.HttpServer
+import org.junit.jupiter.api.Test
 import java.io.File
 import java.io.IOException
 import java.net.InetAddress
@@ -13,28 +14,92 @@ import kotlin.concurrent.thread
 private const val SPEC =
     """{"version":1,"features":[{"name":"x","lower":0,"upper":1}],"encoding":{"type":"grid","cells":[4]},
     "mechanism":{"type":"grr","n_symbols":4,"keep_threshold":"9223372036854775808"},"participation":{"lo":"0","hi":"18446744073709551616"}}"""
-private const val OPEN = """{"rounds":[{"id":"rnd_1","collection_id":"rnd_1","index":0,"epsilon":1.2,"keep_reports":false,"spec":$SPEC}]}"""
-private const val RECEIPT = """{"round_id":"rnd_1","accepted":1}"""
-private val RECORD = OrderedRecord(0.6)
+internal const val OPEN = """{"rounds":[{"id":"rnd_1","collection_id":"rnd_1","index":0,"epsilon":1.2,"keep_reports":false,"spec":$SPEC}]}"""
+internal const val RECEIPT = """{"round_id":"rnd_1","accepted":1}"""
+internal val RECORD = OrderedRecord(0.6)
 
-fun createBehaviourCases(): List<Case> = listOf(
-    Case("the memory is on disk before a report is sent", 0) { checkMemoryFirst() },
-    Case("a report is resent with the same bytes after its response was lost", 0) { checkSameBytes() },
-    Case("a pending report survives the end of the process", 0) { checkPendingSurvives() },
-    Case("Retry-After is obeyed unless it exceeds retrySeconds", 0) { checkRetryAfter() },
-    Case("a permanent error is not retried", 0) { checkNoRetry() },
-    Case("several devices with one file answer a round once", 0) { checkOneReport() },
-    Case("concurrent calls of one device send one report", 0) { checkOneCall() },
-    Case("a store keeps to its file, and writes through links", 0) { checkLinks() },
-    Case("a device with a damaged memory sends no report", 0) { checkDamagedMemory() },
-    Case("a report to a closed round counts as spent", 0) { checkTooLate() },
-    Case("a round with unexpected features is refused", 0) { checkUnexpectedFeatures() },
-    Case("check validates a record and sends nothing", 0) { checkRecordCheck() },
-    Case("no message contains a value", 0) { checkNoValueInMessages() },
-    Case("invalid JSON is rejected", 0) { checkInvalidJson() },
-    Case("requests over a socket send the key, follow no redirect and limit the response", 0) { checkSocket() },
-    Case("random words differ", 0) { checkEqual(List(1000) { SystemEntropy().word() }.toSet().size, 1000) },
-)
+class BehavioursTest {
+    @Test
+    fun `the memory is on disk before a report is sent`() {
+        checkMemoryFirst()
+    }
+
+    @Test
+    fun `a report is resent with the same bytes after its response was lost`() {
+        checkSameBytes()
+    }
+
+    @Test
+    fun `a pending report survives the end of the process`() {
+        checkPendingSurvives()
+    }
+
+    @Test
+    fun `Retry-After is obeyed unless it exceeds retrySeconds`() {
+        checkRetryAfter()
+    }
+
+    @Test
+    fun `a permanent error is not retried`() {
+        checkNoRetry()
+    }
+
+    @Test
+    fun `several devices with one file answer a round once`() {
+        checkOneReport()
+    }
+
+    @Test
+    fun `concurrent calls of one device send one report`() {
+        checkOneCall()
+    }
+
+    @Test
+    fun `a store keeps to its file and writes through links`() {
+        checkLinks()
+    }
+
+    @Test
+    fun `a device with a damaged memory sends no report`() {
+        checkDamagedMemory()
+    }
+
+    @Test
+    fun `a report to a closed round counts as spent`() {
+        checkTooLate()
+    }
+
+    @Test
+    fun `a round with unexpected features is refused`() {
+        checkUnexpectedFeatures()
+    }
+
+    @Test
+    fun `check validates a record and sends nothing`() {
+        checkRecordCheck()
+    }
+
+    @Test
+    fun `no message contains a value`() {
+        checkNoValueInMessages()
+    }
+
+    @Test
+    fun `invalid JSON is rejected`() {
+        checkInvalidJson()
+    }
+
+    @Test
+    fun `requests over a socket send the key follow no redirect and limit the response`() {
+        checkSocket(UrlTransport())
+        checkSocket(OkHttpTransport())
+    }
+
+    @Test
+    fun `random words differ`() {
+        checkEqual(List(1000) { SystemEntropy().word() }.toSet().size, 1000)
+    }
+}
 
 private fun <T> withDirectory(work: (File) -> T): T {
     val directory = Files.createTempDirectory("sfumato").toFile()
@@ -59,9 +124,9 @@ private inline fun <reified E : SfumatoException> expectThrown(work: () -> Unit)
     try {
         work()
     } catch (error: SfumatoException) {
-        return error as? E ?: throw CheckFailed("$error is not a ${E::class.simpleName}")
+        return error as? E ?: throw AssertionError("$error is not a ${E::class.simpleName}")
     }
-    throw CheckFailed("no exception was thrown")
+    throw AssertionError("no exception was thrown")
 }
 
 private fun checkMemoryFirst() = withDirectory { directory ->
@@ -244,18 +309,19 @@ private fun checkInvalidJson() {
         } catch (_: NotJson) {
             continue
         }
-        throw CheckFailed("$text was accepted")
+        throw AssertionError("$text was accepted")
     }
     val text = "{\"a\":[1.5,-2e3,true,null,\"\\u00e9\\n\\\"\"],\"b\":{}}"
     checkEqual(readJson(toCanonicalJson(readJson(text))), readJson(text))
 }
 
-/** Check `UrlTransport` against a local server. */
-private fun checkSocket() {
+/** Check a transport against a local server. */
+private fun checkSocket(transport: Transport) {
     val server = HttpServer.create(InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0)
     val keys = ArrayList<String?>()
     server.createContext("/v1/datasets/ds_1/round") { exchange ->
         keys.add(exchange.requestHeaders.getFirst("Authorization"))
+        checkEqual(exchange.requestHeaders.getFirst("User-Agent"), "sfumato") // the default names the platform
         exchange.responseHeaders["ETag"] = "\"1\""
         exchange.sendResponseHeaders(200, OPEN.length.toLong())
         exchange.responseBody.use { it.write(OPEN.toByteArray()) }
@@ -279,7 +345,7 @@ private fun checkSocket() {
     try {
         val url = "http://127.0.0.1:${server.address.port}/"
         val store = MemoryStore()
-        val device = { id: String -> Device(url, "sfk_device", id, "2", store, retrySeconds = 0.0) }
+        val device = { id: String -> Device(url, "sfk_device", id, "2", store, retrySeconds = 0.0, transport = transport) }
         checkEqual(expectThrown<ApiProblem> { device("ds_1").report(RECORD) }.status, 307)
         checkEqual(device("ds_1").report(RECORD).outcome, Outcome.SENT)
         checkEqual(keys.toSet(), setOf<String?>("Bearer sfk_device"))
@@ -287,5 +353,5 @@ private fun checkSocket() {
     } finally {
         server.stop(0)
     }
-    expectThrown<Unreachable> { Device("http://127.0.0.1:${server.address.port}", "k", "ds_1", "2", MemoryStore(), retrySeconds = 0.0).report(RECORD) }
+    expectThrown<Unreachable> { Device("http://127.0.0.1:${server.address.port}", "k", "ds_1", "2", MemoryStore(), retrySeconds = 0.0, transport = transport).report(RECORD) }
 }

@@ -6,16 +6,13 @@
  */
 package sfumato.device
 
-import java.io.ByteArrayOutputStream
 import java.io.IOException
-import java.io.InputStream
-import java.net.HttpURLConnection
-import java.net.URL
 
 private val RETRY_STATUSES = setOf(408, 429, 500, 502, 503, 504)
 private const val MIN_PAUSE_SECONDS = 0.1
 private const val MAX_PAUSE_SECONDS = 5.0
-private const val MAX_RESPONSE_BYTES = 1 shl 20
+internal const val MAX_RESPONSE_BYTES = 1 shl 20
+private const val USER_AGENT = "sfumato" // the default of Android names the model of the phone
 private const val PROBLEM_MEDIA_TYPE = "application/problem+json"
 private const val PROBLEM_TYPE = "urn:sfumato:problem:" // the type of a problem is this and its code
 
@@ -25,8 +22,15 @@ private val SCHEME = Regex("^https?://[^/]", RegexOption.IGNORE_CASE)
 private val VISIBLE = Regex("[!-~]+")
 private val SECONDS = Regex("[0-9]{1,9}(\\.[0-9]+)?")
 
-/** An HTTP request with a JSON body or no body. */
-public class Request(public val method: String, public val url: String, public val headers: Map<String, String>, public val body: ByteArray?)
+/** An HTTP request. */
+public class Request(public val method: String, public val url: String, public val headers: Map<String, String>, public val body: ByteArray?) {
+    internal var cancellation: Cancellation? = null
+
+    /** Set what ends the request early if the call is cancelled. Another thread may call `action`. */
+    public fun onCancel(action: () -> Unit) {
+        cancellation?.stopWith(action)
+    }
+}
 
 /** An HTTP response. Header names are in lower case. */
 public class Response(public val status: Int, public val headers: Map<String, String>, public val body: ByteArray)
@@ -35,44 +39,6 @@ public class Response(public val status: Int, public val headers: Map<String, St
 public fun interface Transport {
     /** Send a request once, without following redirects. Throw IOException if there is no response. */
     public fun send(request: Request): Response
-}
-
-/** Transport over `java.net.HttpURLConnection`, which the JVM and Android provide. */
-public class UrlTransport(private val timeoutSeconds: Double = 10.0) : Transport {
-    override fun send(request: Request): Response {
-        val connection = URL(request.url).openConnection() as HttpURLConnection
-        try {
-            connection.requestMethod = request.method
-            connection.instanceFollowRedirects = false // a redirect must not send the key or a report to another server
-            connection.useCaches = false
-            connection.connectTimeout = (1000 * timeoutSeconds).toInt()
-            connection.readTimeout = (1000 * timeoutSeconds).toInt()
-            for ((name, value) in request.headers) connection.setRequestProperty(name, value)
-            request.body?.let { body ->
-                connection.doOutput = true
-                connection.setFixedLengthStreamingMode(body.size) // also disables automatic retries of HttpURLConnection
-                connection.outputStream.use { it.write(body) }
-            }
-            val status = connection.responseCode
-            val stream = if (status < 400) connection.inputStream else connection.errorStream
-            val headers = connection.headerFields.entries.mapNotNull { (name, values) -> name?.let { it.lowercase() to values.last() } }
-            return Response(status, headers.toMap(), stream?.use(::readBounded) ?: ByteArray(0))
-        } finally {
-            connection.disconnect()
-        }
-    }
-
-    /** Read a response body. Throw ApiProblem if it is too long. */
-    private fun readBounded(stream: InputStream): ByteArray {
-        val body = ByteArrayOutputStream()
-        val chunk = ByteArray(1 shl 14)
-        while (true) {
-            val n = stream.read(chunk)
-            if (n < 0) return body.toByteArray()
-            body.write(chunk, 0, n)
-            if (body.size() > MAX_RESPONSE_BYTES) throw unexpectedResponse(0, "the response is longer than $MAX_RESPONSE_BYTES bytes")
-        }
-    }
 }
 
 /** The clock for pauses between retries. Tests replace it. */
@@ -112,24 +78,35 @@ internal class Http(
     /**
      * Send a request and retry it after temporary failures.
      *
+     * @param body JSON value to send.
+     * @param content Bytes to send, made anew for each attempt.
      * @throws ApiProblem The service returned an error at the last attempt, or an error that a retry cannot fix.
      * @throws Unreachable The service did not respond at the last attempt.
      */
-    fun request(method: String, path: String, body: Any? = null, headers: Map<String, String> = emptyMap()): Response {
-        val bytes = body?.let { toCanonicalJson(it).toByteArray() }
+    fun request(
+        method: String,
+        path: String,
+        body: Any? = null,
+        content: (() -> ByteArray)? = null,
+        headers: Map<String, String> = emptyMap(),
+        cancellation: Cancellation? = null,
+    ): Response {
+        val json = body?.let { toCanonicalJson(it).toByteArray() }
         val allHeaders = buildMap {
             put("Authorization", "Bearer $key")
             put("Accept", "application/json")
-            if (bytes != null) put("Content-Type", "application/json")
+            put("User-Agent", USER_AGENT)
+            if (json != null) put("Content-Type", "application/json")
+            if (content != null) put("Content-Type", "application/octet-stream")
             putAll(headers)
         }
-        val request = Request(method, root + path, allHeaders, bytes)
         val deadline = clock.seconds() + retrySeconds
         var backoff = MIN_PAUSE_SECONDS
         while (true) {
             var retryAfter: Double? = null
+            val request = Request(method, root + path, allHeaders, content?.invoke() ?: json)
             val failure: SfumatoException = try {
-                val response = transport.send(request)
+                val response = send(request, cancellation)
                 if (response.status in 200..299 || response.status == 304) return response
                 retryAfter = readRetryAfter(response)
                 readProblem(response).also { if (response.status !in RETRY_STATUSES) throw it }
@@ -138,8 +115,21 @@ internal class Http(
             }
             val pause = retryAfter ?: (backoff * clock.jitter())
             if (clock.seconds() + pause > deadline) throw failure
-            clock.sleep(pause)
+            if (cancellation == null) clock.sleep(pause) else cancellation.pause(pause)
             backoff = minOf(2 * backoff, MAX_PAUSE_SECONDS)
+        }
+    }
+
+    private fun send(request: Request, cancellation: Cancellation?): Response {
+        cancellation?.check()
+        request.cancellation = cancellation
+        try {
+            return transport.send(request)
+        } catch (error: Exception) { // HttpURLConnection has a NullPointerException if another thread closes it
+            cancellation?.check()
+            throw error
+        } finally {
+            cancellation?.stopWith(null)
         }
     }
 }
@@ -170,6 +160,7 @@ private fun readProblem(response: Response): ApiProblem {
     val code = document?.get("code") as? String
     val status = (document?.get("status") as? JsonNumber)?.text
     if (code == null || document["type"] != PROBLEM_TYPE + code || status != response.status.toString()) {
+        if (response.status == 401 && response.body.isEmpty()) return ApiProblem(401, "unauthenticated", "the key is not valid") // see UrlTransport
         return unexpectedResponse(response.status, FOREIGN)
     }
     return ApiProblem(response.status, code, (document["detail"] ?: document["title"]).toString())

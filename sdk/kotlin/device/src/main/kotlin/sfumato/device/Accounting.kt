@@ -11,8 +11,8 @@ import java.math.BigInteger
 internal val NANO: BigInteger = BigInteger.valueOf(1_000_000_000)
 private val EPSILON_MIN = BigDecimal("0.000001")
 private val EPSILON_MAX = BigDecimal(32) // a larger epsilon gives almost no protection
-private const val MAX_CHARACTERS = 64 // limit for a number given as text
-private val DECIMAL = Regex("[+-]?([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+internal const val MAX_CHARACTERS = 64 // limit for a number given as text
+internal val DECIMAL = Regex("[+-]?([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 
 /**
  * Parse an epsilon exactly.
