@@ -30,7 +30,7 @@ from typing import NamedTuple
 BUDGETS = {
     "audit": 7,
     "benchmarks": 28,
-    "clustering": 20,
+    "clustering": 19,
     "connections": 2,
     "demo": 1,
     "devservers": 0,
@@ -39,7 +39,7 @@ BUDGETS = {
     "models": 7,
     "openapi": 4,
     "runtime": 1,
-    "sdk": 22,
+    "sdk": 21,
     "service": 10,
     "tests": 48,
     "tools": 1,
