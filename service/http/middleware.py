@@ -169,6 +169,7 @@ class RequestContext:
                 log.warning("database_unavailable", request_id=request_id, error=type(error).__name__, reason=reason)
             if status == 0:  # after the response has started, the server can only close the connection
                 await send_problem(send_with_headers, problem, request_id)
+            _drop_frames(error)
         finally:
             self._metrics.count_request(scope["method"], route_of(scope), status, time.perf_counter() - start)
             if not (status == 202 and scope["path"].endswith("/reports")):
@@ -182,6 +183,13 @@ class RequestContext:
                     request_id=request_id,
                     **_named_key(scope),
                 )
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    """Release the bodies in the frames of an error: the future of a thread refers to the error, and a frame to it."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _named_key(scope: Scope) -> dict[str, str]:

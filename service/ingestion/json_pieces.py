@@ -37,16 +37,18 @@ class JsonPieces:
     kind : type of msgspec.Struct
         Type of the object. All members are optional.
     take : callable
-        Called with the decoded object of each piece.
+        Called with this reader and the decoded object of each piece. A bound method of the reader would keep it, and
+        what it has read, until the next collection of garbage.
     explain : callable
-        Returns the problem for the message of a `msgspec.ValidationError`, which may quote the body.
+        Called with this reader and the message of a `msgspec.ValidationError`, which may quote the body. Returns the
+        problem.
     """
 
     def __init__(
         self,
         kind: type[msgspec.Struct],
-        take: Callable[[Any], None],
-        explain: Callable[[str], Exception],
+        take: Callable[[Any, Any], None],
+        explain: Callable[[Any, str], Exception],
     ) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
         self._names = kind.__struct_fields__
@@ -120,10 +122,10 @@ class JsonPieces:
         try:
             read = self._decode(text)
         except msgspec.ValidationError as error:
-            raise self._explain(str(error)) from None
+            raise self._explain(self, str(error)) from None
         except NOT_JSON:
             raise BadRequest("the body is not valid JSON (JSON has no NaN and no Infinity)") from None
         self._seen.update(name for name in self._names if getattr(read, name) is not msgspec.UNSET)
         if self._n_members > len(self._seen):
             raise BadRequest("the body has a member twice: send each member once")
-        self._take(read)
+        self._take(self, read)

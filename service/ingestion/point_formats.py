@@ -58,8 +58,11 @@ class JsonPoints(JsonPieces):
     """Reader of `{"points": [[...], ...]}`."""
 
     def __init__(self, labeller: PointLabeller) -> None:
-        super().__init__(_Points, self._add, lambda _: ValidationFailed(errors=[self._fault("lists of numbers")]))
+        super().__init__(_Points, JsonPoints._add, JsonPoints._explain_fault)
         self._labeller = labeller
+
+    def _explain_fault(self, _message: str) -> ValidationFailed:
+        return ValidationFailed(errors=[self._fault("lists of numbers")])
 
     def _fault(self, expected: str) -> dict[str, str]:
         count = self._labeller.n_features

@@ -249,7 +249,8 @@ class JsonReader(JsonPieces):
     max_bytes = MAX_JSON_BYTES
 
     def __init__(self, validator: RecordValidator) -> None:
-        super().__init__(_ColumnsWithUser if validator.user_feature else _Columns, self._keep, self._schema_error)
+        kind = _ColumnsWithUser if validator.user_feature else _Columns
+        super().__init__(kind, JsonReader._keep, JsonReader._schema_error)
         self._validator = validator
         self._n_bytes = self._n_rows = 0
         self._columns: list[str] = []

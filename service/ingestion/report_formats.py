@@ -150,7 +150,7 @@ class ColumnsReader(JsonPieces):
     """
 
     def __init__(self, report_format: ReportFormat, max_reports: int, reserve: Reserve) -> None:
-        super().__init__(_Json, self._add, self._schema_error)
+        super().__init__(_Json, ColumnsReader._add, ColumnsReader._schema_error)
         self._format, self._max_reports, self._reserve = report_format, max_reports, reserve
         self._ids, self._values, self._slots = bytearray(), bytearray(), array("I")
 

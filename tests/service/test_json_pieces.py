@@ -28,12 +28,12 @@ def read(body: bytes, *cuts: int) -> dict[str, list[Any]]:
     """Return the object of a body that arrives in pieces."""
     found: dict[str, list[Any]] = {}
 
-    def take(piece: Lists) -> None:
+    def take(_reader: JsonPieces, piece: Lists) -> None:
         for name in ("texts", "rows"):
             if (part := getattr(piece, name)) is not UNSET:
                 found.setdefault(name, []).extend(part)
 
-    reader = JsonPieces(Lists, take, lambda _: ValidationFailed("wrong type"))
+    reader = JsonPieces(Lists, take, lambda *_: ValidationFailed("wrong type"))
     ends = [*sorted(min(cut, len(body)) for cut in cuts), len(body)]
     for start, end in zip([0, *ends], ends, strict=False):
         reader.feed(body[start:end])

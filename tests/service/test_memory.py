@@ -285,6 +285,16 @@ def test_an_attack_reaches_only_the_stated_buffers(tmp_path: Path, name: str) ->
 
 
 @on_linux
+def test_refused_bodies_are_released_at_once(tmp_path: Path) -> None:
+    with measured_gateway(tmp_path) as target:
+        headers = {"Authorization": f"Bearer {target.secret}", "Content-Type": "application/octet-stream"}
+        for _ in range(20):  # all bytes are read, and the first report is refused
+            path = f"/v1/rounds/{target.ids['round']}/reports"
+            assert target.http.post(path, content=b"\xff" * BODY_BYTES, headers=headers).status_code == 422
+        assert memory_bytes(target.pid, "VmRSS") <= 1.2 * target.idle_bytes + MAX_PENDING_BYTES
+
+
+@on_linux
 def test_memory_returns_after_large_bodies(tmp_path: Path) -> None:
     with measured_gateway(tmp_path) as target:
         peaks = [target.run(name, replace(ATTACKS[name], n_connections=2)) for name in ("points", "texts")]
