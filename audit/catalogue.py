@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import chain
 
-from audit.central import black_box, curator_queries, gaussian_blocks, replay, service_jobs, trees
+from audit.central import black_box, curator_queries, gaussian_blocks, profiles, replay, service_jobs, trees
 from audit.checks import randomness
 from audit.checks.check import Check, Leak
 from audit.devices import bulk, exact, releases
@@ -19,6 +19,7 @@ from audit.planted import devices as device_leaks
 from audit.planted import ledger as ledger_leaks
 from audit.planted import mechanisms as mechanism_leaks
 from audit.planted import plans as plan_leaks
+from audit.planted import profiles as profile_leaks
 from audit.planted import releases as release_leaks
 from audit.planted import samplers as sampler_leaks
 from audit.planted import shuffling as shuffling_leaks
@@ -41,6 +42,7 @@ CHECKS: Sequence[Check] = tuple(
             gaussian_blocks,
             trees,
             replay,
+            profiles,
             black_box,
             service_jobs,
             accounting,
@@ -126,6 +128,7 @@ LEAKS: Sequence[Leak] = tuple(
             plan_leaks,
             curator_leaks,
             central_leaks,
+            profile_leaks,
             accounting_leaks,
             ledger_leaks,
         )

@@ -29,15 +29,9 @@ class TooFewReports(SfumatoError):
 
 
 class TooFewRecords(SfumatoError):
-    """A noisy number of records is too small for private bounds. The number cost privacy budget."""
+    """A noisy number of records is too small for a step. The number cost privacy budget."""
 
     code = "too_few_records"
-
-    def __init__(self, *, n_records: int, n_needed: int, n_features: int) -> None:
-        super().__init__(
-            f"about {max(n_records, 0)} records are few for private bounds of {n_features} features at this epsilon: "
-            f"about {n_needed} would do. Declare narrower bounds, or increase epsilon."
-        )
 
 
 class TallyMalformed(SfumatoError):

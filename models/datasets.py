@@ -18,6 +18,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.shuffling import Pair
 from sfumato.specs import MAX_FEATURES, Embedding, Feature, to_wire
+from sfumato.specs.attributes import Attribute, attribute_to_wire, check_attributes
 
 MAX_RECORDS_PER_USER = 1_000_000
 SOURCE_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"  # no two labels look alike
@@ -50,19 +51,24 @@ def create(
     shuffled: Pair = (0, 0),
     shuffler: dict[str, str] | None = None,
     accounting: Accounting = "additive",
+    attributes: tuple[Attribute, ...] = (),
     ceiling: Ceiling = sources.UNLIMITED,
 ) -> Dataset:
     """Create a dataset with its first grant. Raise LimitExceeded, InvalidSpec, CeilingExceeded.
 
-    `user_feature`, `fold_user_case`, `max_records_per_user` and `delta_atto` apply to central datasets, `shuffled`
-    (nano-epsilon, atto-delta) and `shuffler` (name, url, public_key) to shuffled ones. `max_records_per_user`
-    bounds the influence of one person on a result, so it never changes. `out_of_bounds` never changes either,
-    because rounds depend on it; see `OutOfBounds.default`. `ceiling` limits the grants.
+    `user_feature`, `fold_user_case`, `max_records_per_user`, `attributes` and `delta_atto` apply to central datasets,
+    `shuffled` (nano-epsilon, atto-delta) and `shuffler` (name, url, public_key) to shuffled ones.
+    `max_records_per_user` bounds the influence of one person on a result, so it never changes. `out_of_bounds` and
+    `attributes` never change either, because rounds and records depend on them. `ceiling` limits the grants.
     """
     out_of_bounds = out_of_bounds or OutOfBounds.default(trust)
     _check_records(trust, features, user_feature, max_records_per_user, out_of_bounds)
     if fold_user_case and user_feature is None:
         raise InvalidSpec("fold_user_case needs a user_feature")
+    names = [each.name for each in (features.features if isinstance(features, Embedding) else features)]
+    check_attributes(attributes, [*names, user_feature or ""])
+    if attributes and trust is not Trust.CENTRAL:
+        raise InvalidSpec("attributes apply to central datasets only: remove them")
     _check_amounts(trust, delta_atto, shuffled)
     if (trust is Trust.SHUFFLED) != (shuffler is not None) or (trust is Trust.SHUFFLED) != (shuffled != (0, 0)):
         raise InvalidSpec("a shuffled dataset needs a shuffler and a shuffled grant; other datasets have neither")
@@ -91,6 +97,7 @@ def create(
         source=source,
         shuffler=shuffler,
         accounting=accounting,
+        attributes_wire=[*map(attribute_to_wire, attributes)],
     )
     session.add(dataset)
     ledger.open_ledger(session, dataset.id)

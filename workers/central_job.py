@@ -9,7 +9,7 @@ neither in the database nor in the log.
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,19 @@ from sqlalchemy.orm import Session
 
 from clustering.central.curator import Curator
 from clustering.central.mapped_records import Selection
+from clustering.central.profiles.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.central.queries import Query, Records
 from models.database.engine import Database
 from models.encryption import Keyring
-from models.jobs import claims, curator_answers, lifecycle
+from models.jobs import claims, curator_answers, jobs, lifecycle
 from models.jobs.claims import Claim
 from models.jobs.curator_answers import ChargedQuery
 from models.records import records
 from models.tables.datasets import Dataset
 from models.tables.jobs import Job
-from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.privacy.entropy import SystemEntropy
-from sfumato.specs import Auto, CentralAlgorithm, Feature, central_algorithm_from_wire
+from sfumato.specs import Auto, CentralAlgorithm, Feature, Profile, central_algorithm_from_wire, profile_from_wire
 
 if TYPE_CHECKING:
     from workers.distributed.dask_client import Scheduler
@@ -123,10 +124,12 @@ def compute(
     SfumatoError
         The algorithm rejects its input, the records cannot be decrypted, or the claim is stale.
     """
-    params = central_algorithm_from_wire(job.algorithm)
+    is_profile = job.algorithm["type"] == Profile.type
+    params = profile_from_wire(job.algorithm) if is_profile else central_algorithm_from_wire(job.algorithm)
     journal = JobJournal(database, claim)
+    of = load_clusters(database, params) if isinstance(params, Profile) else None
     with open_records(database, job.dataset_id, keyring, scheduler) as source:
-        used = dataset.select(job.features)
+        used = dataset.select(job.features) if of is None else tuple(range(dataset.n_columns))
         curator = Curator(
             source,
             job.epsilon_nano,
@@ -134,18 +137,39 @@ def compute(
             SystemEntropy(),
             delta_atto=job.delta_atto,
             in_ball=dataset.norm is not None,
-            selection=None if job.features is None else Selection(np.array(used)),
+            selection=None if len(used) == dataset.n_columns else Selection(np.array(used)),
         )
         features = dataset.features
-        model = run(params, tuple(features[place] for place in used), curator)
+        if isinstance(params, Profile):
+            assert of is not None  # noqa: S101 - for the type checker
+            described = describe_columns(features, dataset.attributes, dataset.describe(params.attributes))
+            profile = profile_clusters(params, of.model, label_records(of.model, features), described, curator)
+            released = {"model": of.wire, "profile": profile.to_wire()}
+        else:
+            model = run(params, tuple(features[place] for place in used), curator)
+            released = {"model": model.to_wire()}
     return {
-        "model": model.to_wire(),
+        **released,
         "algorithm": job.algorithm,
         "epsilon_nano": curator.spent_nano,
         "delta_atto": curator.spent_delta_atto,
         "rounds": [],
         "odometer": [{name: getattr(query, name) for name in ODOMETER_FIELDS} for query in curator.odometer],
     }
+
+
+class Clusters(NamedTuple):
+    """The released clusters of a job, and their document."""
+
+    model: ClusterModel
+    wire: dict[str, Any]
+
+
+def load_clusters(database: Database, params: Profile) -> Clusters:
+    """Return the clusters that a profile describes. Raise JobNotFinished if their job has no result."""
+    with database.reading() as session:
+        wire = jobs.get_result(session, params.of).document["model"]
+    return Clusters(model_from_wire(wire), wire)
 
 
 @contextmanager

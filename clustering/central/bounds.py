@@ -81,7 +81,10 @@ def narrow_bounds(params: CentralAlgorithm, features: tuple[Feature, ...], curat
     plan = plan_bounds(params, len(features), curator.max_per_user)
     n_records = curator.count(plan.count_nano)
     if n_records < plan.needed_records:
-        raise TooFewRecords(n_records=n_records, n_needed=plan.needed_records, n_features=len(features))
+        raise TooFewRecords(
+            f"about {max(n_records, 0)} records are few for private bounds of {len(features)} features at this "
+            f"epsilon: about {plan.needed_records} would do. Declare narrower bounds, or increase epsilon."
+        )
     block = curator.open_block(epsilon_nano - plan.count_nano, delta_atto) if plan.has_block else None
     source = curator if block is None else block
     located = _locate(source, plan, float(n_records), features)

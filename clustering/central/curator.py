@@ -23,6 +23,7 @@ from clustering.central.mapped_records import MappedRecords, RecordMap, Selectio
 from clustering.central.narrowing import Bounds, FeatureHistograms
 from clustering.central.noise import MAX_SCALE, LaplaceNoise, Noise, laplace_variance
 from clustering.central.privtree import decide_splits
+from clustering.central.profile_tables import SCORE_UNITS, ProfileTables, check_shares, exact_scores
 from clustering.central.queries import (
     CellSquares,
     CellSums,
@@ -237,6 +238,40 @@ class Curator:
             return self._records.total(CellSquares(cells, centres, SQUARE_BITS))[0]
 
         return self._answer("squares", epsilon_nano, np.full(k, d * LATTICE), (cells, centres), exact)
+
+    def profile_tables(self, tables: ProfileTables, epsilon_nano: int) -> NDArray[np.int64]:
+        """Return noisy counts of records by cluster and value, of all attributes: (tables.n_values,).
+
+        One record changes one count of each of the m tables by 1, so each value has sensitivity m.
+        """
+        sensitivities = np.full(tables.n_values, len(tables.columns), dtype=np.int64)
+
+        def exact() -> NDArray[np.int64]:
+            return self._records.total(tables)[0]
+
+        return self._answer("tables", epsilon_nano, sensitivities, (tables,), exact)
+
+    def profile_scores(self, tables: ProfileTables, shares: NDArray[np.int64], epsilon_nano: int) -> NDArray[np.int64]:
+        """Return the noisy association of each attribute with the clusters: (m,), in units of 2^-21 records.
+
+        One record changes each of the m scores by at most 1 record, because the shares are public; see
+        `clustering.central.profile_tables`. So each value has sensitivity m.
+
+        Parameters
+        ----------
+        tables : ProfileTables
+        shares : ndarray of shape (K,), int64
+            Public shares of the clusters, as multiples of 2^-20 with sum 1.
+        epsilon_nano : int
+        """
+        check_shares(tables, shares)
+        m = len(tables.columns)
+
+        def exact() -> NDArray[np.int64]:
+            return exact_scores(tables.split(self._records.total(tables)[0]), shares)
+
+        sensitivities = np.full(m, m * SCORE_UNITS, dtype=np.int64)
+        return self._answer("scores", epsilon_nano, sensitivities, (tables, shares), exact)
 
     def halving_tree(self, epsilon_nano: int) -> NDArray[np.int64]:
         """Return the splits of a PrivTree: 1 or 0 for each node, as `build_tree` reads them.

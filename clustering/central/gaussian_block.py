@@ -22,6 +22,7 @@ from clustering.central.cells import Cells, Domain, NearestCells
 from clustering.central.mapped_records import MappedRecords, RecordMap
 from clustering.central.narrowing import Bounds, FeatureHistograms
 from clustering.central.noise import MAX_SIGMA, GaussianNoise, Noise
+from clustering.central.profile_tables import SCORE_UNITS, ProfileTables, check_shares, exact_scores
 from clustering.central.projection import Projection
 from clustering.central.queries import (
     PRODUCT_PARTS,
@@ -156,6 +157,26 @@ class ConcentratedBlock:
             return self._records.total(histograms)[0]
 
         return self._answer("histograms", rho_pico, ones, (histograms,), exact, n_changes=self.n_features)
+
+    def profile_tables(self, tables: ProfileTables, rho_pico: int) -> NDArray[np.int64]:
+        """Return noisy counts by cluster and value; see `Curator.profile_tables`. All tables cost `rho_pico`."""
+        ones = np.ones(tables.n_values, dtype=np.int64)
+
+        def exact() -> NDArray[np.int64]:
+            return self._records.total(tables)[0]
+
+        return self._answer("tables", rho_pico, ones, (tables,), exact, n_changes=len(tables.columns))
+
+    def profile_scores(self, tables: ProfileTables, shares: NDArray[np.int64], rho_pico: int) -> NDArray[np.int64]:
+        """Return the noisy association of each attribute; see `Curator.profile_scores`. All cost `rho_pico`."""
+        check_shares(tables, shares)
+        m = len(tables.columns)
+
+        def exact() -> NDArray[np.int64]:
+            return exact_scores(tables.split(self._records.total(tables)[0]), shares)
+
+        sensitivities = np.full(m, SCORE_UNITS, dtype=np.int64)
+        return self._answer("scores", rho_pico, sensitivities, (tables, shares), exact, n_changes=m)
 
     def moments(
         self,

@@ -52,6 +52,10 @@ def _add_gaussian_accounting() -> None:
     at_all = "additive or gaussian; the ledger decides"
     accounting = sa.Column("accounting", sa.String(8), nullable=False, server_default="additive", comment=at_all)
     op.add_column("datasets", accounting)
+    at_attributes = "names, and vocabularies or bins, of the columns that describe clusters"
+    op.add_column(
+        "datasets", sa.Column("attributes", sa.Text, nullable=False, server_default="[]", comment=at_attributes)
+    )
     left = "remaining mu^2; null if additive"
     op.add_column("ledger_reservations", sa.Column("mu2_pico", sa.BigInteger, comment=left))
     columns = [

@@ -64,7 +64,7 @@ def find_clipped(session: Session, dataset: Dataset, upload: Upload) -> Clipping
         return Clipping(n_records, n_clipped, f"{n_clipped:,} of {n_records:,} records were {where}.")
     at_bounds = np.zeros(dataset.n_features, dtype=np.int64)
     for plain, n in segments_of(session, upload):
-        points = coordinates(plain, n, dataset.n_features)
+        points = coordinates(plain, n, dataset.n_columns)[:, : dataset.n_features]
         at_bounds += ((points == 0) | (points == LATTICE - 1)).sum(axis=0)
     order = [place for place in np.argsort(-at_bounds, kind="stable") if at_bounds[place]]
     named = ", ".join(f"{at_bounds[place]:,} in {dataset.features[place].name}" for place in order[:_MAX_LISTED])

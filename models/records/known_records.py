@@ -121,7 +121,7 @@ def _unseal(key: DataKey, upload_id: str, index: int, n_records: int, sealed: by
 
 def _hash(key: DataKey, dataset: Dataset, plain: bytes, n_records: int) -> NDArray[np.uint64]:
     """Return a hash of each record of a segment: the multilinear hash of its words of four bytes."""
-    point_bytes = record_bytes(dataset.n_features, with_user=False)
+    point_bytes = record_bytes(dataset.n_columns, with_user=False)
     user_bytes = 0 if dataset.user_feature is None else PSEUDONYM_BYTES
     octets = np.frombuffer(plain, dtype=np.uint8)
     points = octets[: n_records * point_bytes].reshape(n_records, point_bytes)

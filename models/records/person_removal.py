@@ -74,7 +74,7 @@ def _read(
     columns = select(RecordSegment.n_records, RecordSegment.sealed).where(*_at(dataset, place))
     n_records, sealed = session.execute(columns).one()
     plain = encryption.unseal(key.records, sealed, belongs_to(dataset.id, key.id, *place, n_records))
-    width = record_bytes(dataset.n_features, with_user=False)
+    width = record_bytes(dataset.n_columns, with_user=False)
     if len(plain) != n_records * (width + PSEUDONYM_BYTES):
         raise RecordsUnreadable("stored records have another length than their dataset requires")
     octets = np.frombuffer(plain, dtype=np.uint8) if plain else np.empty(0, dtype=np.uint8)

@@ -34,7 +34,7 @@ _MAX_PARTS = 256
 class Records(NamedTuple):
     """A dataset's records with a bounded number per user."""
 
-    points: NDArray[np.int32]  # shape (n, d), lattice coordinates in [0, LATTICE)
+    points: NDArray[np.int32]  # shape (n, n_columns): lattice coordinates in [0, LATTICE), then codes of attributes
     max_per_user: int  # largest number of points per user
 
 
@@ -65,15 +65,14 @@ class Upload:
     ----------
     key : DataKey
         Data key of the dataset.
-    n_features : int
+    n_columns : int
+        Number of features and attributes.
     part : Part, optional
     upload_id : str, optional
         Id of the upload that earlier parts belong to.
     """
 
-    def __init__(
-        self, key: DataKey, n_features: int, *, part: Part | None = None, upload_id: str | None = None
-    ) -> None:
+    def __init__(self, key: DataKey, n_columns: int, *, part: Part | None = None, upload_id: str | None = None) -> None:
         self.key = key
         self.part = part
         self.id = upload_id or new_id("upl")
@@ -81,7 +80,7 @@ class Upload:
         self.n_records = 0
         self.n_clipped = 0
         self.n_bytes = 0  # length of the encrypted segments
-        self.n_features = n_features
+        self.n_columns = n_columns
         self._points: list[bytes] = []
         self._users: list[bytes] = []
         self._n_open = 0
@@ -98,8 +97,8 @@ class Upload:
 
         Parameters
         ----------
-        points : ndarray of shape (n, n_features), int32
-            Lattice coordinates.
+        points : ndarray of shape (n, n_columns), int32
+            Lattice coordinates, then codes of attributes.
         users : sequence of n bytes, optional
             Ids of the users, for all records of the upload or for none.
         n_clipped : int
@@ -115,7 +114,7 @@ class Upload:
         self._n_open += len(points)
         self.n_records += len(points)
         self.n_clipped += n_clipped
-        if self._n_open * record_bytes(self.n_features, with_user=bool(self._users)) >= SEGMENT_BYTES:
+        if self._n_open * record_bytes(self.n_columns, with_user=bool(self._users)) >= SEGMENT_BYTES:
             self.close()
 
     def close(self) -> None:
@@ -155,17 +154,17 @@ def content_of(key: DataKey, hashes: tuple[hmac.HMAC, hmac.HMAC]) -> bytes:
     return hmac.digest(key.uploads, hashes[0].digest() + hashes[1].digest(), "sha256")
 
 
-def record_bytes(n_features: int, *, with_user: bool) -> int:
+def record_bytes(n_columns: int, *, with_user: bool) -> int:
     """Return the length of a record in a segment."""
-    return _COORDINATE_BYTES * n_features + PSEUDONYM_BYTES * with_user
+    return _COORDINATE_BYTES * n_columns + PSEUDONYM_BYTES * with_user
 
 
-def coordinates(plain: bytes, n_records: int, n_features: int) -> NDArray[np.int32]:
-    """Return the lattice coordinates in the plain text of a segment: shape (n_records, n_features)."""
-    octets = np.frombuffer(plain, dtype=np.uint8, count=n_records * n_features * _COORDINATE_BYTES)
-    points = np.zeros((n_records, n_features), dtype="<i4")
-    points.view(np.uint8).reshape(n_records, n_features, 4)[..., :_COORDINATE_BYTES] = octets.reshape(
-        n_records, n_features, _COORDINATE_BYTES
+def coordinates(plain: bytes, n_records: int, n_columns: int) -> NDArray[np.int32]:
+    """Return the coordinates and codes in the plain text of a segment: shape (n_records, n_columns)."""
+    octets = np.frombuffer(plain, dtype=np.uint8, count=n_records * n_columns * _COORDINATE_BYTES)
+    points = np.zeros((n_records, n_columns), dtype="<i4")
+    points.view(np.uint8).reshape(n_records, n_columns, 4)[..., :_COORDINATE_BYTES] = octets.reshape(
+        n_records, n_columns, _COORDINATE_BYTES
     )
     return points.astype(np.int32, copy=False)
 
@@ -253,11 +252,11 @@ def _complete(session: Session, upload: Upload, last: Part) -> bool:
 
 
 def _check_limit(session: Session, upload: Upload, max_records: int) -> None:
-    most = max_records * MAX_FEATURES // max(upload.n_features, MAX_FEATURES)
+    most = max_records * MAX_FEATURES // max(upload.n_columns, MAX_FEATURES)
     stored = select(func.coalesce(func.sum(RecordSegment.n_records), 0))
     stored = stored.where(RecordSegment.dataset_id == upload.key.dataset_id)  # with those of incomplete uploads
     if int(session.scalar(stored) or 0) + upload.n_records > most:
-        wide = f" of {upload.n_features} features" if upload.n_features > MAX_FEATURES else ""
+        wide = f" of {upload.n_columns} columns" if upload.n_columns > MAX_FEATURES else ""
         raise LimitExceeded(f"a dataset may have at most {most} records{wide}")
 
 
@@ -348,7 +347,7 @@ def load(session: Session, dataset_id: str, keyring: Keyring, *, part: int = 0, 
         If a segment was changed or belongs to another dataset.
     """
     dataset = session.get_one(Dataset, dataset_id)
-    n_features = dataset.n_features
+    n_columns = dataset.n_columns
     sizes = _sizes(session, dataset_id)
     chosen = range(len(sizes) * part // n_parts, len(sizes) * (part + 1) // n_parts)
     n_points = sum(sizes[chosen.start : chosen.stop])
@@ -358,12 +357,12 @@ def load(session: Session, dataset_id: str, keyring: Keyring, *, part: int = 0, 
         n_before = sum(sizes[: chosen.start])
         kept = kept_of_all[n_before : n_before + n_points]
         n_points = int(kept.sum())
-    points = np.zeros((n_points, n_features), dtype="<i4")
-    octets = points.view(np.uint8).reshape(n_points, n_features, 4)[..., :_COORDINATE_BYTES]
+    points = np.zeros((n_points, n_columns), dtype="<i4")
+    octets = points.view(np.uint8).reshape(n_points, n_columns, 4)[..., :_COORDINATE_BYTES]
     at = seen = 0
     for plain, n_records in _segments(session, dataset, keyring, chosen):
-        coordinates = np.frombuffer(plain, dtype=np.uint8, count=n_records * n_features * _COORDINATE_BYTES)
-        rows = coordinates.reshape(n_records, n_features, _COORDINATE_BYTES)
+        coordinates = np.frombuffer(plain, dtype=np.uint8, count=n_records * n_columns * _COORDINATE_BYTES)
+        rows = coordinates.reshape(n_records, n_columns, _COORDINATE_BYTES)
         if kept is not None:
             rows = rows[kept[seen : seen + n_records]]
         octets[at : at + len(rows)] = rows
@@ -391,7 +390,7 @@ def _segments(
     key = record_keys.open_key(session, dataset.id, keyring)
     if key is None:
         return
-    width = record_bytes(dataset.n_features, with_user=dataset.user_feature is not None)
+    width = record_bytes(dataset.n_columns, with_user=dataset.user_feature is not None)
     query = (
         select(RecordSegment.upload_id, RecordSegment.index, RecordSegment.n_records, RecordSegment.sealed)
         .where(*_of(dataset.id))

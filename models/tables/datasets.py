@@ -3,9 +3,9 @@
 A dataset has public features and bounds, a trust model, and a privacy budget in the ledger.
 
 A record is stored as jobs use it: clipped to the bounds, scaled, and rounded to lattice cells of three bytes per
-coordinate. A vector of an embedding is scaled down to the largest norm before. If the dataset has a user column, a
-keyed pseudonym of 16 bytes is stored, never the user's id. All records have the same length, and segments are not
-compressed, so a segment's length reveals only the number of records.
+coordinate, and then the code of each attribute in three bytes. A vector of an embedding is scaled down to the largest
+norm before. If the dataset has a user column, a keyed pseudonym of 16 bytes is stored, never the user's id. All records
+have the same length, and segments are not compressed, so a segment's length reveals only the number of records.
 A segment changes only when the records of one person are deleted from it. Records are ordered by the start of their
 upload, then by their place in the upload.
 
@@ -13,6 +13,7 @@ The first upload creates the dataset's data key, encrypted by a master key. Dele
 which makes copies of the segments unreadable too.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -23,6 +24,7 @@ from models.database.types import Base, CanonicalJson, Id
 from sfumato.errors import InvalidSpec
 from sfumato.names import find_positions
 from sfumato.specs import Feature, features_from_wire
+from sfumato.specs.attributes import Attribute, attributes_from_wire, bin_feature
 
 
 class Trust(StrEnum):
@@ -83,6 +85,23 @@ class Dataset(Base):
         String(8), server_default="additive", comment="additive or gaussian; the ledger decides"
     )
 
+    attributes_wire: Mapped[list[dict[str, Any]]] = mapped_column(
+        "attributes",
+        CanonicalJson,
+        server_default="[]",
+        comment="names, and vocabularies or bins, of the columns that describe clusters",
+    )
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """The attributes in order. A stored record has their codes after its features."""
+        return attributes_from_wire(self.attributes_wire)
+
+    @property
+    def n_columns(self) -> int:
+        """The number of features and attributes."""
+        return self.n_features + len(self.attributes_wire)
+
     @property
     def features(self) -> tuple[Feature, ...]:
         """The features in order."""
@@ -104,6 +123,18 @@ class Dataset(Base):
         if self.norm is not None:
             raise InvalidSpec("an embedding has no columns to choose from: leave out features, so that all are used")
         return find_positions(names, [feature.name for feature in self.features], "feature")
+
+    def describe(self, names: Sequence[str]) -> tuple[Attribute, ...]:
+        """Return the attributes and features with these names, features in equal bins, in the order of the dataset.
+
+        Raise InvalidSpec if a name is unknown or repeated.
+        """
+        own = () if self.norm is not None else self.features
+        known = (*own, *self.attributes)
+        if not known:
+            raise InvalidSpec("this dataset has no attributes: a profile needs a dataset that declares some")
+        chosen = [known[place] for place in find_positions(names, [each.name for each in known], "attribute")]
+        return tuple(bin_feature(each) if isinstance(each, Feature) else each for each in chosen)
 
     @property
     def norm(self) -> float | None:

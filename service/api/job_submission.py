@@ -6,11 +6,14 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from models import datasets
 from models.errors import Conflict
 from models.identity.caller import Caller
+from models.jobs import jobs
 from models.records import records
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Scope
+from models.tables.jobs import JobState
 from models.tables.rounds import CollectionTarget, ReleaseTerms, Round, RoundState
 from service.http.problems import InsufficientReports, NoRecords, ValidationFailed, pointing_at
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
@@ -21,8 +24,9 @@ from sfumato.forecast import check_over_records, choose, choose_central, insuffi
 from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.job_costs import job_cost
+from sfumato.sizing.profiles import check_profile
 from sfumato.sizing.required_reports import least_records
-from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, AnyAlgorithm, Auto, CentralAlgorithm
+from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, AnyAlgorithm, AnyJob, Auto, CentralAlgorithm, Profile
 
 # members that are valid for local datasets only
 COLLECTING = ("target_reports", "min_reports", "collect_seconds", "round_ids", "allow_insufficient")
@@ -62,6 +66,47 @@ def chosen_features(dataset: Dataset, names: list[str] | None) -> list[str] | No
     return None if len(positions) == dataset.n_features else [dataset.features[place].name for place in positions]
 
 
+def profiled(session: Session, caller: Caller, dataset: Dataset, profile: Profile, body: NewJob) -> CollectionTarget:
+    """Return what a profile collects, which is nothing, if it fits the dataset and the job of its clusters.
+
+    Raises
+    ------
+    Conflict
+        The dataset has no records, or the job of the clusters has not succeeded.
+    NotFound
+        The caller has no such job.
+    ValidationFailed
+        The job belongs to another dataset or is a profile, an attribute is unknown, or the body has members about
+        features or collection.
+    """
+    datasets.require_trust(dataset, Trust.CENTRAL)
+    _refuse_collection(body)
+    if body.features is not None:
+        message = "not valid for a profile, which has the features of its clusters; name its attributes instead"
+        raise ValidationFailed(errors=[{"pointer": "/features", "message": message}])
+    of = jobs.get(session, caller, profile.of)
+    with pointing_at("/algorithm/of"):
+        if of.dataset_id != dataset.id:
+            raise InvalidSpec("the clusters belong to another dataset: name a job over this dataset")
+        if of.algorithm_type == Profile.type:
+            raise InvalidSpec(f"this job is a profile itself: name the job of its clusters, {of.algorithm['of']}")
+    if of.state != JobState.SUCCEEDED:
+        raise Conflict(f"job {of.id} is {of.state}: a profile needs the clusters of a job that has succeeded")
+    with pointing_at("/algorithm/attributes"):
+        dataset.describe(profile.attributes)
+    with pointing_at("/algorithm/epsilon"):
+        check_profile(profile, len(profile.attributes))
+    return CollectionTarget(0, 0, 0)
+
+
+def _refuse_collection(body: NewJob) -> None:
+    """Raise ValidationFailed if the body of a job over records has members about collection."""
+    given = [name for name in COLLECTING + RELEASE_MEMBERS if getattr(body, name) != NewJob.model_fields[name].default]
+    if given:
+        message = "not valid for a dataset with records, because its jobs collect no reports; remove this member"
+        raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in given])
+
+
 def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features: int) -> CollectionTarget:
     """Return what the job collects, if its algorithm fits the dataset. `n_features` is the number that the job uses.
 
@@ -78,12 +123,7 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     """
     require_algorithm(dataset, algorithm)
     if dataset.trust == Trust.CENTRAL:
-        given = [
-            name for name in COLLECTING + RELEASE_MEMBERS if getattr(body, name) != NewJob.model_fields[name].default
-        ]
-        if given:
-            message = "not valid for a dataset with records, because its jobs collect no reports; remove this member"
-            raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in given])
+        _refuse_collection(body)
         chosen = choose_central(algorithm, n_features).algorithm if isinstance(algorithm, Auto) else algorithm
         assert isinstance(chosen, CentralAlgorithm)  # noqa: S101 - for the type checker
         check_over_records(chosen, n_features, dataset.max_records_per_user)
@@ -105,7 +145,7 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     return CollectionTarget(body.target_reports or 0, body.min_reports, body.collect_seconds, release)
 
 
-def require_records(session: Session, caller: Caller, dataset: Dataset, algorithm: AnyAlgorithm) -> None:
+def require_records(session: Session, caller: Caller, dataset: Dataset, algorithm: AnyJob) -> None:
     """Raise NoRecords if a central dataset is empty and the key may read the number of records.
 
     The number is private, so that the job of another key is accepted, and runs over no records. The refusal then
@@ -202,12 +242,12 @@ def check_earlier_rounds(
         _require_enough(algorithm, n_features, n_reports)
 
 
-def delta_atto(algorithm: AnyAlgorithm) -> int:
+def delta_atto(algorithm: AnyJob) -> int:
     """Return the delta that a job reserves: that of a central algorithm, otherwise 0."""
-    return parse_delta(algorithm.delta) if isinstance(algorithm, CentralAlgorithm | Auto) else 0
+    return parse_delta(algorithm.delta) if isinstance(algorithm, CentralAlgorithm | Auto | Profile) else 0
 
 
-def mu2_pico(dataset: Dataset, algorithm: AnyAlgorithm, n_features: int) -> int:
+def mu2_pico(dataset: Dataset, algorithm: AnyJob, n_features: int) -> int:
     """Return the mu^2 that a job over records reserves under Gaussian accounting; 0 if it is not needed.
 
     `n_features` is the number of features that the job uses.
@@ -215,7 +255,7 @@ def mu2_pico(dataset: Dataset, algorithm: AnyAlgorithm, n_features: int) -> int:
     if dataset.accounting != "gaussian":
         return 0
     chosen = choose_central(algorithm, n_features).algorithm if isinstance(algorithm, Auto) else algorithm
-    assert isinstance(chosen, CentralAlgorithm)  # noqa: S101 - for the type checker
+    assert isinstance(chosen, CentralAlgorithm | Profile)  # noqa: S101 - for the type checker
     return job_cost(chosen, n_features, dataset.max_records_per_user).mu2_pico
 
 

@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch
+from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, split_names
 from service.cli.connection import Service, calls_service
+
+if TYPE_CHECKING:
+    from sfumato.specs.attributes import Attribute
 
 datasets_app = typer.Typer(help="Create and show the datasets of a service.", no_args_is_help=True)
 rounds_app = typer.Typer(help="Open, list and close the rounds of a dataset.", no_args_is_help=True)
@@ -23,6 +26,28 @@ def _parse_feature(text: str) -> tuple[Any, ...]:
         return (name, float(lower), float(upper), *unit)
     except (IndexError, ValueError):
         raise CommandFailed(f"write the feature {name!r} as name:lower:upper or name:lower:upper:unit", 2) from None
+
+
+def _parse_attributes(
+    categories: list[str],
+    bins: list[str],
+    unknown: "Literal['refuse', 'other']",
+    missing: "Literal['refuse', 'category']",
+) -> "list[Attribute]":
+    """Return attributes from texts `name=value,value,...` and `name=edge,edge,...`."""
+    from sfumato.specs.attributes import Categorical, Numeric
+
+    found: list[Attribute] = []
+    for text in categories:
+        name, _, values = text.partition("=")
+        found.append(Categorical(name, tuple(split_names(values)), unknown, missing))
+    for text in bins:
+        name, _, values = text.partition("=")
+        try:
+            found.append(Numeric(name, tuple(map(float, split_names(values))), missing))
+        except ValueError:
+            raise CommandFailed(f"write the bins of {name!r} as NAME=EDGE,EDGE,... with numbers", 2) from None
+    return found
 
 
 @datasets_app.command("create")
@@ -92,6 +117,22 @@ def create_dataset(
     shuffled_delta: Annotated[
         float, typer.Option(help="Shuffled: first grant of δ towards the service, 1e-15 to 1e-3.")
     ] = 1e-5,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(help="Central: attribute with a public vocabulary, as NAME=VALUE,VALUE,... Repeatable."),
+    ] = None,
+    bins: Annotated[
+        list[str] | None,
+        typer.Option(help="Central: numeric attribute with public edges, as NAME=0,18,65. Repeatable."),
+    ] = None,
+    unknown: Annotated[
+        Literal["refuse", "other"],
+        typer.Option(help="Attributes: refuse an upload with a value outside the vocabulary, or count it as `other`."),
+    ] = "refuse",
+    missing: Annotated[
+        Literal["refuse", "category"],
+        typer.Option(help="Attributes: refuse an upload with a missing value, or count it as `missing`."),
+    ] = "refuse",
 ) -> None:
     """Create a dataset and print its id. For a shuffled dataset, also print the trust statement for its users."""
     from sfumato.api.resources import Shuffler
@@ -124,6 +165,7 @@ def create_dataset(
         shuffler=Shuffler(shuffler_name, shuffler_url, shuffler_key)
         if shuffler_name and shuffler_url and shuffler_key
         else None,
+        attributes=_parse_attributes(category or [], bins or [], unknown, missing),
     )
     if trust == "shuffled":
         typer.echo(TRUST_STATEMENT, err=True)

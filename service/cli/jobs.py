@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, split_names
+from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, print_json, split_names
 from service.cli.connection import Service, calls_service
 
 jobs_app = typer.Typer(help="Submit, list and watch the jobs of a service, and show results.", no_args_is_help=True)
@@ -147,6 +147,47 @@ def show_result(service: Service, job_id: JobArgument) -> None:
     service.show(
         f"jobs/{job_id}/result", lambda: output.print_result(output.open_console(), service.client.result(job_id))
     )
+
+
+@calls_service
+def profile_clusters(
+    service: Service,
+    job_id: JobArgument,
+    attributes: Annotated[
+        str, typer.Option(help="Names of attributes or features of the dataset, with commas between.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of the profile, over all records.")],
+    delta: Annotated[float, typer.Option(help="Maximum δ of the profile.")] = 0.0,
+    forecast: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Print the forecast for this number of records, and submit nothing.", show_default="no"
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for the profile and print it.")] = False,
+) -> None:
+    """Describe the clusters of a job by the values of attributes, as a job with a cost of its own."""
+    from service.cli import output
+
+    names = split_names(attributes)
+    if forecast is not None:
+        found = service.client.forecast_profile(job_id, names, epsilon=epsilon, delta=delta, expected_records=forecast)
+        if service.as_json:
+            from sfumato.forecast import profile_forecast_to_wire
+
+            print_json(profile_forecast_to_wire(found))
+        else:
+            output.print_profile_forecast(output.open_console(), found)
+        return
+    job = service.client.profile(job_id, names, epsilon=epsilon, delta=delta)
+    if not follow:
+        service.show(f"jobs/{job.id}", lambda: typer.echo(job.id))
+        return
+    done = job.wait()
+    if done.state != "succeeded":
+        reason = "" if done.error is None else f": {done.error.detail}"
+        raise CommandFailed(f"the profile {job.id} is {done.state}{reason}")
+    service.show(f"jobs/{job.id}/result", lambda: output.print_result(output.open_console(), done.result()))
 
 
 @calls_service

@@ -13,7 +13,7 @@ from service.cli.administration import keys_app, tenant_app
 from service.cli.collection import datasets_app, rounds_app, send_reports
 from service.cli.common import AsJson, CommandFailed, emit, explain_failures, load_settings
 from service.cli.hash_chains import audit_app, ledger_app
-from service.cli.jobs import jobs_app, save_plot
+from service.cli.jobs import jobs_app, profile_clusters, save_plot
 from service.cli.records import records_app
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ app.add_typer(datasets_app, name="datasets")
 app.add_typer(rounds_app, name="rounds")
 app.add_typer(jobs_app, name="jobs")
 app.command("plot")(save_plot)
+app.command("profile")(profile_clusters)
 app.command("report")(send_reports)
 
 Host = Annotated[str | None, typer.Option(help="Address to bind.", show_default="127.0.0.1, or SFUMATO_HOST")]

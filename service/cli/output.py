@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from service.cli.report import ReportedRound
     from sfumato.api.client import Client
     from sfumato.api.resources import Result, Round
+    from sfumato.forecast import ProfileForecast
     from sfumato.model.cluster_model import ClusterModel
+    from sfumato.profiles.cluster_profile import ClusterProfile
 
 BAR_CELLS = 24
 ID_CELLS = 30
 FILE_CELLS = 160  # line width if the output is not a terminal
+_CARD_VALUES = 5  # values of a cluster
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _CHARGED, _RESERVED, _FREE = "█", "▒", "░"
 
@@ -94,6 +97,8 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
         table.add_row(escape(_plain(feature.name)), *cells)
     console.print(f"{dataset.id}  {escape(_plain(dataset.name))}  {dataset.trust}")
     console.print(table)
+    for attribute in dataset.attributes:
+        console.print(escape(_plain(f"Attribute {attribute.name}: {', '.join(attribute.categories)}")))
     if dataset.shuffler is not None:
         name, url = (escape(_plain(part)) for part in (dataset.shuffler.name, dataset.shuffler.url))
         console.print(f"Shuffler: {name}, {url}, public key {dataset.shuffler.public_key}")
@@ -186,8 +191,37 @@ def watch_job(console: Console, client: "Client", job_id: str, timeout_seconds: 
 
 def print_result(console: Console, result: "Result") -> None:
     """Print the clusters of a result, its verdict, its warnings and its cost."""
-    _print_clusters(console, result.model)
+    if result.profile is not None:
+        _print_cards(console, result.profile)
+    else:
+        _print_clusters(console, result.model)
     console.print(f"The job cost ε = {result.epsilon:g}. To save its plot, run: sfumato plot {result.job_id}")
+
+
+def _print_cards(console: Console, profile: "ClusterProfile") -> None:
+    """Print the values that distinguish each cluster."""
+    from sfumato.plotting.figures import format_share
+
+    for cluster in range(profile.n_clusters):
+        share = format_share(float(profile.sizes[cluster]), float(profile.size_errors[cluster]))
+        console.print(f"cluster {cluster}: {share} of people")
+        listed = profile.distinguishing(cluster)
+        if not listed:
+            is_small = cluster in profile.too_small
+            console.print("  too few records to describe" if is_small else "  no distinguishing value")
+        for each in listed[:_CARD_VALUES]:
+            console.print(f"  {escape(_plain(str(each)))}")
+    rate = round(1 / profile.false_discovery_rate)
+    console.print(f"About 1 in {rate} of the listed values may be chance. ± is one standard error of the noise.")
+
+
+def print_profile_forecast(console: Console, forecast: "ProfileForecast") -> None:
+    """Print the expected errors of a profile."""
+    console.print(f"A count has noise of about ± {forecast.noise_per_count:.3g} records.")
+    for cluster, error in enumerate(forecast.share_errors):
+        console.print(f"cluster {cluster}: shares ± {100 * error:.1f} points")
+    for warning in forecast.warnings:
+        console.print(f"- {warning}")
 
 
 def _progress_line(job: Job) -> str:

@@ -50,6 +50,10 @@ def upload_records(
     stored = _upload(service.client, dataset_id, source, (allow_duplicates, accept_clipping))
     text = f"{stored.n_records} records are stored, {stored.n_clipped} of them clipped to the bounds"
     emit(service.as_json, asdict(stored), text)
+    for each in stored.attributes:
+        if each.n_other or each.n_missing or each.n_outside:
+            counts = f"{each.n_other} other, {each.n_missing} missing, {each.n_outside} outside its bins"
+            typer.echo(f"warning: values of {each.name}: {counts}", err=True)
     for warning in stored.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if stored.n_zeros:

@@ -17,6 +17,7 @@ from sfumato.api.resources import Round
 from sfumato.device.bulk import perturb_records
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.specs import Feature
+from sfumato.specs.attributes import Attribute
 
 _PIECE_BYTES = 1 << 20
 
@@ -99,11 +100,12 @@ class _People:
     def __init__(self, features: Sequence[Feature]) -> None:
         self.features = features
         self.columns = [feature.name for feature in features]
+        self.attributes: Sequence[Attribute] = ()
         self.n_records = self.n_clipped = 0
         self.parts = [np.empty((0, len(features)))]
         self._least, self._most = rounded_bounds(features)
 
-    def add(self, values: NDArray[np.float64], _users: object) -> None:
+    def add(self, values: NDArray[np.float64], _users: object, _widths: None = None, _cells: object = ()) -> None:
         """Add records. Raise ValidationFailed for a value that is not finite."""
         bad = ~np.isfinite(values)
         if bad.any():

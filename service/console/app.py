@@ -17,7 +17,18 @@ from models.identity.console_sessions import SessionIdentity
 from runtime.logging import describe
 from service.console import PATH
 from service.console.login import login_form, login_url, sign_in, sign_out
-from service.console.pages import administration, compare, create, datasets, jobs, new_job, overview, results, search
+from service.console.pages import (
+    administration,
+    compare,
+    create,
+    datasets,
+    jobs,
+    new_job,
+    overview,
+    profile,
+    results,
+    search,
+)
 from service.console.rendering import HEADERS, page, redirect, static_file
 from service.console.request import Files, Page, Visit, check_csrf, check_origin, find_session, read_form
 from service.context import GatewayContext
@@ -34,6 +45,7 @@ PAGES: list[Page] = [
     *new_job.PAGES,
     *jobs.PAGES,
     *results.PAGES,
+    *profile.PAGES,
     *compare.PAGES,
     *search.PAGES,
     *administration.PAGES,

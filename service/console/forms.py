@@ -1,13 +1,13 @@
 """Conversion of form input to API values, and of API errors to messages next to form fields."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from service.http.problems import Problem
-from service.schemas.algorithms import SCHEMAS
+from service.schemas.algorithms import JOB_SCHEMAS, SCHEMAS
 from sfumato.specs import CENTRAL_ALGORITHMS
 
 Json = dict[str, Any]
@@ -40,18 +40,20 @@ def collect_errors(problem: Problem | None) -> dict[str, str]:
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()}
 
 
-def collect_item_errors(problem: Problem | None, of: str, item: str, within: Sequence[str] = ()) -> dict[str, str]:
+def collect_item_errors(
+    problem: Problem | None, items: Mapping[str, str], within: Sequence[str] = ()
+) -> dict[str, str]:
     """Return error messages by field name.
 
-    Errors in items of the list `of` contain the number of the item. A member of an object in `within` is the field
-    `object_member`.
+    Errors in items of a list contain the noun of `items` for the list, and the number of the item. A member of an
+    object in `within` is the field `object_member`.
     """
     words: dict[str, list[str]] = {}
     for error in problem.more.get("errors", ()) if problem is not None else ():
         steps = error["pointer"].split("/")
-        if len(steps) > 2 and steps[1] == of and steps[2].isdigit():
-            where = " ".join([item, str(int(steps[2]) + 1), *steps[3:]])
-            words.setdefault(of, []).append(f"{where}: {error['message']}")
+        if len(steps) > 2 and steps[1] in items and steps[2].isdigit():
+            where = " ".join([items[steps[1]], str(int(steps[2]) + 1), *steps[3:]])
+            words.setdefault(steps[1], []).append(f"{where}: {error['message']}")
         else:
             name = "_".join(steps[1:]) if steps[1:2] and steps[1] in within else steps[-1]
             words.setdefault(name, []).append(error["message"])
@@ -84,11 +86,11 @@ def group_algorithms(tags: Iterable[str]) -> dict[str, list[str]]:
 
 def fields(tag: str) -> list[Json]:
     """Return the parameters of an algorithm as form fields."""
-    schema = SCHEMAS[tag].model_json_schema()
+    schema = JOB_SCHEMAS[tag].model_json_schema()
     found = []
     for name, shape in schema["properties"].items():
         if name != "type":
-            info: FieldInfo = SCHEMAS[tag].model_fields[name]
+            info: FieldInfo = JOB_SCHEMAS[tag].model_fields[name]
             found.append(_field(name, shape, is_needed=info.is_required()))
     return sorted(found, key=lambda field: (field["name"] not in FIRST, not field["is_needed"]))
 

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from models.collection.report_log import ID_BYTES, SLOT_BYTES
 from service.http.problems import BadRequest, ValidationFailed
+from service.ingestion.attribute_codes import Cells
 from service.ingestion.record_validation import MISSING_USER, USER_TOO_LONG, bad_record, check_columns
+from sfumato.specs.attributes import Attribute, Categorical
 
 Bytes = NDArray[np.uint8]
 
@@ -37,6 +39,7 @@ class RecordGroup(NamedTuple):
     values: NDArray[np.float64]  # shape (n, n_features)
     users: list[str] | None
     widths: list[type[np.floating]]  # floating-point type of each feature as it came
+    cells: list[Cells]  # n values of each attribute
 
 
 def parse_reports(body: bytes, value_bytes: int) -> Iterator[tuple[Bytes, Bytes, Bytes]]:
@@ -74,7 +77,11 @@ def parse_reports(body: bytes, value_bytes: int) -> Iterator[tuple[Bytes, Bytes,
 
 
 def parse_records(
-    body: bytes, find_positions: Callable[[Sequence[str]], list[int]], n_features: int, coordinates: Sequence[str] = ()
+    body: bytes,
+    find_positions: Callable[[Sequence[str]], list[int]],
+    n_features: int,
+    coordinates: Sequence[str] = (),
+    attributes: Sequence[Attribute] = (),
 ) -> Iterator[RecordGroup]:
     """Yield successive groups of records.
 
@@ -82,10 +89,12 @@ def parse_records(
     ----------
     body : bytes
     find_positions : callable
-        Returns the position of each declared column in the given names: the features, then the user column if any.
+        Returns the position of each declared column in the given names: the features, then the attributes, then the
+        user column if any.
     n_features : int
     coordinates : sequence of str, optional
         Names of the features of an embedding. One column of lists may have all of them, under any name.
+    attributes : sequence of Attribute, optional
 
     Raises
     ------
@@ -103,10 +112,13 @@ def parse_records(
         names = [*(coordinates if lists else ()), *(schema.field(at).name for at in others)]
         positions = [*(lists * len(coordinates)), *others]
         chosen = [positions[at] for at in find_positions(names)]
-        places, users = lists or chosen[:n_features], chosen[n_features:]
+        places, others = lists or chosen[:n_features], chosen[n_features:]
+        described, users = others[: len(attributes)], others[len(attributes) :]
         features = [schema.field(at) for at in places]
         kinds = [field.type.value_type if lists else _value_type(field.type) for field in features]
         _check_types(features, kinds, [schema.field(at) for at in users])
+        for attribute, at in zip(attributes, described, strict=True):
+            _check_attribute(attribute, schema.field(at))
         widths = [_width(kind) for kind in kinds] * (n_features if lists else 1)
         step = max(1, _NUMBERS_AT_ONCE // n_features)
         n_before = 0
@@ -119,7 +131,10 @@ def parse_records(
                     for at, field in zip(places, features, strict=True)
                 ]
                 ids = _texts(part.column(users[0]), schema.field(users[0]).name, n_before) if users else None
-                yield RecordGroup(np.concatenate(values, axis=1), ids, widths)
+                cells = [
+                    _cells(attribute, part.column(at)) for attribute, at in zip(attributes, described, strict=True)
+                ]
+                yield RecordGroup(np.concatenate(values, axis=1), ids, widths, cells)
                 n_before += len(part)
     except _ARROW_ERRORS:
         raise BadRequest(_NOT_ARROW) from None
@@ -218,6 +233,31 @@ def _check_types(features: Sequence[pa.Field], kinds: Sequence[pa.DataType], use
             raise ValidationFailed(
                 f"column {field.name} has the type {_show(field.type)}: send the users as text or whole numbers"
             )
+
+
+def _check_attribute(attribute: Attribute, field: pa.Field) -> None:
+    """Raise ValidationFailed if a column has a type that the attribute does not take."""
+    kind = _value_type(field.type)
+    is_fit, wanted = pa.types.is_integer(kind) or pa.types.is_null(kind), "floats, integers or decimals"
+    if isinstance(attribute, Categorical):
+        is_fit, wanted = is_fit or _is_text(kind), "text, also in a dictionary, or whole numbers"
+    else:
+        is_fit = is_fit or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if not is_fit:
+        raise ValidationFailed(f"column {field.name} has the type {_show(field.type)}: send {wanted}")
+
+
+def _cells(attribute: Attribute, column: pa.Array) -> Cells:
+    """Return the values of an attribute: text, integers and None, or floats with NaN for nulls."""
+    if isinstance(attribute, Categorical):
+        cells: list[str | int | None] = column.to_pylist()
+        return cells
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_decimal(column.type):  # text converts to the nearest double, unlike Arrow's own cast
+        column = column.cast(pa.string())
+    numbers: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _show(kind: pa.DataType) -> str:

@@ -96,7 +96,8 @@ class CsvReader:
         if set(map(len, rows)) != {self._width}:
             index = next(index for index, row in enumerate(rows) if len(row) != self._width)
             raise bad_record(first + index, f"the line must have {self._width} cells, like the header")
-        self._validator.add(*_split_columns(self._validator, rows, self._positions, is_text=True))
+        values, users, cells = _split_columns(self._validator, rows, self._positions, is_text=True)
+        self._validator.add(values, users, None, cells)
 
 
 def _check_separator(header: Sequence[str], declared: Sequence[str]) -> None:
@@ -113,9 +114,11 @@ def _check_separator(header: Sequence[str], declared: Sequence[str]) -> None:
 
 def _split_columns(
     validator: RecordSink, rows: Sequence[Sequence[Any]], positions: Sequence[int], *, is_text: bool
-) -> tuple[NDArray[np.float64], list[Any] | None]:
-    """Return (feature values, users) of rows of cells, with NaN for cells that are not numbers."""
+) -> tuple[NDArray[np.float64], list[Any] | None, list[list[Any]]]:
+    """Return (feature values, users, attributes) of rows of cells, with NaN for cells that are not numbers."""
     n_features = len(validator.features)
+    others = [[row[at] for row in rows] for at in positions[n_features:]]
+    users = None if validator.user_feature is None else others.pop()
     selected = positions[:n_features]
     cells = rows if list(selected) == list(range(len(rows[0]))) else [[row[at] for at in selected] for row in rows]
     parse = _parse_number if is_text and not _is_plain("".join(chain.from_iterable(cells))) else float
@@ -124,8 +127,7 @@ def _split_columns(
     except (ValueError, OverflowError):
         numbers = map(_parse_number, chain.from_iterable(cells))
         flat = np.fromiter(numbers, dtype=np.float64, count=len(rows) * n_features)
-    users = None if validator.user_feature is None else [row[positions[n_features]] for row in rows]
-    return flat.reshape(len(rows), n_features), users
+    return flat.reshape(len(rows), n_features), users, others
 
 
 def _is_plain(text: str) -> bool:
@@ -149,6 +151,10 @@ class NpyReader:
         if validator.user_feature is not None:
             raise UnsupportedMediaType(
                 "NPY has no column for users, which this dataset requires: send CSV, JSON or Arrow"
+            )
+        if validator.attributes:
+            raise UnsupportedMediaType(
+                "NPY has no columns for attributes, which this dataset requires: send CSV, JSON or Arrow"
             )
         self._validator = validator
         self._rest = bytearray()
@@ -226,9 +232,9 @@ class _Columns(msgspec.Struct, forbid_unknown_fields=True):
     rows: list[list[float]] | UnsetType = UNSET
 
 
-class _ColumnsWithUser(msgspec.Struct, forbid_unknown_fields=True):
+class _AnyColumns(msgspec.Struct, forbid_unknown_fields=True):
     columns: list[str] | UnsetType = UNSET
-    rows: list[list[float | int | str]] | UnsetType = UNSET
+    rows: list[list[float | int | str | None]] | UnsetType = UNSET
 
 
 class _Names(msgspec.Struct):
@@ -249,7 +255,8 @@ class JsonReader(JsonPieces):
     max_bytes = MAX_JSON_BYTES
 
     def __init__(self, validator: RecordValidator) -> None:
-        kind = _ColumnsWithUser if validator.user_feature else _Columns
+        self._has_any = validator.user_feature is not None or bool(validator.attributes)
+        kind = _AnyColumns if self._has_any else _Columns
         super().__init__(kind, JsonReader._keep, JsonReader._schema_error)
         self._validator = validator
         self._n_bytes = self._n_rows = 0
@@ -269,7 +276,7 @@ class JsonReader(JsonPieces):
             raise ValidationFailed(_EXPECTED)
         self._add_kept()
 
-    def _keep(self, read: _Columns | _ColumnsWithUser) -> None:
+    def _keep(self, read: _Columns | _AnyColumns) -> None:
         """Keep the rows of a piece, and add them if the columns have arrived before."""
         if read.columns is not UNSET:
             self._columns += read.columns
@@ -290,18 +297,20 @@ class JsonReader(JsonPieces):
         if set(map(len, rows)) - {width}:
             index = next(index for index, row in enumerate(rows) if len(row) != width)
             raise bad_record(first + index, f"expected {width} values, one for each of `columns`")
-        if validator.user_feature is not None:
+        if self._has_any:
             self._check_types(rows, positions, first)
         if rows:
-            validator.add(*_split_columns(validator, rows, positions, is_text=False))
+            values, users, cells = _split_columns(validator, rows, positions, is_text=False)
+            validator.add(values, users, None, cells)
 
     def _check_types(self, rows: Sequence[Sequence[Any]], positions: Sequence[int], first: int) -> None:
-        *features, user = positions
+        features = positions[: len(self._validator.features)]
+        user = None if self._validator.user_feature is None else positions[-1]
         for index, row in enumerate(rows, start=first):
-            if isinstance(row[user], float):
+            if user is not None and (row[user] is None or isinstance(row[user], float)):
                 raise bad_record(index, f"{self._validator.user_feature} {NO_USER}")
             for position in features:
-                if isinstance(row[position], str):
+                if row[position] is None or isinstance(row[position], str):
                     name = self._validator.features[features.index(position)].name
                     raise bad_record(index, f"{name} must be a number")
 
@@ -325,12 +334,14 @@ class JsonReader(JsonPieces):
         name = names[int(position)] if int(position) < len(names) else ""
         if name not in self._validator.columns:
             return bad_record(index, "a value has the wrong type")
-        is_user = name == self._validator.user_feature
-        return bad_record(index, f"{name} {NO_USER if is_user else 'must be a finite number'}")
+        if name == self._validator.user_feature:
+            return bad_record(index, f"{name} {NO_USER}")
+        is_attribute = name in {each.name for each in self._validator.attributes}
+        return bad_record(index, f"{name} must be {'text, a number or null' if is_attribute else 'a finite number'}")
 
 
 class ArrowReader:
-    """Reader of an Arrow IPC stream or file with numeric columns, and a user column of text or whole numbers.
+    """Reader of an Arrow IPC stream or file with numeric columns, attributes, and a user column.
 
     An embedding may also be one column of lists.
     """
@@ -353,8 +364,8 @@ class ArrowReader:
 
         validator = self._validator
         body, self._body = bytes(self._body), bytearray()
-        n_features = len(validator.features)
-        for group in arrow.parse_records(body, validator.column_positions, n_features, validator.coordinates):
+        find_positions, n_features = validator.column_positions, len(validator.features)
+        for group in arrow.parse_records(body, find_positions, n_features, validator.coordinates, validator.attributes):
             validator.add(*group)
 
 

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from models.records.records import Upload
 from models.tables.datasets import Dataset, OutOfBounds
 from service.http.problems import PayloadTooLarge, ValidationFailed
-from sfumato.records.encodings import cells, clip_norms, scale_many
+from service.ingestion.attribute_codes import AttributeCounts, AttributeEncoder, Cells, InvalidCell
+from sfumato.records.encodings import cells as cells_of
+from sfumato.records.encodings import clip_norms, scale_many
 from sfumato.specs import LATTICE, Feature
+from sfumato.specs.attributes import Attribute
 from sfumato.specs.missing import MISSING_INTEGERS, is_missing_text
 
 MAX_USER_BYTES = 64
@@ -45,6 +48,10 @@ class RecordSink(Protocol):
         """Return the features of the dataset."""
 
     @property
+    def attributes(self) -> Sequence[Attribute]:
+        """Return the attributes of the dataset."""
+
+    @property
     def user_feature(self) -> str | None:
         """Return the name of the user column."""
 
@@ -56,7 +63,13 @@ class RecordSink(Protocol):
     def n_records(self) -> int:
         """Return the number of records so far."""
 
-    def add(self, values: NDArray[np.float64], users: Sequence[str | int] | None) -> None:
+    def add(
+        self,
+        values: NDArray[np.float64],
+        users: Sequence[str | int] | None,
+        widths: None = None,
+        cells: Sequence[Cells] = (),
+    ) -> None:
         """Add records, with NaN for cells that are not numbers."""
 
 
@@ -91,6 +104,13 @@ class RecordValidator:
         self._is_constant = np.ones(len(self.features), dtype=np.bool_)
         self._widths: Sequence[type[np.floating]] | None = None
         self._least, self._most = rounded_bounds(self.features)
+        self.attributes = dataset.attributes
+        self._encoders = [AttributeEncoder(each, rejects_outside=self._rejects_outside) for each in dataset.attributes]
+
+    @property
+    def attribute_counts(self) -> list[AttributeCounts]:
+        """Return the values that are not declared, for each attribute. Private."""
+        return [each.counts for each in self._encoders]
 
     @property
     def n_records(self) -> int:
@@ -99,8 +119,9 @@ class RecordValidator:
 
     @property
     def columns(self) -> list[str]:
-        """Return the declared columns: the features in order, then the user column."""
-        return [feature.name for feature in self.features] + [self.user_feature or ""][: bool(self.user_feature)]
+        """Return the declared columns: the features in order, then the attributes, then the user column."""
+        names = [each.name for each in (*self.features, *self.attributes)]
+        return names if self.user_feature is None else [*names, self.user_feature]
 
     @property
     def coordinates(self) -> list[str]:
@@ -116,6 +137,7 @@ class RecordValidator:
         values: NDArray[np.float64],
         users: Sequence[str | int] | None,
         widths: Sequence[type[np.floating]] | None = None,
+        cells: Sequence[Cells] = (),
     ) -> None:
         """Validate records and add them to the upload.
 
@@ -128,6 +150,8 @@ class RecordValidator:
         widths : sequence of n_features floating-point types, optional
             Types in which the values came, doubles by default. A value beyond a bound by at most one unit in the last
             place of its type is the bound.
+        cells : sequence of n values for each attribute
+            See `AttributeEncoder`.
 
         Raises
         ------
@@ -144,7 +168,7 @@ class RecordValidator:
         step = max(1, _CHUNK_NUMBERS // len(self.features))
         for start in range(0, len(values), step):
             part = slice(start, start + step)
-            self._add(values[part], None if users is None else users[part])
+            self._add(values[part], None if users is None else users[part], [each[part] for each in cells])
 
     def finish(self) -> Upload:
         """Encrypt the remaining records and return the upload. Raise ValidationFailed if it is empty."""
@@ -155,7 +179,7 @@ class RecordValidator:
         self.reserve_memory(self.upload.n_bytes - n_bytes)
         return self.upload
 
-    def _add(self, values: NDArray[np.float64], users: Sequence[str | int] | None) -> None:
+    def _add(self, values: NDArray[np.float64], users: Sequence[str | int] | None, cells: Sequence[Cells]) -> None:
         if self._norm is None:
             outside = (values < self._least) | (values > self._most)
         else:
@@ -166,6 +190,7 @@ class RecordValidator:
             bad = bad | outside
         elif self._norm is None and outside.any():
             bad = bad | (outside & np.isin(values, MISSING_INTEGERS))
+        codes = self._encode(cells, len(values) if not bad.any() else int(bad.any(axis=1).argmax()))
         if bad.any():
             row = int(bad.any(axis=1).argmax())
             column = int(bad[row].argmax())
@@ -178,11 +203,24 @@ class RecordValidator:
                 reason = f"the norm of the vector must be at most {self._norm:g}"
             raise bad_record(self.upload.n_records + row, reason)
         ids = None if users is None else self._user_ids(users)
-        points = cells(scale_many(self.features, values), [LATTICE] * len(self.features))
+        points = cells_of(scale_many(self.features, values), [LATTICE] * len(self.features))
         self._inspect(values, points)
         n_bytes = self.upload.n_bytes
-        self.upload.add(points.astype(np.int32), ids, int(outside.any(axis=1).sum()))
+        stored = np.column_stack([points.astype(np.int32), *codes])
+        self.upload.add(stored, ids, int(outside.any(axis=1).sum()))
         self.reserve_memory(self.upload.n_bytes - n_bytes)
+
+    def _encode(self, cells: Sequence[Cells], n_valid: int) -> list[NDArray[np.int32]]:
+        """Return the codes of each attribute. Raise ValidationFailed for the first refused one of `n_valid` records."""
+        codes, refused = [], list[InvalidCell]()
+        for encoder, values in zip(self._encoders, cells, strict=True):
+            try:
+                codes.append(encoder.encode(values))
+            except InvalidCell as invalid:
+                refused.append(invalid)
+        if refused and (first := min(refused, key=lambda each: each.row)).row < n_valid:
+            raise bad_record(self.upload.n_records + first.row, str(first)) from None
+        return codes
 
     def _inspect(self, values: NDArray[np.float64], points: NDArray[np.int64]) -> None:
         """Count zero vectors, and find the features that stay constant."""

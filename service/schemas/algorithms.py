@@ -24,7 +24,7 @@ class AlgorithmParameters(Wire):
 
     @model_validator(mode="after")
     def _check_parameters(self) -> "AlgorithmParameters":
-        check(lambda: specs.algorithm_from_wire(self.model_dump()))
+        check(lambda: specs.job_from_wire(self.model_dump()))
         return self
 
     @model_serializer(mode="wrap")
@@ -36,12 +36,17 @@ if TYPE_CHECKING:
     AlgorithmType = str
 else:
     AlgorithmType = TypeAliasType(
-        "AlgorithmType", Annotated[Literal[tuple(specs.ALGORITHMS)], Field(description="Type of an algorithm.")]
+        "AlgorithmType", Annotated[Literal[tuple(specs.JOB_TYPES)], Field(description="Type of an algorithm.")]
     )
 
-SCHEMAS: dict[str, type[AlgorithmParameters]] = {
-    tag: schema_of(kind, AlgorithmParameters) for tag, kind in specs.ALGORITHMS.items()
+JOB_SCHEMAS: dict[str, type[AlgorithmParameters]] = {
+    tag: schema_of(kind, AlgorithmParameters) for tag, kind in specs.JOB_TYPES.items()
 }
+SCHEMAS = {tag: JOB_SCHEMAS[tag] for tag in specs.ALGORITHMS}  # algorithms that find clusters
+if TYPE_CHECKING:
+    ProfileParameters = AlgorithmParameters
+else:
+    ProfileParameters = JOB_SCHEMAS[specs.Profile.type]
 
 if TYPE_CHECKING:
     Algorithm = AlgorithmParameters
@@ -49,12 +54,12 @@ else:
     Algorithm = TypeAliasType(
         "Algorithm",
         Annotated[
-            reduce(or_, SCHEMAS.values()),
-            Field(discriminator="type", description="The algorithm and its parameters."),
+            reduce(or_, JOB_SCHEMAS.values()),
+            Field(discriminator="type", description="The algorithm, or a profile of clusters, and its parameters."),
         ],
     )
 
 
-def algorithm_to_domain(algorithm: Algorithm) -> specs.AnyAlgorithm:
+def algorithm_to_domain(algorithm: Algorithm) -> specs.AnyJob:
     """Return the SDK's dataclass of the parameters."""
-    return specs.algorithm_from_wire(algorithm.model_dump())
+    return specs.job_from_wire(algorithm.model_dump())

@@ -20,7 +20,7 @@ from service.schemas.base import (
 )
 from service.schemas.fields import MAX_INT32, Count, Cursor, DatasetId, PublicKey, Time, id_field
 from service.schemas.ledger import Accounting, ShuffledGrant
-from service.schemas.specs import Features
+from service.schemas.specs import Attributes, Features
 
 UserFeature = Annotated[Name, Field(max_length=64)]
 Source = Annotated[
@@ -153,6 +153,12 @@ class NewDataset(Wire):
         None, description="Shuffled only, required: the shuffler. It cannot be changed later, because devices pin it."
     )
 
+    attributes: Attributes = Field(
+        [],
+        description="Central only: columns of an upload that describe clusters, with public vocabularies or bins. They "
+        "never change. A vocabulary that is taken from the records would reveal rare values.",
+    )
+
     @model_validator(mode="after")
     def _names_differ(self) -> "NewDataset":
         if isinstance(self.features, list) and len({each.name for each in self.features}) < len(self.features):
@@ -191,6 +197,7 @@ class Dataset(Wire):
     name: Name
     trust: TrustModel
     features: Features
+    attributes: Attributes = Field(description="Columns that describe clusters.")
     min_reports: Count
     keep_reports: bool
     accounting: Accounting
@@ -219,11 +226,21 @@ class RecordRows(Wire):
     model_config = example(columns=["longitude", "latitude"], rows=[[2.35, 48.86], [-0.58, 44.84]])
 
     columns: list[Name] = Field(min_length=1, description="Declared columns in any order, each once.")
-    rows: list[list[Double | str]] = Field(
+    rows: list[list[Double | str | None]] = Field(
         min_length=1,
-        description="Values in the order of `columns`: numbers; a user id is text or an integer. Variants of a user id "
+        description="Values in the order of `columns`: numbers; a user id is text or an integer; an attribute is text, "
+        "a number, or null if it is missing. Variants of a user id "
         "(Unicode forms, surrounding spaces) are one user; control and invisible characters are refused.",
     )
+
+
+class AttributeCounts(Wire):
+    """Values of an upload that are not among the declared ones of an attribute. They are private."""
+
+    name: str
+    n_other: Count = Field(description="Number of values outside the vocabulary, which became `other`.")
+    n_missing: Count = Field(description="Number of missing values, which became `missing`.")
+    n_outside: Count = Field(description="Number of values beyond the edges, which were moved to the nearest bin.")
 
 
 class RecordUpload(Wire):
@@ -248,6 +265,9 @@ class RecordUpload(Wire):
     warnings: list[str] = Field(
         description="Faults that the records may have. If more than 1 % of the records of the upload, with all its "
         "parts, were clipped: how many, and how many values of which features are at a bound."
+    )
+    attributes: list[AttributeCounts] = Field(
+        description="Values that are not declared, for each attribute of the dataset. Stated nowhere else."
     )
 
 

@@ -8,8 +8,9 @@ from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import TypeAliasType
 
 from service.schemas.base import Delta, Double, Epsilon, Wire, Word, integer
+from service.schemas.fields import FeatureNames
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
-from sfumato.validation import Parameter, parameters_of
+from sfumato.validation import MAX_NAME, Parameter, parameters_of
 
 Schema = TypeVar("Schema", bound=Wire)
 
@@ -26,6 +27,10 @@ def _annotation(name: str, parameter: Parameter) -> Any:
         kind = TypeAliasType(  # type: ignore[misc]
             name, Annotated[choices, Field(description=_description(parameter))]
         )
+    elif parameter.kind is tuple:
+        kind = FeatureNames
+    elif parameter.kind is str:
+        kind = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     elif parameter.kind is int:
         kind = Annotated[int, integer(int(parameter.minimum or 0), int(parameter.maximum or 0))]
     elif parameter.kind is float:

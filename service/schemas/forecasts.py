@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from models.datasets import MAX_RECORDS_PER_USER
-from service.schemas.algorithms import Algorithm
+from service.schemas.algorithms import Algorithm, ProfileParameters
 from service.schemas.base import EXAMPLE_ULID, Double, Wire, exactly_one_of, examples, integer
 from service.schemas.fields import Amount, Atto, Count, DatasetId, FeatureNames, Nano
 from service.schemas.specs import Features, Participation
@@ -280,6 +280,40 @@ class CentralForecast(Wire):
     )
     warnings: list[str] = Field(description="Limitations, as sentences.")
     families: list[FamilyForecast] = Field(description="Accuracy by family of data; empty if it was not simulated.")
+
+
+class NewProfileForecast(Wire):
+    """A profile to forecast, for an assumed number of records."""
+
+    model_config = examples(
+        {
+            "algorithm": {
+                "type": "profile",
+                "of": f"job_{EXAMPLE_ULID}",
+                "attributes": ["plan", "age"],
+                "epsilon": 0.3,
+            },
+            "expected_records": 20_000,
+        }
+    )
+
+    algorithm: ProfileParameters
+    expected_records: Annotated[int, integer(ge=1)] = Field(
+        description="Assumed number of records. A forecast does not count the records of a dataset."
+    )
+
+
+class ProfileForecast(Wire):
+    """Cost and errors of a profile, for an assumed number of records."""
+
+    epsilon_nano: Nano
+    delta_atto: Atto = Field(description="Delta that would be spent; 0 if Gaussian noise would not be less.")
+    n_described: Count = Field(description="Number of attributes that are expected to be described.")
+    first_pass: Share = Field(description="Share of epsilon that releases the association of each attribute.")
+    noise_per_count: Amount = Field(description="Standard deviation of the noise of a count, in records.")
+    share_errors: list[Share] = Field(description="Largest standard error of a share in each cluster.")
+    too_small: list[Count] = Field(description="Clusters with too few records to describe.")
+    warnings: list[str] = Field(description="Limitations, as sentences.")
 
 
 AnyForecast = TypeAliasType(

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from service.schemas.algorithms import Algorithm
-from service.schemas.base import EXAMPLE_ULID, Double, Wire, example, integer
+from service.schemas.base import EXAMPLE_ULID, MAX_INT, Double, Wire, example, integer
 from service.schemas.fields import (
     MAX_COLLECT_SECONDS,
     WEEK_SECONDS,
@@ -28,7 +28,7 @@ from service.schemas.fields import (
 )
 from service.schemas.forecasts import Share, Verdict
 from service.schemas.specs import Feature
-from sfumato.specs import CENTRAL_ALGORITHMS, algorithms
+from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, algorithms
 
 LossRatio = Annotated[Double, Field(ge=1)]
 
@@ -107,7 +107,9 @@ class NewJob(Wire):
 
     @model_validator(mode="after")
     def _from_somewhere(self) -> "NewJob":
-        local_alone = self.algorithm.type not in CENTRAL_ALGORITHMS  # the route checks the others
+        local_alone = (
+            self.algorithm.type in LOCAL_ALGORITHMS.keys() - CENTRAL_ALGORITHMS.keys()
+        )  # the route checks the others
         if local_alone and not self.round_ids and self.target_reports is None:
             raise PydanticCustomError("target", "target_reports is required without round_ids")
         if len(set(self.round_ids)) < len(self.round_ids):
@@ -301,6 +303,66 @@ class ClusterModel(Wire):
     privacy: PrivacyStatuses
 
 
+ProfileStatus = TypeAliasType(
+    "ProfileStatus",
+    Annotated[
+        Literal["described", "no_association_found"],
+        Field(description="Whether the values of an attribute are released, or no association was found."),
+    ],
+)
+_Interval = Annotated[list[Double], Field(min_length=2, max_length=2)]
+
+
+class AttributeProfile(Wire):
+    """Counts and shares of the values of an attribute in each cluster, row by row."""
+
+    name: str
+    status: ProfileStatus
+    association: Share = Field(
+        description="Share of people that would have to change their value if it were independent of the cluster."
+    )
+    association_error: Amount = Field(description="Standard error of the noise of the association.")
+    values: list[str] = Field(description="Categories of the attribute; empty unless it is described.")
+    counts: list[list[Annotated[int, integer(-MAX_INT)]]] | None = Field(
+        description="Noisy numbers of records; they may be negative."
+    )
+    shares: list[list[Share]] | None = Field(description="Shares within each cluster; each row adds up to 1.")
+    share_errors: list[list[Amount]] | None = Field(description="Standard error of the noise of each share.")
+
+
+class Distinguishing(Wire):
+    """A value with a share in a cluster that differs from its share in all other clusters."""
+
+    cluster: Count
+    attribute: str
+    value: str
+    share: Share = Field(description="Share in the cluster.")
+    share_error: Amount = Field(description="Standard error of the noise of the share.")
+    rest: Share = Field(description="Share in all other clusters.")
+    difference: Double
+    difference_interval: _Interval = Field(description="Interval of the difference for people like these.")
+    lift: Amount = Field(description="Ratio of the two shares.")
+    interval: _Interval = Field(description="Interval of the lift.")
+
+
+class ClusterProfile(Wire):
+    """Values that distinguish each cluster. Every field is computed from noisy query answers only."""
+
+    type: Literal["profile"]
+    of: JobId = Field(description="Job that released the clusters.")
+    n_clusters: Count
+    sizes: list[Share] = Field(description="Share of the records in each cluster, by the counts of the profile.")
+    size_errors: list[Amount] = Field(description="Standard error of each share.")
+    attributes: list[AttributeProfile]
+    distinguishing: list[Distinguishing] = Field(description="The clearest values first.")
+    too_small: list[Count] = Field(description="Clusters with too few records to describe.")
+    false_discovery_rate: Share = Field(description="About this share of the listed values may be chance.")
+    n_tested: Count = Field(description="Number of tested values.")
+    warnings: list[str] = Field(description="Limitations of this profile, as sentences.")
+    diagnostics: Diagnostics
+    privacy: PrivacyStatuses
+
+
 class UsedRound(Wire):
     """A round that the result was computed from."""
 
@@ -343,7 +405,10 @@ class Result(Wire):
     odometer: list[Charge] = Field(
         description="Over records: all queries in order with their costs. Each has an entry in the ledger."
     )
-    model: ClusterModel
+    model: ClusterModel = Field(description="The clusters; for a profile, those that it describes.")
+    profile: ClusterProfile | None = Field(
+        description="Shares of the values of attributes in each cluster; null unless the job is a profile."
+    )
     software_version: str
     created_at: Time
 

@@ -47,7 +47,7 @@ def _members(schema: type[Wire], row: Any, **converted: Any) -> Json:
 
 def dataset(row: Dataset) -> Json:
     """Serialise a dataset."""
-    return _members(datasets.Dataset, row, features=row.features_wire)
+    return _members(datasets.Dataset, row, features=row.features_wire, attributes=row.attributes_wire)
 
 
 def record_counts(counts: records.RecordCounts, users: UserCounts | None, *, by_user: bool) -> Json:
@@ -152,6 +152,7 @@ def result(row: Result, of: Job) -> Json:
         ],
         "odometer": [_charge(query, curator_answers.reference(of.id, index)) for index, query in enumerate(odometer)],
         "model": document["model"],
+        "profile": document.get("profile"),
         "software_version": row.software_version,
         "created_at": timestamp(row.created_at),
     }

@@ -10,6 +10,8 @@ from typing_extensions import TypeAliasType
 from service.schemas.base import Double, Wire, Word, check, example, integer
 from service.schemas.declarations import schema_of
 from sfumato import specs
+from sfumato.specs.attributes import MAX_ATTRIBUTES, MAX_VALUES, attribute_from_wire
+from sfumato.validation import NAME_PATTERN, UNIT_PATTERN
 
 MAX_BOUND = 1e150  # plots and standard errors square distances
 
@@ -65,6 +67,81 @@ Features = TypeAliasType(
         ),
     ],
 )
+
+
+AttributeUnknown = TypeAliasType(
+    "AttributeUnknown",
+    Annotated[
+        Literal["refuse", "other"],
+        Field(description="Treatment of a value outside the vocabulary: refuse the upload, or count it as `other`."),
+    ],
+)
+AttributeMissing = TypeAliasType(
+    "AttributeMissing",
+    Annotated[
+        Literal["refuse", "category"],
+        Field(description="Treatment of a missing value: refuse the upload, or count it as the category `missing`."),
+    ],
+)
+AttributeUse = TypeAliasType(
+    "AttributeUse",
+    Annotated[Literal["describe"], Field(description="Attributes describe clusters and do not form them.")],
+)
+_AttributeText = Annotated[str, Field(min_length=1, max_length=64, pattern=NAME_PATTERN)]
+
+
+class _Attribute(Wire):
+    """An attribute. The SDK's dataclass validates it."""
+
+    @model_validator(mode="after")
+    def _check_attribute(self) -> Self:
+        check(lambda: attribute_from_wire(self.model_dump()))
+        return self
+
+
+class CategoricalAttribute(_Attribute):
+    """A column with a public vocabulary."""
+
+    model_config = example(name="plan", kind="categorical", values=["free", "basic", "pro"], unknown="other")
+
+    name: _AttributeText = Field(description="Name of the column; unique in the dataset, 1 to 64 bytes.")
+    kind: Literal["categorical"]
+    values: list[_AttributeText] = Field(
+        min_length=2,
+        max_length=MAX_VALUES,
+        json_schema_extra={"uniqueItems": True},
+        description="Values of 1 to 64 bytes, compared in Unicode's form NFC without outer white space.",
+    )
+    unknown: AttributeUnknown = "refuse"
+    missing: AttributeMissing = "refuse"
+    use: AttributeUse = "describe"
+
+
+class NumericAttribute(_Attribute):
+    """A column of numbers with public bins."""
+
+    model_config = example(name="age", kind="numeric", bins=[0.0, 18.0, 30.0, 45.0, 65.0, 120.0], unit="years")
+
+    name: _AttributeText = Field(description="Name of the column; unique in the dataset, 1 to 64 bytes.")
+    kind: Literal["numeric"]
+    bins: list[Annotated[Double, Field(ge=-MAX_BOUND, le=MAX_BOUND)]] = Field(
+        min_length=3,
+        max_length=MAX_VALUES + 1,
+        description="Ascending edges. Values beyond them are treated as `out_of_bounds` of the dataset states.",
+    )
+    missing: AttributeMissing = "refuse"
+    use: AttributeUse = "describe"
+    unit: str = Field("", max_length=64, pattern=UNIT_PATTERN, description="Unit, as text.")
+
+
+Attribute = TypeAliasType(
+    "Attribute",
+    Annotated[
+        CategoricalAttribute | NumericAttribute,
+        Field(discriminator="kind", description="A column that describes clusters."),
+    ],
+)
+Attributes = Annotated[list[Attribute], Field(max_length=MAX_ATTRIBUTES)]
 
 
 class _Encoding(Wire):

@@ -194,5 +194,5 @@ class TestFeatures:
         assert [each.name for each in local.model_.features] == ["x1", "x3"]
 
     def test_with_an_unknown_name_are_refused_with_the_nearest(self) -> None:
-        with pytest.raises(ValueError, match="'x2' is not the name of a column: use 'x"):
+        with pytest.raises(ValueError, match="there is no column 'x2': use 'x"):
             PrivateKMeans(bounds=(0, 10), features=["x2"]).fit(sample(100)[0])

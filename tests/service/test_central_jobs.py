@@ -344,7 +344,7 @@ class TestFeaturesOfAJob:
     @pytest.mark.parametrize(
         ("features", "message"),
         [
-            (["x", "nose"], "'nose' is not the name of a feature: use 'noise'"),
+            (["x", "nose"], "there is no feature 'nose': use 'noise'"),
             (["x", "x"], "'x' is named twice"),
         ],
     )

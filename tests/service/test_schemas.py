@@ -20,7 +20,7 @@ from tests.service.api import show_algorithm
 UNIONS: dict[str, dict[str, Any]] = {
     "Encoding": dict(specs.ENCODINGS),
     "Mechanism": dict(specs.MECHANISMS),
-    "Algorithm": dict(specs.ALGORITHMS),
+    "Algorithm": dict(specs.JOB_TYPES),
 }
 KINDS = [
     specs.Feature,
@@ -36,7 +36,7 @@ def on_the_wire(kind: Any) -> Any:
 
 
 def schema_of(name: str) -> Any:
-    schemas = {schema.__name__: schema for schema in algorithms.SCHEMAS.values()}
+    schemas = {schema.__name__: schema for schema in algorithms.JOB_SCHEMAS.values()}
     return schemas.get(name) or next(getattr(home, name) for home in (algorithms, spec_schemas) if hasattr(home, name))
 
 
@@ -53,7 +53,7 @@ class TestSchemas:
         extra = {"type"} if hasattr(kind, "type") else {"version"} if kind is specs.RoundSpec else set()
         assert set(on_the_wire(kind).model_fields) == fields | extra
 
-    @pytest.mark.parametrize("kind", specs.ALGORITHMS.values())
+    @pytest.mark.parametrize("kind", specs.JOB_TYPES.values())
     def test_have_the_defaults_of_the_domain(self, kind: Any) -> None:
         for field in dataclasses.fields(kind):
             if field.default is not dataclasses.MISSING:

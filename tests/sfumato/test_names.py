@@ -15,7 +15,7 @@ def test_positions_are_ascending_in_any_order_of_the_names() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["incom"], "'incom' is not the name of a feature: use 'Income'"),
+        (["incom"], "there is no feature 'incom': use 'Income'"),
         (["east", "nort"], "use 'north'"),
         (["east", "east"], "'east' is named twice: name it once"),
         ([], "name at least one feature"),

@@ -237,7 +237,7 @@ def _open_records(database: Database, dataset_id: str, keyring: Keyring, schedul
         scheduler,
         dataset_id,
         digest,
-        n_features=len(dataset.features),
+        n_features=dataset.n_columns,
         max_per_user=dataset.max_records_per_user,
         n_parts=n_workers,
         load=load,

@@ -53,8 +53,10 @@ if TYPE_CHECKING:
         labels_frame as labels_frame,
         ledger_frame as ledger_frame,
     )
+    from sfumato.profiles.cluster_profile import ClusterProfile as ClusterProfile, Distinguishing as Distinguishing
     from sfumato.plotting.figures import plot as plot
     from sfumato.specs.algorithms import *  # noqa: F403
+    from sfumato.specs.attributes import Categorical as Categorical, Numeric as Numeric
     from sfumato.specs.central import *  # noqa: F403
     from sfumato.specs.encodings import (
         CentroidSignEncoding as CentroidSignEncoding,
@@ -75,6 +77,7 @@ _HOMES = {
     "api.client": ("AsyncClient", "Client"),
     "forecast.sweeps": ("Sweep", "SweepPoint", "sweep"),
     "model.cluster_model": ("ClusterModel",),
+    "profiles.cluster_profile": ("ClusterProfile", "Distinguishing"),
     "device.device": ("RoundOutcome", "Device", "Outcome", "Receipt"),
     "device.dry_runs": ("DeviceDryRun", "DryRun", "RoundPreview", "dry_run"),
     "errors": (
@@ -104,6 +107,7 @@ _HOMES = {
         "TreeGridEncoding",
     ),
     "specs.rounds": ("Participation", "Embedding", "Feature"),
+    "specs.attributes": ("Categorical", "Numeric"),
     "device.shuffled": ("ShuffledDevice",),
     "device.store": ("FileStore", "MemoryStore"),
 }

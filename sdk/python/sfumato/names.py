@@ -44,7 +44,7 @@ def find_positions(names: Sequence[str], known: Sequence[str], what: str) -> tup
     found: set[int] = set()
     for name in names:
         if name not in places:
-            raise InvalidSpec(f"{name!r} is not the name of a {what}: use {nearest(name, known)!r}, or another name")
+            raise InvalidSpec(f"there is no {what} {name!r}: use {nearest(name, known)!r}, or another name")
         if places[name] in found:
             raise InvalidSpec(f"the {what} {name!r} is named twice: name it once")
         found.add(places[name])

@@ -22,6 +22,9 @@ _UNSEEN = (
     r"\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f"
     r"\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
 )
+MAX_NAME = 64  # characters of a text parameter
+MAX_NAMES = 128  # names in a list
+
 NAME_PATTERN, UNIT_PATTERN = rf"^[^{_UNSEEN}]+$", rf"^[^{_UNSEEN}]*$"
 
 
@@ -70,7 +73,7 @@ class Parameter:
     description : str
         Sentences that are readable alone. The range is not part of them.
     kind : type
-        int, float, bool or str, from the annotation of the dataclass field.
+        int, float, bool, str or tuple (a list of names), from the annotation of the dataclass field.
     is_optional : bool
         Whether the parameter may be None, from the annotation.
     minimum, maximum : float, optional
@@ -116,6 +119,10 @@ class Parameter:
             return
         if self.choices:
             require(isinstance(value, str) and value in self.choices, f"{name} must be one of {self.range_text}")
+        elif self.kind is str:
+            require(isinstance(value, str) and 0 < len(value) <= MAX_NAME, f"{name} must be a text")
+        elif self.kind is tuple:
+            self._validate_names(name, value)
         elif self.kind is bool:
             require(isinstance(value, bool), f"{name} must be true or false")
         elif self.check is not None:
@@ -126,6 +133,15 @@ class Parameter:
             number = cast(int, value) if is_int(value) else to_finite(value, name)  # floats merge large integers
             if self.minimum is not None and self.maximum is not None:
                 require(self.minimum <= number <= self.maximum, f"{name} must lie in the range {self.range_text}")
+
+    def _validate_names(self, name: str, value: object) -> None:
+        names = value if isinstance(value, tuple) else ()
+        require(
+            0 < len(names) <= int(self.maximum or MAX_NAMES)
+            and all(isinstance(each, str) and 0 < len(each) <= MAX_NAME for each in names),
+            f"{name} must be a list of 1 to {int(self.maximum or MAX_NAMES)} names",
+        )
+        require(len(set(names)) == len(names), f"{name} must not contain a name twice")
 
 
 def parameter(
@@ -156,6 +172,8 @@ class AlgorithmParameters:
             value = to_plain(getattr(self, name))
             if isinstance(value, Decimal):
                 value = float(value)
+            if declaration.kind is tuple and isinstance(value, list):
+                value = tuple(value)
             declaration.validate(name, value)
             object.__setattr__(self, name, value)
 
@@ -175,7 +193,7 @@ def _read_parameters(declared: Any) -> Mapping[str, Parameter]:
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         found[each.name] = replace(
             each.metadata["parameter"],
-            kind=str if choices else cast(type, annotation),
+            kind=str if choices else cast(type, get_origin(annotation) or annotation),
             is_optional=is_optional,
             choices=choices,
         )

@@ -37,6 +37,7 @@ from sfumato.privacy.accountant import Accounting, limit_mu2
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.sizing.required_reports import GRID_FEATURES
 from sfumato.specs import Embedding
+from sfumato.specs.attributes import attributes_from_wire
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=DocumentRoute)
 
@@ -57,9 +58,9 @@ IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.DATA
 def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
     """Create a dataset with public bounds, a trust model and a first grant.
 
-    Only a central dataset can have a `delta`. Only a shuffled dataset has a shuffler and a shuffled grant. Features,
-    bounds, trust model, shuffler and user settings cannot be changed later, because reports and records depend on them.
-    The operator may limit the grant.
+    Only a central dataset can have a `delta` and attributes. Only a shuffled dataset has a shuffler and a shuffled
+    grant. Features, bounds, attributes, trust model, shuffler and user settings cannot be changed later, because
+    reports and records depend on them. The operator may limit the grant.
 
     Needs the scope `datasets` and a key that is not bound to one dataset; `source` needs the scope `grants` as well.
     """
@@ -88,6 +89,7 @@ def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
             accounting=_accounting(body),
             shuffled=shuffled_grant(body.shuffled),
             shuffler=None if body.shuffler is None else body.shuffler.model_dump(),
+            attributes=attributes_from_wire([each.model_dump() for each in body.attributes]),
             ceiling=limits.dataset_ceiling,
         )
         return Created(serializers.dataset(created), location=f"/v1/datasets/{created.id}")

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Response
 
 from models import datasets
 from models.identity.caller import Caller
+from models.jobs import jobs
 from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
@@ -14,9 +15,17 @@ from service.api.dependencies import JSON_BODY, Services, rejections, respond
 from service.context import GatewayContext
 from service.http import problems
 from service.http.auth import require
-from service.schemas.forecasts import AnyForecast, NewForecast
-from sfumato.forecast import forecast, forecast_records, forecast_to_wire, records_forecast_to_wire, reports_needed
-from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire
+from service.schemas.forecasts import AnyForecast, NewForecast, NewProfileForecast, ProfileForecast
+from sfumato.forecast import (
+    forecast,
+    forecast_profile,
+    forecast_records,
+    forecast_to_wire,
+    profile_forecast_to_wire,
+    records_forecast_to_wire,
+    reports_needed,
+)
+from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire, profile_from_wire
 
 router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"], route_class=DocumentRoute)
 
@@ -54,6 +63,35 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
     if body.target is not None:
         made = replace(made, needed=reports_needed(algorithm, n_features, **body.target.model_dump()))
     return respond(forecast_to_wire(made))
+
+
+@router.post(
+    "/profiles",
+    summary="Forecast a profile",
+    response_model=ProfileForecast,
+    responses=rejections(problems.NotFound, problems.Conflict, *JSON_BODY),
+)
+def create_profile_forecast(body: NewProfileForecast, caller: AnalystCaller, services: Services) -> Response:
+    """Forecast the errors of a profile of a job's clusters, from the released sizes and an assumed number of records.
+
+    A forecast reads no records, costs nothing and stores nothing. Needs the scope `jobs`.
+    """
+    params = profile_from_wire(body.algorithm.model_dump())
+    with services.database.reading() as session:
+        of = jobs.get(session, caller, params.of)
+        dataset = datasets.get(session, caller, of.dataset_id)
+        datasets.require_trust(dataset, Trust.CENTRAL)
+        with problems.pointing_at("/algorithm/attributes"):
+            described = dataset.describe(params.attributes)
+        document = jobs.get_result(session, of.id).document
+    found = forecast_profile(
+        params,
+        document["model"]["sizes"],
+        expected_records=body.expected_records,
+        n_values=max(len(each.categories) for each in described),
+        max_records_per_user=dataset.max_records_per_user,
+    )
+    return respond(profile_forecast_to_wire(found))
 
 
 def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> tuple[int, int]:

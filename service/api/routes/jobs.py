@@ -34,7 +34,7 @@ from service.schemas.algorithms import AlgorithmType, algorithm_to_domain
 from service.schemas.base import from_timestamp
 from service.schemas.jobs import Job, JobPage, JobState, NewJob
 from sfumato.privacy.accounting import parse_epsilon
-from sfumato.specs import to_wire
+from sfumato.specs import Profile, to_wire
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=DocumentRoute)
 
@@ -72,6 +72,9 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
     Over records, `features` names the features that decide; the order does not matter. The others are not read. Jobs
     over different features add up in the budget.
 
+    A job of the type `profile` describes the clusters of a job that has succeeded, by the attributes of the dataset. It
+    costs a budget of its own, and its result has the clusters and their `profile`.
+
     The job is rejected with `insufficient_reports` if `target_reports`, or the number of reports in `round_ids`, is
     less than a tenth of the number that the forecast requires, unless `allow_insufficient` is set. It is rejected with
     `validation_failed` if a round of `round_ids` has no reports or an encoding that the algorithm does not read.
@@ -82,12 +85,17 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
 
     def submit(session: Session, now: int) -> Created:
         dataset = datasets.get(session, request.caller, body.dataset_id)
-        features = job_submission.chosen_features(dataset, body.features)
-        n_features = dataset.n_features if features is None else len(features)
+        if isinstance(algorithm, Profile):
+            features, n_features = None, len(algorithm.attributes)
+            collect = job_submission.profiled(session, request.caller, dataset, algorithm, body)
+        else:
+            features = job_submission.chosen_features(dataset, body.features)
+            n_features = dataset.n_features if features is None else len(features)
+            with problems.pointing_at("/algorithm"):
+                collect = job_submission.fitting(dataset, algorithm, body, n_features)
         with problems.pointing_at("/algorithm"):
-            collect = job_submission.fitting(dataset, algorithm, body, n_features)
             job_submission.require_records(session, request.caller, dataset, algorithm)
-            if body.round_ids:
+            if body.round_ids and not isinstance(algorithm, Profile):
                 earlier = rounds.list_by_ids(session, dataset.id, body.round_ids)
                 job_submission.check_earlier_rounds(
                     dataset, algorithm, earlier, allow_insufficient=body.allow_insufficient

@@ -1,6 +1,7 @@
 """Routes of records of central datasets."""
 
 import hmac
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -98,20 +99,26 @@ async def upload_records(
 ) -> Response:
     """Append records to a central dataset. An upload is stored completely or not at all.
 
-    Columns are the features and the `user_feature` if the dataset has one: text or whole numbers, at most 64 bytes. A
-    missing user, `nan`, and a decimal spelling such as `7.0` are rejected. The service stores encrypted what jobs use:
+    Columns are the features, the attributes, and the `user_feature` if the dataset has one: text or whole numbers, at
+    most 64 bytes. A missing user, `nan`, and a decimal spelling such as `7.0` are rejected. The service stores
+    encrypted what jobs use:
     values clipped to the bounds and scaled, and users as keyed pseudonyms.
     Values that are not finite are rejected. Values outside the bounds are treated as the dataset declares. A vector of
     an embedding that is longer than the norm is outside; clipping scales it down to the norm. The response counts
     zero vectors and features that are constant, which suggest missing data. It also states how many more records the
     smallest useful job needs.
 
+    A categorical attribute is text, or a whole number as its text; a numeric one is a number. Values that are not
+    declared are refused or counted, as the attribute declares; only this response states their number. The texts for a
+    missing value mean one unless they are in the vocabulary.
+
     - `application/json`: `columns` and `rows`, at most 16 MiB.
     - `text/csv`: UTF-8, a header row, one record per line.
-    - `application/x-npy`: float64 or float32 of shape (n, number of features), row-major, features in order.
-    - `application/vnd.apache.arrow.stream` or `application/vnd.apache.arrow.file`: uncompressed, without nulls, at most
-      128 MiB. Either type accepts both formats. Features are integers, floats or decimals, also in a dictionary.
-      An embedding may be one column of lists, under any name.
+    - `application/x-npy`: float64 or float32 of shape (n, number of features), row-major, features in order. It has no
+      attributes.
+    - `application/vnd.apache.arrow.stream` or `application/vnd.apache.arrow.file`: uncompressed, at most 128 MiB.
+      Only attributes may have nulls. Either type accepts both formats. Features are integers, floats or decimals, also
+      in a dictionary. An embedding may be one column of lists, under any name.
 
     If more than 1 % of the records of an upload were clipped, `warnings` states how many, and in which features. If
     more than 50 % were, it is rejected with `mostly_clipped`, unless `accept_clipping` is true. All parts of an upload
@@ -177,10 +184,10 @@ def _opened(services: GatewayContext, caller: Caller, dataset_id: str) -> tuple[
 def _begin(services: GatewayContext, dataset: Dataset, key: record_keys.DataKey, part: Part | None) -> Upload:
     """Return a new upload, or the upload that earlier parts belong to."""
     if part is None:
-        return Upload(key, dataset.n_features)
+        return Upload(key, dataset.n_columns)
     with services.database.reading() as session:
         earlier = records.find_upload(session, dataset.id, part.name_hash)
-    return Upload(key, dataset.n_features, part=part, upload_id=earlier)
+    return Upload(key, dataset.n_columns, part=part, upload_id=earlier)
 
 
 def _kept_key(key: record_keys.DataKey, given: str | None) -> str | None:
@@ -223,6 +230,7 @@ def _store(
             "n_lacking": n_lacking,
             "n_repeated": 0 if compared is None else compared.n_repeated,
             "warnings": warnings,
+            "attributes": [asdict(each) for each in validator.attribute_counts],
         }
         return Created(body, location=f"/v1/datasets/{dataset_id}/records")
 

@@ -13,6 +13,7 @@ from service.http.problems import Forbidden, Problem, ValidationFailed
 from sfumato.privacy.shuffling import TRUST_STATEMENT
 
 DAY_SECONDS = 86_400
+_ITEMS = {"features": "feature", "attributes": "attribute"}  # lists of a form, with the noun for an item
 ENCODINGS = ("grid", "shifted_grid")  # shown in the form; plans alone use the other encodings
 MECHANISMS = ("auto", "grr", "ss", "oue", "olh", "hr")
 # Media types by file extension.
@@ -37,7 +38,7 @@ async def dataset_form(visit: Visit, *, problem: Problem | None = None) -> Respo
         visit,
         "new_dataset.html",
         problem,
-        refusal=collect_item_errors(problem, "features", "feature", within=("shuffler", "shuffled")),
+        refusal=collect_item_errors(problem, _ITEMS, within=("shuffler", "shuffled")),
         trust_statement=TRUST_STATEMENT,
     )
 
@@ -62,11 +63,31 @@ async def create_dataset(visit: Visit) -> Response:
         body |= visit.filled("user_feature") | visit.numbers("delta", "max_records_per_user")
         body |= {"fold_user_case": True} if visit.form_value("fold_user_case") else {}
     try:
+        if trust == "central" and visit.form_value("attributes"):
+            body["attributes"] = _attributes(visit)
         body["features"] = visit.numbers("dimensions", "norm") or _features(visit.form_value("features"))
         created = await visit.api.post("/datasets", body, once=visit.form_value("once"))
     except Problem as problem:
         return await dataset_form(visit, problem=problem)
     return redirect(f"/datasets/{created['id']}")
+
+
+def _attributes(visit: Visit) -> list[Json]:
+    """Parse attributes, one per line: name, `categorical` and values, or name, `numeric` and edges."""
+    found: list[Json] = []
+    missing = "category" if visit.form_value("missing_category") else "refuse"
+    for cells in csv.reader(visit.form_value("attributes").splitlines(), skipinitialspace=True):
+        name, kind, *values = [*(cell.strip() for cell in cells), "", ""][: max(2, len(cells))]
+        if kind == "categorical":
+            unknown = "other" if visit.form_value("unknown_other") else "refuse"
+            found.append({"name": name, "kind": kind, "values": values, "unknown": unknown, "missing": missing})
+        elif kind == "numeric":
+            bins = [parse_number(value) for value in values]
+            found.append({"name": name, "kind": kind, "bins": bins, "missing": missing})
+        elif any((name, kind)):
+            message = "a line must be: name, categorical, value, value, … or: name, numeric, edge, edge, …"
+            raise ValidationFailed(errors=[{"pointer": f"/attributes/{len(found)}", "message": message}])
+    return found
 
 
 def _features(text: str) -> list[Json]:

@@ -23,7 +23,7 @@ from service.console.snippets import snippets
 from service.http.auth import check
 from service.http.mount import mounted
 from service.schemas import serializers
-from service.schemas.algorithms import SCHEMAS
+from service.schemas.algorithms import JOB_SCHEMAS
 from sfumato.privacy.accounting import parse_epsilon
 
 JOBS = 20
@@ -49,7 +49,7 @@ async def list_page(visit: Visit) -> Response:
         older=older,
         filters=filters,
         states=[*UNFINISHED, *FINAL],
-        algorithms=sorted(SCHEMAS),
+        algorithms=sorted(JOB_SCHEMAS),
         dataset=await visit.api.get(f"/datasets/{dataset_id}") if dataset_id else None,
         **await run_in_threadpool(_names, visit, [job["dataset_id"] for job in listed["items"]]),
     )

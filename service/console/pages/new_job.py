@@ -64,6 +64,8 @@ async def chooser(visit: Visit) -> Response:
 
 def duplicate_link(job: Json) -> str:
     """Return the link to the form of a new job with the parameters of this job."""
+    if job["algorithm"]["type"] == "profile":
+        return mounted(f"/console/jobs/{job['algorithm']['of']}/profile")
     values = {name: value for name, value in job["algorithm"].items() if value is not None}
     if job["target_reports"] is not None:
         values |= {"target_reports": job["target_reports"], "min_reports": job["min_reports"]}

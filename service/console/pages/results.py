@@ -10,6 +10,7 @@ from starlette.responses import Response
 from service.console.forms import Json
 from service.console.maps import finite_or_none, layers_of, map_of, plane_of, shown_features
 from service.console.pages.compare import offer_results
+from service.console.pages.profile import cards
 from service.console.ratings import find_distinctions, find_doubts
 from service.console.rendering import HEADERS, as_json, download, show
 from service.console.request import Page, Visit
@@ -34,6 +35,10 @@ async def result_page(visit: Visit) -> Response:
         result=result,
         model=result["model"],
         names=shown,
+        profile=result["profile"],
+        cards=[]
+        if result["profile"] is None
+        else cards(result["profile"], [colour(place)[1] for place in range(model.n_clusters)]),
         n_features=len(model.features),
         plane=plane,
         pairs=planes(model),

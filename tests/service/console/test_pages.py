@@ -78,6 +78,8 @@ DOORS = [
     ("GET", "/jobs/{job}/plot.svg", {}, {"jobs"}),
     ("GET", "/jobs/{job}/plot.png", {}, {"jobs"}),
     ("GET", "/jobs/{job}/map.json", {}, {"jobs"}),
+    ("GET", "/jobs/{job}/profile", {}, {"jobs"}),
+    ("POST", "/jobs/{job}/profile", {"step": "review"}, {"jobs"}),
     ("GET", "/compare?of={job}&of={job}", {}, {"jobs"}),
     ("GET", "/compare.json?of={job}&of={job}&at=1", {}, {"jobs"}),
     ("GET", "/jobs/{job}/result.json", {}, {"jobs"}),

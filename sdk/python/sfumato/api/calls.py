@@ -14,10 +14,17 @@ from sfumato.api.report_labels import (
 )
 from sfumato.api.resources import Key
 from sfumato.errors import InvalidSpec
-from sfumato.forecast import Forecast, RecordsForecast, forecast_from_wire, records_forecast_from_wire
+from sfumato.forecast import (
+    Forecast,
+    ProfileForecast,
+    RecordsForecast,
+    forecast_from_wire,
+    profile_forecast_from_wire,
+    records_forecast_from_wire,
+)
 from sfumato.forecast.families import Family
 from sfumato.names import list_texts
-from sfumato.specs import Algorithm, Auto, CentralAlgorithm, to_algorithm, to_wire
+from sfumato.specs import Algorithm, Auto, CentralAlgorithm, Profile, to_algorithm, to_wire
 from sfumato.transport.exchange import Listing, Steps, delete, drop_none, get, post, query
 from sfumato.transport.operations import (
     AsyncBase,
@@ -150,6 +157,39 @@ class Calls:
         chosen = None if features is None else list_texts(features, "features")
         body |= drop_none(scope | {"family": family, "job_features": chosen})
         return (yield query("forecasts", body)).read(records_forecast_from_wire)
+
+    @call
+    def forecast_profile(
+        self,
+        job_id: str,
+        attributes: Sequence[str],
+        *,
+        epsilon: float,
+        expected_records: int,
+        delta: float = 0.0,
+        first_pass: float | None = None,
+    ) -> Steps[ProfileForecast]:
+        """Forecast the errors of a profile of a job's clusters. A forecast costs no privacy budget.
+
+        `sfumato.forecast.forecast_profile` computes the same forecast locally.
+
+        Parameters
+        ----------
+        job_id : str
+            Job over records that has succeeded.
+        attributes : sequence of str
+            Names of attributes or features of the dataset.
+        epsilon, delta : float
+            Maximum cost of the profile.
+        expected_records : int
+            The caller's estimate of the number of records. The service does not count them.
+        first_pass : float, optional
+            As for `profile`.
+        """
+        names = tuple(list_texts(attributes, "attributes"))
+        algorithm = Profile(of=job_id, attributes=names, epsilon=epsilon, delta=delta, first_pass=first_pass)
+        body = {"algorithm": drop_none(to_wire(algorithm)), "expected_records": expected_records}
+        return (yield query("forecasts/profiles", body)).read(profile_forecast_from_wire)
 
     # ---- keys ----
 

@@ -14,6 +14,7 @@ from sfumato.errors import ApiProblem, ReportMalformed
 from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.ledger import Head, LedgerEntry, LedgerVerifier, Verification
 from sfumato.specs import Embedding, Encoding, Feature, Participation, to_features, to_wire
+from sfumato.specs.attributes import Attribute, attribute_to_wire
 from sfumato.transport.batches import MEDIA_TYPE, Batch
 from sfumato.transport.exchange import Listing, Request, Response, Steps, delete, drop_none, get, in_order, patch, post
 from sfumato.transport.operations import call, listing
@@ -47,6 +48,7 @@ class DatasetCalls:
         source: str | None = None,
         shuffled: tuple[float, float] | None = None,
         shuffler: Shuffler | None = None,
+        attributes: Sequence[Attribute] = (),
     ) -> Steps[Dataset]:
         """Create a dataset.
 
@@ -88,6 +90,9 @@ class DatasetCalls:
             Shuffled datasets: first grant towards an observer of the releases.
         shuffler : Shuffler, optional
             Shuffled datasets: the shuffler, which cannot be changed later.
+        attributes : sequence of Categorical or Numeric
+            Central datasets: columns of an upload that describe clusters. Their vocabularies and bins are public and
+            never change. Do not take them from the records.
 
         Examples
         --------
@@ -117,6 +122,7 @@ class DatasetCalls:
         body |= {} if source is None else {"source": source}
         body |= {} if shuffled is None else {"shuffled": _shuffled(shuffled)}
         body |= {} if shuffler is None else {"shuffler": asdict(shuffler)}
+        body |= {"attributes": [*map(attribute_to_wire, attributes)]} if attributes else {}
         return _dataset((yield post("datasets", body)))
 
     @listing

@@ -16,7 +16,7 @@ from sfumato.device.bulk import perturb_records
 from sfumato.errors import InvalidPoint, InvalidSpec, JobTimeout
 from sfumato.names import list_texts
 from sfumato.privacy.entropy import SystemEntropy
-from sfumato.specs import CENTRAL_ALGORITHMS, AnyAlgorithm, to_algorithm, to_wire
+from sfumato.specs import Algorithm, AnyJob, Auto, Profile, to_job, to_wire
 from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, in_order, post
 from sfumato.transport.operations import ListOperation, Operation, call
 
@@ -92,7 +92,7 @@ class JobCalls:
     def submit_job(
         self,
         dataset_id: str,
-        algorithm: AnyAlgorithm | Mapping[str, Any],
+        algorithm: AnyJob | Mapping[str, Any],
         *,
         features: Sequence[str] | None = None,
         target_reports: int | None = None,
@@ -157,16 +157,61 @@ class JobCalls:
         >>> model.n_clusters
         2
         """
-        algorithm = to_algorithm(algorithm)
+        algorithm = to_job(algorithm)
         body: dict[str, Any] = {"dataset_id": dataset_id, "algorithm": drop_none(to_wire(algorithm))}
         if features is not None:
             body["features"] = list_texts(features, "features")
         if round_ids:
             body["round_ids"] = list(round_ids)
-        elif target_reports is not None or algorithm.type not in CENTRAL_ALGORITHMS:
+        elif target_reports is not None or (isinstance(algorithm, Algorithm) and not isinstance(algorithm, Auto)):
             body |= {"target_reports": target_reports, "min_reports": min_reports, "collect_seconds": collect_seconds}
             body |= {"allow_insufficient": True} if allow_insufficient else {}
             body |= release_terms(min_batch, honest_share, shuffled_delta)
+        return (yield post("jobs", body, idempotency_key)).read(parsers.parse_job)
+
+    @_submitted
+    def profile(
+        self,
+        job_id: str,
+        attributes: Sequence[str],
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+        first_pass: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Steps[Job]:
+        """Submit a profile of the clusters of a job: the values of attributes that distinguish each cluster.
+
+        The profile costs a budget of its own, once for all clusters and attributes.
+
+        Parameters
+        ----------
+        job_id : str
+            Job over records that has succeeded.
+        attributes : sequence of str
+            Names of attributes or features of the dataset, in any order.
+        epsilon, delta : float
+            Maximum cost of the profile.
+        first_pass : float, optional
+            Share of ε that releases the association of each attribute, so that only associated ones are described;
+            0 describes all. By default 0.1 with more than five attributes, else 0.
+        idempotency_key : str, optional
+            Key to find the same job again after a crash of the caller. The default is random.
+
+        Returns
+        -------
+        SubmittedJob
+            Its `result().profile` is a `ClusterProfile`.
+
+        Raises
+        ------
+        ApiProblem
+            An attribute is unknown, the job has not succeeded, or the budget is too small.
+        """
+        names = tuple(list_texts(attributes, "attributes"))
+        algorithm = Profile(of=job_id, attributes=names, epsilon=epsilon, delta=delta, first_pass=first_pass)
+        of = (yield get(f"jobs/{job_id}")).read(parsers.parse_job)
+        body = {"dataset_id": of.dataset_id, "algorithm": drop_none(to_wire(algorithm))}
         return (yield post("jobs", body, idempotency_key)).read(parsers.parse_job)
 
     @_submitted_list

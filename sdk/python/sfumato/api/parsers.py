@@ -10,12 +10,25 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.api.resources import Budget, Dataset, Job, Key, RecordCounts, RecordUpload, Result, Round, Wire
+from sfumato.api.resources import (
+    AttributeCounts,
+    Budget,
+    Dataset,
+    Job,
+    Key,
+    RecordCounts,
+    RecordUpload,
+    Result,
+    Round,
+    Wire,
+)
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.precision import Verdict
 from sfumato.privacy.ledger import MU2_MEMBERS, Balance, Head, LedgerEntry
+from sfumato.profiles.cluster_profile import ClusterProfile, profile_from_wire
 from sfumato.specs import Feature, RoundSpec, features_from_wire, round_spec_from_wire
+from sfumato.specs.attributes import Attribute, attributes_from_wire
 
 T = TypeVar("T")
 
@@ -48,8 +61,10 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
     datetime: parse_time,
     RoundSpec: round_spec_from_wire,
     ClusterModel: model_from_wire,
+    ClusterProfile: profile_from_wire,
     Verdict: Verdict,
     tuple[Feature, ...]: features_from_wire,
+    tuple[Attribute, ...]: attributes_from_wire,
 }
 
 
@@ -84,6 +99,7 @@ def parser(resource: type[T]) -> Callable[[Wire], T]:
 
 _parse_dataset = parser(Dataset)
 parse_record_counts = parser(RecordCounts)
+_parse_attribute_counts = parser(AttributeCounts)
 parse_ledger_entry = parser(LedgerEntry)
 parse_round = parser(Round)
 parse_job = parser(Job)
@@ -105,7 +121,8 @@ def parse_record_upload(wire: Wire) -> RecordUpload:
         name: wire.get(name, 0)
         for name in ("n_records", "n_clipped", "n_zeros", "n_constant", "n_lacking", "n_repeated")
     }
-    return RecordUpload(wire["id"], **counts, warnings=tuple(wire.get("warnings", ())))
+    attributes = tuple(_parse_attribute_counts(each) for each in wire.get("attributes", ()))
+    return RecordUpload(wire["id"], **counts, warnings=tuple(wire.get("warnings", ())), attributes=attributes)
 
 
 def parse_budget(wire: Wire) -> Budget:

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -14,9 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sfumato.api import parsers
-from sfumato.api.resources import RecordCounts, RecordUpload
+from sfumato.api.resources import AttributeCounts, RecordCounts, RecordUpload
 from sfumato.errors import ApiProblem, InvalidSpec, Unreachable
 from sfumato.records.inputs import Numbers, Records, is_missing, named_columns, to_numbers, to_values
+from sfumato.specs.attributes import Attribute, Categorical, Numeric
 from sfumato.specs.missing import is_missing_text
 from sfumato.transport.exchange import Request, Steps, choose_idempotency_key, delete, get
 from sfumato.transport.operations import call
@@ -76,7 +78,8 @@ class RecordCalls:
         ----------
         records : array-like of shape (n, n_features)
             Finite, in the features' units. The columns of a data frame, a table, a mapping or a list of
-            named rows are matched by name; there may also be a column of the `user_feature`. An
+            named rows are matched by name; there may also be a column of the `user_feature`. A dataset with
+            attributes needs their columns, with None, NaN or an empty text for a missing value. An
             array, or a list of rows without names, is assumed to have the features' order.
         users : sequence of n str or int, optional
             User of each record, if the dataset has a `user_feature`: text or a whole number, at most
@@ -118,7 +121,7 @@ class RecordCalls:
         if isinstance(records, str | Path):
             raise InvalidSpec("records must be an array or a table: send a file with upload_file")
         target = Target(dataset_id, allow_duplicates, accept_clipping)
-        columns = named_columns(records)
+        columns, described = named_columns(records), dict[str, list[str]]()
         if columns is None:
             array = to_numbers(records)
         else:
@@ -130,8 +133,11 @@ class RecordCalls:
                         "add it, or pass users"
                     )
                 users = columns.pop(dataset.user_feature)
+            described = {each.name: to_cells(each, columns.pop(each.name, None)) for each in dataset.attributes}
             array = to_values(dataset.features, columns)
-        if users is None:
+            if any(len(cells) != len(array) for cells in described.values()):
+                raise InvalidSpec(f"the columns {', '.join(described)} must have one value for each record")
+        if users is None and not described:
             parts = _npy_parts(array)
             try:
                 return (yield from _upload(target, _NPY, parts, choose_idempotency_key(idempotency_key), on_progress))
@@ -139,16 +145,20 @@ class RecordCalls:
                 if error.code != "unsupported_media_type":
                     raise
                 raise InvalidSpec(
-                    "this dataset needs the user of each record: pass users, or a table with a column of users"
+                    "this dataset needs the user or the attributes of each record: pass a table with their columns, "
+                    "or for the users alone pass users"
                 ) from None
-        ids = to_user_ids(users)
-        if len(ids) != len(array):
+        ids = None if users is None else to_user_ids(users)
+        if ids is not None and len(ids) != len(array):
             raise InvalidSpec(f"users must have one entry for each record; got {len(ids)} for {len(array)} records")
         dataset = (yield get(f"datasets/{dataset_id}")).read(parsers.parse_dataset)
-        if dataset.user_feature is None:
+        if ids is not None and dataset.user_feature is None:
             raise InvalidSpec("this dataset has no user_feature")
-        header = [*(feature.name for feature in dataset.features), dataset.user_feature]
-        parts = _csv_parts(header, array, ids)
+        if len(described) < len(dataset.attributes):
+            raise InvalidSpec("this dataset has attributes: pass a table with named columns in place of an array")
+        others = described | ({} if ids is None else {str(dataset.user_feature): ids})
+        header = [*(feature.name for feature in dataset.features), *others]
+        parts = _csv_parts(header, array, list(others.values()))
         return (yield from _upload(target, _CSV, parts, choose_idempotency_key(idempotency_key), on_progress))
 
     @call
@@ -285,6 +295,7 @@ def _upload(
                 n_lacking=stored[-1].n_lacking,
                 n_repeated=stored[-1].n_repeated,
                 warnings=stored[-1].warnings,
+                attributes=_add_counts(stored),
             )
         part = following
 
@@ -340,14 +351,62 @@ def _npy_parts(array: Numbers) -> Iterator[Part]:
         yield file.getvalue(), start + len(part)
 
 
-def _csv_parts(header: list[str], array: Numbers, users: Sequence[str]) -> Iterator[Part]:
-    step = max(1, PART_BYTES // (25 * (array.shape[1] + 1)))  # a number has at most 25 characters as text
+def _add_counts(stored: list[RecordUpload]) -> tuple[AttributeCounts, ...]:
+    """Return the counts of the attributes over all parts of an upload."""
+    return tuple(
+        AttributeCounts(
+            of_parts[0].name,
+            sum(each.n_other for each in of_parts),
+            sum(each.n_missing for each in of_parts),
+            sum(each.n_outside for each in of_parts),
+        )
+        for of_parts in zip(*(each.attributes for each in stored), strict=True)
+    )
+
+
+def to_cells(attribute: Attribute, column: Any) -> list[str]:
+    """Return the values of an attribute as text, empty for missing ones. Raise InvalidSpec for values of other types.
+
+    Raises
+    ------
+    InvalidSpec
+        The column is missing, or a value is neither text nor a whole number, or for numeric attributes no number.
+    """
+    if column is None:
+        raise InvalidSpec(f"the records have no column {attribute.name}, which is an attribute of the dataset: add it")
+    for method in ("to_pylist", "to_list", "tolist"):  # pyarrow; pandas and polars; numpy
+        if hasattr(column, method):
+            column = getattr(column, method)()
+            break
+    return [_cell(attribute, value, place) for place, value in enumerate(column, 1)]
+
+
+def _cell(attribute: Attribute, value: Any, place: int) -> str:
+    if is_missing(value):
+        return ""
+    is_text = isinstance(value, str) and not _SURROGATES.search(value)
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+    if isinstance(attribute, Categorical) and (is_text or is_whole):
+        return str(value)
+    if isinstance(attribute, Numeric) and (is_whole or isinstance(value, float | np.floating | Decimal)):
+        return repr(float(value))
+    wanted = "text or a whole number" if isinstance(attribute, Categorical) else "a number"
+    raise InvalidSpec(
+        f"{attribute.name} of record {place} (counted from 1) must be {wanted}; got {type(value).__name__}; nothing "
+        "was sent"
+    )
+
+
+def _csv_parts(header: list[str], array: Numbers, others: Sequence[Sequence[str]]) -> Iterator[Part]:
+    """Yield bodies with the features and columns of text."""
+    step = max(1, PART_BYTES // (25 * (array.shape[1] + len(others))))  # a number has at most 25 characters as text
     for start in range(0, max(1, len(array)), step):
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(header)
         part = array[start : start + step].tolist()
-        writer.writerows([*row, user] for row, user in zip(part, users[start : start + step], strict=True))
+        texts = zip(*(each[start : start + step] for each in others), strict=True)
+        writer.writerows([*row, *cells] for row, cells in zip(part, texts, strict=True))
         yield text.getvalue().encode(), start + len(part)
 
 

@@ -14,8 +14,10 @@ from sfumato.model.tables import html_bar, html_table, new_frame
 from sfumato.privacy.accountant import Accounting, certified_epsilon, count_jobs
 from sfumato.privacy.accounting import ATTO, NANO, format_delta, format_epsilon
 from sfumato.privacy.ledger import Balance, Head
+from sfumato.profiles.cluster_profile import ClusterProfile
 from sfumato.sizing.job_costs import job_cost
 from sfumato.specs import CentralAlgorithm, Embedding, Feature, RoundSpec
+from sfumato.specs.attributes import Attribute
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,6 +68,7 @@ class Dataset:
     source: str | None = None  # label of the people in the data
     accounting: Accounting = "additive"  # the way in which costs add up
     shuffler: Shuffler | None = None  # None if the dataset is not shuffled
+    attributes: tuple[Attribute, ...] = ()  # columns that describe clusters
     embedding: Embedding | None = None  # the ball that bounds the records, if the dataset declares one
     etag: str | None = field(default=None, compare=False, repr=False)  # entity tag of the response, for `if_match`
 
@@ -74,6 +77,16 @@ class Dataset:
         n_more = len(self.features) - len(shown)
         features = "; ".join([*shown, f"{n_more} more"] if n_more else shown)
         return html_table({"dataset": self.name, "id": self.id, "trust": self.trust, "features": features})
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeCounts:
+    """Values of an upload that an attribute does not declare. They are private."""
+
+    name: str
+    n_other: int = 0  # outside the vocabulary
+    n_missing: int = 0
+    n_outside: int = 0  # beyond the edges of the bins
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +101,7 @@ class RecordUpload:
     n_repeated: int = 0  # records that the dataset had already, if at least half of the upload
     n_lacking: int | None = 0  # records that a job over two clusters lacks, at the whole epsilon if the key may read it
     warnings: tuple[str, ...] = ()  # faults that the records may have, such as clipped values
+    attributes: tuple[AttributeCounts, ...] = ()  # one entry for each attribute of the dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +329,7 @@ class Result:
     created_at: datetime
     odometer: tuple[Charge, ...] = ()  # over records: all queries in order
     delta: float = 0.0  # over records, the sum of the odometer; 0 for a pure guarantee
+    profile: ClusterProfile | None = None  # None unless the job is a profile
 
     def plot(
         self,

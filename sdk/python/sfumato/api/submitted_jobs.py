@@ -1,6 +1,6 @@
 """Jobs that use their client to wait, cancel and fetch the result."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -25,6 +25,7 @@ class _JobClient(Protocol):
     def send_as_devices(self, job_id: str, records: ArrayLike, *, timeout_seconds: float | None) -> "SubmittedJob": ...
     def get_job(self, job_id: str) -> "SubmittedJob": ...
     def cancel_job(self, job_id: str) -> "SubmittedJob": ...
+    def profile(self, job_id: str, attributes: Sequence[str], **options: Any) -> "SubmittedJob": ...
     def result(self, job_id: str) -> Result: ...
 
 
@@ -40,6 +41,7 @@ class _AsyncJobClient(Protocol):
     ) -> Awaitable["AsyncSubmittedJob"]: ...
     def get_job(self, job_id: str) -> Awaitable["AsyncSubmittedJob"]: ...
     def cancel_job(self, job_id: str) -> Awaitable["AsyncSubmittedJob"]: ...
+    def profile(self, job_id: str, attributes: Sequence[str], **options: Any) -> Awaitable["AsyncSubmittedJob"]: ...
     def result(self, job_id: str) -> Awaitable[Result]: ...
 
 
@@ -112,6 +114,10 @@ class SubmittedJob(_BoundJob):
         """Return the result. Raise ApiProblem if the job has not succeeded."""
         return self.client.result(self.id)
 
+    def profile(self, attributes: Sequence[str], **options: Any) -> "SubmittedJob":
+        """Submit a profile of the job's clusters; see `Client.profile`."""
+        return self.client.profile(self.id, attributes, **options)
+
     def plot(self, ax: Any = None, **options: Any) -> "Figure":
         """Plot the result as `Result.plot` does. Raise ApiProblem if the job has not succeeded."""
         return self.result().plot(ax, **options)
@@ -154,6 +160,10 @@ class AsyncSubmittedJob(_BoundJob):
     async def result(self) -> Result:
         """Return the result. Raise ApiProblem if the job has not succeeded."""
         return await self.client.result(self.id)
+
+    async def profile(self, attributes: Sequence[str], **options: Any) -> "AsyncSubmittedJob":
+        """Submit a profile of the job's clusters; see `Client.profile`."""
+        return await self.client.profile(self.id, attributes, **options)
 
     async def plot(self, ax: Any = None, **options: Any) -> "Figure":
         """Plot the result as `Result.plot` does. Raise ApiProblem if the job has not succeeded."""

@@ -10,6 +10,12 @@ from sfumato.forecast.central import CentralForecast, check_over_records, foreca
 from sfumato.forecast.estimates import Forecast, Needed, RoundForecast, forecast
 from sfumato.forecast.families import FamilyForecast
 from sfumato.forecast.inverse import reports_needed
+from sfumato.forecast.profiles import (
+    ProfileForecast,
+    forecast_profile,
+    profile_forecast_from_wire,
+    profile_forecast_to_wire,
+)
 from sfumato.forecast.quality import Band, FamilyBand
 from sfumato.forecast.records import (
     RecordsForecast,
@@ -32,6 +38,7 @@ __all__ = [
     "Forecast",
     "Insufficient",
     "Needed",
+    "ProfileForecast",
     "RecordsForecast",
     "RoundForecast",
     "Verdict",
@@ -41,12 +48,15 @@ __all__ = [
     "forecast",
     "forecast_central",
     "forecast_from_wire",
+    "forecast_profile",
     "forecast_records",
     "forecast_releases",
     "forecast_to_wire",
     "insufficient_of",
     "is_far_below",
     "local_epsilon_for",
+    "profile_forecast_from_wire",
+    "profile_forecast_to_wire",
     "records_forecast_from_wire",
     "records_forecast_to_wire",
     "reports_needed",

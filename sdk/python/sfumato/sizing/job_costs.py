@@ -4,10 +4,10 @@ from sfumato.privacy.accountant import Cost, charge_mu2, most_mu2
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.sizing.private_bounds import plan_bounds
 from sfumato.sizing.required_reports import GRID_FEATURES, affords_block
-from sfumato.specs import CentralAlgorithm, PrivateKmeans
+from sfumato.specs import CentralAlgorithm, PrivateKmeans, Profile
 
 
-def job_cost(params: CentralAlgorithm, n_features: int, max_per_user: int = 1) -> Cost:
+def job_cost(params: CentralAlgorithm | Profile, n_features: int, max_per_user: int = 1) -> Cost:
     """Return the cost that a job reserves: epsilon, delta, and the most mu^2 that it can count.
 
     `private_kmeans` in more than four features spends a delta in one concentrated block. Up to four features, a noisy

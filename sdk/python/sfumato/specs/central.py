@@ -26,11 +26,13 @@ __all__ = [
     "DpQuadtreeKmeans",
     "DpUniformGridKmeans",
     "PrivateKmeans",
+    "Profile",
 ]
 
 MAX_CELLS = 1024  # cells per feature
 MAX_STEPS_OF_LLOYD = 32
 MAX_HEIGHT = 20
+_JOB = "job_01jd0b1v3tq5c9m8x2h7r4k6ez"
 
 Budget = Literal["halving", "uniform"]  # distribution of epsilon over the steps
 Init = Literal["random", "plusplus", "subsets"]  # starting centres
@@ -202,6 +204,35 @@ class PrivateKmeans(AlgorithmParameters):
         "guarantee stays pure. Required above 64 features."
     )
     bounds: Bounds = bounds_parameter()
+
+
+@dataclass(frozen=True, slots=True)
+class Profile(AlgorithmParameters):
+    """The profile of released clusters: the values of attributes that distinguish each cluster, with their errors.
+
+    A job of its own over the records of the dataset. It costs a budget of its own, once for all clusters.
+    """
+
+    type: ClassVar[str] = "profile"
+    of: str = parameter(
+        "Id of the job that released the clusters. It must have succeeded, over the same records.", example=_JOB
+    )
+    attributes: tuple[str, ...] = parameter(
+        "Names of attributes or features, in any order. A feature is described by eight equal bins of its bounds.",
+        example=["plan", "age"],
+    )
+    epsilon: float = _epsilon()
+    delta: float = delta_parameter(
+        "Maximum δ of the dataset's budget for the job: 0, or at least 1e-15, with at most 18 decimals. A δ permits "
+        "Gaussian noise, which is less for many attributes. Where it is not, δ is not spent."
+    )
+    first_pass: float | None = parameter(
+        "Share of ε that releases the association of each attribute, so that only associated ones are described. 0: "
+        "describe all.",
+        minimum=0,
+        maximum=0.5,
+        automatic="0.1 with more than five attributes, else 0",
+    )
 
 
 CentralAlgorithm = (

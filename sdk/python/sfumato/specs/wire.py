@@ -8,7 +8,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.limits import MAX_RECORD_FEATURES
 from sfumato.mechanisms import MECHANISMS, Mechanism
 from sfumato.specs.algorithms import Algorithm, Auto
-from sfumato.specs.central import CentralAlgorithm
+from sfumato.specs.central import CentralAlgorithm, Profile
 from sfumato.specs.encodings import Encoding
 from sfumato.specs.rounds import SPEC_VERSION, Embedding, Feature, Participation, RoundBounds, RoundSpec
 from sfumato.validation import is_int, parameters_of, require
@@ -16,6 +16,7 @@ from sfumato.validation import is_int, parameters_of, require
 ENCODINGS: dict[str, type[Encoding]] = {kind.type: kind for kind in get_args(Encoding)}
 
 AnyAlgorithm = Algorithm | CentralAlgorithm  # local or central; `Auto` is both
+AnyJob = AnyAlgorithm | Profile  # parameters of a job: an algorithm that finds clusters, or their profile
 
 LOCAL_ALGORITHMS: dict[str, type[Algorithm]] = {kind.type: kind for kind in get_args(Algorithm)}
 CENTRAL_ALGORITHMS: dict[str, type[CentralAlgorithm | Auto]] = {
@@ -23,6 +24,7 @@ CENTRAL_ALGORITHMS: dict[str, type[CentralAlgorithm | Auto]] = {
     Auto.type: Auto,
 }
 ALGORITHMS: dict[str, type[AnyAlgorithm]] = {**LOCAL_ALGORITHMS, **CENTRAL_ALGORITHMS}
+JOB_TYPES: dict[str, type[AnyJob]] = {**ALGORITHMS, Profile.type: Profile}
 
 # members that rounds of earlier versions lack, with the value that they then have; written only if it differs
 _LATER_MEMBERS: dict[str, Any] = {"out_of_bounds": "clip", "mark": 0}
@@ -115,6 +117,25 @@ def mechanism_from_wire(wire: object) -> Mechanism:
 def algorithm_from_wire(wire: object) -> AnyAlgorithm:
     """Return the parameters of an algorithm from JSON values. Raise InvalidSpec."""
     return cast(AnyAlgorithm, _tagged(ALGORITHMS, "algorithm", wire))
+
+
+def job_from_wire(wire: object) -> AnyJob:
+    """Return the parameters of an algorithm or of a profile from JSON values. Raise InvalidSpec."""
+    return cast(AnyJob, _tagged(JOB_TYPES, "algorithm", wire))
+
+
+def profile_from_wire(wire: object) -> Profile:
+    """Return the parameters of a profile from JSON values. Raise InvalidSpec."""
+    return cast(Profile, _tagged({Profile.type: Profile}, "profile", wire))
+
+
+def to_job(given: object) -> AnyJob:
+    """Return the parameters of an algorithm or a profile, given as such or as a mapping. Raise InvalidSpec."""
+    if isinstance(given, Profile):
+        return given
+    if isinstance(given, Mapping) and given.get("type") == Profile.type:
+        return job_from_wire(given)
+    return to_algorithm(given)
 
 
 def to_algorithm(given: object) -> AnyAlgorithm:

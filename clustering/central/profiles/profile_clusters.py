@@ -1,0 +1,279 @@
+"""The profile of released clusters: which attributes differ between them, and by how much.
+
+With up to five attributes, all tables are released at once. With more, a first pass of 10 % of the cost releases the
+score of each attribute, and the second one the tables of the associated ones. 1 % goes to a count, which the null level
+of the scores needs. With a delta, all queries share one concentrated block, unless pure noise is less.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import pi, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustering.central.cells import NearestCells, WholeBox, to_places
+from clustering.central.curator import Curator
+from clustering.central.gaussian_block import ConcentratedBlock
+from clustering.central.mapped_records import Selection
+from clustering.central.narrowing import Bounds
+from clustering.central.profile_tables import (
+    SCORE_UNITS,
+    Column,
+    Labelling,
+    MapCells,
+    ProfileTables,
+    public_shares,
+)
+from clustering.central.profiles.distinctions import FALSE_DISCOVERIES as RATE
+from clustering.central.profiles.distinctions import Distinction, Noise, find_distinctions, too_small
+from clustering.central.profiles.shares import association, make_consistent, share_variances
+from clustering.central.queries import split
+from clustering.errors import TooFewRecords
+from sfumato.errors import InvalidSpec
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.privacy.accounting import parse_delta, parse_epsilon
+from sfumato.profiles.cluster_profile import AttributeProfile, ClusterProfile, Distinguishing
+from sfumato.sizing.profiles import COUNT_SHARE, plan_profile
+from sfumato.specs import LATTICE, Feature, Profile
+from sfumato.specs.attributes import DEFAULT_BINS, Attribute
+
+NULL_SHARE = 0.9  # part of the expected score without association that is subtracted
+LEAST_ASSOCIATION = 0.015  # smallest association of a described attribute
+LAPLACE_DEVIATIONS, GAUSSIAN_DEVIATIONS = 1.5, 2.5  # deviations of the noise that a described attribute exceeds
+ODOMETER_FIELDS = ("description", "epsilon_nano", "delta_atto", "rho_pico", "n_values")
+
+Source = Curator | ConcentratedBlock
+
+
+@dataclass(frozen=True)
+class Described:
+    """An attribute of a profile: its declaration, and its column in the records."""
+
+    attribute: Attribute
+    column: Column
+
+
+def label_records(model: ClusterModel, features: tuple[Feature, ...]) -> Labelling:
+    """Return the released clusters as a function of the records of a dataset with these features.
+
+    Raises
+    ------
+    InvalidSpec
+        The model has features that the dataset does not have.
+    """
+    places = {feature.name: place for place, feature in enumerate(features)}
+    try:
+        positions = [places[feature.name] for feature in model.features]
+    except KeyError:
+        raise InvalidSpec("the clusters have features that this dataset does not have") from None
+    declared = [features[place] for place in positions]
+    bounds = None
+    if any((own.lower, own.upper) != (of.lower, of.upper) for own, of in zip(model.features, declared, strict=True)):
+        steps = [(of.upper - of.lower) / LATTICE for of in declared]
+        lows = [
+            round((own.lower - of.lower) / step) for own, of, step in zip(model.features, declared, steps, strict=True)
+        ]
+        widths = [round((own.upper - own.lower) / step) for own, step in zip(model.features, steps, strict=True)]
+        bounds = Bounds(np.array(lows, dtype=np.int64), np.maximum(np.array(widths, dtype=np.int64), 1))
+    selection = Selection(np.array(positions, dtype=np.int64))
+    if model.label_map is not None:
+        shape, labels = model.label_map.shape, model.label_map.ravel().astype(np.int64)
+        return Labelling(selection, bounds, MapCells(shape, labels, model.n_clusters))
+    lower = np.array([feature.lower for feature in model.features])
+    ranges = np.array([feature.upper - feature.lower for feature in model.features])
+    centres = to_places((np.asarray(model.centroids) - lower) / ranges)
+    return Labelling(selection, bounds, NearestCells(centres))
+
+
+def profile_clusters(
+    params: Profile, model: ClusterModel, labelling: Labelling, described: tuple[Described, ...], curator: Curator
+) -> ClusterProfile:
+    """Return the profile of released clusters.
+
+    Parameters
+    ----------
+    params : Profile
+    model : ClusterModel
+        The released clusters. They are public.
+    labelling : Labelling
+        The clusters as a function of records; see `label_records`.
+    described : tuple of Described
+        The attributes, at least one.
+    curator : Curator
+        Over whole records, with codes of attributes.
+
+    Returns
+    -------
+    ClusterProfile
+
+    Raises
+    ------
+    TooFewRecords
+        No cluster is above the noise. The queries were charged.
+    BudgetOverdrawn, DeltaOverdrawn
+        See `Curator`.
+    """
+    plan = plan_profile(params, len(described), curator.max_per_user)
+    source: Source = curator
+    cost = parse_epsilon(params.epsilon)
+    if plan.has_block:
+        block = curator.open_block(cost, parse_delta(params.delta))
+        source, cost = block, block.left_pico
+    shares = public_shares(model.sizes)
+    chosen, scores = list(range(len(described))), None
+    if plan.first_pass:
+        first = Fraction(round(plan.first_pass * 1000), 1000)
+        for_count, for_scores, cost = split(cost, COUNT_SHARE, first, 1 - first - COUNT_SHARE)
+        scores = _score(source, labelling, described, shares, for_count, for_scores)
+        chosen = scores.chosen
+    tables = ProfileTables(labelling, tuple(described[place].column for place in chosen))
+    noise = _table_noise(source, len(chosen), cost)
+    noisy = tables.split(source.profile_tables(tables, cost))
+    found = make_consistent(noisy, noise.variance)
+    small = too_small(found)
+    if len(small) == model.n_clusters:
+        raise TooFewRecords(
+            "no cluster has more records than the noise of its counts: increase epsilon, or name fewer attributes"
+        )
+    distinctions, n_tested = find_distinctions(found, noise, curator.max_per_user)
+    profiles = []
+    for place, each in enumerate(described):
+        if place in chosen:
+            at = chosen.index(place)
+            value, error = association(found, at, noise.variance)
+            if scores is not None:
+                value, error = scores.values[place], scores.error
+            errors = np.sqrt(share_variances(found, at, noise.variance))
+            profiles.append(
+                AttributeProfile(
+                    each.attribute.name,
+                    "described",
+                    value,
+                    error,
+                    each.attribute.categories,
+                    noisy[at].astype(np.int64),
+                    found.shares[at],
+                    errors,
+                )
+            )
+        elif scores is not None:
+            profiles.append(
+                AttributeProfile(each.attribute.name, "no_association_found", scores.values[place], scores.error)
+            )
+    total = max(float(found.numbers.sum()), 1.0)
+    odometer = [{name: getattr(query, name) for name in ODOMETER_FIELDS} for query in curator.odometer]
+    return ClusterProfile(
+        of=params.of,
+        sizes=np.maximum(found.numbers, 0.0) / total,
+        size_errors=np.full(model.n_clusters, sqrt(found.number_variance) / total),
+        attributes=tuple(profiles),
+        distinctions=tuple(_name(each, chosen, described) for each in distinctions),
+        too_small=tuple(small),
+        false_discovery_rate=RATE,
+        n_tested=n_tested,
+        warnings=tuple(_warnings(small, model.n_clusters)),
+        diagnostics={
+            "noise_per_count": sqrt(noise.variance),
+            "n_records": total,
+            "odometer": odometer,
+            "spent_nano": curator.spent_nano,
+            "spent_delta_atto": curator.spent_delta_atto,
+        },
+        privacy={
+            "counts": "dp",
+            "association": "dp" if scores is not None else "post_processed",
+            "sizes": "post_processed",
+            "size_errors": "post_processed",
+            "shares": "post_processed",
+            "share_errors": "post_processed",
+            "distinguishing": "post_processed",
+            "too_small": "post_processed",
+            "values": "public",
+            "false_discovery_rate": "public",
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """Released associations, with a common standard error, and the places of the described attributes."""
+
+    values: list[float]
+    error: float
+    chosen: list[int]
+
+
+def _score(
+    source: Source,
+    labelling: Labelling,
+    described: tuple[Described, ...],
+    shares: NDArray[np.int64],
+    for_count: int,
+    for_scores: int,
+) -> _Scores:
+    """Release the scores of all attributes and choose those above the noise and the null level; at least the best."""
+    columns = tuple(each.column for each in described)
+    n_records = max(float(source.counts(WholeBox(), for_count)[0]), 1.0)
+    noisy = source.profile_scores(ProfileTables(labelling, columns), shares, for_scores) / SCORE_UNITS
+    is_pure = isinstance(source, Curator)
+    deviation = _score_deviation(source, len(columns), for_scores)
+    p = shares / shares.sum()
+    spread = float(np.sqrt(p * (1 - p)).sum()) * sqrt(n_records / (2 * pi))
+    nulls = np.array([NULL_SHARE * spread * sqrt(column.n_values) for column in columns])
+    excess = noisy - nulls
+    least = max((LAPLACE_DEVIATIONS if is_pure else GAUSSIAN_DEVIATIONS) * deviation, LEAST_ASSOCIATION * n_records)
+    above = np.nonzero(excess > least)[0].tolist()
+    values = np.clip(excess / n_records, 0.0, 1.0).tolist()
+    return _Scores(values, deviation / n_records, above or [int(excess.argmax())])
+
+
+def _table_noise(source: Source, n_tables: int, cost: int) -> Noise:
+    if isinstance(source, Curator):
+        variance = source.variance(n_tables, cost)
+        return Noise(variance, sqrt(variance / 2))
+    return Noise(source.deviation(cost // n_tables) ** 2, 0.0)
+
+
+def _score_deviation(source: Source, n_scores: int, cost: int) -> float:
+    """Return the standard deviation of the noise of a score, in records."""
+    if isinstance(source, Curator):
+        return sqrt(source.variance(n_scores * SCORE_UNITS, cost)) / SCORE_UNITS
+    return source.moment_deviation(cost // n_scores)
+
+
+def _name(found: Distinction, chosen: list[int], described: tuple[Described, ...]) -> Distinguishing:
+    attribute = described[chosen[found.table]].attribute
+    return Distinguishing(
+        cluster=found.cluster,
+        attribute=attribute.name,
+        value=attribute.categories[found.value],
+        share=found.share,
+        share_error=found.share_error,
+        rest=found.rest,
+        difference=found.difference[0],
+        difference_interval=found.difference[1:],
+        lift=found.lift[0],
+        interval=found.lift[1:],
+    )
+
+
+def _warnings(small: list[int], n_clusters: int) -> list[str]:
+    if not small:
+        return []
+    named = ", ".join(map(str, small))
+    return [f"Too few records to describe {len(small)} of {n_clusters} clusters at this epsilon: {named}."]
+
+
+def describe_columns(
+    features: tuple[Feature, ...], attributes: tuple[Attribute, ...], chosen: tuple[Attribute, ...]
+) -> tuple[Described, ...]:
+    """Return the chosen attributes with their columns. A feature is counted in equal bins of its bounds."""
+    positions = {each.name: len(features) + place for place, each in enumerate(attributes)}
+    own = {feature.name: place for place, feature in enumerate(features)}
+    return tuple(
+        Described(each, Column(positions[each.name], len(each.categories), is_feature=False))
+        if each.name in positions
+        else Described(each, Column(own[each.name], DEFAULT_BINS, is_feature=True))
+        for each in chosen
+    )

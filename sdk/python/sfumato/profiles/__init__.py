@@ -1,0 +1,1 @@
+"""Profiles of released clusters, and their cards as figures."""
