@@ -11,7 +11,7 @@ from models.collection import releases
 from models.collection.rounds import cost_nano
 from models.database.types import canonical_json, timestamp
 from models.jobs import curator_answers
-from models.ledger.amounts import Amounts, balance_after
+from models.ledger.amounts import Amounts, Balance, balance_after
 from models.records import records
 from models.records.user_counts import UserCounts
 from models.tables.datasets import Dataset
@@ -22,7 +22,7 @@ from models.tables.rounds import Round, RoundState
 from models.tables.webhooks import Delivery, Webhook
 from service.schemas import datasets, jobs, keys, ledger, rounds, webhooks
 from service.schemas.base import Wire, optional_timestamp
-from sfumato.privacy.accountant import certified_epsilon
+from sfumato.privacy.accountant import Cost, certified_epsilon, count_jobs, most_mu2, remaining_share
 from sfumato.privacy.accounting import ATTO, NANO
 
 Json = dict[str, Any]
@@ -57,8 +57,8 @@ def record_counts(counts: records.RecordCounts, users: UserCounts | None, *, by_
     return counts._asdict() | {"n_users": n_users if by_user else None, "n_used": n_used}
 
 
-def budget(last: LedgerEntry) -> Json:
-    """Serialise the budget after the last entry of a ledger."""
+def budget(last: LedgerEntry, reserved: LedgerEntry | None) -> Json:
+    """Serialise the budget after the last entry of a ledger. `reserved` is the last reservation."""
     balance = balance_after(last)
     free = Amounts(*(max(0, each) for each in balance.free))
     certified = certified_epsilon(balance.accounting, balance.charged_cost, balance.granted_delta_atto)
@@ -66,6 +66,17 @@ def budget(last: LedgerEntry) -> Json:
         "dataset_id": last.dataset_id,
         "accounting": balance.accounting,
         "certified_epsilon": None if certified is None else epsilon(certified),
+        "spent": {
+            "epsilon": epsilon(balance.charged_nano),
+            "delta": delta(balance.charged_delta_atto),
+            "certified_epsilon": None if certified is None else epsilon(certified),
+            "certified_delta": delta(
+                balance.granted_delta_atto if balance.accounting == "gaussian" else balance.charged_delta_atto
+            ),
+            "last_job_id": None if reserved is None else reserved.reservation,
+            "more_jobs": None if reserved is None else _more_jobs(balance, reserved),
+        },
+        "remaining_share": remaining_share(balance.accounting, balance.granted_cost, balance.used_cost),
         "remaining_mu2_pico": free.mu2_pico if balance.accounting == "gaussian" else None,
         "granted": epsilon(balance.granted_nano),
         "reserved": epsilon(balance.reserved_nano),
@@ -83,6 +94,16 @@ def budget(last: LedgerEntry) -> Json:
         "ledger_seq": last.seq,
         "ledger_hash": last.hash,
     }
+
+
+def _more_jobs(balance: Balance, reserved: LedgerEntry) -> int:
+    """Return how many more jobs with the cost of a reservation the budget allows."""
+    job = Amounts.of(reserved)
+    mu2_pico = job.mu2_pico
+    if balance.accounting == "gaussian" and not mu2_pico:  # reserved before the switch
+        mu2_pico = most_mu2(job.epsilon_nano, job.delta_atto)
+    job_cost = Cost(job.epsilon_nano, job.delta_atto, mu2_pico)
+    return count_jobs(balance.accounting, balance.granted_cost, balance.used_cost, job_cost)
 
 
 def ledger_entry(row: LedgerEntry) -> Json:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from functools import cache
 from numbers import Real
 from types import NoneType
-from typing import Any, ClassVar, Literal, cast, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, cast, get_args, get_origin
 
 from sfumato.errors import InvalidSpec
 from sfumato.plain import to_plain
@@ -87,6 +87,8 @@ class Parameter:
         Value in the example of the OpenAPI document; None leaves the parameter out.
     is_word : bool
         Whether JSON has the integer as a decimal string, because it may have 64 bits.
+    replaced_by : str
+        The parameter that may be given instead and determines this one; empty if there is none.
     """
 
     description: str
@@ -97,6 +99,7 @@ class Parameter:
     check: Callable[[Any], object] | None = None
     example: Any = None
     is_word: bool = False
+    replaced_by: str = ""
     kind: type = float
     is_optional: bool = False
     choices: tuple[str, ...] = ()
@@ -139,10 +142,14 @@ def parameter(
     check: Callable[[Any], object] | None = None,
     example: Any = None,
     is_word: bool = False,
+    replaced_by: str = "",
 ) -> Any:
-    """Return a dataclass field that declares a parameter; see `Parameter`. With `automatic` the default is None."""
-    declaration = Parameter(description, minimum, maximum, unit, automatic, check, example, is_word)
-    return field(default=None if automatic else default, metadata={"parameter": declaration})
+    """Return a dataclass field that declares a parameter; see `Parameter`.
+
+    With `automatic` or `replaced_by` the default is None.
+    """
+    declaration = Parameter(description, minimum, maximum, unit, automatic, check, example, is_word, replaced_by)
+    return field(default=None if automatic or replaced_by else default, metadata={"parameter": declaration})
 
 
 class AlgorithmParameters:
@@ -158,6 +165,12 @@ class AlgorithmParameters:
                 value = float(value)
             declaration.validate(name, value)
             object.__setattr__(self, name, value)
+
+    def with_epsilon(self, epsilon: float, **changes: Any) -> Self:
+        """Return a copy with another ε and other changes. It states its ε, also if `mu` was given before."""
+        own: Any = self
+        is_replaced = "mu" in parameters_of(type(self))
+        return cast(Self, replace(own, epsilon=epsilon, **changes | ({"mu": None} if is_replaced else {})))
 
 
 def parameters_of(declared: Any) -> Mapping[str, Parameter]:

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from models import datasets, maintenance
 from models.identity.caller import Caller
+from models.ledger import ledger
 from models.tables.datasets import OutOfBounds, Trust
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
@@ -191,6 +192,9 @@ def delete_dataset(dataset_id: DatasetIdInPath, caller: KeeperCaller, services: 
 def _accounting(body: NewDataset) -> Accounting:
     """Return the accounting of a new dataset: Gaussian where its jobs are blocks and its grant covers mu^2."""
     if body.accounting is not None:
+        if body.accounting == "gaussian":
+            with problems.pointing_at("/accounting"):
+                ledger.require_gaussian(parse_epsilon(body.epsilon), parse_delta(body.delta))
         return body.accounting
     features = features_to_domain(body.features)
     n_features = features.dimensions if isinstance(features, Embedding) else len(features)

@@ -118,7 +118,15 @@ def parse_budget(wire: Wire) -> Budget:
         amounts |= {name: _parse_int(value) for name, value in mu2.items()}
     remaining = {name: amounts.pop(name) for name in _REMAINING}
     head = Head(wire["ledger_seq"], wire["ledger_hash"])
-    return Budget(dataset_id=wire["dataset_id"], balance=Balance(**amounts), head=head, **remaining)
+    spent = wire.get("spent", {})
+    return Budget(
+        dataset_id=wire["dataset_id"],
+        balance=Balance(**amounts),
+        head=head,
+        **remaining,
+        last_job_id=spent.get("last_job_id"),
+        more_jobs=spent.get("more_jobs"),
+    )
 
 
 def parse_point_labels(wire: Wire) -> NDArray[np.int64]:

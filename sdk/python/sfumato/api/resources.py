@@ -102,6 +102,32 @@ class RecordCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """Amounts that the charges of a dataset spent, stated in three ways.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        Sums of all charges.
+    certified_epsilon : float or None
+        The epsilon that all charges certify together at `certified_delta`; None if above 32.
+    certified_delta : float
+        The granted delta, or the charged one under additive accounting.
+    last_job_id : str or None
+        The job that reserved last.
+    more_jobs : int or None
+        Number of further jobs of its cost.
+    """
+
+    epsilon: float
+    delta: float
+    certified_epsilon: float | None
+    certified_delta: float
+    last_job_id: str | None
+    more_jobs: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """A dataset's balance in nano-epsilon and atto-delta, with the ledger's head."""
 
@@ -112,6 +138,16 @@ class Budget:
     remaining_delta_atto: int = 0
     remaining_shuffled_nano: int = 0  # granted - charged, towards an observer of releases
     remaining_shuffled_delta_atto: int = 0
+    last_job_id: str | None = None  # the job that reserved last
+    more_jobs: int | None = None  # number of further jobs of its cost
+
+    @property
+    def spent(self) -> Spent:
+        """Amounts that the charges spent, stated in three ways."""
+        balance = self.balance
+        atto = balance.granted_delta_atto if balance.accounting == "gaussian" else balance.charged_delta_atto
+        sums = balance.charged_nano / NANO, balance.charged_delta_atto / ATTO
+        return Spent(*sums, self.certified_epsilon, atto / ATTO, self.last_job_id, self.more_jobs)
 
     @property
     def certified_epsilon(self) -> float | None:

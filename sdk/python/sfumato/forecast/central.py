@@ -103,7 +103,7 @@ def forecast_central(
         needed = plan_bounds(params, n_features, max_per_user).needed_records
         left = parse_epsilon(params.epsilon) * (1000 - SHARE) // 1000 / NANO
         rest = forecast_central(
-            replace(params, epsilon=left, bounds="declared"), n_features, n_records, max_per_user, family
+            params.with_epsilon(left, bounds="declared"), n_features, n_records, max_per_user, family
         )
         return replace(rest, warnings=(*_few_for_bounds(n_records, needed), *rest.warnings))
     if isinstance(params, DensityMap):
@@ -155,6 +155,8 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
         check_map_grid(params, n_features)
     if params.bounds == "private":
         plan_bounds(params, n_features, max_per_user)
+    if isinstance(params, PrivateKmeans) and params.mu is not None and n_features <= GRID_FEATURES:
+        raise InvalidSpec(f"mu needs more than {GRID_FEATURES} features, where the job is one block: give epsilon")
     if n_features <= MAX_FEATURES:
         return
     if not isinstance(params, PrivateKmeans):

@@ -74,6 +74,17 @@ def is_allowed(accounting: Accounting, granted: Cost, used: Cost) -> bool:
     return is_pure or used.mu2_pico <= granted.mu2_pico
 
 
+def remaining_share(accounting: Accounting, granted: Cost, used: Cost) -> float:
+    """Return the part of a budget that is left: of epsilon, or under Gaussian accounting the larger of both conditions.
+
+    The second condition, of mu^2, always counts. The first one counts while all charges and reservations are pure.
+    """
+    free = [max(0, have - gone) / (have or 1) for have, gone in zip(granted, used, strict=True)]
+    if accounting == "additive":
+        return free[0]
+    return free[2] if used.delta_atto else max(free[0], free[2])
+
+
 def certified_epsilon(accounting: Accounting, charged: Cost, delta_atto: int) -> int | None:
     """Return the nano-epsilon that the charges certify at a delta, rounded up; None if above 32.
 
