@@ -59,7 +59,7 @@ def rho_of(epsilon_nano: int, delta_atto: int) -> int:
     if not 0 < epsilon_nano <= EPSILON_MAX_NANO or not 0 < delta_atto < ATTO:
         raise InvalidSpec("a block takes an epsilon above 0 and at most 32, and a delta between 0 and 1")
     epsilon, delta = epsilon_nano / NANO, delta_atto / ATTO
-    guess = _bisect(lambda rho: _delta_in_floats(2 * rho, epsilon) > delta, 0, 1 << _RHO_BITS)
+    guess = _bisect(lambda rho: delta_in_floats(2 * rho, epsilon) > delta, 0, 1 << _RHO_BITS)
     with localcontext(Context(prec=_DIGITS)):
         return least_near(guess, lambda rho: not is_covered(2 * rho, epsilon_nano, delta_atto), 0, 1 << _RHO_BITS) - 1
 
@@ -80,7 +80,7 @@ def epsilon_of(mu2_pico: int, delta_atto: int) -> int | None:
     if not is_covered(mu2_pico, EPSILON_MAX_NANO, delta_atto):
         return None
     delta = delta_atto / ATTO
-    guess = _bisect(lambda nano: _delta_in_floats(mu2_pico, nano / NANO) <= delta, 0, EPSILON_MAX_NANO)
+    guess = _bisect(lambda nano: delta_in_floats(mu2_pico, nano / NANO) <= delta, 0, EPSILON_MAX_NANO)
     with localcontext(Context(prec=_DIGITS)):
         return least_near(guess, lambda nano: is_covered(mu2_pico, nano, delta_atto), 0, EPSILON_MAX_NANO)
 
@@ -92,8 +92,18 @@ def is_covered(mu2_pico: int, epsilon_nano: int, delta_atto: int) -> bool:
     with localcontext(Context(prec=_DIGITS)):
         epsilon = Decimal(epsilon_nano) / NANO - _MARGIN
         limit = Decimal(delta_atto) / ATTO * (1 - _MARGIN) - _ERROR
-        mu = (Decimal(mu2_pico) / PICO).sqrt()
-        return _normal_cdf(mu / 2 - epsilon / mu) - epsilon.exp() * _normal_cdf(-mu / 2 - epsilon / mu) <= limit
+        return _delta(mu2_pico, epsilon) <= limit
+
+
+def least_delta(mu2_pico: int, epsilon_nano: int) -> Decimal:
+    """Return the least delta with which (epsilon, delta) covers mu^2, rounded down."""
+    with localcontext(Context(prec=_DIGITS)):
+        return _delta(mu2_pico, Decimal(epsilon_nano) / NANO) - _ERROR if mu2_pico else Decimal()
+
+
+def _delta(mu2_pico: int, epsilon: Decimal) -> Decimal:
+    mu = (Decimal(mu2_pico) / PICO).sqrt()
+    return _normal_cdf(mu / 2 - epsilon / mu) - epsilon.exp() * _normal_cdf(-mu / 2 - epsilon / mu)
 
 
 @lru_cache(maxsize=256)
@@ -143,7 +153,7 @@ def _bisect(is_enough: Callable[[int], bool], too_little: int, enough: int) -> i
     return enough
 
 
-def _delta_in_floats(mu2_pico: int, epsilon: float) -> float:
+def delta_in_floats(mu2_pico: int, epsilon: float) -> float:
     """Return about the delta of a block, to begin a search."""
     mu = sqrt(mu2_pico / PICO)
     own, neighbour = ((epsilon / mu - sign * mu / 2) / sqrt(2) for sign in (1, -1))
