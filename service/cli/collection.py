@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
 
@@ -125,6 +126,8 @@ def create_dataset(
         if shuffler_name and shuffler_url and shuffler_key
         else None,
     )
+    for warning in created.warnings:
+        typer.echo(warning, err=True)
     if trust == "shuffled":
         typer.echo(TRUST_STATEMENT, err=True)
     service.show(f"datasets/{created.id}", lambda: typer.echo(created.id))
@@ -146,6 +149,25 @@ def list_datasets(
     filters = {"name": name, "source": source, "trust": trust}
     service.show_list(
         "datasets", lambda: output.print_datasets(output.open_console(), service.client, **filters), **filters
+    )
+
+
+@datasets_app.command("source")
+@calls_service
+def show_source(
+    service: Service,
+    label: Annotated[str, typer.Argument(help="Label of the people; `-` for the datasets without a label.")],
+    name: Annotated[
+        str | None, typer.Option(help="Only datasets with this name, without a label.", show_default="all")
+    ] = None,
+) -> None:
+    """Show what all datasets over the same people spent and may spend, deleted ones included."""
+    from service.cli import output
+
+    service.show(
+        f"sources/{quote(label, safe='')}",
+        lambda: output.print_source(output.open_console(), service.client, None if label == "-" else label, name),
+        **({} if name is None else {"name": name}),
     )
 
 

@@ -110,6 +110,27 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
         print_rounds(console, opened)
 
 
+def print_source(console: Console, client: "Client", label: str | None, name: str | None) -> None:
+    """Print the costs of all datasets over the same people, and what limits them."""
+    source = client.source(label, name=name)
+    table = _new_table("dataset", "name", "granted ε", "charged ε", "reserved ε", "deleted", numbers=("charged ε",))
+    for each in source.datasets:
+        amounts = [f"{amount:g}" for amount in (each.granted, each.charged, each.reserved)]
+        table.add_row(each.id, escape(_plain(each.name)), *amounts, "yes" if each.deleted_at else "")
+    console.print(table)
+    sums = f"ε {source.charged:g} charged and {source.reserved:g} reserved in {source.n_datasets:,} datasets"
+    if source.delta_charged or source.delta_reserved:
+        sums += f", δ {source.delta_charged:g} charged and {source.delta_reserved:g} reserved"
+    console.print(f"{sums}.")
+    if source.accounting == "gaussian" and source.certified_epsilon is not None:
+        console.print(f"All charges together certify ε {source.certified_epsilon:g} at δ {source.limit.delta:g}.")
+    if source.limit.epsilon is None:
+        console.print("No limit.")
+    else:
+        rule = "the largest grant of one dataset" if source.limit.rule == "grants" else "set by the operator"
+        console.print(f"Limit: ε {source.limit.epsilon:g}, {rule}; {source.limit.remaining_share or 0:.1%} remains.")
+
+
 def _print_shuffled_budget(console: Console, budget: Budget) -> None:
     balance = budget.balance
     bar = budget_bar(balance.granted_shuffled_nano, balance.charged_shuffled_nano, 0)

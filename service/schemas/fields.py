@@ -29,6 +29,17 @@ Mu2 = Annotated[int, integer()]  # mu^2 in units of 1e-12
 Count = Annotated[int, integer()]
 Cursor = Annotated[str | None, Field(description="Cursor of the next page; null on the last page.")]
 
+LimitRule = TypeAliasType(
+    "LimitRule",
+    Annotated[
+        Literal["amounts", "grants", "none"],
+        Field(
+            description="What limits a source. `amounts`: amounts that the operator set. `grants`, the default: the "
+            "largest grants of one of its datasets. `none`: nothing."
+        ),
+    ],
+)
+
 
 def id_field(prefix: str) -> Any:
     """Return the pattern and example of an id."""

@@ -58,6 +58,24 @@ def leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...
 
 
 @SQLITE_ONLY
+class TestSources:
+    def test_are_shown_with_their_limit(self, api: Api, run: Run) -> None:
+        first = api.dataset(name="lunch", epsilon=4, source="staff")["id"]
+        api.round(first)
+        output = run("datasets", "source", "staff").output
+        assert first in output
+        assert "ε 1 charged and 0 reserved in 1 datasets." in output
+        assert "Limit: ε 4, the largest grant of one dataset; 75.0% remains." in output
+        (document,) = read_lines(run("datasets", "source", "-", "--name", "lunch", "--json", status=1).output) or [{}]
+        assert document == {}
+
+    def test_are_warned_of_at_creation(self, api: Api, run: Run) -> None:
+        create = ("datasets", "create", "lunch", "--epsilon", "2", "--feature", "x:0:1")
+        assert "same people" not in run(*create).output
+        assert "1 other dataset of this name" in run(*create).output
+
+
+@SQLITE_ONLY
 class TestDatasets:
     def test_are_listed_with_a_bar_of_the_budget_if_the_key_may_read_it(
         self, api: Api, run: Run, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from models import datasets, maintenance
 from models.identity.caller import Caller
-from models.ledger import ledger
+from models.ledger import ledger, sources
 from models.tables.datasets import OutOfBounds, Trust
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
@@ -31,7 +31,7 @@ from service.http.headers import etag, etag_matches
 from service.http.problems import PreconditionFailed
 from service.schemas import serializers
 from service.schemas.base import Name
-from service.schemas.datasets import Dataset, DatasetChange, DatasetPage, NewDataset, Source, TrustModel
+from service.schemas.datasets import CreatedDataset, Dataset, DatasetChange, DatasetPage, NewDataset, Source, TrustModel
 from service.schemas.ledger import shuffled_grant
 from service.schemas.specs import features_to_domain
 from sfumato.privacy.accountant import Accounting, limit_mu2
@@ -52,7 +52,7 @@ IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.DATA
     "",
     summary="Create a dataset",
     status_code=201,
-    response_model=Dataset,
+    response_model=CreatedDataset,
     responses=rejections(problems.BudgetExhausted, *POST_BODY),
 )
 def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
@@ -60,7 +60,7 @@ def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
 
     Only a central dataset can have a `delta`. Only a shuffled dataset has a shuffler and a shuffled grant. Features,
     bounds, trust model, shuffler and user settings cannot be changed later, because reports and records depend on them.
-    The operator may limit the grant.
+    The operator may limit the grant. `warnings` states whether other datasets are over the same people.
 
     Needs the scope `datasets` and a key that is not bound to one dataset; `source` needs the scope `grants` as well.
     """
@@ -91,7 +91,8 @@ def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
             shuffler=None if body.shuffler is None else body.shuffler.model_dump(),
             ceiling=limits.dataset_ceiling,
         )
-        return Created(serializers.dataset(created), location=f"/v1/datasets/{created.id}")
+        n_others = sources.count_same_people(session, created)
+        return Created(serializers.created_dataset(created, n_others), location=f"/v1/datasets/{created.id}")
 
     return request.respond(201, create)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.api.resources import Budget, Dataset, Job, Key, RecordCounts, RecordUpload, Result, Round, Wire
+from sfumato.api.resources import Budget, Dataset, Job, Key, RecordCounts, RecordUpload, Result, Round, Source, Wire
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.precision import Verdict
@@ -83,6 +83,7 @@ def parser(resource: type[T]) -> Callable[[Wire], T]:
 
 
 _parse_dataset = parser(Dataset)
+parse_source = parser(Source)
 parse_record_counts = parser(RecordCounts)
 parse_ledger_entry = parser(LedgerEntry)
 parse_round = parser(Round)

@@ -67,6 +67,7 @@ class Dataset:
     accounting: Accounting = "additive"  # the way in which costs add up
     shuffler: Shuffler | None = None  # None if the dataset is not shuffled
     embedding: Embedding | None = None  # the ball that bounds the records, if the dataset declares one
+    warnings: tuple[str, ...] = field(default=(), compare=False)  # after the creation: others are over the same people
     etag: str | None = field(default=None, compare=False, repr=False)  # entity tag of the response, for `if_match`
 
     def _repr_html_(self) -> str:
@@ -74,6 +75,89 @@ class Dataset:
         n_more = len(self.features) - len(shown)
         features = "; ".join([*shown, f"{n_more} more"] if n_more else shown)
         return html_table({"dataset": self.name, "id": self.id, "trust": self.trust, "features": features})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDataset:
+    """A dataset of a source with its costs, in epsilon and delta."""
+
+    id: str
+    name: str
+    trust: Literal["local", "shuffled", "central"]
+    accounting: Accounting
+    created_at: datetime
+    deleted_at: datetime | None
+    granted: float
+    reserved: float
+    charged: float
+    delta_granted: float  # sum of both grants of a shuffled dataset
+    delta_reserved: float
+    delta_charged: float
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLimit:
+    """The most that the datasets of a source may spend together. None is no limit.
+
+    Attributes
+    ----------
+    rule : {'amounts', 'grants', 'none'}
+        Amounts that the operator set, the largest grants of one of the datasets, or nothing.
+    epsilon, shuffled_epsilon, delta : float or None
+    mu2_pico : int or None
+        Largest mu^2 in units of 1e-12, if it counts.
+    remaining : float or None
+        Epsilon that remains as a sum, at least 0.
+    remaining_share : float or None
+        Part that remains, in the terms of the accounting.
+    """
+
+    rule: Literal["amounts", "grants", "none"]
+    epsilon: float | None
+    shuffled_epsilon: float | None
+    delta: float | None
+    mu2_pico: int | None
+    remaining: float | None
+    remaining_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Costs of the same people: sums over all datasets of a source, deleted ones included.
+
+    Attributes
+    ----------
+    source : str or None
+        Label of the people; None for datasets without a label.
+    name : str or None
+        Name that selects the datasets, if one was given.
+    n_datasets : int
+    datasets : tuple of SourceDataset
+        Newest first, at most 200.
+    accounting : {'additive', 'gaussian'}
+        Gaussian if all datasets with costs have it.
+    charged, reserved, shuffled_charged, delta_charged, delta_reserved : float
+    charged_mu2_pico, reserved_mu2_pico : int or None
+        None if additive.
+    certified_epsilon : float or None
+        Epsilon that all charges certify together at the delta of the limit.
+    limit : SourceLimit
+    """
+
+    source: str | None
+    name: str | None
+    n_datasets: int
+    datasets: tuple[SourceDataset, ...]
+    accounting: Accounting
+    charged: float
+    reserved: float
+    shuffled_charged: float
+    delta_charged: float
+    delta_reserved: float
+    charged_mu2_pico: int | None
+    reserved_mu2_pico: int | None
+    certified_epsilon: float | None
+    limit: SourceLimit
 
 
 @dataclass(frozen=True, slots=True)
