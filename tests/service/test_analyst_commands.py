@@ -29,6 +29,7 @@ from sfumato.privacy.shuffling import TRUST_STATEMENT
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.commands import Run, connect_commands, run_command
 from tests.service.shuffler import SHUFFLER
+from tests.service.test_ceilings import set_ceilings
 
 
 @pytest.fixture
@@ -60,14 +61,15 @@ def leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...
 @SQLITE_ONLY
 class TestSources:
     def test_are_shown_with_their_limit(self, api: Api, run: Run) -> None:
+        set_ceilings(api, max_source_epsilon="4")
         first = api.dataset(name="lunch", epsilon=4, source="staff")["id"]
         api.round(first)
         output = run("datasets", "source", "staff").output
         assert first in output
         assert "ε 1 charged and 0 reserved in 1 datasets." in output
-        assert "Limit: ε 4, the largest grant of one dataset; 75.0% remains." in output
-        (document,) = read_lines(run("datasets", "source", "-", "--name", "lunch", "--json", status=1).output) or [{}]
-        assert document == {}
+        assert "Limit: ε 4, set by the operator; 75.0% remains." in output
+        (document,) = read_lines(run("datasets", "source", "staff", "--json").output)
+        assert (document["source"], document["charged"]) == ("staff", 1.0)
 
     def test_are_warned_of_at_creation(self, api: Api, run: Run) -> None:
         create = ("datasets", "create", "lunch", "--epsilon", "2", "--feature", "x:0:1")

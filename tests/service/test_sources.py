@@ -6,18 +6,23 @@ from typing import Any
 import pytest
 
 from models.database.engine import Database
+from runtime.settings import Settings
 from service.schemas.datasets import CreatedDataset
 from service.schemas.sources import Source
 from sfumato.api.parsers import parse_source
 from tests.service.api import SQLITE_ONLY, Api, refused, unknown
 from tests.service.test_accounting import BLOCK, WIDE
-from tests.service.test_central_jobs import RECORDS_KEY, api
-
-__all__ = ["api"]  # fixture: a gateway with the key of the records
+from tests.service.test_central_jobs import RECORDS_KEY
 
 PURE = {"type": "private_kmeans", "epsilon": 1.5, "clusters": 3}
 
 pytestmark = SQLITE_ONLY
+
+
+@pytest.fixture
+def api(over: Callable[..., Api], database: Database) -> Api:
+    """Return an admin key of a new tenant, at a gateway with the default limit of sources."""
+    return over(database, records_key=RECORDS_KEY, source_limit="grants")
 
 
 def records(api: Api, name: str = "ward", **other: Any) -> str:
@@ -42,6 +47,10 @@ def charge(api: Api, dataset_id: str) -> None:
 
 
 class TestLimit:
+    def test_is_on_by_default(self, api: Api) -> None:
+        assert Settings().source_limit == "grants"
+        assert api.get("/limits").json()["source_limit"] == "grants"
+
     def test_refuses_a_new_budget_by_creating_the_dataset_again(self, api: Api) -> None:
         first = api.dataset(name="lunch", epsilon=1)["id"]
         charge(api, first)

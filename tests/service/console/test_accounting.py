@@ -53,7 +53,7 @@ class TestSource:
         assert '/console/sources/staff"' in console.text(path)
         page = words(console.get("/sources/staff"))
         assert "These 2 datasets count as datasets over the same people." in page
-        assert "the largest grants of one dataset" in page
+        assert "Limit none" in page
 
     def test_without_a_label_has_those_of_a_name(self, console: Console) -> None:
         path = console.location("/datasets", CENTRAL | {"name": "Ärzte & co"})
