@@ -22,7 +22,7 @@ class SourceDataset(Wire):
     deleted_at: Time | None = Field(description="Time of the deletion; null if the dataset is not deleted.")
     granted: Amount
     reserved: Amount
-    charged: Amount
+    charged: Amount = Field(description="Charged epsilon.")
     delta_granted: Amount = Field(description="Sum of both grants of a shuffled dataset, as for the other deltas.")
     delta_reserved: Amount
     delta_charged: Amount

@@ -30,7 +30,7 @@ SourceInPath = Annotated[
     Path(
         description="Label of the people in the data; `-` for the datasets without a label.",
         pattern=f"^(-|{SOURCE_PATTERN[1:-1]})$",
-        examples=["ward-1"],
+        openapi_examples={"source": {"value": "ward-1"}},
     ),
 ]
 
