@@ -277,7 +277,7 @@ class TestSource:
         within = new_dataset(world, source="ward-1")
         other = new_dataset(world, source="ward-1", accounting="additive")
         ceiling = Ceiling(NANO // 2, MICRO)
-        for i in range(3):  # as a sum above the ceiling
+        for i in range(3):  # their sum is above the ceiling
             reserve(world, within, JOB, f"job_{i}", ceiling=ceiling)
         with pytest.raises(CeilingExceeded) as refused:
             reserve(world, other, JOB, "job_other", ceiling=ceiling)
