@@ -21,7 +21,7 @@ class SourceDataset(Wire):
     created_at: Time
     deleted_at: Time | None = Field(description="Time of the deletion; null if the dataset is not deleted.")
     granted: Amount
-    reserved: Amount
+    reserved: Amount = Field(description="Epsilon reserved by unfinished jobs.")
     charged: Amount = Field(description="Charged epsilon.")
     delta_granted: Amount = Field(description="Sum of both grants of a shuffled dataset, as for the other deltas.")
     delta_reserved: Amount
