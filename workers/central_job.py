@@ -24,7 +24,7 @@ from models.jobs import claims, curator_answers, lifecycle
 from models.jobs.claims import Claim
 from models.jobs.curator_answers import ChargedQuery
 from models.records import records
-from models.tables.datasets import Dataset
+from models.tables.datasets import Dataset, OutOfBounds
 from models.tables.jobs import Job
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.entropy import SystemEntropy
@@ -135,6 +135,7 @@ def compute(
             delta_atto=job.delta_atto,
             in_ball=dataset.norm is not None,
             selection=None if job.features is None else Selection(np.array(used)),
+            may_clip=dataset.out_of_bounds != OutOfBounds.REFUSE,
         )
         features = dataset.features
         model = run(params, tuple(features[place] for place in used), curator)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sfumato.api.client import Client
     from sfumato.api.resources import Result, Round
     from sfumato.model.cluster_model import ClusterModel
+    from sfumato.privacy.ledger import LedgerEntry
 
 BAR_CELLS = 24
 ID_CELLS = 30
@@ -172,6 +173,17 @@ def print_jobs(console: Console, jobs: Iterable[Job]) -> None:
         verdict = "" if each.verdict is None else each.verdict.value
         table.add_row(each.id, each.state, verdict, str(each.algorithm["type"]), f"{each.cost:g}", *used, submitted)
     console.print(table if table.row_count else "There are no jobs yet.")
+
+
+def print_entries(console: Console, entries: Iterable["LedgerEntry"]) -> None:
+    """Print ledger entries as a table."""
+    table = _new_table("#", "time (UTC)", "kind", "ε", "δ", "reference", "actor", numbers=("#", "ε", "δ"))
+    table.columns[-2].no_wrap = table.columns[-1].no_wrap = True
+    for entry in entries:
+        amounts = format_epsilon(entry.epsilon_nano), format_delta(entry.delta_atto)
+        at = f"{entry.at:%Y-%m-%d %H:%M:%S}"
+        table.add_row(f"{entry.seq:,}", at, entry.kind, *amounts, entry.reference, entry.actor)
+    console.print(table if table.row_count else "There are no such entries.")
 
 
 def watch_job(console: Console, client: "Client", job_id: str, timeout_seconds: float | None) -> bool:

@@ -101,6 +101,17 @@ class TestDatasets:
 
 
 @SQLITE_ONLY
+class TestLedger:
+    def test_is_listed_by_kind(self, api: Api, run: Run) -> None:
+        dataset_id = api.dataset()["id"]
+        job_id = api.job(dataset_id)["id"]
+        assert job_id in run("ledger", "list", dataset_id).output
+        only = run("ledger", "list", dataset_id, "--kind", "grant").output
+        assert ("grant" in only, job_id in only) == (True, False)
+        (line,) = read_lines(run("ledger", "list", dataset_id, "--kind", "reserve", "--json").output)
+        assert (line["kind"], line["reference"]) == ("reserve", job_id)
+
+
 class TestJobs:
     def test_are_listed(self, api: Api, run: Run) -> None:
         assert "no jobs yet" in run("jobs", "list").output

@@ -230,7 +230,7 @@ class TestADataset:
         made = api.round(dataset_id, epsilon=0.5)
         job = api.job(dataset_id)
         (own, *_) = api.get("/keys").json()["items"]
-        text = console.text(f"/datasets/{dataset_id}/ledger").partition("<table>")[2]
+        text = console.text(f"/datasets/{dataset_id}/ledger").partition('<table class="stack">')[2]
         assert f'href="/console/rounds/{made["id"]}"' in text
         assert re.search(f'href="/console/jobs/{job["id"]}"[^>]*>[^<]*ε 1<', text)
         assert text.count(f"<bdi>{own['name']}</bdi>") == 3

@@ -164,7 +164,8 @@ class JobCalls:
         if round_ids:
             body["round_ids"] = list(round_ids)
         elif target_reports is not None or algorithm.type not in CENTRAL_ALGORITHMS:
-            body |= {"target_reports": target_reports, "min_reports": min_reports, "collect_seconds": collect_seconds}
+            body |= {} if target_reports is None else {"target_reports": target_reports}
+            body |= {"min_reports": min_reports, "collect_seconds": collect_seconds}
             body |= {"allow_insufficient": True} if allow_insufficient else {}
             body |= release_terms(min_batch, honest_share, shuffled_delta)
         return (yield post("jobs", body, idempotency_key)).read(parsers.parse_job)
