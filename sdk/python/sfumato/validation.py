@@ -36,9 +36,20 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def require_int(value: object, lowest: int, highest: int, message: str) -> None:
-    """Raise InvalidSpec with the message unless the value is an integer in the inclusive range."""
-    require(isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest, message)
+def require_int(value: object, lowest: int, highest: int, name: str) -> None:
+    """Raise InvalidSpec with the name unless the value is an integer in the inclusive range."""
+    is_valid = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
+    require(is_valid, f"{name} must be an integer from {lowest} to {highest}, not {show(value)}")
+
+
+def show(value: object) -> str:
+    """Return a value of a specification for a message: a number as it prints, anything else by its type."""
+    return str(value) if is_number(value) else f"a value of type {type(value).__name__}"
+
+
+def times(number: int) -> str:
+    """Return a number of occurrences as words."""
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
 def is_number(value: object) -> bool:

@@ -93,9 +93,9 @@ def forecast_central(
         The number of records or the family is invalid, or see `check_over_records`.
     """
     if not n_records >= 1 or max_per_user < 1:
-        raise InvalidSpec("expected_records and max_per_user are at least 1")
+        raise InvalidSpec("expected_records and max_per_user must be at least 1")
     if family is not None and family not in FAMILIES:
-        raise InvalidSpec(f"family is one of {', '.join(FAMILIES)}")
+        raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}")
     if isinstance(params, Auto):
         params = choose_central(params, n_features).algorithm
     check_over_records(params, n_features, max_per_user)
@@ -150,7 +150,7 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
         States the limit and the remedy.
     """
     if not 1 <= n_features <= MAX_RECORD_FEATURES:
-        raise InvalidSpec(f"records have 1 to {MAX_RECORD_FEATURES} features")
+        raise InvalidSpec(f"records must have 1 to {MAX_RECORD_FEATURES} features")
     if isinstance(params, DensityMap):
         check_map_grid(params, n_features)
     if params.bounds == "private":

@@ -103,7 +103,7 @@ def forecast_records(
         The algorithm does not support the arguments.
     """
     if not 1 <= expected_records <= MAX_EXPECTED:
-        raise InvalidSpec(f"expected_records lies in 1..{MAX_EXPECTED}")
+        raise InvalidSpec(f"expected_records must lie in 1..{MAX_EXPECTED}")
     reason = None
     if isinstance(algorithm, Auto):
         choice = choose_central(algorithm, n_features)

@@ -57,7 +57,7 @@ def rho_of(epsilon_nano: int, delta_atto: int) -> int:
         Epsilon or delta is out of range.
     """
     if not 0 < epsilon_nano <= EPSILON_MAX_NANO or not 0 < delta_atto < ATTO:
-        raise InvalidSpec("a block takes an epsilon above 0 and at most 32, and a delta between 0 and 1")
+        raise InvalidSpec("a block must have an epsilon above 0 and at most 32, and a delta between 0 and 1")
     epsilon, delta = epsilon_nano / NANO, delta_atto / ATTO
     guess = _bisect(lambda rho: delta_in_floats(2 * rho, epsilon) > delta, 0, 1 << _RHO_BITS)
     with localcontext(Context(prec=_DIGITS)):
