@@ -41,7 +41,7 @@ def run(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_settings: 
     return run_command
 
 
-PROCESSES = {"serve", "gateway", "worker", "shuffler", "demo", "audit", "migrate"}
+PROCESSES = {"serve", "gateway", "worker", "shuffler", "demo", "audit", "conformance", "migrate"}
 
 
 def read_lines(text: str) -> list[dict[str, Any]]:
@@ -299,7 +299,7 @@ class TestHelp:
         assert unlike == []
         of_service, with_both = (
             {"datasets", "rounds", "jobs", "report", "plot"},
-            {"records upload", "records delete", "ledger verify"},
+            {"records upload", "records delete", "ledger list", "ledger verify"},
         )
         for name, options in commands.items():
             if name not in PROCESSES:

@@ -10,7 +10,7 @@ from runtime.settings import Settings
 from service.schemas.datasets import CreatedDataset
 from service.schemas.sources import Source
 from sfumato.api.parsers import parse_source
-from tests.service.api import SQLITE_ONLY, Api, refused, unknown
+from tests.service.api import SQLITE_ONLY, Api, refused, stranger, unknown
 from tests.service.test_accounting import BLOCK, WIDE
 from tests.service.test_central_jobs import RECORDS_KEY
 
@@ -155,6 +155,11 @@ class TestSource:
     @pytest.mark.parametrize("label", ["nobody", "-"])
     def test_without_datasets_does_not_exist(self, api: Api, label: str) -> None:
         unknown(api.get(f"/sources/{label}"))
+
+    def test_of_another_tenant_does_not_exist(self, api: Api) -> None:
+        records(api, source="ward-1")
+        assert api.get("/sources/ward-1").status_code == 200
+        refused(stranger(api.http, api.database).get("/sources/ward-1"), 404, "not_found")
 
     def test_of_a_label_takes_no_name(self, api: Api) -> None:
         records(api, source="staff")

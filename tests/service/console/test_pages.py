@@ -34,7 +34,8 @@ def everything(api: Api) -> dict[str, str]:
     webhook = {"url": "https://hooks.example.com/", "event_types": ["job.failed"]}
     return {
         "ds": dataset_id,
-        "cds": api.dataset(trust="central", name="curated")["id"],
+        "cds": api.dataset(trust="central", name="curated", source="staff")["id"],
+        "src": "staff",
         "rnd": api.round(dataset_id)["id"],
         "job": job_id,
         "key": api.made("/keys", {"name": "k", "scopes": ["device"]})["id"],
@@ -66,6 +67,7 @@ DOORS = [
     ("GET", "/datasets/{ds}/jobs/new", {}, {"datasets", "grants", "records", "jobs", "ledger"}),
     ("POST", "/datasets/{ds}/jobs/forecast", FORM, {"datasets", "grants", "records", "jobs", "ledger"}),
     ("POST", "/datasets/{ds}/jobs", FORM | {"step": "submit"}, {"jobs"}),
+    ("GET", "/sources/{src}", {}, {"grants", "ledger"}),
     ("GET", "/rounds/{rnd}", {}, {"device", "datasets", "jobs"}),
     ("GET", "/rounds/{rnd}/live", {}, {"device", "datasets", "jobs"}),
     ("POST", "/rounds/{rnd}/close", {"allow_empty": "true"}, {"datasets", "jobs"}),
