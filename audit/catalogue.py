@@ -8,11 +8,12 @@ from audit.checks import randomness
 from audit.checks.check import Check, Leak
 from audit.devices import bulk, exact, releases
 from audit.devices import replay as device_replay
-from audit.ledger import accounting, jobs, walks
+from audit.ledger import accounting, budgets, jobs, walks
 from audit.ledger import chain as ledger_chain
 from audit.mechanisms import exact_channels, sampler_distributions, sampler_draws, shuffled_reports
 from audit.plans import plan_checks
 from audit.planted import accounting as accounting_leaks
+from audit.planted import budgets as budget_leaks
 from audit.planted import central as central_leaks
 from audit.planted import curator as curator_leaks
 from audit.planted import devices as device_leaks
@@ -46,6 +47,7 @@ CHECKS: Sequence[Check] = tuple(
             black_box,
             service_jobs,
             accounting,
+            budgets,
             walks,
             ledger_chain,
             jobs,
@@ -130,6 +132,7 @@ LEAKS: Sequence[Leak] = tuple(
             central_leaks,
             profile_leaks,
             accounting_leaks,
+            budget_leaks,
             ledger_leaks,
         )
     )

@@ -10,6 +10,7 @@ no ledger. `model_` and `cluster_centers_` are private releases. `labels_` and t
 as the records.
 """
 
+import warnings
 from dataclasses import MISSING, fields
 from inspect import Parameter, Signature
 from typing import Any, ClassVar, Self
@@ -27,11 +28,15 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.names import find_positions, list_texts
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.records.encodings import scale_many
+from sfumato.records.outside import are_outside
 from sfumato.specs import Feature
 
 DEFAULTS = {"epsilon": 1.0, "clusters": 8}  # for parameters that the service requires
 RENAMED = {"clusters": "n_clusters", "bounds": "bounds_kind"}
 Bounds = tuple[ArrayLike, ArrayLike]
+OUTSIDE = 2.0  # a place outside of [0, 1]
+WARN_SHARE = 0.01  # clipped records
+_MAX_LISTED = 5  # features in a warning
 
 
 class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -41,7 +46,8 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     bounds : tuple of two numbers, or of two array-likes of shape (n_features,)
         Lower and upper bounds of the features. They must be public: do not compute them from the
-        records. Values outside are clipped. `fit` raises ValueError without them.
+        records. `fit` raises ValueError without them. Algorithms over reports count the records outside, and the
+        model states their share. Algorithms over records clip them, and `fit` warns from 1 % on.
     features : sequence of str, optional
         Names of the columns that the model uses, in any order; by default all. Without column names they are `x0`,
         `x1`, and so on. `fit`, `predict` and `transform` take records with all columns.
@@ -109,15 +115,24 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 self._used = list(find_positions(list_texts(self.features, "features"), known, "column"))
                 features = tuple(features[place] for place in self._used)
             records = records[:, self._used]
-            points = scale_many(features, records)
-            run: Any = run_central if isinstance(parameters, specs.CentralAlgorithm) else run_local
-            self.model_: ClusterModel = run(parameters, points, features, SystemEntropy())
+            self.model_: ClusterModel = self._run(parameters, features, records)
         except SfumatoError as error:
             raise ValueError(str(error)) from error
         if self.model_.centroids is not None:
             self.cluster_centers_ = self.model_.centroids
         self.labels_ = self.model_.assign(records)
         return self
+
+    @staticmethod
+    def _run(parameters: Any, features: tuple[Feature, ...], records: NDArray[np.float64]) -> ClusterModel:
+        """Return the model. Reports count the records outside of the bounds; a curator's records are clipped."""
+        points = scale_many(features, records)
+        if isinstance(parameters, specs.CentralAlgorithm):
+            _warn_of_clipping(features, records)
+            return run_central(parameters, points, features, SystemEntropy())
+        outside = are_outside(features, records)
+        points[outside] = OUTSIDE
+        return run_local(parameters, points, features, SystemEntropy(), counts_outside=True)
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """Return the cluster of each record.
@@ -151,6 +166,23 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             ) from None
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(n_features)])
         return tuple(Feature(*each) for each in zip(names, lower.tolist(), upper.tolist(), strict=True))
+
+
+def _warn_of_clipping(features: tuple[Feature, ...], records: NDArray[np.float64]) -> None:
+    """Warn the caller, the holder of the records, if more than `WARN_SHARE` of them are outside of the bounds."""
+    n_clipped = int(are_outside(features, records).sum())
+    if n_clipped <= WARN_SHARE * len(records):
+        return
+    lower, upper = (np.array([getattr(each, name) for each in features]) for name in ("lower", "upper"))
+    counts = ((records < lower) | (records > upper)).sum(axis=0)
+    places = [place for place in np.argsort(-counts, kind="stable")[:_MAX_LISTED] if counts[place]]
+    named = ", ".join(f"{counts[place]:,} in {features[place].name}" for place in places)
+    warnings.warn(
+        f"{n_clipped:,} of {len(records):,} records are clipped to the bounds: {named}. "
+        "Check the bounds, the units and the order of the columns.",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def _constructor(defaults: dict[str, Any]) -> Any:

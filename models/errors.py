@@ -108,7 +108,7 @@ class CeilingExceeded(ChangeRejected):
 
     def __init__(
         self,
-        ceiling: Literal["dataset", "source"],
+        ceiling: Literal["dataset", "source", "grants"],
         short: BudgetKind,
         *,
         limit: int,
@@ -116,12 +116,20 @@ class CeilingExceeded(ChangeRejected):
         requested: int,
     ) -> None:
         format_amount = _FORMATS[short]
+        needs = f"this needs {short.replace('_', ' ')} {format_amount(requested)}"
         spent_as = "granted to the dataset" if ceiling == "dataset" else "charged or reserved in datasets of the source"
-        super().__init__(
-            f"this needs {short.replace('_', ' ')} {format_amount(requested)}; the operator's limit of a {ceiling} is "
-            f"{format_amount(limit)}, and {format_amount(spent)} is {spent_as}; request less, or a higher limit"
+        text = (
+            f"the operator's limit of a {ceiling} is {format_amount(limit)}, and {format_amount(spent)} is {spent_as}; "
+            "request less, or a higher limit"
         )
-        self.ceiling = ceiling
+        if ceiling == "grants":
+            text = (
+                f"datasets over the same people together spend at most the largest grant of one of them, "
+                f"{format_amount(limit)}, and {format_amount(spent)} is charged or reserved in them, deleted ones "
+                "included; request less, have more granted, or set the source if these are other people"
+            )
+        super().__init__(f"{needs}; {text}")
+        self.ceiling: Literal["dataset", "source"] = "dataset" if ceiling == "dataset" else "source"
         self.short = short
         self.limit = limit
         self.spent = spent

@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -177,6 +177,11 @@ class Settings(BaseSettings):
         le=Decimal("0.001"),
         decimal_places=18,
         description="Largest δ spent by all datasets of one source together; none by default.",
+    )
+    source_limit: Literal["grants", "none"] = Field(
+        "grants",
+        description="Limit of a source without `max_source_epsilon` and `max_source_delta`. `grants`: all datasets of "
+        "a label together, or without a label of one name, spend at most the largest grants of one of them.",
     )
     max_webhooks: int = Field(10, ge=0, description="Maximum number of webhooks per tenant.")
 

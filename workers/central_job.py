@@ -25,7 +25,7 @@ from models.jobs import claims, curator_answers, jobs, lifecycle
 from models.jobs.claims import Claim
 from models.jobs.curator_answers import ChargedQuery
 from models.records import records
-from models.tables.datasets import Dataset
+from models.tables.datasets import Dataset, OutOfBounds
 from models.tables.jobs import Job
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.privacy.entropy import SystemEntropy
@@ -138,6 +138,7 @@ def compute(
             delta_atto=job.delta_atto,
             in_ball=dataset.norm is not None,
             selection=None if len(used) == dataset.n_columns else Selection(np.array(used)),
+            may_clip=dataset.out_of_bounds != OutOfBounds.REFUSE,
         )
         features = dataset.features
         if isinstance(params, Profile):

@@ -51,7 +51,8 @@ class Finding:
         The number of enumerated cases, runs, noise samples or steps.
     charged, measured : float, optional
         The epsilon that the subject charges and the epsilon that it spends. The latter is exact, or a lower bound at
-        the confidence of `audit.checks.bounds`. For shuffled reports, the stated delta and the exact or sampled one.
+        the confidence of `audit.checks.bounds`. For shuffled reports and courses of jobs, the stated delta and its
+        exact value, sample or lower bound.
     holds : bool
     why : str
         The observation that contradicts the claim; empty if the claim holds.

@@ -148,7 +148,7 @@ def check_rhos(implementation: RhoFunction, setting: Setting) -> list[Finding]:
     limits = ((EPSILON_MIN_NANO, EPSILON_MAX_NANO), (DELTA_MIN_ATTO, DELTA_MAX_ATTO))
     pairs = [(epsilon, delta) for epsilon in EPSILONS for delta in DELTAS]
     pairs += [
-        (_draw_log_uniform(entropy, *limits[0]), _draw_log_uniform(entropy, *limits[1]))
+        (draw_log_uniform(entropy, *limits[0]), draw_log_uniform(entropy, *limits[1]))
         for _ in range(setting.effort.trials(N_RHOS))
     ]
     for epsilon_nano, delta_atto in pairs:
@@ -169,7 +169,7 @@ def check_rhos(implementation: RhoFunction, setting: Setting) -> list[Finding]:
     return [Finding("accounting: rho", claim, "exact", len(pairs), holds=not why, why=why)]
 
 
-def _draw_log_uniform(entropy: SeededEntropy, low: int, high: int) -> int:
+def draw_log_uniform(entropy: SeededEntropy, low: int, high: int) -> int:
     """Draw a number between two limits; its logarithm is uniform."""
     part = below(entropy, 1 << 53) / (1 << 53)
     return min(high, max(low, round(low * float((high / low) ** part))))
@@ -184,8 +184,8 @@ def check_amounts(setting: Setting) -> list[Finding]:
     n = setting.effort.trials(N_AMOUNTS)
     for _ in range(n):
         nano, atto = (
-            _draw_log_uniform(entropy, EPSILON_MIN_NANO, EPSILON_MAX_NANO),
-            _draw_log_uniform(entropy, DELTA_MIN_ATTO, DELTA_MAX_ATTO),
+            draw_log_uniform(entropy, EPSILON_MIN_NANO, EPSILON_MAX_NANO),
+            draw_log_uniform(entropy, DELTA_MIN_ATTO, DELTA_MAX_ATTO),
         )
         if not parse_epsilon(format_epsilon(nano)) == parse_epsilon(nano / NANO) == nano:
             why = why or f"{nano} nano-epsilon change when written and read"

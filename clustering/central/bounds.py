@@ -94,7 +94,7 @@ def narrow_bounds(params: CentralAlgorithm, features: tuple[Feature, ...], curat
     shares = (bounds.widths / LATTICE).tolist()
     notes = {"noisy_count": n_records, "shares_of_declared": shares}
     return NarrowedJob(
-        replace(params, epsilon=left / NANO, bounds="declared"),
+        params.with_epsilon(left / NANO, bounds="declared"),
         bounds.scale_features(features),
         {"private_bounds": notes},
     )

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.central.cells import Cells, Domain
+from clustering.central.cells import Cells, Domain, GridCells
 from clustering.central.gaussian_block import ConcentratedBlock
 from clustering.central.mapped_records import MappedRecords, RecordMap, Selection
 from clustering.central.narrowing import Bounds, FeatureHistograms
@@ -39,6 +39,7 @@ from clustering.central.queries import (
     exact_counts,
     exact_sums,
 )
+from clustering.edges import EdgeGrid
 from clustering.errors import BudgetOverdrawn, DeltaOverdrawn
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import NANO
@@ -67,6 +68,13 @@ class Curator:
         Whether all records lie in the L2 ball in the box. Public. It reduces noise, and no guarantee depends on it.
     selection : Selection, optional
         The columns that the queries see. They are selected before anything else, and are inputs of every query.
+    may_clip : bool
+        Whether values outside of the bounds may have been moved to them. Public.
+
+    Attributes
+    ----------
+    grids : list of EdgeGrid
+        The released counts of regular grids so far, as shares.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class Curator:
         delta_atto: int = 0,
         in_ball: bool = False,
         selection: Selection | None = None,
+        may_clip: bool = True,
     ) -> None:
         self._records: RecordSource = records if selection is None else MappedRecords(records, selection)
         self._selected: tuple[RecordMap, ...] = () if selection is None else (selection,)
@@ -89,6 +98,8 @@ class Curator:
         self._block: ConcentratedBlock | None = None
         self._queries: list[Query] = []
         self.domain = Domain(self.n_features, in_ball)
+        self.may_clip = may_clip
+        self.grids: list[EdgeGrid] = []
         self._spent_nano = self._spent_delta_atto = 0
 
     @property
@@ -161,7 +172,12 @@ class Curator:
         InvalidSpec
             The noise scale would exceed `MAX_SCALE`.
         """
-        return self._answer("counts", epsilon_nano, cells.n_cells, (cells,), exact_counts(self._records, cells))
+        answer = self._answer("counts", epsilon_nano, cells.n_cells, (cells,), exact_counts(self._records, cells))
+        if isinstance(cells, GridCells) and answer.sum() > 0:
+            n, whole = float(answer.sum()), [1 / size for size in cells.shape]
+            shares, variance = answer.reshape(cells.shape) / n, self.variance(1, epsilon_nano)
+            self.grids.append(EdgeGrid(shares, n, variance / n**2, 1 / n, [(each, each) for each in whole], whole))
+        return answer
 
     def histograms(self, histograms: FeatureHistograms, epsilon_nano: int) -> NDArray[np.int64]:
         """Return noisy histograms of all features: (d n_bins,).

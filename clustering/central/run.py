@@ -13,9 +13,11 @@ from clustering.central.algorithms.dp_uniform_grid_kmeans import dp_uniform_grid
 from clustering.central.bounds import judge_bounds, narrow_bounds
 from clustering.central.curator import Curator
 from clustering.central.private_kmeans.algorithm import private_kmeans
+from clustering.edges import find_edge_share
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import check_over_records, choose_central
 from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.outside import edge_share_of_centres, with_edge_share
 from sfumato.specs import (
     Auto,
     CentralAlgorithm,
@@ -84,6 +86,8 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     if found:
         model = replace(model, privacy={**model.privacy, "features": "post_processed"})
     model = judge_bounds(model, in_ball=curator.domain.is_ball, is_searched=bool(found))
+    if curator.may_clip and not curator.domain.is_ball:
+        model = with_edge_share(model, find_edge_share(curator.grids) or edge_share_of_centres(model))
     odometer = [
         {name: getattr(query, name) for name in ("description", "epsilon_nano", "delta_atto", "rho_pico", "n_values")}
         for query in curator.odometer

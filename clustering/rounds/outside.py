@@ -9,7 +9,7 @@ reports, so that a decoder states this error. It overstates the error of samplin
 Vectors of people outside are recognised by their mark, with errors. See `_inside_vectors`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import exp, inf, sqrt
 from typing import Any
@@ -17,24 +17,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clustering.edges import EdgeGrid, find_edge_share
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
 from clustering.rounds.tally import Sample, Tally, keeps_vectors, noise_of
 from sfumato.mechanisms import resize
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.model.outside import OutsideShare, with_outside_share
+from sfumato.model.outside import OutsideShare, edge_share_of_centres, with_edge_share, with_outside_share
+from sfumato.records.encodings import shift_of
 from sfumato.records.outside import count_outside, is_reference
 from sfumato.specs import (
     CentroidSignEncoding,
     DiscreteLaplaceMechanism,
+    GridEncoding,
     Mechanism,
     PhaseEncoding,
     RoundSpec,
+    ShiftedGridEncoding,
 )
 
 
 def counting_outside(plan: Plan, *, opens_counting: bool) -> Plan:
     """Return a plan with rounds that count people outside, and with a result that states their share.
+
+    A result of other rounds states the share of people at the bounds, if it stands out.
 
     Parameters
     ----------
@@ -45,6 +51,7 @@ def counting_outside(plan: Plan, *, opens_counting: bool) -> Plan:
         earlier are read as they are: one without it has no share outside.
     """
     estimates: list[OutsideShare] = []
+    grids: list[EdgeGrid] = []
     received = used = 0
     try:
         spec = next(plan)
@@ -54,13 +61,40 @@ def counting_outside(plan: Plan, *, opens_counting: bool) -> Plan:
             if collected.spec.counts_outside and collected.aggregate.n_reports:
                 estimates.append(outside_share(collected))
                 collected = inside(collected, pooled(estimates))
+            elif not collected.spec.counts_outside:
+                grids += edge_grids(collected)
             used += collected.aggregate.n_reports
             spec = plan.send(collected)
     except StopIteration as done:
         model: ClusterModel = done.value
-        return with_outside_share(model, pooled(estimates), received / used) if estimates else model
+        if estimates:
+            return with_outside_share(model, pooled(estimates), received / used)
+        return with_edge_share(model, find_edge_share(grids) or edge_share_of_centres(model))
     finally:
         plan.close()
+
+
+def edge_grids(collected: Collected) -> Iterator[EdgeGrid]:
+    """Yield the grids in which a round counted its reports, one for each shift. Other encodings have none."""
+    encoding = collected.spec.encoding
+    if not isinstance(encoding, GridEncoding | ShiftedGridEncoding):
+        return
+    reading = decoder(collected.spec.mechanism)
+    frequencies = reading.frequencies(collected.tally)
+    for slot, n in enumerate(collected.tally.reports.tolist()):
+        if n == 0:
+            continue
+        noise = reading.spread_variance / n, max(reading.slope_variance + 1, 0.0) / n
+        if isinstance(encoding, GridEncoding):
+            shares, whole = frequencies[slot].reshape(encoding.cells), [1 / cells for cells in encoding.cells]
+            yield EdgeGrid(shares, n, *noise, [(width, width) for width in whole], whole)
+            continue
+        shifts = shift_of(encoding, slot)
+        shares = frequencies[slot].reshape((encoding.cells + 1,) * encoding.n_features)
+        shares = shares[tuple(slice(None) if shift else slice(-1) for shift in shifts)]  # without empty cells
+        fine = encoding.fine_cells
+        widths = [((encoding.shifts - shift) / fine, (shift or encoding.shifts) / fine) for shift in shifts]
+        yield EdgeGrid(shares, n, *noise, widths, [1 / encoding.cells] * encoding.n_features)
 
 
 def pooled(estimates: Sequence[OutsideShare]) -> OutsideShare:

@@ -56,12 +56,15 @@ _NOT_SUPPORTED = "0A000"
 def has_ended_session(error: BaseException | None, driver_connection: Any = None) -> bool:
     """Return whether the connection must be closed after this error of PostgreSQL.
 
-    The server ended the session, which psycopg may notice only at the next statement. Or the session refuses writes
-    that a new connection may accept, because the address of the database points to another server by then.
+    The server ended the session, which psycopg may notice only at the next statement. Or psycopg itself failed to send
+    or to receive: such an error has no SQLSTATE. Or the session refuses writes that a new connection may accept,
+    because the address of the database points to another server by then.
     """
     if getattr(getattr(error, "diag", None), "severity_nonlocalized", None) == "FATAL":
         return True
-    state = getattr(error, "sqlstate", None)
+    state = getattr(error, "sqlstate", "")  # None is psycopg's, and errors of SQLite have none
+    if state is None and type(error).__name__ == "OperationalError":
+        return True
     if state == _READ_ONLY:  # expected in a transaction that this process itself declared as read-only
         return not getattr(driver_connection, "read_only", None)
     return state == _NOT_SUPPORTED

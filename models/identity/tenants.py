@@ -112,6 +112,9 @@ def limits(session: Session, tenant_id: str, settings: Settings) -> TenantLimits
         default: Decimal | None = getattr(settings, name)
         return int(default * SETTABLE[name].one) if value is None and default is not None else value
 
+    of_source = Ceiling(amount("max_source_epsilon"), amount("max_source_delta"))
+    if of_source == Ceiling() and settings.source_limit == "grants":
+        of_source = Ceiling(is_largest_grant=True)
     return TenantLimits(
         max_datasets=chosen("max_datasets", settings.max_datasets),
         max_active_jobs=chosen("max_active_jobs", settings.max_active_jobs),
@@ -119,7 +122,7 @@ def limits(session: Session, tenant_id: str, settings: Settings) -> TenantLimits
         max_open_rounds=chosen("max_open_rounds", settings.max_open_rounds),
         max_dataset_records=chosen("max_dataset_records", settings.max_dataset_records),
         dataset_ceiling=Ceiling(amount("max_dataset_epsilon"), amount("max_dataset_delta")),
-        source_ceiling=Ceiling(amount("max_source_epsilon"), amount("max_source_delta")),
+        source_ceiling=of_source,
     )
 
 

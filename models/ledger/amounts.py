@@ -64,6 +64,9 @@ CURRENCIES = (
 )
 
 
+_SIDES = {Kind.GRANT: "granted", Kind.RESERVE: "reserved", Kind.CHARGE: "charged", Kind.GAUSSIAN: "charged"}
+
+
 class Balance(published.Balance):
     """The published amounts after an entry, with what follows from them."""
 
@@ -77,8 +80,12 @@ class Balance(published.Balance):
     @property
     def is_over(self) -> bool:
         """Return whether more is reserved and charged than granted."""
-        is_within = is_allowed(self.accounting, self.granted_cost, self.used_cost)
-        return not is_within or min(self.free.shuffled) < 0
+        if not is_allowed(self.accounting, self.granted_cost, self.used_cost):
+            return True
+        return (
+            self.charged_shuffled_nano > self.granted_shuffled_nano
+            or self.charged_shuffled_delta_atto > self.granted_shuffled_delta_atto
+        )
 
     def of(self, currency: Currency) -> tuple[int, int, int]:
         """Return what is granted, reserved and charged of an amount."""
@@ -90,23 +97,20 @@ class Balance(published.Balance):
 
     def after(self, kind: Kind, amounts: Amounts, reservation: str | None) -> "Balance":
         """Return the balance after an entry. Amounts move by one rule, and the limit of mu^2 follows the grants."""
-        granted, reserved, charged = {  # signs
-            Kind.GRANT: (1, 0, 0),
-            Kind.RESERVE: (0, 1, 0),
-            Kind.CHARGE: (0, -1 if reservation else 0, 1),
-            Kind.RELEASE: (0, -1, 0),
-            Kind.GAUSSIAN: (0, 0, 1),
-        }[kind]
         is_gaussian = kind is Kind.GAUSSIAN or self.accounting == "gaussian"
-        moved = {}
-        for each in CURRENCIES if is_gaussian else CURRENCIES[:-1]:
-            signs = [(each.granted, granted), (each.charged, charged)]
-            for name, sign in [*signs, (each.reserved, reserved)] if each.reserved else signs:
-                moved[name] = (getattr(self, name) or 0) + sign * getattr(amounts, each.amount)
+        moved, sides = self._asdict(), [(_SIDES[kind], 1)] if kind in _SIDES else []
+        if kind is Kind.RELEASE or (kind is Kind.CHARGE and reservation):
+            sides.append(("reserved", -1))
+        for each, amount in zip(CURRENCIES if is_gaussian else CURRENCIES[:-1], amounts, strict=False):
+            for side, sign in sides if amount else ():
+                if name := getattr(each, side):
+                    moved[name] = (moved[name] or 0) + sign * amount
         if is_gaussian:
             is_new = kind in (Kind.GRANT, Kind.GAUSSIAN)
             limit = limit_mu2(moved["granted_nano"], moved["granted_delta_atto"]) if is_new else self.granted_mu2_pico
-            moved["granted_mu2_pico"] = limit or 0
+            moved |= {"granted_mu2_pico": limit or 0} | {
+                name: moved[name] or 0 for name in ("reserved_mu2_pico", "charged_mu2_pico")
+            }
         return Balance(**moved)
 
 

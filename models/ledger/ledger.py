@@ -16,7 +16,7 @@ from models.database.types import new_id, select_page
 from models.errors import BudgetExhausted, Conflict, LimitExceeded, NotFound
 from models.hash_chain import ChainVerification
 from models.ledger.amounts import CURRENCIES, GAUSSIAN_START, Amounts, Balance, Currency, balance_after
-from models.ledger.sources import UNLIMITED, Spent, check_ceiling, lock_source, spent_of_source
+from models.ledger.sources import UNLIMITED, Spent, check_ceiling, check_source, lock_source
 from models.tables.ledger import Ceiling, Kind, LedgerEntry, LedgerHead, LedgerReservation
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accountant import Accounting, Cost, charge_mu2, is_counted, limit_mu2, most_mu2, sum_mu2
@@ -352,14 +352,15 @@ def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
     after = before.after(change.kind, change.amounts, change.reservation)
     available = reserved_for(session, dataset_id, change.reservation or "") if change.is_reserved else reservable
     left = available.minus(reservable)
-    free = after.free if after.accounting == "additive" else after.free._replace(epsilon_nano=0, delta_atto=0)
-    if not after.is_over:
-        free = free._replace(mu2_pico=0)  # condition (a) holds
-    for currency, *amounts in zip(CURRENCIES, left, free, strict=True):
-        if min(amounts) < 0:
-            raise _exhausted(session, dataset_id, currency, getattr(change.amounts, currency.amount), before)
+    if min(left) < 0 or after.is_over:
+        free = after.free if after.accounting == "additive" else after.free._replace(epsilon_nano=0, delta_atto=0)
+        if not after.is_over:
+            free = free._replace(mu2_pico=0)  # condition (a) holds
+        for currency, *amounts in zip(CURRENCIES, left, free, strict=True):
+            if min(amounts) < 0:
+                raise _exhausted(session, dataset_id, currency, getattr(change.amounts, currency.amount), before)
     if change.adds_to_source:
-        check_ceiling("source", change.ceiling, spent_of_source(session, dataset_id), change.added)
+        check_source(session, dataset_id, change.ceiling, change.added, accounting=after.accounting)
     elif change.kind is Kind.GRANT:
         delta_atto = before.granted_delta_atto + before.granted_shuffled_delta_atto
         granted = Spent(before.granted_nano, before.granted_shuffled_nano, delta_atto)

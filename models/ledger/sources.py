@@ -1,12 +1,14 @@
-"""Costs of a source: charges and reservations of all its datasets, compared with the operator's ceilings.
+"""Costs of a source: charges and reservations of all its datasets, compared with the ceilings.
 
 Datasets over the same people have the same source, and their charges and reservations add up, deleted datasets
-included. The datasets of a tenant without a label are one source, so that a new dataset has no new budget.
+included. For a ceiling of the operator, the datasets of a tenant without a label are one source. By default, a source
+spends at most the largest grants of one of its datasets, so that a dataset that is created again has no new budget.
+Datasets without a label are then of the same people if they have the same name.
 """
 
 from typing import Literal, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, and_, case, func, select
 from sqlalchemy.orm import Session
 
 from models.errors import BudgetKind, CeilingExceeded
@@ -14,7 +16,7 @@ from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset
 from models.tables.identity import Tenant
 from models.tables.ledger import Ceiling, LedgerEntry, LedgerHead
-from sfumato.privacy.accountant import Cost, is_allowed, limit_mu2
+from sfumato.privacy.accountant import Accounting, Cost, is_allowed, limit_mu2
 
 UNLIMITED = Ceiling()
 
@@ -28,28 +30,98 @@ class Spent(NamedTuple):
     mu2_pico: int | None = None  # None unless all datasets with costs have Gaussian accounting
 
 
+class Totals(NamedTuple):
+    """Sums over the datasets of a source.
+
+    Attributes
+    ----------
+    n_datasets : int
+    spent : Spent
+        Charges and reservations.
+    reserved : Spent
+        Reservations alone.
+    largest : Ceiling
+        The largest grant of a dataset, for each amount by itself.
+    """
+
+    n_datasets: int
+    spent: Spent
+    reserved: Spent
+    largest: Ceiling
+
+
+def of_source(tenant_id: str, source: str | None, name: str | None = None) -> ColumnElement[bool]:
+    """Return the predicate of a source's datasets, or of those with this name among them."""
+    of_label = and_(Dataset.tenant_id == tenant_id, Dataset.source == source)  # IS NULL for None
+    return of_label if name is None else and_(of_label, Dataset.name == name)
+
+
+def same_people(tenant_id: str, source: str | None, name: str) -> ColumnElement[bool]:
+    """Return the predicate of the datasets over the same people: of one label, or without a label of one name."""
+    return of_source(tenant_id, source, name if source is None else None)
+
+
+def total(session: Session, datasets: ColumnElement[bool]) -> Totals:
+    """Return the sums over datasets, deleted ones included."""
+    entry = LedgerEntry
+    delta_of_both = entry.granted_delta_atto + entry.granted_shuffled_delta_atto
+    of_records = entry.charged_nano + entry.reserved_nano + entry.charged_delta_atto + entry.reserved_delta_atto
+    has_costs = case((of_records + entry.charged_shuffled_nano + entry.charged_shuffled_delta_atto > 0, 1))
+    query = (
+        select(
+            func.sum(entry.charged_nano + entry.reserved_nano),
+            func.sum(entry.charged_shuffled_nano),
+            func.sum(entry.charged_delta_atto + entry.reserved_delta_atto + entry.charged_shuffled_delta_atto),
+            func.sum(entry.charged_mu2_pico + entry.reserved_mu2_pico),
+            func.sum(entry.reserved_nano),
+            func.sum(entry.reserved_delta_atto),
+            func.sum(entry.reserved_mu2_pico),
+            func.max(entry.granted_nano),
+            func.max(entry.granted_shuffled_nano),
+            func.max(delta_of_both),
+            func.count(),
+            func.count(has_costs),
+            func.count(case((entry.charged_mu2_pico.is_not(None), has_costs))),
+        )
+        .join(LedgerHead, (LedgerHead.dataset_id == entry.dataset_id) & (LedgerHead.seq == entry.seq))
+        .join(Dataset, Dataset.id == LedgerHead.dataset_id)
+        .where(datasets)
+    )
+    nano, shuffled, atto, mu2, nano_r, atto_r, mu2_r, most, most_shuffled, most_atto, n, n_costs, n_gaussian = (
+        int(each or 0) for each in session.execute(query).one()
+    )
+    is_gaussian = n_costs == n_gaussian
+    return Totals(
+        n_datasets=n,
+        spent=Spent(nano, shuffled, atto, mu2 if is_gaussian else None),
+        reserved=Spent(nano_r, 0, atto_r, mu2_r if is_gaussian else None),
+        largest=Ceiling(most, most_atto, most_shuffled),
+    )
+
+
+def list_datasets(session: Session, datasets: ColumnElement[bool], *, limit: int) -> list[tuple[Dataset, LedgerEntry]]:
+    """Return datasets, newest first, deleted ones included, each with the last entry of its ledger."""
+    query = (
+        select(Dataset, LedgerEntry)
+        .join(LedgerHead, LedgerHead.dataset_id == Dataset.id)
+        .join(LedgerEntry, (LedgerEntry.dataset_id == Dataset.id) & (LedgerEntry.seq == LedgerHead.seq))
+        .where(datasets)
+        .order_by(Dataset.id.desc())
+        .limit(limit)
+    )
+    return [(dataset, entry) for dataset, entry in session.execute(query)]
+
+
+def count_same_people(session: Session, dataset: Dataset) -> int:
+    """Return the number of other datasets over the same people, deleted ones included."""
+    people = same_people(dataset.tenant_id, dataset.source, dataset.name)
+    return session.scalar(select(func.count()).where(people, Dataset.id != dataset.id)) or 0
+
+
 def spent_of_source(session: Session, dataset_id: str) -> Spent:
     """Return what is charged or reserved in all datasets of a dataset's source, deleted ones included."""
     own = session.execute(select(Dataset.tenant_id, Dataset.source).where(Dataset.id == dataset_id)).one()
-    query = (
-        select(
-            func.sum(LedgerEntry.charged_nano + LedgerEntry.reserved_nano),
-            func.sum(LedgerEntry.charged_shuffled_nano),
-            func.sum(
-                LedgerEntry.charged_delta_atto
-                + LedgerEntry.reserved_delta_atto
-                + LedgerEntry.charged_shuffled_delta_atto
-            ),
-            func.sum(LedgerEntry.charged_mu2_pico + LedgerEntry.reserved_mu2_pico),
-            func.count(),
-            func.count(LedgerEntry.charged_mu2_pico),
-        )
-        .join(LedgerHead, (LedgerHead.dataset_id == LedgerEntry.dataset_id) & (LedgerHead.seq == LedgerEntry.seq))
-        .join(Dataset, Dataset.id == LedgerHead.dataset_id)
-        .where(Dataset.tenant_id == own.tenant_id, Dataset.source == own.source)  # IS NULL for None
-    )
-    nano, shuffled, atto, mu2, n_datasets, n_gaussian = (int(total or 0) for total in session.execute(query).one())
-    return Spent(nano, shuffled, atto, mu2 if n_datasets == n_gaussian else None)
+    return total(session, of_source(own.tenant_id, own.source)).spent
 
 
 def lock_source(session: Session, dataset_id: str) -> None:
@@ -58,7 +130,28 @@ def lock_source(session: Session, dataset_id: str) -> None:
     session.execute(query.with_for_update(of=Tenant, key_share=True))
 
 
-def check_ceiling(name: Literal["dataset", "source"], ceiling: Ceiling, spent: Spent, added: Amounts) -> None:
+def check_source(
+    session: Session, dataset_id: str, ceiling: Ceiling, added: Amounts, *, accounting: Accounting
+) -> None:
+    """Raise CeilingExceeded if `added` exceeds the ceiling of the dataset's source. The caller holds `lock_source`.
+
+    `accounting` is that of the dataset. What an additive dataset adds has no mu^2, so that all costs then add up.
+    """
+
+    def spent_of(found: Totals) -> Spent:
+        return found.spent if accounting == "gaussian" else found.spent._replace(mu2_pico=None)
+
+    query = select(Dataset.tenant_id, Dataset.source, Dataset.name).where(Dataset.id == dataset_id)
+    tenant_id, source, name = session.execute(query).one()
+    if not ceiling.is_largest_grant:
+        check_ceiling("source", ceiling, spent_of(total(session, of_source(tenant_id, source))), added)
+        return
+    found = total(session, same_people(tenant_id, source, name))
+    if found.n_datasets > 1:  # otherwise the ledger's own rule is the same
+        check_ceiling("grants", found.largest, spent_of(found), added)
+
+
+def check_ceiling(name: Literal["dataset", "source", "grants"], ceiling: Ceiling, spent: Spent, added: Amounts) -> None:
     """Raise CeilingExceeded if `added` to `spent` exceeds a ceiling.
 
     Costs of a source add up additively, or as in a dataset with Gaussian accounting if all its datasets with costs have
@@ -76,10 +169,11 @@ def check_ceiling(name: Literal["dataset", "source"], ceiling: Ceiling, spent: S
             requested = added.mu2_pico
             raise CeilingExceeded(name, "mu2", limit=most.mu2_pico, spent=spent.mu2_pico, requested=requested)
         return
+    limit_shuffled = limit_nano if ceiling.shuffled_nano is None else ceiling.shuffled_nano
     short_delta: BudgetKind = "shuffled_delta" if added.shuffled_delta_atto else "delta"
     checks: tuple[tuple[BudgetKind, int | None, int, int], ...] = (
         ("epsilon", limit_nano, spent.epsilon_nano, added.epsilon_nano),
-        ("shuffled_epsilon", limit_nano, spent.shuffled_nano, added.shuffled_nano),
+        ("shuffled_epsilon", limit_shuffled, spent.shuffled_nano, added.shuffled_nano),
         (short_delta, limit_atto, spent.delta_atto, added.delta_atto + added.shuffled_delta_atto),
     )
     for short, limit, before, amount in checks:

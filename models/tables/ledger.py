@@ -53,10 +53,16 @@ class Ceiling:
     Attributes
     ----------
     epsilon_nano, delta_atto : int or None
+    shuffled_nano : int or None
+        Limit of the shuffled epsilon, if it differs from that of epsilon.
+    is_largest_grant : bool
+        Whether a source is limited by the largest grants of its datasets instead.
     """
 
     epsilon_nano: int | None = None
     delta_atto: int | None = None
+    shuffled_nano: int | None = None
+    is_largest_grant: bool = False
 
 
 class LedgerHead(Base):

@@ -26,7 +26,16 @@ from sfumato.sizing import planned_rounds
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.profiles import check_profile
 from sfumato.sizing.required_reports import least_records
-from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, AnyAlgorithm, AnyJob, Auto, CentralAlgorithm, Profile
+from sfumato.specs import (
+    CENTRAL_ALGORITHMS,
+    LOCAL_ALGORITHMS,
+    AnyAlgorithm,
+    AnyJob,
+    Auto,
+    CentralAlgorithm,
+    PrivateKmeans,
+    Profile,
+)
 
 # members that are valid for local datasets only
 COLLECTING = ("target_reports", "min_reports", "collect_seconds", "round_ids", "allow_insufficient")
@@ -127,6 +136,8 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
         chosen = choose_central(algorithm, n_features).algorithm if isinstance(algorithm, Auto) else algorithm
         assert isinstance(chosen, CentralAlgorithm)  # noqa: S101 - for the type checker
         check_over_records(chosen, n_features, dataset.max_records_per_user)
+        if isinstance(chosen, PrivateKmeans):
+            require_mu_accounting(dataset, chosen)
         return CollectionTarget(0, 0, 0)
     if isinstance(algorithm, Auto) and algorithm.delta:
         message = "not valid for a dataset with reports, because a report has a pure guarantee; remove this member"
@@ -143,6 +154,13 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     if body.target_reports is not None and not body.round_ids and not body.allow_insufficient:
         _require_enough(algorithm, dataset.n_features, body.target_reports)
     return CollectionTarget(body.target_reports or 0, body.min_reports, body.collect_seconds, release)
+
+
+def require_mu_accounting(dataset: Dataset, algorithm: PrivateKmeans) -> None:
+    """Raise ValidationFailed if an algorithm states its cost as mu and the dataset has additive accounting."""
+    if algorithm.mu is not None and dataset.accounting != "gaussian":
+        message = "mu needs a dataset with Gaussian accounting: switch its accounting, or give epsilon and delta"
+        raise ValidationFailed(errors=[{"pointer": "/algorithm/mu", "message": message}])
 
 
 def require_records(session: Session, caller: Caller, dataset: Dataset, algorithm: AnyJob) -> None:

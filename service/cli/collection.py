@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
 
@@ -167,6 +168,8 @@ def create_dataset(
         else None,
         attributes=_parse_attributes(category or [], bins or [], unknown, missing),
     )
+    for warning in created.warnings:
+        typer.echo(warning, err=True)
     if trust == "shuffled":
         typer.echo(TRUST_STATEMENT, err=True)
     service.show(f"datasets/{created.id}", lambda: typer.echo(created.id))
@@ -188,6 +191,25 @@ def list_datasets(
     filters = {"name": name, "source": source, "trust": trust}
     service.show_list(
         "datasets", lambda: output.print_datasets(output.open_console(), service.client, **filters), **filters
+    )
+
+
+@datasets_app.command("source")
+@calls_service
+def show_source(
+    service: Service,
+    label: Annotated[str, typer.Argument(help="Label of the people; `-` for the datasets without a label.")],
+    name: Annotated[
+        str | None, typer.Option(help="Only datasets with this name, without a label.", show_default="all")
+    ] = None,
+) -> None:
+    """Show what all datasets over the same people spent and may spend, deleted ones included."""
+    from service.cli import output
+
+    service.show(
+        f"sources/{quote(label, safe='')}",
+        lambda: output.print_source(output.open_console(), service.client, None if label == "-" else label, name),
+        **({} if name is None else {"name": name}),
     )
 
 

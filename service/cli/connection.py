@@ -45,12 +45,12 @@ class Service:
     client: "Client"
     as_json: bool
 
-    def show(self, path: str, show_text: Callable[[], object]) -> None:
+    def show(self, path: str, show_text: Callable[[], object], **params: str) -> None:
         """Print an object of the HTTP API as JSON, or call `show_text`."""
         if self.as_json:
             from sfumato.transport.exchange import get
 
-            print_json(self.client._http.send(get(path)).read(dict))
+            print_json(self.client._http.send(get(path, **params)).read(dict))
         else:
             show_text()
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.common import AsJson, CommandFailed, DatasetArgument, emit, open_database
-from service.cli.connection import Key, connect
+from service.cli.connection import Key, Service, calls_service, connect
 
 if TYPE_CHECKING:
     from sfumato.privacy.ledger import Head, Verification
 
 audit_app = typer.Typer(help="Read the audit trail, directly in the database.", no_args_is_help=True)
-ledger_app = typer.Typer(help="Verify budgets, and grant or close them directly in the database.", no_args_is_help=True)
+ledger_app = typer.Typer(help="List and verify entries, and change budgets in the database.", no_args_is_help=True)
 
 _PAGE_EVENTS = 1000  # events per query
 
@@ -85,6 +85,24 @@ def verify_audit_trail(tenant: TenantOption = "default", as_json: AsJson = False
     text = f"{tenant}: {check.n_entries} events, head {check.head_hash[:16]}: {state}"
     emit(as_json, {"tenant": tenant, "ok": check.ok, **asdict(check)}, text)
     raise typer.Exit(0 if check.ok else 1)
+
+
+@ledger_app.command("list")
+@calls_service
+def list_entries(
+    service: Service,
+    dataset_id: DatasetArgument,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="List only entries of this kind: grant, reserve, charge or release.", show_default="all"),
+    ] = None,
+) -> None:
+    """List the ledger entries of a dataset, newest first. The key needs the scope `ledger`."""
+    from service.cli import output
+
+    found = service.client.ledger(dataset_id, kind=kind)
+    path = f"datasets/{dataset_id}/ledger"
+    service.show_list(path, lambda: output.print_entries(output.open_console(), found), kind=kind)
 
 
 @ledger_app.command("verify")

@@ -31,7 +31,12 @@ def _parse_parameter(text: str) -> tuple[str, Any]:
 def submit_job(
     service: Service,
     dataset_id: DatasetArgument,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of the job: for one device, or over all records.")],
+    epsilon: Annotated[
+        float | None, typer.Option(help="Privacy budget of the job: for one device, or over all records.")
+    ] = None,
+    mu: Annotated[
+        float | None, typer.Option(help="Privacy budget of private_kmeans as μ, instead of --epsilon and a delta.")
+    ] = None,
     algorithm: Annotated[str, typer.Option(help="Type of the algorithm.")] = "auto",
     clusters: Annotated[
         int | None, typer.Option(min=1, help="Number of clusters.", show_default="estimated from the data")
@@ -62,7 +67,10 @@ def submit_job(
 ) -> None:
     """Submit a job and print its id."""
     parameters = dict(map(_parse_parameter, parameter or []))
-    given = {"type": algorithm, "epsilon": epsilon} | ({} if clusters is None else {"clusters": clusters})
+    if (epsilon is None) == (mu is None):
+        raise CommandFailed("give exactly one of --epsilon and --mu", 2)
+    options = {"epsilon": epsilon, "mu": mu, "clusters": clusters}
+    given = {"type": algorithm} | {name: value for name, value in options.items() if value is not None}
     job = service.client.submit_job(
         dataset_id,
         given | parameters,

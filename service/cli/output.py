@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sfumato.api.resources import Result, Round
     from sfumato.forecast import ProfileForecast
     from sfumato.model.cluster_model import ClusterModel
+    from sfumato.privacy.ledger import LedgerEntry
     from sfumato.profiles.cluster_profile import ClusterProfile
 
 BAR_CELLS = 24
@@ -115,6 +116,27 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
         print_rounds(console, opened)
 
 
+def print_source(console: Console, client: "Client", label: str | None, name: str | None) -> None:
+    """Print the costs of all datasets over the same people, and what limits them."""
+    source = client.source(label, name=name)
+    table = _new_table("dataset", "name", "granted ε", "charged ε", "reserved ε", "deleted", numbers=("charged ε",))
+    for each in source.datasets:
+        amounts = [f"{amount:g}" for amount in (each.granted, each.charged, each.reserved)]
+        table.add_row(each.id, escape(_plain(each.name)), *amounts, "yes" if each.deleted_at else "")
+    console.print(table)
+    sums = f"ε {source.charged:g} charged and {source.reserved:g} reserved in {source.n_datasets:,} datasets"
+    if source.delta_charged or source.delta_reserved:
+        sums += f", δ {source.delta_charged:g} charged and {source.delta_reserved:g} reserved"
+    console.print(f"{sums}.")
+    if source.accounting == "gaussian" and source.certified_epsilon is not None:
+        console.print(f"All charges together certify ε {source.certified_epsilon:g} at δ {source.limit.delta:g}.")
+    if source.limit.epsilon is None:
+        console.print("No limit.")
+    else:
+        rule = "the largest grant of one dataset" if source.limit.rule == "grants" else "set by the operator"
+        console.print(f"Limit: ε {source.limit.epsilon:g}, {rule}; {source.limit.remaining_share or 0:.1%} remains.")
+
+
 def _print_shuffled_budget(console: Console, budget: Budget) -> None:
     balance = budget.balance
     bar = budget_bar(balance.granted_shuffled_nano, balance.charged_shuffled_nano, 0)
@@ -156,6 +178,17 @@ def print_jobs(console: Console, jobs: Iterable[Job]) -> None:
         verdict = "" if each.verdict is None else each.verdict.value
         table.add_row(each.id, each.state, verdict, str(each.algorithm["type"]), f"{each.cost:g}", *used, submitted)
     console.print(table if table.row_count else "There are no jobs yet.")
+
+
+def print_entries(console: Console, entries: Iterable["LedgerEntry"]) -> None:
+    """Print ledger entries as a table."""
+    table = _new_table("#", "time (UTC)", "kind", "ε", "δ", "reference", "actor", numbers=("#", "ε", "δ"))
+    table.columns[-2].no_wrap = table.columns[-1].no_wrap = True
+    for entry in entries:
+        amounts = format_epsilon(entry.epsilon_nano), format_delta(entry.delta_atto)
+        at = f"{entry.at:%Y-%m-%d %H:%M:%S}"
+        table.add_row(f"{entry.seq:,}", at, entry.kind, *amounts, entry.reference, entry.actor)
+    console.print(table if table.row_count else "There are no such entries.")
 
 
 def watch_job(console: Console, client: "Client", job_id: str, timeout_seconds: float | None) -> bool:

@@ -152,8 +152,11 @@ def exactly_one_of(*names: str) -> JsonDict:
 BudgetKind = TypeAliasType(
     "BudgetKind",
     Annotated[
-        Literal["epsilon", "delta", "shuffled_epsilon", "shuffled_delta"],
-        Field(description="Kind of a privacy budget. The last two are the cost towards an observer of releases."),
+        Literal["epsilon", "delta", "shuffled_epsilon", "shuffled_delta", "mu2"],
+        Field(
+            description="Kind of a privacy budget. `shuffled_epsilon` and `shuffled_delta` are the cost towards an "
+            "observer of releases. `mu2` counts under Gaussian accounting."
+        ),
     ],
 )
 CeilingOf = TypeAliasType(

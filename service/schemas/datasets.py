@@ -210,6 +210,16 @@ class Dataset(Wire):
     created_at: Time
 
 
+class CreatedDataset(Dataset):
+    """A new dataset, with a warning if other datasets are over the same people."""
+
+    n_same_people: Count = Field(
+        description="Number of other datasets over the same people, deleted ones included: of the same source, or "
+        "without a source of the same name."
+    )
+    warnings: list[str] = Field(description="What to check, as sentences.")
+
+
 class DatasetPage(Wire):
     """Datasets, newest first."""
 

@@ -37,7 +37,7 @@ def _annotation(name: str, parameter: Parameter) -> Any:
         kind = Annotated[Double, Field(ge=parameter.minimum, le=parameter.maximum)]
         if parameter.check is not None:
             kind = _CHECKED[parameter.check]
-    if not parameter.is_optional:
+    if not (parameter.is_optional or parameter.replaced_by):
         return kind
     absent: Any = Annotated[None, SkipJsonSchema()]  # type: ignore[type-arg]
     return kind | absent
@@ -68,11 +68,14 @@ def schema_of(declared: Any, base: type[Schema]) -> type[Schema]:
         for name, parameter in parameters.items()
         if parameter.example is not None
     }
+    alternatives = [(name, each.replaced_by) for name, each in parameters.items() if each.replaced_by]
+    needed: Any = [{"anyOf": [{"required": [name]} for name in names]} for names in alternatives]
+    extra = {"examples": [{"type": declared.type, **values}]} | ({"allOf": needed} if needed else {})
     return create_model(
         declared.__name__,
         __base__=base,
         __doc__=" ".join((declared.__doc__ or "").partition("\n\n")[0].split()),
         __module__=__name__,
-        __cls_kwargs__={"json_schema_extra": {"examples": [{"type": declared.type, **values}]}},
+        __cls_kwargs__={"json_schema_extra": extra},
         **members,
     )

@@ -25,8 +25,20 @@ Time = Annotated[str, Field(json_schema_extra=_DATE_TIME)]  # RFC 3339, UTC, six
 Amount = Annotated[Double, Field(ge=0)]  # an epsilon or a delta in the ledger
 Nano = Annotated[int, integer()]  # epsilon in units of 1e-9
 Atto = Annotated[int, integer()]  # delta in units of 1e-18
+Mu2 = Annotated[int, integer()]  # mu^2 in units of 1e-12
 Count = Annotated[int, integer()]
 Cursor = Annotated[str | None, Field(description="Cursor of the next page; null on the last page.")]
+
+LimitRule = TypeAliasType(
+    "LimitRule",
+    Annotated[
+        Literal["amounts", "grants", "none"],
+        Field(
+            description="What limits a source. `amounts`: amounts that the operator set. `grants`, the default: the "
+            "largest grants of one of its datasets. `none`: nothing."
+        ),
+    ],
+)
 
 
 def id_field(prefix: str) -> Any:

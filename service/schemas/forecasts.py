@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 from models.datasets import MAX_RECORDS_PER_USER
 from service.schemas.algorithms import Algorithm, ProfileParameters
 from service.schemas.base import EXAMPLE_ULID, Double, Wire, exactly_one_of, examples, integer
-from service.schemas.fields import Amount, Atto, Count, DatasetId, FeatureNames, Nano
+from service.schemas.fields import Amount, Atto, Count, DatasetId, FeatureNames, Mu2, Nano
 from service.schemas.specs import Features, Participation
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, MAX_FEATURES, MAX_RECORD_FEATURES
 
@@ -260,6 +260,14 @@ class CentralForecast(Wire):
     epsilon_nano: Nano
     delta: Amount = Field(description="Maximal delta, which the job reserves; 0 for a pure guarantee.")
     delta_atto: Atto
+    mu2_pico: Mu2 = Field(description="Most mu^2, in units of 1e-12, that the job counts under Gaussian accounting.")
+    jobs_granted: Count | None = Field(
+        description="Number of equal jobs that the grants of the dataset allow; null without `dataset_id`, or if the "
+        "key may not read the budget."
+    )
+    jobs_remaining: Count | None = Field(
+        description="Number of equal jobs that the budget still allows; null likewise."
+    )
     least_records: Count = Field(
         description="Number of records below which a result is mostly noise: 50 × max_records_per_user / ε. A job over "
         "fewer is accepted, and spends its ε, because the number of records is private."

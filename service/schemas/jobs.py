@@ -28,7 +28,7 @@ from service.schemas.fields import (
 )
 from service.schemas.forecasts import Share, Verdict
 from service.schemas.specs import Feature
-from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, algorithms
+from sfumato.specs import algorithms
 
 LossRatio = Annotated[Double, Field(ge=1)]
 
@@ -107,11 +107,6 @@ class NewJob(Wire):
 
     @model_validator(mode="after")
     def _from_somewhere(self) -> "NewJob":
-        local_alone = (
-            self.algorithm.type in LOCAL_ALGORITHMS.keys() - CENTRAL_ALGORITHMS.keys()
-        )  # the route checks the others
-        if local_alone and not self.round_ids and self.target_reports is None:
-            raise PydanticCustomError("target", "target_reports is required without round_ids")
         if len(set(self.round_ids)) < len(self.round_ids):
             raise PydanticCustomError("round_ids", "round_ids must not contain a round twice", {"names": ["round_ids"]})
         return self

@@ -8,7 +8,7 @@ from typing_extensions import TypeAliasType
 
 from models.tables.identity import Act
 from service.schemas.base import EXAMPLE_ULID, Name, Wire, example, integer
-from service.schemas.fields import Amount, Count, Cursor, DatasetId, KeyId, Scope, Time, check_time, id_field
+from service.schemas.fields import Amount, Count, Cursor, DatasetId, KeyId, LimitRule, Scope, Time, check_time, id_field
 
 DAY_SECONDS = 86_400
 MAX_OVERLAP_SECONDS = 30 * DAY_SECONDS
@@ -137,6 +137,7 @@ class Limits(Wire):
         max_dataset_delta=1e-6,
         max_source_epsilon=16.0,
         max_source_delta=1e-6,
+        source_limit="amounts",
     )
 
     datasets: Used = Field(description="Datasets, without deleted ones.")
@@ -156,3 +157,4 @@ class Limits(Wire):
     max_source_delta: Amount | None = Field(
         description="Maximal delta reserved and charged by the datasets of a source; null for no limit."
     )
+    source_limit: LimitRule

@@ -9,13 +9,25 @@ from typing_extensions import TypeAliasType
 
 from service.schemas.base import (
     Delta,
+    Double,
     Epsilon,
     GrantedEpsilon,
     Wire,
     examples,
-    integer,
 )
-from service.schemas.fields import Amount, Atto, Count, Cursor, DatasetId, EntryId, Nano, ReleaseDelta, Time
+from service.schemas.fields import (
+    Amount,
+    Atto,
+    Count,
+    Cursor,
+    DatasetId,
+    EntryId,
+    JobId,
+    Mu2,
+    Nano,
+    ReleaseDelta,
+    Time,
+)
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.privacy.shuffling import Pair
 
@@ -38,7 +50,6 @@ Accounting = TypeAliasType(
         ),
     ],
 )
-Mu2 = Annotated[int, integer()]  # mu^2 in units of 1e-12
 
 
 class ShuffledGrant(Wire):
@@ -76,6 +87,19 @@ class NewGrant(Wire):
         return self
 
 
+class SpentBudget(Wire):
+    """Amounts that the charges of a dataset spent, stated in three ways."""
+
+    epsilon: Amount = Field(description="Sum of the epsilons of all charges.")
+    delta: Amount = Field(description="Sum of the deltas of all charges.")
+    certified_epsilon: Amount | None = Field(
+        description="Epsilon that all charges certify together at `certified_delta`; null if above 32."
+    )
+    certified_delta: Amount = Field(description="The granted delta, or the charged one under additive accounting.")
+    last_job_id: JobId | None = Field(description="The job that reserved last; null if there is none.")
+    more_jobs: Count | None = Field(description="Number of further jobs of its cost; null if there is none.")
+
+
 class Budget(Wire):
     """Granted, reserved, charged and remaining budget of a dataset, in epsilon and in delta."""
 
@@ -89,6 +113,10 @@ class Budget(Wire):
     )
     certified_epsilon: Amount | None = Field(
         description="Epsilon that the charges so far certify, at the granted delta; null if above 32."
+    )
+    spent: SpentBudget
+    remaining_share: Annotated[Double, Field(ge=0, le=1)] = Field(
+        description="Part of the budget that remains, in the terms of its accounting."
     )
     granted_nano: Nano
     reserved_nano: Nano

@@ -11,18 +11,19 @@ from models.collection import releases
 from models.collection.rounds import cost_nano
 from models.database.types import canonical_json, timestamp
 from models.jobs import curator_answers
-from models.ledger.amounts import Amounts, balance_after
+from models.ledger.amounts import Amounts, Balance, balance_after
+from models.ledger.sources import Totals
 from models.records import records
 from models.records.user_counts import UserCounts
 from models.tables.datasets import Dataset
 from models.tables.identity import AuditEvent, Key
 from models.tables.jobs import Job, Result
-from models.tables.ledger import LedgerEntry
+from models.tables.ledger import Ceiling, LedgerEntry
 from models.tables.rounds import Round, RoundState
 from models.tables.webhooks import Delivery, Webhook
-from service.schemas import datasets, jobs, keys, ledger, rounds, webhooks
+from service.schemas import datasets, jobs, keys, ledger, rounds, sources, webhooks
 from service.schemas.base import Wire, optional_timestamp
-from sfumato.privacy.accountant import certified_epsilon
+from sfumato.privacy.accountant import Cost, certified_epsilon, count_jobs, limit_mu2, most_mu2, remaining_share
 from sfumato.privacy.accounting import ATTO, NANO
 
 Json = dict[str, Any]
@@ -50,6 +51,23 @@ def dataset(row: Dataset) -> Json:
     return _members(datasets.Dataset, row, features=row.features_wire, attributes=row.attributes_wire)
 
 
+def created_dataset(row: Dataset, n_others: int) -> Json:
+    """Serialise a new dataset. `n_others` is the number of other datasets over the same people."""
+    return dataset(row) | {"n_same_people": n_others, "warnings": _warn_of_others(row, n_others)}
+
+
+def _warn_of_others(row: Dataset, n_others: int) -> list[str]:
+    if not n_others:
+        return []
+    others = "1 other dataset" if n_others == 1 else f"{n_others} other datasets"
+    same = f"the source {row.source}" if row.source else "this name and no source"
+    remedy = "set another source" if row.source else "set a source, or use another name"
+    return [
+        f"{others} of {same} count as datasets over the same people, deleted ones included. Their costs add up, and "
+        f"the operator may limit the sum. If these are other people, {remedy}."
+    ]
+
+
 def record_counts(counts: records.RecordCounts, users: UserCounts | None, *, by_user: bool) -> Json:
     """Serialise the number of records. `users` is None without records or without users."""
     n_users = users.n_users if users else 0
@@ -57,8 +75,8 @@ def record_counts(counts: records.RecordCounts, users: UserCounts | None, *, by_
     return counts._asdict() | {"n_users": n_users if by_user else None, "n_used": n_used}
 
 
-def budget(last: LedgerEntry) -> Json:
-    """Serialise the budget after the last entry of a ledger."""
+def budget(last: LedgerEntry, reserved: LedgerEntry | None) -> Json:
+    """Serialise the budget after the last entry of a ledger. `reserved` is the last reservation."""
     balance = balance_after(last)
     free = Amounts(*(max(0, each) for each in balance.free))
     certified = certified_epsilon(balance.accounting, balance.charged_cost, balance.granted_delta_atto)
@@ -66,6 +84,17 @@ def budget(last: LedgerEntry) -> Json:
         "dataset_id": last.dataset_id,
         "accounting": balance.accounting,
         "certified_epsilon": None if certified is None else epsilon(certified),
+        "spent": {
+            "epsilon": epsilon(balance.charged_nano),
+            "delta": delta(balance.charged_delta_atto),
+            "certified_epsilon": None if certified is None else epsilon(certified),
+            "certified_delta": delta(
+                balance.granted_delta_atto if balance.accounting == "gaussian" else balance.charged_delta_atto
+            ),
+            "last_job_id": None if reserved is None else reserved.reservation,
+            "more_jobs": None if reserved is None else _more_jobs(balance, reserved),
+        },
+        "remaining_share": remaining_share(balance.accounting, balance.granted_cost, balance.used_cost),
         "remaining_mu2_pico": free.mu2_pico if balance.accounting == "gaussian" else None,
         "granted": epsilon(balance.granted_nano),
         "reserved": epsilon(balance.reserved_nano),
@@ -83,6 +112,87 @@ def budget(last: LedgerEntry) -> Json:
         "ledger_seq": last.seq,
         "ledger_hash": last.hash,
     }
+
+
+def _more_jobs(balance: Balance, reserved: LedgerEntry) -> int:
+    """Return how many more jobs with the cost of a reservation the budget allows."""
+    job = Amounts.of(reserved)
+    mu2_pico = job.mu2_pico
+    if balance.accounting == "gaussian" and not mu2_pico:  # reserved before the switch
+        mu2_pico = most_mu2(job.epsilon_nano, job.delta_atto)
+    job_cost = Cost(job.epsilon_nano, job.delta_atto, mu2_pico)
+    return count_jobs(balance.accounting, balance.granted_cost, balance.used_cost, job_cost)
+
+
+def source_limit(rule: str, limit: Ceiling, found: Totals) -> Json:
+    """Serialise the limit of a source, and what remains of it after the costs that count towards it."""
+    nano, atto = limit.epsilon_nano, limit.delta_atto
+    shuffled = nano if limit.shuffled_nano is None else limit.shuffled_nano
+    spent, mu2 = found.spent, None
+    if spent.mu2_pico is not None and nano and atto:
+        mu2 = limit_mu2(nano, atto)
+    share = None
+    if nano is not None:
+        of, used = Cost(nano, atto or 0, mu2 or 0), Cost(spent.epsilon_nano, spent.delta_atto, spent.mu2_pico or 0)
+        share = remaining_share("additive" if mu2 is None else "gaussian", of, used)
+    return {
+        "rule": rule,
+        "epsilon": None if nano is None else epsilon(nano),
+        "shuffled_epsilon": None if shuffled is None else epsilon(shuffled),
+        "delta": None if atto is None else delta(atto),
+        "mu2_pico": mu2,
+        "remaining": None if nano is None else epsilon(max(0, nano - spent.epsilon_nano)),
+        "remaining_share": share,
+    }
+
+
+def source(
+    label: str | None,
+    name: str | None,
+    found: Totals,
+    limit: Json,
+    delta_atto: int,
+    listed: Sequence[tuple[Dataset, LedgerEntry]],
+) -> Json:
+    """Serialise a source. `delta_atto` is that of its limit, at which Gaussian charges certify an epsilon."""
+    spent, reserved = found.spent, found.reserved
+    is_gaussian = spent.mu2_pico is not None and limit["mu2_pico"] is not None
+    charged = Cost(
+        spent.epsilon_nano - reserved.epsilon_nano,
+        spent.delta_atto - reserved.delta_atto,
+        (spent.mu2_pico or 0) - (reserved.mu2_pico or 0),
+    )
+    certified = certified_epsilon("gaussian" if is_gaussian else "additive", charged, delta_atto)
+    return {
+        "source": label,
+        "name": name,
+        "n_datasets": found.n_datasets,
+        "datasets": [_source_dataset(*each) for each in listed],
+        "accounting": "gaussian" if is_gaussian else "additive",
+        "charged": epsilon(charged.epsilon_nano),
+        "reserved": epsilon(reserved.epsilon_nano),
+        "shuffled_charged": epsilon(spent.shuffled_nano),
+        "delta_charged": delta(charged.delta_atto),
+        "delta_reserved": delta(reserved.delta_atto),
+        "charged_mu2_pico": charged.mu2_pico if is_gaussian else None,
+        "reserved_mu2_pico": reserved.mu2_pico if is_gaussian else None,
+        "certified_epsilon": None if certified is None else epsilon(certified),
+        "limit": limit,
+    }
+
+
+def _source_dataset(row: Dataset, last: LedgerEntry) -> Json:
+    balance = balance_after(last)
+    return _members(
+        sources.SourceDataset,
+        row,
+        granted=epsilon(balance.granted_nano),
+        reserved=epsilon(balance.reserved_nano),
+        charged=epsilon(balance.charged_nano),
+        delta_granted=delta(balance.granted_delta_atto + balance.granted_shuffled_delta_atto),
+        delta_reserved=delta(balance.reserved_delta_atto),
+        delta_charged=delta(balance.charged_delta_atto + balance.charged_shuffled_delta_atto),
+    )
 
 
 def ledger_entry(row: LedgerEntry) -> Json:

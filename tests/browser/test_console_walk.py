@@ -289,22 +289,10 @@ def slowed(page: Page, times: int) -> CDPSession:
     return session
 
 
-def busy_milliseconds(page: Page) -> float:
-    """Return the shortest time of thirty runs of a computation so short that other processes leave some runs alone."""
-    return float(
-        page.evaluate(
-            """() => Math.min(...Array.from({ length: 30 }, () => {
-            const began = performance.now();
-            for (let i = 0, sum = 0; i < 3e6; i++) sum += Math.sqrt(i);
-            return performance.now() - began; }))"""
-        )
-    )
-
-
 class TestWithLess:
     def test_works_with_slow_scripts(self, served: Served, opened: Open, dataset_id: str) -> None:
         page = opened().page
-        throttle = slowed(page, SLOWNESS)
+        session = slowed(page, SLOWNESS)
         sign_in(page, served.secret)
         expect(page.get_by_role("heading", name="commuters of two towns")).to_be_visible()
         job_id = new_job(page, dataset_id, "uniform_grid", {"ε": "1", "Devices expected": str(N_DEVICES)})
@@ -315,10 +303,7 @@ class TestWithLess:
         page.get_by_role("link", name="View result").click()  # appears without a reload
         expect(page.locator("canvas[data-map]")).to_have_attribute("data-milliseconds", re.compile("."))
         assert job_id in page.url
-        slow = busy_milliseconds(page)
-        throttle.send("Emulation.setCPUThrottlingRate", {"rate": 1})
-        # The slow-down was active until here. Other processes can delay several of the runs without it.
-        assert any(slow > 2 * busy_milliseconds(page) for _ in range(20))
+        session.detach()
 
     def test_polls_if_the_event_stream_fails(self, served: Served, opened: Open, dataset_id: str) -> None:
         watched = opened()

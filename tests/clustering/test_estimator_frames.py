@@ -33,10 +33,8 @@ FRAMES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 
 def people() -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    return pd.DataFrame(
-        np.concatenate([rng.normal([place, 500], [0.05, 200], size=(N_RECORDS // 2, 2)) for place in (0.2, 0.8)]),
-        columns=NAMES,
-    )
+    places = [rng.normal([place, 500], [0.05, 200], size=(N_RECORDS // 2, 2)) for place in (0.2, 0.8)]
+    return pd.DataFrame(np.concatenate(places).clip(0, [1, 1000]), columns=NAMES)
 
 
 @cache

@@ -132,6 +132,16 @@ class TestRelease:
         found = GridKMeans(n_clusters=3, epsilon=4, bounds=(0, 10)).fit_predict(points)
         assert adjusted_rand_index(found, truth) > 0.8
 
+    def test_of_reports_states_the_share_outside_and_of_records_warns_of_clipping(self) -> None:
+        points, _ = sample(20_000)
+        points[:5_000] = (300.0, 5.0)
+        model = GridKMeans(n_clusters=3, epsilon=4, bounds=(0, 10)).fit(points).model_
+        assert model.outside_share is not None
+        assert abs(model.outside_share - 0.25) < 0.05  # 8 standard errors
+        with pytest.warns(UserWarning, match=r"5,000 of 20,000 records are clipped to the bounds: 5,000 in x0\."):
+            fitted = PrivateKMeans(n_clusters=3, bounds=(0, 10)).fit(points)
+        assert fitted.model_.outside_share is None
+
     def test_takes_its_noise_from_the_operating_system(self, monkeypatch: pytest.MonkeyPatch) -> None:
         points, _ = sample(300)
         drawn = []

@@ -66,13 +66,13 @@ class Operation:
         Raises
         ------
         LookupError
-            A parameter or member is named like an id, but its pattern has no prefix.
+            The pattern of a member named like an id, or of a parameter of the path without an example, has no prefix.
         """
         for parameter in self.parameters:
             prefix = self._prefix(parameter["name"], parameter["schema"])
             if prefix:
                 yield parameter["in"], (parameter["name"],), prefix
-            elif parameter["in"] == "path":
+            elif parameter["in"] == "path" and "examples" not in parameter:
                 raise LookupError(f"{self.name}: the pattern of {{{parameter['name']}}} has no prefix of an id")
         if self.json_body is not None:
             for way, prefix in self._ids_within(self.json_body["schema"], ()):
@@ -141,6 +141,9 @@ def request(operation: Operation, objects: "Objects | None", **replaced: Any) ->
     bodies, query, path = operation.bodies(), {}, {}
     at = replaced.get("at", ("", ()))
     body = next((one for one in bodies if at[0] == "body" and _holds(one, at[1])), bodies[0])
+    for parameter in operation.parameters:
+        if parameter["in"] == "path" and "examples" in parameter:
+            path[parameter["name"]] = next(iter(parameter["examples"].values()))["value"]
     for where, way, prefix in operation.id_places():
         replacement = replaced["by"] if at == (where, way) else None
         if replacement is None and (where == "query" or (where == "body" and not _holds(body, way))):

@@ -1,12 +1,14 @@
 """Statements through the driver: results, errors and lost connections are those of SQLAlchemy."""
 
+import sqlite3
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, bindparam, insert, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from models.database.driver_statement import DriverStatement
+from models.database.driver_statement import DriverStatement, has_ended_session
 from models.database.engine import DedicatedConnection
 from models.database.failures import is_database_unavailable
 from models.tables.identity import Tenant
@@ -63,6 +65,20 @@ class TestExecute:
         assert steady.run("x", rename) is None  # nothing was stored
         steady.run("x", add)
         assert tuple(steady.run("x", rename)) == ("ten_x", "new")
+
+    @pytest.mark.parametrize(
+        ("error", "has_ended"),
+        [
+            (psycopg.OperationalError("connection socket closed"), True),
+            (psycopg.ProgrammingError("the last operation produced no result"), False),
+            (psycopg.errors.LockNotAvailable(), False),
+            (sqlite3.OperationalError("database is locked"), False),
+            (None, False),
+        ],
+        ids=str,
+    )
+    def test_knows_failures_of_the_driver_to_send_or_receive(self, error: Exception | None, has_ended: bool) -> None:
+        assert has_ended_session(error) is has_ended
 
     @on_postgresql
     def test_replaces_the_connection_of_an_ended_session_before_the_driver_notices(

@@ -265,12 +265,22 @@ class TestSource:
 
     def test_with_an_additive_dataset_costs_add_up(self, world: World) -> None:
         within = new_dataset(world, source="ward-1")
-        new_dataset(world, source="ward-1", accounting="additive")
+        other = new_dataset(world, source="ward-1", accounting="additive")
         ceiling = Ceiling(NANO // 2, MICRO)
-        for i in range(2):
-            reserve(world, within, JOB, f"job_{i}", ceiling=ceiling)
+        reserve(world, other, JOB, "job_other", ceiling=ceiling)
+        reserve(world, within, JOB, "job_0", ceiling=ceiling)
         with pytest.raises(CeilingExceeded) as refused:
             reserve(world, within, JOB, "job_more", ceiling=ceiling)
+        assert refused.value.short == "epsilon"
+
+    def test_an_additive_dataset_without_costs_counts_when_it_spends(self, world: World) -> None:
+        within = new_dataset(world, source="ward-1")
+        other = new_dataset(world, source="ward-1", accounting="additive")
+        ceiling = Ceiling(NANO // 2, MICRO)
+        for i in range(3):  # their sum is above the ceiling
+            reserve(world, within, JOB, f"job_{i}", ceiling=ceiling)
+        with pytest.raises(CeilingExceeded) as refused:
+            reserve(world, other, JOB, "job_other", ceiling=ceiling)
         assert refused.value.short == "epsilon"
 
 

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
@@ -68,6 +69,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
         max_body_bytes=4 << 20,
         max_batch_reports=50_000,
         max_page=20,
+        source_limit="none",  # many tests create datasets of one name over different people
     )
 
 
@@ -98,7 +100,8 @@ def over(tmp_path: Path, no_settings: None) -> Iterator[Callable[..., Api]]:
     running: list[InProcess] = []
 
     def start(database: Database, **settings: object) -> Api:
-        gateway = InProcess(create_app(Settings(home=tmp_path, **settings), database))  # type: ignore[arg-type]
+        given: dict[str, Any] = {"home": tmp_path, "source_limit": "none", **settings}
+        gateway = InProcess(create_app(Settings(**given), database))
         gateway.__enter__()
         running.append(gateway)
         return stranger(gateway.client, database)

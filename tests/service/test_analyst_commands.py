@@ -29,6 +29,7 @@ from sfumato.privacy.shuffling import TRUST_STATEMENT
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.commands import Run, connect_commands, run_command
 from tests.service.shuffler import SHUFFLER
+from tests.service.test_ceilings import set_ceilings
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def run(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_settings: 
     return run_command
 
 
-PROCESSES = {"serve", "gateway", "worker", "shuffler", "demo", "audit", "migrate"}
+PROCESSES = {"serve", "gateway", "worker", "shuffler", "demo", "audit", "conformance", "migrate"}
 
 
 def read_lines(text: str) -> list[dict[str, Any]]:
@@ -55,6 +56,25 @@ def leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...
             yield from leaves((*path, name), each)
     else:
         yield path, command
+
+
+@SQLITE_ONLY
+class TestSources:
+    def test_are_shown_with_their_limit(self, api: Api, run: Run) -> None:
+        set_ceilings(api, max_source_epsilon="4")
+        first = api.dataset(name="lunch", epsilon=4, source="staff")["id"]
+        api.round(first)
+        output = run("datasets", "source", "staff").output
+        assert first in output
+        assert "ε 1 charged and 0 reserved in 1 datasets." in output
+        assert "Limit: ε 4, set by the operator; 75.0% remains." in output
+        (document,) = read_lines(run("datasets", "source", "staff", "--json").output)
+        assert (document["source"], document["charged"]) == ("staff", 1.0)
+
+    def test_are_warned_of_at_creation(self, api: Api, run: Run) -> None:
+        create = ("datasets", "create", "lunch", "--epsilon", "2", "--feature", "x:0:1")
+        assert "same people" not in run(*create).output
+        assert "1 other dataset of this name" in run(*create).output
 
 
 @SQLITE_ONLY
@@ -81,6 +101,17 @@ class TestDatasets:
 
 
 @SQLITE_ONLY
+class TestLedger:
+    def test_is_listed_by_kind(self, api: Api, run: Run) -> None:
+        dataset_id = api.dataset()["id"]
+        job_id = api.job(dataset_id)["id"]
+        assert job_id in run("ledger", "list", dataset_id).output
+        only = run("ledger", "list", dataset_id, "--kind", "grant").output
+        assert ("grant" in only, job_id in only) == (True, False)
+        (line,) = read_lines(run("ledger", "list", dataset_id, "--kind", "reserve", "--json").output)
+        assert (line["kind"], line["reference"]) == ("reserve", job_id)
+
+
 class TestJobs:
     def test_are_listed(self, api: Api, run: Run) -> None:
         assert "no jobs yet" in run("jobs", "list").output
@@ -268,7 +299,7 @@ class TestHelp:
         assert unlike == []
         of_service, with_both = (
             {"datasets", "rounds", "jobs", "report", "plot"},
-            {"records upload", "records delete", "ledger verify"},
+            {"records upload", "records delete", "ledger list", "ledger verify"},
         )
         for name, options in commands.items():
             if name not in PROCESSES:

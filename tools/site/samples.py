@@ -35,6 +35,7 @@ PYTHON = {
     "getPlotPng": "client.plot_png({job_id})",
     "getResult": "client.result({job_id}).model",
     "getRound": "client.get_round({round_id})",
+    "getSource": 'client.source("ward-1")',
     "getWebhook": "client.get_webhook({webhook_id})",
     "getWebhookDelivery": "client.get_delivery({webhook_id}, {delivery_id})",
     "listAuditEvents": "list(client.audit_events())",

@@ -12,7 +12,7 @@ from decimal import Decimal
 from functools import cache
 from numbers import Real
 from types import NoneType
-from typing import Any, ClassVar, Literal, cast, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, cast, get_args, get_origin
 
 from sfumato.errors import InvalidSpec
 from sfumato.plain import to_plain
@@ -39,9 +39,20 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def require_int(value: object, lowest: int, highest: int, message: str) -> None:
-    """Raise InvalidSpec with the message unless the value is an integer in the inclusive range."""
-    require(isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest, message)
+def require_int(value: object, lowest: int, highest: int, name: str) -> None:
+    """Raise InvalidSpec with the name unless the value is an integer in the inclusive range."""
+    is_valid = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
+    require(is_valid, f"{name} must be an integer from {lowest} to {highest}, not {show(value)}")
+
+
+def show(value: object) -> str:
+    """Return a value of a specification for a message: a number as it prints, anything else by its type."""
+    return str(value) if is_number(value) else f"a value of type {type(value).__name__}"
+
+
+def times(number: int) -> str:
+    """Return a number of occurrences as words."""
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
 def is_number(value: object) -> bool:
@@ -90,6 +101,8 @@ class Parameter:
         Value in the example of the OpenAPI document; None leaves the parameter out.
     is_word : bool
         Whether JSON has the integer as a decimal string, because it may have 64 bits.
+    replaced_by : str
+        The parameter that may be given instead and determines this one; empty if there is none.
     """
 
     description: str
@@ -100,6 +113,7 @@ class Parameter:
     check: Callable[[Any], object] | None = None
     example: Any = None
     is_word: bool = False
+    replaced_by: str = ""
     kind: type = float
     is_optional: bool = False
     choices: tuple[str, ...] = ()
@@ -155,10 +169,14 @@ def parameter(
     check: Callable[[Any], object] | None = None,
     example: Any = None,
     is_word: bool = False,
+    replaced_by: str = "",
 ) -> Any:
-    """Return a dataclass field that declares a parameter; see `Parameter`. With `automatic` the default is None."""
-    declaration = Parameter(description, minimum, maximum, unit, automatic, check, example, is_word)
-    return field(default=None if automatic else default, metadata={"parameter": declaration})
+    """Return a dataclass field that declares a parameter; see `Parameter`.
+
+    With `automatic` or `replaced_by` the default is None.
+    """
+    declaration = Parameter(description, minimum, maximum, unit, automatic, check, example, is_word, replaced_by)
+    return field(default=None if automatic or replaced_by else default, metadata={"parameter": declaration})
 
 
 class AlgorithmParameters:
@@ -176,6 +194,12 @@ class AlgorithmParameters:
                 value = tuple(value)
             declaration.validate(name, value)
             object.__setattr__(self, name, value)
+
+    def with_epsilon(self, epsilon: float, **changes: Any) -> Self:
+        """Return a copy with another ε and other changes. It states its ε, also if `mu` was given before."""
+        own: Any = self
+        is_replaced = "mu" in parameters_of(type(self))
+        return cast(Self, replace(own, epsilon=epsilon, **changes | ({"mu": None} if is_replaced else {})))
 
 
 def parameters_of(declared: Any) -> Mapping[str, Parameter]:

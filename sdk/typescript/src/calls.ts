@@ -10,7 +10,7 @@ import { fillRandom } from "./entropy.js";
 import { Http, unexpectedResponse, type RequestOptions } from "./http.js";
 
 const PAGE_ITEMS = 200;
-const ID = /^[A-Za-z0-9_-]{1,64}$/;
+const ID = /^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$/;
 
 /** The generated request type of an operation. */
 export interface Operation {
@@ -95,7 +95,7 @@ function buildPath(url: string, path: unknown): string {
   const ids = isObject(path) ? path : {};
   return url.replace(/^\/v1\//, "").replace(/\{(\w+)\}/g, (_, name: string) => {
     const id = ids[name];
-    check(typeof id === "string" && ID.test(id), `${name} must have 1 to 64 characters: letters, digits, _ or -`);
+    check(typeof id === "string" && ID.test(id), `${name} must have 1 to 64 characters: letters, digits, _, - or, not first, a dot`);
     return id;
   });
 }

@@ -80,7 +80,7 @@ export class Client {
   // ---- datasets ----
 
   /** Create a dataset with its first grant. */
-  createDataset(body: wire.NewDataset, options?: WriteOptions): Promise<wire.Dataset> {
+  createDataset(body: wire.NewDataset, options?: WriteOptions): Promise<wire.CreatedDataset> {
     return this.#calls.sendOnce<wire.CreateDatasetData, wire.CreateDatasetResponse>("/v1/datasets", { body }, options);
   }
 
@@ -111,6 +111,12 @@ export class Client {
   /** Return the privacy budget of a dataset. */
   getBudget(dataset_id: string, options?: CallOptions): Promise<wire.Budget> {
     return this.#calls.get<wire.GetBudgetData, wire.GetBudgetResponse>("/v1/datasets/{dataset_id}/budget", { path: { dataset_id } }, options);
+  }
+
+  /** Return what all datasets over the same people spent. The source `-` has the datasets without a label. */
+  getSource(source: string, options: CallOptions & { readonly query?: wire.GetSourceData["query"] } = {}): Promise<wire.Source> {
+    const parameters = { path: { source }, query: options.query ?? {} };
+    return this.#calls.get<wire.GetSourceData, wire.GetSourceResponse>("/v1/sources/{source}", parameters, options);
   }
 
   /** Add privacy budget to a dataset. */

@@ -40,6 +40,7 @@ clusters. A ledger records every use of the privacy budget.
 TAGS = {
     "datasets": "Features with public bounds, the trust model and the privacy budget of a population.",
     "ledger": "Grants, reservations and charges of the privacy budget.",
+    "sources": "Costs of all datasets over the same people.",
     "records": "Records of central datasets.",
     "rounds": "Collections of reports by one specification.",
     "reports": "Perturbed values of devices.",

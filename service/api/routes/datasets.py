@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from models import datasets, maintenance
 from models.identity.caller import Caller
+from models.ledger import ledger, sources
 from models.tables.datasets import OutOfBounds, Trust
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
@@ -30,7 +31,7 @@ from service.http.headers import etag, etag_matches
 from service.http.problems import PreconditionFailed
 from service.schemas import serializers
 from service.schemas.base import Name
-from service.schemas.datasets import Dataset, DatasetChange, DatasetPage, NewDataset, Source, TrustModel
+from service.schemas.datasets import CreatedDataset, Dataset, DatasetChange, DatasetPage, NewDataset, Source, TrustModel
 from service.schemas.ledger import shuffled_grant
 from service.schemas.specs import features_to_domain
 from sfumato.privacy.accountant import Accounting, limit_mu2
@@ -52,7 +53,7 @@ IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.DATA
     "",
     summary="Create a dataset",
     status_code=201,
-    response_model=Dataset,
+    response_model=CreatedDataset,
     responses=rejections(problems.BudgetExhausted, *POST_BODY),
 )
 def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
@@ -60,7 +61,8 @@ def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
 
     Only a central dataset can have a `delta` and attributes. Only a shuffled dataset has a shuffler and a shuffled
     grant. Features, bounds, attributes, trust model, shuffler and user settings cannot be changed later, because
-    reports and records depend on them. The operator may limit the grant.
+    reports and records depend on them. The operator may limit the grant. `warnings` states whether other datasets are
+    over the same people.
 
     Needs the scope `datasets` and a key that is not bound to one dataset; `source` needs the scope `grants` as well.
     """
@@ -92,7 +94,8 @@ def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
             attributes=attributes_from_wire([each.model_dump() for each in body.attributes]),
             ceiling=limits.dataset_ceiling,
         )
-        return Created(serializers.dataset(created), location=f"/v1/datasets/{created.id}")
+        n_others = sources.count_same_people(session, created)
+        return Created(serializers.created_dataset(created, n_others), location=f"/v1/datasets/{created.id}")
 
     return request.respond(201, create)
 
@@ -193,6 +196,9 @@ def delete_dataset(dataset_id: DatasetIdInPath, caller: KeeperCaller, services: 
 def _accounting(body: NewDataset) -> Accounting:
     """Return the accounting of a new dataset: Gaussian where its jobs are blocks and its grant covers mu^2."""
     if body.accounting is not None:
+        if body.accounting == "gaussian":
+            with problems.pointing_at("/accounting"):
+                ledger.require_gaussian(parse_epsilon(body.epsilon), parse_delta(body.delta))
         return body.accounting
     features = features_to_domain(body.features)
     n_features = features.dimensions if isinstance(features, Embedding) else len(features)

@@ -8,13 +8,17 @@ from fastapi import APIRouter, Depends, Response
 from models import datasets
 from models.identity.caller import Caller
 from models.jobs import jobs
+from models.ledger import ledger
+from models.ledger.amounts import Balance
 from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import JSON_BODY, Services, rejections, respond
+from service.api.job_submission import require_mu_accounting
 from service.context import GatewayContext
 from service.http import problems
 from service.http.auth import require
+from service.schemas.algorithms import algorithm_to_domain
 from service.schemas.forecasts import AnyForecast, NewForecast, NewProfileForecast, ProfileForecast
 from sfumato.forecast import (
     forecast,
@@ -25,7 +29,9 @@ from sfumato.forecast import (
     records_forecast_to_wire,
     reports_needed,
 )
-from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire, profile_from_wire
+from sfumato.privacy.accountant import Cost, count_jobs
+from sfumato.sizing.job_costs import job_cost
+from sfumato.specs import PrivateKmeans, central_algorithm_from_wire, local_algorithm_from_wire, profile_from_wire
 
 router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"], route_class=DocumentRoute)
 
@@ -44,10 +50,10 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
     A forecast can also state the number of reports that a target needs. Over records, it forecasts the cost and
     the loss relative to k-means without noise, for the number of records that you assume.
 
-    A forecast reads no data, costs nothing and stores nothing. The same request always has the same response. Needs the
-    scope `jobs`.
+    A forecast reads no data, costs nothing and stores nothing. The same request always has the same response, but for
+    the number of jobs that remain. Needs the scope `jobs`; for the numbers of jobs also `ledger` or `grants`.
     """
-    n_features, max_per_user = _dimensions(body, caller, services)
+    n_features, max_per_user, balance = _dimensions(body, caller, services)
     wire = body.algorithm.model_dump()
     if body.expected_records is not None:
         over_records = forecast_records(
@@ -57,6 +63,11 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
             max_records_per_user=max_per_user,
             family=body.family,
         )
+        if balance is not None:
+            of, used = balance.granted_cost, balance.used_cost
+            job = job_cost(over_records.algorithm, n_features, max_per_user)
+            n_all, n_left = (count_jobs(balance.accounting, of, each, job) for each in (Cost(0, 0, 0), used))
+            over_records = replace(over_records, jobs_granted=n_all, jobs_remaining=n_left)
         return respond(records_forecast_to_wire(over_records))
     algorithm = local_algorithm_from_wire(wire)
     made = forecast(algorithm, n_features=n_features, expected_reports=body.expected_reports or 0, family=body.family)
@@ -94,13 +105,18 @@ def create_profile_forecast(body: NewProfileForecast, caller: AnalystCaller, ser
     return respond(profile_forecast_to_wire(found))
 
 
-def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> tuple[int, int]:
-    """Return the number of features and the maximal number of records per user."""
+def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> tuple[int, int, Balance | None]:
+    """Return the number of features, the maximal number of records per user, and the budget if the key may read it."""
     if body.dataset_id is not None:
         with services.database.reading() as session:
             dataset = datasets.get(session, caller, body.dataset_id)
             fit = (Trust.LOCAL, Trust.SHUFFLED) if body.expected_records is None else (Trust.CENTRAL,)
             datasets.require_trust(dataset, *fit)
             with problems.pointing_at("/job_features"):
-                return len(dataset.select(body.job_features)), dataset.max_records_per_user
-    return body.count_features(), body.max_records_per_user or 1
+                n_features = len(dataset.select(body.job_features))
+            if isinstance(algorithm := algorithm_to_domain(body.algorithm), PrivateKmeans):
+                require_mu_accounting(dataset, algorithm)
+            reads_budget = caller.may(Scope.LEDGER) or caller.may(Scope.GRANTS)
+            balance = ledger.balance(session, dataset.id) if reads_budget else None
+            return n_features, dataset.max_records_per_user, balance
+    return body.count_features(), body.max_records_per_user or 1, None

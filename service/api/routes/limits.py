@@ -35,7 +35,12 @@ def get_limits(caller: TenantCaller, services: Services) -> Response:
         n_datasets = datasets.count(session, caller.tenant_id)
     limits = asdict(found)
     for name in ("dataset", "source"):
-        nano, atto = limits.pop(f"{name}_ceiling").values()
+        ceiling = limits.pop(f"{name}_ceiling")
+        nano, atto = ceiling["epsilon_nano"], ceiling["delta_atto"]
+        if name == "source":
+            limits["source_limit"] = (
+                "grants" if ceiling["is_largest_grant"] else "none" if nano is atto is None else "amounts"
+            )
         limits[f"max_{name}_epsilon"] = None if nano is None else serializers.epsilon(nano)
         limits[f"max_{name}_delta"] = None if atto is None else serializers.delta(atto)
     datasets_used = {"limit": limits.pop("max_datasets"), "used": n_datasets}

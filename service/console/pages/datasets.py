@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
@@ -53,6 +54,7 @@ async def dataset_page(visit: Visit, *, problem: Problem | None = None) -> Respo
         problem,
         budget=budget,
         may_grant=dataset is not None and visit.may(Scope.GRANTS),
+        may_see_source=visit.caller.dataset_id is None and visit.may(Scope.LEDGER, Scope.GRANTS),
         **shown,
     )
 
@@ -108,6 +110,13 @@ async def ledger_page(visit: Visit, *, verification: ChainVerification | None = 
 async def settings_page(visit: Visit) -> Response:
     """Serve `GET /console/datasets/{dataset_id}/settings`: what was declared when the dataset was created."""
     return _show_tab(visit, "Settings", await visit.api.get(f"/datasets/{visit.id('dataset_id')}"))
+
+
+async def source_page(visit: Visit) -> Response:
+    """Serve `GET /console/sources/{source}`: the costs of all datasets over the same people; `?name=` as in the API."""
+    check(visit.caller, Scope.LEDGER, Scope.GRANTS)
+    path = f"/sources/{quote(visit.id('source'), safe='')}"
+    return show(visit, "source.html", source=await visit.api.get(path, **visit.filters("name")))
 
 
 def _show_tab(visit: Visit, tab: str, dataset: Json | None, problem: Problem | None = None, **shown: Any) -> Response:
@@ -280,6 +289,7 @@ async def close_round(visit: Visit) -> Response:
 
 
 PAGES: list[Page] = [
+    Page("GET", "/sources/{source}", source_page, ("name",)),
     Page("GET", "/datasets/{dataset_id}", dataset_page),
     Page("GET", "/datasets/{dataset_id}/rounds", rounds_page, ("state", "before")),
     Page("GET", "/datasets/{dataset_id}/ledger", ledger_page, ("kind", "page", "before")),

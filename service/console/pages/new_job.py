@@ -156,7 +156,7 @@ async def _form(
 async def _forecast(visit: Visit, dataset: Json, values: dict[str, str]) -> tuple[Json | None, Problem | None]:
     """Return the forecast or the problem of the API. Return neither if required fields are empty."""
     expected = values.get("target_reports" if dataset["trust"] != "central" else "expected_records", "")
-    if not expected or not values.get("epsilon"):
+    if not expected or not (values.get("epsilon") or values.get("mu")):
         return None, None
     body: Json = {"dataset_id": dataset["id"], "algorithm": algorithm(values["type"], values)}
     body["expected_reports" if dataset["trust"] != "central" else "expected_records"] = parse_number(expected)
@@ -213,6 +213,8 @@ def _job(dataset: Json, values: dict[str, str]) -> Json:
 
 def _describe_cost(values: dict[str, str], dataset: Json, budget: Json | None) -> Json | None:
     """Return the cost of the job and the remaining budget as text, or None if epsilon is not a number."""
+    if values.get("mu") and budget is not None and budget["accounting"] == "gaussian":
+        return _describe_share(values, dataset, budget)
     epsilon = parse_number(values.get("epsilon", ""))
     if not isinstance(epsilon, int | float) or epsilon <= 0 or values.get("type") not in SCHEMAS:
         return None

@@ -67,8 +67,8 @@ def _alerts(card: Json) -> list[Json]:
     path = f"/datasets/{dataset['id']}"
     found = []
     if budget is not None and budget["accounting"] == "gaussian":
-        if budget["remaining_mu2_pico"] < LOW_SHARE * budget["granted_mu2_pico"]:
-            share = 100 * budget["remaining_mu2_pico"] / (budget["granted_mu2_pico"] or 1)
+        if budget["remaining_share"] < LOW_SHARE:
+            share = 100 * budget["remaining_share"]
             found.append({"path": path, "name": dataset["name"], "text": f"only {share:.1f} % of the budget remains"})
     elif budget is not None and budget["remaining_nano"] < LOW_SHARE * budget["granted_nano"]:
         text = f"only ε {amount(budget['remaining'])} of {amount(budget['granted'])} remains"

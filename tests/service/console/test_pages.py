@@ -34,7 +34,8 @@ def everything(api: Api) -> dict[str, str]:
     webhook = {"url": "https://hooks.example.com/", "event_types": ["job.failed"]}
     return {
         "ds": dataset_id,
-        "cds": api.dataset(trust="central", name="curated")["id"],
+        "cds": api.dataset(trust="central", name="curated", source="staff")["id"],
+        "src": "staff",
         "rnd": api.round(dataset_id)["id"],
         "job": job_id,
         "key": api.made("/keys", {"name": "k", "scopes": ["device"]})["id"],
@@ -66,6 +67,7 @@ DOORS = [
     ("GET", "/datasets/{ds}/jobs/new", {}, {"datasets", "grants", "records", "jobs", "ledger"}),
     ("POST", "/datasets/{ds}/jobs/forecast", FORM, {"datasets", "grants", "records", "jobs", "ledger"}),
     ("POST", "/datasets/{ds}/jobs", FORM | {"step": "submit"}, {"jobs"}),
+    ("GET", "/sources/{src}", {}, {"grants", "ledger"}),
     ("GET", "/rounds/{rnd}", {}, {"device", "datasets", "jobs"}),
     ("GET", "/rounds/{rnd}/live", {}, {"device", "datasets", "jobs"}),
     ("POST", "/rounds/{rnd}/close", {"allow_empty": "true"}, {"datasets", "jobs"}),
@@ -232,7 +234,7 @@ class TestADataset:
         made = api.round(dataset_id, epsilon=0.5)
         job = api.job(dataset_id)
         (own, *_) = api.get("/keys").json()["items"]
-        text = console.text(f"/datasets/{dataset_id}/ledger").partition("<table>")[2]
+        text = console.text(f"/datasets/{dataset_id}/ledger").partition('<table class="stack">')[2]
         assert f'href="/console/rounds/{made["id"]}"' in text
         assert re.search(f'href="/console/jobs/{job["id"]}"[^>]*>[^<]*ε 1<', text)
         assert text.count(f"<bdi>{own['name']}</bdi>") == 3

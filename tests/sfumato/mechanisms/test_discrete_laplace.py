@@ -310,7 +310,7 @@ class TestSpecs:
         grid = GridEncoding((3, 3))
         assert design_for(grid, "oue", NANO) == mechanisms.design("oue", 9, NANO)
         for encoding, kind in ((lattice, "grr"), (grid, "discrete_laplace")):
-            with pytest.raises(InvalidSpec, match="only for the vectors"):
+            with pytest.raises(InvalidSpec, match="cannot perturb"):
                 design_for(encoding, kind, NANO)
 
 

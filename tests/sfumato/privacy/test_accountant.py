@@ -19,7 +19,7 @@ from sfumato.privacy.accountant import (
     limit_mu2,
     most_mu2,
 )
-from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import ATTO, NANO, parse_delta, parse_epsilon
 from sfumato.privacy.gaussian_privacy import PICO, is_covered, mu2_of_pure
 
 MICRO = parse_delta("1e-6")
@@ -135,3 +135,33 @@ class TestForecast:
             mu, epsilon, normal = math.sqrt(charged.mu2_pico / PICO), found / NANO, NormalDist()
             delta = normal.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal.cdf(-mu / 2 - epsilon / mu)
             assert delta == pytest.approx(1e-6, rel=1e-4)
+
+
+class TestAgainstDpAccounting:
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+    def test_certifies_random_sequences_within_one_percent(self) -> None:
+        """Never below the optimistic bound of dp-accounting, and at most 1 % above its pessimistic one."""
+        from dp_accounting.pld import privacy_loss_distribution as pld
+
+        random, ratios = Random(38), []  # noqa: S311 - test data
+        for _ in range(50):
+            kinds = [(cost(round(random.uniform(0.02, 0.6), 6), 1e-8), random.randint(1, 30)) for _ in range(3)]
+            charged = Cost(*(sum(number * job[i] for job, number in kinds) for i in range(3)))
+            found = certified_epsilon("gaussian", charged, MICRO)
+            assert found is not None
+            bounds = []
+            for is_pessimistic in (False, True):
+                parts = [
+                    pld.from_gaussian_mechanism(
+                        (job.mu2_pico / PICO) ** -0.5,
+                        pessimistic_estimate=is_pessimistic,
+                        value_discretization_interval=1e-4,
+                    ).self_compose(number)
+                    for job, number in kinds
+                ]
+                composed = parts[0].compose(parts[1]).compose(parts[2])
+                bounds.append(composed.get_epsilon_for_delta(MICRO / ATTO))
+            ratios.append((found / NANO / bounds[0], found / NANO / bounds[1]))
+        assert min(low for low, _ in ratios) >= 1
+        assert max(high for _, high in ratios) <= 1.01

@@ -60,5 +60,5 @@ class TestRho:
         [(0, 1000), (-1, 1000), (32 * NANO + 1, 1000), (NANO, 0), (NANO, -1), (NANO, ATTO)],
     )
     def test_refuses_an_epsilon_or_a_delta_out_of_range(self, epsilon_nano: int, delta_atto: int) -> None:
-        with pytest.raises(InvalidSpec, match="a block takes an epsilon"):
+        with pytest.raises(InvalidSpec, match="a block must have an epsilon"):
             rho_of(epsilon_nano, delta_atto)

@@ -57,6 +57,7 @@ CALLS: dict[str, list[Callable[[Any], Any]]] = {
     ],
     "deleteDataset": [lambda c: c.delete_dataset(DS)],
     "getBudget": [lambda c: c.budget(DS)],
+    "getSource": [lambda c: c.source("ward-1"), lambda c: c.source(None, name="a")],
     "createGrant": [lambda c: c.grant(DS, 1), lambda c: c.grant(DS, 0, delta=1e-6)],
     "listLedgerEntries": [lambda c: c.ledger(DS)],
     "uploadRecords": [

@@ -39,6 +39,7 @@ class TenantLimits:
     max_dataset_delta: float | None = None
     max_source_epsilon: float | None = None  # largest cost of all datasets of a source
     max_source_delta: float | None = None
+    source_limit: Literal["amounts", "grants", "none"] = "none"  # limit of a source
 
 
 @dataclass(frozen=True, slots=True)

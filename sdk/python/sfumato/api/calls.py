@@ -218,7 +218,7 @@ class Calls:
         (('device',), 'sfk_')
         """
         if expires_at is not None and expires_at.tzinfo is None:
-            raise InvalidSpec("expires_at needs a time zone")
+            raise InvalidSpec("expires_at must have a time zone: pass for example datetime.now(UTC)")
         body: dict[str, Any] = {"name": name, "scopes": list(scopes)}
         if dataset_id is not None:
             body["dataset_id"] = dataset_id

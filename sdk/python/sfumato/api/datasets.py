@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.api import parsers
-from sfumato.api.resources import Budget, Dataset, Round, Shuffler
+from sfumato.api.resources import Budget, Dataset, Round, Shuffler, Source
 from sfumato.device.bulk import Reports, pack
 from sfumato.errors import ApiProblem, ReportMalformed
 from sfumato.privacy.accountant import Accounting
@@ -182,6 +183,29 @@ class DatasetCalls:
         yield delete(f"datasets/{dataset_id}")
 
     # ---- budget and ledger ----
+
+    @call
+    def source(self, label: str | None, *, name: str | None = None) -> Steps[Source]:
+        """Return what all datasets over the same people spent and may spend, deleted ones included.
+
+        Parameters
+        ----------
+        label : str or None
+            Label of the people; None for the datasets without one.
+        name : str, optional
+            Without a label: only datasets of this name, which count as datasets over the same people.
+
+        Examples
+        --------
+        >>> from sfumato import Client, Feature
+        >>> with Client(url, key) as client:
+        ...     lunch = client.create_dataset("Lunch", [Feature("east", 0, 10)], epsilon=2, source="staff")
+        ...     source = client.source("staff")
+        >>> source.n_datasets, source.limit.rule
+        (1, 'grants')
+        """
+        path = "-" if label is None else quote(label, safe="")
+        return (yield get(f"sources/{path}", **drop_none({"name": name}))).read(parsers.parse_source)
 
     @call
     def budget(self, dataset_id: str) -> Steps[Budget]:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,12 +16,9 @@ from sfumato.device.bulk import perturb_records
 from sfumato.errors import InvalidPoint, InvalidSpec, JobTimeout
 from sfumato.names import list_texts
 from sfumato.privacy.entropy import SystemEntropy
-from sfumato.specs import Algorithm, AnyJob, Auto, Profile, to_job, to_wire
+from sfumato.specs import CENTRAL_ALGORITHMS, AnyJob, Profile, to_job, to_wire
 from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, in_order, post
 from sfumato.transport.operations import ListOperation, Operation, call
-
-if TYPE_CHECKING:
-    pass
 
 
 class _Deadline:
@@ -163,8 +160,9 @@ class JobCalls:
             body["features"] = list_texts(features, "features")
         if round_ids:
             body["round_ids"] = list(round_ids)
-        elif target_reports is not None or (isinstance(algorithm, Algorithm) and not isinstance(algorithm, Auto)):
-            body |= {"target_reports": target_reports, "min_reports": min_reports, "collect_seconds": collect_seconds}
+        elif target_reports is not None or algorithm.type not in {*CENTRAL_ALGORITHMS, Profile.type}:
+            body |= {} if target_reports is None else {"target_reports": target_reports}
+            body |= {"min_reports": min_reports, "collect_seconds": collect_seconds}
             body |= {"allow_insufficient": True} if allow_insufficient else {}
             body |= release_terms(min_batch, honest_share, shuffled_delta)
         return (yield post("jobs", body, idempotency_key)).read(parsers.parse_job)

@@ -20,6 +20,7 @@ from sfumato.api.resources import (
     RecordUpload,
     Result,
     Round,
+    Source,
     Wire,
 )
 from sfumato.errors import InvalidSpec
@@ -98,6 +99,7 @@ def parser(resource: type[T]) -> Callable[[Wire], T]:
 
 
 _parse_dataset = parser(Dataset)
+parse_source = parser(Source)
 parse_record_counts = parser(RecordCounts)
 _parse_attribute_counts = parser(AttributeCounts)
 parse_ledger_entry = parser(LedgerEntry)
@@ -135,7 +137,15 @@ def parse_budget(wire: Wire) -> Budget:
         amounts |= {name: _parse_int(value) for name, value in mu2.items()}
     remaining = {name: amounts.pop(name) for name in _REMAINING}
     head = Head(wire["ledger_seq"], wire["ledger_hash"])
-    return Budget(dataset_id=wire["dataset_id"], balance=Balance(**amounts), head=head, **remaining)
+    spent = wire.get("spent", {})
+    return Budget(
+        dataset_id=wire["dataset_id"],
+        balance=Balance(**amounts),
+        head=head,
+        **remaining,
+        last_job_id=spent.get("last_job_id"),
+        more_jobs=spent.get("more_jobs"),
+    )
 
 
 def parse_point_labels(wire: Wire) -> NDArray[np.int64]:

@@ -70,6 +70,7 @@ class Dataset:
     shuffler: Shuffler | None = None  # None if the dataset is not shuffled
     attributes: tuple[Attribute, ...] = ()  # columns that describe clusters
     embedding: Embedding | None = None  # the ball that bounds the records, if the dataset declares one
+    warnings: tuple[str, ...] = field(default=(), compare=False)  # after the creation: others are over the same people
     etag: str | None = field(default=None, compare=False, repr=False)  # entity tag of the response, for `if_match`
 
     def _repr_html_(self) -> str:
@@ -87,6 +88,89 @@ class AttributeCounts:
     n_other: int = 0  # outside the vocabulary
     n_missing: int = 0
     n_outside: int = 0  # beyond the edges of the bins
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDataset:
+    """A dataset of a source with its costs, in epsilon and delta."""
+
+    id: str
+    name: str
+    trust: Literal["local", "shuffled", "central"]
+    accounting: Accounting
+    created_at: datetime
+    deleted_at: datetime | None
+    granted: float
+    reserved: float
+    charged: float
+    delta_granted: float  # sum of both grants of a shuffled dataset
+    delta_reserved: float
+    delta_charged: float
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLimit:
+    """The most that the datasets of a source may spend together. None is no limit.
+
+    Attributes
+    ----------
+    rule : {'amounts', 'grants', 'none'}
+        Amounts that the operator set, the largest grants of one of the datasets, or nothing.
+    epsilon, shuffled_epsilon, delta : float or None
+    mu2_pico : int or None
+        Largest mu^2 in units of 1e-12, if it counts.
+    remaining : float or None
+        Epsilon that remains as a sum, at least 0.
+    remaining_share : float or None
+        Part that remains, in the terms of the accounting.
+    """
+
+    rule: Literal["amounts", "grants", "none"]
+    epsilon: float | None
+    shuffled_epsilon: float | None
+    delta: float | None
+    mu2_pico: int | None
+    remaining: float | None
+    remaining_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Costs of the same people: sums over all datasets of a source, deleted ones included.
+
+    Attributes
+    ----------
+    source : str or None
+        Label of the people; None for datasets without a label.
+    name : str or None
+        Name that selects the datasets, if one was given.
+    n_datasets : int
+    datasets : tuple of SourceDataset
+        Newest first, at most 200.
+    accounting : {'additive', 'gaussian'}
+        Gaussian if all datasets with costs have it.
+    charged, reserved, shuffled_charged, delta_charged, delta_reserved : float
+    charged_mu2_pico, reserved_mu2_pico : int or None
+        None if additive.
+    certified_epsilon : float or None
+        Epsilon that all charges certify together at the delta of the limit.
+    limit : SourceLimit
+    """
+
+    source: str | None
+    name: str | None
+    n_datasets: int
+    datasets: tuple[SourceDataset, ...]
+    accounting: Accounting
+    charged: float
+    reserved: float
+    shuffled_charged: float
+    delta_charged: float
+    delta_reserved: float
+    charged_mu2_pico: int | None
+    reserved_mu2_pico: int | None
+    certified_epsilon: float | None
+    limit: SourceLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +200,32 @@ class RecordCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """Amounts that the charges of a dataset spent, stated in three ways.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        Sums of all charges.
+    certified_epsilon : float or None
+        The epsilon that all charges certify together at `certified_delta`; None if above 32.
+    certified_delta : float
+        The granted delta, or the charged one under additive accounting.
+    last_job_id : str or None
+        The job that reserved last.
+    more_jobs : int or None
+        Number of further jobs of its cost.
+    """
+
+    epsilon: float
+    delta: float
+    certified_epsilon: float | None
+    certified_delta: float
+    last_job_id: str | None
+    more_jobs: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """A dataset's balance in nano-epsilon and atto-delta, with the ledger's head."""
 
@@ -126,6 +236,16 @@ class Budget:
     remaining_delta_atto: int = 0
     remaining_shuffled_nano: int = 0  # granted - charged, towards an observer of releases
     remaining_shuffled_delta_atto: int = 0
+    last_job_id: str | None = None  # the job that reserved last
+    more_jobs: int | None = None  # number of further jobs of its cost
+
+    @property
+    def spent(self) -> Spent:
+        """Amounts that the charges spent, stated in three ways."""
+        balance = self.balance
+        atto = balance.granted_delta_atto if balance.accounting == "gaussian" else balance.charged_delta_atto
+        sums = balance.charged_nano / NANO, balance.charged_delta_atto / ATTO
+        return Spent(*sums, self.certified_epsilon, atto / ATTO, self.last_job_id, self.more_jobs)
 
     @property
     def certified_epsilon(self) -> float | None:

@@ -524,7 +524,7 @@ def _refuse_shuffled(wire: Mapping[str, Any]) -> None:
     """Raise RoundRefused if a round needs sealed reports: the service must not receive them from a device."""
     rounds = wire.get("rounds")
     if isinstance(rounds, list) and any(isinstance(each, Mapping) and "hpke_public_key" in each for each in rounds):
-        raise RoundRefused("this dataset is shuffled: send sealed reports to its shuffler, and none to the service")
+        raise RoundRefused("this dataset is shuffled: send sealed reports to its shuffler, not to the service")
 
 
 def parse_open_rounds(wire: Mapping[str, Any]) -> tuple[OpenRound, ...]:

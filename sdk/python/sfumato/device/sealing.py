@@ -105,7 +105,7 @@ def seal(report_id: bytes, slot: int, value: bytes, round_id: str, round_bytes: 
         An argument has the wrong length or range, or the key is not a valid public key.
     """
     if len(report_id) != _REPORT_ID_BYTES or not 0 <= slot <= MAX_SLOT:
-        raise InvalidSpec(f"a report id has {_REPORT_ID_BYTES} bytes, and a slot lies in 0 .. {MAX_SLOT}")
+        raise InvalidSpec(f"a report id must have {_REPORT_ID_BYTES} bytes, and a slot must lie in 0 .. {MAX_SLOT}")
     plaintext = report_id + slot.to_bytes(_SLOT_BYTES, "big") + value
     return _encrypt(plaintext, hpke_public_key, _info(round_id, round_bytes))
 
@@ -237,7 +237,7 @@ def _decrypt(ciphertexts: Iterable[bytes], hpke_private_key: bytes, info: bytes)
 
 def _check_key(key: bytes) -> None:
     if len(key) != KEY_BYTES:
-        raise InvalidSpec(f"an HPKE key has {KEY_BYTES} bytes")
+        raise InvalidSpec(f"an HPKE key must have {KEY_BYTES} bytes")
 
 
 @lru_cache(maxsize=1)

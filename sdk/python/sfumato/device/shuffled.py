@@ -101,7 +101,7 @@ class ShuffledDevice(Device):
         try:
             n_honest = honest_reports(int(members["min_batch"]), Fraction(str(members["honest_share"])))
         except (KeyError, TypeError, ValueError):
-            raise InvalidSpec("a shuffled round states min_batch and honest_share") from None
+            raise InvalidSpec("a shuffled round must state min_batch and honest_share") from None
         if n_honest < self._min_honest_batch:
             raise RoundRefused(
                 f"{open_round.round_id} may be released with {n_honest} honest reports; "
@@ -117,7 +117,7 @@ class ShuffledDevice(Device):
         try:
             public_key = base64.b64decode(_members(document)["hpke_public_key"], validate=True)
         except (KeyError, TypeError, ValueError):
-            raise InvalidSpec("a shuffled round states hpke_public_key in base64") from None
+            raise InvalidSpec("a shuffled round must state hpke_public_key in base64") from None
         report_id, value = bytes.fromhex(memo.report_id), bytes.fromhex(cast(str, memo.value))
         sealed = seal(report_id, cast(int, memo.slot), value, memo.round_id, document, public_key)
         return replace(memo, report_id="", slot=None, value=(outer_key + sealed).hex())

@@ -60,13 +60,15 @@ def choose(params: Auto, n_features: int, expected_reports: int) -> Choice:
         The number of features or reports is invalid, or no algorithm supports so many clusters.
     """
     if not 1 <= n_features <= MAX_FEATURES:
-        raise InvalidSpec(f"auto takes 1 to {MAX_FEATURES} features")
+        raise InvalidSpec(f"auto takes 1 to {MAX_FEATURES} features, not {n_features}")
     if expected_reports < 1:
-        raise InvalidSpec("expected_reports is at least 1")
+        raise InvalidSpec("expected_reports must be at least 1")
     if params.delta:
-        raise InvalidSpec("auto takes a delta only over records; a report has a pure guarantee")
+        raise InvalidSpec(
+            "delta must be absent over reports, which have a pure guarantee: auto takes one only over records"
+        )
     if params.bounds != "declared":
-        raise InvalidSpec("private bounds need a dataset of records")
+        raise InvalidSpec("private bounds are only for a dataset of records: use the declared bounds")
     algorithm: Algorithm
     if n_features <= MAX_SHIFTED_FEATURES and params.shape == "round":
         clusters = params.clusters

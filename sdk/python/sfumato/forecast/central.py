@@ -93,9 +93,9 @@ def forecast_central(
         The number of records or the family is invalid, or see `check_over_records`.
     """
     if not n_records >= 1 or max_per_user < 1:
-        raise InvalidSpec("expected_records and max_per_user are at least 1")
+        raise InvalidSpec("expected_records and max_per_user must be at least 1")
     if family is not None and family not in FAMILIES:
-        raise InvalidSpec(f"family is one of {', '.join(FAMILIES)}")
+        raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}")
     if isinstance(params, Auto):
         params = choose_central(params, n_features).algorithm
     check_over_records(params, n_features, max_per_user)
@@ -103,7 +103,7 @@ def forecast_central(
         needed = plan_bounds(params, n_features, max_per_user).needed_records
         left = parse_epsilon(params.epsilon) * (1000 - SHARE) // 1000 / NANO
         rest = forecast_central(
-            replace(params, epsilon=left, bounds="declared"), n_features, n_records, max_per_user, family
+            params.with_epsilon(left, bounds="declared"), n_features, n_records, max_per_user, family
         )
         return replace(rest, warnings=(*_few_for_bounds(n_records, needed), *rest.warnings))
     if isinstance(params, DensityMap):
@@ -150,11 +150,13 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
         States the limit and the remedy.
     """
     if not 1 <= n_features <= MAX_RECORD_FEATURES:
-        raise InvalidSpec(f"records have 1 to {MAX_RECORD_FEATURES} features")
+        raise InvalidSpec(f"records must have 1 to {MAX_RECORD_FEATURES} features")
     if isinstance(params, DensityMap):
         check_map_grid(params, n_features)
     if params.bounds == "private":
         plan_bounds(params, n_features, max_per_user)
+    if isinstance(params, PrivateKmeans) and params.mu is not None and n_features <= GRID_FEATURES:
+        raise InvalidSpec(f"mu needs more than {GRID_FEATURES} features, where the job is one block: give epsilon")
     if n_features <= MAX_FEATURES:
         return
     if not isinstance(params, PrivateKmeans):

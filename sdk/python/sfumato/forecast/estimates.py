@@ -180,7 +180,7 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int, fa
     True
     """
     if family is not None and family not in FAMILIES:
-        raise InvalidSpec(f"family is one of {', '.join(FAMILIES)}")
+        raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}")
     if not 1 <= expected_reports <= MAX_JSON_INT:
         raise InvalidSpec(f"expected_reports must lie in 1..{MAX_JSON_INT}")
     reason = None

@@ -48,10 +48,10 @@ def reports_needed(
     wishes = {"quality": quality, "size_error": size_error, "detectable_mass": detectable_mass}
     named = {name: wish for name, wish in wishes.items() if wish is not None}
     if len(named) != 1:
-        raise InvalidSpec("exactly one of quality, size_error and detectable_mass is wished for")
+        raise InvalidSpec("give exactly one of quality, size_error and detectable_mass")
     ((name, wish),) = named.items()
     if not 0 < wish <= 1:
-        raise InvalidSpec(f"{name} lies in (0, 1]")
+        raise InvalidSpec(f"{name} must lie in (0, 1]")
     if isinstance(algorithm, Auto):
         return _of_auto(algorithm, n_features, named)
     planned_rounds(algorithm, n_features, 1)  # raises for unsupported arguments

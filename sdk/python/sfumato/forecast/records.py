@@ -10,6 +10,7 @@ from sfumato.forecast.central import UNCERTAIN_RATIO, CentralForecast, forecast_
 from sfumato.forecast.families import Family, FamilyForecast
 from sfumato.model.tables import html_bar, html_table
 from sfumato.privacy.accounting import ATTO, NANO, format_epsilon, parse_delta, parse_epsilon
+from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.required_reports import least_records
 from sfumato.specs import Auto, CentralAlgorithm, central_algorithm_from_wire, to_wire
 
@@ -39,6 +40,9 @@ class RecordsForecast:
         service accepts such a job, because the number of records is private.
     expected : CentralForecast
         Expected accuracy and warnings.
+    jobs_granted, jobs_remaining : int or None
+        Numbers of equal jobs that the grants of the dataset allow, and that they still allow. The service states them
+        for a dataset with a budget that the key may read.
     """
 
     algorithm: CentralAlgorithm
@@ -50,10 +54,19 @@ class RecordsForecast:
     delta_atto: int
     least_records: int
     expected: CentralForecast
+    jobs_granted: int | None = None
+    jobs_remaining: int | None = None
+
+    @property
+    def mu2_pico(self) -> int:
+        """The most mu^2, in units of 1e-12, that the job counts under Gaussian accounting."""
+        return job_cost(self.algorithm, self.n_features, self.max_records_per_user).mu2_pico
 
     def _repr_html_(self) -> str:
         found, cost = self.expected, f"ε {format_epsilon(self.epsilon_nano)} over all records"
         rows = {"algorithm": self.algorithm.type, "records": f"{self.expected_records:,}", "cost": cost}
+        if self.jobs_remaining is not None:
+            rows["jobs like it"] = f"{self.jobs_remaining:,} of {self.jobs_granted:,} remain"
         picture = ""
         if found.ratio is not None and found.lower is not None and found.upper is not None:
             band = f"{found.ratio:.3g} ({found.lower:.3g} to {found.upper:.3g})"
@@ -90,7 +103,7 @@ def forecast_records(
         The algorithm does not support the arguments.
     """
     if not 1 <= expected_records <= MAX_EXPECTED:
-        raise InvalidSpec(f"expected_records lies in 1..{MAX_EXPECTED}")
+        raise InvalidSpec(f"expected_records must lie in 1..{MAX_EXPECTED}")
     reason = None
     if isinstance(algorithm, Auto):
         choice = choose_central(algorithm, n_features)
@@ -116,6 +129,9 @@ def records_forecast_to_wire(forecast: RecordsForecast) -> dict[str, Any]:
         "epsilon": forecast.epsilon_nano / NANO,
         "delta": forecast.delta_atto / ATTO,
         "delta_atto": forecast.delta_atto,
+        "mu2_pico": forecast.mu2_pico,
+        "jobs_granted": forecast.jobs_granted,
+        "jobs_remaining": forecast.jobs_remaining,
         **{name: getattr(forecast, name) for name in _PLAIN},
         **asdict(forecast.expected),
         "verdict": forecast.expected.verdict.value,
@@ -134,10 +150,11 @@ def records_forecast_from_wire(wire: Mapping[str, Any]) -> RecordsForecast:
         )
         plain = {name: wire[name] for name in _PLAIN}
         warnings = tuple(wire["warnings"])
-        delta_atto = wire.get("delta_atto", 0)
+        later = {"delta_atto": wire.get("delta_atto", 0)}
+        later |= {name: wire.get(name) for name in ("jobs_granted", "jobs_remaining")}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidSpec("this is not a forecast") from error
     if isinstance(algorithm, Auto):
         raise InvalidSpec("this is not a forecast")
     accuracy = CentralForecast(**expected, warnings=warnings, families=families)
-    return RecordsForecast(algorithm=algorithm, **plain, delta_atto=delta_atto, expected=accuracy)
+    return RecordsForecast(algorithm=algorithm, **plain, **later, expected=accuracy)

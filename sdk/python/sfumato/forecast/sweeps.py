@@ -1,7 +1,7 @@
 """Accuracy of an algorithm for several values of epsilon or sizes, from forecasts or from simulated runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +152,7 @@ def sweep(
     ['doubtful', 'uncertain', 'reliable']
     """
     base = to_algorithm(algorithm)
-    given = [replace(base, epsilon=float(each)) for each in epsilons] or [base]
+    given = [base.with_epsilon(float(each)) for each in epsilons] or [base]
     measure = AGREEMENT
     if sample is not None:
         points = _simulated(given, sample, to_features(features), sizes, labels, repetitions, seed)

@@ -42,9 +42,9 @@ class FuzzyMemberships:
     sigma0: float
 
     def __post_init__(self) -> None:
-        require(self.distance in get_args(Distance), "unknown distance")
-        require(isfinite(self.m) and self.m > 1, "m is above 1")
-        require(isfinite(self.sigma0) and self.sigma0 > 0, "sigma0 is above 0")
+        require(self.distance in get_args(Distance), f"distance must be one of {', '.join(get_args(Distance))}")
+        require(isfinite(self.m) and self.m > 1, f"m must be above 1, not {self.m:g}")
+        require(isfinite(self.sigma0) and self.sigma0 > 0, f"sigma0 must be above 0, not {self.sigma0:g}")
 
     def of(self, points: Points, centres: Points, _sizes: Points) -> Points:
         """Return memberships of points of shape (n, d) in centres of shape (k, d): (n, k), with rows of sum 1."""
@@ -70,8 +70,8 @@ class GaussianMixtureMemberships:
     widths: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        require(len(self.widths) > 0, "there is a width for each cluster")
-        require(all(isfinite(width) and width > 0 for width in self.widths), "widths are above 0")
+        require(len(self.widths) > 0, "widths must have a number for each cluster")
+        require(all(isfinite(width) and width > 0 for width in self.widths), "widths must be above 0")
 
     def of(self, points: Points, centres: Points, sizes: Points) -> Points:
         """Return memberships of points of shape (n, d) in centres of shape (k, d): (n, k), with rows of sum 1."""

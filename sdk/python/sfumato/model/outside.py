@@ -1,17 +1,23 @@
-"""The share of people outside of the bounds in a result, with its warning and its limit of the verdict."""
+"""The share of people outside of or at the bounds in a result, with its warning and its limit of the verdict."""
 
 from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
 
 STATED = 0.05  # share outside from which a result warns
 DECISIVE = 0.1  # share outside above which a result is at most `uncertain`
+AT_BOUND = 0.005  # distance from a bound, as a share of the range, below which a centre lies at it
 CLEAR = 2.0  # standard errors above zero from which a share is taken as real
 
 
 OUTSIDE_REASON = "Many people are outside of the bounds."
+EDGE_REASON = "Many people are at the bounds, where values outside of the bounds are moved."
+
+_MAX_LISTED = 6  # bounds in a sentence
 
 
 class OutsideShare(NamedTuple):
@@ -21,11 +27,27 @@ class OutsideShare(NamedTuple):
     error: float
 
 
+class EdgeShare(NamedTuple):
+    """An estimate of the share of people at the bounds beyond what the neighbouring cells explain.
+
+    Attributes
+    ----------
+    value, error : float
+        The share in [0, 1], and its standard error.
+    sides : tuple of pairs of int
+        The features and bounds concerned: -1 for the lower bound and 1 for the upper one.
+    """
+
+    value: float
+    error: float
+    sides: tuple[tuple[int, int], ...]
+
+
 def with_outside_share(model: ClusterModel, share: OutsideShare, received_per_used: float) -> ClusterModel:
     """Return a model of the people inside with the share of those outside, a warning from 5 % on, and its verdict.
 
-    The diagnostic `n_reports` becomes the number of reports. `n_reports_inside` is the number that the fit used: with
-    so many reports of people inside alone, its estimates would have the same errors.
+    The diagnostic `n_reports` and the warnings name the number of reports. `n_reports_inside` is the number that the
+    fit used: with so many reports of people inside alone, its estimates would have the same errors.
 
     Parameters
     ----------
@@ -48,7 +70,9 @@ def with_outside_share(model: ClusterModel, share: OutsideShare, received_per_us
     diagnostics = dict(model.diagnostics)
     if "n_reports" in diagnostics:
         used = diagnostics["n_reports"]
-        diagnostics |= {"n_reports": round(used * received_per_used), "n_reports_inside": used}
+        received = round(used * received_per_used)
+        diagnostics |= {"n_reports": received, "n_reports_inside": used}
+        warnings = [each.replace(f"{used} reports are few", f"{received} reports are few") for each in warnings]
     return replace(
         model,
         outside_share=min(max(share.value, 0.0), 1.0),
@@ -57,6 +81,61 @@ def with_outside_share(model: ClusterModel, share: OutsideShare, received_per_us
         verdict_reason=model.verdict_reason if verdict is model.verdict else OUTSIDE_REASON,
         warnings=tuple(warnings),
         diagnostics=diagnostics,
+    )
+
+
+def with_edge_share(model: ClusterModel, share: EdgeShare | None) -> ClusterModel:
+    """Return a model with the share of people at the bounds, and from 5 % on a warning and a verdict below `reliable`.
+
+    Parameters
+    ----------
+    model : ClusterModel
+        Fitted to values that could have been moved to the bounds.
+    share : EdgeShare or None
+        None if no bound stands out from its neighbours.
+    """
+    if share is None:
+        return model
+    sides = [f"{'lower' if side < 0 else 'upper'} bound of {model.features[place].name}" for place, side in share.sides]
+    stated = {"value": share.value, "error": share.error, "bounds": sides}
+    model = replace(model, diagnostics={**model.diagnostics, "edge_share": stated})
+    if share.value < STATED:
+        return model
+    verdict = model.verdict.or_worse(Verdict.UNCERTAIN)
+    return replace(
+        model,
+        verdict=verdict,
+        verdict_reason=model.verdict_reason if verdict is model.verdict else EDGE_REASON,
+        warnings=(_edge_sentence(share, sides), *model.warnings),
+    )
+
+
+def edge_share_of_centres(model: ClusterModel) -> EdgeShare | None:
+    """Return the share of the clusters with their centre at a bound, or None if there is none.
+
+    Clipped values of one feature lie at one place, so that a cluster of them has its centre there. Centres that the
+    fit itself moved to the bounds have large errors and do not count.
+    """
+    if model.type != "centroids" or model.centroids is None:
+        return None
+    lower, upper = (np.array([getattr(each, name) for each in model.features]) for name in ("lower", "upper"))
+    near = AT_BOUND * (upper - lower)
+    sharp = True if model.centroid_errors is None else model.centroid_errors <= 2 * near
+    at = {-1: (model.centroids - lower <= near) & sharp, 1: (upper - model.centroids <= near) & sharp}
+    found = (at[-1] | at[1]).any(axis=1)
+    if not found.any():
+        return None
+    sides = {(int(place), side) for side, mask in at.items() for place in np.flatnonzero(mask.any(axis=0))}
+    share, error = float(model.sizes[found].sum()), float(np.sqrt((model.size_errors[found] ** 2).sum()))
+    return EdgeShare(min(max(share, 0.0), 1.0), error, tuple(sorted(sides)))
+
+
+def _edge_sentence(share: EdgeShare, sides: list[str]) -> str:
+    more = f" and {len(sides) - _MAX_LISTED} more" if len(sides) > _MAX_LISTED else ""
+    return (
+        f"About {_percent(share.value)} (± {_percent(share.error)}) of the people are at the bounds, more than their "
+        f"neighbours explain: {', '.join(sides[:_MAX_LISTED])}{more}. Values outside of the bounds are moved there "
+        "and can make clusters. Check the bounds, the units and the order of the values."
     )
 
 

@@ -34,7 +34,7 @@ class Reader:
 
     def __init__(self, model: ClusterModel, spec: RoundSpec) -> None:
         if spec.features != model.features:
-            raise InvalidSpec("the round is over other features than the model")
+            raise InvalidSpec("the round must have the features of the model")
         sizes = np.maximum(model.sizes, 0.0)
         self._prior = sizes / sizes.sum() if sizes.sum() > 0 else np.full(len(sizes), 1 / max(1, len(sizes)))
         self._spec = spec
@@ -67,7 +67,7 @@ class Reader:
         """
         mechanism, own_slots = self._spec.mechanism, np.asarray(slots, dtype=np.int64)
         if own_slots.shape != (len(values),) or values.shape != (len(values), mechanism.value_bytes):
-            raise InvalidSpec("slots have shape (n,) and values (n, value_bytes)")
+            raise InvalidSpec("slots must have shape (n,) and values (n, value_bytes)")
         sound = (own_slots >= 0) & (own_slots < self._spec.encoding.n_slots) & mechanism.are_values(values)
         if not sound.all():
             raise ReportMalformed(int(np.argmin(sound)), "no device could have sent this")

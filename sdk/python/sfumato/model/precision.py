@@ -53,7 +53,7 @@ class ExpectedAgreement:
     def __post_init__(self) -> None:
         """Check the order."""
         if not 0 <= self.lower <= self.value <= self.upper <= 1:
-            raise InvalidSpec("an expected agreement lies in its interval, and the interval in [0, 1]")
+            raise InvalidSpec("an expected agreement must lie in its interval, and the interval in [0, 1]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import EPSILON_MAX_NANO, format_delta, format_epsilon
-from sfumato.privacy.gaussian_privacy import is_covered, mu2_of_pure, rho_of
+from sfumato.privacy.gaussian_privacy import epsilon_of, mu2_of_pure, rho_of
 
 Accounting = Literal["additive", "gaussian"]
 
@@ -74,6 +74,17 @@ def is_allowed(accounting: Accounting, granted: Cost, used: Cost) -> bool:
     return is_pure or used.mu2_pico <= granted.mu2_pico
 
 
+def remaining_share(accounting: Accounting, granted: Cost, used: Cost) -> float:
+    """Return the part of a budget that is left: of epsilon, or under Gaussian accounting the larger of both conditions.
+
+    The second condition, of mu^2, always counts. The first one counts while all charges and reservations are pure.
+    """
+    free = [max(0, have - gone) / (have or 1) for have, gone in zip(granted, used, strict=True)]
+    if accounting == "additive":
+        return free[0]
+    return free[2] if used.delta_atto else max(free[0], free[2])
+
+
 def certified_epsilon(accounting: Accounting, charged: Cost, delta_atto: int) -> int | None:
     """Return the nano-epsilon that the charges certify at a delta, rounded up; None if above 32.
 
@@ -82,19 +93,10 @@ def certified_epsilon(accounting: Accounting, charged: Cost, delta_atto: int) ->
     """
     if accounting == "additive":
         return charged.epsilon_nano
-    enough = EPSILON_MAX_NANO if charged.delta_atto else min(charged.epsilon_nano, EPSILON_MAX_NANO)
-    if charged.mu2_pico == 0:
-        return 0
-    if not delta_atto or not is_covered(charged.mu2_pico, enough, delta_atto):
-        return None if charged.delta_atto or charged.epsilon_nano > EPSILON_MAX_NANO else charged.epsilon_nano
-    too_little = 0
-    while enough - too_little > 1:
-        middle = (too_little + enough) // 2
-        if is_covered(charged.mu2_pico, middle, delta_atto):
-            enough = middle
-        else:
-            too_little = middle
-    return enough
+    certified = epsilon_of(charged.mu2_pico, delta_atto) if delta_atto or not charged.mu2_pico else None
+    if charged.delta_atto or charged.epsilon_nano > EPSILON_MAX_NANO:
+        return certified
+    return charged.epsilon_nano if certified is None else min(certified, charged.epsilon_nano)
 
 
 def count_jobs(accounting: Accounting, granted: Cost, used: Cost, job: Cost) -> int:

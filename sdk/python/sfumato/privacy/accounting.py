@@ -146,7 +146,7 @@ def realised_epsilon(ratio: Fraction) -> int:
         The least integer that is >= ln(ratio) in nano-epsilon: never under-charges.
     """
     if ratio < 1:
-        raise InvalidEpsilon("a probability ratio lies at or above 1")
+        raise InvalidEpsilon("a probability ratio must be at least 1")
     if ratio == 1:
         return 0
     with localcontext(Context(prec=_DIGITS)):

@@ -13,8 +13,10 @@ up to a factor e^(n xi) of delta and an addition of 2 n xi to epsilon, where n i
 xi < 2e-25. `_MARGIN` covers both for n up to 2^40.
 """
 
+from collections.abc import Callable
 from decimal import Context, Decimal, localcontext
 from functools import lru_cache
+from math import erfc, exp, sqrt
 from statistics import NormalDist
 
 from sfumato.errors import InvalidSpec
@@ -55,13 +57,32 @@ def rho_of(epsilon_nano: int, delta_atto: int) -> int:
         Epsilon or delta is out of range.
     """
     if not 0 < epsilon_nano <= EPSILON_MAX_NANO or not 0 < delta_atto < ATTO:
-        raise InvalidSpec("a block takes an epsilon above 0 and at most 32, and a delta between 0 and 1")
+        raise InvalidSpec("a block must have an epsilon above 0 and at most 32, and a delta between 0 and 1")
+    epsilon, delta = epsilon_nano / NANO, delta_atto / ATTO
+    guess = _bisect(lambda rho: delta_in_floats(2 * rho, epsilon) > delta, 0, 1 << _RHO_BITS)
     with localcontext(Context(prec=_DIGITS)):
-        rho = 0
-        for bit in reversed(range(_RHO_BITS)):
-            if is_covered(2 * (rho + (1 << bit)), epsilon_nano, delta_atto):
-                rho += 1 << bit
-    return rho
+        return least_near(guess, lambda rho: not is_covered(2 * rho, epsilon_nano, delta_atto), 0, 1 << _RHO_BITS) - 1
+
+
+@lru_cache(maxsize=256)
+def epsilon_of(mu2_pico: int, delta_atto: int) -> int | None:
+    """Return the least nano-epsilon with which (epsilon, delta) covers mu^2, rounded up; None if it is above 32.
+
+    Parameters
+    ----------
+    mu2_pico : int
+        In units of 1e-12, at least 0.
+    delta_atto : int
+        In 1 .. 10^18 - 1.
+    """
+    if mu2_pico == 0:
+        return 0
+    if not is_covered(mu2_pico, EPSILON_MAX_NANO, delta_atto):
+        return None
+    delta = delta_atto / ATTO
+    guess = _bisect(lambda nano: delta_in_floats(mu2_pico, nano / NANO) <= delta, 0, EPSILON_MAX_NANO)
+    with localcontext(Context(prec=_DIGITS)):
+        return least_near(guess, lambda nano: is_covered(mu2_pico, nano, delta_atto), 0, EPSILON_MAX_NANO)
 
 
 def is_covered(mu2_pico: int, epsilon_nano: int, delta_atto: int) -> bool:
@@ -71,8 +92,18 @@ def is_covered(mu2_pico: int, epsilon_nano: int, delta_atto: int) -> bool:
     with localcontext(Context(prec=_DIGITS)):
         epsilon = Decimal(epsilon_nano) / NANO - _MARGIN
         limit = Decimal(delta_atto) / ATTO * (1 - _MARGIN) - _ERROR
-        mu = (Decimal(mu2_pico) / PICO).sqrt()
-        return _normal_cdf(mu / 2 - epsilon / mu) - epsilon.exp() * _normal_cdf(-mu / 2 - epsilon / mu) <= limit
+        return _delta(mu2_pico, epsilon) <= limit
+
+
+def least_delta(mu2_pico: int, epsilon_nano: int) -> Decimal:
+    """Return the least delta with which (epsilon, delta) covers mu^2, rounded down."""
+    with localcontext(Context(prec=_DIGITS)):
+        return _delta(mu2_pico, Decimal(epsilon_nano) / NANO) - _ERROR if mu2_pico else Decimal()
+
+
+def _delta(mu2_pico: int, epsilon: Decimal) -> Decimal:
+    mu = (Decimal(mu2_pico) / PICO).sqrt()
+    return _normal_cdf(mu / 2 - epsilon / mu) - epsilon.exp() * _normal_cdf(-mu / 2 - epsilon / mu)
 
 
 @lru_cache(maxsize=256)
@@ -98,15 +129,35 @@ def mu2_of_pure(epsilon_nano: int) -> int:
         def is_enough(mu2_pico: int) -> bool:
             return _normal_cdf(-(Decimal(mu2_pico) / PICO).sqrt() / 2) <= tail - _ROUNDING
 
-        too_little, enough = -1, 8 * epsilon_nano * (PICO // NANO)  # Phi(-x) <= exp(-x^2 / 2) / 2
+        enough = 8 * epsilon_nano * (PICO // NANO)  # Phi(-x) <= exp(-x^2 / 2) / 2
         guess = int(4 * NormalDist().inv_cdf(float(tail)) ** 2 * PICO) if epsilon_nano < EPSILON_MAX_NANO else enough
-        for near in (guess - guess // 10**6 - 1, guess + guess // 10**6 + 1):
+        return least_near(guess, is_enough, -1, enough)
+
+
+def least_near(guess: int, is_enough: Callable[[int], bool], too_little: int, enough: int) -> int:
+    """Return the least integer above `too_little`, and at most `enough`, that is enough. A good guess saves tests.
+
+    `is_enough` is monotone, and assumed to hold for `enough` and not for `too_little`.
+    """
+    for part in (10**9, 10**6):
+        for near in (guess - guess // part - 1, guess + guess // part + 1):
             if too_little < near < enough:
                 too_little, enough = (too_little, near) if is_enough(near) else (near, enough)
-        while enough - too_little > 1:
-            middle = (too_little + enough) // 2
-            too_little, enough = (too_little, middle) if is_enough(middle) else (middle, enough)
+    return _bisect(is_enough, too_little, enough)
+
+
+def _bisect(is_enough: Callable[[int], bool], too_little: int, enough: int) -> int:
+    while enough - too_little > 1:
+        middle = (too_little + enough) // 2
+        too_little, enough = (too_little, middle) if is_enough(middle) else (middle, enough)
     return enough
+
+
+def delta_in_floats(mu2_pico: int, epsilon: float) -> float:
+    """Return about the delta of a block, to begin a search."""
+    mu = sqrt(mu2_pico / PICO)
+    own, neighbour = ((epsilon / mu - sign * mu / 2) / sqrt(2) for sign in (1, -1))
+    return (erfc(own) - exp(epsilon) * erfc(neighbour)) / 2
 
 
 def _normal_cdf(x: Decimal) -> Decimal:

@@ -121,8 +121,11 @@ class Balance(NamedTuple):
     @property
     def used_cost(self) -> Cost:
         """Return what is charged or reserved."""
-        reserved = Cost(self.reserved_nano, self.reserved_delta_atto, self.reserved_mu2_pico or 0)
-        return Cost(*(one + two for one, two in zip(self.charged_cost, reserved, strict=True)))
+        return Cost(
+            self.charged_nano + self.reserved_nano,
+            self.charged_delta_atto + self.reserved_delta_atto,
+            (self.charged_mu2_pico or 0) + (self.reserved_mu2_pico or 0),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,9 @@ class Blanket:
 
     def __post_init__(self) -> None:
         if self.ratio < 1 or not 0 < self.named < 1:
-            raise InvalidSpec("a blanket has a ratio of at least 1 and names a symbol with a probability in (0, 1)")
+            raise InvalidSpec(
+                "a blanket must have a ratio of at least 1 and name a symbol with a probability in (0, 1)"
+            )
         if not max(Fraction(0), 2 * self.named - 1) <= self.both < self.named:
             raise InvalidSpec("no values name and separate two symbols with these probabilities")
 
@@ -120,7 +122,7 @@ def honest_reports(min_batch: int, honest_share: Fraction) -> int:
         The batch is empty, the share is not in (0, 1], or no honest report is left.
     """
     if min_batch < 1 or not 0 < honest_share <= 1:
-        raise InvalidSpec("a batch has at least one report, and the honest share lies in (0, 1]")
+        raise InvalidSpec("a batch must have at least one report, and the honest share must lie in (0, 1]")
     n = int(min_batch * honest_share)
     if n < 1:
         raise InvalidSpec("no report of this batch is honest")
@@ -158,7 +160,7 @@ def delta(blanket: Blanket, n: int, epsilon_nano: int) -> int:
     """
     _check_reports(n)
     if epsilon_nano < 0:
-        raise InvalidSpec("epsilon is not negative")
+        raise InvalidSpec("epsilon must not be negative")
     if epsilon_nano >= blanket.local_epsilon_nano:
         return 0
     return min(ATTO, math.ceil(Fraction(_bound_delta(blanket, n, exp_epsilon(epsilon_nano))) * ATTO))
@@ -188,7 +190,7 @@ def epsilon(blanket: Blanket, n: int, delta_atto: int) -> int:
     """
     _check_reports(n)
     if not 0 <= delta_atto < ATTO:
-        raise InvalidSpec("delta lies in [0, 1)")
+        raise InvalidSpec("delta must lie in [0, 1)")
     local = blanket.local_epsilon_nano
     low, high = -1, -(-local // EPSILON_STEP_NANO)  # steps; the upper one is covered
     while high - low > 1:
@@ -217,7 +219,7 @@ def shuffled_cost(collections: Iterable[Iterable[ShuffledRound]]) -> Pair:
 
 def _check_reports(n: int) -> None:
     if not 1 <= n <= MAX_HONEST:
-        raise InvalidSpec(f"a release has 1 to {MAX_HONEST} honest reports")
+        raise InvalidSpec(f"a release must have 1 to {MAX_HONEST} honest reports")
 
 
 def _bound_delta(blanket: Blanket, n: int, growth: Fraction) -> float:

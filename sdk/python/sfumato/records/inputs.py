@@ -96,7 +96,7 @@ def to_record(features: Sequence[Feature], record: Records) -> list[float]:
     if not isinstance(record, Mapping) and not _is_row(record) and (columns := named_columns(record)) is not None:
         values = to_values(features, columns)
         if len(values) != 1:
-            raise InvalidPoint(f"a record is one row; the {type(record).__name__} has {len(values)}")
+            raise InvalidPoint(f"a record must be one row; the {type(record).__name__} has {len(values)}")
         return [float(each) for each in values[0]]
     named = _named_row(record)
     if named is not None:
@@ -105,7 +105,9 @@ def to_record(features: Sequence[Feature], record: Records) -> list[float]:
     else:
         given = _plain_row(record)
         if len(given) != len(names):
-            raise InvalidPoint(f"a record has the values {list_names(names)} in this order; got {len(given)} values")
+            raise InvalidPoint(
+                f"a record must have the values {list_names(names)} in this order; got {len(given)} values"
+            )
     return [_one(value, name) for name, value in zip(names, given, strict=True)]
 
 
@@ -128,7 +130,7 @@ def named_columns(records: object) -> dict[Any, Any] | None:
         return None
     repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if repeated:
-        raise InvalidPoint(f"columns {_shown(repeated, names)} are repeated")
+        raise InvalidPoint(f"columns must be unique: {_shown(repeated, names)} occur more than once")
     return dict(zip(names, columns, strict=True))
 
 
@@ -206,7 +208,7 @@ def _named_row(row: Any) -> Mapping[Any, object] | None:
     else:
         return None
     if len(set(names)) < len(names):
-        raise InvalidPoint("a record has a repeated name")
+        raise InvalidPoint("the names of a record must be unique: one occurs more than once")
     return dict(zip(names, values, strict=True))
 
 

@@ -192,7 +192,7 @@ def deepest(n_features: int) -> int:
 def check_height(n_features: int, height: int) -> None:
     """Raise InvalidSpec for a tree with too many leaves."""
     if height > deepest(n_features):
-        raise InvalidSpec(f"a tree over {n_features} features has at most {deepest(n_features)} levels")
+        raise InvalidSpec(f"a tree over {n_features} features may have at most {deepest(n_features)} levels")
 
 
 def dyadic(n_features: int, level: int) -> GridEncoding:

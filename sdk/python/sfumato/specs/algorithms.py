@@ -38,9 +38,11 @@ SIGNIFICANT = "all clusters with a significant excess of mass"
 REPEATED = "the number with which the label map comes out again"
 
 
-def epsilon_parameter(description: str = DEVICE_EPSILON, example: float = 1.0) -> Any:
+def epsilon_parameter(description: str = DEVICE_EPSILON, example: float = 1.0, replaced_by: str = "") -> Any:
     """Return the declaration of an ε."""
-    return parameter(description, minimum=1e-6, maximum=32, check=parse_epsilon, example=example)
+    return parameter(
+        description, minimum=1e-6, maximum=32, check=parse_epsilon, example=example, replaced_by=replaced_by
+    )
 
 
 def clusters_parameter(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sfumato.limits import MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS
-from sfumato.validation import is_int, require, require_int
+from sfumato.validation import is_int, require, require_int, show
 
 MAX_TREE_CELLS = 1 << 16
 MAX_TREE_BITS = 48  # bits of a cell's place, which a double represents exactly on every device
@@ -30,9 +30,12 @@ class GridEncoding:
     cells: tuple[int, ...]  # per feature
 
     def __post_init__(self) -> None:
-        require(0 < len(self.cells) <= MAX_FEATURES, "a grid has 1 to 64 features")
-        require(all(is_int(c) and c >= 1 for c in self.cells), "cells per feature are positive integers")
-        require(2 <= self.n_symbols <= MAX_SYMBOLS, f"a grid has 2 to {MAX_SYMBOLS} cells")
+        require(
+            0 < len(self.cells) <= MAX_FEATURES, f"a grid must have 1 to {MAX_FEATURES} features, not {len(self.cells)}"
+        )
+        for cells in self.cells:
+            require(is_int(cells) and cells >= 1, f"cells per feature must be positive integers, not {show(cells)}")
+        require(2 <= self.n_symbols <= MAX_SYMBOLS, f"a grid must have 2 to {MAX_SYMBOLS} cells, not {self.n_symbols}")
 
     @property
     def n_features(self) -> int:
@@ -61,11 +64,17 @@ class ShiftedGridEncoding:
     shifts: int  # w, shifts per feature
 
     def __post_init__(self) -> None:
-        require_int(self.n_features, 1, 8, "a shifted grid has 1 to 8 features")
-        require_int(self.cells, 1, 4096, "cells per feature lie in 1..4096")
-        require_int(self.shifts, 1, 64, "shifts per feature lie in 1..64")
-        require(self.n_symbols <= MAX_SYMBOLS, f"a shifted grid has at most {MAX_SYMBOLS} symbols")
-        require(self.n_slots <= MAX_SYMBOLS, f"a shifted grid has at most {MAX_SYMBOLS} slots")
+        require_int(self.n_features, 1, 8, "n_features of a shifted grid")
+        require_int(self.cells, 1, 4096, "cells per feature")
+        require_int(self.shifts, 1, 64, "shifts per feature")
+        require(
+            self.n_symbols <= MAX_SYMBOLS,
+            f"a shifted grid may have at most {MAX_SYMBOLS} symbols, not {self.n_symbols}: reduce cells",
+        )
+        require(
+            self.n_slots <= MAX_SYMBOLS,
+            f"a shifted grid may have at most {MAX_SYMBOLS} slots, not {self.n_slots}: reduce shifts",
+        )
 
     @property
     def n_slots(self) -> int:
@@ -95,22 +104,25 @@ class TreeGridEncoding:
     levels: tuple[int, ...]  # level of every cell
 
     def __post_init__(self) -> None:
-        require_int(self.n_features, 1, 8, "a tree grid has 1 to 8 features")
+        require_int(self.n_features, 1, 8, "n_features of a tree grid")
         require(
             isinstance(self.levels, tuple) and 2 <= len(self.levels) <= MAX_TREE_CELLS,
-            f"a tree grid has 2 to {MAX_TREE_CELLS} cells",
+            f"a tree grid must have 2 to {MAX_TREE_CELLS} cells",
         )
         require(
             all(is_int(level) and level >= 0 and level * self.n_features <= MAX_TREE_BITS for level in self.levels),
-            f"levels are integers from 0, levels times features at most {MAX_TREE_BITS}",
+            f"levels must be integers from 0 to {MAX_TREE_BITS // self.n_features}, so that levels times features fit",
         )
         depth = self.depth
         place = 0  # places of the cells' first finest boxes in Z-order
         for level in self.levels:
             size = 1 << (depth - level) * self.n_features
-            require(place % size == 0, "these cells do not tile the box: one lies across another's bounds")
+            require(
+                place % size == 0,
+                f"the cells must tile the box: the cell of level {level} at place {place} crosses another's bounds",
+            )
             place += size
-        require(place == 1 << depth * self.n_features, "these cells do not tile the box")
+        require(place == 1 << depth * self.n_features, "the cells must tile the box: some of it has no cell, or two")
 
     @property
     def n_slots(self) -> int:
@@ -127,12 +139,14 @@ class TreeGridEncoding:
 
 
 def _check_rows(rows: tuple[tuple[int, ...], ...], name: str, most: int, lowest: int, highest: int) -> None:
-    require(isinstance(rows, tuple) and 1 <= len(rows) <= most, f"there are 1 to {most} rows of {name}")
-    require(all(isinstance(row, tuple) for row in rows), f"{name} are rows of integers")
-    require(1 <= len(rows[0]) <= MAX_FEATURES, f"a row of {name} has 1 to {MAX_FEATURES} integers")
-    require(all(len(row) == len(rows[0]) for row in rows), f"rows of {name} have one length")
+    require(isinstance(rows, tuple) and 1 <= len(rows) <= most, f"{name} must have 1 to {most} rows")
+    require(all(isinstance(row, tuple) for row in rows), f"{name} must be rows of integers")
+    require(
+        1 <= len(rows[0]) <= MAX_FEATURES, f"a row of {name} must have 1 to {MAX_FEATURES} integers, not {len(rows[0])}"
+    )
+    require(all(len(row) == len(rows[0]) for row in rows), f"rows of {name} must have equal lengths")
     are_valid = all(is_int(number) and lowest <= number <= highest for row in rows for number in row)
-    require(are_valid, f"{name} are integers in {lowest}..{highest}")
+    require(are_valid, f"{name} must be integers from {lowest} to {highest}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +176,8 @@ class PhaseEncoding:
 
     def __post_init__(self) -> None:
         _check_rows(self.weights, "weights", MAX_PHASE_SLOTS, -MAX_WEIGHT, MAX_WEIGHT)
-        require(any(any(row) for row in self.weights), "not all weights are zero")
-        require_int(self.phases, 4, MAX_PHASES, f"phases lies in 4..{MAX_PHASES}")
+        require(any(any(row) for row in self.weights), "weights must have a row that is not all zero")
+        require_int(self.phases, 4, MAX_PHASES, "phases")
 
     @property
     def n_features(self) -> int:
@@ -191,8 +205,8 @@ class LatticeEncoding:
     steps: int  # lattice units across a feature's whole range
 
     def __post_init__(self) -> None:
-        require_int(self.n_features, 1, MAX_FEATURES, f"a lattice has 1 to {MAX_FEATURES} features")
-        require_int(self.steps, 1, MAX_STEPS, f"steps lies in 1..{MAX_STEPS}")
+        require_int(self.n_features, 1, MAX_FEATURES, "n_features of a lattice")
+        require_int(self.steps, 1, MAX_STEPS, "steps")
 
     @property
     def n_slots(self) -> int:

@@ -33,12 +33,21 @@ class Feature:
     unit: str = ""
 
     def __post_init__(self) -> None:
-        require(isinstance(self.name, str) and 0 < len(self.name) <= 64, "a feature needs a name of 1 to 64 characters")
-        require(isinstance(self.unit, str) and len(self.unit) <= 64, f"{self.name}: a unit has at most 64 characters")
+        require(
+            isinstance(self.name, str) and 0 < len(self.name) <= 64,
+            "the name of a feature must have 1 to 64 characters",
+        )
+        require(
+            isinstance(self.unit, str) and len(self.unit) <= 64,
+            f"{self.name}: the unit must be text of at most 64 characters",
+        )
         for bound in ("lower", "upper"):  # convert to floats, so that all code scales with the same numbers
             object.__setattr__(self, bound, to_finite(getattr(self, bound), f"{self.name}: {bound}"))
-        require(self.lower < self.upper, f"{self.name}: lower must lie below upper")
-        require(math.isfinite(self.upper - self.lower), f"{self.name}: bounds lie too far apart")
+        require(self.lower < self.upper, f"{self.name}: lower must lie below upper: {self.lower:g} and {self.upper:g}")
+        require(
+            math.isfinite(self.upper - self.lower),
+            f"{self.name}: the range from {self.lower:g} to {self.upper:g} must be finite",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +73,9 @@ class Embedding:
 
     def __post_init__(self) -> None:
         most = MAX_RECORD_FEATURES
-        require_int(self.dimensions, 1, most, f"an embedding has 1 to {most} dimensions")
+        require_int(self.dimensions, 1, most, "dimensions")
         object.__setattr__(self, "norm", to_finite(self.norm, "norm"))
-        require(0 < self.norm <= MAX_NORM, f"the norm of an embedding is positive and at most {MAX_NORM:g}")
+        require(0 < self.norm <= MAX_NORM, f"norm must be positive and at most {MAX_NORM:g}, not {self.norm:g}")
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -82,8 +91,8 @@ class Participation:
     hi: int = DRAW_SPAN
 
     def __post_init__(self) -> None:
-        require(is_int(self.lo) and is_int(self.hi), "a draw interval has integer ends")
-        require(0 <= self.lo < self.hi <= DRAW_SPAN, "a draw interval needs 0 <= lo < hi <= 2**64")
+        require(is_int(self.lo) and is_int(self.hi), "lo and hi of a participation must be integers")
+        require(0 <= self.lo < self.hi <= DRAW_SPAN, "lo and hi of a participation must satisfy 0 <= lo < hi <= 2**64")
 
     @classmethod
     def between(cls, lo: float, hi: float) -> "Participation":
@@ -117,8 +126,11 @@ class RoundSpec:
     out_of_bounds: RoundBounds = "clip"
 
     def __post_init__(self) -> None:
-        require(self.out_of_bounds in ("count", "clip"), "out_of_bounds is count or clip")
-        require(len(self.features) == self.encoding.n_features, "the encoding is for another number of features")
+        require(self.out_of_bounds in ("count", "clip"), "out_of_bounds must be count or clip")
+        require(
+            len(self.features) == self.encoding.n_features,
+            f"the encoding must be for {len(self.features)} features, not {self.encoding.n_features}",
+        )
         lattice = (
             (self.encoding.n_features, self.encoding.steps) if isinstance(self.encoding, LatticeEncoding) else None
         )
@@ -177,7 +189,9 @@ def design_for(encoding: Encoding, kind: str, epsilon_nano: int) -> Mechanism:
         As for `design`, or the kind does not perturb the encoding's symbols.
     """
     if isinstance(encoding, LatticeEncoding) != (kind == DiscreteLaplaceMechanism.type) and kind != "auto":
-        raise InvalidSpec("discrete_laplace is only for the vectors of a lattice, and the only mechanism for them")
+        raise InvalidSpec(
+            f"{kind} cannot perturb {encoding.type}: discrete_laplace is for lattices, and the others for symbols"
+        )
     if isinstance(encoding, LatticeEncoding):
         return DiscreteLaplaceMechanism.design(encoding.n_features, encoding.steps, epsilon_nano)
     return design(kind, encoding.n_symbols, epsilon_nano)

@@ -1,5 +1,6 @@
 """Conversion of specifications to and from JSON values. 64-bit integers are decimal strings."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, cast, get_args
@@ -11,7 +12,7 @@ from sfumato.specs.algorithms import Algorithm, Auto
 from sfumato.specs.central import CentralAlgorithm, Profile
 from sfumato.specs.encodings import Encoding
 from sfumato.specs.rounds import SPEC_VERSION, Embedding, Feature, Participation, RoundBounds, RoundSpec
-from sfumato.validation import is_int, parameters_of, require
+from sfumato.validation import is_int, parameters_of, require, show, times
 
 ENCODINGS: dict[str, type[Encoding]] = {kind.type: kind for kind in get_args(Encoding)}
 
@@ -69,7 +70,7 @@ def _tuples(value: list[Any]) -> tuple[Any, ...]:
 
 def _build(cls: type[Any], wire: object) -> Any:
     """Return an instance of `cls` from JSON values. Raise InvalidSpec for unknown members."""
-    require(isinstance(wire, Mapping), f"{cls.__name__}: this is an object")
+    require(isinstance(wire, Mapping), f"{cls.__name__} must be an object, not {show(wire)}")
     wire = cast(Mapping[str, Any], wire)
     names = {field.name for field in fields(cls)}
     unknown = set(wire) - names
@@ -84,7 +85,7 @@ def _build(cls: type[Any], wire: object) -> Any:
         if name in _WORD_FIELDS:
             require(
                 isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20,
-                f"{cls.__name__}: {name} is a decimal string",
+                f"{cls.__name__}: {name} must be a string of at most 20 decimal digits",
             )
             value = int(value)
         elif isinstance(value, list):
@@ -97,7 +98,7 @@ def _build(cls: type[Any], wire: object) -> Any:
 
 
 def _tagged(kinds: Mapping[str, type[Any]], what: str, wire: object) -> Any:
-    require(isinstance(wire, Mapping), f"the {what} is an object")
+    require(isinstance(wire, Mapping), f"the {what} must be an object, not {show(wire)}")
     wire = cast(Mapping[str, Any], wire)
     tag = wire.get("type")
     require(isinstance(tag, str) and tag in kinds, f"unknown {what}; this version knows {', '.join(kinds)}")
@@ -181,21 +182,26 @@ def features_from_wire(wire: object) -> tuple[Feature, ...]:
     if isinstance(wire, Mapping):
         return cast(Embedding, _build(Embedding, wire)).features
     most = MAX_RECORD_FEATURES
-    require(isinstance(wire, list) and 0 < len(wire) <= most, f"features is a list of 1 to {most}")
+    require(isinstance(wire, list) and 0 < len(wire) <= most, f"features must be a list of 1 to {most} features")
     features = tuple(cast(Feature, _build(Feature, item)) for item in cast(list[object], wire))
-    require(len({feature.name for feature in features}) == len(features), "feature names differ from one another")
+    names = [feature.name for feature in features]
+    repeated = next((name for name, number in Counter(names).items() if number > 1), "")
+    require(not repeated, f"feature names must be unique: {repeated!r} occurs {times(names.count(repeated))}")
     return features
 
 
 def round_spec_from_wire(wire: object) -> RoundSpec:
     """Return a round specification from JSON values. Raise InvalidSpec if this version does not support it."""
-    require(isinstance(wire, Mapping), "a round spec is an object")
+    require(isinstance(wire, Mapping), f"a round spec must be an object, not {show(wire)}")
     wire = cast(Mapping[str, Any], wire)
     version = wire.get("version")
-    require(is_int(version) and version == SPEC_VERSION, f"this version answers round specs of version {SPEC_VERSION}")
+    require(
+        is_int(version) and version == SPEC_VERSION,
+        f"the version of a round spec must be {SPEC_VERSION}, not {show(version)}: update the SDK",
+    )
     parts = {"version", "features", "encoding", "mechanism", "participation"}
-    require(parts <= set(wire), "a round spec lacks a part")
-    require(isinstance(wire["features"], list), "the features of a round spec are a list")
+    require(parts <= set(wire), f"a round spec must have {', '.join(sorted(parts - set(wire)))}")
+    require(isinstance(wire["features"], list), "the features of a round spec must be a list")
     unknown = set(wire) - parts - {"out_of_bounds"}
     require(not unknown, f"RoundSpec: unknown {', '.join(sorted(map(str, unknown)))}")
     return RoundSpec(

@@ -74,7 +74,7 @@ def sign_release(round_id: str, reports: Sequence[bytes], private_key: bytes) ->
 
     _check_key(private_key)
     if len({len(report) for report in reports}) != 1 or not reports[0]:
-        raise InvalidSpec("the sealed reports of a batch have one length of at least 1 byte")
+        raise InvalidSpec("the sealed reports of a batch must have one length of at least 1 byte")
     sealed = b"".join(reports)
     signed = _signed_bytes(round_id, len(reports), hashlib.sha256(sealed).digest())
     return Batch(Ed25519PrivateKey.from_private_bytes(private_key).sign(signed), len(reports[0]), sealed)
@@ -126,7 +126,9 @@ def parse_batch(body: bytes) -> Batch:
         raise InvalidSpec(f"a batch has more than {HEAD_BYTES} bytes")
     batch = Batch(body[:SIGNATURE_BYTES], int.from_bytes(body[SIGNATURE_BYTES:HEAD_BYTES], "big"), body[HEAD_BYTES:])
     if not batch.length or len(batch.sealed) % batch.length:
-        raise InvalidSpec(f"a batch is a whole number of sealed reports of the stated length, {batch.length} bytes")
+        raise InvalidSpec(
+            f"a batch must be a whole number of sealed reports of the stated length, {batch.length} bytes"
+        )
     return batch
 
 
@@ -137,4 +139,4 @@ def _signed_bytes(round_id: str, count: int, digest: bytes) -> bytes:
 
 def _check_key(key: bytes) -> None:
     if len(key) != SIGNING_KEY_BYTES:
-        raise InvalidSpec(f"an Ed25519 key has {SIGNING_KEY_BYTES} bytes")
+        raise InvalidSpec(f"an Ed25519 key must have {SIGNING_KEY_BYTES} bytes")

@@ -153,7 +153,7 @@ def choose_idempotency_key(given: str | None) -> str:
     if not given:
         return SystemEntropy().words(2).tobytes().hex()
     if not _IDEMPOTENCY_KEY.fullmatch(given):
-        raise InvalidSpec("an idempotency key has 1 to 255 visible ASCII characters, without spaces")
+        raise InvalidSpec("an idempotency key must have 1 to 255 visible ASCII characters, without spaces")
     return given
 
 

@@ -1,0 +1,129 @@
+"""Composition of shuffled rounds over the same people, by a Gaussian cost of each release.
+
+The accountant of `sfumato.privacy.shuffling` bounds delta(epsilon) of a release for each epsilon >= 0, and neighbours
+are symmetric. Let delta_mu be the curve of mu-Gaussian privacy. If for every epsilon
+
+    delta(epsilon) <= delta_0 + (1 - delta_0) delta_mu(epsilon),
+
+then the release is at least as private as a mechanism that reveals all with probability delta_0, and otherwise one
+normal value with a shift of mu. The right side is the curve of f_{0, delta_0} composed with G_mu, and curves and
+trade-off functions are dual (Dong, Roth and Su 2019, "Gaussian differential privacy", section 2.4). Trade-off functions
+compose, also for releases that depend on earlier ones (section 3.1). So rounds with (mu_i, delta_i) together cost
+(epsilon, sum of delta_i + delta_mu(epsilon)) for mu^2 = sum of mu_i^2 and each epsilon.
+
+Both curves fall with epsilon. Between two steps of a grid it is therefore enough to compare delta at the lower one with
+delta_mu at the upper one. Beyond the last step delta is at most delta_0. All roundings increase the cost.
+"""
+
+from collections.abc import Iterable
+from decimal import Context, Decimal, localcontext
+from itertools import pairwise
+
+from sfumato.errors import InvalidSpec
+from sfumato.privacy.accounting import ATTO, cost
+from sfumato.privacy.gaussian_privacy import PICO, delta_in_floats, epsilon_of, least_delta
+from sfumato.privacy.shuffling import Blanket, delta, epsilon
+
+STEPS = 128  # steps of the grid, each 1/128 of the epsilon at delta_0
+_GROWTH = 10**6  # mu^2 grows by its millionth part until it is verified
+_LARGEST_MU2 = 64 * PICO
+
+GaussianCost = tuple[int, int]  # mu^2 in units of 1e-12, and atto-delta
+GaussianRound = tuple[tuple[int, int], GaussianCost]  # participation interval [lo, hi) and cost
+
+
+def gaussian_cost(blanket: Blanket, n: int, delta_atto: int) -> GaussianCost:
+    """Return (mu^2, delta_0) of a release with n honest reports.
+
+    Parameters
+    ----------
+    blanket : Blanket
+    n : int
+        Number of honest reports, in 1 .. 2**30.
+    delta_atto : int
+        The delta_0 to use, in 1 .. 10^18 - 1. A tenth of the delta of the round is a good choice.
+
+    Returns
+    -------
+    tuple of int
+        mu^2 in units of 1e-12, rounded up, and `delta_atto`.
+
+    Raises
+    ------
+    InvalidSpec
+        An argument is out of range, or no mu up to 8 covers the release.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> from sfumato.privacy.shuffled_rounds import composed_epsilon, gaussian_cost
+    >>> from sfumato.privacy.shuffling import Blanket, epsilon
+    >>> coin = Blanket(Fraction(3), Fraction(1, 2), Fraction(0))  # binary randomised response at epsilon ln 3
+    >>> week = gaussian_cost(coin, 10_000, 10**11)
+    >>> year = composed_epsilon([[((0, 1), week)] for _ in range(52)], 52 * 10**12)
+    >>> year < 52 * epsilon(coin, 10_000, 10**12) // 5
+    True
+    """
+    if not 0 < delta_atto < ATTO:
+        raise InvalidSpec("delta must lie between 0 and 1")
+    top = epsilon(blanket, n, delta_atto)
+    grid = [top * step // STEPS for step in range(STEPS + 1)]
+    # pairs of an epsilon, rounded up, and the delta that mu has to cover there
+    needs = [(above, delta(blanket, n, below)) for below, above in pairwise(grid)]
+    needs = [(above, covered) for above, covered in needs if covered > delta_atto]
+    mu2 = _guess(needs, delta_atto)
+    while not _covers(mu2, needs, delta_atto):
+        mu2 += mu2 // _GROWTH + 1
+        if mu2 > _LARGEST_MU2:
+            raise InvalidSpec("the release is not private enough for a Gaussian cost: use more reports or a lower ε")
+    return mu2, delta_atto
+
+
+def composed_epsilon(collections: Iterable[Iterable[GaussianRound]], delta_atto: int) -> int | None:
+    """Return the epsilon that rounds over the same people have together at this delta, in nano-epsilon, rounded up.
+
+    Choose the rounds, or a limit of their sums, before the first of them is released.
+
+    Parameters
+    ----------
+    collections : iterable of iterable of ((lo, hi), (mu^2, delta_0))
+        Rounds with their participation intervals and costs. In each collection a device makes one draw and answers the
+        rounds with an interval that contains it, as in `sfumato.privacy.shuffling.shuffled_cost`.
+    delta_atto : int
+        Total delta, above the sum of all delta_0.
+
+    Returns
+    -------
+    int or None
+        None if it is above 32.
+    """
+    mu2_pico = spent_atto = 0
+    for rounds in collections:
+        listed = list(rounds)
+        mu2_pico += cost((interval, each[0]) for interval, each in listed)
+        spent_atto += cost((interval, each[1]) for interval, each in listed)
+    if not spent_atto < delta_atto < ATTO:
+        raise InvalidSpec("delta must be above the sum of the delta of all rounds, and below 1")
+    return epsilon_of(mu2_pico, delta_atto - spent_atto)
+
+
+def _guess(needs: list[tuple[int, int]], delta_atto: int) -> int:
+    """Return about the least mu^2 that covers all needs."""
+    low, high = 0, _LARGEST_MU2
+    while high - low > max(1, low // _GROWTH):
+        middle = (low + high) // 2
+        rest = 1 - delta_atto / ATTO
+        is_enough = all(
+            (covered - delta_atto) / ATTO <= rest * delta_in_floats(middle, above / 1e9) for above, covered in needs
+        )
+        low, high = (low, middle) if is_enough else (middle, high)
+    return high
+
+
+def _covers(mu2_pico: int, needs: list[tuple[int, int]], delta_atto: int) -> bool:
+    """Return whether (mu^2, delta_0) certainly covers all needs."""
+    with localcontext(Context(prec=80)):
+        rest = 1 - Decimal(delta_atto) / ATTO
+        return all(
+            Decimal(covered - delta_atto) / ATTO <= rest * least_delta(mu2_pico, above) for above, covered in needs
+        )
