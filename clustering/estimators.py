@@ -52,8 +52,8 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Names of the columns that the model uses, in any order; by default all. Without column names they are `x0`,
         `x1`, and so on. `fit`, `predict` and `transform` take records with all columns.
     **parameters
-        Parameters of the algorithm. `random_state` is not one, because noise that can be drawn again
-        can be subtracted. `clustering.simulate` has seeded runs.
+        Parameters of the algorithm. Without `epsilon` and `mu`, `fit` spends an epsilon of 1. `random_state` is not
+        one, because noise that can be drawn again can be subtracted. `clustering.simulate` has seeded runs.
 
     Attributes
     ----------
@@ -107,7 +107,10 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         names = {RENAMED.get(each.name, each.name): each.name for each in fields(self.specification)}
         self._used: slice | list[int]
         try:
-            parameters = self.specification(**{name: getattr(self, own) for own, name in names.items()})
+            given = {name: getattr(self, own) for own, name in names.items()}
+            if given["epsilon"] is None and given.get("mu") is None:
+                given["epsilon"] = DEFAULTS["epsilon"]
+            parameters = self.specification(**given)
             features = self._features(records.shape[1])
             self._used = slice(None)
             if self.features is not None:

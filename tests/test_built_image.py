@@ -33,7 +33,7 @@ NOT_IN_WHEELS = {
     "libtbb.so.12",
     "libgomp.so.1",
     "libgomp.so.1.0.0",
-}  # of numba's threading layers, which the kernels do not use
+}  # the threading layers of numba, which no kernel uses
 
 KERNELS = """
 import json, os

@@ -280,13 +280,15 @@ Encoding = TypeAliasType(
 )
 
 
+MECHANISM_SCHEMAS: dict[str, type[Wire]] = {tag: schema_of(kind, Wire) for tag, kind in specs.MECHANISMS.items()}
+
 if TYPE_CHECKING:
     Mechanism = Wire
 else:
     Mechanism = TypeAliasType(
         "Mechanism",
         Annotated[
-            reduce(or_, (schema_of(kind, Wire) for kind in specs.MECHANISMS.values())),
+            reduce(or_, MECHANISM_SCHEMAS.values()),
             Field(discriminator="type", description="Mechanism: how a symbol is perturbed."),
         ],
     )

@@ -111,6 +111,7 @@ def run_jobs(api: Api) -> None:
     finished, waiting = api.job(dataset_id)["id"], api.job(dataset_id, algorithm=UNIFORM | {"clusters": 2})["id"]
     open_round(api.database, waiting)
     api.get(f"/jobs/{waiting}")
+    api.get("/sources/-")
     api.get(f"/jobs/{finished}/result")
     finish(api.database, finished, a_model())
     for path in ("", "/events", "/result", "/labels", "/labels?of=reports", "/plot.svg", "/plot.png"):

@@ -36,8 +36,9 @@ def on_the_wire(kind: Any) -> Any:
 
 
 def schema_of(name: str) -> Any:
-    schemas = {schema.__name__: schema for schema in algorithms.JOB_SCHEMAS.values()}
-    return schemas.get(name) or next(getattr(home, name) for home in (algorithms, spec_schemas) if hasattr(home, name))
+    derived = [*algorithms.JOB_SCHEMAS.values(), *spec_schemas.MECHANISM_SCHEMAS.values()]
+    schemas = {schema.__name__: schema for schema in derived}
+    return schemas.get(name) or getattr(algorithms if name == "Algorithm" else spec_schemas, name)
 
 
 def all_subclasses(kind: type[Wire]) -> Iterator[type[Wire]]:

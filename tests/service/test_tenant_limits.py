@@ -39,6 +39,7 @@ class TestLimits:
             "max_dataset_delta": None,
             "max_source_epsilon": None,
             "max_source_delta": None,
+            "source_limit": "none",
         }
         assert other.get("/limits").json()["active_jobs"] == {"limit": 1000, "used": 0}
 

@@ -35,7 +35,7 @@ WITHOUT_BODY = [each for each in OPERATIONS if "requestBody" not in each[2]]
 
 
 def send(api: Api, method: str, path: str, **options: Any) -> httpx.Response:
-    filled = re.sub(r"\{(\w+)\}", lambda found: unknown(PREFIXES[found[1]]), path)
+    filled = re.sub(r"\{(\w+)\}", lambda found: unknown(PREFIXES[found[1]]), path.replace("{source}", "ward-1"))
     if "{round_id}" in path:
         filled = path.format(round_id=api.round(api.dataset()["id"])["id"])
     headers = {"Authorization": f"Bearer {api.secret}", **options.pop("headers", {})}

@@ -45,7 +45,7 @@ class Live:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     home = tmp_path_factory.mktemp("service") / "home"
-    with running(home, "serve", "--port", "0") as service:
+    with running(home, "serve", "--port", "0", SFUMATO_SOURCE_LIMIT="none") as service:
         url = service.url()
         database = Database(f"sqlite:///{home / 'sfumato.db'}", pool_size=2)
         yield Live(url, (home / "admin.key").read_text().strip(), database)

@@ -21,6 +21,8 @@ PYTHON = {
     "createJob": "job = client.submit_job({dataset_id}, ShiftedGrid(clusters=6, epsilon=2), target_reports=100_000)\n"
     "model = job.wait().result().model",
     "createKey": 'client.create_key("app 4.2", ["device"], dataset_id={dataset_id}).secret',
+    "createProfileForecast": 'client.forecast_profile("job_01jd0b1v3tq5c9m8x2h7r4k6ez", ["plan", "age"], epsilon=0.3, '
+    "expected_records=20_000)",
     "createRound": "client.open_round({dataset_id}, GridEncoding((16, 16)), epsilon=2, target_reports=10_000)",
     "createWebhook": "client.create_webhook({url}, {event_types}).secret",
     "deleteDataset": "client.delete_dataset({dataset_id})",

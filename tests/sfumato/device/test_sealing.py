@@ -62,7 +62,7 @@ class TestSeal:
 
     @pytest.mark.parametrize("bad", [{"slot": -1}, {"slot": MAX_SLOT + 1}, {"report_id": ID[:-1]}])
     def test_refuses_arguments_out_of_range(self, bad: dict[str, object]) -> None:
-        with pytest.raises(InvalidSpec, match="a report id has 16 bytes, and a slot lies in 0"):
+        with pytest.raises(InvalidSpec, match="a report id must have 16 bytes, and a slot must lie in 0"):
             Round().seal(**bad)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def random_shifted_grid(rng: np.random.Generator) -> Encoding:
 
 
 def random_rows(rng: np.random.Generator) -> tuple[Row, ...]:
-    """Return up to six centroids, whose places repeat and reach the ends."""
+    """Return up to six centroids. The places repeat and reach the ends."""
     places = [0, LATTICE // 2, LATTICE - 1, *rng.integers(0, LATTICE, 3)]
     shape = rng.integers(1, 7), rng.choice([1, 2, 4, MAX_FEATURES])
     return tuple(tuple(row) for row in rng.choice(places, shape).tolist())

@@ -182,7 +182,7 @@ class TestContainers:
             ([[1, 2, 3], {"age": 1}], "record 2 .* has names"),
             ([{"age": 1}, [1, 2, 3]], "record 2 .* has other names than record 1"),
             (pd.DataFrame([[1, 2, 3]]), "columns number 1, number 2, number 3 are not features"),
-            (pd.DataFrame([[1, 2]], columns=["age", "age"]), "columns age are repeated"),
+            (pd.DataFrame([[1, 2]], columns=["age", "age"]), "columns must be unique: several are named age"),
             ({"age": [1], "latitude": [1], "longitude": [1, 2]}, "different lengths"),
             (dict.fromkeys(NAMES, 1.0), "latitude"),
             (pd.DataFrame(columns_of([("1", "2", "3")], NAMES)), "latitude must be finite numbers; got text"),

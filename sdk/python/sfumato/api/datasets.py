@@ -201,8 +201,8 @@ class DatasetCalls:
         >>> with Client(url, key) as client:
         ...     lunch = client.create_dataset("Lunch", [Feature("east", 0, 10)], epsilon=2, source="staff")
         ...     source = client.source("staff")
-        >>> source.n_datasets, source.limit.rule
-        (1, 'grants')
+        >>> source.n_datasets, source.accounting
+        (1, 'additive')
         """
         path = "-" if label is None else quote(label, safe="")
         return (yield get(f"sources/{path}", **drop_none({"name": name}))).read(parsers.parse_source)

@@ -130,7 +130,7 @@ def named_columns(records: object) -> dict[Any, Any] | None:
         return None
     repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if repeated:
-        raise InvalidPoint(f"columns must be unique: {_shown(repeated, names)} occur more than once")
+        raise InvalidPoint(f"columns must be unique: several are named {_shown(repeated, names)}")
     return dict(zip(names, columns, strict=True))
 
 

@@ -21,7 +21,7 @@ class TestPrivacy:
         assert 0.999 * epsilon * NANO <= spent <= epsilon * NANO
 
     def test_nothing_but_perturbed_symbols_makes_the_model(self, monkeypatch):
-        used = blinded(monkeypatch, "clustering.simulate")
+        used = blinded(monkeypatch)
         models = [clique(Clique(1.0, 2), blobs(500, 3, seed)[0], seed=1) for seed in (1, 2)]
         assert (models[0].label_map == models[1].label_map).all()
         assert models[0].sizes.tolist() == models[1].sizes.tolist()

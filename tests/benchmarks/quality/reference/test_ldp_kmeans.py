@@ -21,14 +21,14 @@ class TestPrivacy:
         assert 0.999 * epsilon * NANO <= spent <= epsilon * NANO
 
     def test_a_device_sends_what_was_accounted_for(self, monkeypatch):
-        used = blinded(monkeypatch, "benchmarks.quality.reference.ldp_kmeans")
+        used = blinded(monkeypatch)
         params = LdpKMeans(1.0, 3)
         ldp_kmeans(params, blobs(300, 3)[0], seed=1)
         sent = reports(params, 2)  # one call a bit, for all features at once; one a round
         assert used == [bit.mechanism for bit in sent.bits] + [sent.assignment.mechanism] * params.rounds
 
     def test_nothing_but_perturbed_symbols_makes_the_model(self, monkeypatch):
-        blinded(monkeypatch, "benchmarks.quality.reference.ldp_kmeans")
+        blinded(monkeypatch)
         models = [ldp_kmeans(LdpKMeans(1.0, 3), blobs(300, 3, seed)[0], seed=1) for seed in (1, 2)]
         assert models[0].centroids.tolist() == models[1].centroids.tolist()
         assert models[0].sizes.tolist() == models[1].sizes.tolist()
