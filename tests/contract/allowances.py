@@ -33,6 +33,8 @@ RULES = (
     ("(create|update)Dataset", "Gaussian accounting needs a delta", "the accounting and the delta of a dataset"),
     ("createDataset|createForecast", "lower must be less than upper", "the bounds of a feature are ordered"),
     ("createDataset", "feature names must be unique", "names are compared"),
+    ("updateDataset", "a shuffled dataset keeps no reports", "the trust model decides"),
+    ("getSource", "name goes with the source - only", "a name replaces a label"),
     ("createDataset", "user_feature", "users exist over records, and their column is not a feature"),
     ("createDataset", "an embedding needs|a local dataset has at most", "features of a local dataset"),
     ("createForecast", "with expected_reports, list at most", "features of a local dataset"),
@@ -44,6 +46,7 @@ RULES = (
     ("createForecast", "max_records_per_user goes with|target is available only", "members of one trust model"),
     ("create(Forecast|Job)", "takes \\d+ to|takes at most|keeps every vector|too small to be|more than", "parameters"),
     ("create(Forecast|Job)", "auto (over records|finds)|at most \\d+ (levels|clusters|cells)", "parameters that fit"),
+    ("create(Forecast|Job)", "mu replaces epsilon|or mu instead of|mu needs", "two statements of one cost"),
     ("create(Forecast|Job)", "needs the number of clusters", "the parameter refine of an algorithm"),
     (
         "create(Job|Forecast|ProfileForecast)",

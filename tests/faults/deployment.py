@@ -95,6 +95,7 @@ class Deployment:
             "SFUMATO_MAX_ATTEMPTS": "100",  # jobs lose their workers very often here
             "SFUMATO_RATE_PER_KEY": "0",
             "SFUMATO_WARM_KERNELS": "false",
+            "SFUMATO_SOURCE_LIMIT": "none",  # the datasets of a campaign have one name
             "SFUMATO_DIE_WITH_PARENT": str(os.getpid()),
             "OPENBLAS_NUM_THREADS": "1",
             "FAULTS_DIRECTORY": str(self.steps),

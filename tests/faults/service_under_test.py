@@ -39,6 +39,7 @@ class ServiceUnderTest:
             "SFUMATO_HOME": str(scratch),
             "SFUMATO_LEASE_SECONDS": "1",
             "SFUMATO_WARM_KERNELS": "false",
+            "SFUMATO_SOURCE_LIMIT": "none",  # the datasets of a test have one name
             "SFUMATO_DIE_WITH_PARENT": str(os.getpid()),
         }
         self.database = Database(database_url, pool_size=2)
