@@ -247,7 +247,7 @@ class RecordRows(Wire):
 class AttributeCounts(Wire):
     """Values of an upload that are not among the declared ones of an attribute. They are private."""
 
-    name: str
+    name: str = Field(description="Name of the attribute.")
     n_other: Count = Field(description="Number of values outside the vocabulary, which became `other`.")
     n_missing: Count = Field(description="Number of missing values, which became `missing`.")
     n_outside: Count = Field(description="Number of values beyond the edges, which were moved to the nearest bin.")

@@ -311,7 +311,7 @@ _Interval = Annotated[list[Double], Field(min_length=2, max_length=2)]
 class AttributeProfile(Wire):
     """Counts and shares of the values of an attribute in each cluster, row by row."""
 
-    name: str
+    name: str = Field(description="Name of the attribute or feature.")
     status: ProfileStatus
     association: Share = Field(
         description="Share of people that would have to change their value if it were independent of the cluster."
@@ -329,12 +329,12 @@ class Distinguishing(Wire):
     """A value with a share in a cluster that differs from its share in all other clusters."""
 
     cluster: Count
-    attribute: str
-    value: str
+    attribute: str = Field(description="Name of the attribute.")
+    value: str = Field(description="Category of the attribute.")
     share: Share = Field(description="Share in the cluster.")
     share_error: Amount = Field(description="Standard error of the noise of the share.")
     rest: Share = Field(description="Share in all other clusters.")
-    difference: Double
+    difference: Double = Field(description="Difference of the two shares.")
     difference_interval: _Interval = Field(description="Interval of the difference for people like these.")
     lift: Amount = Field(description="Ratio of the two shares.")
     interval: _Interval = Field(description="Interval of the lift.")
@@ -348,7 +348,7 @@ class ClusterProfile(Wire):
     n_clusters: Count
     sizes: list[Share] = Field(description="Share of the records in each cluster, by the counts of the profile.")
     size_errors: list[Amount] = Field(description="Standard error of each share.")
-    attributes: list[AttributeProfile]
+    attributes: list[AttributeProfile] = Field(description="The attributes of the request.")
     distinguishing: list[Distinguishing] = Field(description="The clearest values first.")
     too_small: list[Count] = Field(description="Clusters with too few records to describe.")
     false_discovery_rate: Share = Field(description="About this share of the listed values may be chance.")

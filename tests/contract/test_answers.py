@@ -134,6 +134,8 @@ def run_jobs(api: Api) -> None:
     api.get(f"/jobs/{job_id}/result")
     api.post("/jobs", over_records | {"target_reports": 9})
     api.made("/forecasts", over_records | {"expected_records": 1000})
+    profile = {"type": "profile", "of": job_id, "attributes": ["x"], "epsilon": 0.3}
+    api.made("/forecasts/profiles", {"algorithm": profile, "expected_records": 1000})
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])

@@ -145,7 +145,7 @@ class TestOperations:
             limits |= {(key["minLength"], key["maxLength"], key["pattern"]) for key in schemas}
             if method == "post" and not schemas:
                 without.add(operation["operationId"])
-        assert without == {"sendReports", "releaseRound", "assignPoints", "createForecast"}
+        assert without == {"sendReports", "releaseRound", "assignPoints", "createForecast", "createProfileForecast"}
         assert limits == {(1, 255, "^[!-~]+$")}
 
     def test_that_create_something_link_to_the_operations_on_it(self, document: dict[str, Any]) -> None:
@@ -217,8 +217,8 @@ class TestSchemas:
         found = [schema for _, schema in nodes(document["components"]["schemas"]) if "oneOf" in schema]
         unions = [schema for schema in found if sum("$ref" in kind for kind in schema["oneOf"]) > 1]
         names = [union["discriminator"]["propertyName"] for union in unions]
-        # forecasts; algorithms, encodings, mechanisms, memberships, labels
-        assert sorted(names) == ["trust"] + ["type"] * 5
+        # attributes; forecasts; algorithms and profiles, encodings, mechanisms, memberships, labels
+        assert sorted(names) == ["kind", "trust"] + ["type"] * 5
         for name, union in zip(names, unions, strict=True):
             for tag, reference in union["discriminator"]["mapping"].items():
                 member = resolve(document, reference)
