@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 from service.schemas.base import Delta, Double, Epsilon, Wire, Word, integer
 from service.schemas.fields import FeatureNames
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
-from sfumato.validation import MAX_NAME, Parameter, parameters_of
+from sfumato.validation import MAX_NAME, MAX_NAMES, Parameter, parameters_of
 
 Schema = TypeVar("Schema", bound=Wire)
 
@@ -28,7 +28,7 @@ def _annotation(name: str, parameter: Parameter) -> Any:
             name, Annotated[choices, Field(description=_description(parameter))]
         )
     elif parameter.kind is tuple:
-        kind = FeatureNames
+        kind = Annotated[FeatureNames, Field(max_length=int(parameter.maximum or MAX_NAMES))]
     elif parameter.kind is str:
         kind = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     elif parameter.kind is int:

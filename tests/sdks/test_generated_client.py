@@ -24,7 +24,7 @@ from tests.contract.test_openapi import COMMITTED
 from tests.sdks.packages import ROOT, run
 from tests.sdks.test_python import UV
 from tests.service.api import Api, a_model, packed
-from tests.service.processes import running
+from tests.service.processes import running, until
 from tests.service.shuffler import TERMS, sealed_reports, shuffled_dataset, signed
 
 pytestmark = pytest.mark.slow
@@ -91,6 +91,8 @@ def bodies(package: ModuleType, operation: Operation, objects: Objects, path: di
         columns = [pa.array([one[:16]], pa.binary(16)), pa.array([0], pa.uint32()), pa.array([one[20:]], pa.binary(1))]
         table = pa.table(columns, ["report_id", "slot", "value"])
         contents = {"application/octet-stream": one, STREAM: stream(table), FILE: file(table)}
+    if operation.name == "createProfileForecast":
+        body["algorithm"] |= {"of": clustered(objects.api), "attributes": ["x"]}
     if operation.name == "uploadRecords":
         names = ["longitude", "latitude"]
         as_csv, as_npy, *as_arrow = (ROWS * scale for scale in (0.9, 0.8, 0.7, 0.6))  # equal ones would be refused
@@ -116,6 +118,17 @@ def bodies(package: ModuleType, operation: Operation, objects: Objects, path: di
     assert {*contents} == {*operation.definition.get("requestBody", {}).get("content", {})} - {"application/json"}
     for media_type, content in contents.items():
         yield types.File(io.BytesIO(content), mime_type=media_type)
+
+
+def clustered(api: Api) -> str:
+    """Return a job over records that has succeeded."""
+    dataset_id = api.dataset(trust="central")["id"]
+    rows = np.random.default_rng(1).random((2000, 2)).round(3).tolist()
+    api.made(f"/datasets/{dataset_id}/records", {"columns": ["x", "y"], "rows": rows})
+    algorithm = {"type": "private_kmeans", "epsilon": 1, "clusters": 2}
+    job_id = str(api.made("/jobs", {"dataset_id": dataset_id, "algorithm": algorithm})["id"])
+    until(lambda: api.get(f"/jobs/{job_id}").json()["state"] == "succeeded")
+    return job_id
 
 
 def stream(table: pa.Table) -> bytes:

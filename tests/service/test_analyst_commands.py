@@ -298,7 +298,7 @@ class TestHelp:
             unlike += [where for where, text in texts[1:] if "None" in text]
         assert unlike == []
         of_service, with_both = (
-            {"datasets", "rounds", "jobs", "report", "plot"},
+            {"datasets", "rounds", "jobs", "profile", "report", "plot"},
             {"records upload", "records delete", "ledger list", "ledger verify"},
         )
         for name, options in commands.items():

@@ -21,6 +21,7 @@ SILENT = {
     "sendReports": "sent by devices; the report log stores no times",
     "releaseRound": "sent by the shuffler; a release that leaves too few reports writes `tally.withheld`",
     "createForecast": "spends nothing, keeps nothing",
+    "createProfileForecast": "the same",
     "testWebhook": "changes nothing; its delivery is listed with the webhook's others",
     "redeliverWebhook": "the same",
     "assignPoints": "labels points the caller holds, keeps nothing",

@@ -172,7 +172,7 @@ class TestUpload:
         problem = refused(
             send(api, dataset_id, ("application/x-npy", npy(np.ones((21, 128))))), 422, "validation_failed"
         )
-        assert "a dataset may have at most 20 records of 128 features" in problem["detail"]
+        assert "a dataset may have at most 20 records of 128 columns" in problem["detail"]
         assert send(api, dataset_id, ("application/x-npy", npy(np.full((20, 128), 0.01)))).status_code == 201
 
 

@@ -17,6 +17,7 @@ class FakeValidator:
 
     def __init__(self) -> None:
         self.features, self.user_feature, self.columns = [None, None], None, ["x", "y"]
+        self.attributes: tuple[Any, ...] = ()
         self.parts: list[Any] = []
 
     def column_positions(self, names: list[str]) -> list[int]:
@@ -25,8 +26,8 @@ class FakeValidator:
     def reserve_memory(self, n_bytes: int) -> None:
         assert n_bytes > 0
 
-    def add(self, values: Any, users: Any) -> None:
-        assert users is None
+    def add(self, values: Any, users: Any, widths: None, cells: Any) -> None:
+        assert (users, widths, len(cells)) == (None, None, 0)
         self.parts.append(values)
 
 

@@ -144,6 +144,7 @@ class TestAnUpload:
             "n_lacking": 4,
             "n_repeated": 0,
             "warnings": [],
+            "attributes": [],
         }
         assert stored(dataset_id).tolist() == to_cells(ROWS).tolist()
 

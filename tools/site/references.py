@@ -38,12 +38,13 @@ PARTS = (
             "forecast.sweeps",
             "model.cluster_model",
             "model.frames",
+            "profiles.cluster_profile",
             "plotting.figures",
         ),
     ),
     ("Algorithms over devices' reports", ("specs.algorithms",)),
     ("Algorithms over records", ("specs.central",)),
-    ("Rounds", ("specs.rounds", "specs.encodings")),
+    ("Datasets and rounds", ("specs.rounds", "specs.attributes", "specs.encodings")),
     ("Errors", ("errors",)),
 )
 

@@ -197,6 +197,11 @@ export class Client {
     return this.#calls.send<wire.CreateForecastData, wire.CreateForecastResponse>("POST", "/v1/forecasts", { body }, options);
   }
 
+  /** Predict the errors of a profile of a job's clusters. A forecast spends and stores nothing. */
+  createProfileForecast(body: wire.NewProfileForecast, options?: CallOptions): Promise<wire.ProfileForecast> {
+    return this.#calls.send<wire.CreateProfileForecastData, wire.CreateProfileForecastResponse>("POST", "/v1/forecasts/profiles", { body }, options);
+  }
+
   // ---- jobs ----
 
   /** Submit a job. */

@@ -107,7 +107,7 @@ class TestUploading:
         with pytest.raises(InvalidSpec, match="have no column who, which names the user"):
             client.upload_records("ds_1", pd.DataFrame(ROWS, columns=["x", "y"]))
         assert sent(service) == []
-        with pytest.raises(InvalidSpec, match="needs the user of each record: pass users"):
+        with pytest.raises(InvalidSpec, match="needs the user or the attributes of each record: pass a table"):
             client.upload_records("ds_1", ROWS)
 
     @pytest.mark.parametrize("kind", [str, Path])

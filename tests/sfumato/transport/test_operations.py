@@ -78,6 +78,7 @@ CALLS: dict[str, list[Callable[[Any], Any]]] = {
         lambda c: c.forecast(ShiftedGrid(epsilon=2, clusters=3), expected_reports=1000, n_features=2, quality=0.9),
         lambda c: c.forecast(ShiftedGrid(epsilon=2, clusters=3), expected_reports=1000, dataset_id=DS),
     ],
+    "createProfileForecast": [lambda c: c.forecast_profile(JOB, ["plan", "age"], epsilon=0.3, expected_records=1000)],
     "createJob": [
         lambda c: c.submit_job(DS, ShiftedGrid(epsilon=2, clusters=3), target_reports=1000, allow_insufficient=True),
         lambda c: c.submit_job(

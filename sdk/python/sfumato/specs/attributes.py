@@ -145,7 +145,9 @@ class Numeric:
         require(all(low < high for low, high in pairwise(self.bins)), f"{self.name}: the edges must be ascending")
         _require_choice(self.missing, ("refuse", "category"), f"{self.name}: missing")
         _require_choice(self.use, ("describe",), f"{self.name}: use")
-        require(isinstance(self.unit, str) and len(self.unit) <= 64, f"{self.name}: a unit has at most 64 characters")
+        require(
+            isinstance(self.unit, str) and len(self.unit) <= 64, f"{self.name}: a unit must have at most 64 characters"
+        )
         require(
             len(set(self.categories)) == len(self.categories), f"{self.name}: the edges are too near to one another"
         )
