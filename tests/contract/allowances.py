@@ -88,6 +88,7 @@ RULES = (
         "the last point is incomplete|points of the job's features|Arrow|stream|column",
         "a format of bytes",
     ),
+    ("assignPoints", "must be a finite number", "a JSON number may be above all doubles"),
     (
         "assignPoints",
         "records must (have|be numbers in|be finite numbers in) shape",
@@ -119,7 +120,11 @@ def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -
             case.path_parameters["dataset_id"] = f"ds_{OBJECTS['example']}"
         return
     turn = next(_turn)
-    ids_by_prefix = OBJECTS["by_prefix"] | ({"ds": [OBJECTS["central"]]} if "Records" in _operation_id(case) else {})
+    ids_by_prefix = dict(OBJECTS["by_prefix"])
+    if "Records" in _operation_id(case):
+        ids_by_prefix["ds"] = [OBJECTS["central"]]
+    elif "Round" in _operation_id(case):
+        ids_by_prefix["ds"] = [each for each in ids_by_prefix["ds"] if each != OBJECTS["central"]]
     for part in ("path_parameters", "query", "body"):
         value = getattr(case, part)
         if isinstance(value, dict) and OBJECTS["example"] in json.dumps(value, default=str):
