@@ -33,7 +33,6 @@ from sfumato.specs import (
     AnyJob,
     Auto,
     CentralAlgorithm,
-    PrivateKmeans,
     Profile,
 )
 
@@ -138,9 +137,11 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
         chosen = choose_central(algorithm, n_features).algorithm if isinstance(algorithm, Auto) else algorithm
         assert isinstance(chosen, CentralAlgorithm)  # noqa: S101 - for the type checker
         check_over_records(chosen, n_features, dataset.max_records_per_user)
-        if isinstance(chosen, PrivateKmeans):
-            require_mu_accounting(dataset, chosen)
+        require_mu_accounting(dataset, chosen)
         return CollectionTarget(0, 0, 0)
+    if isinstance(algorithm, Auto) and algorithm.mu is not None:
+        message = "not valid for a dataset with reports, because a report has a pure guarantee: give epsilon instead"
+        raise ValidationFailed(errors=[{"pointer": "/algorithm/mu", "message": message}])
     if isinstance(algorithm, Auto) and algorithm.delta:
         message = "not valid for a dataset with reports, because a report has a pure guarantee; remove this member"
         raise ValidationFailed(errors=[{"pointer": "/algorithm/delta", "message": message}])
@@ -160,9 +161,9 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     return CollectionTarget(body.target_reports or 0, body.min_reports, body.collect_seconds, release)
 
 
-def require_mu_accounting(dataset: Dataset, algorithm: PrivateKmeans) -> None:
+def require_mu_accounting(dataset: Dataset, algorithm: AnyAlgorithm) -> None:
     """Raise ValidationFailed if an algorithm states its cost as mu and the dataset has additive accounting."""
-    if algorithm.mu is not None and dataset.accounting != "gaussian":
+    if getattr(algorithm, "mu", None) is not None and dataset.accounting != "gaussian":
         message = "mu needs a dataset with Gaussian accounting: switch its accounting, or give epsilon and delta"
         raise ValidationFailed(errors=[{"pointer": "/algorithm/mu", "message": message}])
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,6 +124,8 @@ def verify_ledger(
 ) -> None:
     """Verify the hash chain of one dataset's ledger, or of all ledgers.
 
+    Prints the ε and δ that all charges certify together, computed from the entries.
+
     Reads the database, and also computes the cost of shuffled rounds again. With --url it reads the ledgers through the
     API and verifies them on this machine. The key needs the scope `ledger`.
 
@@ -148,8 +150,11 @@ def verify_ledger(
             "broken_at": found.broken_at,
             "reason": wrong or found.reason,
             "ok": found.ok and not wrong,
+            "certified_epsilon": found.certified_epsilon if found.ok and not wrong else None,
+            "certified_delta": found.certified_delta if found.ok and not wrong else None,
         }
-        emit(as_json, document, f"{each}: {found.head.seq} entries, head {found.head.hash[:16]}: {state}")
+        text = f"{each}: {found.head.seq} entries, head {found.head.hash[:16]}: {state}"
+        emit(as_json, document, f"{text}; {_describe_certified(found)}" if document["ok"] else text)
         heads.pop(each, None)
     for missing in heads if dataset_id is None else ():
         broken = True
@@ -157,6 +162,12 @@ def verify_ledger(
     if noted is None and not as_json:
         typer.echo("no head was noted before, so an older copy of a ledger is not detected; see --noted", err=True)
     raise typer.Exit(1 if broken else 0)
+
+
+def _describe_certified(found: "Verification") -> str:
+    if found.certified_epsilon is None:
+        return f"all charges together certify more than ε 32 at δ {found.certified_delta:g}"
+    return f"all charges together certify ε {found.certified_epsilon:g} at δ {found.certified_delta:g}"
 
 
 def _read_noted(path: Path | None) -> dict[str, "Head"]:
@@ -175,7 +186,7 @@ def _verify_in_database(dataset_id: str | None, heads: dict[str, "Head"]) -> Ite
     from models.collection.releases import find_wrong_charge
     from models.ledger import ledger
     from sfumato.errors import SfumatoError
-    from sfumato.privacy.ledger import Head, Verification
+    from sfumato.privacy.ledger import Balance, Head, Verification
 
     with open_database() as database, database.reading() as session:
         for each in [dataset_id] if dataset_id else ledger.dataset_ids(session):
@@ -184,10 +195,11 @@ def _verify_in_database(dataset_id: str | None, heads: dict[str, "Head"]) -> Ite
                 wrong = find_wrong_charge(session, each) if check.ok else ""
             except SfumatoError as error:
                 raise CommandFailed(f"{each}: {error}") from None
-            found = Verification(Head(check.n_entries, check.head_hash), check.broken_at, check.reason)
+            sums = ledger.balance(session, each) if check.ok else Balance()  # equal to the sums of all entries
+            found = Verification(Head(check.n_entries, check.head_hash), check.broken_at, check.reason, sums)
             if found.ok and each in heads and not ledger.has_entry(session, each, heads[each]):
                 seq = min(heads[each].seq, check.n_entries + 1)
-                found = Verification(found.head, seq, "the chain does not contain the noted head")
+                found = replace(found, broken_at=seq, reason="the chain does not contain the noted head")
             yield each, found, wrong
 
 

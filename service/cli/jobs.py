@@ -43,7 +43,7 @@ def submit_job(
         float | None, typer.Option(help="Privacy budget of the job: for one device, or over all records.")
     ] = None,
     mu: Annotated[
-        float | None, typer.Option(help="Privacy budget of private_kmeans as μ, instead of --epsilon and a delta.")
+        float | None, typer.Option(help="Privacy budget of a job over records as μ, instead of --epsilon and a delta.")
     ] = None,
     algorithm: Annotated[str, typer.Option(help="Type of the algorithm.")] = "auto",
     clusters: Annotated[

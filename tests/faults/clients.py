@@ -25,7 +25,10 @@ N_BUCKETS = CELLS[0] * CELLS[1]
 VALUE_BYTES = 2  # bytes per value
 RECORD_SPAN = 1 << 20  # number of lattice cells; each record has its own
 FEATURES = [{"name": "x", "lower": 0, "upper": 1}, {"name": "y", "lower": -5, "upper": 5}]
-RECORD_FEATURES = [{"name": "x", "lower": 0, "upper": RECORD_SPAN}, {"name": "y", "lower": 0, "upper": 1}]
+# Above four features, private_kmeans spends its delta in one block.
+RECORD_FEATURES = [{"name": "x", "lower": 0, "upper": RECORD_SPAN}] + [
+    {"name": name, "lower": 0, "upper": 1} for name in "yzuv"
+]
 CANARY = "canary"  # prefix of idempotency keys of uploads, which must never be logged
 N_REPORTS = 60  # devices per job
 LOCAL_JOBS: list[dict[str, Any]] = [
@@ -37,6 +40,8 @@ LOCAL_JOBS: list[dict[str, Any]] = [
 ]
 CENTRAL_JOBS: list[dict[str, Any]] = [
     {"type": "private_kmeans", "epsilon": 0.25, "clusters": 2},
+    {"type": "private_kmeans", "epsilon": 0.25, "delta": 1e-8, "clusters": 2},
+    {"type": "auto", "mu": 0.05, "clusters": 2},
     {"type": "dp_kmeans", "epsilon": 0.25, "clusters": 2},
     {"type": "dp_uniform_grid_kmeans", "epsilon": 0.25, "clusters": 2},
 ]
@@ -322,7 +327,8 @@ class Curator(Client):
 
     def run_step(self) -> None:
         if not self.dataset_id:
-            body = {"name": self.name, "trust": "central", "features": RECORD_FEATURES, "epsilon": 30}
+            body = {"name": self.name, "trust": "central", "features": RECORD_FEATURES, "epsilon": 30, "delta": 1e-6}
+            body |= {"accounting": "gaussian"}
             self.dataset_id = self.context.request_json("POST", "/v1/datasets", json=body, headers=self.new_key())["id"]
         upload = RecordUpload(self._next, self.rng.choice([1, 50, 400]))
         self._next += upload.n_records
@@ -330,10 +336,10 @@ class Curator(Client):
         new_key = f"{CANARY}-{self.name}-{self.rng.randbytes(8).hex()}"
 
         def body() -> Iterator[bytes]:
-            yield b"x,y\n"
+            yield b"x,y,z,u,v\n"
             for begin in range(0, upload.n_records, 50):
                 numbers = range(upload.first + begin, min(upload.first + begin + 50, upload.first + upload.n_records))
-                yield b"".join(b"%d.5,0.25\n" % number for number in numbers)
+                yield b"".join(b"%d.5,0.25,0.5,0.5,0.5\n" % number for number in numbers)
                 time.sleep(0.005)
 
         self.context.request_json(

@@ -257,7 +257,7 @@ class Oracle:
             balance = ledger.balance(session, dataset_id)
         if not verified.ok:
             findings.wrong.append(f"the ledger of {dataset_id} is invalid: {verified}")
-        if balance.charged_nano + balance.reserved_nano > balance.granted_nano:
+        if balance.is_over:
             findings.overspent += 1
 
     # ---- records ----

@@ -23,6 +23,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.privacy import ledger as published
 from sfumato.privacy.accountant import charge_mu2, limit_mu2, most_mu2
 from sfumato.privacy.accounting import NANO, parse_delta
+from sfumato.privacy.gaussian_privacy import epsilon_of
 from tests.databases import on_sqlite
 from tests.models.world import NOW, World, together
 
@@ -62,7 +63,9 @@ def read_published(world: World, within: Dataset) -> tuple[list[published.Ledger
 def assert_valid(world: World, within: Dataset) -> None:
     assert world.read(ledger.verify, within.id).ok
     entries, end = read_published(world, within)
-    assert published.verify(entries, within.id, [end], published.Balance(*world.balance(within.id))).ok
+    balance = world.balance(within.id)
+    found = published.verify(entries, within.id, [end], published.Balance(*balance))
+    assert (found.ok, found.balance) == (True, balance)
 
 
 @on_sqlite
@@ -78,6 +81,19 @@ class TestBudget:
         assert refused.value.short == "mu2"
         assert world.balance(within.id).charged_nano == n * JOB.epsilon_nano > 20 * NANO
         assert_valid(world, within)
+
+    def test_a_verification_states_what_the_charges_certify(self, world: World) -> None:
+        within = new_dataset(world)
+        for i in range(3):
+            run_job(world, within, JOB, f"job_{i}")
+        entries, end = read_published(world, within)
+        found = published.verify(entries, within.id, [end])
+        assert found.certified_epsilon == epsilon_of(3 * JOB.mu2_pico, MICRO) / NANO < 0.6
+        assert found.certified_delta == 1e-6
+        missing = published.verify(entries[:-1], within.id, [end])
+        assert (missing.broken_at, missing.balance.charged_mu2_pico) == (end.seq, 2 * JOB.mu2_pico)
+        changed = [*entries[:-1], replace(entries[-1], epsilon_nano=1)]
+        assert published.verify(changed, within.id, [end]).balance == missing.balance
 
     def test_allows_pure_charges_up_to_epsilon(self, world: World) -> None:
         within = new_dataset(world)

@@ -18,6 +18,7 @@ __all__ = ["api"]  # fixture: a gateway with the key of the records
 WIDE = [{"name": f"x{i}", "lower": 0.0, "upper": 1.0} for i in range(5)]
 BLOCK = {"type": "private_kmeans", "epsilon": 0.2, "delta": 1e-8, "clusters": 3}
 OF_MU = {"type": "private_kmeans", "mu": 0.0424, "clusters": 3}
+AUTO_OF_MU = OF_MU | {"type": "auto"}
 
 pytestmark = SQLITE_ONLY
 
@@ -78,9 +79,10 @@ class TestSwitch:
 
 
 class TestMu:
-    def test_reserves_at_most_mu2(self, api: Api) -> None:
+    @pytest.mark.parametrize("algorithm", [OF_MU, AUTO_OF_MU], ids=["private_kmeans", "auto"])
+    def test_reserves_at_most_mu2(self, api: Api, algorithm: dict[str, Any]) -> None:
         dataset_id = wide(api)
-        job = submit(api, dataset_id, OF_MU)
+        job = submit(api, dataset_id, algorithm)
         reserved = api.budget(dataset_id)["reserved_mu2_pico"]
         assert 0.0424**2 * 1e12 * (1 - 1e-6) < reserved <= 0.0424**2 * 1e12
         assert (job["algorithm"]["mu"], job["delta"]) == (0.0424, 1e-8)
@@ -103,9 +105,18 @@ class TestMu:
     @pytest.mark.parametrize("other", [{"accounting": "additive"}, {"features": WIDE[:4], "accounting": "gaussian"}])
     def test_needs_gaussian_accounting_and_more_than_four_features(self, api: Api, other: dict[str, Any]) -> None:
         dataset_id = wide(api, **other)
-        refused(api.post("/jobs", {"dataset_id": dataset_id, "algorithm": OF_MU}), 422, "validation_failed")
-        body = {"algorithm": OF_MU, "dataset_id": dataset_id, "expected_records": 10_000}
-        refused(api.post("/forecasts", body), 422, "validation_failed")
+        for algorithm in (OF_MU, AUTO_OF_MU):
+            refused(api.post("/jobs", {"dataset_id": dataset_id, "algorithm": algorithm}), 422, "validation_failed")
+            body = {"algorithm": algorithm, "dataset_id": dataset_id, "expected_records": 10_000}
+            refused(api.post("/forecasts", body), 422, "validation_failed")
+        assert api.budget(dataset_id)["ledger_seq"] == 1
+
+    def test_of_auto_over_reports_is_refused(self, api: Api) -> None:
+        dataset_id = str(api.dataset(trust="local", features=WIDE, epsilon=2)["id"])
+        body = {"dataset_id": dataset_id, "algorithm": AUTO_OF_MU}
+        problem = refused(api.post("/jobs", body | {"target_reports": 100_000}), 422, "validation_failed")
+        assert problem["errors"][0]["pointer"] == "/algorithm/mu"
+        refused(api.post("/forecasts", body | {"expected_reports": 100_000}), 422, "validation_failed")
         assert api.budget(dataset_id)["ledger_seq"] == 1
 
 
@@ -142,7 +153,8 @@ class TestForecast:
         submit(api, dataset_id, BLOCK)
         parsed = records_forecast_from_wire(forecast(api, dataset_id, BLOCK))
         assert (parsed.jobs_granted, parsed.jobs_remaining) == (112, 111)
-        assert forecast(api, dataset_id, OF_MU)["algorithm"]["mu"] == 0.0424
+        for algorithm in (OF_MU, AUTO_OF_MU):
+            assert forecast(api, dataset_id, algorithm)["algorithm"]["mu"] == 0.0424
 
     def test_hides_the_budget_from_other_keys(self, api: Api) -> None:
         found = forecast(api.key("jobs"), wide(api), BLOCK)

@@ -155,7 +155,13 @@ def dataset_ids(migrated: Database, home: Path) -> tuple[str, str]:
 
 class TestLedgerVerify:
     def test_verifies_every_chain_or_one(self, run: Run, dataset_ids: tuple[str, str]) -> None:
-        assert run("ledger", "verify").stdout.count(": ok") == 2
+        listed = run("ledger", "verify").stdout.splitlines()
+        assert [line.partition(": ok; ")[2] for line in sorted(listed, key=lambda line: ": 2 entries" in line)] == [
+            "all charges together certify ε 0 at δ 0",
+            "all charges together certify ε 1 at δ 0",
+        ]
+        document = json.loads(run("ledger", "verify", dataset_ids[0], "--json").stdout)
+        assert (document["ok"], document["certified_epsilon"], document["certified_delta"]) == (True, 1.0, 0.0)
         assert run("ledger", "verify", dataset_ids[0]).stdout.startswith(f"{dataset_ids[0]}: 2 entries")
 
     def test_finds_an_older_copy_with_the_heads_that_were_noted(

@@ -257,6 +257,7 @@ class DatasetCalls:
         -------
         Verification
             `ok` is False if the chain, a balance, a reservation, the budget or a noted head is wrong.
+            `certified_epsilon` is the ε that all charges certify together, computed from the entries.
 
         Examples
         --------

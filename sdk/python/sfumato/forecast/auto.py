@@ -8,6 +8,7 @@ from sfumato.forecast.warnings import insufficient_of, limitations_of
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.sizing.centroids import MAX_KMEANS_FEATURES
 from sfumato.sizing.grids import MAX_MAP_FEATURES, MAX_SHIFTED_FEATURES
+from sfumato.sizing.required_reports import GRID_FEATURES, MU_NEEDS_FEATURES
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import (
     MAX_FEATURES,
@@ -63,6 +64,8 @@ def choose(params: Auto, n_features: int, expected_reports: int) -> Choice:
         raise InvalidSpec(f"auto takes 1 to {MAX_FEATURES} features, not {n_features}")
     if expected_reports < 1:
         raise InvalidSpec("expected_reports must be at least 1")
+    if params.mu is not None:
+        raise InvalidSpec("mu must be absent over reports, which have a pure guarantee: give epsilon")
     if params.delta:
         raise InvalidSpec(
             "delta must be absent over reports, which have a pure guarantee: auto takes one only over records"
@@ -129,8 +132,15 @@ def choose_central(params: Auto, n_features: int) -> CentralChoice:
     params : Auto
     n_features : int
         1..1536.
+
+    Raises
+    ------
+    InvalidSpec
+        The parameters state a `mu`, and the features are too few for it.
     """
     features = "1 feature" if n_features == 1 else f"{n_features} features"
+    if params.mu is not None and n_features <= GRID_FEATURES:
+        raise InvalidSpec(MU_NEEDS_FEATURES)
     if params.shape == "any" and n_features <= MAX_MAP_FEATURES:
         reason = f"{features}: density_map finds clusters of any shape in up to {MAX_MAP_FEATURES} features."
         return CentralChoice(DensityMap(params.epsilon, params.clusters, bounds=params.bounds), reason)
@@ -138,5 +148,5 @@ def choose_central(params: Auto, n_features: int) -> CentralChoice:
     if params.shape == "any":
         reason += f" Label maps need too many cells above {MAX_MAP_FEATURES} features."
     return CentralChoice(
-        PrivateKmeans(params.epsilon, params.clusters, delta=params.delta, bounds=params.bounds), reason
+        PrivateKmeans(params.epsilon, params.clusters, delta=params.delta, bounds=params.bounds, mu=params.mu), reason
     )

@@ -18,6 +18,7 @@ from sfumato.sizing.required_reports import (
     CLEAR_BLOCK,
     CLUSTERS_BY_U,
     GRID_FEATURES,
+    MU_NEEDS_FEATURES,
     ONE_MEAN_BELOW,
     affords_block,
     detectable_clusters,
@@ -156,7 +157,7 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
     if params.bounds == "private":
         plan_bounds(params, n_features, max_per_user)
     if isinstance(params, PrivateKmeans) and params.mu is not None and n_features <= GRID_FEATURES:
-        raise InvalidSpec(f"mu needs more than {GRID_FEATURES} features, where the job is one block: give epsilon")
+        raise InvalidSpec(MU_NEEDS_FEATURES)
     if n_features <= MAX_FEATURES:
         return
     if not isinstance(params, PrivateKmeans):

@@ -3,8 +3,9 @@
 For epsilon and delta, a verification proves that the entries are one unbroken chain up to the
 published head, and that each balance follows from the one before. It also proves that no job spent
 more than its reservation, that no reference was charged twice, and that charged + reserved never
-exceeded granted. With a head noted earlier it proves that no entry before that head was rewritten.
-It does not prove that the service entered every charge; the service itself must ensure that.
+exceeded granted. It also states the epsilon that the charges certify together. With a head noted
+earlier it proves that no entry before that head was rewritten. It does not prove that the service
+entered every charge; the service itself must ensure that.
 """
 
 import hashlib
@@ -15,7 +16,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple, get_args
 
-from sfumato.privacy.accountant import Accounting, Cost, is_allowed, is_counted, limit_mu2, sum_mu2
+from sfumato.privacy.accountant import (
+    Accounting,
+    Cost,
+    certified_epsilon,
+    is_allowed,
+    is_counted,
+    limit_mu2,
+    sum_mu2,
+)
+from sfumato.privacy.accounting import ATTO, NANO
 
 GENESIS_HASH = "0" * 64
 
@@ -128,6 +138,9 @@ class Balance(NamedTuple):
         )
 
 
+EMPTY = Balance()
+
+
 @dataclass(frozen=True, slots=True)
 class Verification:
     """The outcome of a verification.
@@ -140,16 +153,38 @@ class Verification:
         Number of the first entry that is invalid or missing.
     reason : str
         Reason why it is invalid; empty if all entries are valid.
+    balance : Balance
+        The amounts after the last valid entry, added up again from the entries.
     """
 
     head: Head
     broken_at: int | None = None
     reason: str = ""
+    balance: Balance = EMPTY
 
     @property
     def ok(self) -> bool:
         """Return whether all entries are valid."""
         return self.broken_at is None
+
+    @property
+    def certified_delta(self) -> float:
+        """Return the delta of `certified_epsilon`: the granted one, or the charged one under additive accounting."""
+        return self._certified_atto / ATTO
+
+    @property
+    def certified_epsilon(self) -> float | None:
+        """Return the epsilon that all charges certify together, rounded up; None if it is above 32.
+
+        Under additive accounting it is the sum of the charges. Charges of releases of a shuffler are not part of it.
+        """
+        certified = certified_epsilon(self.balance.accounting, self.balance.charged_cost, self._certified_atto)
+        return None if certified is None else certified / NANO
+
+    @property
+    def _certified_atto(self) -> int:
+        is_gaussian = self.balance.accounting == "gaussian"
+        return self.balance.granted_delta_atto if is_gaussian else self.balance.charged_delta_atto
 
 
 @dataclass(slots=True)
@@ -253,6 +288,7 @@ class LedgerVerifier:
         self._heads = heads
         self._balance = balance
         self._running = _Running()
+        self._valid = self._running.balance
         reason = _contradiction(self._running, heads, balance)
         self.broken = Verification(GENESIS, 0, reason) if reason else None
 
@@ -265,7 +301,9 @@ class LedgerVerifier:
         self._running.head = Head(entry.seq, entry.hash)
         reason = reason or _contradiction(self._running, self._heads, self._balance)
         if reason:
-            self.broken = Verification(before, before.seq + 1, reason)
+            self.broken = Verification(before, before.seq + 1, reason, self._valid)
+        else:
+            self._valid = self._running.balance
 
     def verification(self) -> Verification:
         """Return the outcome."""
@@ -273,8 +311,8 @@ class LedgerVerifier:
         if self.broken is not None:
             return self.broken
         if any(each.seq > head.seq for each in self._heads):
-            return Verification(head, head.seq + 1, "the last entries are missing")
-        return Verification(head)
+            return Verification(head, head.seq + 1, "the last entries are missing", self._valid)
+        return Verification(head, balance=self._valid)
 
 
 def _contradiction(running: _Running, heads: Sequence[Head], balance: Balance | None) -> str:

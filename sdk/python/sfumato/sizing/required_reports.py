@@ -25,6 +25,7 @@ STEADY_CELLS = 10  # reports per cell and cluster, in units of the mechanism's v
 
 # private_kmeans, over records
 GRID_FEATURES = 4  # maximum number of features for a grid; with more, steps on records
+MU_NEEDS_FEATURES = f"mu needs more than {GRID_FEATURES} features, where the job is one block: give epsilon"
 COUNTING = (3, 97)  # parts of epsilon for the number of records and for the clusters
 
 # u = N epsilon / d, the number of records in units of the noise of one coordinate of their sum

@@ -5,11 +5,15 @@ console. docs/algorithms.md describes the methods.
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
 from typing import Any, ClassVar, Literal
 
-from sfumato.privacy.accounting import parse_delta, parse_epsilon
+from sfumato.errors import InvalidSpec
+from sfumato.privacy.accounting import ATTO, NANO, parse_delta, parse_epsilon
+from sfumato.privacy.gaussian_privacy import PICO, epsilon_of
 from sfumato.specs.encodings import MAX_PHASE_SLOTS
-from sfumato.validation import AlgorithmParameters, parameter, require
+from sfumato.validation import AlgorithmParameters, parameter, parameters_of, require
 
 __all__ = [
     "AdaptiveGridIterative",
@@ -26,6 +30,8 @@ __all__ = [
 MAX_CLUSTERS = 256
 MAX_SKETCHED_CLUSTERS = 64  # the time of a fit grows with the cube of the number
 MAX_SEED = 2**32 - 1
+MU_RANGE = (0.002, 4.0)  # range of mu: above the smallest block, and below epsilon 32 at `MU_DELTA_ATTO`
+MU_DELTA_ATTO = ATTO // 10**8  # delta at which a mu is stated as an epsilon
 
 Distance = Literal["mixed", "euclidean", "absolute", "laplace", "gaussian"]  # from a noisy vector to a centroid
 Bounds = Literal["declared", "private"]  # bounds that scale records
@@ -43,6 +49,11 @@ def epsilon_parameter(description: str = DEVICE_EPSILON, example: float = 1.0, r
     return parameter(
         description, minimum=1e-6, maximum=32, check=parse_epsilon, example=example, replaced_by=replaced_by
     )
+
+
+def mu_parameter(description: str) -> Any:
+    """Return the declaration of a μ that replaces ε and δ. `state_mu` derives them."""
+    return parameter(description, minimum=MU_RANGE[0], maximum=MU_RANGE[1], automatic="ε and δ state the cost")
 
 
 def clusters_parameter(
@@ -78,6 +89,39 @@ def bounds_parameter() -> Any:
 
 def _variant_parameter(difference: str) -> Any:
     return parameter(f"`paper` is the published method as printed, for comparison: {difference}.", default="sound")
+
+
+def epsilon_of_mu(mu: float) -> float:
+    """Return the largest ε of which a block counts at most mu^2, at the δ of `MU_DELTA_ATTO`.
+
+    Parameters
+    ----------
+    mu : float
+        In `MU_RANGE`. It is read as it prints.
+    """
+    least = epsilon_of(floor(Fraction(repr(mu)) ** 2 * PICO), MU_DELTA_ATTO)
+    if least is None:
+        raise InvalidSpec(f"mu must be at most {MU_RANGE[1]}")
+    return (least - 1) / NANO
+
+
+def state_mu(params: Any) -> None:
+    """Set ε and δ of parameters that state `mu`, before they are validated.
+
+    Raises
+    ------
+    InvalidSpec
+        `mu` is out of range, `mu` and another ε or δ are given, or neither `mu` nor ε.
+    """
+    if params.mu is not None:
+        parameters_of(type(params))["mu"].validate("mu", params.mu)
+        epsilon, delta = epsilon_of_mu(float(params.mu)), MU_DELTA_ATTO / ATTO
+        if (params.epsilon, params.delta) not in ((None, 0), (epsilon, delta)):
+            raise InvalidSpec("mu replaces epsilon and delta: give mu alone, or epsilon and delta without mu")
+        object.__setattr__(params, "epsilon", epsilon)
+        object.__setattr__(params, "delta", delta)
+    elif params.epsilon is None:
+        raise InvalidSpec("epsilon is required, or mu instead of epsilon and delta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +210,10 @@ class Auto(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "auto"
-    epsilon: float = epsilon_parameter("Maximum ε for one device, or for the job over records. At most nine decimals.")
+    epsilon: float = epsilon_parameter(
+        "Maximum ε for one device, or for the job over records. At most nine decimals. Required without mu.",
+        replaced_by="mu",
+    )
     clusters: int | None = clusters_parameter(
         "Number of clusters. Over reports at most 64 above 4 features.",
         automatic="estimated",
@@ -181,6 +228,15 @@ class Auto(AlgorithmParameters):
         "decimals. Required above 64 features."
     )
     bounds: Bounds = bounds_parameter()
+    mu: float | None = mu_parameter(
+        "Only over records with Gaussian accounting, in more than four features: maximum μ of the dataset's budget for "
+        "the job, instead of ε and δ."
+    )
+
+    def __post_init__(self) -> None:
+        """Derive ε and δ from `mu`, and validate all parameters."""
+        state_mu(self)
+        AlgorithmParameters.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True)

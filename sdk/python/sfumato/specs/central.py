@@ -5,13 +5,8 @@ console. docs/algorithms.md describes the methods.
 """
 
 from dataclasses import dataclass
-from fractions import Fraction
-from math import floor
 from typing import Any, ClassVar, Literal
 
-from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import ATTO, NANO
-from sfumato.privacy.gaussian_privacy import PICO, epsilon_of
 from sfumato.specs.algorithms import (
     REPEATED,
     Bounds,
@@ -19,9 +14,11 @@ from sfumato.specs.algorithms import (
     clusters_parameter,
     delta_parameter,
     epsilon_parameter,
+    mu_parameter,
     seed_parameter,
+    state_mu,
 )
-from sfumato.validation import AlgorithmParameters, parameter, parameters_of
+from sfumato.validation import AlgorithmParameters, parameter
 
 __all__ = [
     "DensityMap",
@@ -38,8 +35,6 @@ MAX_CELLS = 1024  # cells per feature
 MAX_STEPS_OF_LLOYD = 32
 MAX_HEIGHT = 20
 _JOB = "job_01jd0b1v3tq5c9m8x2h7r4k6ez"
-MU_RANGE = (0.002, 4.0)  # range of mu: above the smallest block, and below epsilon 32 at `MU_DELTA_ATTO`
-MU_DELTA_ATTO = ATTO // 10**8  # delta at which a mu is stated as an epsilon
 
 Budget = Literal["halving", "uniform"]  # distribution of epsilon over the steps
 Init = Literal["random", "plusplus", "subsets"]  # starting centres
@@ -60,20 +55,6 @@ def _steps(description: str, default: int) -> Any:
 
 def _cells(description: str, automatic: str = "from a noisy count") -> Any:
     return parameter(description, minimum=1, maximum=MAX_CELLS, automatic=automatic)
-
-
-def epsilon_of_mu(mu: float) -> float:
-    """Return the largest ε of which a block counts at most mu^2, at the δ of `MU_DELTA_ATTO`.
-
-    Parameters
-    ----------
-    mu : float
-        In `MU_RANGE`. It is read as it prints.
-    """
-    least = epsilon_of(floor(Fraction(repr(mu)) ** 2 * PICO), MU_DELTA_ATTO)
-    if least is None:
-        raise InvalidSpec(f"mu must be at most {MU_RANGE[1]}")
-    return (least - 1) / NANO
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,25 +210,14 @@ class PrivateKmeans(AlgorithmParameters):
         "guarantee stays pure. Required above 64 features."
     )
     bounds: Bounds = bounds_parameter()
-    mu: float | None = parameter(
+    mu: float | None = mu_parameter(
         "Maximum μ of the dataset's budget for the job, instead of ε and δ: its Gaussian noise counts at most μ². "
-        "Needs more than four features and Gaussian accounting. ε then follows from μ at δ = 1e-8.",
-        minimum=MU_RANGE[0],
-        maximum=MU_RANGE[1],
-        automatic="ε and δ state the cost",
+        "Needs more than four features and Gaussian accounting. ε then follows from μ at δ = 1e-8."
     )
 
     def __post_init__(self) -> None:
         """Derive ε and δ from `mu`, and validate all parameters."""
-        if self.mu is not None:
-            parameters_of(PrivateKmeans)["mu"].validate("mu", self.mu)
-            epsilon, delta = epsilon_of_mu(float(self.mu)), MU_DELTA_ATTO / ATTO
-            if (self.epsilon, self.delta) not in ((None, 0), (epsilon, delta)):
-                raise InvalidSpec("mu replaces epsilon and delta: give mu alone, or epsilon and delta without mu")
-            object.__setattr__(self, "epsilon", epsilon)
-            object.__setattr__(self, "delta", delta)
-        elif self.epsilon is None:
-            raise InvalidSpec("epsilon is required, or mu instead of epsilon and delta")
+        state_mu(self)
         AlgorithmParameters.__post_init__(self)
 
 
