@@ -10,10 +10,12 @@ from math import floor
 from typing import Any, ClassVar, Literal
 
 from sfumato.errors import InvalidSpec
+from sfumato.limits import MAX_FEATURES, MAX_RECORD_FEATURES
 from sfumato.privacy.accounting import ATTO, NANO, parse_delta, parse_epsilon
 from sfumato.privacy.gaussian_privacy import PICO, epsilon_of
+from sfumato.specs.definition import CENTRAL, LOCAL, AlgorithmParameters, Definition
 from sfumato.specs.encodings import MAX_PHASE_SLOTS
-from sfumato.validation import AlgorithmParameters, parameter, parameters_of, require
+from sfumato.validation import parameter, parameters_of, require
 
 __all__ = [
     "AdaptiveGridIterative",
@@ -132,6 +134,7 @@ class ShiftedGrid(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "shifted_grid"
+    definition: ClassVar[Definition] = Definition("shapes", LOCAL, 3, ("shifted_grid",), counts_by="agreement")
     epsilon: float = epsilon_parameter(example=2.0)
     clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)
     cells: int | None = parameter(
@@ -160,6 +163,7 @@ class UniformGrid(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "uniform_grid"
+    definition: ClassVar[Definition] = Definition("comparators", LOCAL, 8, ("grid",), counts_by="regions")
     epsilon: float = epsilon_parameter()
     clusters: int | None = clusters_parameter(automatic="every connected dense region", example=None)
     cells: int | None = parameter(
@@ -179,6 +183,7 @@ class AdaptiveGridIterative(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "adaptive_grid_iterative"
+    definition: ClassVar[Definition] = Definition("comparators", LOCAL, 8, ("grid", "tree_grid"), counts_by="excess")
     epsilon: float = epsilon_parameter()
     clusters: int | None = clusters_parameter(automatic=SIGNIFICANT, example=3)
     passes: int = parameter("Number of rounds.", default=3, minimum=3, maximum=8)
@@ -193,6 +198,7 @@ class AdaptiveGridTree(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "adaptive_grid_tree"
+    definition: ClassVar[Definition] = Definition("comparators", LOCAL, 8, ("grid", "tree_grid"), counts_by="excess")
     epsilon: float = epsilon_parameter()
     clusters: int | None = clusters_parameter(automatic=SIGNIFICANT, example=3)
     height: int | None = parameter(
@@ -210,6 +216,7 @@ class Auto(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "auto"
+    definition: ClassVar[Definition] = Definition("automatic", (*LOCAL, *CENTRAL), MAX_RECORD_FEATURES)
     epsilon: float = epsilon_parameter(
         "Maximum ε for one device, or for the job over records. At most nine decimals. Required without mu.",
         replaced_by="mu",
@@ -247,6 +254,14 @@ class NoisyFcm(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "noisy_fcm"
+    definition: ClassVar[Definition] = Definition(
+        "comparators",
+        LOCAL,
+        MAX_FEATURES,
+        ("lattice",),
+        limitation="The noise of vectors moves fuzzy centroids towards each other. The result states whether it is "
+        "better than one centre at the mean.",
+    )
     epsilon: float = epsilon_parameter(
         "Maximum ε for one device over all features together, with at most nine decimals.", example=8.0
     )
@@ -276,6 +291,7 @@ class GridKmeans(AlgorithmParameters):
     """k-means over the noisy cells of one grid, for 1 to 4 features."""
 
     type: ClassVar[str] = "grid_kmeans"
+    definition: ClassVar[Definition] = Definition("centroids", LOCAL, 4, ("grid",))
     epsilon: float = epsilon_parameter()
     clusters: int = clusters_parameter("Number of clusters. Required, because cells do not determine it.")
     cells: int | None = parameter(
@@ -289,6 +305,7 @@ class LdpKmeans(AlgorithmParameters):
     """k-means by rounds of broadcast centroids: devices report the nearest centroid and their side of it."""
 
     type: ClassVar[str] = "ldp_kmeans"
+    definition: ClassVar[Definition] = Definition("centroids", LOCAL, MAX_FEATURES, ("nearest_centroid",))
     epsilon: float = epsilon_parameter()
     clusters: int = clusters_parameter()
     rounds: int = parameter("Number of rounds, each for its own part of the devices.", default=8, minimum=3, maximum=32)
@@ -303,6 +320,15 @@ class PhaseSketch(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "phase_sketch"
+    definition: ClassVar[Definition] = Definition(
+        "centroids",
+        LOCAL,
+        MAX_FEATURES,
+        ("phase",),
+        ("phase", "nearest_centroid", "centroid_sign"),
+        counts_by="bic",
+        limitation="Clusters that overlap heavily are not separated, at any epsilon.",
+    )
     epsilon: float = epsilon_parameter()
     clusters: int | None = clusters_parameter(
         maximum=MAX_SKETCHED_CLUSTERS, automatic="the number from 1 to 16 with the least BIC"

@@ -7,6 +7,7 @@ console. docs/algorithms.md describes the methods.
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from sfumato.limits import MAX_FEATURES, MAX_RECORD_FEATURES
 from sfumato.specs.algorithms import (
     REPEATED,
     Bounds,
@@ -18,7 +19,8 @@ from sfumato.specs.algorithms import (
     seed_parameter,
     state_mu,
 )
-from sfumato.validation import AlgorithmParameters, parameter
+from sfumato.specs.definition import CENTRAL, AlgorithmParameters, Definition
+from sfumato.validation import parameter
 
 __all__ = [
     "DensityMap",
@@ -65,6 +67,7 @@ class DpKmeans(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "dp_kmeans"
+    definition: ClassVar[Definition] = Definition("comparators", CENTRAL, MAX_FEATURES)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int = clusters_parameter()
@@ -91,6 +94,7 @@ class DpBisectingKmeans(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "dp_bisecting_kmeans"
+    definition: ClassVar[Definition] = Definition("comparators", CENTRAL, MAX_FEATURES)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int = clusters_parameter()
@@ -115,6 +119,7 @@ class DpUniformGridKmeans(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "dp_uniform_grid_kmeans"
+    definition: ClassVar[Definition] = Definition("comparators", CENTRAL, MAX_FEATURES)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int = clusters_parameter()
@@ -131,6 +136,7 @@ class DpQuadtreeKmeans(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "dp_quadtree_kmeans"
+    definition: ClassVar[Definition] = Definition("comparators", CENTRAL, MAX_FEATURES)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int = clusters_parameter()
@@ -153,6 +159,7 @@ class DpDensityPeaks(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "dp_density_peaks"
+    definition: ClassVar[Definition] = Definition("comparators", CENTRAL, MAX_FEATURES)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int = clusters_parameter()
@@ -168,6 +175,7 @@ class DensityMap(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "density_map"
+    definition: ClassVar[Definition] = Definition("shapes", CENTRAL, 3, counts_by="agreement")
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)
@@ -198,6 +206,9 @@ class PrivateKmeans(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "private_kmeans"
+    definition: ClassVar[Definition] = Definition(
+        "centroids", CENTRAL, MAX_RECORD_FEATURES, counts_by="noisy count", has_block=True
+    )
     epsilon: float = _epsilon(replaced_by="mu")
     clusters: int | None = clusters_parameter(
         "Number of clusters. Fewer are published, with a warning, if noise would hide them.",
@@ -229,6 +240,7 @@ class Profile(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "profile"
+    definition: ClassVar[Definition] = Definition("profile", CENTRAL, MAX_RECORD_FEATURES)
     of: str = parameter(
         "Id of the job that released the clusters. It must have succeeded, over the same records.", example=_JOB
     )
