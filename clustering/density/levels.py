@@ -16,7 +16,7 @@ from clustering.density.label_map import region_totals
 from clustering.density.map_agreement import Comparison
 from sfumato.model.precision import ExpectedAgreement
 
-WITHIN = 0.4  # of the best score
+WITHIN = 0.4  # share of the best score
 MOST = 3
 
 
