@@ -28,13 +28,23 @@ def parse_number(text: str) -> Any:
     return number if math.isfinite(number) else text
 
 
+def parse_seconds(text: str, unit_seconds: int) -> Any:
+    """Parse a number of days or hours as whole seconds. Return other text unchanged, as `parse_number` does."""
+    number = parse_number(text)
+    seconds = number * unit_seconds if isinstance(number, int | float) else math.nan
+    return round(seconds) if math.isfinite(seconds) else text
+
+
 def collect_errors(problem: Problem | None) -> dict[str, str]:
-    """Return error messages by field name. Messages without a field have an empty name."""
+    """Return error messages by field name. Messages without a field have an empty name.
+
+    The field of an item in a list is the list.
+    """
     if problem is None:
         return {}
     words: dict[str, list[str]] = {}
     for error in problem.more.get("errors", ()):
-        words.setdefault(error["pointer"].rpartition("/")[2], []).append(error["message"])
+        words.setdefault(_field_of(error), []).append(error["message"])
     if not words:
         words[""] = [str(problem.detail)]
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()}
@@ -55,9 +65,15 @@ def collect_item_errors(
             where = " ".join([items[steps[1]], str(int(steps[2]) + 1), *steps[3:]])
             words.setdefault(steps[1], []).append(f"{where}: {error['message']}")
         else:
-            name = "_".join(steps[1:]) if steps[1:2] and steps[1] in within else steps[-1]
+            name = "_".join(steps[1:]) if steps[1:2] and steps[1] in within else _field_of(error)
             words.setdefault(name, []).append(error["message"])
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()} or collect_errors(problem)
+
+
+def _field_of(error: Mapping[str, Any]) -> str:
+    """Return the innermost member of the body, or the query parameter, that an error of the API is about."""
+    steps = error["pointer"].split("/")
+    return next((step for step in reversed(steps) if step and not step.isdigit()), str(error.get("parameter", "")))
 
 
 # ---- algorithms ----

@@ -16,6 +16,7 @@ from service.console.forms import (
     fields,
     group_algorithms,
     parse_number,
+    parse_seconds,
 )
 from service.console.rendering import amount, redirect, show
 from service.console.request import Page, Visit
@@ -205,8 +206,7 @@ def _job(dataset: Json, values: dict[str, str]) -> Json:
         for name in ("target_reports", "min_reports", *of_releases):
             if values.get(name):
                 body[name] = parse_number(values[name])
-        days = parse_number(values.get("collect_days") or "7")
-        body["collect_seconds"] = round(days * DAY_SECONDS) if isinstance(days, int | float) else days
+        body["collect_seconds"] = parse_seconds(values.get("collect_days") or "7", DAY_SECONDS)
         body["allow_insufficient"] = values.get("allow_insufficient") == "true"
     return body
 
