@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from service.http.problems import Problem
 from service.schemas.algorithms import JOB_SCHEMAS, SCHEMAS
-from sfumato.specs import CENTRAL_ALGORITHMS
+from sfumato.specs import ALGORITHMS, Auto, of_trust
 
 Json = dict[str, Any]
 
@@ -79,15 +79,9 @@ def _field_of(error: Mapping[str, Any]) -> str:
 # ---- algorithms ----
 
 
-_SHAPES = frozenset({"shifted_grid", "density_map"})
-_CENTROIDS = frozenset({"phase_sketch", "grid_kmeans", "ldp_kmeans", "private_kmeans"})
-
-
 def describe_algorithms(trust: str) -> dict[str, str]:
     """Return the description of each algorithm for a trust model, `auto` first."""
-    # `auto` supports all trust models
-    tags = [tag for tag in SCHEMAS if tag == "auto" or (tag in CENTRAL_ALGORITHMS) == (trust == "central")]
-    tags.sort(key=lambda tag: (tag != "auto", tag))
+    tags = sorted(of_trust(ALGORITHMS, trust), key=lambda tag: (tag != Auto.type, tag))
     return {tag: " ".join((SCHEMAS[tag].__doc__ or "").split()) for tag in tags}
 
 
@@ -95,8 +89,8 @@ def group_algorithms(tags: Iterable[str]) -> dict[str, list[str]]:
     """Return the algorithms besides `auto` by what they find. Published methods are for comparison."""
     groups: dict[str, list[str]] = {"shapes": [], "centroids": [], "comparators": []}
     for tag in tags:
-        if tag != "auto":
-            groups["shapes" if tag in _SHAPES else "centroids" if tag in _CENTROIDS else "comparators"].append(tag)
+        if tag != Auto.type:
+            groups[ALGORITHMS[tag].definition.group].append(tag)
     return groups
 
 

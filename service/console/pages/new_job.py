@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from math import inf
+from typing import cast
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -26,7 +27,7 @@ from service.schemas.algorithms import SCHEMAS
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from sfumato.api.parsers import parse_budget
 from sfumato.errors import SfumatoError
-from sfumato.forecast import choose_central, forecast_releases
+from sfumato.forecast import forecast_releases, resolve_central
 from sfumato.forecast.families import FAMILIES
 from sfumato.privacy.accountant import Cost, count_jobs
 from sfumato.privacy.accounting import NANO, format_delta, parse_delta
@@ -240,9 +241,9 @@ def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json
     n_features = features["dimensions"] if isinstance(features, dict) else len(features if names is None else names)
     try:
         requested = to_algorithm(algorithm(values["type"], values))
-        chosen = choose_central(requested, n_features).algorithm if isinstance(requested, Auto) else requested
-        if not isinstance(chosen, CentralAlgorithm):
+        if dataset["trust"] not in requested.definition.trust:
             return None
+        chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", requested), n_features)
         job = job_cost(chosen, n_features, dataset["max_records_per_user"])
     except (ValueError, OverflowError, SfumatoError):
         return None
