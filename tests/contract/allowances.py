@@ -46,7 +46,7 @@ RULES = (
     ("createForecast", "max_records_per_user goes with|target is available only", "members of one trust model"),
     ("create(Forecast|Job)", "takes \\d+ to|takes at most|keeps every vector|too small to be|more than", "parameters"),
     ("create(Forecast|Job)", "auto (over records|finds)|at most \\d+ (levels|clusters|cells)", "parameters that fit"),
-    ("create(Forecast|Job)", "mu replaces epsilon|or mu instead of|mu needs|(have|has) a pure guarantee", "the cost of a job"),
+    ("create(Forecast|Job)", "mu replaces epsilon|or mu instead of|mu needs|a pure guarantee", "the cost of a job"),
     ("create(Forecast|Job)", "needs the number of clusters", "the parameter refine of an algorithm"),
     (
         "create(Job|Forecast|ProfileForecast)",
