@@ -37,10 +37,8 @@ from sfumato.specs import (
     Profile,
 )
 
-# members that are valid for local datasets only
-COLLECTING = ("target_reports", "min_reports", "collect_seconds", "round_ids", "allow_insufficient")
-
 RELEASE_MEMBERS = ("min_batch", "honest_share", "shuffled_delta")  # members that are valid for shuffled datasets only
+COLLECTED = ("target_reports", "min_reports", "collect_seconds", *RELEASE_MEMBERS)  # members about a new collection
 
 # encodings that the plan of each algorithm reads: of its first round, and of its later ones
 _READS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -110,9 +108,13 @@ def profiled(session: Session, caller: Caller, dataset: Dataset, profile: Profil
 
 def _refuse_collection(body: NewJob) -> None:
     """Raise ValidationFailed if the body of a job over records has members about collection."""
-    given = [name for name in COLLECTING + RELEASE_MEMBERS if getattr(body, name) != NewJob.model_fields[name].default]
+    message = "not valid for a dataset with records, because its jobs collect no reports; remove this member"
+    _refuse(body, (*COLLECTED, "round_ids", "allow_insufficient"), message)
+
+
+def _refuse(body: NewJob, names: Sequence[str], message: str) -> None:
+    given = [name for name in names if getattr(body, name) != NewJob.model_fields[name].default]
     if given:
-        message = "not valid for a dataset with records, because its jobs collect no reports; remove this member"
         raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in given])
 
 
@@ -145,7 +147,9 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     if isinstance(algorithm, Auto) and algorithm.bounds != "declared":
         message = "not valid for a dataset with reports, because devices use the declared bounds; remove this member"
         raise ValidationFailed(errors=[{"pointer": "/algorithm/bounds", "message": message}])
-    if not body.round_ids and body.target_reports is None:
+    if body.round_ids:
+        _refuse(body, COLLECTED, "not valid with round_ids, because the job collects no reports; remove this member")
+    elif body.target_reports is None:
         message = "target_reports is required without round_ids"
         raise ValidationFailed(errors=[{"pointer": "", "message": message}])
     release = None if body.round_ids else release_terms(dataset, body)
@@ -257,7 +261,7 @@ def check_earlier_rounds(
             errors=[{"pointer": f"/round_ids/{place}", "message": text} for place, text in errors.items()]
         )
     if not allow_insufficient:
-        _require_enough(algorithm, n_features, n_reports)
+        _require_enough(algorithm, n_features, n_reports, is_closed=True)
 
 
 def delta_atto(algorithm: AnyJob) -> int:
@@ -277,7 +281,7 @@ def mu2_pico(dataset: Dataset, algorithm: AnyJob, n_features: int) -> int:
     return job_cost(chosen, n_features, dataset.max_records_per_user).mu2_pico
 
 
-def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: int) -> None:
+def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: int, *, is_closed: bool = False) -> None:
     """Raise InsufficientReports if ten times `target_reports` would still be insufficient.
 
     Called before the reservation.
@@ -288,7 +292,8 @@ def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: in
     insufficient = insufficient_of(algorithm, n_features, target_reports)
     if insufficient is not None and is_far_below(insufficient, target_reports):
         needed: dict[str, Any] = {"reports_needed": insufficient.reports_needed} if insufficient.reports_needed else {}
-        advice = "Collect more reports, increase epsilon, reduce clusters, or set allow_insufficient."
+        collect = "Collect reports in a new round" if is_closed else "Collect more reports, increase epsilon"
+        advice = f"{collect}, reduce clusters, or set allow_insufficient."
         raise InsufficientReports(f"{insufficient.reason} {advice}", **needed)
 
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, split_names
+from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, ShuffledDelta, split_names
 from service.cli.connection import Service, calls_service
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ def create_dataset(
     user_feature: Annotated[
         str | None, typer.Option(help="Central: column of an upload with the user of a record.", show_default="none")
     ] = None,
+    fold_user_case: Annotated[
+        bool, typer.Option("--fold-user-case", help="Central: ignore upper and lower case in user ids.")
+    ] = False,
     max_records_per_user: Annotated[
         int, typer.Option(min=1, help="Central: maximum number of records of one user that a job uses.")
     ] = 1,
@@ -157,6 +160,7 @@ def create_dataset(
         min_reports=min_reports,
         keep_reports=keep_reports,
         user_feature=user_feature,
+        fold_user_case=fold_user_case,
         max_records_per_user=max_records_per_user,
         out_of_bounds=out_of_bounds,
         delta=delta,
@@ -248,6 +252,7 @@ def open_round(
     collect_seconds: Annotated[int, typer.Option(min=1, help="Time that the round accepts reports.")] = 604_800,
     min_batch: MinBatch = None,
     honest_share: HonestShare = None,
+    shuffled_delta: ShuffledDelta = None,
 ) -> None:
     """Open a round for later jobs and print its id. Its cost is charged first."""
     from sfumato.specs import encoding_from_wire
@@ -268,6 +273,7 @@ def open_round(
         collect_seconds=collect_seconds,
         min_batch=min_batch,
         honest_share=honest_share,
+        shuffled_delta=shuffled_delta,
     )
     service.show(f"rounds/{opened.id}", lambda: typer.echo(opened.id))
 

@@ -24,6 +24,10 @@ HonestShare = Annotated[
     float | None,
     typer.Option(help="Shuffled: share of the reports of a release from honest devices.", show_default="none"),
 ]
+ShuffledDelta = Annotated[
+    float | None,
+    typer.Option(help="Shuffled: δ of each release towards the service, 1e-15 to 1e-3.", show_default="1e-6"),
+]
 DatasetArgument = Annotated[str, typer.Argument(help="Id of the dataset (ds_...).")]
 
 

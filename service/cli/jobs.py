@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, print_json, split_names
+from service.cli.common import (
+    CommandFailed,
+    DatasetArgument,
+    HonestShare,
+    MinBatch,
+    ShuffledDelta,
+    print_json,
+    split_names,
+)
 from service.cli.connection import Service, calls_service
 
 jobs_app = typer.Typer(help="Submit, list and watch the jobs of a service, and show results.", no_args_is_help=True)
@@ -58,6 +66,7 @@ def submit_job(
     ] = None,
     min_batch: MinBatch = None,
     honest_share: HonestShare = None,
+    shuffled_delta: ShuffledDelta = None,
     allow_insufficient: Annotated[
         bool, typer.Option("--allow-insufficient", help="Submit the job even if its reports are insufficient.")
     ] = False,
@@ -81,6 +90,7 @@ def submit_job(
         round_ids=round_id or (),
         min_batch=min_batch,
         honest_share=honest_share,
+        shuffled_delta=shuffled_delta,
         allow_insufficient=allow_insufficient,
         idempotency_key=idempotency_key,
     )

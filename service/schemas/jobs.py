@@ -103,7 +103,8 @@ class NewJob(Wire):
         [],
         max_length=64,
         json_schema_extra={"uniqueItems": True},
-        description="Earlier rounds to use, in the order of the plan. The job then collects nothing and costs nothing.",
+        description="Earlier rounds to use, in the order of the plan. The job then collects nothing, costs nothing "
+        "and takes no member about collection but `allow_insufficient`.",
     )
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """Schemas of rounds and reports."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -30,6 +30,7 @@ from service.schemas.fields import (
     Time,
 )
 from service.schemas.specs import Encoding, Participation, RoundSpec
+from sfumato.mechanisms import MECHANISMS
 
 _BASE64 = {
     "contentEncoding": "base64",
@@ -42,13 +43,16 @@ RoundState = TypeAliasType(
         Field(description="State of a round. `failed`: all attempts to aggregate it failed; its reports are kept."),
     ],
 )
-MechanismChoice = TypeAliasType(
-    "MechanismChoice",
-    Annotated[
-        Literal["auto", "grr", "ss", "oue", "olh", "hr", "discrete_laplace", "window"],
-        Field(description="Mechanism that perturbs symbols; `auto` selects the one with the least noise."),
-    ],
-)
+if TYPE_CHECKING:
+    MechanismChoice = str
+else:
+    MechanismChoice = TypeAliasType(
+        "MechanismChoice",
+        Annotated[
+            Literal["auto", *MECHANISMS],
+            Field(description="Mechanism that perturbs symbols; `auto` selects the one with the least noise."),
+        ],
+    )
 _MIN_BATCH = "Shuffled only, required: minimal number of reports in a release."
 _HONEST_SHARE = (
     "Shuffled only, required: share of the reports of a release that come from honest devices. The cost of the release "

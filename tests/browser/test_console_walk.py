@@ -290,6 +290,7 @@ def slowed(page: Page, times: int) -> CDPSession:
 
 
 class TestWithLess:
+    @pytest.mark.release
     def test_works_with_slow_scripts(self, served: Served, opened: Open, dataset_id: str) -> None:
         page = opened().page
         session = slowed(page, SLOWNESS)
@@ -343,7 +344,10 @@ class TestWithLess:
         served.client.cancel_job(job_id)
         watched.errors[:] = [error for error in watched.errors if "401" not in error]
 
-    @pytest.mark.parametrize(("scheme", "screen"), [("light", PHONE), ("dark", PHONE), ("light", DESK)])
+    @pytest.mark.parametrize(
+        ("scheme", "screen"),
+        [("dark", PHONE), *(pytest.param("light", each, marks=pytest.mark.release) for each in (PHONE, DESK))],
+    )
     def test_every_page_fits_the_screen(
         self,
         served: Served,
@@ -386,6 +390,7 @@ class TestWithLess:
 
 
 class TestFigures:
+    @pytest.mark.release
     def test_pages_are_small_and_fast(
         self, served: Served, opened: Open, dataset_id: str, finished: str, record_property: Callable[..., None]
     ) -> None:

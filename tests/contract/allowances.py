@@ -65,6 +65,7 @@ RULES = (
     ("createJob", "valid for a dataset with records only|no columns to choose from", "the dataset decides on columns"),
     ("createForecast", "job_features goes with", "members of one trust model"),
     ("createJob", "target_reports is required without round_ids", "one of two members"),
+    ("createJob", "not valid with round_ids", "a job over earlier rounds collects nothing"),
     ("createJob", "not valid for a dataset with records", "the dataset decides on reports or records"),
     ("createJob", "(works|work) (on|over)|insufficient|too few|reports (are|is) ", "the algorithm fits the dataset"),
     ("updateResult", "the name of cluster|one name for each", "the result has the number of clusters"),

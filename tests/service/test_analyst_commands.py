@@ -1,5 +1,6 @@
 """`sfumato datasets`, `rounds`, `jobs`, `plot` and `report` against a gateway."""
 
+import inspect
 import io
 import json
 import os
@@ -283,6 +284,35 @@ class TestLedgerVerify:
 
     def test_refuses_a_key_without_a_url(self, run: Run) -> None:
         assert "--key needs --url" in run("ledger", "verify", "--key", "sfk_x", status=2).output
+
+
+# Parameters of the SDK that a command takes in another form, with its options.
+IN_OTHER_WORDS = {
+    "datasets create": {
+        "features": {"--feature", "--dimensions", "--norm"},
+        "shuffled": {"--shuffled-epsilon", "--shuffled-delta"},
+        "shuffler": {"--shuffler-name", "--shuffler-url", "--shuffler-key"},
+        "attributes": {"--category", "--bins", "--unknown", "--missing"},
+    },
+    "jobs submit": {"algorithm": {"--algorithm", "--parameter"}, "round_ids": {"--round"}},
+    "rounds open": {},
+}
+METHODS = {
+    "datasets create": Client.create_dataset,
+    "jobs submit": Client.submit_job,
+    "rounds open": Client.open_round,
+}
+IDS = {"self", "dataset_id", "idempotency_key", "name", "participation"}  # arguments, or not offered
+
+
+class TestOptions:
+    @pytest.mark.parametrize("command", METHODS)
+    def test_are_those_of_the_sdk(self, command: str) -> None:
+        (found,) = (each for path, each in leaves((), typer.main.get_command(main.app)) if " ".join(path) == command)
+        options = {option for each in found.params for option in each.opts if option.startswith("--")}
+        for name in inspect.signature(METHODS[command]).parameters.keys() - IDS:
+            wanted = IN_OTHER_WORDS[command].get(name, {f"--{name.replace('_', '-')}"})
+            assert wanted <= options, name
 
 
 class TestHelp:

@@ -109,6 +109,9 @@ class TestSubmitting:
         assert (job["round_ids"], job["epsilon"], job["target_reports"]) == ([opened["id"]], 0, None)
         assert api.budget(dataset_id)["reserved_nano"] == 0
         refused(api.post("/jobs", body | {"algorithm": UNIFORM | {"epsilon": 0.5}}), 409, "conflict")  # costs more
+        unread = {"target_reports": 9, "min_reports": 9, "collect_seconds": 9, "min_batch": 9, "honest_share": 0.5}
+        problem = refused(api.post("/jobs", body | unread), 422, "validation_failed")
+        assert [each["pointer"] for each in problem["errors"]] == [f"/{name}" for name in unread]
         for missing in (unknown("rnd"), foreign["id"]):
             refused(api.post("/jobs", body | {"round_ids": [missing]}), 404, "not_found")
 

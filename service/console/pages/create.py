@@ -10,12 +10,13 @@ from service.console.rendering import amount, redirect, show
 from service.console.request import MAX_FILE_BYTES, Page, Visit
 from service.http.auth import check
 from service.http.problems import Forbidden, Problem, ValidationFailed
+from sfumato.mechanisms import COUNTED
 from sfumato.privacy.shuffling import TRUST_STATEMENT
 
 DAY_SECONDS = 86_400
 _ITEMS = {"features": "feature", "attributes": "attribute"}  # lists of a form, with the noun for an item
 ENCODINGS = ("grid", "shifted_grid")  # shown in the form; plans alone use the other encodings
-MECHANISMS = ("auto", "grr", "ss", "oue", "olh", "hr")
+MECHANISMS = ("auto", *COUNTED)
 # Media types by file extension.
 MEDIA_TYPES = {
     "csv": "text/csv",
@@ -172,7 +173,7 @@ async def _round(visit: Visit, path: str) -> Json:
         "target_reports": parse_number(visit.form_value("target_reports")),
         "collect_seconds": round(days * DAY_SECONDS) if isinstance(days, int | float) else days,
     }
-    return body | visit.numbers("min_reports")
+    return body | visit.numbers("min_reports", "min_batch", "honest_share", "shuffled_delta")
 
 
 # ---- records ----

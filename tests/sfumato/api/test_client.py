@@ -340,7 +340,8 @@ class TestJobs:
         job = client.submit_job("ds_1", ShiftedGrid(epsilon=2, clusters=6), target_reports=1000, collect_seconds=60)
         (body,) = service.bodies()
         assert (body["algorithm"]["type"], body["algorithm"]["clusters"]) == ("shifted_grid", 6)
-        assert (body["dataset_id"], body["target_reports"], body["min_reports"]) == ("ds_1", 1000, 0)
+        assert (body["dataset_id"], body["target_reports"]) == ("ds_1", 1000)
+        assert "min_reports" not in body  # the service has the default
         assert body["collect_seconds"] == 60
         assert (job.state, job.is_final, job.created_at) == ("collecting", False, MOMENT)
         assert job.progress.open_round_id == "rnd_1"
@@ -373,6 +374,11 @@ class TestJobs:
         client.submit_job("ds_1", UniformGrid(epsilon=1), round_ids=["rnd_1", "rnd_2"], idempotency_key="mine")
         (body,) = service.bodies()
         assert set(body) == {"dataset_id", "algorithm", "round_ids"}
+        client.submit_job(
+            "ds_1", UniformGrid(epsilon=1), round_ids=["rnd_1"], allow_insufficient=True, min_reports=5, min_batch=9
+        )
+        sent = service.bodies()[1]  # the service refuses what it does not read
+        assert (sent["allow_insufficient"], sent["min_reports"], sent["min_batch"]) == (True, 5, 9)
         assert service.requests[0].headers["Idempotency-Key"] == "mine"
 
     def test_repeats_a_lost_submission_under_the_same_key(self) -> None:

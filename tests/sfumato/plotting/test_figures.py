@@ -16,6 +16,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from sfumato.api import parsers
+from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting import figures
 from sfumato.plotting.shading import is_adaptive, shade
@@ -94,6 +95,10 @@ class TestSvg:
     def test_is_that_of_a_result(self) -> None:
         result = parsers.parse_result(RESULT)
         assert len(figures.plot(result).axes) == len(figures.plot(result.model).axes)
+
+    def test_of_a_job_names_its_result(self) -> None:
+        with pytest.raises(InvalidSpec, match=r"for a job, give job\.result\(\)"):
+            figures.plot(object())  # type: ignore[arg-type]
 
     def test_is_equal_in_threads(self) -> None:
         documents: list[str] = []

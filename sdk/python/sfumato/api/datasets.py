@@ -24,6 +24,8 @@ from sfumato.transport.receipts import check_receipt
 BATCH_REPORTS = 40_000
 BATCH_BYTES = 1_000_000  # many proxies accept bodies of at most 1 MiB by default
 
+WEEK_SECONDS = 604_800
+
 
 class DatasetCalls:
     """The calls for datasets, budgets, ledgers, rounds and reports."""
@@ -284,7 +286,7 @@ class DatasetCalls:
         target_reports: int,
         mechanism: Literal["auto", "grr", "ss", "oue", "olh", "hr", "window"] = "auto",
         min_reports: int = 0,
-        collect_seconds: int = 604_800,
+        collect_seconds: int = WEEK_SECONDS,
         participation: Participation | None = None,
         min_batch: int | None = None,
         honest_share: float | None = None,

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfumato.api import parsers
-from sfumato.api.datasets import release_terms, send_in_batches
+from sfumato.api.datasets import WEEK_SECONDS, release_terms, send_in_batches
 from sfumato.api.resources import Job, Result, Round
 from sfumato.api.submitted_jobs import AsyncSubmittedJob, SubmittedJob
 from sfumato.device.bulk import perturb_records
 from sfumato.errors import InvalidPoint, InvalidSpec, JobTimeout
 from sfumato.names import list_texts
 from sfumato.privacy.entropy import SystemEntropy
-from sfumato.specs import CENTRAL_ALGORITHMS, AnyJob, Profile, to_job, to_wire
+from sfumato.specs import AnyJob, Profile, to_job, to_wire
 from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, in_order, patch, post
 from sfumato.transport.operations import ListOperation, Operation, call
 from sfumato.validation import require_int
@@ -95,7 +95,7 @@ class JobCalls:
         features: Sequence[str] | None = None,
         target_reports: int | None = None,
         min_reports: int = 0,
-        collect_seconds: int = 604_800,
+        collect_seconds: int = WEEK_SECONDS,
         round_ids: Sequence[str] = (),
         allow_insufficient: bool = False,
         min_batch: int | None = None,
@@ -161,11 +161,11 @@ class JobCalls:
             body["features"] = list_texts(features, "features")
         if round_ids:
             body["round_ids"] = list(round_ids)
-        elif target_reports is not None or algorithm.type not in {*CENTRAL_ALGORITHMS, Profile.type}:
-            body |= {} if target_reports is None else {"target_reports": target_reports}
-            body |= {"min_reports": min_reports, "collect_seconds": collect_seconds}
-            body |= {"allow_insufficient": True} if allow_insufficient else {}
-            body |= release_terms(min_batch, honest_share, shuffled_delta)
+        body |= {} if target_reports is None else {"target_reports": target_reports}
+        body |= {"min_reports": min_reports} if min_reports else {}
+        body |= {} if collect_seconds == WEEK_SECONDS else {"collect_seconds": collect_seconds}
+        body |= {"allow_insufficient": True} if allow_insufficient else {}
+        body |= release_terms(min_batch, honest_share, shuffled_delta)
         return (yield post("jobs", body, idempotency_key)).read(parsers.parse_job)
 
     @_submitted

@@ -20,6 +20,7 @@ from sfumato.mechanisms.window import WindowMechanism
 from sfumato.privacy.entropy import WORD_SPAN
 
 __all__ = [
+    "COUNTED",
     "MECHANISMS",
     "DiscreteLaplaceMechanism",
     "GrrMechanism",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _COUNTED = (GrrMechanism, SsMechanism, OueMechanism, OlhMechanism, HrMechanism, WindowMechanism)
+COUNTED = tuple(kind.type for kind in _COUNTED)  # types of mechanisms for symbols
 _DESIGNS = {kind.type: kind.design for kind in _COUNTED}
 
 MECHANISMS: dict[str, type[Mechanism]] = {kind.type: kind for kind in (*_COUNTED, DiscreteLaplaceMechanism)}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
 
 from numpy.typing import ArrayLike
 
+from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.drawing import CONFIDENCE, FAINT_INK, INK, aspect, draw_line, draw_map, draw_sizes, shows_ellipses
 from sfumato.plotting.shading import colour, planes, to_xml_text
@@ -117,6 +118,8 @@ def plot(
         The figure of `ax`, or a new one that is eight inches wide and not registered with pyplot.
     """
     if not isinstance(model, ClusterModel):
+        if not hasattr(model, "model"):
+            raise InvalidSpec("plot needs a model or a result: for a job, give job.result()")
         model = model.model
     panels = planes(model)
     outlines = outlines if len(model.features) == 2 else None
