@@ -341,7 +341,7 @@ class TestResults:
         for bad in ([[1]], [[1, 2], [1]], [[1, 2, 3]], [1, 2], [[None, 1]]):
             refused(api.post(f"{path}/assign", {"points": bad}), 422, "validation_failed")
         if labels:
-            document = {"type": "cells", "grid_shape": [2, 2], "labels": [0, 0, 1, 1]}
+            document = {"type": "cells", "grid_shape": [2, 2], "labels": [0, 0, 1, 1], "names": []}
             assert api.get(f"{path}/labels").json() == document
         else:
             refused(api.get(f"{path}/labels"), 409, "conflict")
