@@ -16,7 +16,7 @@ from clustering.density.label_map import region_totals
 from clustering.density.map_agreement import Comparison
 from sfumato.model.precision import ExpectedAgreement
 
-WITHIN = 0.4  # share of the best score
+WITHIN = 0.4  # largest distance from the best score
 MOST = 3
 
 
@@ -26,7 +26,7 @@ def choose_levels(scores: Mapping[int, float]) -> tuple[int, ...]:
     Parameters
     ----------
     scores : mapping of int to float
-        By the number of clusters, for all numbers from 2 on.
+        Scores by the number of clusters, from 2 on.
     """
     if not scores:
         return ()

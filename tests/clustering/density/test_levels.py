@@ -51,7 +51,7 @@ class TestDescription:
         found = self.of(Fit(PAIRS, [PAIRS, PAIRS, PAIRS, ONE_PAIR], (PAIRS, ONE_PAIR)))
         assert [each["clusters"] for each in found["merges"]] == [2, 3, 4]
         assert found["merges"][0]["probability"] == 1
-        # one of six synthetic rounds and one of two halves have a single peak there
+        # there is a single peak in one of six synthetic rounds and in one of two halves
         assert sorted(each["probability"] for each in found["merges"][1:]) == [0.75, 1]
 
     def test_one_cluster_has_none(self) -> None:

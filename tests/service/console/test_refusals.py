@@ -66,7 +66,7 @@ FORMS = {
     "grant": ("/datasets/{local}/grants", {"epsilon": "1"}, [("epsilon", "-1"), ("epsilon", "lots")]),
     "user": ("/datasets/{central}/records/delete", {"user": "u"}, [("user", "")]),
 }  # fmt: skip
-# fields with a message of another id
+# fields with a message that has an id of another name
 OTHER_IDS = {"attribute": "f-attributes", "feature": "f-features", "trust": "trust", "scopes": "scopes"}
 OTHER_IDS |= {"event_types": "event_types", "overlap_hours": "overlap"}
 
