@@ -14,12 +14,11 @@ from clustering.grids.uniform_grid import uniform_grid
 from clustering.phases.phase_sketch import phase_sketch
 from clustering.rounds.plan import Plan
 from sfumato.errors import InvalidSpec
-from sfumato.forecast import Choice, choose
+from sfumato.forecast import resolve
 from sfumato.specs import (
     AdaptiveGridIterative,
     AdaptiveGridTree,
     Algorithm,
-    Auto,
     Feature,
     GridKmeans,
     LdpKmeans,
@@ -66,18 +65,17 @@ def start(params: Algorithm, features: tuple[Feature, ...], expected_reports: in
         The algorithm is unknown, or `expected_reports` is below 1. Limits of an algorithm, such as
         its number of features, raise when the plan yields its first round.
     """
-    if isinstance(params, Auto) and expected_reports >= 1:
-        return _run_choice(choose(params, len(features), expected_reports), features, expected_reports)
-    if type(params) not in PLANS:
-        raise InvalidSpec("unknown algorithm")
     if expected_reports < 1:
         raise InvalidSpec("expected_reports must be at least 1")
-    return PLANS[type(params)](params, features, expected_reports)
+    algorithm, reason = resolve(params, len(features), expected_reports)
+    if type(algorithm) not in PLANS:
+        raise InvalidSpec("unknown algorithm")
+    plan = PLANS[type(algorithm)](algorithm, features, expected_reports)
+    return plan if reason is None else _with_choice(plan, algorithm, reason)
 
 
-def _run_choice(choice: Choice, features: tuple[Feature, ...], expected_reports: int) -> Plan:
+def _with_choice(plan: Plan, algorithm: Algorithm, reason: str) -> Plan:
     """Run the plan of the chosen algorithm and add the choice to the model's diagnostics."""
-    model = yield from start(choice.algorithm, features, expected_reports)
-    chosen = {name: value for name, value in to_wire(choice.algorithm).items() if value is not None}
-    diagnostics = {**model.diagnostics, "chosen": {"algorithm": chosen, "reason": choice.reason}}
-    return replace(model, diagnostics=diagnostics)
+    model = yield from plan
+    chosen = {name: value for name, value in to_wire(algorithm).items() if value is not None}
+    return replace(model, diagnostics={**model.diagnostics, "chosen": {"algorithm": chosen, "reason": reason}})

@@ -22,7 +22,7 @@ from clustering.rounds.plan import Collected, drive
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.mechanisms import without_noise
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.privacy.accounting import DRAW_SPAN, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.privacy.entropy import Entropy, below_many
 from sfumato.records.outside import encode_many
 from sfumato.specs import (
@@ -173,7 +173,7 @@ def run_central(
 ) -> ClusterModel:
     """Run a central algorithm over points in [0, 1], see `simulate_central`. The entropy is that of the noise."""
     records = Records(to_places(points).astype(np.int32), max_per_user)
-    budget = parse_epsilon(params.epsilon), parse_delta(params.delta)
+    budget = params.epsilon_nano, params.delta_atto
     curator = Curator(records, budget[0], MemoryJournal(), entropy, delta_atto=budget[1], in_ball=in_ball)
     return run(params, features, curator)
 

@@ -33,7 +33,6 @@ from models.tables.datasets import Trust
 from models.tables.jobs import Job
 from models.tables.ledger import LedgerEntry
 from models.tables.rounds import CollectionTarget, Round
-from sfumato.privacy.accounting import parse_epsilon
 from sfumato.specs import to_wire
 
 N_GATEWAYS = N_WORKERS = 2
@@ -292,7 +291,7 @@ def run_reference(home: Path, scene: Scene, tallies: tuple[tuple[bytes, int], ..
 
 
 def _submit(database: Database, scene: Scene) -> tuple[str, caller_module.Caller]:
-    epsilon_nano = parse_epsilon(scene.algorithm.epsilon)
+    epsilon_nano = scene.algorithm.epsilon_nano
     with database.transaction() as session:
         now = database.clock()
         caller = caller_module.operator(tenants.get_or_create_tenant(session, tenants.FIRST_TENANT, now=now).id)

@@ -6,7 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models.database.types import new_id, select_page
-from models.errors import Conflict, LimitExceeded, NotFound
+from models.errors import Conflict, InvalidSetting, LimitExceeded, NotFound
 from models.identity import audit_trail, tenants
 from models.identity.caller import Caller
 from models.ledger import ledger, sources
@@ -64,11 +64,11 @@ def create(
     out_of_bounds = out_of_bounds or OutOfBounds.default(trust)
     _check_records(trust, features, user_feature, max_records_per_user, out_of_bounds)
     if fold_user_case and user_feature is None:
-        raise InvalidSpec("fold_user_case needs a user_feature")
+        raise InvalidSetting("fold_user_case", "fold_user_case needs a user_feature")
     names = [each.name for each in (features.features if isinstance(features, Embedding) else features)]
     check_attributes(attributes, [*names, user_feature or ""])
     if attributes and trust is not Trust.CENTRAL:
-        raise InvalidSpec("attributes apply to central datasets only: remove them")
+        raise InvalidSetting("attributes", "attributes apply to central datasets only: remove them")
     _check_amounts(trust, delta_atto, shuffled)
     if (trust is Trust.SHUFFLED) != (shuffler is not None) or (trust is Trust.SHUFFLED) != (shuffled != (0, 0)):
         raise InvalidSpec("a shuffled dataset needs a shuffler and a shuffled grant; other datasets have neither")
@@ -127,35 +127,46 @@ def _check_records(
 ) -> None:
     if isinstance(features, Embedding):
         if trust is not Trust.CENTRAL:
-            raise InvalidSpec(f"an embedding needs the trust model central; list 1 to {MAX_FEATURES} features instead")
+            raise InvalidSetting(
+                "features", f"an embedding needs the trust model central; list 1 to {MAX_FEATURES} features instead"
+            )
         features = features.features
     if trust is not Trust.CENTRAL and len(features) > MAX_FEATURES:
-        raise InvalidSpec(f"a {trust} dataset has at most {MAX_FEATURES} features; a central one may have more")
+        raise InvalidSetting(
+            "features", f"a {trust} dataset has at most {MAX_FEATURES} features; a central one may have more"
+        )
     if trust is not Trust.CENTRAL and user_feature is not None:
-        raise InvalidSpec("user_feature applies to central datasets only")
+        raise InvalidSetting("user_feature", "user_feature applies to central datasets only")
     unfit = OutOfBounds.COUNT if trust is Trust.CENTRAL else OutOfBounds.REFUSE
     if out_of_bounds is unfit:
         fit = ", ".join(each for each in OutOfBounds if each is not unfit)
-        raise InvalidSpec(f"out_of_bounds of a {trust} dataset must be one of {fit}")
+        raise InvalidSetting("out_of_bounds", f"out_of_bounds of a {trust} dataset must be one of {fit}")
     if user_feature is not None and user_feature in {feature.name for feature in features}:
-        raise InvalidSpec("user_feature must not be the name of a feature")
+        raise InvalidSetting("user_feature", "user_feature must not be the name of a feature")
     if user_feature is None and max_records != 1:
-        raise InvalidSpec("max_records_per_user needs a user_feature: without it, each record is a separate person")
+        raise InvalidSetting(
+            "max_records_per_user",
+            "max_records_per_user needs a user_feature: without it, each record is a separate person",
+        )
     if not 1 <= max_records <= MAX_RECORDS_PER_USER:
-        raise InvalidSpec(f"max_records_per_user must lie in 1..{MAX_RECORDS_PER_USER}")
+        raise InvalidSetting("max_records_per_user", f"max_records_per_user must lie in 1..{MAX_RECORDS_PER_USER}")
 
 
 def _check_amounts(trust: Trust, delta_atto: int, shuffled: Pair) -> None:
     if trust is not Trust.CENTRAL and delta_atto:
-        raise InvalidSpec("delta applies to central datasets only; the shuffled grant of a dataset has a delta")
+        raise InvalidSetting(
+            "delta", "delta applies to central datasets only; the shuffled grant of a dataset has a delta"
+        )
     if trust is not Trust.SHUFFLED and shuffled != (0, 0):
-        raise InvalidSpec("a shuffled grant applies to shuffled datasets only")
+        raise InvalidSetting("shuffled", "a shuffled grant applies to shuffled datasets only")
 
 
 def check_retention(trust: Trust, keep_reports: bool) -> None:
     """Raise InvalidSpec if datasets with this trust model cannot keep their reports."""
     if trust is Trust.SHUFFLED and keep_reports:
-        raise InvalidSpec("a shuffled dataset keeps no reports: opened reports could be linked to later ones")
+        raise InvalidSetting(
+            "keep_reports", "a shuffled dataset keeps no reports: opened reports could be linked to later ones"
+        )
 
 
 def grant(

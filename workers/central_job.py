@@ -9,7 +9,7 @@ neither in the database nor in the log.
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,14 +141,14 @@ def compute(
             may_clip=dataset.out_of_bounds != OutOfBounds.REFUSE,
         )
         features = dataset.features
-        if isinstance(params, Profile):
-            assert of is not None  # noqa: S101 - for the type checker
-            described = describe_columns(features, dataset.attributes, dataset.describe(params.attributes))
-            profile = profile_clusters(params, of.model, label_records(of.model, features), described, curator)
-            released = {"model": of.wire, "profile": profile.to_wire()}
-        else:
-            model = run(params, tuple(features[place] for place in used), curator)
+        if of is None:
+            model = run(cast("CentralAlgorithm | Auto", params), tuple(features[place] for place in used), curator)
             released = {"model": model.to_wire()}
+        else:
+            of_clusters = cast(Profile, params)
+            described = describe_columns(features, dataset.attributes, dataset.describe(of_clusters.attributes))
+            profile = profile_clusters(of_clusters, of.model, label_records(of.model, features), described, curator)
+            released = {"model": of.wire, "profile": profile.to_wire()}
     return {
         **released,
         "algorithm": job.algorithm,

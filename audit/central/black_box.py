@@ -17,7 +17,7 @@ from audit.checks.check import Check, Effort, Finding, Setting
 from audit.checks.neighbours import Pair, make_pairs
 from clustering.central.queries import MemoryJournal, Records
 from clustering.central.run import run
-from sfumato.privacy.accounting import ATTO, NANO, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.entropy import Entropy
 from sfumato.specs import (
     Auto,
@@ -70,7 +70,7 @@ def check_released_models(
     if pair_names is None:
         pair_names = PAIR_NAMES[:1] if setting.effort is Effort.QUICK else PAIR_NAMES
     return [
-        _check_pair(method, pair, setting, parse_delta(method.params.delta) / ATTO)
+        _check_pair(method, pair, setting, method.params.delta_atto / ATTO)
         for pair in make_pairs(n_features)
         if pair.name in pair_names
     ]
@@ -84,7 +84,7 @@ def _check_pair(method: Method, pair: Pair, setting: Setting, delta: float) -> F
         models.append([flatten_numbers(_run_method(method, records, entropy)) for _ in range(n)])
     sample, other = select_statistic(models[0], models[1], delta)
     bound = distinguish(sample, other, delta)
-    charged = parse_epsilon(method.params.epsilon) / NANO
+    charged = method.params.epsilon_nano / NANO
     is_over = bound.epsilon > charged
     why = f"{pair.name}: epsilon is at least {bound.epsilon:.3f}, but {charged:.3f} was charged" if is_over else ""
     return Finding(method.name, CLAIM, "black box", bound.trials, charged, bound.epsilon, not is_over, why)
@@ -92,7 +92,7 @@ def _check_pair(method: Method, pair: Pair, setting: Setting, delta: float) -> F
 
 def _run_method(method: Method, records: Records, entropy: Entropy) -> dict[str, Any]:
     params = method.params
-    budget = parse_epsilon(params.epsilon), parse_delta(params.delta)
+    budget = params.epsilon_nano, params.delta_atto
     curator = method.curator(records, budget[0], MemoryJournal(), entropy, budget[1])
     return method.run(params, features_of(curator.n_features), curator).to_wire()
 

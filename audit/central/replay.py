@@ -25,7 +25,7 @@ from clustering.central.queries import Exact, Journal, MemoryJournal, Query, Rec
 from clustering.central.run import run
 from clustering.errors import BudgetOverdrawn, DeltaOverdrawn, TooFewRecords
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy
 from sfumato.specs import (
     Auto,
@@ -186,7 +186,7 @@ def run_method(method: Method, records: Records, recorder: Recorder) -> Run:
     """Run a method on records with a recorder."""
     planted = () if method.curator is Curator else (method.curator,)  # overrides RecordingCurator
     kind: type[RecordingCurator] = type("Recording", (*planted, RecordingCurator), {})
-    epsilon_nano, delta_atto = parse_epsilon(method.params.epsilon), parse_delta(method.params.delta)
+    epsilon_nano, delta_atto = method.params.epsilon_nano, method.params.delta_atto
     selection = Selection(np.array(method.columns)) if method.columns else None
     curator = kind(records, epsilon_nano, recorder, recorder, delta_atto, selection=selection)
     try:
@@ -331,7 +331,7 @@ class ReplayResults:
 
     def _check_payment(self, pair: Pair, run: Run) -> None:
         charges, curator = run.recorder.charges, run.curator
-        declared = parse_epsilon(self.method.params.epsilon), parse_delta(self.method.params.delta)
+        declared = self.method.params.epsilon_nano, self.method.params.delta_atto
         paid = sum(each.epsilon_nano for each in charges), sum(each.delta_atto for each in charges)
         if tuple(charges) != curator.odometer:
             self._add_fault(PAYMENT, f"{pair.name}: the odometer differs from the charges of the journal")

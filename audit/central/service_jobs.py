@@ -23,7 +23,6 @@ from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from models.tables.ledger import Kind
 from models.tables.rounds import CollectionTarget
-from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.specs import DpKmeans, Feature, PrivateKmeans, to_wire
 from workers.central_job import JobJournal
 
@@ -107,8 +106,8 @@ def _expected_charges(job_id: str, odometer: Sequence[Query]) -> list[tuple[str,
 
 def _submit_job(database: Database, method: Method) -> _Job:
     """Create a tenant with a central dataset and submit one job."""
-    now, epsilon_nano = database.clock(), parse_epsilon(method.params.epsilon)
-    delta_atto = parse_delta(method.params.delta)
+    now, epsilon_nano = database.clock(), method.params.epsilon_nano
+    delta_atto = method.params.delta_atto
     with database.transaction() as session:
         owner = tenants.get_or_create_tenant(session, tenants.FIRST_TENANT, now=now)
         key, _ = keys.create_key(session, owner.id, name="audit", scopes=[Scope.ADMIN], now=now)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from clustering.registry import start
 from clustering.rounds.plan import Plan
 from sfumato.device.bulk import perturb_records
-from sfumato.forecast import choose
+from sfumato.forecast import resolve
 from sfumato.privacy.accounting import cost
 from sfumato.privacy.entropy import Entropy
 from sfumato.records.encodings import symbols
@@ -107,9 +107,7 @@ class PlanCase:
 
     def declared_rounds(self, n_reports: int) -> tuple[PlannedRound, ...]:
         """Return the rounds that the plan declares before the first report."""
-        chosen = self.params
-        if isinstance(chosen, Auto):
-            chosen = choose(chosen, self.n_features, n_reports).algorithm
+        chosen, _ = resolve(self.params, self.n_features, n_reports)
         return planned_rounds(chosen, self.n_features, n_reports)
 
 

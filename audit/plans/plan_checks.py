@@ -20,7 +20,7 @@ from clustering.random import SeededEntropy
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import read_aggregate
 from clustering.simulate import collect
-from sfumato.privacy.accounting import NANO, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.specs import RoundSpec, round_spec_from_wire, to_wire
 
 TRANSCRIPTS = 1_000_000  # per point of a pair, in a quick audit
@@ -111,7 +111,7 @@ def run_populations(case: PlanCase, setting: Setting) -> list[PlanRun]:
 
 def check_declared_cost(case: PlanCase, runs: Sequence[PlanRun]) -> Finding:
     """Check that the rounds cost no draw more than declared, and that all rounds cost at most epsilon."""
-    limit = parse_epsilon(case.params.epsilon)
+    limit = case.params.epsilon_nano
     largest, why = 0, ""
     for index, (points, collected) in enumerate(runs):
         rounds = interval_costs([each.spec for each in collected])

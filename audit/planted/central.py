@@ -27,7 +27,6 @@ from clustering.centroids.partition_agreement import PartitionAgreement
 from clustering.centroids.weighted_kmeans import weighted_kmeans
 from clustering.random import PublicWords
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.specs import (
     LATTICE,
     CentralAlgorithm,
@@ -128,14 +127,14 @@ def skip_empty_clusters(params: DpKmeans, features: Features, curator: Curator) 
     counts, variances = np.ones(len(centres)), np.ones(len(centres))
     if non_empty.size:
         cells = NearestCells(to_places(centres[non_empty]))
-        means = release_means(curator, cells, centres[non_empty], parse_epsilon(params.epsilon))
+        means = release_means(curator, cells, centres[non_empty], params.epsilon_nano)
         centres[non_empty], counts[non_empty], variances[non_empty] = means.places, means.counts, means.count_variances
     return _make_model(features, curator, NoisyMeans(centres, counts, variances, np.zeros_like(centres)))
 
 
 def use_true_count(params: PrivateKmeans, features: Features, curator: Curator) -> ClusterModel:
     """Size the tree and its thresholds by the exact number of records."""
-    block = curator.open_block(parse_epsilon(params.epsilon), parse_delta(params.delta))
+    block = curator.open_block(params.epsilon_nano, params.delta_atto)
     ball = find_ball(block)._replace(n_records=max(1.0, float(len(curator._records.points))))
     found = find_in_projection(block, ball, params.clusters or 1, PublicWords(params.seed))
     return _publish(features, curator, found.centres, found.counts, found.count_variances)
@@ -152,7 +151,7 @@ class UnlimitedCurator(Curator):
 def count_extra_level(params: DpQuadtreeKmeans, features: Features, curator: Curator) -> ClusterModel:
     """Count levels 0 to maxH at epsilon_1/maxH each, then the leaves (Zhang and Cheng 2021, algorithm 2)."""
     height = params.height or 2
-    for_tree, for_leaves = split(parse_epsilon(params.epsilon), 3, 7)
+    for_tree, for_leaves = split(params.epsilon_nano, 3, 7)
     for level in range(height + 1):
         curator.counts(_make_halved_grid(level, len(features)), for_tree // height)
     cells = _make_halved_grid(height, len(features))
@@ -168,7 +167,7 @@ def _make_halved_grid(level: int, n_features: int) -> GridCells:
 
 def _run_steps(params: DpKmeans, features: Features, curator: Curator, centres: NDArray[np.float64]) -> ClusterModel:
     """Run correct steps from any start."""
-    for part in split(parse_epsilon(params.epsilon), *[1] * params.iterations):
+    for part in split(params.epsilon_nano, *[1] * params.iterations):
         means = release_means(curator, NearestCells(to_places(centres)), np.full_like(centres, 0.5), part)
         centres = means.places
     return _make_model(features, curator, means)

@@ -106,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the load. Return 1 if it misses a target."""
     options = parse(arguments)
     console = Console(stderr=options.json, highlight=False)
-    settings = {"SFUMATO_RATE_PER_KEY": "0", "SFUMATO_REPORTS_PER_ADDRESS": "0"}  # clients share keys and an address
+    # Clients share keys and an address, and analysts create datasets of one name.
+    settings = {"SFUMATO_RATE_PER_KEY": "0", "SFUMATO_REPORTS_PER_ADDRESS": "0", "SFUMATO_SOURCE_LIMIT": "none"}
     with tempfile.TemporaryDirectory(prefix="sfumato-load-") as home:
         sizes = {"n_gateways": options.gateways, "n_workers": options.workers}
         with Fleet(Path(home), durable=True, settings=settings, **sizes) as fleet, Monitor(fleet) as monitor:

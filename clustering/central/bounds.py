@@ -23,7 +23,7 @@ from clustering.centroids.verdict import Ground, decide, ground
 from clustering.errors import TooFewRecords
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
-from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.records.encodings import scale_many
 from sfumato.sizing.private_bounds import FINE_BINS, ROUNDS, BoundsPlan, plan_bounds
 from sfumato.specs import LATTICE, CentralAlgorithm, Feature
@@ -77,7 +77,7 @@ def narrow_bounds(params: CentralAlgorithm, features: tuple[Feature, ...], curat
     TooFewRecords
         The noisy count is too small for bounds. Only the count was charged.
     """
-    epsilon_nano, delta_atto = parse_epsilon(params.epsilon), parse_delta(params.delta)
+    epsilon_nano, delta_atto = params.epsilon_nano, params.delta_atto
     plan = plan_bounds(params, len(features), curator.max_per_user)
     n_records = curator.count(plan.count_nano)
     if n_records < plan.needed_records:

@@ -15,7 +15,7 @@ from clustering.central.curator import Curator
 from clustering.central.private_kmeans.algorithm import private_kmeans
 from clustering.edges import find_edge_share
 from sfumato.errors import InvalidSpec
-from sfumato.forecast import check_over_records, choose_central
+from sfumato.forecast import check_over_records, resolve_central
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.outside import edge_share_of_centres, with_edge_share
 from sfumato.specs import (
@@ -70,12 +70,8 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     BudgetOverdrawn, DeltaOverdrawn, BlockOverdrawn
         The algorithm tried to spend more than it declared. This is a bug; no noise was drawn.
     """
-    if isinstance(params, Auto):
-        choice = choose_central(params, len(features))
-        model = run(choice.algorithm, features, curator)
-        chosen = {"algorithm": to_wire(choice.algorithm), "reason": choice.reason}
-        return replace(model, diagnostics={**model.diagnostics, "chosen": chosen})
-    kind = type(params)
+    params, reason = resolve_central(params, len(features))
+    kind, chosen = type(params), to_wire(params)
     if kind not in FUNCTIONS:
         raise InvalidSpec("unknown central algorithm")
     check_over_records(params, len(features), curator.max_per_user)
@@ -93,4 +89,5 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
         for query in curator.odometer
     ]
     spent = {"spent_nano": curator.spent_nano, "spent_delta_atto": curator.spent_delta_atto}
-    return replace(model, diagnostics={**model.diagnostics, **found, "odometer": odometer, **spent})
+    choice = {} if reason is None else {"chosen": {"algorithm": chosen, "reason": reason}}
+    return replace(model, diagnostics={**model.diagnostics, **found, "odometer": odometer, **spent, **choice})

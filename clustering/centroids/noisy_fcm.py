@@ -22,7 +22,7 @@ from clustering.rounds.plan import Collected, Plan, Rule
 from clustering.rounds.tally import Sample, noise_of
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import FuzzyMemberships
-from sfumato.privacy.accounting import NANO, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import WORD_SPAN
 from sfumato.records.encodings import unscale_many
 from sfumato.sizing.required_reports import noisy_fcm_reports
@@ -81,7 +81,7 @@ def noisy_fcm(params: NoisyFcm, features: tuple[Feature, ...], expected_reports:
         raise UnfitRound(
             f"noisy_fcm stores every vector: with {d} features it accepts at most {MAX_SAMPLE_VALUES // d} reports"
         )
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     # with a tiny epsilon, fine steps are useless and would exceed the maximum scale
     steps = max(1, min(STEPS, MAX_SCALE * epsilon_nano // (d * NANO)))
     encoding = LatticeEncoding(d, steps)

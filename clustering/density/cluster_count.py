@@ -5,7 +5,8 @@ at other length scales, and how far its bumps lie above the next one. All of it 
 released values and costs no privacy budget.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import log, sqrt
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy.ndimage import maximum_filter
 
 from clustering.density.bump_fit import BumpFit
 from clustering.density.deconvolution import Deconvolution
+from clustering.density.levels import choose_levels
 from clustering.density.map_agreement import NO_AGREEMENT, Agreement, Comparison, Selection
 
 SELECTION = Selection(least_excess=0.004, least_contrast=0.3)  # bumps that are ranked
@@ -42,6 +44,8 @@ class ClusterCount:
         Of the map of `clusters`.
     reason : str or None
         Reason for one cluster, as a sentence.
+    levels : mapping of int to Agreement
+        Of the nested maps that the data support about as well, by their number of clusters; empty for one cluster.
     """
 
     clusters: int
@@ -49,6 +53,7 @@ class ClusterCount:
     upper: int
     agreement: Agreement
     reason: str | None = None
+    levels: Mapping[int, Agreement] = field(default_factory=dict)
 
 
 def count_clusters(fit: BumpFit, comparison: Comparison) -> ClusterCount:
@@ -80,7 +85,8 @@ def count_clusters(fit: BumpFit, comparison: Comparison) -> ClusterCount:
     if agreements[best].mean_of_four < LEAST_AGREEMENT:
         return _one(most, "no division into several clusters comes out again with other noise")
     close = [clusters for clusters in scores if scores[clusters] >= scores[best] - CLOSE_SCORE]
-    return ClusterCount(best, min(close), max(close), agreements[best])
+    levels = {clusters: agreements[clusters] for clusters in choose_levels(scores)}
+    return ClusterCount(best, min(close), max(close), agreements[best], levels=levels)
 
 
 def score(clusters: int, agreement: Agreement) -> float:

@@ -139,6 +139,20 @@ class Comparison:
             self.gap(clusters),
         )
 
+    def labels(self, clusters: int) -> NDArray[np.int64]:
+        """Return the own map of so many clusters."""
+        return self._own.labels(clusters)
+
+    @property
+    def density(self) -> NDArray[np.float64]:
+        """Return the density of the fit."""
+        return self._fit.density
+
+    @property
+    def with_other_noise(self) -> list[Divisions]:
+        """Return the divisions of synthetic data and of the halves."""
+        return [*self.redrawn, *self._halves]
+
     def gap(self, clusters: int) -> float:
         """Return ln(E_K / E_{K+1}), from 0 to 2. An excess is at least .003, also that of a missing bump."""
         own, following = (

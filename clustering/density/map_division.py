@@ -6,6 +6,7 @@ example if the grid is too coarse for them. Everything here is post-processing a
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from clustering.density.bump_fit import BumpFit
 from clustering.density.cluster_count import SELECTION, ClusterCount, count_clusters
 from clustering.density.excess_mass import Regions
 from clustering.density.expected_error import disagreement
+from clustering.density.levels import describe_levels
 from clustering.density.map_agreement import NO_AGREEMENT, Agreement, Comparison, Selection
 from sfumato.model.precision import ExpectedAgreement, Verdict
 
@@ -77,6 +79,8 @@ class MapDivision:
         None if the number of clusters was given.
     expected_error : float
         Mean share of the population with another label in the maps of synthetic data.
+    levels : mapping
+        The diagnostics of `describe_levels`; empty lists if the number of clusters was given or is one.
     """
 
     fit: BumpFit
@@ -84,6 +88,7 @@ class MapDivision:
     agreement: Agreement
     count: ClusterCount | None
     expected_error: float
+    levels: Mapping[str, Any]
 
     def verdict(self, *, low_confidence: bool) -> Verdict:
         """Return the verdict. Few data never give a reliable map, nor does an open number of clusters."""
@@ -114,6 +119,7 @@ class MapDivision:
         - expected_error; excess_mass: E per cluster at its first contact with another; excess_mass_errors: its
           standard errors.
         - grid of the fit: length_scale, iterations, converged.
+        - levels, merges: of `describe_levels`.
         """
         return {
             "cluster_interval": None if self.count is None else [self.count.lower, self.count.upper],
@@ -128,6 +134,7 @@ class MapDivision:
             "length_scale": self.fit.length_scale,
             "iterations": self.fit.fitted.steps,
             "converged": self.fit.fitted.converged,
+            **self.levels,
         }
 
     def warnings(self) -> tuple[str, ...]:
@@ -160,4 +167,6 @@ def _division(fit: BumpFit, comparison: Comparison, agreement: Agreement, count:
     if len(cut.bumps) > 1:
         changes = [disagreement(cut.labels, other.labels(n_clusters), fit.density) for other in comparison.redrawn]
         error = float(np.mean(changes))
-    return MapDivision(fit, cut, agreement, count, error)
+    estimates = {} if count is None else {k: agreement_table().estimate(each) for k, each in count.levels.items()}
+    levels = describe_levels(fit.tree, comparison, estimates, n_clusters)
+    return MapDivision(fit, cut, agreement, count, error, levels)

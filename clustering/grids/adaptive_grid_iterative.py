@@ -29,7 +29,6 @@ from clustering.grids.adaptive_grid_tree import grow
 from clustering.grids.adaptive_model import RoundEstimates, Rounds, adaptive_model
 from clustering.grids.uniform_grid_paper import run_paper_plan
 from clustering.rounds.plan import Plan
-from sfumato.privacy.accounting import parse_epsilon
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.grids import MAX_CELLS, SPLITS, deepest, start_level
 from sfumato.sizing.rounds import PlannedRound
@@ -79,7 +78,7 @@ def _passes(
 ) -> Rounds:
     """Run the rounds and return their estimates and the final cells."""
     d = len(features)
-    level = start_level(d, expected_reports, parse_epsilon(params.epsilon))
+    level = start_level(d, expected_reports, params.epsilon_nano)
     finest = min(level + SPLITS, deepest(d))
     progress, partition = RoundEstimates(CellEstimates(d)), uniform(d, level)
     for done, planned_round in enumerate(planned, start=1):

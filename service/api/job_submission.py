@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy.orm import Session
 
@@ -20,40 +20,15 @@ from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from service.schemas.jobs import NewJob
 from service.schemas.rounds import NewRound
 from sfumato.errors import InvalidSpec
-from sfumato.forecast import check_over_records, choose, choose_central, insufficient_of, is_far_below
-from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
-from sfumato.sizing import planned_rounds
+from sfumato.forecast import check_over_records, insufficient_of, is_far_below, resolve, resolve_central
+from sfumato.privacy.accounting import NANO, parse_delta
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.profiles import check_profile
 from sfumato.sizing.required_reports import least_records
-from sfumato.specs import (
-    CENTRAL_ALGORITHMS,
-    LOCAL_ALGORITHMS,
-    AnyAlgorithm,
-    AnyJob,
-    Auto,
-    CentralAlgorithm,
-    PrivateKmeans,
-    Profile,
-)
+from sfumato.specs import ALGORITHMS, Algorithm, AnyAlgorithm, AnyJob, Auto, CentralAlgorithm, Profile, of_trust
 
 RELEASE_MEMBERS = ("min_batch", "honest_share", "shuffled_delta")  # members that are valid for shuffled datasets only
 COLLECTED = ("target_reports", "min_reports", "collect_seconds", *RELEASE_MEMBERS)  # members about a new collection
-
-# encodings that the plan of each algorithm reads: of its first round, and of its later ones
-_READS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    algorithm: (frozenset(first.split()), frozenset((later or first).split()))
-    for algorithm, first, later in (
-        ("shifted_grid", "shifted_grid", ""),
-        ("uniform_grid", "grid", ""),
-        ("adaptive_grid_iterative", "grid tree_grid", ""),
-        ("adaptive_grid_tree", "grid tree_grid", ""),
-        ("noisy_fcm", "lattice", ""),
-        ("grid_kmeans", "grid", ""),
-        ("ldp_kmeans", "nearest_centroid", ""),
-        ("phase_sketch", "phase", "phase nearest_centroid centroid_sign"),
-    )
-}
 
 
 def chosen_features(dataset: Dataset, names: list[str] | None) -> list[str] | None:
@@ -135,16 +110,14 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     require_algorithm(dataset, algorithm)
     if dataset.trust == Trust.CENTRAL:
         _refuse_collection(body)
-        chosen = choose_central(algorithm, n_features).algorithm if isinstance(algorithm, Auto) else algorithm
-        assert isinstance(chosen, CentralAlgorithm)  # noqa: S101 - for the type checker
+        chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", algorithm), n_features)
         check_over_records(chosen, n_features, dataset.max_records_per_user)
-        if isinstance(chosen, PrivateKmeans):
-            require_mu_accounting(dataset, chosen)
+        require_mu_accounting(dataset, chosen)
         return CollectionTarget(0, 0, 0)
-    if isinstance(algorithm, Auto) and algorithm.delta:
+    if algorithm.delta_atto:
         message = "not valid for a dataset with reports, because a report has a pure guarantee; remove this member"
         raise ValidationFailed(errors=[{"pointer": "/algorithm/delta", "message": message}])
-    if isinstance(algorithm, Auto) and algorithm.bounds != "declared":
+    if getattr(algorithm, "bounds", "declared") != "declared":
         message = "not valid for a dataset with reports, because devices use the declared bounds; remove this member"
         raise ValidationFailed(errors=[{"pointer": "/algorithm/bounds", "message": message}])
     if body.round_ids:
@@ -160,9 +133,9 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     return CollectionTarget(body.target_reports or 0, body.min_reports, body.collect_seconds, release)
 
 
-def require_mu_accounting(dataset: Dataset, algorithm: PrivateKmeans) -> None:
+def require_mu_accounting(dataset: Dataset, algorithm: AnyJob) -> None:
     """Raise ValidationFailed if an algorithm states its cost as mu and the dataset has additive accounting."""
-    if algorithm.mu is not None and dataset.accounting != "gaussian":
+    if getattr(algorithm, "mu", None) is not None and dataset.accounting != "gaussian":
         message = "mu needs a dataset with Gaussian accounting: switch its accounting, or give epsilon and delta"
         raise ValidationFailed(errors=[{"pointer": "/algorithm/mu", "message": message}])
 
@@ -176,7 +149,7 @@ def require_records(session: Session, caller: Caller, dataset: Dataset, algorith
     if dataset.trust != Trust.CENTRAL or not caller.may(Scope.RECORDS):
         return
     if records.count(session, dataset.id).n_records == 0:
-        least = least_records(parse_epsilon(algorithm.epsilon), dataset.max_records_per_user)
+        least = least_records(algorithm.epsilon_nano, dataset.max_records_per_user)
         raise NoRecords(
             "this dataset has no records, so the job would spend its epsilon on noise alone: upload records first; "
             f"a useful result at this epsilon needs at least {least}",
@@ -215,11 +188,9 @@ def release_terms(dataset: Dataset, body: NewJob | NewRound) -> ReleaseTerms | N
 
 def _require_blanket(algorithm: AnyAlgorithm, n_features: int, target_reports: int) -> None:
     """Raise ValidationFailed if the plan of an algorithm uses noisy vectors: their cost after a shuffler is unknown."""
-    if isinstance(algorithm, Auto):
-        algorithm = choose(algorithm, n_features, target_reports).algorithm
-    assert not isinstance(algorithm, CentralAlgorithm)  # noqa: S101 - for the type checker
-    if any(each.kind == "discrete_laplace" for each in planned_rounds(algorithm, n_features, target_reports)):
-        message = f"{algorithm.type} collects noisy vectors, and their cost after a shuffler is not known; use another"
+    chosen, _ = resolve(cast(Algorithm, algorithm), n_features, target_reports)
+    if chosen.definition.reads_vectors:
+        message = f"{chosen.type} collects noisy vectors, and their cost after a shuffler is not known; use another"
         raise ValidationFailed(errors=[{"pointer": "/algorithm", "message": message}])
 
 
@@ -245,12 +216,10 @@ def check_earlier_rounds(
     n_features = len(dataset.features)
     n_reports = sum(each.n_received if each.n_reports is None else each.n_reports for each in earlier)
     if not errors:
-        runs, chosen_by = algorithm, ""
-        if isinstance(algorithm, Auto):
-            runs = choose(algorithm, n_features, n_reports).algorithm
-            chosen_by = f", which auto selects for {n_reports} reports in {n_features} features,"
+        runs, reason = resolve(cast(Algorithm, algorithm), n_features, n_reports)
+        chosen_by = f", which auto selects for {n_reports} reports in {n_features} features," if reason else ""
         for place, each in enumerate(earlier):
-            published, reads = each.spec_wire["encoding"]["type"], _READS[runs.type][place > 0]
+            published, reads = each.spec_wire["encoding"]["type"], runs.definition.encodings(is_first=place == 0)
             if published not in reads:
                 errors[place] = (
                     f"round {each.id} has the encoding {published}, but {runs.type}{chosen_by} reads "
@@ -264,11 +233,6 @@ def check_earlier_rounds(
         _require_enough(algorithm, n_features, n_reports, is_closed=True)
 
 
-def delta_atto(algorithm: AnyJob) -> int:
-    """Return the delta that a job reserves: that of a central algorithm, otherwise 0."""
-    return parse_delta(algorithm.delta) if isinstance(algorithm, CentralAlgorithm | Auto | Profile) else 0
-
-
 def mu2_pico(dataset: Dataset, algorithm: AnyJob, n_features: int) -> int:
     """Return the mu^2 that a job over records reserves under Gaussian accounting; 0 if it is not needed.
 
@@ -276,8 +240,8 @@ def mu2_pico(dataset: Dataset, algorithm: AnyJob, n_features: int) -> int:
     """
     if dataset.accounting != "gaussian":
         return 0
-    chosen = choose_central(algorithm, n_features).algorithm if isinstance(algorithm, Auto) else algorithm
-    assert isinstance(chosen, CentralAlgorithm | Profile)  # noqa: S101 - for the type checker
+    central = cast("CentralAlgorithm | Auto | Profile", algorithm)
+    chosen = central if isinstance(central, Profile) else resolve_central(central, n_features)[0]
     return job_cost(chosen, n_features, dataset.max_records_per_user).mu2_pico
 
 
@@ -286,10 +250,8 @@ def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: in
 
     Called before the reservation.
     """
-    if isinstance(algorithm, Auto):
-        algorithm = choose(algorithm, n_features, target_reports).algorithm
-    assert not isinstance(algorithm, CentralAlgorithm)  # noqa: S101 - for the type checker
-    insufficient = insufficient_of(algorithm, n_features, target_reports)
+    chosen, _ = resolve(cast(Algorithm, algorithm), n_features, target_reports)
+    insufficient = insufficient_of(chosen, n_features, target_reports)
     if insufficient is not None and is_far_below(insufficient, target_reports):
         needed: dict[str, Any] = {"reports_needed": insufficient.reports_needed} if insufficient.reports_needed else {}
         collect = "Collect reports in a new round" if is_closed else "Collect more reports, increase epsilon"
@@ -300,10 +262,8 @@ def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: in
 def require_algorithm(dataset: Dataset, algorithm: AnyAlgorithm) -> None:
     """Raise Conflict if the algorithm does not fit the trust model of the dataset. The message lists those that do."""
     trust = Trust(dataset.trust)
-    fit = CENTRAL_ALGORITHMS if trust is Trust.CENTRAL else LOCAL_ALGORITHMS
-    if algorithm.type in fit:
+    if trust in algorithm.definition.trust:
         return
     data = "records" if trust is Trust.CENTRAL else "device reports"
-    raise Conflict(
-        f"{algorithm.type} does not work on {data} of this {trust} dataset; use one of {', '.join(sorted(fit))}"
-    )
+    fit = ", ".join(sorted(of_trust(ALGORITHMS, trust)))
+    raise Conflict(f"{algorithm.type} does not work on {data} of this {trust} dataset; use one of {fit}")

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sfumato.api.resources import Budget, Dataset, Job
+from sfumato.model.levels import describe_levels
 from sfumato.plotting.shading import colour
 from sfumato.privacy.accounting import NANO, format_delta, format_epsilon
 
@@ -310,6 +311,8 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
         interval = f"{again.lower:.2f} to {again.upper:.2f}"
         console.print(f"Expected agreement: {again.value:.2f} (80 % interval {interval})")
         console.print("The clusters would come out again to this degree. They may still differ from the true groups.")
+    if nested := describe_levels(model.levels):
+        console.print(f"Supported about as well: {nested}")
     if (loss := model.expected_loss) is not None:
         interval = f"{loss.lower:.2f} to {loss.upper:.2f}"
         console.print(f"Expected loss: {loss.value:.2f} times that of the best centroids (80 % interval {interval})")

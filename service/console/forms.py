@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from service.http.problems import Problem
 from service.schemas.algorithms import JOB_SCHEMAS, SCHEMAS
-from sfumato.specs import CENTRAL_ALGORITHMS
+from sfumato.specs import ALGORITHMS, Auto, of_trust
 
 Json = dict[str, Any]
 
@@ -28,13 +28,23 @@ def parse_number(text: str) -> Any:
     return number if math.isfinite(number) else text
 
 
+def parse_seconds(text: str, unit_seconds: int) -> Any:
+    """Parse a number of days or hours as whole seconds. Return other text unchanged, as `parse_number` does."""
+    number = parse_number(text)
+    seconds = number * unit_seconds if isinstance(number, int | float) else math.nan
+    return round(seconds) if math.isfinite(seconds) else text
+
+
 def collect_errors(problem: Problem | None) -> dict[str, str]:
-    """Return error messages by field name. Messages without a field have an empty name."""
+    """Return error messages by field name. Messages without a field have an empty name.
+
+    The field of an item in a list is the list.
+    """
     if problem is None:
         return {}
     words: dict[str, list[str]] = {}
     for error in problem.more.get("errors", ()):
-        words.setdefault(error["pointer"].rpartition("/")[2], []).append(error["message"])
+        words.setdefault(_field_of(error), []).append(error["message"])
     if not words:
         words[""] = [str(problem.detail)]
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()}
@@ -55,23 +65,23 @@ def collect_item_errors(
             where = " ".join([items[steps[1]], str(int(steps[2]) + 1), *steps[3:]])
             words.setdefault(steps[1], []).append(f"{where}: {error['message']}")
         else:
-            name = "_".join(steps[1:]) if steps[1:2] and steps[1] in within else steps[-1]
+            name = "_".join(steps[1:]) if steps[1:2] and steps[1] in within else _field_of(error)
             words.setdefault(name, []).append(error["message"])
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()} or collect_errors(problem)
+
+
+def _field_of(error: Mapping[str, Any]) -> str:
+    """Return the innermost member of the body, or the query parameter, that an error of the API is about."""
+    steps = error["pointer"].split("/")
+    return next((step for step in reversed(steps) if step and not step.isdigit()), str(error.get("parameter", "")))
 
 
 # ---- algorithms ----
 
 
-_SHAPES = frozenset({"shifted_grid", "density_map"})
-_CENTROIDS = frozenset({"phase_sketch", "grid_kmeans", "ldp_kmeans", "private_kmeans"})
-
-
 def describe_algorithms(trust: str) -> dict[str, str]:
     """Return the description of each algorithm for a trust model, `auto` first."""
-    # `auto` supports all trust models
-    tags = [tag for tag in SCHEMAS if tag == "auto" or (tag in CENTRAL_ALGORITHMS) == (trust == "central")]
-    tags.sort(key=lambda tag: (tag != "auto", tag))
+    tags = sorted(of_trust(ALGORITHMS, trust), key=lambda tag: (tag != Auto.type, tag))
     return {tag: " ".join((SCHEMAS[tag].__doc__ or "").split()) for tag in tags}
 
 
@@ -79,8 +89,8 @@ def group_algorithms(tags: Iterable[str]) -> dict[str, list[str]]:
     """Return the algorithms besides `auto` by what they find. Published methods are for comparison."""
     groups: dict[str, list[str]] = {"shapes": [], "centroids": [], "comparators": []}
     for tag in tags:
-        if tag != "auto":
-            groups["shapes" if tag in _SHAPES else "centroids" if tag in _CENTROIDS else "comparators"].append(tag)
+        if tag != Auto.type:
+            groups[ALGORITHMS[tag].definition.group].append(tag)
     return groups
 
 

@@ -270,6 +270,8 @@ _UNITS = {"epsilon": NANO, "delta": ATTO, "shuffled_epsilon": NANO, "shuffled_de
 
 
 def _from_domain(error: SfumatoError) -> Problem:
+    if isinstance(error, errors.InvalidSetting):
+        return ValidationFailed(errors=[{"pointer": f"/{error.member}", "message": str(error)}])
     if isinstance(error, InvalidSpec | InvalidPoint | errors.LimitExceeded):
         return ValidationFailed(str(error))
     if isinstance(error, MalformedReport):

@@ -7,7 +7,8 @@ import pytest
 
 from clustering.simulate import simulate
 from sfumato.forecast import forecast
-from sfumato.sizing.required_reports import grid_kmeans_reports, ldp_kmeans_reports, noisy_fcm_reports, required_reports
+from sfumato.sizing.methods import required_reports
+from sfumato.sizing.required_reports import grid_kmeans_reports, ldp_kmeans_reports, noisy_fcm_reports
 from sfumato.specs import Algorithm, GridKmeans, LdpKmeans, NoisyFcm, PhaseSketch
 from tests.clustering.local_plans import mixture
 

@@ -20,7 +20,7 @@ from service.schemas.base import Problem
 from sfumato import specs
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import ExpectedAgreement, Verdict
-from sfumato.specs import Feature
+from sfumato.specs import Feature, UniformGrid
 
 FEATURES = [
     {"name": "x", "lower": 0.0, "upper": 1.0, "unit": ""},
@@ -119,7 +119,9 @@ class Api:
 
     def finished_job(self, model: ClusterModel | None = None, **dataset: Any) -> str:
         """Create a job with a result in a new dataset. Return its id."""
-        job_id: str = self.job(self.dataset(**dataset)["id"])["id"]
+        many = len(dataset.get("features", ())) > UniformGrid.definition.max_features
+        algorithm = {"type": "phase_sketch", "epsilon": 1.0, "clusters": 3} if many else UNIFORM
+        job_id: str = self.job(self.dataset(**dataset)["id"], algorithm=algorithm, allow_insufficient=True)["id"]
         finish(self.database, job_id, model or a_model())
         return job_id
 

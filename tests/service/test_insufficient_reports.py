@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from service.api.job_submission import _READS
 from sfumato.sizing import planned_rounds
 from sfumato.specs import LOCAL_ALGORITHMS
 from tests.service.api import SQLITE_ONLY, Api, refused
@@ -84,4 +83,5 @@ def test_earlier_rounds_are_checked_by_the_encodings_that_plans_open() -> None:
         if tag != "auto":
             params = {"epsilon": 4} | ({"clusters": 3} if "clusters" in kind.__dataclass_fields__ else {})
             for place, planned in enumerate(planned_rounds(kind(**params), 2, 10**6)):
-                assert planned.encoding is None or planned.encoding.type in _READS[tag][place > 0]
+                read = kind.definition.encodings(is_first=place == 0)
+                assert planned.encoding is None or planned.encoding.type in read

@@ -16,7 +16,7 @@ from clustering.density.count_fit import CountFit, fit_counts
 from clustering.density.label_map import label_map_model
 from clustering.density.map_division import divide
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.privacy.accounting import NANO, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.sizing.grids import MAP_INFORMATION, check_map_grid, choose_map_grid
 from sfumato.specs import DensityMap, Feature
 
@@ -67,7 +67,7 @@ def density_map(params: DensityMap, features: tuple[Feature, ...], curator: Cura
         amplitude=params.amplitude,
         clusters=params.clusters,
     )
-    return _build_model(features, fit, counted.records, parse_epsilon(params.epsilon) // curator.max_per_user)
+    return _build_model(features, fit, counted.records, params.epsilon_nano // curator.max_per_user)
 
 
 class MapCounts(NamedTuple):
@@ -86,7 +86,7 @@ def count_map(params: DensityMap, n_features: int, curator: Curator) -> MapCount
 
     Privacy: epsilon in total, of which the first count costs a fiftieth.
     """
-    for_count, for_cells = split(parse_epsilon(params.epsilon), COUNTING, 100 - COUNTING)
+    for_count, for_cells = split(params.epsilon_nano, COUNTING, 100 - COUNTING)
     first, first_variance = curator.count(for_count), curator.variance(1, for_count)
     per_record = for_cells / (NANO * curator.max_per_user)
     cells, length_scale = choose_map_grid(n_features, first * per_record)

@@ -20,7 +20,6 @@ from clustering.centroids.piece_population import agreement_of_errors
 from clustering.centroids.weighted_kmeans import WeightedFit, weighted_kmeans
 from clustering.random import PublicWords
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.privacy.accounting import parse_epsilon
 from sfumato.specs import LATTICE, Feature
 from sfumato.specs.central import DpBisectingKmeans, Split
 
@@ -98,7 +97,7 @@ def split_by_level(epsilon_nano: int, params: DpBisectingKmeans) -> list[tuple[i
 
 
 def _bisect_records(params: DpBisectingKmeans, features: tuple[Feature, ...], curator: Curator) -> ClusterModel:
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     trial = _try_splits(params, len(features), curator, epsilon_nano)
     found = Bisections(trial.first, trial.squares)
     leaves = choose_leaves(found, params.clusters, params.split)
@@ -200,7 +199,7 @@ def _append(trial: Trial, first: NDArray[np.int64], means: NoisyMeans, squares: 
 
 
 def _bisect_synopsis(params: DpBisectingKmeans, features: tuple[Feature, ...], curator: Curator) -> ClusterModel:
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     tree = count_tree(curator, len(features), params.clusters, epsilon_nano)
     centres = bisect_cells(tree.synopsis, params.clusters, params.split, params.seed)
     per_record = epsilon_nano // curator.max_per_user

@@ -19,7 +19,6 @@ from clustering.centroids.centroid_statistics import spread_places
 from clustering.centroids.piece_population import agreement_of_errors
 from clustering.random import PublicWords
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.privacy.accounting import parse_epsilon
 from sfumato.specs import LATTICE, Feature
 from sfumato.specs.central import DpKmeans
 
@@ -68,7 +67,7 @@ def dp_kmeans(params: DpKmeans, features: tuple[Feature, ...], curator: Curator)
     InvalidSpec
         Epsilon is too small for the number of steps. No noise was drawn.
     """
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     n_features = len(features)
     for_seeds, for_steps = (0, epsilon_nano) if params.init == "random" else split(epsilon_nano, SEEDS, STEPS)
     divide = split_halving if params.budget == "halving" else split_evenly

@@ -15,7 +15,7 @@ from clustering.central.privtree import BoxTree, fit_counts, halve, whole_box
 from clustering.central.queries import split
 from clustering.central.synopsis import THETA, Synopsis, build_synopsis_model, fit_centres
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.privacy.accounting import NANO, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.specs import Feature
 from sfumato.specs.central import MAX_HEIGHT, DpQuadtreeKmeans
 
@@ -57,7 +57,7 @@ def dp_quadtree_kmeans(params: DpQuadtreeKmeans, features: tuple[Feature, ...], 
     InvalidSpec
         Epsilon is too small to be divided. No noise was drawn.
     """
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     tree = count_tree(curator, len(features), params.clusters, epsilon_nano, params.height)
     centres = fit_centres(tree.synopsis, params.clusters, params.seed)
     return build_synopsis_model(

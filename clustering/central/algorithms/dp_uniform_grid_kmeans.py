@@ -24,7 +24,7 @@ from clustering.central.synopsis import (
 )
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.privacy.accounting import NANO, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.specs import Feature
 from sfumato.specs.central import DpDensityPeaks, DpUniformGridKmeans
 
@@ -71,7 +71,7 @@ def fit_grid(
     find: Callable[[Synopsis], NDArray[np.float64]],
 ) -> ClusterModel:
     """Count a grid for the whole epsilon, find centres in its synopsis, and build their model."""
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     synopsis, records, shape = count_grid(curator, len(features), epsilon_nano, params.cells, max_cells)
     per_record, diagnostics = epsilon_nano // curator.max_per_user, {"grid_shape": list(shape)}
     return build_synopsis_model(features, synopsis, find(synopsis), params.clusters, per_record, records, diagnostics)

@@ -22,7 +22,7 @@ from clustering.random import PublicWords
 from sfumato.forecast.central import forecast_central
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import ExpectedLoss, Verdict
-from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.sizing.required_reports import (
     CLEAR_BLOCK,
     COUNTING,
@@ -67,7 +67,7 @@ def private_kmeans(params: PrivateKmeans, features: tuple[Feature, ...], curator
         Epsilon is too small to be divided.
     """
     d = len(features)
-    epsilon_nano, delta_atto = parse_epsilon(params.epsilon), parse_delta(params.delta)
+    epsilon_nano, delta_atto = params.epsilon_nano, params.delta_atto
     words, is_counted = PublicWords(params.seed), params.clusters is None
     if d > GRID_FEATURES and affords_block(epsilon_nano, delta_atto, curator.max_per_user):
         block = curator.open_block(epsilon_nano, delta_atto)
@@ -102,7 +102,7 @@ def build_model(
     """Build the model of found clusters. All its numbers follow from query answers."""
     d, clusters = len(features), params.clusters or len(found.centres)
     forecast = forecast_central(replace(params, clusters=clusters), d, n_records, max_per_user)
-    q = n_records * usable_epsilon(parse_epsilon(params.epsilon), max_per_user) / clusters
+    q = n_records * usable_epsilon(params.epsilon_nano, max_per_user) / clusters
     sampled = found.spreads**2 / d / np.maximum(found.counts, 1.0)
     errors = np.sqrt(found.centre_variances + sampled)
     achieved = compute_achieved_ratio(found.centre_variances * d, found.counts, found.spreads)

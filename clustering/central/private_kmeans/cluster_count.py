@@ -6,6 +6,7 @@ sum of the two variances. The nearest pieces are merged first. The ratio of each
 order, jumps where separate clusters would be merged. Source: this project, decision 0026.
 """
 
+from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ NOISE = 2.0  # weight of the noise of the centres in their squared distance
 SIMILAR = 0.25  # a number of clusters is possible if its jump is this share of the largest one, in logarithms
 
 NEAR_MOST = 0.75  # share of the pieces from which there may be more clusters than pieces
+LEAST_JUMP = 1.7  # least factor of a jump; pieces of one skewed cluster have ratios that grow gradually
 CLEAR_JUMP = 2.0  # least factor of a jump for a reliable number
 CLOSE = 1.1  # largest ratio of the interval's ends for a reliable number
 WIDE = 1.5  # largest one for an uncertain number
@@ -105,7 +107,7 @@ def count_clusters(pieces: NoisyClusters) -> ClusterCount:
     Returns
     -------
     ClusterCount
-        One cluster without clear pieces, or if all pieces touch.
+        One cluster without clear pieces, if all pieces touch, or if no jump of the ratios is clear.
     """
     n_pieces = len(pieces.counts)
     deviations = np.sqrt(pieces.count_variances)
@@ -116,14 +118,16 @@ def count_clusters(pieces: NoisyClusters) -> ClusterCount:
         return ClusterCount(groups, 1, n_pieces, n_pieces, 1.0)
     ratios, mergers = _merge_all(NoisyClusters(*(part[kept] for part in pieces)))
     jumps = _find_jumps(ratios)
-    n_clusters = 1 + int(jumps.argmax())
+    n_clusters = 1 + int(jumps.argmax()) if jumps.max() >= log(LEAST_JUMP) else 1
     labels = np.arange(len(kept))
     for into, gone in mergers[: len(kept) - n_clusters]:
         labels[labels == gone] = into
     groups[kept] = np.unique(labels, return_inverse=True)[1]
-    (possible,) = np.nonzero(jumps >= SIMILAR * jumps[n_clusters - 1])
-    upper = int(possible[-1]) + 1 if jumps.any() else 1 + int((np.maximum.accumulate(ratios) > TOUCHING).sum())
-    return ClusterCount(groups, int(possible[0]) + 1, upper, n_pieces, float(np.exp(jumps[n_clusters - 1])))
+    if n_clusters == 1:
+        upper = 1 + int((np.maximum.accumulate(ratios) > TOUCHING).sum())
+        return ClusterCount(groups, 1, upper, n_pieces, 1.0)
+    (possible,) = np.nonzero(jumps >= SIMILAR * jumps.max())
+    return ClusterCount(groups, int(possible[0]) + 1, int(possible[-1]) + 1, n_pieces, float(np.exp(jumps.max())))
 
 
 class MergedClusters(NamedTuple):

@@ -32,7 +32,6 @@ from clustering.central.queries import split
 from clustering.errors import TooFewRecords
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.profiles.cluster_profile import AttributeProfile, ClusterProfile, Distinguishing
 from sfumato.sizing.profiles import COUNT_SHARE, plan_profile
 from sfumato.specs import LATTICE, Feature, Profile
@@ -116,9 +115,9 @@ def profile_clusters(
     """
     plan = plan_profile(params, len(described), curator.max_per_user)
     source: Source = curator
-    cost = parse_epsilon(params.epsilon)
+    cost = params.epsilon_nano
     if plan.has_block:
-        block = curator.open_block(cost, parse_delta(params.delta))
+        block = curator.open_block(cost, params.delta_atto)
         source, cost = block, block.left_pico
     shares = public_shares(model.sizes)
     chosen, scores = list(range(len(described))), None

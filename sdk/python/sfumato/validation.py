@@ -12,7 +12,7 @@ from decimal import Decimal
 from functools import cache
 from numbers import Real
 from types import NoneType
-from typing import Any, ClassVar, Literal, Self, cast, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 from unicodedata import is_normalized
 
 from sfumato.errors import InvalidSpec
@@ -191,29 +191,6 @@ def parameter(
     """
     declaration = Parameter(description, minimum, maximum, unit, automatic, check, example, is_word, replaced_by)
     return field(default=None if automatic or replaced_by else default, metadata={"parameter": declaration})
-
-
-class AlgorithmParameters:
-    """Base class of the parameters of an algorithm. It validates every declared parameter."""
-
-    __slots__ = ()
-    type: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        for name, declaration in parameters_of(type(self)).items():
-            value = to_plain(getattr(self, name))
-            if isinstance(value, Decimal):
-                value = float(value)
-            if declaration.kind is tuple and isinstance(value, list):
-                value = tuple(value)
-            declaration.validate(name, value)
-            object.__setattr__(self, name, value)
-
-    def with_epsilon(self, epsilon: float, **changes: Any) -> Self:
-        """Return a copy with another ε and other changes. It states its ε, also if `mu` was given before."""
-        own: Any = self
-        is_replaced = "mu" in parameters_of(type(self))
-        return cast(Self, replace(own, epsilon=epsilon, **changes | ({"mu": None} if is_replaced else {})))
 
 
 def parameters_of(declared: Any) -> Mapping[str, Parameter]:

@@ -31,7 +31,7 @@ from sfumato.forecast import (
 )
 from sfumato.privacy.accountant import Cost, count_jobs
 from sfumato.sizing.job_costs import job_cost
-from sfumato.specs import PrivateKmeans, central_algorithm_from_wire, local_algorithm_from_wire, profile_from_wire
+from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire, profile_from_wire
 
 router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"], route_class=DocumentRoute)
 
@@ -114,8 +114,7 @@ def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> 
             datasets.require_trust(dataset, *fit)
             with problems.pointing_at("/job_features"):
                 n_features = len(dataset.select(body.job_features))
-            if isinstance(algorithm := algorithm_to_domain(body.algorithm), PrivateKmeans):
-                require_mu_accounting(dataset, algorithm)
+            require_mu_accounting(dataset, algorithm_to_domain(body.algorithm))
             reads_budget = caller.may(Scope.LEDGER) or caller.may(Scope.GRANTS)
             balance = ledger.balance(session, dataset.id) if reads_budget else None
             return n_features, dataset.max_records_per_user, balance

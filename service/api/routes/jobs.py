@@ -33,7 +33,6 @@ from service.schemas import serializers
 from service.schemas.algorithms import AlgorithmType, algorithm_to_domain
 from service.schemas.base import from_timestamp
 from service.schemas.jobs import Job, JobPage, JobState, NewJob
-from sfumato.privacy.accounting import parse_epsilon
 from sfumato.specs import Profile, to_wire
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=DocumentRoute)
@@ -93,21 +92,21 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
             n_features = dataset.n_features if features is None else len(features)
             with problems.pointing_at("/algorithm"):
                 collect = job_submission.fitting(dataset, algorithm, body, n_features)
+                if body.round_ids:
+                    earlier = rounds.list_by_ids(session, dataset.id, body.round_ids)
+                    job_submission.check_earlier_rounds(
+                        dataset, algorithm, earlier, allow_insufficient=body.allow_insufficient
+                    )
         with problems.pointing_at("/algorithm"):
             job_submission.require_records(session, request.caller, dataset, algorithm)
-            if body.round_ids and not isinstance(algorithm, Profile):
-                earlier = rounds.list_by_ids(session, dataset.id, body.round_ids)
-                job_submission.check_earlier_rounds(
-                    dataset, algorithm, earlier, allow_insufficient=body.allow_insufficient
-                )
         limits = request.limits(session)
         submitted = lifecycle.submit(
             session,
             request.caller,
             dataset,
             algorithm=to_wire(algorithm),
-            epsilon_nano=parse_epsilon(algorithm.epsilon),
-            delta_atto=job_submission.delta_atto(algorithm),
+            epsilon_nano=algorithm.epsilon_nano,
+            delta_atto=algorithm.delta_atto,
             mu2_pico=job_submission.mu2_pico(dataset, algorithm, n_features),
             features=features,
             collect=collect,

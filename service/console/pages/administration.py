@@ -8,7 +8,7 @@ from starlette.responses import Response
 from models.tables.identity import Act, Scope
 from models.tables.webhooks import EventType
 from service.console import queries
-from service.console.forms import Json, parse_number
+from service.console.forms import Json, parse_seconds
 from service.console.rendering import redirect, show
 from service.console.request import Page, Visit
 from service.http.auth import check
@@ -69,8 +69,7 @@ async def create_key(visit: Visit) -> Response:
 
 async def rotate_key(visit: Visit) -> Response:
     """Serve `POST /console/keys/{key_id}/rotate`."""
-    hours = parse_number(visit.form_value("overlap_hours") or "24")
-    seconds = round(hours * HOUR_SECONDS) if isinstance(hours, int | float) else hours
+    seconds = parse_seconds(visit.form_value("overlap_hours") or "24", HOUR_SECONDS)
     return await _create_key(visit, f"/keys/{visit.id('key_id')}/rotate", {"overlap_seconds": seconds})
 
 

@@ -5,7 +5,7 @@ import csv
 from starlette.responses import Response
 
 from models.tables.identity import Scope
-from service.console.forms import Json, collect_item_errors, parse_number
+from service.console.forms import Json, collect_errors, collect_item_errors, parse_number, parse_seconds
 from service.console.rendering import amount, redirect, show
 from service.console.request import MAX_FILE_BYTES, Page, Visit
 from service.http.auth import check
@@ -17,6 +17,7 @@ DAY_SECONDS = 86_400
 _ITEMS = {"features": "feature", "attributes": "attribute"}  # lists of a form, with the noun for an item
 ENCODINGS = ("grid", "shifted_grid")  # shown in the form; plans alone use the other encodings
 MECHANISMS = ("auto", *COUNTED)
+_FIELDS_OF_UPLOADS = {"duplicate_content": "allow_duplicates", "mostly_clipped": "accept_clipping"}  # else the file
 # Media types by file extension.
 MEDIA_TYPES = {
     "csv": "text/csv",
@@ -165,13 +166,12 @@ async def _round(visit: Visit, path: str) -> Json:
         encoding: Json = {"type": "shifted_grid", "n_features": n_features, "cells": cells, "shifts": shifts}
     else:
         encoding = {"type": "grid", "cells": [cells] * n_features}
-    days = parse_number(visit.form_value("collect_days") or "7")
     body: Json = {
         "encoding": encoding,
         "mechanism": visit.form_value("mechanism") or "auto",
         "epsilon": parse_number(visit.form_value("epsilon")),
         "target_reports": parse_number(visit.form_value("target_reports")),
-        "collect_seconds": round(days * DAY_SECONDS) if isinstance(days, int | float) else days,
+        "collect_seconds": parse_seconds(visit.form_value("collect_days") or "7", DAY_SECONDS),
     }
     return body | visit.numbers("min_reports", "min_batch", "honest_share", "shuffled_delta")
 
@@ -180,9 +180,9 @@ async def _round(visit: Visit, path: str) -> Json:
 
 
 async def upload_form(
-    visit: Visit, *, problem: Problem | None = None, stored: Json | None = None, deleted: str = ""
+    visit: Visit, *, problem: Problem | None = None, field: str = "", stored: Json | None = None, deleted: str = ""
 ) -> Response:
-    """Serve `GET /console/datasets/{dataset_id}/records`."""
+    """Serve `GET /console/datasets/{dataset_id}/records`. `field` shows the messages of a refused upload."""
     check(visit.caller, Scope.RECORDS)
     path = f"/datasets/{visit.id('dataset_id')}"
     dataset = await visit.api.get(path)
@@ -195,6 +195,7 @@ async def upload_form(
         max_mebibytes=MAX_FILE_BYTES >> 20,
         stored=stored,
         deleted=deleted,
+        refusal={field: "; ".join(collect_errors(problem).values())} if field else collect_errors(problem),
     )
 
 
@@ -221,7 +222,7 @@ async def upload(visit: Visit) -> Response:
         chosen = visit.filled("allow_duplicates", "accept_clipping")
         stored = await visit.api.post_bytes(path, content, kind, once=visit.form_value("once"), **chosen)
     except Problem as problem:
-        return await upload_form(visit, problem=problem)
+        return await upload_form(visit, problem=problem, field=_FIELDS_OF_UPLOADS.get(problem.code, "file"))
     return await upload_form(visit, stored=stored)
 
 

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from math import inf
+from typing import cast
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -16,6 +17,7 @@ from service.console.forms import (
     fields,
     group_algorithms,
     parse_number,
+    parse_seconds,
 )
 from service.console.rendering import amount, redirect, show
 from service.console.request import Page, Visit
@@ -25,7 +27,7 @@ from service.schemas.algorithms import SCHEMAS
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from sfumato.api.parsers import parse_budget
 from sfumato.errors import SfumatoError
-from sfumato.forecast import choose_central, forecast_releases
+from sfumato.forecast import forecast_releases, resolve_central
 from sfumato.forecast.families import FAMILIES
 from sfumato.privacy.accountant import Cost, count_jobs
 from sfumato.privacy.accounting import NANO, format_delta, parse_delta
@@ -205,8 +207,7 @@ def _job(dataset: Json, values: dict[str, str]) -> Json:
         for name in ("target_reports", "min_reports", *of_releases):
             if values.get(name):
                 body[name] = parse_number(values[name])
-        days = parse_number(values.get("collect_days") or "7")
-        body["collect_seconds"] = round(days * DAY_SECONDS) if isinstance(days, int | float) else days
+        body["collect_seconds"] = parse_seconds(values.get("collect_days") or "7", DAY_SECONDS)
         body["allow_insufficient"] = values.get("allow_insufficient") == "true"
     return body
 
@@ -240,9 +241,9 @@ def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json
     n_features = features["dimensions"] if isinstance(features, dict) else len(features if names is None else names)
     try:
         requested = to_algorithm(algorithm(values["type"], values))
-        chosen = choose_central(requested, n_features).algorithm if isinstance(requested, Auto) else requested
-        if not isinstance(chosen, CentralAlgorithm):
+        if dataset["trust"] not in requested.definition.trust:
             return None
+        chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", requested), n_features)
         job = job_cost(chosen, n_features, dataset["max_records_per_user"])
     except (ValueError, OverflowError, SfumatoError):
         return None

@@ -20,8 +20,6 @@ async def submit(visit: Visit) -> Response:
     """Serve `POST /console/jobs/{job_id}/profile`: show the forecast and the cost, or submit, by the button."""
     job = await visit.api.get(f"/jobs/{visit.id('job_id')}")
     algorithm = _algorithm(visit, job)
-    if not algorithm["attributes"] or "epsilon" not in algorithm:
-        return await _form(visit)
     try:
         if visit.form_value("step") == "submit":
             body = {"dataset_id": job["dataset_id"], "algorithm": algorithm}

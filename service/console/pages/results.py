@@ -17,6 +17,7 @@ from service.console.rendering import HEADERS, as_json, download, redirect, show
 from service.console.request import Page, Visit
 from service.http.problems import ValidationFailed
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
+from sfumato.model.levels import describe_levels
 from sfumato.model.separation import Separation, separation
 from sfumato.plotting.shading import colour, planes
 
@@ -68,6 +69,8 @@ async def _show_result(
         n_clusters=model.n_clusters,
         has_ellipses=model.n_clusters <= MANY_CLUSTERS,
         controls=[] if plane is None else layers_of([model], plane),
+        levels=model.levels if len(model.levels) > 1 else (),
+        nested=describe_levels(model.levels),
         silhouette=finite_or_none(apart.silhouette),
         has_separation=model.centroids is not None and model.n_clusters > 1,
         dataset=await visit.api.get_existing(f"/datasets/{result['dataset_id']}"),

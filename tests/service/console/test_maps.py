@@ -113,8 +113,19 @@ class TestSeparation:
         assert lines[0].endswith("silhouette,nearest,distance")
         assert lines[1].split(",")[-2] == "1"
 
+    def test_nested_divisions_are_listed_with_their_agreement(self, api: Api, console: Console) -> None:
+        agreement = {"value": 0.91, "lower": 0.8, "upper": 1.0}
+        coarse = {"clusters": 2, "sizes": [0.75, 0.25], "parents": [], "labels": None}
+        fine = {"clusters": 3, "sizes": [0.5, 0.25, 0.25], "parents": [0, 1, 0], "labels": [1, 1, 0, 2]}
+        levels = [each | {"expected_agreement": agreement} for each in (coarse, fine)]
+        model = replace(a_model(), diagnostics={"levels": levels, "merges": []})
+        text = words(console.get(f"/jobs/{result(api, model)}/result"))
+        assert "2 clusters, of which 1 divides: one of 75 % into 2 of 50 % and 25 %." in text
+        assert "3 0.91 (0.80 to 1.00) 50 %, 25 %, 25 %" in text
+
     def test_without_density_names_its_source(self, api: Api, console: Console) -> None:
         text = words(console.get(f"/jobs/{result(api, centroids(3))}/result"))
+        assert "Levels" not in text
         assert "Computed only from the released centres," in text
         assert "The silhouette over all people is" not in text
 

@@ -32,9 +32,16 @@ def everything(api: Api) -> dict[str, str]:
     job_id = api.job(dataset_id)["id"]
     finish(api.database, job_id, a_model())
     webhook = {"url": "https://hooks.example.com/", "event_types": ["job.failed"]}
+    curated = api.dataset(trust="central", name="curated", source="staff")["id"]
+    # A key that may not count the records may submit a job over none.
+    central_job = api.key("jobs").job(
+        curated, algorithm={"type": "private_kmeans", "epsilon": 0.1}, target_reports=None
+    )["id"]
+    finish(api.database, central_job, a_model())
     return {
         "ds": dataset_id,
-        "cds": api.dataset(trust="central", name="curated", source="staff")["id"],
+        "cds": curated,
+        "cjob": central_job,
         "src": "staff",
         "rnd": api.round(dataset_id)["id"],
         "job": job_id,
@@ -82,7 +89,7 @@ DOORS = [
     ("GET", "/jobs/{job}/plot.png", {}, {"jobs"}),
     ("GET", "/jobs/{job}/map.json", {}, {"jobs"}),
     ("GET", "/jobs/{job}/profile", {}, {"jobs"}),
-    ("POST", "/jobs/{job}/profile", {"step": "review"}, {"jobs"}),
+    ("POST", "/jobs/{cjob}/profile", {"attribute": "x", "epsilon": "0.1", "step": "review"}, {"jobs"}),
     ("GET", "/compare?of={job}&of={job}", {}, {"jobs"}),
     ("GET", "/compare.json?of={job}&of={job}&at=1", {}, {"jobs"}),
     ("GET", "/jobs/{job}/result.json", {}, {"jobs"}),

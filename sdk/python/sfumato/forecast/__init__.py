@@ -5,7 +5,7 @@ The parameters of an algorithm, the number of features and the expected reports 
 privacy budget.
 """
 
-from sfumato.forecast.auto import CentralChoice, Choice, choose, choose_central
+from sfumato.forecast.auto import CentralChoice, Choice, choose, choose_central, resolve, resolve_central
 from sfumato.forecast.central import CentralForecast, check_over_records, forecast_central
 from sfumato.forecast.estimates import Forecast, Needed, RoundForecast, forecast
 from sfumato.forecast.families import FamilyForecast
@@ -60,4 +60,6 @@ __all__ = [
     "records_forecast_from_wire",
     "records_forecast_to_wire",
     "reports_needed",
+    "resolve",
+    "resolve_central",
 ]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.noise import contrast, to_report_count
 from sfumato.forecast.warnings import insufficient_of, limitations_of
-from sfumato.privacy.accounting import parse_epsilon
 from sfumato.sizing.centroids import MAX_KMEANS_FEATURES
 from sfumato.sizing.grids import MAX_MAP_FEATURES, MAX_SHIFTED_FEATURES
 from sfumato.sizing.rounds import MAX_JSON_INT
@@ -97,11 +96,25 @@ def choose(params: Auto, n_features: int, expected_reports: int) -> Choice:
     return Choice(algorithm, " ".join([f"{features}: {why}", *limits]))
 
 
+def resolve(params: Algorithm, n_features: int, expected_reports: int) -> tuple[Algorithm, str | None]:
+    """Return the algorithm that runs over reports, and the reason if `auto` selected it.
+
+    Raises
+    ------
+    InvalidSpec
+        See `choose`.
+    """
+    if not isinstance(params, Auto):
+        return params, None
+    choice = choose(params, n_features, expected_reports)
+    return choice.algorithm, choice.reason
+
+
 def sketched_from(params: Auto) -> int:
     """Return the reports from which `auto` selects phase_sketch in four features, or 2**53 if it never does."""
     if params.clusters is not None and params.clusters > MAX_SKETCHED_CLUSTERS:
         return MAX_JSON_INT + 1
-    least = to_report_count(GRID_REPORTS / contrast(parse_epsilon(params.epsilon)) ** 2)
+    least = to_report_count(GRID_REPORTS / contrast(params.epsilon_nano) ** 2)
     return MAX_JSON_INT + 1 if least is None else least
 
 
@@ -140,3 +153,17 @@ def choose_central(params: Auto, n_features: int) -> CentralChoice:
     return CentralChoice(
         PrivateKmeans(params.epsilon, params.clusters, delta=params.delta, bounds=params.bounds), reason
     )
+
+
+def resolve_central(params: CentralAlgorithm | Auto, n_features: int) -> tuple[CentralAlgorithm, str | None]:
+    """Return the algorithm that runs over records, and the reason if `auto` selected it.
+
+    Raises
+    ------
+    InvalidSpec
+        See `choose_central`.
+    """
+    if not isinstance(params, Auto):
+        return params, None
+    choice = choose_central(params, n_features)
+    return choice.algorithm, choice.reason

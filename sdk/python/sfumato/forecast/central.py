@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from sfumato.errors import InvalidSpec
-from sfumato.forecast.auto import choose_central
+from sfumato.forecast.auto import resolve_central
 from sfumato.forecast.families import FAMILIES, Family, FamilyForecast, RouteName, forecast_families
 from sfumato.model.precision import Verdict
-from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.sizing.grids import MAP_INFORMATION, check_map_grid
 from sfumato.sizing.private_bounds import SHARE, plan_bounds
 from sfumato.sizing.required_reports import (
@@ -23,7 +23,7 @@ from sfumato.sizing.required_reports import (
     detectable_clusters,
     usable_epsilon,
 )
-from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm, DensityMap, PrivateKmeans
+from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm, DensityMap
 
 RELIABLE_UPPER = 1.3  # largest upper end of the band of a reliable result
 UNCERTAIN_RATIO = 2.0  # largest ratio of an uncertain one
@@ -96,32 +96,31 @@ def forecast_central(
         raise InvalidSpec("expected_records and max_per_user must be at least 1")
     if family is not None and family not in FAMILIES:
         raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}")
-    if isinstance(params, Auto):
-        params = choose_central(params, n_features).algorithm
+    params, _ = resolve_central(params, n_features)
     check_over_records(params, n_features, max_per_user)
     if params.bounds == "private":
         needed = plan_bounds(params, n_features, max_per_user).needed_records
-        left = parse_epsilon(params.epsilon) * (1000 - SHARE) // 1000 / NANO
+        left = params.epsilon_nano * (1000 - SHARE) // 1000 / NANO
         rest = forecast_central(
             params.with_epsilon(left, bounds="declared"), n_features, n_records, max_per_user, family
         )
         return replace(rest, warnings=(*_few_for_bounds(n_records, needed), *rest.warnings))
-    if isinstance(params, DensityMap):
-        epsilon = parse_epsilon(params.epsilon) / NANO / max_per_user
+    if params.definition.group == "shapes":
+        epsilon = params.epsilon_nano / NANO / max_per_user
         return CentralForecast(None, None, None, params.clusters, _few_for_a_map(n_records, epsilon))
-    if not isinstance(params, PrivateKmeans):
+    if not params.definition.has_block:
         unknown = "How near this method comes to k-means without noise was not simulated; private_kmeans comes nearer."
-        few = _few(n_records, parse_epsilon(params.epsilon) / NANO / max_per_user, params.clusters)
+        few = _few(n_records, params.epsilon_nano / NANO / max_per_user, params.clusters or 1)
         return CentralForecast(None, None, None, params.clusters, (unknown, *few))
     if params.clusters is None:
         unknown = (
             "The accuracy depends on the number of clusters, which the job estimates; give a number to forecast it."
         )
-        few = _few(n_records, parse_epsilon(params.epsilon) / NANO / max_per_user, 2)
+        few = _few(n_records, params.epsilon_nano / NANO / max_per_user, 2)
         return CentralForecast(None, None, None, None, (unknown, *few))
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     route: RouteName
-    if n_features > GRID_FEATURES and affords_block(epsilon_nano, parse_delta(params.delta), max_per_user):
+    if n_features > GRID_FEATURES and affords_block(epsilon_nano, params.delta_atto, max_per_user):
         epsilon, clusters, route = epsilon_nano / NANO / max_per_user, params.clusters, "block"
         warnings = _few_for_a_block(n_records, epsilon, clusters)
     else:
@@ -155,11 +154,11 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
         check_map_grid(params, n_features)
     if params.bounds == "private":
         plan_bounds(params, n_features, max_per_user)
-    if isinstance(params, PrivateKmeans) and params.mu is not None and n_features <= GRID_FEATURES:
+    if getattr(params, "mu", None) is not None and n_features <= GRID_FEATURES:
         raise InvalidSpec(f"mu needs more than {GRID_FEATURES} features, where the job is one block: give epsilon")
     if n_features <= MAX_FEATURES:
         return
-    if not isinstance(params, PrivateKmeans):
+    if not params.definition.has_block:
         raise InvalidSpec(
             f"{params.type} takes at most {MAX_FEATURES} features: use private_kmeans with a delta, such as 1e-6"
         )
@@ -168,7 +167,7 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
             f"more than {MAX_FEATURES} features need a delta: set delta, such as 1e-6, which the dataset must have "
             "been granted"
         )
-    if not affords_block(parse_epsilon(params.epsilon), parse_delta(params.delta), max_per_user):
+    if not affords_block(params.epsilon_nano, params.delta_atto, max_per_user):
         raise InvalidSpec(
             f"this epsilon and delta are too small for more than {MAX_FEATURES} features: increase epsilon or delta"
         )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sfumato.errors import InvalidSpec
-from sfumato.forecast.auto import choose
+from sfumato.forecast.auto import resolve
 from sfumato.forecast.families import FAMILIES, Family
 from sfumato.forecast.monotone import largest_variance
 from sfumato.forecast.noise import centre_error_of, detectable_mass_of, gap_mass, size_error_of
@@ -12,10 +12,10 @@ from sfumato.forecast.quality import Band, FamilyBand, least_favourable, qualiti
 from sfumato.forecast.warnings import Insufficient, insufficient_of, verdict_of, warnings_of
 from sfumato.model.precision import Verdict
 from sfumato.model.tables import html_bar, html_table
-from sfumato.privacy.accounting import DRAW_SPAN, cost, format_epsilon, parse_epsilon
+from sfumato.privacy.accounting import DRAW_SPAN, cost, format_epsilon
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import MAX_JSON_INT, PlannedRound, effective_reports
-from sfumato.specs import Algorithm, Auto, Participation
+from sfumato.specs import Algorithm, Participation
 
 REPORT_HEAD_BYTES = 20  # id and slot of a packed report
 
@@ -183,13 +183,10 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int, fa
         raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}")
     if not 1 <= expected_reports <= MAX_JSON_INT:
         raise InvalidSpec(f"expected_reports must lie in 1..{MAX_JSON_INT}")
-    reason = None
-    if isinstance(algorithm, Auto):
-        choice = choose(algorithm, n_features, expected_reports)
-        algorithm, reason = choice.algorithm, choice.reason
+    algorithm, reason = resolve(algorithm, n_features, expected_reports)
     planned = planned_rounds(algorithm, n_features, expected_reports)
     rounds = tuple(_forecast_round(each, expected_reports) for each in planned)
-    epsilon_nano = parse_epsilon(algorithm.epsilon)
+    epsilon_nano = algorithm.epsilon_nano
     quality = (
         least_favourable(algorithm, n_features, expected_reports)
         if family is None

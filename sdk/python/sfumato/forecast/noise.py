@@ -4,20 +4,9 @@ from collections.abc import Sequence
 from math import ceil, cos, isfinite, pi, sin, sqrt
 
 from sfumato.model.precision import contrast_of, mass_noise, signal_of
-from sfumato.privacy.accounting import DRAW_SPAN, exp_epsilon, parse_epsilon
+from sfumato.privacy.accounting import DRAW_SPAN, exp_epsilon
 from sfumato.sizing.rounds import MAX_JSON_INT, MIN_EFFECTIVE_REPORTS, PlannedRound, effective_reports, precision_of
-from sfumato.specs import (
-    AdaptiveGridIterative,
-    AdaptiveGridTree,
-    Algorithm,
-    GridKmeans,
-    LdpKmeans,
-    NoisyFcm,
-    PhaseSketch,
-    ShiftedGrid,
-    UniformGrid,
-    WindowMechanism,
-)
+from sfumato.specs import Algorithm, WindowMechanism
 
 NOISE_FACTOR = 8.0  # excess of mass, in δ, of a cluster that stands out
 GAP_ERRORS = 3.0  # z of the gap rule: N >= z² / (4 δ² tanh²(eps/2))
@@ -43,10 +32,10 @@ def information(n_reports: int, epsilon_nano: int) -> float:
 
 def puts_all_in_one(params: Algorithm, n_reports: int) -> bool:
     """Return whether an adaptive grid returns one cluster instead of estimating their number: N_eff < 10,000."""
-    counts = isinstance(params, AdaptiveGridIterative | AdaptiveGridTree) and params.clusters is None
+    counts = params.definition.counts_by == "excess" and params.clusters is None
     if not counts or getattr(params, "variant", "sound") == "paper":
         return False
-    return effective_reports(n_reports, parse_epsilon(params.epsilon)) < MIN_EFFECTIVE_REPORTS
+    return effective_reports(n_reports, params.epsilon_nano) < MIN_EFFECTIVE_REPORTS
 
 
 def contrast(epsilon_nano: int) -> float:
@@ -64,13 +53,11 @@ def to_report_count(n_reports: float) -> int | None:
 
 def detectable_mass_of(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
     """Return the least share of people of a cluster that stands out from noise, or None without a information rule."""
-    if isinstance(params, NoisyFcm | LdpKmeans):
-        return None
-    if isinstance(params, PhaseSketch):
+    if "phase" in params.definition.reads:
         first = planned[0]
         reports = n_reports * (first.participation.hi - first.participation.lo) / DRAW_SPAN
         return min(1.0, SKETCHED_MASS / (phase_contrast(first) * sqrt(reports)))
-    return detectable_mass(n_reports, parse_epsilon(params.epsilon))
+    return detectable_mass(n_reports, params.epsilon_nano) if params.definition.reads_cells else None
 
 
 def phase_contrast(each: PlannedRound) -> float:
@@ -112,8 +99,7 @@ def plan_variance(params: Algorithm, planned: Sequence[PlannedRound], n_reports:
     Rounds over the whole box are weighted by their inverse variance. If later rounds adapt, the cells are those of the
     first round.
     """
-    of_grids = ShiftedGrid | UniformGrid | AdaptiveGridIterative | AdaptiveGridTree | GridKmeans
-    if not isinstance(params, of_grids) or getattr(params, "variant", "sound") == "paper":
+    if not params.definition.reads_cells or getattr(params, "variant", "sound") == "paper":
         return None
     information = 0.0
     for each in planned:

@@ -6,7 +6,6 @@ from math import sqrt
 from typing import Any
 
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.sizing.profiles import plan_profile
 from sfumato.specs.central import Profile
 
@@ -93,8 +92,8 @@ def forecast_profile(
             "Increase epsilon, or name fewer attributes."
         )
     return ProfileForecast(
-        epsilon_nano=parse_epsilon(params.epsilon),
-        delta_atto=parse_delta(params.delta) if plan.has_block else 0,
+        epsilon_nano=params.epsilon_nano,
+        delta_atto=params.delta_atto if plan.has_block else 0,
         n_described=plan.n_tables,
         first_pass=plan.first_pass,
         noise_per_count=sqrt(plan.variance),

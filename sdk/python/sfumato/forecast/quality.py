@@ -14,9 +14,8 @@ from pathlib import Path
 
 from sfumato.forecast.families import FAMILIES, Family
 from sfumato.forecast.noise import information, puts_all_in_one
-from sfumato.privacy.accounting import parse_epsilon
 from sfumato.sizing.rounds import MAX_JSON_INT
-from sfumato.specs import Algorithm, Auto
+from sfumato.specs import Algorithm
 
 Key = tuple[str, str, str, str]  # algorithm, class of features, class of clusters, and family or "all"
 Quartile = tuple[float, ...]  # a value per amount of information
@@ -97,7 +96,7 @@ def quality_of(params: Algorithm, n_features: int, n_reports: int, family: Famil
     of clusters. They are None for one cluster, which contains all people, for other parameters than
     the defaults, and for methods as printed.
     """
-    if isinstance(params, Auto) or params.clusters == 1 or not has_defaults(params):
+    if params.clusters == 1 or not has_defaults(params):
         return None
     measured = TABLE.get((params.type, feature_class(n_features), cluster_class(params.clusters), family or "all"))
     if measured is None:
@@ -105,7 +104,7 @@ def quality_of(params: Algorithm, n_features: int, n_reports: int, family: Famil
     n_runs, *quartiles = measured
     if puts_all_in_one(params, n_reports):
         return Band(0.0, 0.0, 0.0, n_runs)
-    place = min(max(log10(information(n_reports, parse_epsilon(params.epsilon))), PLACES[0]), PLACES[-1])
+    place = min(max(log10(information(n_reports, params.epsilon_nano)), PLACES[0]), PLACES[-1])
     above = min(bisect_right(PLACES, place), len(PLACES) - 1)
     weight = (place - PLACES[above - 1]) / (PLACES[above] - PLACES[above - 1])
     lower, median, upper = (q[above - 1] + weight * (q[above] - q[above - 1]) for q in quartiles)

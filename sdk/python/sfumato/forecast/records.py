@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sfumato.errors import InvalidSpec
-from sfumato.forecast.auto import choose_central
+from sfumato.forecast.auto import resolve_central
 from sfumato.forecast.central import UNCERTAIN_RATIO, CentralForecast, forecast_central
 from sfumato.forecast.families import Family, FamilyForecast
 from sfumato.model.tables import html_bar, html_table
-from sfumato.privacy.accounting import ATTO, NANO, format_epsilon, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import ATTO, NANO, format_epsilon
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.required_reports import least_records
 from sfumato.specs import Auto, CentralAlgorithm, central_algorithm_from_wire, to_wire
@@ -104,19 +104,16 @@ def forecast_records(
     """
     if not 1 <= expected_records <= MAX_EXPECTED:
         raise InvalidSpec(f"expected_records must lie in 1..{MAX_EXPECTED}")
-    reason = None
-    if isinstance(algorithm, Auto):
-        choice = choose_central(algorithm, n_features)
-        algorithm, reason = choice.algorithm, choice.reason
+    algorithm, reason = resolve_central(algorithm, n_features)
     return RecordsForecast(
         algorithm=algorithm,
         reason=reason,
         n_features=n_features,
         expected_records=expected_records,
         max_records_per_user=max_records_per_user,
-        epsilon_nano=parse_epsilon(algorithm.epsilon),
-        delta_atto=parse_delta(algorithm.delta),
-        least_records=least_records(parse_epsilon(algorithm.epsilon), max_records_per_user),
+        epsilon_nano=algorithm.epsilon_nano,
+        delta_atto=algorithm.delta_atto,
+        least_records=least_records(algorithm.epsilon_nano, max_records_per_user),
         expected=forecast_central(algorithm, n_features, expected_records, max_records_per_user, family),
     )
 

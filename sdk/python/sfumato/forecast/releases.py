@@ -4,13 +4,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 from sfumato.errors import InvalidSpec
-from sfumato.forecast.auto import choose
+from sfumato.forecast.auto import resolve
 from sfumato.privacy import shuffling
 from sfumato.privacy.accounting import EPSILON_MAX_NANO, NANO, format_epsilon
 from sfumato.privacy.shuffling import Pair
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import expected_reports as reports_of_part
-from sfumato.specs import Algorithm, Auto
+from sfumato.specs import Algorithm
 
 LOCAL_STEP_NANO = NANO // 100  # local costs that `local_epsilon_for` tries
 
@@ -56,8 +56,7 @@ def forecast_releases(
     >>> pair[0] < 100_000_000  # a tenth
     True
     """
-    if isinstance(algorithm, Auto):
-        algorithm = choose(algorithm, n_features, expected_reports).algorithm
+    algorithm, _ = resolve(algorithm, n_features, expected_reports)
     rounds = []
     for each in planned_rounds(algorithm, n_features, expected_reports):
         if each.adapts:

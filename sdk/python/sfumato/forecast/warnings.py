@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from sfumato.forecast.noise import NOISE_FACTOR, contrast, detectable_mass, puts_all_in_one, to_report_count
 from sfumato.forecast.quality import Band, FamilyBand
 from sfumato.model.precision import Verdict, signal_of
-from sfumato.privacy.accounting import exp_epsilon, parse_epsilon
-from sfumato.sizing.required_reports import SKETCHED_CLUSTERS, required_reports
+from sfumato.privacy.accounting import exp_epsilon
+from sfumato.sizing.methods import required_reports
+from sfumato.sizing.required_reports import SKETCHED_CLUSTERS
 from sfumato.sizing.rounds import MIN_EFFECTIVE_REPORTS, effective_reports
-from sfumato.specs import MAX_SAMPLE_VALUES, Algorithm, GridKmeans, LdpKmeans, NoisyFcm, PhaseSketch, ShiftedGrid
+from sfumato.specs import MAX_SAMPLE_VALUES, Algorithm
 
 RELIABLE_LOWER, UNCERTAIN_MEDIAN = 0.8, 0.5  # thresholds of the adjusted Rand index
 REJECT_FACTOR = 10  # a job with fewer than 1/10 of the needed reports is rejected unless its caller insists
@@ -33,10 +34,18 @@ class Insufficient:
 
 
 def insufficient_of(params: Algorithm, n_features: int, n_reports: int) -> Insufficient | None:
-    """Return why the reports are insufficient, or None if they can be sufficient."""
-    epsilon_nano = parse_epsilon(params.epsilon)
-    if isinstance(params, PhaseSketch | LdpKmeans | GridKmeans | NoisyFcm):
-        return _too_few_for_centroids(params, n_features, n_reports)
+    """Return why the reports are insufficient, or None if they can be sufficient.
+
+    Raises
+    ------
+    InvalidSpec
+        The algorithm does not support the number of features.
+    """
+    params.require_features(n_features)
+    epsilon_nano = params.epsilon_nano
+    required = required_reports(params, n_features, 1)
+    if required is not None:
+        return _too_few_for_centroids(params, n_features, n_reports, required)
     if puts_all_in_one(params, n_reports):
         needed = _steady_reports(epsilon_nano)
         return Insufficient(
@@ -44,7 +53,9 @@ def insufficient_of(params: Algorithm, n_features: int, n_reports: int) -> Insuf
             f"{n_reports} reports are too few to estimate the number of clusters at this epsilon, so all people would "
             f"be in one cluster. {_describe_needed(needed)} Or give the number of clusters.",
         )
-    least = LEAST_ESTIMATED if isinstance(params, ShiftedGrid) and params.clusters is None else params.clusters
+    least = (
+        LEAST_ESTIMATED if params.clusters is None and params.definition.counts_by == "agreement" else params.clusters
+    )
     if least is None or least == 1:
         return None
     if least * detectable_mass(n_reports, epsilon_nano) <= 1:
@@ -57,22 +68,18 @@ def insufficient_of(params: Algorithm, n_features: int, n_reports: int) -> Insuf
     )
 
 
-def _too_few_for_centroids(
-    params: PhaseSketch | LdpKmeans | GridKmeans | NoisyFcm, n_features: int, n_reports: int
-) -> Insufficient | None:
-    """Apply the rule for the flag `insufficient_reports` of a result.
+def _too_few_for_centroids(params: Algorithm, n_features: int, n_reports: int, required: float) -> Insufficient | None:
+    """Apply the rule for the flag `insufficient_reports` of a result. `required` is the number for one expected report.
 
     A grid has more cells if more reports are expected. Its sufficient number is the smallest one that suffices for its
     own grid, so that reports never become insufficient because more are expected.
     """
-    clusters = params.clusters or SKETCHED_CLUSTERS
-    is_grid = isinstance(params, GridKmeans)
-    needed = to_report_count(required_reports(params, n_features, 1 if is_grid else n_reports))
-    while needed is not None and is_grid and needed < required_reports(params, n_features, needed):
-        needed = to_report_count(required_reports(params, n_features, needed))
+    clusters, needed = params.clusters or SKETCHED_CLUSTERS, to_report_count(required)
+    while needed is not None and needed < (more := required_reports(params, n_features, needed) or 0.0):
+        needed = to_report_count(more)
     if needed is not None and n_reports >= needed:
         return None
-    if isinstance(params, NoisyFcm) and needed is not None and needed * n_features > MAX_SAMPLE_VALUES:
+    if params.definition.reads_vectors and needed is not None and needed * n_features > MAX_SAMPLE_VALUES:
         needed = None  # a round cannot keep more vectors
     return Insufficient(
         needed,
@@ -98,14 +105,9 @@ def _describe_needed(needed: int | None) -> str:
 def limitations_of(params: Algorithm, n_reports: int) -> list[str]:
     """Return limitations that follow from the algorithm and the number of reports, as sentences."""
     sentences = []
-    epsilon_nano = parse_epsilon(params.epsilon)
-    if isinstance(params, NoisyFcm):
-        sentences.append(
-            "The noise of vectors moves fuzzy centroids towards each other. The result states whether it is better "
-            "than one centre at the mean."
-        )
-    elif isinstance(params, PhaseSketch):
-        sentences.append("Clusters that overlap heavily are not separated, at any epsilon.")
+    epsilon_nano = params.epsilon_nano
+    if params.definition.limitation:
+        sentences.append(params.definition.limitation)
     elif getattr(params, "variant", "sound") == "paper":
         sentences.append(
             "This is the method as printed in its paper, for comparison. The corrected form is the default."
@@ -115,7 +117,7 @@ def limitations_of(params: Algorithm, n_reports: int) -> list[str]:
         if params.clusters is not None:
             then = "" if needed is None else f" About {needed} reports give a stable result."
             sentences.append(f"{n_reports} reports are few at this epsilon.{then}")
-        elif isinstance(params, ShiftedGrid):
+        elif params.definition.counts_by == "agreement":
             sentences.append(
                 f"{n_reports} reports are few to estimate the number of clusters at this epsilon. Clusters may be "
                 f"missing, and the result then states it. {_describe_needed(needed)} Or give the number of clusters."

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_names import check_names
+from sfumato.model.levels import Level, levels_of
 from sfumato.model.memberships import Memberships, fits, memberships_from_wire
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 from sfumato.model.tables import Columns, add_column, new_frame
@@ -105,6 +106,15 @@ class ClusterModel:
     def n_clusters(self) -> int:
         """Return the number of clusters."""
         return len(self.sizes)
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Return up to three nested maps that the data support about as well, from the fewest clusters on.
+
+        One of them is this map. Only label maps of a smooth density have levels, if the number of clusters was not
+        given.
+        """
+        return levels_of(self.diagnostics, self.label_map)
 
     def assign(self, points: ArrayLike) -> NDArray[np.int64]:
         """Return the cluster of each point.

@@ -3,11 +3,10 @@
 from math import ceil, floor
 
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import NANO, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.sizing.rounds import PlannedRound, draws, effective_reports, precision_of, whole_round
 from sfumato.specs import (
     MAX_CENTROIDS,
-    MAX_FEATURES,
     MAX_SAMPLE_VALUES,
     MAX_SCALE,
     GridEncoding,
@@ -41,7 +40,7 @@ SKETCHED_REPORTS_PER_FEATURE = 250
 FEWEST_FEATURES, FEW_CLUSTERS = 4, 4
 
 # grid_kmeans
-MAX_KMEANS_FEATURES = 4
+MAX_KMEANS_FEATURES = GridKmeans.definition.max_features
 MAX_KMEANS_CELLS = 1 << 16  # maximum number of cells in all
 MAX_CHOSEN_CELLS = 1 << 14  # maximum number of cells in all by default
 LEAST_CELLS = 8  # minimum number of cells per cluster
@@ -60,9 +59,7 @@ def phase_sketch_rounds(params: PhaseSketch, n_features: int, expected_reports: 
     Later rounds collect reports about centroids. Except with 'lloyd', the second round collects phases
     again if those of the first round are insufficient.
     """
-    if not 1 <= n_features <= MAX_FEATURES:
-        raise InvalidSpec(f"phase_sketch takes 1 to {MAX_FEATURES} features")
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     n_phases = phases(epsilon_nano)
     first, n_later = first_part(params, n_features, expected_reports)
     if n_later == 0 or params.clusters is None:
@@ -110,7 +107,7 @@ def needs_density(params: PhaseSketch, n_features: int, expected_reports: int) -
 
 def phases_needed(params: PhaseSketch, n_features: int, expected_reports: int) -> float:
     """Return the share of the devices whose phases find clear clusters; above 1 if all devices are too few."""
-    signal = expected_reports * precision_of("auto", 2, parse_epsilon(params.epsilon)).contrast ** 2
+    signal = expected_reports * precision_of("auto", 2, params.epsilon_nano).contrast ** 2
     return sketched_reports(n_features, params.clusters or 1) / signal
 
 
@@ -155,12 +152,10 @@ def supported_clusters(n_features: int, n_effective: float) -> int:
 
 def noisy_fcm_rounds(params: NoisyFcm, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return the round of `noisy_fcm`: noisy vectors over a lattice."""
-    if not 1 <= n_features <= MAX_FEATURES:
-        raise InvalidSpec(f"noisy_fcm takes 1 to {MAX_FEATURES} features")
     most = MAX_SAMPLE_VALUES // n_features
     if expected_reports > most:
         raise InvalidSpec(f"noisy_fcm keeps every vector: over {n_features} features it takes {most} reports")
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     # with a tiny epsilon, fine steps would be useless and would exceed the maximum scale
     steps = max(1, min(LATTICE_STEPS, MAX_SCALE * epsilon_nano // (n_features * NANO)))
     encoding = LatticeEncoding(n_features, steps)
@@ -169,9 +164,7 @@ def noisy_fcm_rounds(params: NoisyFcm, n_features: int, expected_reports: int) -
 
 def grid_kmeans_rounds(params: GridKmeans, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return the round of `grid_kmeans`: cells of a grid."""
-    if not 1 <= n_features <= MAX_KMEANS_FEATURES:
-        raise InvalidSpec(f"grid_kmeans takes 1 to {MAX_KMEANS_FEATURES} features")
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     cells = params.cells or grid_kmeans_cells(n_features, expected_reports, epsilon_nano, params.clusters)
     if cells**n_features > MAX_KMEANS_CELLS:
         raise InvalidSpec(f"grid_kmeans takes at most {MAX_KMEANS_CELLS} cells in all")
@@ -197,11 +190,13 @@ def grid_kmeans_cells(n_features: int, n_reports: int, epsilon_nano: int, cluste
     return int(min(max(2, balanced, least), most, 1024))
 
 
-def ldp_kmeans_rounds(params: LdpKmeans, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+def ldp_kmeans_rounds(
+    params: LdpKmeans,
+    n_features: int,  # noqa: ARG001 - all rules have it
+    expected_reports: int,
+) -> tuple[PlannedRound, ...]:
     """Return the rounds of `ldp_kmeans`: first places, then broadcasts of centroids."""
-    if not 1 <= n_features <= MAX_FEATURES:
-        raise InvalidSpec(f"ldp_kmeans takes 1 to {MAX_FEATURES} features")
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     first = first_places(params.clusters, expected_reports, epsilon_nano)
     places = (first, *[params.clusters] * (params.rounds - 1))
     # a report has a centroid and a side of it, so there are two symbols per centroid

@@ -1,9 +1,9 @@
 """Rounds of plans over grids: shifted grids, uniform grids, dyadic cells, and grids as printed."""
 
+from collections.abc import Sequence
 from math import inf
 
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import parse_epsilon
 from sfumato.sizing.rounds import (
     PlannedRound,
     draws,
@@ -27,10 +27,10 @@ from sfumato.specs import (
     UniformGrid,
 )
 
-MAX_GRID_FEATURES = 8  # limit of uniform grids and trees
+MAX_GRID_FEATURES = UniformGrid.definition.max_features  # and of trees
 
 # shifted_grid
-MAX_SHIFTED_FEATURES = 3
+MAX_SHIFTED_FEATURES = ShiftedGrid.definition.max_features
 MAX_FINE_CELLS = 1 << 19  # maximum cells of the label map, for a fit within seconds
 
 # Upper limit of N_eff; s and the length scale for one, two and three features. Two features: decision record 0029. One
@@ -44,7 +44,7 @@ _SHIFTED_GRIDS: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] = (
 )
 
 # density_map, over records
-MAX_MAP_FEATURES = 3
+MAX_MAP_FEATURES = DensityMap.definition.max_features
 MAX_MAP_CELLS = 1 << 16
 MAP_INFORMATION = 1000.0  # N epsilon below which a map is flagged; the mean ARI of 22 sets is .7 there
 
@@ -75,9 +75,7 @@ LEAST_BITS = 8
 
 def shifted_grid_rounds(params: ShiftedGrid, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return the round of `shifted_grid`."""
-    if not 1 <= n_features <= MAX_SHIFTED_FEATURES:
-        raise InvalidSpec(f"shifted_grid takes 1 to {MAX_SHIFTED_FEATURES} features")
-    cells = params.cells or shifted_grid_cells(n_features, expected_reports, parse_epsilon(params.epsilon))
+    cells = params.cells or shifted_grid_cells(n_features, expected_reports, params.epsilon_nano)
     encoding = ShiftedGridEncoding(n_features, cells, params.shifts)
     if encoding.fine_cells**n_features > MAX_FINE_CELLS:
         raise InvalidSpec(f"cells and shifts make more than {MAX_FINE_CELLS} fine cells")
@@ -100,8 +98,7 @@ def _shifted_grid(n_features: int, n_effective: float) -> tuple[int, float]:
 
 def check_map_grid(params: DensityMap, n_features: int) -> None:
     """Raise InvalidSpec if `density_map` does not support the number of features or of cells."""
-    if not 1 <= n_features <= MAX_MAP_FEATURES:
-        raise InvalidSpec(f"density_map takes 1 to {MAX_MAP_FEATURES} features")
+    params.require_features(n_features)
     if params.cells is not None and params.cells**n_features > MAX_MAP_CELLS:
         raise InvalidSpec(f"the grid may have at most {MAX_MAP_CELLS} cells in total: reduce cells per feature")
 
@@ -119,20 +116,12 @@ def choose_map_grid(n_features: int, records_epsilon: float) -> tuple[int, float
     return next(grids for below, grids in _MAP_GRIDS if records_epsilon < below)[n_features - 1]
 
 
-def grid_rounds(
-    params: UniformGrid | AdaptiveGridIterative | AdaptiveGridTree, n_features: int, expected_reports: int
-) -> tuple[PlannedRound, ...]:
-    """Return the rounds of the uniform and adaptive grids."""
-    if not 1 <= n_features <= MAX_GRID_FEATURES:
-        raise InvalidSpec(f"{params.type} takes 1 to {MAX_GRID_FEATURES} features")
+def grid_rounds(params: UniformGrid, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+    """Return the round of `uniform_grid`, or the rounds as printed."""
     if params.variant == "paper":
-        return _as_printed(params, n_features)
-    if isinstance(params, UniformGrid):
-        cells = params.cells or uniform_grid_cells(n_features, expected_reports, parse_epsilon(params.epsilon))
-        return (whole_round(params.epsilon, GridEncoding((cells,) * n_features)),)
-    if isinstance(params, AdaptiveGridIterative):
-        return _of_passes(params, n_features, expected_reports)
-    return _of_tree(params, n_features, expected_reports)
+        return _as_printed(n_features, spending(params.epsilon_nano, 2), [])
+    cells = params.cells or uniform_grid_cells(n_features, expected_reports, params.epsilon_nano)
+    return (whole_round(params.epsilon, GridEncoding((cells,) * n_features)),)
 
 
 # ---- shifted_grid, uniform_grid ----
@@ -160,28 +149,37 @@ def uniform_grid_cells(n_features: int, n_reports: int, epsilon_nano: int) -> in
 # ---- adaptive_grid_iterative, adaptive_grid_tree ----
 
 
-def _of_passes(params: AdaptiveGridIterative, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
-    level = start_level(n_features, expected_reports, parse_epsilon(params.epsilon))
+def pass_rounds(params: AdaptiveGridIterative, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+    """Return the rounds of `adaptive_grid_iterative`: a grid, and a pass for each later part of the devices."""
+    if params.variant == "paper":
+        parts = spending(params.epsilon_nano, 3)
+        passes = [(Participation(), part) for part in spending(parts[1], params.passes)]
+        return _as_printed(n_features, parts, passes)
+    level = start_level(n_features, expected_reports, params.epsilon_nano)
     finest = min(level + SPLITS, deepest(n_features))
     most = max(1 << level * n_features, min(MAX_CELLS, 1 << finest * n_features))
     first, *later = draws([1] * params.passes)
-    epsilon_nano = parse_epsilon(params.epsilon)
+    epsilon_nano = params.epsilon_nano
     return (
         whole_round(params.epsilon, dyadic(n_features, level), first),
         *(PlannedRound(draw, "auto", epsilon_nano, most, adapts=True) for draw in later),
     )
 
 
-def _of_tree(params: AdaptiveGridTree, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+def tree_rounds(params: AdaptiveGridTree, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+    """Return the rounds of `adaptive_grid_tree`: a level for each part of the devices."""
+    if params.variant == "paper":
+        if params.height is not None:
+            check_height(n_features, params.height)
+        parts = spending(params.epsilon_nano, 3)
+        return _as_printed(n_features, parts, [(draw, parts[1]) for draw in draws([1] * (params.height or 1))])
     height = params.height or max(
-        LEAST_BITS // n_features, start_level(n_features, expected_reports, parse_epsilon(params.epsilon))
+        LEAST_BITS // n_features, start_level(n_features, expected_reports, params.epsilon_nano)
     )
     check_height(n_features, height)
     levels = range(1, height + 1)
-    parts = draws([1 << level * n_features for level in levels])
-    return tuple(
-        whole_round(params.epsilon, dyadic(n_features, level), draw) for level, draw in zip(levels, parts, strict=True)
-    )
+    of_levels = zip(levels, draws([1 << level * n_features for level in levels]), strict=True)
+    return tuple(whole_round(params.epsilon, dyadic(n_features, level), draw) for level, draw in of_levels)
 
 
 def deepest(n_features: int) -> int:
@@ -220,17 +218,9 @@ def start_level(n_features: int, n_reports: int, epsilon_nano: int) -> int:
 
 
 def _as_printed(
-    params: UniformGrid | AdaptiveGridIterative | AdaptiveGridTree, n_features: int
+    n_features: int, parts: Sequence[int], loop: Sequence[tuple[Participation, int]]
 ) -> tuple[PlannedRound, ...]:
     """Return a coarse round, the passes or levels, and a last round. Their costs add up for each device."""
-    parts = spending(parse_epsilon(params.epsilon), 2 if isinstance(params, UniformGrid) else 3)
-    loop: list[tuple[Participation, int]] = []
-    if isinstance(params, AdaptiveGridIterative):
-        loop = [(Participation(), part) for part in spending(parts[1], params.passes)]
-    elif isinstance(params, AdaptiveGridTree):
-        if params.height is not None:
-            check_height(n_features, params.height)
-        loop = [(draw, parts[1]) for draw in draws([1] * (params.height or 1))]
     coarse = GridEncoding((min(COARSE_CELLS, most_printed_cells(n_features)),) * n_features)
     return (
         PlannedRound(Participation(), "grr", parts[0], coarse.n_symbols, coarse),

@@ -1,7 +1,6 @@
 """Compute the cost of a job over records under Gaussian accounting."""
 
 from sfumato.privacy.accountant import Cost, charge_mu2, most_mu2
-from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.sizing.private_bounds import plan_bounds
 from sfumato.sizing.required_reports import GRID_FEATURES, affords_block
 from sfumato.specs import CentralAlgorithm, PrivateKmeans, Profile
@@ -19,7 +18,7 @@ def job_cost(params: CentralAlgorithm | Profile, n_features: int, max_per_user: 
     InvalidSpec
         Epsilon is too small for private bounds.
     """
-    epsilon_nano, delta_atto = parse_epsilon(params.epsilon), parse_delta(params.delta)
+    epsilon_nano, delta_atto = params.epsilon_nano, params.delta_atto
     mu2 = most_mu2(epsilon_nano, delta_atto)
     if isinstance(params, PrivateKmeans) and n_features > GRID_FEATURES:
         if params.bounds == "private":

@@ -5,10 +5,10 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import EPSILON_MIN_NANO, NANO, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import EPSILON_MIN_NANO, NANO
 from sfumato.privacy.gaussian_privacy import ADDED_VARIANCE, PICO, rho_of
 from sfumato.sizing.required_reports import GRID_FEATURES, affords_block
-from sfumato.specs import CentralAlgorithm, PrivateKmeans
+from sfumato.specs import CentralAlgorithm
 
 COUNT, LOCATING, SIZING = 5, 40, 35  # maximum per mille of epsilon for the number of records, places and sizes
 BLOCK_LOCATING, BLOCK_SIZING = 100, 40  # maximum per mille of a block's rho; noise grows as with 7 % of epsilon
@@ -68,14 +68,14 @@ def plan_bounds(params: CentralAlgorithm, n_features: int, max_per_user: int = 1
     InvalidSpec
         Epsilon is too small to be divided.
     """
-    epsilon_nano, delta_atto = parse_epsilon(params.epsilon), parse_delta(params.delta)
+    epsilon_nano, delta_atto = params.epsilon_nano, params.delta_atto
     count_nano, locating, sizing = (epsilon_nano * share // 1000 for share in (COUNT, LOCATING, SIZING))
     if epsilon_nano - count_nano - locating - sizing < EPSILON_MIN_NANO:
         raise InvalidSpec("epsilon is too small for private bounds: increase epsilon, or use the declared bounds")
     chance = FALSE_ALARMS / (2 * n_features * FINE_BINS)
     z = -NormalDist().inv_cdf(chance)
     if (
-        isinstance(params, PrivateKmeans)
+        params.definition.has_block
         and n_features > GRID_FEATURES
         and affords_block(epsilon_nano - count_nano, delta_atto, max_per_user)
     ):

@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import NANO, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import NANO
 from sfumato.privacy.gaussian_privacy import ADDED_VARIANCE, PICO, rho_of
 from sfumato.specs.central import Profile
 
@@ -52,7 +52,7 @@ def plan_profile(params: Profile, n_attributes: int, max_per_user: int = 1) -> P
         first = 0.0
     n_tables = min(n_attributes, EXPECTED_CHOSEN) if first else n_attributes
     left = 1 - first - float(COUNT_SHARE) if first else 1.0
-    epsilon_nano, delta_atto = parse_epsilon(params.epsilon), parse_delta(params.delta)
+    epsilon_nano, delta_atto = params.epsilon_nano, params.delta_atto
     pure = 2 * (n_tables * max_per_user * NANO / (epsilon_nano * left)) ** 2
     rho = rho_of(epsilon_nano, delta_atto) * left / PICO if delta_atto else 0.0
     if rho <= 0:
@@ -64,5 +64,5 @@ def plan_profile(params: Profile, n_attributes: int, max_per_user: int = 1) -> P
 
 def check_profile(params: Profile, n_attributes: int) -> None:
     """Raise InvalidSpec if a profile of this number of attributes has an epsilon that is too small to divide."""
-    if parse_epsilon(params.epsilon) < 1000 * n_attributes:
+    if params.epsilon_nano < 1000 * n_attributes:
         raise InvalidSpec(f"epsilon is too small for a profile of {n_attributes} attributes: increase it")

@@ -6,14 +6,13 @@ Forecasts and results share these rules.
 from math import ceil
 
 from sfumato.model.precision import contrast_of
-from sfumato.privacy.accounting import NANO, exp_epsilon, parse_epsilon
+from sfumato.privacy.accounting import NANO, exp_epsilon
 from sfumato.privacy.gaussian_privacy import rho_of
 from sfumato.sizing.centroids import (
     FIRST_WEIGHT,
     centroid_shares,
     grid_kmeans_rounds,
     ldp_kmeans_rounds,
-    noisy_fcm_rounds,
     sketched_reports,
 )
 from sfumato.sizing.rounds import precision_of
@@ -34,35 +33,30 @@ CLUSTERS_BY_U = 0.15  # maximum number of distinguishable clusters, as a multipl
 LEAST_RHO = 1_000_000  # pico-rho of the smallest block of queries with Gaussian noise
 CLEAR_BLOCK = 25.0  # N epsilon / k below which clusters of such a block are mostly noise
 
-Centroids = PhaseSketch | LdpKmeans | GridKmeans | NoisyFcm
+
+def for_phase_sketch(params: PhaseSketch, n_features: int, expected_reports: int) -> float:  # noqa: ARG001 - a rule
+    """Return the required reports of `phase_sketch`."""
+    contrast = contrast_of(exp_epsilon(params.epsilon_nano))
+    return sketched_reports(n_features, params.clusters or SKETCHED_CLUSTERS) / contrast**2
 
 
-def required_reports(params: Centroids, n_features: int, expected_reports: int) -> float:
-    """Return the number of reports from which a result is not flagged `insufficient_reports`.
+def for_ldp_kmeans(params: LdpKmeans, n_features: int, expected_reports: int) -> float:
+    """Return the required reports of `ldp_kmeans`."""
+    last = ldp_kmeans_rounds(params, n_features, expected_reports)[-1]
+    variance = precision_of(last.kind, last.n_symbols, params.epsilon_nano).spread_variance
+    return ldp_kmeans_reports(variance, params.rounds, n_features, params.clusters)
 
-    With more expected reports, `grid_kmeans` uses more cells and needs more reports. The number is
-    that of the grid for `expected_reports`.
 
-    Raises
-    ------
-    InvalidSpec
-        The algorithm does not support the arguments.
-    """
-    epsilon_nano = parse_epsilon(params.epsilon)
-    if isinstance(params, PhaseSketch):
-        contrast = contrast_of(exp_epsilon(epsilon_nano))
-        return sketched_reports(n_features, params.clusters or SKETCHED_CLUSTERS) / contrast**2
-    if isinstance(params, LdpKmeans):
-        last = ldp_kmeans_rounds(params, n_features, expected_reports)[-1]
-        variance = precision_of(last.kind, last.n_symbols, epsilon_nano).spread_variance
-        return ldp_kmeans_reports(variance, params.rounds, n_features, params.clusters)
-    if isinstance(params, GridKmeans):
-        (only,) = grid_kmeans_rounds(params, n_features, expected_reports)
-        variance = precision_of(only.kind, only.n_symbols, epsilon_nano).zero_variance
-        return grid_kmeans_reports(variance, only.n_symbols, params.clusters)
-    noisy_fcm_rounds(params, n_features, 1)  # raises for unsupported arguments
-    # scale of the Laplace noise: d/eps of a range, with d features
-    return noisy_fcm_reports(2 * (n_features * NANO / epsilon_nano) ** 2, params.clusters)
+def for_grid_kmeans(params: GridKmeans, n_features: int, expected_reports: int) -> float:
+    """Return the required reports of `grid_kmeans`, for the grid of the expected reports."""
+    (only,) = grid_kmeans_rounds(params, n_features, expected_reports)
+    variance = precision_of(only.kind, only.n_symbols, params.epsilon_nano).zero_variance
+    return grid_kmeans_reports(variance, only.n_symbols, params.clusters)
+
+
+def for_noisy_fcm(params: NoisyFcm, n_features: int, expected_reports: int) -> float:  # noqa: ARG001 - a rule
+    """Return the required reports of `noisy_fcm`. The Laplace noise has the scale d/eps of a range, with d features."""
+    return noisy_fcm_reports(2 * (n_features * NANO / params.epsilon_nano) ** 2, params.clusters)
 
 
 def ldp_kmeans_reports(spread_variance: float, rounds: int, n_features: int, clusters: int) -> float:

@@ -35,6 +35,7 @@ from sfumato.specs.algorithms import *  # noqa: F403
 from sfumato.specs.algorithms import MAX_CLUSTERS, MAX_SKETCHED_CLUSTERS, Algorithm, Distance, Refine, Variant
 from sfumato.specs.central import *  # noqa: F403
 from sfumato.specs.central import CentralAlgorithm
+from sfumato.specs.definition import AlgorithmParameters, Definition, of_trust
 from sfumato.specs.encodings import (
     LATTICE,
     MAX_CENTROIDS,
@@ -121,10 +122,12 @@ __all__ = [
     "SPEC_VERSION",
     "TURN",
     "Algorithm",
+    "AlgorithmParameters",
     "AnyAlgorithm",
     "AnyJob",
     "CentralAlgorithm",
     "CentroidSignEncoding",
+    "Definition",
     "DiscreteLaplaceMechanism",
     "Distance",
     "Embedding",
@@ -158,6 +161,7 @@ __all__ = [
     "job_from_wire",
     "local_algorithm_from_wire",
     "mechanism_from_wire",
+    "of_trust",
     "profile_from_wire",
     "round_spec_from_wire",
     "to_algorithm",

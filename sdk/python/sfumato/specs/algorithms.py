@@ -7,9 +7,11 @@ console. docs/algorithms.md describes the methods.
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from sfumato.limits import MAX_FEATURES, MAX_RECORD_FEATURES
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
+from sfumato.specs.definition import CENTRAL, LOCAL, AlgorithmParameters, Definition
 from sfumato.specs.encodings import MAX_PHASE_SLOTS
-from sfumato.validation import AlgorithmParameters, parameter, require
+from sfumato.validation import parameter, require
 
 __all__ = [
     "AdaptiveGridIterative",
@@ -88,6 +90,7 @@ class ShiftedGrid(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "shifted_grid"
+    definition: ClassVar[Definition] = Definition("shapes", LOCAL, 3, ("shifted_grid",), counts_by="agreement")
     epsilon: float = epsilon_parameter(example=2.0)
     clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)
     cells: int | None = parameter(
@@ -116,6 +119,7 @@ class UniformGrid(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "uniform_grid"
+    definition: ClassVar[Definition] = Definition("comparators", LOCAL, 8, ("grid",), counts_by="regions")
     epsilon: float = epsilon_parameter()
     clusters: int | None = clusters_parameter(automatic="every connected dense region", example=None)
     cells: int | None = parameter(
@@ -135,6 +139,7 @@ class AdaptiveGridIterative(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "adaptive_grid_iterative"
+    definition: ClassVar[Definition] = Definition("comparators", LOCAL, 8, ("grid", "tree_grid"), counts_by="excess")
     epsilon: float = epsilon_parameter()
     clusters: int | None = clusters_parameter(automatic=SIGNIFICANT, example=3)
     passes: int = parameter("Number of rounds.", default=3, minimum=3, maximum=8)
@@ -149,6 +154,7 @@ class AdaptiveGridTree(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "adaptive_grid_tree"
+    definition: ClassVar[Definition] = Definition("comparators", LOCAL, 8, ("grid", "tree_grid"), counts_by="excess")
     epsilon: float = epsilon_parameter()
     clusters: int | None = clusters_parameter(automatic=SIGNIFICANT, example=3)
     height: int | None = parameter(
@@ -166,6 +172,7 @@ class Auto(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "auto"
+    definition: ClassVar[Definition] = Definition("automatic", (*LOCAL, *CENTRAL), MAX_RECORD_FEATURES)
     epsilon: float = epsilon_parameter("Maximum ε for one device, or for the job over records. At most nine decimals.")
     clusters: int | None = clusters_parameter(
         "Number of clusters. Over reports at most 64 above 4 features.",
@@ -191,6 +198,14 @@ class NoisyFcm(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "noisy_fcm"
+    definition: ClassVar[Definition] = Definition(
+        "comparators",
+        LOCAL,
+        MAX_FEATURES,
+        ("lattice",),
+        limitation="The noise of vectors moves fuzzy centroids towards each other. The result states whether it is "
+        "better than one centre at the mean.",
+    )
     epsilon: float = epsilon_parameter(
         "Maximum ε for one device over all features together, with at most nine decimals.", example=8.0
     )
@@ -220,6 +235,7 @@ class GridKmeans(AlgorithmParameters):
     """k-means over the noisy cells of one grid, for 1 to 4 features."""
 
     type: ClassVar[str] = "grid_kmeans"
+    definition: ClassVar[Definition] = Definition("centroids", LOCAL, 4, ("grid",))
     epsilon: float = epsilon_parameter()
     clusters: int = clusters_parameter("Number of clusters. Required, because cells do not determine it.")
     cells: int | None = parameter(
@@ -233,6 +249,7 @@ class LdpKmeans(AlgorithmParameters):
     """k-means by rounds of broadcast centroids: devices report the nearest centroid and their side of it."""
 
     type: ClassVar[str] = "ldp_kmeans"
+    definition: ClassVar[Definition] = Definition("centroids", LOCAL, MAX_FEATURES, ("nearest_centroid",))
     epsilon: float = epsilon_parameter()
     clusters: int = clusters_parameter()
     rounds: int = parameter("Number of rounds, each for its own part of the devices.", default=8, minimum=3, maximum=32)
@@ -247,6 +264,15 @@ class PhaseSketch(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "phase_sketch"
+    definition: ClassVar[Definition] = Definition(
+        "centroids",
+        LOCAL,
+        MAX_FEATURES,
+        ("phase",),
+        ("phase", "nearest_centroid", "centroid_sign"),
+        counts_by="bic",
+        limitation="Clusters that overlap heavily are not separated, at any epsilon.",
+    )
     epsilon: float = epsilon_parameter()
     clusters: int | None = clusters_parameter(
         maximum=MAX_SKETCHED_CLUSTERS, automatic="the number from 1 to 16 with the least BIC"

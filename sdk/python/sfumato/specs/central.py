@@ -10,6 +10,7 @@ from math import floor
 from typing import Any, ClassVar, Literal
 
 from sfumato.errors import InvalidSpec
+from sfumato.limits import MAX_FEATURES, MAX_RECORD_FEATURES
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.gaussian_privacy import PICO, epsilon_of
 from sfumato.specs.algorithms import (
@@ -21,7 +22,8 @@ from sfumato.specs.algorithms import (
     epsilon_parameter,
     seed_parameter,
 )
-from sfumato.validation import AlgorithmParameters, parameter, parameters_of
+from sfumato.specs.definition import CENTRAL, AlgorithmParameters, Definition
+from sfumato.validation import parameter, parameters_of
 
 __all__ = [
     "DensityMap",
@@ -84,6 +86,7 @@ class DpKmeans(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "dp_kmeans"
+    definition: ClassVar[Definition] = Definition("comparators", CENTRAL, MAX_FEATURES)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int = clusters_parameter()
@@ -110,6 +113,7 @@ class DpBisectingKmeans(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "dp_bisecting_kmeans"
+    definition: ClassVar[Definition] = Definition("comparators", CENTRAL, MAX_FEATURES)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int = clusters_parameter()
@@ -134,6 +138,7 @@ class DpUniformGridKmeans(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "dp_uniform_grid_kmeans"
+    definition: ClassVar[Definition] = Definition("comparators", CENTRAL, MAX_FEATURES)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int = clusters_parameter()
@@ -150,6 +155,7 @@ class DpQuadtreeKmeans(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "dp_quadtree_kmeans"
+    definition: ClassVar[Definition] = Definition("comparators", CENTRAL, MAX_FEATURES)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int = clusters_parameter()
@@ -172,6 +178,7 @@ class DpDensityPeaks(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "dp_density_peaks"
+    definition: ClassVar[Definition] = Definition("comparators", CENTRAL, MAX_FEATURES)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int = clusters_parameter()
@@ -187,6 +194,7 @@ class DensityMap(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "density_map"
+    definition: ClassVar[Definition] = Definition("shapes", CENTRAL, 3, counts_by="agreement")
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)
@@ -217,6 +225,9 @@ class PrivateKmeans(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "private_kmeans"
+    definition: ClassVar[Definition] = Definition(
+        "centroids", CENTRAL, MAX_RECORD_FEATURES, counts_by="noisy count", has_block=True
+    )
     epsilon: float = _epsilon(replaced_by="mu")
     clusters: int | None = clusters_parameter(
         "Number of clusters. Fewer are published, with a warning, if noise would hide them.",
@@ -259,6 +270,7 @@ class Profile(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "profile"
+    definition: ClassVar[Definition] = Definition("profile", CENTRAL, MAX_RECORD_FEATURES)
     of: str = parameter(
         "Id of the job that released the clusters. It must have succeeded, over the same records.", example=_JOB
     )

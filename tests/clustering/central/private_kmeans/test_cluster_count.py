@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 
 from clustering.central.private_kmeans.cluster_count import (
     MOST,
@@ -39,6 +40,17 @@ class TestCount:
         found = count_clusters(pieces_on_a_line([0.5, 0.52, 0.54, 0.56]))
         assert (found.n_clusters, found.verdict) == (1, Verdict.DOUBTFUL)
         assert "there is one cluster" in found.describe()[0]
+
+    @pytest.mark.parametrize("seed", [0, 1, 3, 4])  # with the largest jump alone: 3, 4, 3 and 4 clusters
+    def test_pieces_of_one_skewed_cluster_have_no_clear_jump(self, seed: int) -> None:
+        points = np.random.default_rng(seed).lognormal(0, 1, (6000, 4))
+        labels = KMeans(16, n_init=1, random_state=seed).fit_predict(points)
+        parts = [points[labels == piece] for piece in range(16)]
+        counts = np.array([float(len(part)) for part in parts])
+        covariances = np.stack([np.cov(part.T, bias=True) + 1e-6 * np.eye(4) for part in parts])
+        centres = np.stack([part.mean(axis=0) for part in parts])
+        found = count_clusters(NoisyClusters(centres, np.zeros(16), counts, np.full(16, 100.0), covariances))
+        assert (found.n_clusters, found.lower, found.verdict) == (1, 1, Verdict.DOUBTFUL)
 
     def test_faint_and_tiny_pieces_are_not_clusters(self) -> None:
         found = count_clusters(pieces_on_a_line([*HALVES, 0.3, 0.7], [1000.0] * 6 + [35.0, 150.0]))
