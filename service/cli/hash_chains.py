@@ -134,7 +134,7 @@ def verify_ledger(
     """
     if key and not url:
         raise typer.BadParameter("--key needs --url: without --url the command reads the database")
-    broken = False
+    broken, n_unnoted = False, 0
     heads = _read_noted(noted)
     every = _verify_over_http(url, key, dataset_id, heads) if url else _verify_in_database(dataset_id, heads)
     for each, found, wrong in every:
@@ -150,12 +150,13 @@ def verify_ledger(
             "ok": found.ok and not wrong,
         }
         emit(as_json, document, f"{each}: {found.head.seq} entries, head {found.head.hash[:16]}: {state}")
-        heads.pop(each, None)
+        n_unnoted += heads.pop(each, None) is None
     for missing in heads if dataset_id is None else ():
         broken = True
         emit(as_json, {"dataset_id": missing, "ok": False, "reason": "missing"}, f"{missing}: the ledger is MISSING")
-    if noted is None and not as_json:
-        typer.echo("no head was noted before, so an older copy of a ledger is not detected; see --noted", err=True)
+    if n_unnoted and (noted is not None or not as_json):  # output without a noted head is the file for --noted
+        of = "a ledger" if noted is None else f"{n_unnoted} of the ledgers"
+        typer.echo(f"no head of {of} was noted before, so an older copy is not detected; see --noted", err=True)
     raise typer.Exit(1 if broken else 0)
 
 

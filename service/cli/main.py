@@ -155,8 +155,12 @@ def _welcome(url: str, home: Path, secret: str | None) -> None:
     lines = [f"Sfumato listens on {url}", f"  console      {url}/console", f"  reference    {url}/docs"]
     if secret is not None and sys.stdout.isatty():  # a log would keep it
         lines.append(f"  admin key    {secret}\n               shown only once; stored in {key_file}")
-    else:
+    elif key_file.exists():
         lines.append(f"  admin key    in {key_file}")
+    else:
+        lines.append(
+            f"  admin key    not in {home}: restore {key_file.name}, or create a key with `sfumato keys create`"
+        )
     lines.append(f'  try          curl -s {url}/v1/datasets -H "Authorization: Bearer $(cat {key_file})"')
     typer.echo("\n".join(lines))
     sys.stdout.flush()

@@ -172,6 +172,8 @@ class TestLedgerVerify:
         noted.write_text(run("ledger", "verify", "--json").output.replace(second, "ds_" + "0" * 26))
         assert "MISSING" in run("ledger", "verify", "--noted", str(noted), status=1).output
         assert run("ledger", "verify", first, "--noted", str(noted)).output.count(": ok") == 1
+        noted.write_text("".join(line for line in noted.read_text().splitlines(keepends=True) if first in line))
+        assert "no head of 1 of the ledgers" in run("ledger", "verify", "--noted", str(noted)).output
         noted.write_text("no head")
         assert "sfumato ledger verify --json" in run("ledger", "verify", "--noted", str(noted), status=2).output
 
@@ -312,6 +314,9 @@ class TestTheFirstKey:
         self, tmp_path: Path, is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+        main._welcome("http://127.0.0.1:1", tmp_path, None)
+        assert "not in" in capsys.readouterr().out  # a backup was restored without it
+        (tmp_path / "admin.key").write_text("sfk_secret")
         main._welcome("http://127.0.0.1:1", tmp_path, "sfk_secret")
         shown = capsys.readouterr().out
         assert ("sfk_secret" in shown) is is_terminal

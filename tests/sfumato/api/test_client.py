@@ -457,6 +457,16 @@ class TestResults:
         assert len(service.requests) == 2
         assert client.assign("job_1", np.zeros((0, 2))).shape == (0,)
 
+    def test_assigns_the_columns_of_a_frame_by_name(self) -> None:
+        def label(request: httpx.Request) -> httpx.Response:
+            return ok({"labels": np.frombuffer(request.content, dtype="<f8")[::2].astype(int).tolist()})
+
+        _, client = serving({"POST jobs/job_1/assign": label, "GET jobs/job_1/result": ok(RESULT)})
+        first, second = (feature.name for feature in client.result("job_1").model.features)
+        assert client.assign("job_1", {second: [5.0, 5.0], first: [1.0, 2.0]}).tolist() == [1, 2]
+        with pytest.raises(InvalidPoint, match="missing"):
+            client.assign("job_1", {second: [5.0], "z": [1.0]})
+
     def test_does_not_send_invalid_points(self) -> None:
         service, client = serving({})
         for points in ([1.0, 2.0], [[float("nan"), 1.0]]):

@@ -13,9 +13,10 @@ from sfumato.api.datasets import WEEK_SECONDS, release_terms, send_in_batches
 from sfumato.api.resources import Job, Result, Round
 from sfumato.api.submitted_jobs import AsyncSubmittedJob, SubmittedJob
 from sfumato.device.bulk import perturb_records
-from sfumato.errors import InvalidPoint, InvalidSpec, JobTimeout
+from sfumato.errors import InvalidSpec, JobTimeout
 from sfumato.names import list_texts
 from sfumato.privacy.entropy import SystemEntropy
+from sfumato.records.inputs import named_columns, to_numbers, to_values
 from sfumato.specs import AnyJob, Profile, to_job, to_wire
 from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, in_order, patch, post
 from sfumato.transport.operations import ListOperation, Operation, call
@@ -408,7 +409,8 @@ class JobCalls:
         Parameters
         ----------
         points : array-like of shape (n, n_features)
-            Finite, in the features' units.
+            Finite, in the features' units. The columns of a data frame are matched by name; values without
+            names are assumed to have the features' order.
 
         Returns
         -------
@@ -418,11 +420,13 @@ class JobCalls:
         Raises
         ------
         InvalidPoint
-            The array has another shape, or a value is not finite.
+            The array has another shape or other columns, or a value is not finite.
         """
-        array = np.asarray(points, dtype=np.float64)
-        if array.ndim != 2 or not np.isfinite(array).all():
-            raise InvalidPoint("points must be finite numbers with shape (n, n_features)")
+        if named_columns(points) is None:
+            array = to_numbers(points)
+        else:
+            model = (yield get(f"jobs/{job_id}/result")).read(parsers.parse_result).model
+            array = to_values(model.features, points)
         labels = np.empty(len(array), dtype=np.int64)
         step = max(1, ASSIGN_NUMBERS // max(1, array.shape[1]))
         for start in range(0, len(array), step):
