@@ -30,7 +30,7 @@ def _annotation(name: str, parameter: Parameter) -> Any:
     elif parameter.kind is tuple:
         kind = Annotated[FeatureNames, Field(max_length=int(parameter.maximum or MAX_NAMES))]
     elif parameter.kind is str:
-        kind = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+        kind = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=parameter.pattern or None)]
     elif parameter.kind is int:
         kind = Annotated[int, integer(int(parameter.minimum or 0), int(parameter.maximum or 0))]
     elif parameter.kind is float:

@@ -104,6 +104,7 @@ class TestAProfile:
             ({"algorithm": profile_of(job_id, attributes=["plan", "plan"])}, 422, "/algorithm", "twice"),
             ({"algorithm": profile_of(waiting)}, 409, None, "is queued"),
             ({"algorithm": profile_of("job_" + "0" * 26)}, 404, None, ""),
+            ({"algorithm": profile_of("job_\0")}, 422, "/algorithm/of", ""),
             ({"algorithm": profile_of(job_id), "dataset_id": other}, 422, "/algorithm/of", "another dataset"),
             ({"algorithm": profile_of(job_id), "features": ["x"]}, 422, "/features", "attributes"),
             ({"algorithm": profile_of(job_id), "target_reports": 9}, 422, "/target_reports", "records"),
@@ -176,8 +177,8 @@ class TestAForecast:
         assert few["too_small"] == [0, 1]
         assert "Too few records" in few["warnings"][0]
         assert api.budget(dataset_id)["reserved_nano"] == 0
-        wrong = body | {"algorithm": profile_of(job_id, attributes=["nobody"])}
-        refused(api.post("/forecasts/profiles", wrong), 422, "validation_failed")
+        for algorithm in (profile_of(job_id, attributes=["nobody"]), profile_of("job_\0"), profile_of("ds_1")):
+            refused(api.post("/forecasts/profiles", body | {"algorithm": algorithm}), 422, "validation_failed")
 
 
 @SQLITE_ONLY

@@ -6,6 +6,7 @@ docs/algorithms.md.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from decimal import Decimal
@@ -115,6 +116,8 @@ class Parameter:
         Value in the example of the OpenAPI document; None leaves the parameter out.
     is_word : bool
         Whether JSON has the integer as a decimal string, because it may have 64 bits.
+    pattern : str
+        Regular expression of a text.
     replaced_by : str
         The parameter that may be given instead and determines this one; empty if there is none.
     """
@@ -128,6 +131,7 @@ class Parameter:
     example: Any = None
     is_word: bool = False
     replaced_by: str = ""
+    pattern: str = ""
     kind: type = float
     is_optional: bool = False
     choices: tuple[str, ...] = ()
@@ -149,6 +153,8 @@ class Parameter:
             require(isinstance(value, str) and value in self.choices, f"{name} must be one of {self.range_text}")
         elif self.kind is str:
             require(isinstance(value, str) and 0 < len(value) <= MAX_NAME, f"{name} must be a text")
+            is_like = re.fullmatch(self.pattern, cast(str, value)) if self.pattern else True
+            require(bool(is_like), f"{name} must be an id such as {self.example}")
         elif self.kind is tuple:
             self._validate_names(name, value)
         elif self.kind is bool:
@@ -184,12 +190,15 @@ def parameter(
     example: Any = None,
     is_word: bool = False,
     replaced_by: str = "",
+    pattern: str = "",
 ) -> Any:
     """Return a dataclass field that declares a parameter; see `Parameter`.
 
     With `automatic` or `replaced_by` the default is None.
     """
-    declaration = Parameter(description, minimum, maximum, unit, automatic, check, example, is_word, replaced_by)
+    declaration = Parameter(
+        description, minimum, maximum, unit, automatic, check, example, is_word, replaced_by, pattern
+    )
     return field(default=None if automatic or replaced_by else default, metadata={"parameter": declaration})
 
 

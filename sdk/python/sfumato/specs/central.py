@@ -242,7 +242,9 @@ class Profile(AlgorithmParameters):
     type: ClassVar[str] = "profile"
     definition: ClassVar[Definition] = Definition("profile", CENTRAL, MAX_RECORD_FEATURES)
     of: str = parameter(
-        "Id of the job that released the clusters. It must have succeeded, over the same records.", example=_JOB
+        "Id of the job that released the clusters. It must have succeeded, over the same records.",
+        example=_JOB,
+        pattern="^job_[0-9a-z]+$",
     )
     attributes: tuple[str, ...] = parameter(
         "Names of attributes or features, in any order. A feature is described by eight equal bins of its bounds.",

@@ -204,14 +204,14 @@ class TestPlan:
     def test_chooses_the_first_pass_and_the_noise_by_public_numbers(
         self, n: int, delta: float, first: float, block: bool
     ) -> None:
-        plan = plan_profile(Profile(of="j", attributes=("a",), epsilon=1, delta=delta), n)
+        plan = plan_profile(Profile(of="job_x", attributes=("a",), epsilon=1, delta=delta), n)
         assert (plan.first_pass, plan.has_block) == (first, block)
 
     def test_states_the_variance_of_the_released_counts(self) -> None:
         records = people(population(np.random.default_rng(0)), 2_000, np.random.default_rng(1))
         for delta in (0.0, 1e-6):
             found = profile(records, epsilon=1.0, delta=delta, first_pass=0.0)
-            params = Profile(of="j", attributes=("a",), epsilon=1.0, delta=delta, first_pass=0.0)
+            params = Profile(of="job_x", attributes=("a",), epsilon=1.0, delta=delta, first_pass=0.0)
             expected = plan_profile(params, len(ATTRIBUTES)).variance
             assert found.diagnostics["noise_per_count"] ** 2 == pytest.approx(expected, rel=0.01)
 
