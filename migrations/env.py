@@ -8,6 +8,7 @@ import models.tables.identity
 import models.tables.jobs
 import models.tables.ledger
 import models.tables.rounds
+import models.tables.series
 import models.tables.webhooks  # noqa: F401 - registers all tables in the metadata
 from models.database.engine import Database
 from models.database.types import Base

@@ -22,6 +22,7 @@ from models.ledger import ledger
 from models.ledger.amounts import Amounts, Balance
 from models.records import record_keys, records
 from models.records.person_removal import remove_person
+from models.series import windows
 from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
 from models.tables.jobs import Job, JobState
@@ -30,7 +31,7 @@ from sfumato.privacy.accountant import charge_mu2
 
 
 def delete_dataset(session: Session, caller: Caller, dataset_id: str, *, now: int) -> list[str]:
-    """Cancel a dataset's jobs, close its rounds, delete its reports and records, and hide it. Raise NotFound.
+    """Cancel a dataset's jobs, end its series, close its rounds, delete its reports and records, and hide it.
 
     A running job ends when its worker next checks for cancellation. It opens no further round. The ledger and the
     results remain.
@@ -42,6 +43,7 @@ def delete_dataset(session: Session, caller: Caller, dataset_id: str, *, now: in
     """
     found = datasets.get(session, caller, dataset_id, lock=True)
     canceled = lifecycle.cancel_all(session, dataset_id, now=now)
+    windows.stop_all(session, dataset_id, now=now)
     rounds.scrub_all(session, dataset_id)
     records.remove_all(session, dataset_id)
     deliveries.delete_round_events(session, dataset_id)
@@ -147,7 +149,7 @@ def close_budget(session: Session, dataset_id: str, *, now: int) -> Amounts:
     ledger.head(session, dataset_id)
     dataset = session.get(Dataset, dataset_id, with_for_update=True)
     lifecycle.cancel_all(session, dataset_id, now=now)
-    charged = Amounts()
+    charged = windows.stop_all(session, dataset_id, now=now, spend=True)
     running = session.scalars(select(Job.id).where(Job.dataset_id == dataset_id, Job.state == JobState.RUNNING.value))
     is_gaussian = ledger.balance(session, dataset_id).accounting == "gaussian"
     for job_id in sorted(running):

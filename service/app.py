@@ -45,6 +45,7 @@ from service.api.routes import (
     records,
     results,
     rounds,
+    series,
     sources,
     webhooks,
 )
@@ -76,7 +77,21 @@ from service.live.change_feed import ChangeFeed
 from service.live.job_watcher import JobWatchers
 from service.webhooks.sender import WebhookSender
 
-ROUTES = (datasets, ledger, sources, records, rounds, forecasts, jobs, results, keys, audit, webhooks, tenant_limits)
+ROUTES = (
+    datasets,
+    ledger,
+    sources,
+    records,
+    rounds,
+    forecasts,
+    jobs,
+    series,
+    results,
+    keys,
+    audit,
+    webhooks,
+    tenant_limits,
+)
 HEALTH = "/healthz"
 UPLOADS_AT_ONCE = 2  # uploads of the largest size that fit into memory at the same time
 

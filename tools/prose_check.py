@@ -37,7 +37,7 @@ BUDGETS = {
     "docs": 0,
     "migrations": 0,
     "models": 7,
-    "openapi": 4,
+    "openapi": 3,
     "runtime": 1,
     "sdk": 21,
     "service": 10,

@@ -30,6 +30,7 @@ from models.identity import tenants
 from models.jobs import claims, lifecycle
 from models.jobs.claims import Claim
 from models.ledger import sources
+from models.series import windows
 from models.tables.datasets import Dataset, OutOfBounds, Trust
 from models.tables.jobs import Job, JobState
 from models.tables.rounds import Round, RoundState
@@ -213,6 +214,7 @@ class _OwnRounds:
         self.used: list[Round] = []
         with database.reading() as session:
             self._stored = rounds.list_for_job(session, job.id, tallies=True)
+            self._slot = windows.find_slot(session, job)
 
     def collect(self, spec: RoundSpec) -> Collected:
         """Return the tally of the job's next round. If there is no such round, open it and raise _Suspended."""
@@ -244,6 +246,7 @@ class _OwnRounds:
                 job_id=job.id,
                 actor=job.created_by,
                 now=database.clock(),
+                slot=self._slot,
                 ceiling=ceiling,
                 keyring=self._keyring,
             )

@@ -2,14 +2,16 @@
 
 The supervisor does not load numba and does no long computation, so it can always renew a lease in time. It kills the
 job process if it is frozen, or if the job is canceled, exceeds its deadline, or was claimed by another worker. Between
-and during jobs it closes expired rounds, aggregates rounds that no job aggregates, and caps leases after the clock was
-set back. While the database is unavailable, the supervisor retries. Its leases expire without a further write.
+and during jobs it closes expired rounds, opens the windows of series, aggregates rounds that no job aggregates, and
+caps leases after the clock was set back. While the database is unavailable, the supervisor retries. Its leases expire
+without a further write.
 """
 
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,14 +21,17 @@ from models.collection import aggregation_leases, rounds
 from models.database.engine import Database
 from models.database.types import SECOND
 from models.errors import StaleFence
+from models.identity import tenants
 from models.jobs import claims, idempotency, lifecycle
 from models.jobs.claims import Claim
 from models.records import records
+from models.series import windows
 from models.tables.jobs import Job, JobState
 from runtime.change_publisher import ChangePublisher, NullPublisher
 from runtime.job_signal import JobSignal
 from runtime.logging import describe
 from runtime.settings import Settings
+from sfumato.errors import SfumatoError
 from workers.job_process import AggregationTask, JobTask, Reply, RunCentral, StartPlan
 from workers.metrics import CONTINUES, DIED, INTERRUPTED, WorkerMetrics
 from workers.process_handle import JobProcessDied, JobProcessHandle
@@ -35,6 +40,7 @@ ANNOUNCE_SECONDS = 0.03  # a job that ends earlier is not published as running, 
 WATCH_SECONDS = 0.1  # between checks of a running job; bounds the delay of a cancellation
 SWEEP_SECONDS = 1.0  # between searches for rounds to close or to aggregate
 POLL_SECONDS = 0.5  # between polls of an idle worker; bounds the delay after a lost signal or an expired lease
+MAX_STEPS = 1000  # steps of one series in a sweep, as after a long time without a worker
 FORGET_SECONDS = 600.0  # between deletions of old idempotency keys
 LAST_REPLY_SECONDS = 1.0  # a job process that just ended its claim may not have sent its reply yet
 AWAY_SECONDS = 1.0  # between checks of a running job while the database is unavailable
@@ -392,7 +398,7 @@ class Supervisor:
                 pause = AWAY_SECONDS
 
     def _sweep(self) -> None:
-        """Close expired rounds and signal their jobs, cap leases that end too late, and delete old idempotency keys."""
+        """Close expired rounds, open windows, cap leases that end too late, and delete old idempotency keys."""
         if not self._sweep_timer.is_due():
             return
 
@@ -405,8 +411,36 @@ class Supervisor:
             if job_id is not None:
                 self._job_signal.notify(job_id)
                 self._publisher.publish(job_id)
+        self._advance_series()
         if self._forget_timer.is_due():
             self._database.run("delete_expired", self._delete_expired)
+
+    def _advance_series(self) -> None:
+        """Take all steps of series that are due. A window that cannot open now is tried again later."""
+        with self._database.reading() as session:
+            due = windows.list_due(session, now=self._database.clock())
+        for series_id in due:
+            try:
+                for _ in range(MAX_STEPS):
+                    step = self._database.run("advance_series", partial(self._take_step, series_id))
+                    if step.job is not None:
+                        log.info("window_opened", series_id=series_id, job_id=step.job.id)
+                        self._job_signal.notify(step.job.id)
+                        self._publisher.publish(step.job.id, step.job.dataset_id)
+                    if step.is_done:
+                        break
+            except SfumatoError as error:
+                log.warning("window_not_opened", series_id=series_id, code=error.code)
+                self._database.run("postpone_window", partial(self._postpone, series_id, str(error)))
+
+    def _take_step(self, series_id: str, session: Session) -> windows.Step:
+        return windows.take_step(session, series_id, find_limits=self._find_limits, now=self._database.clock())
+
+    def _find_limits(self, session: Session, tenant_id: str) -> tenants.TenantLimits:
+        return tenants.limits(session, tenant_id, self._settings)
+
+    def _postpone(self, series_id: str, reason: str, session: Session) -> None:
+        windows.postpone(session, series_id, reason, now=self._database.clock())
 
     def _delete_expired(self, session: Session) -> None:
         """Delete stored responses and incomplete uploads after a day."""

@@ -86,11 +86,11 @@ class Account:
         """Return whether a charge fits."""
         if kind == "charge" and job_id is not None:
             return amount <= self.reserved_by_job.get(job_id, 0)
-        return kind in ("grant", "release") or amount <= self.granted - self.charged - self.reserved
+        return kind in ("grant", "release", "open", "expire") or amount <= self.granted - self.charged - self.reserved
 
     def apply(self, kind: str, amount: int, job_id: str | None) -> None:
         """Apply a charge."""
-        self.granted += amount if kind == "grant" else 0
+        self.granted += {"grant": amount, "expire": -amount}.get(kind, 0)
         self.charged += amount if kind == "charge" else 0
         if job_id is not None:
             self.reserved_by_job[job_id] = self.reserved_by_job.get(job_id, 0) + (

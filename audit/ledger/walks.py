@@ -24,6 +24,7 @@ from models.ledger import ledger
 from models.ledger.amounts import Amounts, Balance
 from models.tables.ledger import Kind, LedgerEntry
 from sfumato.privacy.entropy import Entropy, below
+from sfumato.privacy.ledger import CYCLE_PREFIX
 
 N_STEPS = 3000
 STEPS_PER_WALK = 150  # then a new walk starts with new ledgers
@@ -52,9 +53,16 @@ SpendBudget = Callable[[Database, str, Amounts, str], None]
 
 
 def add_entry(session: Session, dataset_id: str, entry: Entry) -> LedgerEntry | None:
-    """Add an entry of a kind with the service's functions. Return None for a release of nothing."""
+    """Add an entry of a kind with the service's functions. Return None for a release of nothing.
+
+    The kind `open` begins a cycle of a series, and `expire` ends it. Both add two entries.
+    """
     common: dict[str, Any] = {"actor": ACTOR, "now": START}
     kind, amounts, reference, job_id = entry
+    if kind == "open":
+        return ledger.open_cycle(session, dataset_id, amounts, cycle_id=reference, **common)
+    if kind == "expire":
+        return ledger.end_cycle(session, dataset_id, cycle_id=reference, **common)
     if kind == "release":
         return ledger.release(session, dataset_id, job_id=reference, **common)
     if kind == "grant":
@@ -110,9 +118,9 @@ class LedgerWalk:
             return
         if not is_accepted:
             self._add_fault(WITHIN_BUDGET, f"a {kind} above the budget was accepted")
-        if kind != "release" or amounts != Amounts(0, 0):
-            self.expected.apply(kind, amounts, job_id)
-            self.entries.append(entry)
+        for each in _list_parts(entry):
+            self.expected.apply(each.kind, each.amounts, each.job_id)
+            self.entries.append(each)
 
     def retry(self) -> None:
         """Repeat an entry, as a client does without a response."""
@@ -125,12 +133,12 @@ class LedgerWalk:
                 self._add_fault(IDEMPOTENT, f"a repeated {entry.kind} was rejected")
                 return
             is_other = stored is None or Amounts.of(stored) != entry.amounts
-            if entry.kind != "release" and is_other:
+            if entry.kind not in ("release", "expire") and is_other:
                 self._add_fault(IDEMPOTENT, f"a repeated {entry.kind} returned another entry")
 
     def retry_with_other_amount(self) -> None:
         """Repeat an entry with another amount, which must be rejected."""
-        others = [each for each in self.entries if each.kind != "release"]
+        others = [each for each in self.entries if each.kind not in ("release", "expire")]
         if others:
             entry = others[below(self.entropy, len(others))]
             place = below(self.entropy, 2)
@@ -181,12 +189,16 @@ class LedgerWalk:
 
     def _draw_entry(self) -> Entry:
         """Draw an entry. Most entries fit, or exceed the budget by one unit."""
-        kinds = ("grant", "reserve", "reserve", "charge", "charge", "charge", "charge", "release")
+        kinds = ("grant", "reserve", "reserve", "open", "charge", "charge", "charge", "charge", "release")
         kind = kinds[below(self.entropy, len(kinds)) if self.entries else 0]  # the first entry is a grant
         reference, reserved = f"ref_{len(self.entries)}", [*self.expected.epsilon.reserved_by_job]
         drawn_job = ("job_unknown", *reserved[-4:])[below(self.entropy, 1 + len(reserved[-4:]))]
         if kind == "release":
-            return Entry(kind, self.expected.reserved_for(drawn_job), drawn_job, drawn_job)
+            ends_cycle = drawn_job.startswith(CYCLE_PREFIX)
+            return Entry("expire" if ends_cycle else kind, self.expected.reserved_for(drawn_job), drawn_job, drawn_job)
+        if kind == "open":
+            reference = f"{CYCLE_PREFIX}{len(self.entries)}-0"
+            return Entry(kind, draw_amounts(self.entropy, least=1, most=2), reference, reference)
         if kind == "grant":
             return Entry(kind, draw_amounts(self.entropy, least=1, most=16), reference, None)
         if kind == "reserve":
@@ -202,6 +214,18 @@ class LedgerWalk:
         self.faults.setdefault(claim, why)
 
 
+def _list_parts(entry: Entry) -> list[Entry]:
+    """Return the entries of the ledger that an entry to add becomes; none for a release of nothing."""
+    kind, amounts, reference, _ = entry
+    if kind == "open":
+        return [Entry("grant", amounts, reference, None), Entry("reserve", amounts, reference, reference)]
+    if kind in ("release", "expire") and not any(amounts):
+        return []
+    if kind == "expire":
+        return [Entry("release", amounts, reference, reference), Entry("expire", amounts, reference, None)]
+    return [entry]
+
+
 def sum_entries(entries: Sequence[LedgerEntry]) -> Balance:
     """Return the balance of entries."""
     sums = []
@@ -209,7 +233,7 @@ def sum_entries(entries: Sequence[LedgerEntry]) -> Balance:
         part = {kind: sum(getattr(e, name) for e in entries if e.kind == kind) for kind in Kind}
         from_reservations = sum(getattr(e, name) for e in entries if e.kind == "charge" and e.reservation is not None)
         sums += [
-            part[Kind.GRANT],
+            part[Kind.GRANT] - part[Kind.EXPIRE],
             part[Kind.RESERVE] - part[Kind.RELEASE] - from_reservations,
             part[Kind.CHARGE],
         ]

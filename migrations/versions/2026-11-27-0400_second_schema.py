@@ -1,4 +1,4 @@
-"""The second schema: columns and indexes for the filters of lists, and Gaussian accounting.
+"""The second schema: columns and indexes for the filters of lists, Gaussian accounting, and series.
 
 Revision: 0002
 Follows: 0001
@@ -15,6 +15,16 @@ branch_labels = None
 depends_on = None
 
 ROWS = 1000  # jobs per statement
+
+ID = sa.String(40)
+
+COMMENTS = {
+    "datasets.out_of_bounds": "count, clip or refuse",
+    "rounds.collection_id": "job, round or cycle, with one draw per device",
+    "ledger_entries.reference": "grant, job, round, query or cycle that the entry is for",
+    "ledger_entries.reservation": "job or cycle with the changed reservation",
+    "ledger_reservations.job_id": "job or cycle with the reservation",
+}
 
 NEVER_OVER = (
     "(granted_mu2_pico IS NOT NULL AND charged_mu2_pico + reserved_mu2_pico <= granted_mu2_pico) OR "
@@ -33,7 +43,8 @@ def upgrade() -> None:
     """Add columns and indexes."""
     _add_algorithm_type()
     if op.get_bind().dialect.name == "postgresql":  # SQLite has no comments
-        op.execute("COMMENT ON COLUMN datasets.out_of_bounds IS 'count, clip or refuse'")
+        for column, comment in COMMENTS.items():
+            op.execute(f"COMMENT ON COLUMN {column} IS '{comment}'")
     at_count = "received reports at which distinct ones are counted next; null for the target"
     op.add_column("rounds", sa.Column("count_at", sa.BigInteger, comment=at_count))
     op.create_index("ix_jobs_of_tenant_by_state", "jobs", ["tenant_id", "state", "id"])
@@ -43,6 +54,7 @@ def upgrade() -> None:
     at_names = "names that an analyst gave to the clusters; null for none"
     op.add_column("results", sa.Column("cluster_names", sa.Text, comment=at_names))
     _add_gaussian_accounting()
+    _add_series()
     op.create_index("ix_ledger_entries_of_kind", "ledger_entries", ["dataset_id", "kind", "seq"])
     op.create_index("ix_audit_events_of_act", "audit_events", ["tenant_id", "act", "seq"])
     op.create_index("ix_audit_events_of_actor", "audit_events", ["tenant_id", "actor", "seq"])
@@ -80,13 +92,61 @@ def _add_gaussian_accounting() -> None:
                 batch.drop_constraint(full, type_="check")
             batch.create_check_constraint(full, sa.text(rule))
     if op.get_bind().dialect.name == "postgresql":
-        op.execute("COMMENT ON COLUMN ledger_entries.kind IS 'grant, reserve, charge, release or gaussian'")
+        op.execute("COMMENT ON COLUMN ledger_entries.kind IS 'grant, reserve, charge, release, gaussian or expire'")
         return
     for change in ("UPDATE", "DELETE"):  # SQLite has created a new table, without triggers
         op.execute(
             f"CREATE TRIGGER ledger_entries_reject_{change.lower()} BEFORE {change} ON ledger_entries "
             "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
         )
+
+
+def _add_series() -> None:
+    """Create the tables of series and windows, and the cycle of a job."""
+    cycle = "cycle of the series that submitted the job, with the reservation; null for other jobs"
+    op.add_column("jobs", sa.Column("collection_id", ID, comment=cycle))
+    op.create_index("ix_rounds_of_collection", "rounds", ["collection_id", "id"])
+    op.create_table(
+        "series",
+        sa.Column("id", ID, primary_key=True),
+        sa.Column("tenant_id", ID, sa.ForeignKey("tenants.id"), nullable=False),
+        sa.Column("dataset_id", ID, sa.ForeignKey("datasets.id"), nullable=False),
+        sa.Column("name", sa.String(200), nullable=False),
+        sa.Column("algorithm", sa.Text, nullable=False, comment="type and parameters of all windows"),
+        sa.Column("every", sa.String(5), nullable=False, comment="day, week or month"),
+        sa.Column("time_zone", sa.String(64), nullable=False, comment="IANA name; windows begin at midnight there"),
+        sa.Column("first_day", sa.String(10), nullable=False, comment="day on which the first window begins, ISO 8601"),
+        sa.Column("n_windows", sa.Integer, nullable=False, comment="number of windows"),
+        sa.Column("cycle", sa.Integer, nullable=False, comment="windows of a cycle; a device answers in one of them"),
+        sa.Column("target_reports", sa.BigInteger, nullable=False, comment="devices expected to take part in a cycle"),
+        sa.Column("min_reports", sa.BigInteger, nullable=False, comment="reports that a window needs"),
+        sa.Column(
+            "epsilon_nano", sa.BigInteger, nullable=False, comment="cost of a window and of a cycle, in nano-epsilon"
+        ),
+        sa.Column(
+            "total_nano", sa.BigInteger, nullable=False, comment="most that all cycles may cost, in nano-epsilon"
+        ),
+        sa.Column("pending_nano", sa.BigInteger, nullable=False, comment="part of the total that is not granted yet"),
+        sa.Column("state", sa.String(6), nullable=False, comment="active, paused or ended"),
+        sa.Column("open_cycle", sa.Integer, comment="cycle with a grant that has not expired"),
+        sa.Column("next_at", sa.BigInteger, comment="time of the next change; null after the last"),
+        sa.Column("created_by", ID, nullable=False, comment="key that created the series; actor of its jobs"),
+        sa.Column("created_at", sa.BigInteger, nullable=False, comment="microseconds since the epoch"),
+        sa.Column("ended_at", sa.BigInteger, comment="time of the end"),
+    )
+    op.create_index("ix_series_of_tenant", "series", ["tenant_id", "id"])
+    op.create_index("ix_series_of_dataset", "series", ["dataset_id", "id"])
+    op.create_index("ix_series_by_time", "series", ["next_at"])
+    op.create_table(
+        "windows",
+        sa.Column("series_id", ID, sa.ForeignKey("series.id"), primary_key=True, comment="series of the window"),
+        sa.Column("index", sa.Integer, primary_key=True, comment="0, 1, ... within the series"),
+        sa.Column("opens_at", sa.BigInteger, nullable=False, comment="microseconds since the epoch"),
+        sa.Column("closes_at", sa.BigInteger, nullable=False, comment="start of the next window"),
+        sa.Column("state", sa.String(7), nullable=False, comment="planned, opened or missed"),
+        sa.Column("job_id", ID, sa.ForeignKey("jobs.id"), comment="null unless opened", unique=True),
+        sa.Column("reason", sa.String(500), comment="why it is missed, or has not opened yet"),
+    )
 
 
 def _add_algorithm_type() -> None:

@@ -1,6 +1,7 @@
 """Open, close and tally rounds, and receive their reports. `models.tables.rounds` shows the states."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, case, func, select, update
@@ -19,7 +20,7 @@ from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
 from models.tables.jobs import Job
 from models.tables.ledger import Ceiling
-from models.tables.rounds import RELEASE_SECONDS, CollectionTarget, Round, RoundState
+from models.tables.rounds import RELEASE_SECONDS, CollectionTarget, Round, RoundState, Slot
 from models.tables.webhooks import EventType
 from models.webhooks import deliveries
 from sfumato.privacy.accounting import cost
@@ -89,6 +90,7 @@ def open_for_job(
     job_id: str,
     actor: str,
     now: int,
+    slot: Slot | None = None,
     ceiling: Ceiling = sources.UNLIMITED,
     keyring: FindKeyring = without_keys,
 ) -> Round:
@@ -97,12 +99,20 @@ def open_for_job(
     `collect` is the target of the whole collection; the round has its share. The increase of a shuffled collection's
     pair is charged to the free shuffled budget in the same entry. The caller has locked the job
     (`claims.load_claimed`), which prevents a concurrent cancellation, and before it the source (`sources.lock_source`).
-    `ceiling` limits the pairs of the source. Raise BudgetExhausted if the plan's rounds cost more than the job
+    `ceiling` limits the pairs of the source. `slot` is the place in the cycle of a series: its rounds are the
+    collection, and its reservation is charged. Raise BudgetExhausted if the plan's rounds cost more than the job
     declared, or if the shuffled budget is too small, CeilingExceeded, and InvalidSpec (see `releases.release_cost`).
+    Raise Conflict if the time of the slot has passed.
     """
     share = collect.share(spec.participation)
     pair = _release_cost(spec, share)
-    earlier = list_for_job(session, job_id)
+    if slot is None:
+        earlier = list_for_job(session, job_id)
+    else:
+        if slot.closes_at <= now:
+            raise Conflict("this window ended before a worker could open its round: run more workers")
+        spec = replace(spec, participation=slot.participation)
+        earlier = list_for_collection(session, slot.collection_id)
     before = [((r.spec.participation.lo, r.spec.participation.hi), r.epsilon_nano) for r in earlier]
     this = ((spec.participation.lo, spec.participation.hi), spec.mechanism.epsilon_nano())
     increase = cost([*before, this]) - cost(before)
@@ -112,7 +122,7 @@ def open_for_job(
         dataset.id,
         Amounts(increase, 0, *releases.increase(earlier, spec, pair)),
         reference=round_id,
-        reservation=job_id,
+        reservation=job_id if slot is None else slot.collection_id,
         actor=actor,
         now=now,
         ceiling=ceiling,
@@ -126,6 +136,7 @@ def open_for_job(
         round_id=round_id,
         job_id=job_id,
         index=len(earlier),
+        slot=slot,
         keyring=keyring,
         now=now,
     )
@@ -147,6 +158,7 @@ def _add(
     index: int,
     keyring: FindKeyring,
     now: int,
+    slot: Slot | None = None,
 ) -> Round:
     terms = collect.release
     if (terms is not None) != (dataset.trust == Trust.SHUFFLED):
@@ -157,7 +169,7 @@ def _add(
         id=round_id,
         dataset_id=dataset.id,
         job_id=job_id,
-        collection_id=job_id or round_id,
+        collection_id=slot.collection_id if slot else job_id or round_id,
         index=index,
         spec_wire=to_wire(spec),
         epsilon_nano=spec.mechanism.epsilon_nano(),
@@ -165,7 +177,7 @@ def _add(
         target_reports=max(collect.target_reports, min_reports, min_batch),
         min_reports=min_reports,
         keep_reports=dataset.keep_reports,
-        closes_at=now + collect.seconds * 1_000_000,
+        closes_at=slot.closes_at if slot else now + collect.seconds * SECOND,
         state=RoundState.OPEN.value,
         n_received=0,
         opened_at=now,
@@ -206,6 +218,11 @@ def list_for_job(session: Session, job_id: str, *, tallies: bool = False) -> lis
     """Return the rounds of a job in order. `tallies` loads their tallies as well."""
     query = select(Round).where(Round.job_id == job_id).order_by(Round.index)
     return list(session.scalars(query.options(_WITH_TALLY) if tallies else query))
+
+
+def list_for_collection(session: Session, collection_id: str) -> list[Round]:
+    """Return the rounds of a collection in order."""
+    return list(session.scalars(select(Round).where(Round.collection_id == collection_id).order_by(Round.id)))
 
 
 def is_any_open(session: Session, job_id: str) -> bool:

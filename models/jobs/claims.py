@@ -193,7 +193,8 @@ def end_job(
     """Move a locked job to a final state: close its rounds, release its reservation, delete its query answers."""
     if not job.round_ids:  # a job over earlier rounds has no rounds, reservation or queries of its own
         rounds.close_all(session, now=now, job_id=job.id)
-        ledger.release(session, job.dataset_id, job_id=job.id, actor=job.created_by, now=job.public_time(now))
+        if job.collection_id is None:  # the end of a cycle releases its reservation
+            ledger.release(session, job.dataset_id, job_id=job.id, actor=job.created_by, now=job.public_time(now))
         session.execute(delete(QueryAnswer).where(QueryAnswer.job_id == job.id))
     job.state, job.finished_at, job.lease_until = state.value, job.public_time(now), None
     job.error_code, job.error_detail = code, detail or None

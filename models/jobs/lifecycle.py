@@ -38,6 +38,8 @@ def submit(
     delta_atto: int = 0,
     mu2_pico: int = 0,
     features: Sequence[str] | None = None,
+    collection_id: str | None = None,
+    opens_cycle: bool = False,
     ceiling: Ceiling = sources.UNLIMITED,
 ) -> Job:
     """Queue a job and reserve its declared epsilon and delta. A job over earlier rounds reserves nothing.
@@ -46,6 +48,8 @@ def submit(
 
     `features` are the names of those that the job uses; None for all. `ceiling` limits the cost of the dataset's
     source.
+
+    A job of a series has the `collection_id` of its cycle and shares its reservation, which `opens_cycle` makes.
 
     Raise BudgetExhausted, CeilingExceeded, LimitExceeded, NotFound, or Conflict (if a round is open or repeated, or if
     the rounds cost more than the declared epsilon).
@@ -82,6 +86,7 @@ def submit(
         verdict=None,
         algorithm_type=algorithm["type"],
         features=None if features is None else list(features),
+        collection_id=collection_id,
     )
     if collect.release is not None:
         terms = collect.release
@@ -89,6 +94,11 @@ def submit(
         job.shuffled_delta_atto = terms.delta_atto
     if round_ids:
         _check_rounds(session, dataset.id, round_ids, epsilon_nano)
+    elif collection_id is not None:
+        if opens_cycle:
+            ledger.open_cycle(
+                session, dataset.id, Amounts(epsilon_nano), cycle_id=collection_id, actor=caller.key_id, now=now
+            )
     else:
         ledger.reserve(
             session,

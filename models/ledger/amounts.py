@@ -64,7 +64,14 @@ CURRENCIES = (
 )
 
 
-_SIDES = {Kind.GRANT: "granted", Kind.RESERVE: "reserved", Kind.CHARGE: "charged", Kind.GAUSSIAN: "charged"}
+_SIDES = {
+    Kind.GRANT: ("granted", 1),
+    Kind.RESERVE: ("reserved", 1),
+    Kind.CHARGE: ("charged", 1),
+    Kind.GAUSSIAN: ("charged", 1),
+    Kind.RELEASE: ("reserved", -1),
+    Kind.EXPIRE: ("granted", -1),
+}
 
 
 class Balance(published.Balance):
@@ -98,15 +105,15 @@ class Balance(published.Balance):
     def after(self, kind: Kind, amounts: Amounts, reservation: str | None) -> "Balance":
         """Return the balance after an entry. Amounts move by one rule, and the limit of mu^2 follows the grants."""
         is_gaussian = kind is Kind.GAUSSIAN or self.accounting == "gaussian"
-        moved, sides = self._asdict(), [(_SIDES[kind], 1)] if kind in _SIDES else []
-        if kind is Kind.RELEASE or (kind is Kind.CHARGE and reservation):
+        moved, sides = self._asdict(), [_SIDES[kind]]
+        if kind is Kind.CHARGE and reservation:
             sides.append(("reserved", -1))
         for each, amount in zip(CURRENCIES if is_gaussian else CURRENCIES[:-1], amounts, strict=False):
             for side, sign in sides if amount else ():
                 if name := getattr(each, side):
                     moved[name] = (moved[name] or 0) + sign * amount
         if is_gaussian:
-            is_new = kind in (Kind.GRANT, Kind.GAUSSIAN)
+            is_new = kind in (Kind.GRANT, Kind.GAUSSIAN, Kind.EXPIRE)
             limit = limit_mu2(moved["granted_nano"], moved["granted_delta_atto"]) if is_new else self.granted_mu2_pico
             moved |= {"granted_mu2_pico": limit or 0} | {
                 name: moved[name] or 0 for name in ("reserved_mu2_pico", "charged_mu2_pico")

@@ -16,12 +16,12 @@ from models.database.types import new_id, select_page
 from models.errors import BudgetExhausted, Conflict, LimitExceeded, NotFound
 from models.hash_chain import ChainVerification
 from models.ledger.amounts import CURRENCIES, GAUSSIAN_START, Amounts, Balance, Currency, balance_after
-from models.ledger.sources import UNLIMITED, Spent, check_ceiling, check_source, lock_source
+from models.ledger.sources import UNLIMITED, Spent, check_ceiling, check_source, lock_source, pending_nano
 from models.tables.ledger import Ceiling, Kind, LedgerEntry, LedgerHead, LedgerReservation
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accountant import Accounting, Cost, charge_mu2, is_counted, limit_mu2, most_mu2, sum_mu2
 from sfumato.privacy.accounting import DELTA_MAX_ATTO, format_delta, format_epsilon
-from sfumato.privacy.ledger import GENESIS_HASH, Head
+from sfumato.privacy.ledger import CYCLE_PREFIX, GENESIS_HASH, Cycles, Head
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,26 @@ def release(session: Session, dataset_id: str, *, job_id: str, actor: str, now: 
     return _append(session, dataset_id, _Change(Kind.RELEASE, left, job_id, job_id, actor, now))
 
 
+def open_cycle(
+    session: Session, dataset_id: str, amounts: Amounts, *, cycle_id: str, actor: str, now: int
+) -> LedgerEntry:
+    """Grant the cost of a cycle and reserve it for the rounds of the cycle. Return the reservation.
+
+    The ceilings counted the series when it was created, see `sources.check_series`. Repeating changes nothing.
+    """
+    _append(session, dataset_id, _Change(Kind.GRANT, amounts, cycle_id, None, actor, now))
+    return _append(session, dataset_id, _Change(Kind.RESERVE, amounts, cycle_id, cycle_id, actor, now))
+
+
+def end_cycle(session: Session, dataset_id: str, *, cycle_id: str, actor: str, now: int) -> LedgerEntry | None:
+    """Release what a cycle did not spend, and remove it from the grants. Return None if nothing remains."""
+    left = release(session, dataset_id, job_id=cycle_id, actor=actor, now=now)
+    if left is None:
+        return None
+    amounts = Amounts.of(left)._replace(mu2_pico=0)  # the limit of mu^2 follows the grants
+    return _append(session, dataset_id, _Change(Kind.EXPIRE, amounts, cycle_id, None, actor, now))
+
+
 def switch_to_gaussian(session: Session, dataset_id: str, *, actor: str, now: int) -> LedgerEntry:
     """Count mu^2 from now on, and that of all charges so far. There is no way back.
 
@@ -212,6 +232,13 @@ def page(
     return list(session.scalars(query.execution_options(populate_existing=True)))
 
 
+def last_reservation(session: Session, dataset_id: str) -> LedgerEntry | None:
+    """Return the newest reservation of a job; None if no job has reserved."""
+    of_jobs = ~LedgerEntry.reference.startswith(CYCLE_PREFIX, autoescape=True)
+    query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == Kind.RESERVE, of_jobs)
+    return session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(1)).first()
+
+
 def verify(session: Session, dataset_id: str) -> ChainVerification:
     """Verify a dataset's ledger: chain, balances and reservations. Raise NotFound.
 
@@ -227,6 +254,7 @@ def verify(session: Session, dataset_id: str) -> ChainVerification:
 
     running = Balance()
     reserved: dict[str, Amounts] = {}
+    cycles = Cycles()
     additive: Counter[tuple[int, int]] = Counter()
 
     def check(entry: LedgerEntry) -> str:
@@ -236,6 +264,9 @@ def verify(session: Session, dataset_id: str) -> ChainVerification:
         reason = _miscounts(entry, running, additive)
         if not reason:
             running, reason = _follow(entry, running, reserved)
+        if not reason:
+            amounts = entry.epsilon_nano, entry.delta_atto
+            reason = cycles.fault(entry.kind, entry.reference, entry.reservation, amounts)
         return reason
 
     entries = hash_chain.read_all(
@@ -286,7 +317,8 @@ def _miscounts(entry: LedgerEntry, before: Balance, additive: Counter[tuple[int,
             additive[amounts.epsilon_nano, amounts.delta_atto] += 1
         return ""
     is_charge, cost = entry.kind == Kind.CHARGE, Cost(amounts.epsilon_nano, amounts.delta_atto, amounts.mu2_pico)
-    if (is_charge and min(cost) >= 0 and not is_counted(cost)) or (entry.kind == Kind.GRANT and amounts.mu2_pico):
+    has_none = entry.kind in (Kind.GRANT, Kind.EXPIRE)
+    if (is_charge and min(cost) >= 0 and not is_counted(cost)) or (has_none and amounts.mu2_pico):
         return "an entry counts another mu^2 than it costs"
     return ""
 
@@ -306,7 +338,7 @@ def _counted(change: _Change, accounting: Accounting) -> _Change:
 
 def _move_reservation(kind: Kind, amounts: Amounts, job_id: str | None, reserved: dict[str, Amounts]) -> bool:
     """Apply an entry to the open reservations. Return False if its job has not reserved as much."""
-    if kind in (Kind.GRANT, Kind.GAUSSIAN) or (kind is Kind.CHARGE and job_id is None):
+    if kind in (Kind.GRANT, Kind.GAUSSIAN, Kind.EXPIRE) or (kind is Kind.CHARGE and job_id is None):
         return True
     if job_id is None:
         return False
@@ -361,9 +393,10 @@ def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
                 raise _exhausted(session, dataset_id, currency, getattr(change.amounts, currency.amount), before)
     if change.adds_to_source:
         check_source(session, dataset_id, change.ceiling, change.added, accounting=after.accounting)
-    elif change.kind is Kind.GRANT:
+    elif change.kind is Kind.GRANT and change.ceiling != UNLIMITED:
         delta_atto = before.granted_delta_atto + before.granted_shuffled_delta_atto
-        granted = Spent(before.granted_nano, before.granted_shuffled_nano, delta_atto)
+        granted_nano = before.granted_nano + pending_nano(session, dataset_id)
+        granted = Spent(granted_nano, before.granted_shuffled_nano, delta_atto)
         check_ceiling("dataset", change.ceiling, granted, change.added)
     entry = LedgerEntry(
         id=new_id("led", at=change.now),  # reveals no finer time than `at`

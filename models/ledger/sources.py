@@ -4,6 +4,8 @@ Datasets over the same people have the same source, and their charges and reserv
 included. For a ceiling of the operator, the datasets of a tenant without a label are one source. By default, a source
 spends at most the largest grants of one of its datasets, so that a dataset that is created again has no new budget.
 Datasets without a label are then of the same people if they have the same name.
+
+The cycles that a series has not begun count like a reservation and like a grant, from the creation of the series on.
 """
 
 from typing import Literal, NamedTuple
@@ -16,6 +18,7 @@ from models.ledger.amounts import Amounts
 from models.tables.datasets import Dataset
 from models.tables.identity import Tenant
 from models.tables.ledger import Ceiling, LedgerEntry, LedgerHead
+from models.tables.series import Series
 from sfumato.privacy.accountant import Accounting, Cost, is_allowed, limit_mu2
 
 UNLIMITED = Ceiling()
@@ -65,18 +68,21 @@ def total(session: Session, datasets: ColumnElement[bool]) -> Totals:
     """Return the sums over datasets, deleted ones included."""
     entry = LedgerEntry
     delta_of_both = entry.granted_delta_atto + entry.granted_shuffled_delta_atto
-    of_records = entry.charged_nano + entry.reserved_nano + entry.charged_delta_atto + entry.reserved_delta_atto
+    of_series = select(Series.dataset_id, func.sum(Series.pending_nano).label("nano")).group_by(Series.dataset_id)
+    pending = of_series.subquery()
+    later = func.coalesce(pending.c.nano, 0)
+    of_records = later + entry.charged_nano + entry.reserved_nano + entry.charged_delta_atto + entry.reserved_delta_atto
     has_costs = case((of_records + entry.charged_shuffled_nano + entry.charged_shuffled_delta_atto > 0, 1))
     query = (
         select(
-            func.sum(entry.charged_nano + entry.reserved_nano),
+            func.sum(entry.charged_nano + entry.reserved_nano + later),
             func.sum(entry.charged_shuffled_nano),
             func.sum(entry.charged_delta_atto + entry.reserved_delta_atto + entry.charged_shuffled_delta_atto),
             func.sum(entry.charged_mu2_pico + entry.reserved_mu2_pico),
-            func.sum(entry.reserved_nano),
+            func.sum(entry.reserved_nano + later),
             func.sum(entry.reserved_delta_atto),
             func.sum(entry.reserved_mu2_pico),
-            func.max(entry.granted_nano),
+            func.max(entry.granted_nano + later),
             func.max(entry.granted_shuffled_nano),
             func.max(delta_of_both),
             func.count(),
@@ -85,6 +91,7 @@ def total(session: Session, datasets: ColumnElement[bool]) -> Totals:
         )
         .join(LedgerHead, (LedgerHead.dataset_id == entry.dataset_id) & (LedgerHead.seq == entry.seq))
         .join(Dataset, Dataset.id == LedgerHead.dataset_id)
+        .outerjoin(pending, pending.c.dataset_id == Dataset.id)
         .where(datasets)
     )
     nano, shuffled, atto, mu2, nano_r, atto_r, mu2_r, most, most_shuffled, most_atto, n, n_costs, n_gaussian = (
@@ -122,6 +129,35 @@ def spent_of_source(session: Session, dataset_id: str) -> Spent:
     """Return what is charged or reserved in all datasets of a dataset's source, deleted ones included."""
     own = session.execute(select(Dataset.tenant_id, Dataset.source).where(Dataset.id == dataset_id)).one()
     return total(session, of_source(own.tenant_id, own.source)).spent
+
+
+def pending_nano(session: Session, dataset_id: str) -> int:
+    """Return what the series of a dataset may still be granted, in nano-epsilon."""
+    total_nano = session.scalar(select(func.sum(Series.pending_nano)).where(Series.dataset_id == dataset_id))
+    return int(total_nano or 0)
+
+
+def check_series(session: Session, series: Series, dataset_ceiling: Ceiling, ceiling: Ceiling, granted: Spent) -> None:
+    """Raise CeilingExceeded if a new series exceeds a ceiling of its dataset or of its source.
+
+    The series has been added to the session, and its caller holds `lock_source`.
+
+    Parameters
+    ----------
+    granted : Spent
+        What the dataset is granted.
+    """
+    added = Amounts(series.pending_nano)
+    before_nano = granted.epsilon_nano + pending_nano(session, series.dataset_id) - added.epsilon_nano
+    check_ceiling("dataset", dataset_ceiling, granted._replace(epsilon_nano=before_nano), added)
+    if ceiling == UNLIMITED:
+        return
+    query = select(Dataset.tenant_id, Dataset.source, Dataset.name).where(Dataset.id == series.dataset_id)
+    tenant_id, source, name = session.execute(query).one()
+    is_largest = ceiling.is_largest_grant
+    found = total(session, same_people(tenant_id, source, name) if is_largest else of_source(tenant_id, source))
+    before = found.spent._replace(epsilon_nano=found.spent.epsilon_nano - added.epsilon_nano, mu2_pico=None)
+    check_ceiling("grants" if is_largest else "source", found.largest if is_largest else ceiling, before, added)
 
 
 def lock_source(session: Session, dataset_id: str) -> None:

@@ -126,6 +126,8 @@ class Act(StrEnum):
     JOB_SUBMITTED = "job.submitted"
     JOB_CANCELED = "job.canceled"
     CLUSTERS_NAMED = "clusters.named"
+    SERIES_CREATED = "series.created"
+    SERIES_UPDATED = "series.updated"
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_UPDATED = "webhook.updated"
     WEBHOOK_DELETED = "webhook.deleted"

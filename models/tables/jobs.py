@@ -80,6 +80,9 @@ class Job(Base):
     shuffled_delta_atto: Mapped[int | None] = mapped_column(BigInteger, comment="delta of each release, in atto-delta")
     algorithm_type: Mapped[str | None] = mapped_column(String(40), comment="type in `algorithm`, for lists")
 
+    collection_id: Mapped[str | None] = mapped_column(
+        Id, comment="cycle of the series that submitted the job, with the reservation; null for other jobs"
+    )
     features: Mapped[list[str] | None] = mapped_column(
         CanonicalJson, comment="names of the features that the job uses; null for all"
     )

@@ -1,8 +1,11 @@
-"""The ledger of a dataset: grants, reservations, charges and releases. Entries are never changed or deleted.
+"""The ledger of a dataset: grants, reservations, charges, releases and expiries. Entries are never changed or deleted.
 
     grant ──► free ──reserve──► reserved ──charge──► charged
                 ▲                   │
                 └─────release───────┘       (a standalone round is charged directly from the free budget)
+
+A cycle of a series has a grant and a reservation of its own. At its end, an expiry removes from the grants what it did
+not spend.
 
 Amounts are integers: nano-epsilon and atto-delta. One entry moves both by the same rule. Every entry stores the balance
 after it and the hash of the previous entry. Charged plus reserved never exceeds granted, for both amounts.
@@ -44,6 +47,7 @@ class Kind(StrEnum):
     CHARGE = "charge"  # a round or a query spends
     RELEASE = "release"  # a job returns the unspent part of its reservation
     GAUSSIAN = "gaussian"  # a privacy officer switches the dataset to Gaussian accounting
+    EXPIRE = "expire"  # the grant of a cycle ends: what was not spent is no longer granted
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class LedgerHead(Base):
 
 
 class LedgerEntry(Base):
-    """One grant, reservation, charge or release. Rows are never changed or deleted."""
+    """One grant, reservation, charge, release or expiry. Rows are never changed or deleted."""
 
     __tablename__ = "ledger_entries"
     __table_args__ = (
@@ -106,10 +110,10 @@ class LedgerEntry(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("ledger_heads.dataset_id"), comment="dataset of the ledger")
     seq: Mapped[int] = mapped_column(BigInteger, comment="1, 2, 3, ... without a gap")
-    kind: Mapped[str] = mapped_column(String(8), comment="grant, reserve, charge, release or gaussian")
+    kind: Mapped[str] = mapped_column(String(8), comment="grant, reserve, charge, release, gaussian or expire")
     epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="amount in nano-epsilon")
-    reference: Mapped[str] = mapped_column(Id, comment="grant, job, round or query that the entry is for")
-    reservation: Mapped[str | None] = mapped_column(Id, comment="job with the reservation that the entry changes")
+    reference: Mapped[str] = mapped_column(Id, comment="grant, job, round, query or cycle that the entry is for")
+    reservation: Mapped[str | None] = mapped_column(Id, comment="job or cycle with the changed reservation")
     actor: Mapped[str] = mapped_column(Id, comment="key of the caller, or operator")
     at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     granted_nano: Mapped[int] = mapped_column(BigInteger, comment="nano-epsilon granted after this entry")
@@ -136,12 +140,12 @@ class LedgerEntry(Base):
 
 
 class LedgerReservation(Base):
-    """The remaining reservation of a job. The row exists while an amount remains."""
+    """The remaining reservation of a job or a cycle. The row exists while an amount remains."""
 
     __tablename__ = "ledger_reservations"
 
     dataset_id: Mapped[str] = mapped_column(ForeignKey("ledger_heads.dataset_id"), primary_key=True)
-    job_id: Mapped[str] = mapped_column(Id, primary_key=True, comment="job with the reservation")
+    job_id: Mapped[str] = mapped_column(Id, primary_key=True, comment="job or cycle with the reservation")
     epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="remaining nano-epsilon")
     delta_atto: Mapped[int] = mapped_column(BigInteger, comment="remaining atto-delta")
     mu2_pico: Mapped[int | None] = mapped_column(BigInteger, comment="remaining mu^2; null if additive")

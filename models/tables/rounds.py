@@ -54,13 +54,14 @@ class Round(Base):
         Index("ix_rounds_of_dataset", "dataset_id", "id"),
         Index("ix_rounds_of_dataset_by_state", "dataset_id", "state", "closes_at"),
         Index("ix_rounds_of_job_by_state", "job_id", "state"),
+        Index("ix_rounds_of_collection", "collection_id", "id"),
         Index("ix_rounds_by_time", "state", "closes_at"),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
     job_id: Mapped[str | None] = mapped_column(Id, comment="job that opened the round; null for a standalone round")
-    collection_id: Mapped[str] = mapped_column(Id, comment="job or round; a device has one participation draw for it")
+    collection_id: Mapped[str] = mapped_column(Id, comment="job, round or cycle, with one draw per device")
     index: Mapped[int] = mapped_column(Integer, comment="0, 1, ... within the collection")
     spec_wire: Mapped[dict[str, Any]] = mapped_column("spec", CanonicalJson, comment="published spec; never changed")
     epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="cost of a report for a device, in nano-epsilon")
@@ -141,6 +142,25 @@ class ReleaseTerms:
     def n_honest(self) -> int:
         """Return n, the number of honest reports in a release of `min_batch` reports. Raise InvalidSpec if it is 0."""
         return honest_reports(self.min_batch, Fraction(self.honest_share_nano, NANO))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of a job's only round in a collection that several jobs share.
+
+    Attributes
+    ----------
+    collection_id : str
+        The cycle. The round charges its reservation.
+    participation : Participation
+        Participation draws that answer the round, disjoint from those of the other rounds.
+    closes_at : int
+        End of the round, in microseconds since the epoch.
+    """
+
+    collection_id: str
+    participation: Participation
+    closes_at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ def _path(prefix: str, what: str) -> tuple[object, object]:
 DatasetIdInPath = Annotated[str, *_path("ds", "dataset")]
 RoundIdInPath = Annotated[str, *_path("rnd", "round")]
 JobIdInPath = Annotated[str, *_path("job", "job")]
+SeriesIdInPath = Annotated[str, *_path("ser", "series")]
 KeyIdInPath = Annotated[str, *_path("key", "key")]
 WebhookIdInPath = Annotated[str, *_path("whk", "webhook")]
 DeliveryIdInPath = Annotated[str, *_path("msg", "delivery")]

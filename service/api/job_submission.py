@@ -22,10 +22,21 @@ from service.schemas.rounds import NewRound
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import check_over_records, insufficient_of, is_far_below, resolve, resolve_central
 from sfumato.privacy.accounting import NANO, parse_delta
+from sfumato.sizing import planned_rounds
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.profiles import check_profile
 from sfumato.sizing.required_reports import least_records
-from sfumato.specs import ALGORITHMS, Algorithm, AnyAlgorithm, AnyJob, Auto, CentralAlgorithm, Profile, of_trust
+from sfumato.specs import (
+    ALGORITHMS,
+    Algorithm,
+    AnyAlgorithm,
+    AnyJob,
+    Auto,
+    CentralAlgorithm,
+    Profile,
+    ShiftedGrid,
+    of_trust,
+)
 
 RELEASE_MEMBERS = ("min_batch", "honest_share", "shuffled_delta")  # members that are valid for shuffled datasets only
 COLLECTED = ("target_reports", "min_reports", "collect_seconds", *RELEASE_MEMBERS)  # members about a new collection
@@ -260,6 +271,24 @@ def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: in
         collect = "Collect reports in a new round" if is_closed else "Collect more reports, increase epsilon"
         advice = f"{collect}, reduce clusters, or set allow_insufficient."
         raise InsufficientReports(f"{insufficient.reason} {advice}", **needed)
+
+
+def check_series(dataset: Dataset, algorithm: ShiftedGrid, n_reports: int, *, allow_insufficient: bool) -> None:
+    """Raise the errors of a series with this number of reports in each window.
+
+    Raises
+    ------
+    Conflict
+        The dataset is not local.
+    InvalidSpec
+        The algorithm does not take the number of features.
+    InsufficientReports
+        The reports of a window are too few for a meaningful result, unless `allow_insufficient`.
+    """
+    datasets.require_trust(dataset, Trust.LOCAL)
+    planned_rounds(algorithm, dataset.n_features, n_reports)
+    if not allow_insufficient:
+        _require_enough(algorithm, dataset.n_features, n_reports)
 
 
 def require_algorithm(dataset: Dataset, algorithm: AnyAlgorithm) -> None:

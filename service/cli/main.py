@@ -15,6 +15,7 @@ from service.cli.common import AsJson, CommandFailed, emit, explain_failures, lo
 from service.cli.hash_chains import audit_app, ledger_app
 from service.cli.jobs import jobs_app, profile_clusters, save_plot
 from service.cli.records import records_app
+from service.cli.series import series_app
 
 if TYPE_CHECKING:
     from runtime.settings import Settings
@@ -29,6 +30,7 @@ app.add_typer(tenant_app, name="tenant")
 app.add_typer(datasets_app, name="datasets")
 app.add_typer(rounds_app, name="rounds")
 app.add_typer(jobs_app, name="jobs")
+app.add_typer(series_app, name="series")
 app.command("plot")(save_plot)
 app.command("profile")(profile_clusters)
 app.command("report")(send_reports)

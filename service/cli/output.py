@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from service.cli.report import ReportedRound
     from sfumato.api.client import Client
     from sfumato.api.resources import Result, Round
+    from sfumato.api.series import Series, Window
     from sfumato.forecast import ProfileForecast
     from sfumato.model.cluster_model import ClusterModel
     from sfumato.privacy.ledger import LedgerEntry
@@ -179,6 +180,32 @@ def print_jobs(console: Console, jobs: Iterable[Job]) -> None:
         verdict = "" if each.verdict is None else each.verdict.value
         table.add_row(each.id, each.state, verdict, str(each.algorithm["type"]), f"{each.cost:g}", *used, submitted)
     console.print(table if table.row_count else "There are no jobs yet.")
+
+
+def print_series(console: Console, found: Iterable["Series"]) -> None:
+    """Print one row per series, with the cost of a window, a year and the total for one person."""
+    numbers = ("windows", "cycle", "ε window", "ε year", "ε charged", "ε total")
+    table = _new_table("id", "name", "state", "every", *numbers, "next window", numbers=numbers)
+    for each in found:
+        costs = (each.epsilon_per_window, each.epsilon_per_year, each.epsilon_charged, each.epsilon_total)
+        following = "" if each.next_window_at is None else f"{each.next_window_at:%Y-%m-%d %H:%M}"
+        plan = each.windows
+        cells = (f"{plan.every} in {plan.time_zone}", f"{plan.count:,}", f"{each.cycle:,}")
+        table.add_row(
+            each.id, escape(_plain(each.name)), each.state, *cells, *[f"{cost:g}" for cost in costs], following
+        )
+    console.print(table if table.row_count else "There are no series yet.")
+
+
+def print_windows(console: Console, windows: Iterable["Window"]) -> None:
+    """Print one row per window."""
+    table = _new_table("#", "cycle", "state", "opens (UTC)", "closes (UTC)", "reports", "job", "reason", numbers=("#",))
+    for each in windows:
+        times = [f"{at:%Y-%m-%d %H:%M}" for at in (each.opens_at, each.closes_at)]
+        reports = "" if each.n_reports is None else f"{each.n_reports:,}"
+        reason = escape(_plain(each.reason or ""))
+        table.add_row(str(each.index), str(each.cycle), each.state, *times, reports, each.job_id or "", reason)
+    console.print(table if table.row_count else "There are no windows.")
 
 
 def print_entries(console: Console, entries: Iterable["LedgerEntry"]) -> None:

@@ -28,6 +28,7 @@ from service.console.pages import (
     profile,
     results,
     search,
+    series,
 )
 from service.console.rendering import HEADERS, page, redirect, static_file
 from service.console.request import Files, Page, Visit, check_csrf, check_origin, find_session, read_form
@@ -44,6 +45,7 @@ PAGES: list[Page] = [
     *datasets.PAGES,
     *new_job.PAGES,
     *jobs.PAGES,
+    *series.PAGES,
     *results.PAGES,
     *profile.PAGES,
     *compare.PAGES,

@@ -34,7 +34,11 @@ from sfumato.privacy.shuffling import Pair
 EntryKind = TypeAliasType(
     "EntryKind",
     Annotated[
-        Literal["grant", "reserve", "charge", "release", "gaussian"], Field(description="Kind of a ledger entry.")
+        Literal["grant", "reserve", "charge", "release", "gaussian", "expire"],
+        Field(
+            description="Kind of a ledger entry. `expire`: a cycle of a series ended, and what it did not spend is no "
+            "longer granted."
+        ),
     ],
 )
 
@@ -163,9 +167,10 @@ class LedgerEntry(Wire):
     delta: Amount
     delta_atto: Atto
     reference: str = Field(
-        description="Object of the entry: a grant, job or round, or a query of a central job such as `job_…#0`."
+        description="Object of the entry: a grant, job or round, a query of a central job such as `job_…#0`, or a "
+        "cycle of a series such as `ser_…-0`."
     )
-    reservation: str | None = Field(description="Job whose reservation the entry uses; null if none.")
+    reservation: str | None = Field(description="Job or cycle with the reservation that the entry uses; null if none.")
     actor: str = Field(description="Key that caused the entry.")
     at: Time
     granted_nano: Nano = Field(description="Balance after this entry.")

@@ -10,18 +10,22 @@ from typing import Any
 from models.collection import releases
 from models.collection.rounds import cost_nano
 from models.database.types import canonical_json, timestamp
+from models.errors import TooFewReports
 from models.jobs import curator_answers
 from models.ledger.amounts import Amounts, Balance, balance_after
 from models.ledger.sources import Totals
 from models.records import records
 from models.records.user_counts import UserCounts
+from models.series.calendar import PER_YEAR
 from models.tables.datasets import Dataset
 from models.tables.identity import AuditEvent, Key
-from models.tables.jobs import Job, Result
+from models.tables.jobs import Job, JobState, Result
 from models.tables.ledger import Ceiling, LedgerEntry
 from models.tables.rounds import Round, RoundState
+from models.tables.series import Series, Window
 from models.tables.webhooks import Delivery, Webhook
 from service.schemas import datasets, jobs, keys, ledger, rounds, sources, webhooks
+from service.schemas import series as series_schemas
 from service.schemas.base import Wire, optional_timestamp
 from sfumato.privacy.accountant import Cost, certified_epsilon, count_jobs, limit_mu2, most_mu2, remaining_share
 from sfumato.privacy.accounting import ATTO, NANO
@@ -281,6 +285,49 @@ def key(row: Key) -> Json:
 def audit_event(row: AuditEvent) -> Json:
     """Serialise an event of the audit trail."""
     return _members(keys.AuditEvent, row)
+
+
+def series(row: Series, planned: Window | None, charged_nano: int) -> Json:
+    """Serialise a series with its next window and what its rounds have charged."""
+    per_year = row.epsilon_nano * PER_YEAR[row.every] / row.cycle
+    return _members(
+        series_schemas.Series,
+        row,
+        algorithm=_without_unset(row.algorithm),
+        windows={"every": row.every, "time_zone": row.time_zone, "first": row.first_day, "count": row.n_windows},
+        epsilon_per_window=epsilon(row.epsilon_nano),
+        epsilon_per_cycle=epsilon(row.epsilon_nano),
+        epsilon_per_year=per_year / NANO,
+        epsilon_total=epsilon(row.total_nano),
+        epsilon_charged=epsilon(charged_nano),
+        epsilon_pending=epsilon(row.pending_nano),
+        next_window_at=None if planned is None else planned.opens_at,
+    )
+
+
+def window(of: Series, row: Window, job: Job | None, used: Sequence[Round], now: int) -> Json:
+    """Serialise a window with the job that it began and the rounds of the job."""
+    last = used[-1] if used else None
+    reason = row.reason if job is None else job.error_detail
+    return _members(
+        series_schemas.Window,
+        row,
+        cycle=row.index // of.cycle,
+        state=row.state if job is None else _window_state(row, job, last, now),
+        n_reports=None if last is None else last.n_received if last.n_reports is None else last.n_reports,
+        reason=reason,
+    )
+
+
+def _window_state(row: Window, job: Job, last: Round | None, now: int) -> str:
+    if job.state == JobState.SUCCEEDED:
+        return "done"
+    if job.state == JobState.EXPIRED or job.error_code == TooFewReports.code:
+        return "empty"
+    if job.is_final:
+        return "failed"
+    is_closed = row.closes_at <= now or (last is not None and last.state != RoundState.OPEN)
+    return "closed" if is_closed else "open"
 
 
 def webhook(row: Webhook) -> Json:

@@ -32,6 +32,13 @@ NEVER_SUCCESSFUL = {
     "deleteRecords",  # needs a central dataset, which no link of the document provides
     "releaseRound",  # needs the signature of a shuffler
 }
+SERIES = {
+    "name": "weekly",
+    "algorithm": {"type": "shifted_grid", "epsilon": 1.0},
+    "windows": {"every": "week", "count": 4},
+    "cycle": 2,
+    "target_reports": 1_000_000,
+}
 SIXTEEN_CELLS = GRID | {"cells": [4, 4]}
 SETTINGS = {
     "SFUMATO_PORT": "0",
@@ -67,11 +74,13 @@ def create_objects(gateway: Running, api: Api) -> dict[str, Any]:
     finish(api.database, finished["id"], a_model())
     key = api.made("/keys", {"name": "k", "scopes": ["device"]})
     webhook = api.made("/webhooks", {"url": "https://hooks.example.invalid/", "event_types": ["job.succeeded"]})
+    series = api.made("/series", SERIES | {"dataset_id": local["id"]})
     delivery = api.made(f"/webhooks/{webhook['id']}/test", None)
     by_prefix = {
         "ds": [local["id"], central["id"]],
         "rnd": [api.round(local["id"], encoding=SIXTEEN_CELLS, target_reports=2**31 - 1)["id"]],
         "job": [finished["id"]],
+        "ser": [series["id"]],
         "key": [key["id"]],
         "whk": [webhook["id"]],
         "msg": [delivery["id"]],

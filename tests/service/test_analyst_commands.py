@@ -328,7 +328,7 @@ class TestHelp:
             unlike += [where for where, text in texts[1:] if "None" in text]
         assert unlike == []
         of_service, with_both = (
-            {"datasets", "rounds", "jobs", "profile", "report", "plot"},
+            {"datasets", "rounds", "jobs", "series", "profile", "report", "plot"},
             {"records upload", "records delete", "ledger list", "ledger verify"},
         )
         for name, options in commands.items():
@@ -463,3 +463,31 @@ class TestBars:
             assert output.watch_job(Console(file=out, force_terminal=True, width=160), client, job_id, None)
         assert "succeeded" in out.getvalue()
         assert "75.0 ± 1.0 %" in out.getvalue()
+
+
+@SQLITE_ONLY
+class TestSeries:
+    def test_are_created_listed_paused_and_ended(self, api: Api, run: Run) -> None:
+        assert "no series yet" in run("series", "list").output
+        dataset_id = api.dataset()["id"]
+        plan = ("--every", "week", "--time-zone", "Europe/Berlin", "--count", "26", "--cycle", "13")
+        cost = ("--epsilon", "1", "--target-reports", "1300000", "--epsilon-total", "3", "--clusters", "3")
+        series_id = run("series", "create", dataset_id, "--name", "lunch", *plan, *cost).output.strip().splitlines()[-1]
+        (made,) = api.get("/series").json()["items"]
+        assert (made["id"], made["epsilon_total"], made["algorithm"]["clusters"]) == (series_id, 3.0, 3)
+        shown = run("series", "show", series_id).output
+        assert "week in Europe/Berlin" in shown
+        assert shown.split().count("4") == 1  # per person and year
+        assert "planned" in run("series", "windows", series_id).output
+        (window,) = read_lines(run("series", "windows", series_id, "--json").output)
+        assert (window["index"], window["state"]) == (0, "planned")
+        for command, state in (("pause", "paused"), ("continue", "active"), ("end", "ended")):
+            run("series", command, series_id)
+            assert api.get(f"/series/{series_id}").json()["state"] == state
+        assert "There are no windows." in run("series", "windows", series_id).output
+        assert series_id in run("series", "list", "--dataset", dataset_id).output
+
+    def test_a_refusal_is_a_sentence(self, api: Api, run: Run) -> None:
+        plan = ("--epsilon", "1", "--count", "2", "--cycle", "3", "--target-reports", "1000000")
+        refused = run("series", "create", api.dataset()["id"], "--name", "s", *plan, status=1)
+        assert "at most as many as the series" in refused.output

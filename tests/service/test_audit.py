@@ -40,6 +40,8 @@ ACTS = {
     "createJob": "job.submitted",
     "cancelJob": "job.canceled",
     "updateResult": "clusters.named",
+    "createSeries": "series.created",
+    "updateSeries": "series.updated",
     "createKey": "key.created",
     "rotateKey": "key.rotated",
     "revokeKey": "key.revoked",

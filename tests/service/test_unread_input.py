@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 PREFIXES = {
     "dataset_id": "ds",
     "round_id": "rnd",
+    "series_id": "ser",
     "job_id": "job",
     "key_id": "key",
     "webhook_id": "whk",

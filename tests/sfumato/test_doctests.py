@@ -43,6 +43,7 @@ ENTRY_POINTS = (
     "api.jobs.JobCalls.send_as_devices",
     "api.jobs.JobCalls.submit_job",
     "api.records.RecordCalls.upload_records",
+    "api.series.SeriesCalls.create_series",
 )
 
 

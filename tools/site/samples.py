@@ -24,6 +24,8 @@ PYTHON = {
     "createProfileForecast": 'client.forecast_profile("job_01jd0b1v3tq5c9m8x2h7r4k6ez", ["plan", "age"], epsilon=0.3, '
     "expected_records=20_000)",
     "createRound": "client.open_round({dataset_id}, GridEncoding((16, 16)), epsilon=2, target_reports=10_000)",
+    "createSeries": 'client.create_series({dataset_id}, "Lunch, weekly", ShiftedGrid(epsilon=1, clusters=3), '
+    'every="week", count=52, cycle=13, target_reports=500_000, time_zone="Europe/Berlin", epsilon_total=4)',
     "createWebhook": "client.create_webhook({url}, {event_types}).secret",
     "deleteDataset": "client.delete_dataset({dataset_id})",
     "deleteRecords": 'client.delete_records({dataset_id}, user="p17")',
@@ -38,6 +40,7 @@ PYTHON = {
     "getResult": "client.result({job_id}).model",
     "getRound": "client.get_round({round_id})",
     "getSource": 'client.source("ward-1")',
+    "getSeries": "client.get_series({series_id})",
     "getWebhook": "client.get_webhook({webhook_id})",
     "getWebhookDelivery": "client.get_delivery({webhook_id}, {delivery_id})",
     "listAuditEvents": "list(client.audit_events())",
@@ -46,6 +49,8 @@ PYTHON = {
     "listKeys": "list(client.list_keys())",
     "listLedgerEntries": "list(client.ledger({dataset_id}))",
     "listRounds": "list(client.rounds({dataset_id}))",
+    "listSeries": "list(client.series())",
+    "listSeriesWindows": "list(client.windows({series_id}))",
     "listWebhookDeliveries": "list(client.deliveries({webhook_id}))",
     "listWebhooks": "list(client.webhooks())",
     "redeliverWebhook": "client.redeliver({webhook_id}, {delivery_id})",
@@ -57,6 +62,7 @@ PYTHON = {
     "testWebhook": "client.ping_webhook({webhook_id})",
     "updateDataset": "client.update_dataset({dataset_id}, min_reports={min_reports})",
     "updateResult": "client.name_clusters({job_id}, {names})",
+    "updateSeries": "client.update_series({series_id}, state={state})",
     "updateWebhook": "client.update_webhook({webhook_id}, enabled={enabled})",
     "uploadRecords": "client.upload_records({dataset_id}, {rows})",
 }

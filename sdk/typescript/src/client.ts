@@ -1,5 +1,5 @@
 /**
- * The client for analysts: datasets, budgets, rounds, jobs, results, keys and webhooks.
+ * The client for analysts: datasets, budgets, rounds, jobs, series, results, keys and webhooks.
  *
  *     const client = new Client({ url, key });
  *     const job = await client.createJob({ dataset_id, algorithm, target_reports });
@@ -252,6 +252,35 @@ export class Client {
   async cancelJob(job_id: string, options?: WriteOptions): Promise<PendingJob> {
     const parameters = { path: { job_id } };
     return this.#pending(await this.#calls.sendOnce<wire.CancelJobData, wire.CancelJobResponse>("/v1/jobs/{job_id}/cancel", parameters, options));
+  }
+
+  // ---- series ----
+
+  /** Create a series: one job in each window, with a budget for each cycle. */
+  createSeries(body: wire.NewSeries, options?: WriteOptions): Promise<wire.Series> {
+    return this.#calls.sendOnce<wire.CreateSeriesData, wire.CreateSeriesResponse>("/v1/series", { body }, options);
+  }
+
+  /** List the series that the key can access, newest first. */
+  listSeries(options: CallOptions & { readonly query?: Filters<wire.ListSeriesData> } = {}): AsyncGenerator<wire.Series, void, void> {
+    return this.#calls.items<wire.ListSeriesData, wire.Series>("/v1/series", { query: options.query ?? {} }, options);
+  }
+
+  /** Return a series with its state and its cost. */
+  getSeries(series_id: string, options?: CallOptions): Promise<wire.Series> {
+    return this.#calls.get<wire.GetSeriesData, wire.GetSeriesResponse>("/v1/series/{series_id}", { path: { series_id } }, options);
+  }
+
+  /** Rename, pause, continue or end a series. An open window is completed. */
+  updateSeries(series_id: string, body: wire.SeriesChange, options?: CallOptions): Promise<wire.Series> {
+    const parameters = { path: { series_id }, body };
+    return this.#calls.send<wire.UpdateSeriesData, wire.UpdateSeriesResponse>("PATCH", "/v1/series/{series_id}", parameters, options);
+  }
+
+  /** List the windows of a series up to the next one, newest first. */
+  listSeriesWindows(series_id: string, options: CallOptions & { readonly query?: Filters<wire.ListSeriesWindowsData> } = {}): AsyncGenerator<wire.Window, void, void> {
+    const parameters = { path: { series_id }, query: options.query ?? {} };
+    return this.#calls.items<wire.ListSeriesWindowsData, wire.Window>("/v1/series/{series_id}/windows", parameters, options);
   }
 
   // ---- results ----

@@ -46,6 +46,7 @@ TAGS = {
     "reports": "Perturbed values of devices.",
     "forecasts": "Expected cost and accuracy of an algorithm.",
     "jobs": "Clustering jobs.",
+    "series": "Jobs that are repeated in windows, with a budget for each cycle.",
     "results": "Released models, labels and pictures.",
     "keys": "Bearer keys and their scopes.",
     "limits": "Limits of a tenant.",

@@ -48,8 +48,7 @@ def get_budget(dataset_id: DatasetIdInPath, caller: BudgetCaller, services: Serv
         datasets.get(session, caller, dataset_id, deleted=True)
         last_seq = ledger.head(session, dataset_id).seq  # at least 1, because a dataset starts with a grant
         (last,) = ledger.page(session, dataset_id, after_seq=last_seq - 1, limit=1)
-        reserved = ledger.page(session, dataset_id, after_seq=0, limit=1, kind=Kind.RESERVE, newest_first=True)
-        return respond(serializers.budget(last, next(iter(reserved), None)))
+        return respond(serializers.budget(last, ledger.last_reservation(session, dataset_id)))
 
 
 @router.get(

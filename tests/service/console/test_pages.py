@@ -26,6 +26,25 @@ from tests.service.shuffler import shuffled_dataset
 ODD = '<script>alert("x")</script>&amp;שלום{{ 7 * 7 }}'
 
 
+SERIES = {
+    "name": "weekly",
+    "algorithm": {"type": "shifted_grid", "epsilon": 1.0},
+    "windows": {"every": "week", "count": 26},
+    "cycle": 13,
+    "target_reports": 1_000_000,
+}
+
+
+NEW_SERIES = {
+    "name": "daily",
+    "epsilon": "1",
+    "every": "day",
+    "count": "30",
+    "cycle": "15",
+    "target_reports": "2000000",
+}
+
+
 def everything(api: Api) -> dict[str, str]:
     """Create one object for each kind of page. Return the ids."""
     dataset_id = api.dataset()["id"]
@@ -45,6 +64,7 @@ def everything(api: Api) -> dict[str, str]:
         "src": "staff",
         "rnd": api.round(dataset_id)["id"],
         "job": job_id,
+        "ser": api.made("/series", SERIES | {"dataset_id": dataset_id})["id"],
         "key": api.made("/keys", {"name": "k", "scopes": ["device"]})["id"],
         "whk": api.made("/webhooks", webhook)["id"],
     }
@@ -95,6 +115,12 @@ DOORS = [
     ("GET", "/jobs/{job}/result.json", {}, {"jobs"}),
     ("GET", "/jobs/{job}/clusters.csv", {}, {"jobs"}),
     ("POST", "/jobs/{job}/cancel", {}, {"jobs"}),
+    ("GET", "/series", {}, {"grants", "jobs", "ledger"}),
+    ("GET", "/series?dataset_id={ds}", {}, {"grants", "jobs", "ledger"}),
+    ("GET", "/series/{ser}", {}, {"grants", "jobs", "ledger"}),
+    ("GET", "/datasets/{ds}/series/new", {}, set()),
+    ("POST", "/datasets/{ds}/series", NEW_SERIES, set()),
+    ("POST", "/series/{ser}/state", {"state": "paused"}, {"jobs"}),
     ("GET", "/keys", {}, set()),
     ("GET", "/keys?dataset_id={ds}", {}, set()),
     ("POST", "/keys", {"name": "n", "scopes": "device"}, set()),
@@ -161,7 +187,7 @@ class TestAccess:
         ids, mine = everything(api), api.dataset(name="mine")["id"]
         bound = Console(api.key("admin", dataset_id=mine))
         for door in DOORS:
-            if "{" in door[1] and door[1].startswith(("/datasets/", "/rounds/", "/jobs/", "/compare")):
+            if "{" in door[1] and door[1].startswith(("/datasets/", "/rounds/", "/jobs/", "/compare", "/series/")):
                 assert enter(bound, door, ids) == 404, door
         assert ids["job"] not in bound.text("/jobs")
         assert ids["ds"] not in bound.text("/") + bound.text("/search?q=") + bound.text("/search?q=d")
@@ -254,8 +280,9 @@ class TestADataset:
     def test_has_the_tabs_that_apply(self, api: Api, console: Console) -> None:
         of_reports = ["Overview", "Rounds", "Jobs", "Ledger", "Keys", "Settings"]
         of_records = ["Overview", "Records", *of_reports[2:]]
+        of_local = [*of_reports[:3], "Series", *of_reports[3:]]
         for dataset_id, names in (
-            (api.dataset()["id"], of_reports),
+            (api.dataset()["id"], of_local),
             (shuffled_dataset(api), of_reports),
             (api.dataset(trust="central")["id"], of_records),
         ):

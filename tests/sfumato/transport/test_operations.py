@@ -33,7 +33,7 @@ NOT_REACHED = {
 }
 
 ULID = "01jd0b1v3tq5c9m8x2h7r4k6ez"
-DS, RND, JOB, KEY, WHK, MSG = (f"{prefix}_{ULID}" for prefix in ("ds", "rnd", "job", "key", "whk", "msg"))
+DS, RND, JOB, SER, KEY, WHK, MSG = (f"{prefix}_{ULID}" for prefix in ("ds", "rnd", "job", "ser", "key", "whk", "msg"))
 FEATURES = [Feature("east", 0, 10, "km"), Feature("north", 0, 10)]
 RECORDS = [[1.5, 2.5], [3.5, 4.5]]
 SHUFFLER = Shuffler("Example", "https://shuffler.example", "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")
@@ -88,6 +88,26 @@ CALLS: dict[str, list[Callable[[Any], Any]]] = {
         lambda c: c.submit_job(DS, UniformGrid(epsilon=1), round_ids=[RND]),
         lambda c: c.submit_job(DS, PrivateKmeans(epsilon=1, clusters=3)),
     ],
+    "createSeries": [
+        lambda c: c.create_series(DS, "a", ShiftedGrid(epsilon=1), count=52, cycle=13, target_reports=500_000),
+        lambda c: c.create_series(
+            DS,
+            "a",
+            ShiftedGrid(epsilon=1),
+            every="day",
+            count=9,
+            cycle=3,
+            target_reports=9,
+            first="2030-01-01",
+            time_zone="Europe/Berlin",
+            epsilon_total=3,
+            allow_insufficient=True,
+        ),
+    ],
+    "listSeries": [lambda c: c.series(), lambda c: c.series(DS)],
+    "getSeries": [lambda c: c.get_series(SER)],
+    "updateSeries": [lambda c: c.update_series(SER, name="b", state="paused")],
+    "listSeriesWindows": [lambda c: c.windows(SER)],
     "listJobs": [lambda c: c.jobs(), lambda c: c.jobs(DS)],
     "getJob": [lambda c: c.get_job(JOB)],
     "cancelJob": [lambda c: c.cancel_job(JOB)],

@@ -1,4 +1,4 @@
-"""Clients of the service for analysts: datasets, budgets, rounds, jobs, results, keys and webhooks.
+"""Clients of the service for analysts: datasets, budgets, rounds, jobs, series, results, keys and webhooks.
 
 All attempts of a call that creates an object share one idempotency key. A lost response therefore
 never creates a second job or a second grant.
@@ -11,6 +11,7 @@ from sfumato.api.calls import Calls
 from sfumato.api.datasets import DatasetCalls
 from sfumato.api.jobs import JobCalls
 from sfumato.api.records import RecordCalls
+from sfumato.api.series import SeriesCalls
 from sfumato.transport.http import AsyncHttp, Http, PoolSettings
 from sfumato.transport.operations import AsyncBase, BlockingBase
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 MAX_RESPONSE_BYTES = 256 << 20
 
 
-class Client(BlockingBase, DatasetCalls, JobCalls, RecordCalls, Calls, AdministrationCalls):
+class Client(BlockingBase, DatasetCalls, JobCalls, SeriesCalls, RecordCalls, Calls, AdministrationCalls):
     """A connection pool to one service with one key.
 
     Every method raises ApiProblem if the service rejects the request, and Unreachable if it does
@@ -71,7 +72,7 @@ class Client(BlockingBase, DatasetCalls, JobCalls, RecordCalls, Calls, Administr
         self._http.close()
 
 
-class AsyncClient(AsyncBase, DatasetCalls, JobCalls, RecordCalls, Calls, AdministrationCalls):
+class AsyncClient(AsyncBase, DatasetCalls, JobCalls, SeriesCalls, RecordCalls, Calls, AdministrationCalls):
     """An asynchronous client for asyncio or trio, with the methods of `Client`.
 
     Methods that return a value are awaited, and lists are iterated with `async for`. Retries,

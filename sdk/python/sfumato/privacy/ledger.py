@@ -3,9 +3,10 @@
 For epsilon and delta, a verification proves that the entries are one unbroken chain up to the
 published head, and that each balance follows from the one before. It also proves that no job spent
 more than its reservation, that no reference was charged twice, and that charged + reserved never
-exceeded granted. It also states the epsilon that the charges certify together. With a head noted
-earlier it proves that no entry before that head was rewritten. It does not prove that the service
-entered every charge; the service itself must ensure that.
+exceeded granted. A cycle of a series reserved exactly its grant, and only what it did not spend
+expired. It also states the epsilon that the charges certify together. With a head noted earlier it proves that no
+entry before that head was rewritten. It does not prove that the service entered every charge; the service itself must
+ensure that.
 """
 
 import hashlib
@@ -29,7 +30,9 @@ from sfumato.privacy.accounting import ATTO, NANO
 
 GENESIS_HASH = "0" * 64
 
-Kind = Literal["grant", "reserve", "charge", "release", "gaussian"]
+Kind = Literal["grant", "reserve", "charge", "release", "gaussian", "expire"]
+
+CYCLE_PREFIX = "ser_"  # begins the id of a cycle: the id of its series, a hyphen, and a number
 
 MU2_MEMBERS = ("mu2_pico", "granted_mu2_pico", "reserved_mu2_pico", "charged_mu2_pico")
 
@@ -141,6 +144,32 @@ class Balance(NamedTuple):
 EMPTY = Balance()
 
 
+@dataclass(slots=True)
+class Cycles:
+    """The open cycles of all series: their remaining amounts, and the rules of their entries.
+
+    A cycle reserves exactly its own grant. At its end, the remaining amount is removed from the grants, so that no
+    other cycle and no job can spend it.
+    """
+
+    left: dict[str, tuple[int, int]] = field(default_factory=dict)  # nano-epsilon and atto-delta by cycle
+
+    def fault(self, kind: str, reference: str, reservation: str | None, amounts: tuple[int, int]) -> str:
+        """Apply an entry. Return why it is invalid, or an empty string."""
+        if kind == "expire" and self.left.pop(reference, (0, 0)) != amounts:
+            return "a cycle expired another amount than it left"
+        if kind == "grant" and reference.startswith(CYCLE_PREFIX):
+            self.left[reference] = amounts
+        if kind == "reserve" and reference.startswith(CYCLE_PREFIX) and self.left.get(reference) != amounts:
+            return "a cycle reserved another amount than its grant"
+        if kind == "charge" and reservation in self.left:
+            before = self.left.pop(reservation)
+            left = before[0] - amounts[0], before[1] - amounts[1]
+            if any(left):
+                self.left[reservation] = left
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Verification:
     """The outcome of a verification.
@@ -203,6 +232,9 @@ class _Account:
         if entry.kind == "grant":
             self.granted += amount
             return True
+        if entry.kind == "expire":
+            self.granted -= amount
+            return self.granted >= 0
         if entry.kind == "gaussian":
             return amount == 0
         if entry.kind == "charge":
@@ -233,6 +265,7 @@ class _Running:
     is_gaussian: bool = False
     additive: Counter[tuple[int, int]] = field(default_factory=Counter)  # amounts charged before Gaussian accounting
     charged: set[tuple[str, str]] = field(default_factory=set)  # kind and reference
+    cycles: Cycles = field(default_factory=Cycles)
 
     @property
     def balance(self) -> Balance:
@@ -342,6 +375,8 @@ def _fault(entry: LedgerEntry, dataset_id: str, running: _Running) -> str:
     reason = _count(entry, running)
     if reason:
         return reason
+    if reason := running.cycles.fault(entry.kind, entry.reference, entry.reservation, amounts[:2]):
+        return reason
     if not all(within):
         return "a job spent more than it had reserved"
     if running.balance != tuple(getattr(entry, name) for name in Balance._fields):
@@ -373,7 +408,7 @@ def _count(entry: LedgerEntry, running: _Running) -> str:
             running.additive[entry.epsilon_nano, entry.delta_atto] += 1
         return ""
     mu2 = entry.mu2_pico or 0
-    if mu2 < 0 or (entry.kind == "grant" and mu2):
+    if mu2 < 0 or (entry.kind in ("grant", "expire") and mu2):
         return "an entry counts another mu^2 than it costs"
     if entry.kind == "charge" and not is_counted(Cost(entry.epsilon_nano, entry.delta_atto, mu2)):
         return "an entry counts another mu^2 than it costs"
@@ -381,6 +416,6 @@ def _count(entry: LedgerEntry, running: _Running) -> str:
         running.mu2.charged = mu2
     elif not running.mu2.apply(entry, mu2):
         return "a job spent more than it had reserved"
-    if entry.kind in ("grant", "gaussian"):
+    if entry.kind in ("grant", "gaussian", "expire"):
         running.mu2.granted = limit_mu2(running.epsilon.granted, running.delta.granted)
     return ""

@@ -80,6 +80,16 @@ def expected_reports(n_devices: int, participation: Participation) -> int:
     return max((n_devices * width - spread) // DRAW_SPAN, min(n_devices, 1))
 
 
+def most_reports(n_devices: int, participation: Participation) -> int:
+    """Return how many of `n_devices` devices answer a round at most, except with small probability.
+
+    It is ceil(n p + 3 sqrt(n p (1 - p))), see `expected_reports`: a round with this target closes at its time.
+    """
+    width = participation.hi - participation.lo
+    spread = isqrt(SHORTFALL**2 * n_devices * width * (DRAW_SPAN - width))
+    return min(n_devices, -((n_devices * width + spread) // -DRAW_SPAN))
+
+
 def effective_reports(n_reports: int, epsilon_nano: int) -> float:
     """Return N_eff = N (e^eps - 1)^2 / (4 e^eps)."""
     return n_reports * signal_of(exp_epsilon(epsilon_nano))

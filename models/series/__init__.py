@@ -1,0 +1,1 @@
+"""Series: plans of windows, their cycles in the ledger, and the jobs that they begin."""

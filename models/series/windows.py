@@ -1,0 +1,256 @@
+"""Open the windows of series, in the process of a worker, and end their cycles.
+
+Each step is one transaction that locks the dataset and the series. Several workers may take the steps of one series:
+each step happens once, because the next one starts from the stored state. A window is opened at its start, or late if
+half of it remains. Otherwise it is missed, and it is never opened afterwards.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from models import datasets
+from models.database.types import SECOND
+from models.identity.caller import Caller
+from models.identity.tenants import TenantLimits
+from models.jobs import lifecycle
+from models.ledger import ledger
+from models.ledger.amounts import Amounts
+from models.series.calendar import boundary
+from models.tables.datasets import Dataset
+from models.tables.jobs import Job
+from models.tables.ledger import Kind, LedgerEntry
+from models.tables.rounds import CollectionTarget, Slot
+from models.tables.series import Series, SeriesState, Window, WindowState
+from sfumato.sizing.rounds import most_reports
+
+RETRY_SECONDS = 30  # until a window that could not open is tried again
+LATE = "no worker was running in the first half of the window"
+PAUSED = "the series was paused in the first half of the window"
+
+
+class Step(NamedTuple):
+    """The outcome of a step."""
+
+    is_done: bool  # whether nothing more is due now
+    job: Job | None = None  # a job that was submitted
+
+
+def list_due(session: Session, *, now: int, limit: int = 100) -> list[str]:
+    """Return the ids of series with a step that is due, the longest waiting first. Lock nothing."""
+    query = select(Series.id).where(Series.next_at <= now).order_by(Series.next_at, Series.id)
+    return list(session.scalars(query.limit(limit)))
+
+
+def take_step(
+    session: Session, series_id: str, *, find_limits: Callable[[Session, str], TenantLimits], now: int
+) -> Step:
+    """Take the next step of a series that is due.
+
+    Parameters
+    ----------
+    series_id : str
+    find_limits : callable
+        Returns the limits of a tenant.
+    now : int
+        Microseconds since the epoch.
+
+    Raises
+    ------
+    SfumatoError
+        The window that is due cannot open now. Nothing has changed; `postpone` notes the reason.
+    """
+    series = _lock_due(session, series_id, now)
+    if series is None:
+        return Step(is_done=True)
+    window = next_window(session, series_id)
+    if window is None:
+        _finish(session, series, now)
+        return Step(is_done=True)
+    if window.opens_at > now:  # the clock was set back
+        series.next_at = window.opens_at
+        return Step(is_done=True)
+    if series.open_cycle is not None and window.index // series.cycle != series.open_cycle:
+        end_cycle(session, series, now=now)
+        return Step(is_done=False)
+    job = None
+    if now > window.last_start:
+        window.state = WindowState.MISSED.value
+        window.reason = window.reason or (PAUSED if series.state == SeriesState.PAUSED else LATE)
+    elif series.state == SeriesState.ACTIVE:
+        job = _open(session, series, window, find_limits(session, series.tenant_id).max_active_jobs, now)
+    else:
+        series.next_at = window.last_start + 1
+        return Step(is_done=True)
+    plan(session, series, window.index + 1)
+    return Step(is_done=False, job=job)
+
+
+def postpone(session: Session, series_id: str, reason: str, *, now: int) -> None:
+    """Note why a window has not opened, and try again later, at the latest when the window is missed."""
+    series = _lock_due(session, series_id, now)
+    window = None if series is None else next_window(session, series_id)
+    if series is None or window is None:
+        return
+    window.reason = reason[:500]
+    again = now + RETRY_SECONDS * SECOND
+    series.next_at = min(again, window.last_start + 1) if now <= window.last_start else again
+
+
+def _lock_due(session: Session, series_id: str, now: int) -> Series | None:
+    """Lock the dataset and the series, and return the series if a step of it is due."""
+    dataset_id = session.scalar(select(Series.dataset_id).where(Series.id == series_id))
+    if dataset_id is None:
+        return None
+    session.execute(select(Dataset.id).where(Dataset.id == dataset_id).with_for_update(key_share=True))
+    series = session.get(Series, series_id, with_for_update=True, populate_existing=True)
+    return series if series is not None and series.next_at is not None and series.next_at <= now else None
+
+
+def next_window(session: Session, series_id: str) -> Window | None:
+    """Return the planned window of a series, or None after the last one."""
+    query = select(Window).where(Window.series_id == series_id, Window.state == WindowState.PLANNED)
+    return session.scalars(query.execution_options(populate_existing=True)).first()
+
+
+def last_window(session: Session, series_id: str) -> Window | None:
+    """Return the last window that is not planned."""
+    query = select(Window).where(Window.series_id == series_id, Window.state != WindowState.PLANNED)
+    return session.scalars(query.order_by(Window.index.desc()).limit(1)).first()
+
+
+def plan(session: Session, series: Series, index: int) -> None:
+    """Store the window of this number, unless the series has none, and the time of the next step."""
+    opens_at = boundary(series.every, series.time_zone, series.first, index)
+    if index < series.n_windows:
+        closes_at = boundary(series.every, series.time_zone, series.first, index + 1)
+        session.add(
+            Window(
+                series_id=series.id,
+                index=index,
+                opens_at=opens_at,
+                closes_at=closes_at,
+                state=WindowState.PLANNED.value,
+                job_id=None,
+                reason=None,
+            )
+        )
+    series.next_at = opens_at
+    session.flush()
+
+
+def _open(session: Session, series: Series, window: Window, max_active_jobs: int, now: int) -> Job:
+    """Submit the job of a window. Before the first one of a cycle, grant and reserve the cost of the cycle."""
+    dataset = datasets.get_live(session, series.dataset_id)
+    number = window.index // series.cycle
+    caller = Caller(series.created_by, series.tenant_id, frozenset(), None, None)
+    share = series.participation(window.index)
+    job = lifecycle.submit(
+        session,
+        caller,
+        dataset,
+        algorithm=series.algorithm,
+        epsilon_nano=series.epsilon_nano,
+        collect=CollectionTarget(
+            most_reports(series.target_reports, share), series.min_reports, (window.closes_at - now) // SECOND
+        ),
+        collection_id=series.cycle_id(number),
+        opens_cycle=series.open_cycle is None,
+        max_active_jobs=max_active_jobs,
+        now=now,
+    )
+    if series.open_cycle is None:
+        series.open_cycle, series.pending_nano = number, series.pending_nano - series.epsilon_nano
+    window.state, window.job_id, window.reason = WindowState.OPENED.value, job.id, None
+    session.flush()
+    return job
+
+
+def find_slot(session: Session, job: Job) -> Slot | None:
+    """Return the place of a job's round in the cycle of its series; None if the job belongs to no series."""
+    if job.collection_id is None:
+        return None
+    query = select(Series, Window).join(Window, Window.series_id == Series.id).where(Window.job_id == job.id)
+    series, window = session.execute(query).one()
+    return Slot(job.collection_id, series.participation(window.index), window.closes_at)
+
+
+def end_cycle(session: Session, series: Series, *, now: int) -> None:
+    """Release and expire what the open cycle of a locked series did not spend."""
+    if series.open_cycle is None:
+        return
+    cycle_id = series.cycle_id(series.open_cycle)
+    ledger.end_cycle(session, series.dataset_id, cycle_id=cycle_id, actor=series.created_by, now=now)
+    series.open_cycle = None
+
+
+def _finish(session: Session, series: Series, now: int) -> None:
+    """End the last cycle, and the series, after its last window."""
+    end_cycle(session, series, now=now)
+    if series.state != SeriesState.ENDED:
+        series.state, series.ended_at, series.pending_nano = SeriesState.ENDED.value, now, 0
+    series.next_at = None
+
+
+def stop(session: Session, series: Series, *, now: int, at_once: bool = False) -> None:
+    """End a locked series: no further window opens. An open window is completed, unless `at_once`."""
+    session.execute(delete(Window).where(Window.series_id == series.id, Window.state == WindowState.PLANNED))
+    last = last_window(session, series.id)
+    is_open = last is not None and last.closes_at > now and series.open_cycle is not None and not at_once
+    if series.state != SeriesState.ENDED:
+        series.state, series.ended_at, series.pending_nano = SeriesState.ENDED.value, now, 0
+    series.next_at = last.closes_at if is_open and last is not None else None
+    if not is_open:
+        end_cycle(session, series, now=now)
+    session.flush()
+
+
+def stop_all(session: Session, dataset_id: str, *, now: int, spend: bool = False) -> Amounts:
+    """End all series of a locked dataset at once. The caller has canceled its jobs.
+
+    With `spend`, what is left of open cycles is charged, because charges after a backup are not known. Return what was
+    charged.
+    """
+    unended = select(Series).where(Series.dataset_id == dataset_id, Series.next_at.is_not(None)).order_by(Series.id)
+    charged = Amounts()
+    for series in session.scalars(unended.with_for_update().execution_options(populate_existing=True)).all():
+        if spend and series.open_cycle is not None:
+            cycle_id = series.cycle_id(series.open_cycle)
+            left = ledger.reserved_for(session, dataset_id, cycle_id)
+            if any(left):
+                ledger.charge(
+                    session,
+                    dataset_id,
+                    left,
+                    reference=f"{cycle_id}#end",
+                    reservation=cycle_id,
+                    actor=series.created_by,
+                    now=now,
+                )
+                charged = charged.plus(left)
+        stop(session, series, now=now, at_once=True)
+    return charged
+
+
+def list_windows(
+    session: Session, series: Series, *, after: int, limit: int, newest_first: bool
+) -> list[tuple[Window, Job | None]]:
+    """Return windows of a series with their jobs, after a number, in order. `after` is -1 for the first page."""
+    query = select(Window, Job).outerjoin(Job, Job.id == Window.job_id).where(Window.series_id == series.id)
+    if after >= 0:
+        query = query.where(Window.index < after if newest_first else Window.index > after)
+    query = query.order_by(Window.index.desc() if newest_first else Window.index).limit(limit)
+    return [(window, job) for window, job in session.execute(query)]
+
+
+def charged_nano(session: Session, series: Series) -> int:
+    """Return what the rounds of a series have charged, in nano-epsilon."""
+    ids = [series.cycle_id(number) for number in range(series.n_cycles)]
+    query = select(func.sum(LedgerEntry.epsilon_nano)).where(
+        LedgerEntry.dataset_id == series.dataset_id,
+        LedgerEntry.kind == Kind.CHARGE.value,
+        LedgerEntry.reservation.in_(ids),
+    )
+    return int(session.scalar(query) or 0)

@@ -1,0 +1,110 @@
+"""Series, which measure a dataset again and again, and their windows.
+
+A series begins one job in each window. Several windows in a row form a cycle, for which a device has one participation
+draw: it answers in one secret window, so that a cycle costs the epsilon of one window.
+
+    series:  active ◄──► paused      active | paused ──(ended, or after the last window)──► ended
+    window:  planned ──(at its start, or late)──► opened        planned ──(more than half has passed)──► missed
+
+Only the next window is stored ahead. A change of the rules of a time zone therefore moves later windows alone.
+"""
+
+from datetime import date
+from enum import StrEnum
+from typing import Any, Literal
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.database.types import Base, CanonicalJson, Id
+from sfumato.privacy.accounting import DRAW_SPAN
+from sfumato.specs import Participation
+
+Every = Literal["day", "week", "month"]
+
+
+class SeriesState(StrEnum):
+    """State of a series."""
+
+    ACTIVE = "active"  # its windows open
+    PAUSED = "paused"  # its windows are missed
+    ENDED = "ended"  # no window opens any more
+
+
+class WindowState(StrEnum):
+    """Stored state of a window. What follows from its job is not stored."""
+
+    PLANNED = "planned"
+    OPENED = "opened"  # its job was submitted
+    MISSED = "missed"  # nothing was opened, and nothing charged
+
+
+class Series(Base):
+    """A plan of windows in a time zone, the pinned algorithm, and what the windows may cost."""
+
+    __tablename__ = "series"
+    __table_args__ = (
+        Index("ix_series_of_tenant", "tenant_id", "id"),
+        Index("ix_series_of_dataset", "dataset_id", "id"),
+        Index("ix_series_by_time", "next_at"),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
+    name: Mapped[str] = mapped_column(String(200))
+    algorithm: Mapped[dict[str, Any]] = mapped_column(CanonicalJson, comment="type and parameters of all windows")
+    every: Mapped[Every] = mapped_column(String(5), comment="day, week or month")
+    time_zone: Mapped[str] = mapped_column(String(64), comment="IANA name; windows begin at midnight there")
+    first_day: Mapped[str] = mapped_column(String(10), comment="day on which the first window begins, ISO 8601")
+    n_windows: Mapped[int] = mapped_column(Integer, comment="number of windows")
+    cycle: Mapped[int] = mapped_column(Integer, comment="windows of a cycle; a device answers in one of them")
+    target_reports: Mapped[int] = mapped_column(BigInteger, comment="devices expected to take part in a cycle")
+    min_reports: Mapped[int] = mapped_column(BigInteger, comment="reports that a window needs")
+    epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="cost of a window and of a cycle, in nano-epsilon")
+    total_nano: Mapped[int] = mapped_column(BigInteger, comment="most that all cycles may cost, in nano-epsilon")
+    pending_nano: Mapped[int] = mapped_column(BigInteger, comment="part of the total that is not granted yet")
+    state: Mapped[str] = mapped_column(String(6), comment="active, paused or ended")
+    open_cycle: Mapped[int | None] = mapped_column(Integer, comment="cycle with a grant that has not expired")
+    next_at: Mapped[int | None] = mapped_column(BigInteger, comment="time of the next change; null after the last")
+    created_by: Mapped[str] = mapped_column(Id, comment="key that created the series; actor of its jobs")
+    created_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
+    ended_at: Mapped[int | None] = mapped_column(BigInteger, comment="time of the end")
+
+    @property
+    def first(self) -> date:
+        """Return the day on which the first window begins."""
+        return date.fromisoformat(self.first_day)
+
+    @property
+    def n_cycles(self) -> int:
+        """Return the number of cycles; the last one may have fewer windows."""
+        return -(-self.n_windows // self.cycle)
+
+    def cycle_id(self, number: int) -> str:
+        """Return the id of a cycle: the collection of its rounds, and its grant and reservation in the ledger."""
+        return f"{self.id}-{number}"
+
+    def participation(self, index: int) -> Participation:
+        """Return the participation draws that answer a window: one of `cycle` equal parts, disjoint in a cycle."""
+        place = index % self.cycle
+        return Participation(place * DRAW_SPAN // self.cycle, (place + 1) * DRAW_SPAN // self.cycle)
+
+
+class Window(Base):
+    """One window of a series. Its number is unique, so it opens once."""
+
+    __tablename__ = "windows"
+
+    series_id: Mapped[str] = mapped_column(ForeignKey("series.id"), primary_key=True, comment="series of the window")
+    index: Mapped[int] = mapped_column(Integer, primary_key=True, comment="0, 1, ... within the series")
+    opens_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
+    closes_at: Mapped[int] = mapped_column(BigInteger, comment="start of the next window")
+    state: Mapped[str] = mapped_column(String(7), comment="planned, opened or missed")
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), unique=True, comment="null unless opened")
+    reason: Mapped[str | None] = mapped_column(String(500), comment="why it is missed, or has not opened yet")
+
+    @property
+    def last_start(self) -> int:
+        """Return the latest time at which the window may open: half of it remains."""
+        return self.opens_at + (self.closes_at - self.opens_at) // 2

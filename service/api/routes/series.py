@@ -1,0 +1,185 @@
+"""Routes of series."""
+
+from dataclasses import replace
+from datetime import date
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+from sqlalchemy.orm import Session
+
+from models import datasets
+from models.collection import rounds
+from models.identity.caller import Caller
+from models.series import series, windows
+from models.series.calendar import first_day
+from models.tables import series as tables
+from models.tables.identity import Scope
+from service.api import job_submission
+from service.api.bodies import DocumentRoute
+from service.api.dependencies import (
+    JSON_BODY,
+    POST_BODY,
+    Created,
+    DatasetIdInQuery,
+    IdempotentRequest,
+    Json,
+    NumberedPage,
+    RequestedPage,
+    SeriesIdInPath,
+    Services,
+    idempotent_post,
+    rejections,
+    respond,
+)
+from service.http import problems
+from service.http.auth import check, require
+from service.schemas import serializers
+from service.schemas.algorithms import algorithm_to_domain
+from service.schemas.series import NewSeries, Series, SeriesChange, SeriesPage, WindowPage
+from sfumato.privacy.accounting import parse_epsilon
+from sfumato.sizing.grids import shifted_grid_cells
+from sfumato.specs import ShiftedGrid, to_wire
+
+router = APIRouter(prefix="/v1/series", tags=["series"], route_class=DocumentRoute)
+
+ReaderCaller = Annotated[Caller, Depends(require(Scope.GRANTS, Scope.JOBS, Scope.LEDGER))]
+AnalystCaller = Annotated[Caller, Depends(require(Scope.JOBS))]
+IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.JOBS))]
+
+
+@router.post(
+    "",
+    summary="Create a series",
+    status_code=201,
+    response_model=Series,
+    responses=rejections(
+        problems.NotFound, problems.BudgetExhausted, problems.Conflict, problems.InsufficientReports, *POST_BODY
+    ),
+)
+def create_series(body: NewSeries, request: IdempotentPost) -> Response:
+    """Create a series of windows over a local dataset.
+
+    In each window, a job collects reports until the window ends, and its result is that of a job. A device has one
+    secret draw for each cycle and answers in one of its windows. Each cycle gets a grant of its own when its first
+    window opens. What a cycle does not spend expires at its end, and no other job or cycle can spend it. The grants of
+    all cycles count towards the limits of the operator when the series is created.
+
+    Needs the scope `jobs`, and the scope `grants` as well.
+    """
+    check(request.caller, Scope.GRANTS)
+    algorithm = algorithm_to_domain(body.algorithm)
+    assert isinstance(algorithm, ShiftedGrid)  # noqa: S101 - for the type checker
+
+    def create(session: Session, now: int) -> Created:
+        dataset = datasets.get(session, request.caller, body.dataset_id)
+        share = max(1, body.target_reports // body.cycle)
+        with problems.pointing_at("/algorithm"):
+            job_submission.check_series(dataset, algorithm, share, allow_insufficient=body.allow_insufficient)
+        epsilon_nano = parse_epsilon(algorithm.epsilon)
+        cells = algorithm.cells or shifted_grid_cells(dataset.n_features, share, epsilon_nano)
+        plan = body.windows
+        with problems.pointing_at("/windows"):
+            first = first_day(plan.every, plan.time_zone, now) if plan.first is None else date.fromisoformat(plan.first)
+            series.check_plan(plan.every, plan.time_zone, first, plan.count, now=now)
+        with problems.pointing_at("/cycle"):
+            series.check_cycle(body.cycle, plan.count)
+        total = body.epsilon_total
+        created = series.create(
+            session,
+            request.caller,
+            dataset,
+            name=body.name,
+            algorithm=to_wire(replace(algorithm, cells=cells)),
+            every=plan.every,
+            time_zone=plan.time_zone,
+            first=first,
+            n_windows=plan.count,
+            cycle=body.cycle,
+            target_reports=body.target_reports,
+            min_reports=body.min_reports,
+            epsilon_nano=epsilon_nano,
+            total_nano=None if total is None else parse_epsilon(total),
+            limits=request.limits(session),
+            now=now,
+        )
+        return Created(_serialised(session, created), location=f"/v1/series/{created.id}")
+
+    return request.respond(201, create)
+
+
+@router.get("", summary="List series", response_model=SeriesPage, responses=rejections(problems.NotFound))
+def list_series(
+    caller: ReaderCaller, page: RequestedPage, services: Services, dataset_id: DatasetIdInQuery = None
+) -> Response:
+    """List the series that the key can access, newest first. Needs one of the scopes `grants`, `jobs`, `ledger`."""
+    with services.database.reading() as session:
+        if dataset_id is not None:
+            datasets.get(session, caller, dataset_id, deleted=True)
+        rows = series.page(
+            session,
+            caller,
+            dataset_id=dataset_id,
+            after=page.after,
+            limit=page.limit + 1,
+            newest_first=page.newest_first,
+        )
+        return page.respond(rows, lambda row: _serialised(session, row))
+
+
+@router.get("/{series_id}", summary="Get a series", response_model=Series, responses=rejections(problems.NotFound))
+def get_series(series_id: SeriesIdInPath, caller: ReaderCaller, services: Services) -> Response:
+    """Return one series with its cost. Needs one of the scopes `grants`, `jobs`, `ledger`."""
+    with services.database.reading() as session:
+        return respond(_serialised(session, series.get(session, caller, series_id)))
+
+
+@router.patch(
+    "/{series_id}",
+    summary="Change a series",
+    response_model=Series,
+    responses=rejections(problems.NotFound, problems.Conflict, *JSON_BODY),
+)
+def update_series(series_id: SeriesIdInPath, body: SeriesChange, caller: AnalystCaller, services: Services) -> Response:
+    """Rename, pause, continue or end a series.
+
+    An open window is completed in each case. The windows of a pause are missed and never opened later. The algorithm
+    and the windows cannot change: create another series. Needs the scope `jobs`.
+    """
+
+    def change(session: Session) -> Json:
+        state = None if body.state is None else tables.SeriesState(body.state)
+        now = services.database.clock()
+        return _serialised(session, series.change(session, caller, series_id, name=body.name, state=state, now=now))
+
+    return respond(services.database.run("change_series", change))
+
+
+@router.get(
+    "/{series_id}/windows",
+    summary="List windows",
+    response_model=WindowPage,
+    responses=rejections(problems.NotFound),
+)
+def list_series_windows(
+    series_id: SeriesIdInPath, caller: ReaderCaller, page: NumberedPage, services: Services
+) -> Response:
+    """List the windows of a series up to the next one, newest first.
+
+    Needs one of the scopes `grants`, `jobs`, `ledger`.
+    """
+    with services.database.reading() as session:
+        found = series.get(session, caller, series_id)
+        rows = windows.list_windows(
+            session, found, after=page.after_seq - 1, limit=page.limit + 1, newest_first=page.newest_first
+        )
+        of_jobs = rounds.list_for_jobs(session, [job.id for _, job in rows if job is not None])
+        now = services.database.clock()
+        return page.respond(
+            rows,
+            lambda row: serializers.window(found, *row, of_jobs.get(row[0].job_id or "", []), now),
+            lambda row: str(row[0].index + 1),
+        )
+
+
+def _serialised(session: Session, row: tables.Series) -> Json:
+    return serializers.series(row, windows.next_window(session, row.id), windows.charged_nano(session, row))

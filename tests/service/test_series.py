@@ -1,0 +1,238 @@
+"""Series over HTTP: creation, its refusals, the cost of a person, and windows from their start to their result."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from models.collection import rounds
+from models.database.types import SECOND
+from models.identity.tenants import TenantLimits
+from models.jobs import claims, lifecycle
+from models.ledger import sources
+from models.series import windows
+from models.tables.datasets import Dataset
+from models.tables.jobs import Job, JobState
+from models.tables.series import Series
+from sfumato.sizing import planned_rounds
+from sfumato.specs import local_algorithm_from_wire
+from tests.service.api import Api, a_model, finish, refused, stranger, unknown
+
+DAY = 86_400 * SECOND
+UNLIMITED = TenantLimits(1000, 1000, None, 16, 1000, sources.UNLIMITED, sources.UNLIMITED)
+EVERY_WEEK = {"every": "week", "time_zone": "Europe/Berlin", "count": 26}
+
+
+def body(dataset: dict[str, Any], **other: Any) -> dict[str, Any]:
+    """Return a weekly series of two cycles."""
+    return {
+        "dataset_id": dataset["id"],
+        "name": "lunch",
+        "algorithm": {"type": "shifted_grid", "epsilon": 1.0},
+        "windows": EVERY_WEEK,
+        "cycle": 13,
+        "target_reports": 1_300_000,
+        **other,
+    }
+
+
+def created(api: Api, **other: Any) -> dict[str, Any]:
+    """Create a series over a new dataset."""
+    return api.made("/series", body(api.dataset(min_reports=1), **other))
+
+
+def advance(api: Api, series_id: str, days: float) -> list[str]:
+    """Take the steps of a worker at a time after the next window has begun. Return the ids of new jobs."""
+    found = []
+    with api.database.transaction() as session:
+        now = (session.get_one(Series, series_id).next_at or 0) + int(days * DAY)
+    while True:
+        with api.database.transaction() as session:
+            step = windows.take_step(session, series_id, find_limits=lambda *_: UNLIMITED, now=now)
+            found += [step.job.id] if step.job is not None else []
+        if step.is_done:
+            return found
+
+
+def test_a_series_states_its_cost_for_a_window_a_cycle_and_a_year(api: Api) -> None:
+    made = created(api, epsilon_total=3.0)
+    assert made["state"] == "active"
+    costs = {name: value for name, value in made.items() if name.startswith("epsilon_")}
+    assert costs == {
+        "epsilon_per_window": 1.0,
+        "epsilon_per_cycle": 1.0,
+        "epsilon_per_year": 4.0,
+        "epsilon_total": 3.0,
+        "epsilon_charged": 0.0,
+        "epsilon_pending": 3.0,
+    }
+    assert made["algorithm"]["cells"] == 16  # chosen for the 100,000 devices of one window
+    opens_at = datetime.fromisoformat(made["next_window_at"])
+    assert timedelta(0) < opens_at - datetime.now(UTC) < timedelta(days=8)
+    assert api.get(f"/series/{made['id']}").json() == made
+    assert api.get("/series", params={"dataset_id": made["dataset_id"]}).json()["items"] == [made]
+    assert api.budget(made["dataset_id"])["granted"] == 8
+
+
+def test_windows_from_the_plan_to_the_result(api: Api) -> None:
+    made = created(api)
+    (planned,) = api.list_all(f"/series/{made['id']}/windows", limit=20)
+    assert (planned["index"], planned["cycle"], planned["state"], planned["job_id"]) == (0, 0, "planned", None)
+    (job_id,) = advance(api, made["id"], 0)
+    opened, following = api.list_all(f"/series/{made['id']}/windows", limit=20)
+    assert (opened["state"], opened["job_id"], opened["opens_at"]) == ("open", job_id, planned["opens_at"])
+    assert following["opens_at"] == opened["closes_at"]
+    job = api.get(f"/jobs/{job_id}").json()
+    assert job["algorithm"] == made["algorithm"]
+    assert 100_000 < job["target_reports"] < 101_000  # a window closes at its end, unless more than all report
+    finish(api.database, job_id, a_model())
+    assert api.list_all(f"/series/{made['id']}/windows", limit=20)[0]["state"] == "done"
+    advance(api, made["id"], 4)
+    newest = api.get(f"/series/{made['id']}/windows", params={"limit": 2}).json()
+    assert [each["state"] for each in newest["items"]] == ["planned", "missed"]
+    assert "no worker was running" in newest["items"][1]["reason"]
+    rest = api.get(f"/series/{made['id']}/windows", params={"limit": 2, "cursor": newest["next_cursor"]}).json()
+    assert [each["index"] for each in rest["items"]] == [0]
+    assert rest["next_cursor"] is None
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "shown"),
+    [
+        (JobState.EXPIRED, "too_few_reports", "empty"),
+        (JobState.FAILED, "too_few_reports", "empty"),
+        (JobState.FAILED, "internal_error", "failed"),
+        (JobState.CANCELED, None, "failed"),
+    ],
+)
+def test_the_end_of_a_job_is_the_state_of_its_window(api: Api, state: JobState, code: str | None, shown: str) -> None:
+    made = created(api)
+    (job_id,) = advance(api, made["id"], 0)
+    with api.database.transaction() as session:
+        claims.end_job(session, session.get_one(Job, job_id), state, now=api.database.clock(), code=code, detail="why")
+    window = api.list_all(f"/series/{made['id']}/windows", limit=20)[0]
+    assert (window["state"], window["reason"]) == (shown, "why")
+
+
+def test_pause_continue_rename_and_end(api: Api) -> None:
+    made = created(api)
+    at = f"/series/{made['id']}"
+    assert api.patch(at, {"state": "paused"}).json()["state"] == "paused"
+    assert api.patch(at, {"state": "active", "name": "supper"}).json()["name"] == "supper"
+    ended = api.patch(at, {"state": "ended"}).json()
+    assert (ended["state"], ended["next_window_at"], ended["epsilon_pending"]) == ("ended", None, 0)
+    assert ended["ended_at"] is not None
+    assert "create another one" in refused(api.patch(at, {"state": "active"}), 409, "conflict")["detail"]
+    assert api.patch(at, {}).json() == ended
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "message"),
+    [
+        ({"windows": EVERY_WEEK | {"time_zone": "Mars/Olympus"}}, "/windows", "IANA database"),
+        ({"windows": EVERY_WEEK | {"first": "2027-02-30"}}, "/windows/first", "must exist in the calendar"),
+        ({"windows": EVERY_WEEK | {"first": "2020-01-06"}}, "/windows", "more than half of the first window"),
+        ({"windows": EVERY_WEEK | {"first": "2999-01-07"}}, "/windows", "within a year"),
+        ({"windows": EVERY_WEEK | {"every": "hour"}}, "/windows/every", "day"),
+        ({"windows": EVERY_WEEK | {"count": 1001}}, "/windows/count", "1000"),
+        ({"cycle": 27}, "/cycle", "at most as many as the series"),
+        ({"epsilon_total": 1.5}, "", "has 2 cycles, which cost epsilon 2"),
+        ({"algorithm": {"type": "ldp_kmeans", "epsilon": 1.0, "clusters": 3}}, "/algorithm/type", "shifted_grid"),
+        ({"cycle": 1, "algorithm": {"type": "shifted_grid", "epsilon": 2.0}}, "", "more than any device allows"),
+    ],
+)
+def test_a_bad_plan_is_refused(api: Api, change: dict[str, Any], pointer: str, message: str) -> None:
+    dataset = api.dataset()
+    document = refused(api.post("/series", body(dataset, **change)), 422, "validation_failed")
+    pointers = [each["pointer"] for each in document["errors"]]
+    assert pointer in pointers or "/algorithm" in pointers
+    assert message in " ".join([document["detail"], *(each["message"] for each in document["errors"])])
+    assert api.budget(dataset["id"])["ledger_seq"] == 1
+    assert api.list_all("/series", limit=20) == []
+
+
+def test_a_series_with_too_few_reports_is_refused_unless_it_is_allowed(api: Api) -> None:
+    dataset = api.dataset()
+    few = body(dataset, target_reports=1300, algorithm={"type": "shifted_grid", "epsilon": 0.1, "clusters": 6})
+    assert refused(api.post("/series", few), 422, "insufficient_reports")["reports_needed"] > 1000
+    api.made("/series", few | {"allow_insufficient": True})
+
+
+def test_a_series_needs_a_local_dataset_that_exists(api: Api) -> None:
+    central = api.dataset(trust="central")
+    assert "needs a local dataset" in refused(api.post("/series", body(central)), 409, "conflict")["detail"]
+    refused(api.post("/series", body({"id": unknown("ds")})), 404, "not_found")
+    refused(api.get(f"/series/{unknown('ser')}"), 404, "not_found")
+    refused(api.patch(f"/series/{unknown('ser')}", {"state": "paused"}), 404, "not_found")
+    refused(api.get(f"/series/{unknown('ser')}/windows"), 404, "not_found")
+
+
+def test_a_series_needs_the_scopes_of_a_job_and_of_a_grant(api: Api) -> None:
+    made = created(api)
+    again = body({"id": made["dataset_id"]})
+    for scopes in (["jobs"], ["grants"], ["datasets", "ledger"]):
+        refused(api.key(*scopes).post("/series", again), 403, "forbidden")
+    assert api.key("jobs", "grants").post("/series", again).status_code == 201
+    for scope in ("jobs", "grants", "ledger"):
+        assert api.key(scope).get(f"/series/{made['id']}").status_code == 200
+    refused(api.key("ledger").patch(f"/series/{made['id']}", {"state": "ended"}), 403, "forbidden")
+    refused(api.key("device").get("/series"), 403, "forbidden")
+
+
+def test_other_tenants_see_no_series(api: Api, http: httpx.Client) -> None:
+    made = created(api)
+    other = stranger(http, api.database)
+    refused(other.get(f"/series/{made['id']}"), 404, "not_found")
+    refused(other.patch(f"/series/{made['id']}", {"state": "ended"}), 404, "not_found")
+    assert other.list_all("/series", limit=20) == []
+
+
+def test_an_idempotency_key_creates_one_series(api: Api) -> None:
+    wanted, headers = body(api.dataset()), {"Idempotency-Key": "one"}
+    first, second = (api.post("/series", wanted, headers=headers) for _ in range(2))
+    assert first.json() == second.json()
+    assert first.headers["location"] == f"/v1/series/{first.json()['id']}"
+    assert len(api.list_all("/series", limit=20)) == 1
+
+
+def test_devices_see_the_cycle_as_the_collection_of_a_round(api: Api) -> None:
+    """Two windows of a cycle have one collection, disjoint intervals, and one cost in the ledger."""
+    made = created(api, windows=EVERY_WEEK | {"count": 2}, cycle=2)
+    shown = []
+    for _ in range(2):
+        (job_id,) = advance(api, made["id"], 0)
+        open_window(api, made["dataset_id"], job_id)
+        shown.append(api.get(f"/datasets/{made['dataset_id']}/round").json()["rounds"][0])
+        api.post(f"/jobs/{job_id}/cancel")
+    assert {each["collection_id"] for each in shown} == {f"{made['id']}-0"}
+    ends = [each["spec"]["participation"] for each in shown]
+    assert [ends[0]["lo"], ends[0]["hi"], ends[1]["hi"]] == ["0", str(2**63), str(2**64)]
+    assert ends[1]["lo"] == ends[0]["hi"]
+    assert api.get(f"/series/{made['id']}").json()["epsilon_charged"] == 1.0
+    entries = api.list_all(f"/datasets/{made['dataset_id']}/ledger", limit=20)
+    assert [each["kind"] for each in entries] == ["grant", "grant", "reserve", "charge", "charge"]
+    assert entries[1]["reference"] == entries[2]["reservation"] == f"{made['id']}-0"
+    assert api.budget(made["dataset_id"])["spent"]["last_job_id"] is None  # a cycle is no job
+
+
+def open_window(api: Api, dataset_id: str, job_id: str) -> None:
+    """Open the round of a window, like a worker."""
+    with api.database.transaction() as session:
+        job, dataset = session.get_one(Job, job_id), session.get_one(Dataset, dataset_id)
+        algorithm = local_algorithm_from_wire(job.algorithm)
+        (planned,) = planned_rounds(algorithm, dataset.n_features, job.target_reports)
+        job.state, job.fence = JobState.RUNNING.value, 1
+        slot = windows.find_slot(session, job)
+        assert slot is not None
+        rounds.open_for_job(
+            session,
+            dataset,
+            planned.spec(dataset.features),
+            job.collection_target,
+            job_id=job_id,
+            actor=job.created_by,
+            slot=slot,
+            now=api.database.clock(),
+        )
+        lifecycle.wait_for_reports(session, claims.Claim(job_id, 1), now=api.database.clock())
