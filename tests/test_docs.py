@@ -60,7 +60,9 @@ class TestEverythingIsDocumented:
         assert named == {field.upper() for field in Settings.model_fields} | OF_CLIENTS
 
     def test_every_problem_code_is_in_errors_with_its_status(self) -> None:
-        table = dict(re.findall(r"^\| `([a-z_]+)` \| (\d{3}) \|", read("docs/errors.md"), flags=re.MULTILINE))
+        table = dict(
+            re.findall(r"^\| \[`([a-z_]+)`\]\(#\1\) \| (\d{3}) \|", read("docs/errors.md"), flags=re.MULTILINE)
+        )
         assert table == {code: str(status) for code, status in problem_statuses().items()}
 
     @pytest.mark.parametrize("tag", sorted(ALGORITHMS))

@@ -35,6 +35,7 @@ PRIVACY: Mapping[str, PrivacyStatus] = {
     "verdict_reason": "post_processed",
     "expected_agreement": "post_processed",
     "expected_loss": "post_processed",
+    "names": "post_processed",
     "diagnostics": "post_processed",
     "warnings": "post_processed",
     "privacy": "public",

@@ -40,6 +40,8 @@ def upgrade() -> None:
     op.create_index("ix_jobs_of_tenant_by_algorithm", "jobs", ["tenant_id", "algorithm_type", "id"])
     at_features = "names of the features that the job uses; null for all"
     op.add_column("jobs", sa.Column("features", sa.Text, comment=at_features))
+    at_names = "names that an analyst gave to the clusters; null for none"
+    op.add_column("results", sa.Column("cluster_names", sa.Text, comment=at_names))
     _add_gaussian_accounting()
     op.create_index("ix_ledger_entries_of_kind", "ledger_entries", ["dataset_id", "kind", "seq"])
     op.create_index("ix_audit_events_of_act", "audit_events", ["tenant_id", "act", "seq"])

@@ -1,4 +1,4 @@
-"""Read jobs and results, and store a result."""
+"""Read jobs and results, store a result, and name its clusters."""
 
 import zlib
 from typing import Any
@@ -8,8 +8,12 @@ from sqlalchemy.orm import Session, undefer
 
 from models.database.types import SECOND, canonical_json, first_id, select_page
 from models.errors import JobNotFinished, NotFound
+from models.identity import audit_trail
 from models.identity.caller import Caller
+from models.tables.identity import Act
 from models.tables.jobs import Job, Result, is_unfinished
+from sfumato.model.cluster_names import check_names
+from sfumato.specs import Profile
 
 _ID_SLACK = 600 * SECOND  # largest difference between the time in an id and the time of the submission
 
@@ -83,9 +87,47 @@ def add_result(session: Session, job_id: str, document: dict[str, Any], *, softw
     return result
 
 
-def get_result(session: Session, job_id: str) -> Result:
+def get_result(session: Session, job_id: str, *, lock: bool = False) -> Result:
     """Return the result of a job. Raise JobNotFinished if it has none. The caller checks access to the job."""
-    result = session.get(Result, job_id, options=[undefer(Result.packed)])
+    result = session.get(Result, job_id, options=[undefer(Result.packed)], with_for_update=lock or None)
     if result is None:
         raise JobNotFinished("this job has no result yet: wait until it succeeds")
     return result
+
+
+def get_document(session: Session, job: Job) -> dict[str, Any]:
+    """Return the released document of a job, with the names of its clusters. Raise JobNotFinished if it has none.
+
+    The clusters of a profile are those of the job that it describes, so that they have the same names.
+    """
+    document, of = get_result(session, job.id).document, _clusters_of(job)
+    names = session.scalar(select(Result.cluster_names).where(Result.job_id == of)) or []
+    for part in ("model", "profile"):
+        if document.get(part) is not None:
+            document[part]["names"] = names
+    return document
+
+
+def name_clusters(session: Session, caller: Caller, job: Job, names: list[str], *, now: int) -> None:
+    """Set the names of the clusters of a job, or of the job that a profile describes. An empty list removes them.
+
+    Names cost nothing and change nothing that was released.
+
+    Raises
+    ------
+    JobNotFinished
+        The job has no result.
+    InvalidSpec
+        There is not one name per cluster, or a name is invalid or occurs twice.
+    """
+    result = get_result(session, _clusters_of(job), lock=True)
+    checked = list(check_names(names, result.document["model"]["n_clusters"]))
+    if checked != (result.cluster_names or []):
+        result.cluster_names = checked or None
+        session.flush()
+        audit_trail.record(session, caller, Act.CLUSTERS_NAMED, job.id, dataset_id=job.dataset_id, now=now)
+
+
+def _clusters_of(job: Job) -> str:
+    """Return the id of the job that released the clusters."""
+    return str(job.algorithm["of"]) if job.algorithm_type == Profile.type else job.id

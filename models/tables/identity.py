@@ -125,6 +125,7 @@ class Act(StrEnum):
     TALLY_WITHHELD = "tally.withheld"  # a batch has fewer valid reports than honest ones were declared
     JOB_SUBMITTED = "job.submitted"
     JOB_CANCELED = "job.canceled"
+    CLUSTERS_NAMED = "clusters.named"
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_UPDATED = "webhook.updated"
     WEBHOOK_DELETED = "webhook.deleted"

@@ -138,7 +138,7 @@ class QueryAnswer(Base):
 
 
 class Result(Base):
-    """The released document of a job. It is written once and never deleted."""
+    """The released document of a job. It is written once and never deleted; only the names of clusters change."""
 
     __tablename__ = "results"
 
@@ -146,6 +146,9 @@ class Result(Base):
     created_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     software_version: Mapped[str] = mapped_column(String(40), comment="version that computed the result")
     packed: Mapped[bytes] = mapped_column(LargeBinary, deferred=True, comment="canonical JSON document, deflated")
+    cluster_names: Mapped[list[str] | None] = mapped_column(
+        CanonicalJson, comment="names that an analyst gave to the clusters; null for none"
+    )
 
     @property
     def document(self) -> dict[str, Any]:

@@ -167,6 +167,32 @@ def show_result(service: Service, job_id: JobArgument) -> None:
     )
 
 
+@jobs_app.command("name")
+@calls_service
+def name_clusters(
+    service: Service,
+    job_id: JobArgument,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CLUSTER=NAME", help="Number and name of a cluster. An empty name removes its name."),
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all names.")] = False,
+) -> None:
+    """Name clusters of a result, at no cost. Each reader of the result sees the names."""
+    from service.cli import output
+
+    if bool(names) == clear:
+        raise CommandFailed("give names as CLUSTER=NAME, or --clear alone", 2)
+    given: dict[int, str] = {}
+    for text in names or []:
+        cluster, equals, name = text.partition("=")
+        if not equals or not (cluster.isascii() and cluster.isdigit()) or len(cluster) > 9:
+            raise CommandFailed(f"write the name {text!r} as CLUSTER=NAME, such as 0=Commuters", 2)
+        given[int(cluster)] = name
+    result = service.client.name_clusters(job_id, [] if clear else given)
+    service.show(f"jobs/{job_id}/result", lambda: output.print_result(output.open_console(), result))
+
+
 @calls_service
 def profile_clusters(
     service: Service,

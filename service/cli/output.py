@@ -234,11 +234,12 @@ def print_result(console: Console, result: "Result") -> None:
 
 def _print_cards(console: Console, profile: "ClusterProfile") -> None:
     """Print the values that distinguish each cluster."""
+    from sfumato.model.cluster_names import cluster_title
     from sfumato.plotting.figures import format_share
 
     for cluster in range(profile.n_clusters):
         share = format_share(float(profile.sizes[cluster]), float(profile.size_errors[cluster]))
-        console.print(f"cluster {cluster}: {share} of people")
+        console.print(f"{escape(_plain(cluster_title(profile.names, cluster)))}: {share} of people")
         listed = profile.distinguishing(cluster)
         if not listed:
             is_small = cluster in profile.too_small
@@ -285,13 +286,17 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
 
     names = [feature.name for feature in model.features] if model.centroids is not None else []
     columns = [escape(_plain(name)) for name in names[:4]]
-    table = _new_table("cluster", "", "share of people ± standard error", *columns, numbers=("cluster", *columns))
+    named = ["name"] if model.names else []
+    table = _new_table(
+        "cluster", *named, "", "share of people ± standard error", *columns, numbers=("cluster", *columns)
+    )
     largest = max(model.sizes.tolist(), default=0.0)
     for cluster in range(min(model.n_clusters, limit)):
         hue = colour(cluster)[1]
         centre = [] if model.centroids is None else [f"{value:.4g}" for value in model.centroids[cluster, :4]]
         bar = f"[{hue}]{share_bar(float(model.sizes[cluster]), largest)}[/]"
-        table.add_row(str(cluster), bar, share(model, cluster), *centre)
+        name = [escape(_plain(model.names[cluster]))] if model.names else []
+        table.add_row(str(cluster), *name, bar, share(model, cluster), *centre)
     console.print(table if table.row_count else "No cluster stands out from the noise.")
     if model.n_clusters > limit:
         console.print(f"and {model.n_clusters - limit} more")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from service.http.problems import Problem
@@ -85,7 +86,8 @@ def _field_of(error: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=1)
 def _members() -> frozenset[str]:
     """Return the names of all members of datasets, jobs and algorithms."""
-    return frozenset().union(*(schema.model_fields for schema in (NewDataset, NewJob, *JOB_SCHEMAS.values())))
+    schemas: list[type[BaseModel]] = [NewDataset, NewJob, *JOB_SCHEMAS.values()]
+    return frozenset(name for schema in schemas for name in schema.model_fields)
 
 
 # ---- algorithms ----

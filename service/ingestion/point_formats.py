@@ -47,7 +47,8 @@ class PointLabeller:
 
     def document(self) -> bytes:
         """Return the response body."""
-        return b'{"labels":[%b]}' % b",".join(msgspec.json.encode(part.tolist())[1:-1] for part in self._labels)
+        labels = b",".join(msgspec.json.encode(part.tolist())[1:-1] for part in self._labels)
+        return b'{"labels":[%b],"names":%b}' % (labels, msgspec.json.encode(self.model.names))
 
 
 class _Points(msgspec.Struct, forbid_unknown_fields=True):

@@ -28,6 +28,7 @@ from service.schemas.fields import (
 )
 from service.schemas.forecasts import Share, Verdict
 from service.schemas.specs import Feature
+from sfumato.limits import MAX_CELL_SYMBOLS
 from sfumato.specs import algorithms
 
 LossRatio = Annotated[Double, Field(ge=1)]
@@ -257,8 +258,31 @@ class ExpectedLoss(Wire):
     upper: LossRatio = Field(description="Upper end of the 80 % interval.")
 
 
+ClusterName = TypeAliasType(
+    "ClusterName",
+    Annotated[
+        str, Field(max_length=64, description="Name of a cluster, 1 to 64 bytes; empty for a cluster without a name.")
+    ],
+)
+_Names = Annotated[
+    list[ClusterName],
+    Field(description="Names that an analyst gave to the clusters, in their order; empty without names."),
+]
+
+
+class ResultChange(Wire):
+    """Names for the clusters of a result."""
+
+    model_config = example(names=["Commuters", "Night owls"])
+
+    names: list[ClusterName] = Field(
+        max_length=MAX_CELL_SYMBOLS,
+        description="A name for each cluster, in their order; an empty list removes all names. Names are unique.",
+    )
+
+
 class ClusterModel(Wire):
-    """Released clusters. Every field is computed from tallies or noisy query answers only."""
+    """Released clusters. Every field but `names` is computed from tallies or noisy query answers only."""
 
     type: ModelType
     features: list[Feature]
@@ -294,6 +318,7 @@ class ClusterModel(Wire):
     expected_loss: ExpectedLoss | None = Field(
         description="Expected loss of centroids; null for label maps and for methods without a measured loss."
     )
+    names: _Names
     diagnostics: Diagnostics
     warnings: list[str] = Field(description="Limitations of this result, as sentences.")
     privacy: PrivacyStatuses
@@ -342,7 +367,7 @@ class Distinguishing(Wire):
 
 
 class ClusterProfile(Wire):
-    """Values that distinguish each cluster. Every field is computed from noisy query answers only."""
+    """Values that distinguish each cluster. Every field but `names` is computed from noisy query answers only."""
 
     type: Literal["profile"]
     of: JobId = Field(description="Job that released the clusters.")
@@ -354,6 +379,7 @@ class ClusterProfile(Wire):
     too_small: list[Count] = Field(description="Clusters with too few records to describe.")
     false_discovery_rate: Share = Field(description="About this share of the listed values may be chance.")
     n_tested: Count = Field(description="Number of tested values.")
+    names: _Names
     warnings: list[str] = Field(description="Limitations of this profile, as sentences.")
     diagnostics: Diagnostics
     privacy: PrivacyStatuses
@@ -415,6 +441,7 @@ class Labels(Wire):
     type: Literal["cells"]
     grid_shape: list[Count] = Field(description="Number of cells of each feature.")
     labels: list[Count] = Field(description="Cluster of each cell, row-major.")
+    names: _Names
 
 
 class ReportLabel(Wire):
@@ -437,6 +464,7 @@ class ReportLabelPage(Wire):
     )
     baseline: Share = Field(description="Share of the largest cluster: the accuracy of always choosing it.")
     caution: str = Field(description="Both figures as a sentence, with a better alternative.")
+    names: _Names
 
 
 LabelsAnswer = TypeAliasType(
@@ -464,3 +492,4 @@ class PointLabels(Wire):
     """Cluster of each point."""
 
     labels: list[Count]
+    names: _Names

@@ -246,9 +246,8 @@ def _without_unset(algorithm: Json) -> Json:
     return {name: value for name, value in algorithm.items() if value is not None}
 
 
-def result(row: Result, of: Job) -> Json:
-    """Serialise a result (schema `Result`). The model is returned as stored."""
-    document = row.document
+def result(row: Result, document: Json, of: Job) -> Json:
+    """Serialise a result (schema `Result`) with its document. The model is returned as stored."""
     odometer = document.get("odometer", ())
     return {
         "job_id": of.id,

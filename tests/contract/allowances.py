@@ -68,6 +68,7 @@ RULES = (
     ("createJob", "not valid with round_ids", "a job over earlier rounds collects nothing"),
     ("createJob", "not valid for a dataset with records", "the dataset decides on reports or records"),
     ("createJob", "(works|work) (on|over)|insufficient|too few|reports (are|is) ", "the algorithm fits the dataset"),
+    ("updateResult", "the name of cluster|one name for each", "the result has the number of clusters"),
     ("createKey|rotateKey", "the time must lie in the future", "the time of the request"),
     ("createRound", "grid (must|may) have|must tile|rows of \\w+ must have", "members of an encoding"),
     ("createRound", "not all zero|weights (is not all|are) zero|must have 1 to", "members of a row"),

@@ -117,6 +117,10 @@ def run_jobs(api: Api) -> None:
     for path in ("", "/events", "/result", "/labels", "/labels?of=reports", "/plot.svg", "/plot.png"):
         api.get(f"/jobs/{finished}{path}")
     api.post(f"/jobs/{finished}/assign", {"points": [[0.1, 0.2]]})
+    for names in (["west", ""], ["west"], []):
+        api.patch(f"/jobs/{finished}/result", {"names": names})
+    api.patch(f"/jobs/{waiting}/result", {"names": []})
+    api.patch(f"/jobs/{unknown('job')}/result", {"names": []})
     api.post(f"/jobs/{waiting}/cancel")
     too_expensive = {"dataset_id": dataset_id, "algorithm": UNIFORM | {"epsilon": 30}}
     for body in (too_expensive, unknown_dataset):

@@ -105,7 +105,8 @@ class Api:
 
     def job(self, dataset_id: str, **other: Any) -> dict[str, Any]:
         """Submit a job. A member that is None is left out."""
-        given = {"dataset_id": dataset_id, "algorithm": UNIFORM, "target_reports": 1000} | other
+        target = None if "round_ids" in other else 1000
+        given = {"dataset_id": dataset_id, "algorithm": UNIFORM, "target_reports": target} | other
         return self.made("/jobs", {name: value for name, value in given.items() if value is not None})
 
     def report(self, round_id: str, **other: Any) -> httpx.Response:

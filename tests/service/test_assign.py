@@ -32,7 +32,7 @@ class TestPoints:
         assert [each.status_code for each in answers] == [200] * 3, [each.text[:200] for each in answers]
         assert [each.json()["labels"] for each in answers] == [expected] * 3
         for body in ({"content": b"", "headers": OCTETS}, {"json": {"points": []}}):
-            assert api.post(path, **body).json() == {"labels": []}
+            assert api.post(path, **body).json() == {"labels": [], "names": []}
 
     def test_must_be_finite_and_complete(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         path = f"/jobs/{api.finished_job()}/assign"

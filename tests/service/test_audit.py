@@ -39,6 +39,7 @@ ACTS = {
     "closeRound": "round.closed",
     "createJob": "job.submitted",
     "cancelJob": "job.canceled",
+    "updateResult": "clusters.named",
     "createKey": "key.created",
     "rotateKey": "key.rotated",
     "revokeKey": "key.revoked",

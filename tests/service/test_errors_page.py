@@ -98,7 +98,7 @@ def _normalise(document: dict[str, Any]) -> dict[str, Any]:
 def render(examples: dict[str, dict[str, Any]]) -> str:
     """Return the examples as Markdown, in the order of the codes."""
     parts = [
-        f"**{document['title']}**\n\n```json\n{json.dumps(document, indent=2, ensure_ascii=False)}\n```"
+        f"### `{document['code']}`\n\n```json\n{json.dumps(document, indent=2, ensure_ascii=False)}\n```"
         for _, document in sorted(examples.items())
     ]
     return "\n\n".join(parts)

@@ -336,12 +336,12 @@ class TestResults:
         path = f"/jobs/{api.finished_job(a_model(labels=labels))}"
         points = [[0.1, -0.9], [0.9, 0.9], [0.4, 0.0], [7.0, 0.0]]
         assert a_model(labels=labels).assign(np.array(points)).tolist() == [0, 1, 0, 1]
-        assert api.made(f"{path}/assign", {"points": points}) == {"labels": [0, 1, 0, 1]}
-        assert api.made(f"{path}/assign", {"points": []}) == {"labels": []}
+        assert api.made(f"{path}/assign", {"points": points}) == {"labels": [0, 1, 0, 1], "names": []}
+        assert api.made(f"{path}/assign", {"points": []}) == {"labels": [], "names": []}
         for bad in ([[1]], [[1, 2], [1]], [[1, 2, 3]], [1, 2], [[None, 1]]):
             refused(api.post(f"{path}/assign", {"points": bad}), 422, "validation_failed")
         if labels:
-            document = {"type": "cells", "grid_shape": [2, 2], "labels": [0, 0, 1, 1]}
+            document = {"type": "cells", "grid_shape": [2, 2], "labels": [0, 0, 1, 1], "names": []}
             assert api.get(f"{path}/labels").json() == document
         else:
             refused(api.get(f"{path}/labels"), 409, "conflict")

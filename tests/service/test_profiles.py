@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 from models.database.engine import Database
+from models.jobs.claims import Claim
+from models.tables.jobs import Job as JobRow
 from service.schemas.jobs import Job as JobSchema
 from service.schemas.jobs import Result as ResultSchema
 from sfumato.api.client import Client
@@ -22,6 +24,7 @@ from tests.service.api import SQLITE_ONLY, Api, claim_job, refused
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console, once, words
 from tests.workers.archive import KEYRING, RECORDS_KEY
+from workers.central_job import JobJournal
 from workers.job_runner import ClaimOutcome, run
 
 N = 6_000
@@ -123,14 +126,41 @@ class TestAProfile:
         )
         assert f"name the job of its clusters, {job_id}" in problem["errors"][0]["message"]
 
-    @SQLITE_ONLY
-    def test_that_is_claimed_again_reads_its_stored_answers(self, api: Api, database: Database) -> None:
+    def test_of_a_worker_that_died_reads_its_stored_answers_and_charges_once(
+        self, api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         dataset_id, job_id = clustered(api, database)
-        job = api.made("/jobs", {"dataset_id": dataset_id, "algorithm": profile_of(job_id)})["id"]
-        assert work(database, job) == ClaimOutcome.SUCCEEDED
-        charged = api.budget(dataset_id)["charged_nano"]
-        assert api.budget(dataset_id)["reserved_nano"] == 0
-        assert charged == 1_500_000_000
+        profile = profile_of(job_id, delta=0, first_pass=0.2)  # a count, associations, tables
+        job = api.made("/jobs", {"dataset_id": dataset_id, "algorithm": profile})["id"]
+        keep, kept = JobJournal.keep, []
+
+        def die_after_one(journal: JobJournal, index: int, noisy: Any) -> None:
+            if index:
+                raise KeyboardInterrupt  # after the second charge, before its answer is stored
+            keep(journal, index, noisy)
+            kept.append(noisy.tolist())
+
+        monkeypatch.setattr(JobJournal, "keep", die_after_one)
+        with pytest.raises(KeyboardInterrupt):
+            run(database, claim_job(database, job), keyring=lambda: KEYRING)
+        assert api.get(f"/jobs/{job}").json()["state"] == "running"
+        assert api.budget(dataset_id)["charged_nano"] == 1_105_000_000  # the count and the associations
+        monkeypatch.setattr(JobJournal, "keep", keep)
+        charge, read = JobJournal.charge, list[Any]()
+
+        def charge_and_note(journal: JobJournal, index: int, query: Any) -> Any:
+            stored = charge(journal, index, query)
+            read.append(None if stored is None else stored.tolist())
+            return stored
+
+        monkeypatch.setattr(JobJournal, "charge", charge_and_note)
+        with database.transaction() as session:  # the lease ends, and another worker claims the job
+            session.get_one(JobRow, job).fence = 2
+        assert run(database, Claim(job, 2), keyring=lambda: KEYRING) == ClaimOutcome.SUCCEEDED
+        result = api.get(f"/jobs/{job}/result").json()
+        assert api.budget(dataset_id)["charged_nano"] == 1_500_000_000
+        assert [each["description"] for each in result["odometer"]] == ["counts", "scores", "tables"]
+        assert read == [kept[0], None, None]  # the second worker draws what the first one did not store
 
 
 @SQLITE_ONLY

@@ -45,7 +45,7 @@ class TestImport:
         assert run(WITHOUT_CLIENT) == "2\n"
 
     def test_precedes_a_directory_of_this_name_beside_the_script(self, tmp_path: Path) -> None:
-        (tmp_path / "sfumato" / "docs").mkdir(parents=True)  # as a clone has it
+        (tmp_path / "sfumato" / "docs").mkdir(parents=True)  # like a clone
         script = tmp_path / "script.py"
         script.write_text("from sfumato import Client; print(Client.__name__)")
         found = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True, cwd=tmp_path)

@@ -56,6 +56,7 @@ PYTHON = {
     "client.send_reports({round_id}, *perturb_records(spec, [[2.35, 48.86], [-0.13, 51.51]]))",
     "testWebhook": "client.ping_webhook({webhook_id})",
     "updateDataset": "client.update_dataset({dataset_id}, min_reports={min_reports})",
+    "updateResult": "client.name_clusters({job_id}, {names})",
     "updateWebhook": "client.update_webhook({webhook_id}, enabled={enabled})",
     "uploadRecords": "client.upload_records({dataset_id}, {rows})",
 }

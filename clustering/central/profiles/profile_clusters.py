@@ -188,6 +188,7 @@ def profile_clusters(
             "share_errors": "post_processed",
             "distinguishing": "post_processed",
             "too_small": "post_processed",
+            "names": "post_processed",
             "values": "public",
             "false_discovery_rate": "public",
         },

@@ -13,6 +13,7 @@ from functools import cache
 from numbers import Real
 from types import NoneType
 from typing import Any, Literal, cast, get_args, get_origin
+from unicodedata import is_normalized
 
 from sfumato.errors import InvalidSpec
 from sfumato.plain import to_plain
@@ -23,6 +24,7 @@ _UNSEEN = (
     r"\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
 )
 MAX_NAME = 64  # characters of a text parameter
+MAX_TEXT_BYTES = 64
 MAX_NAMES = 128  # names in a list
 
 NAME_PATTERN, UNIT_PATTERN = rf"^[^{_UNSEEN}]+$", rf"^[^{_UNSEEN}]*$"
@@ -32,6 +34,18 @@ def require(condition: bool, message: str) -> None:
     """Raise InvalidSpec with the message unless the condition holds."""
     if not condition:
         raise InvalidSpec(message)
+
+
+def require_text(text: object, what: str) -> None:
+    """Raise InvalidSpec with the text's description unless it is a text to show, of 1 to 64 bytes in UTF-8."""
+    require(
+        isinstance(text, str)
+        and 0 < len(text.encode("utf-8", "replace")) <= MAX_TEXT_BYTES
+        and text.isprintable()
+        and text == text.strip()
+        and is_normalized("NFC", text),
+        f"{what} must have 1 to {MAX_TEXT_BYTES} bytes of printable text in Unicode's form NFC, without outer spaces",
+    )
 
 
 def is_int(value: object) -> bool:

@@ -261,6 +261,12 @@ export class Client {
     return this.#calls.get<wire.GetResultData, wire.GetResultResponse>("/v1/jobs/{job_id}/result", { path: { job_id } }, options);
   }
 
+  /** Name the clusters of a result: a name for each cluster, in their order. An empty list removes all names. Names cost nothing. */
+  updateResult(job_id: string, body: wire.ResultChange, options?: CallOptions): Promise<wire.Result> {
+    const parameters = { path: { job_id }, body };
+    return this.#calls.send<wire.UpdateResultData, wire.UpdateResultResponse>("PATCH", "/v1/jobs/{job_id}/result", parameters, options);
+  }
+
   /** Return the cluster labels of the map cells of a result. */
   getLabels(job_id: string, options?: CallOptions): Promise<wire.Labels> {
     return this.#calls.get<wire.GetLabelsData, wire.Labels>("/v1/jobs/{job_id}/labels", { path: { job_id } }, options);

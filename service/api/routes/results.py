@@ -10,7 +10,6 @@ from starlette.concurrency import run_in_threadpool
 from models.errors import Conflict, JobNotFinished
 from models.identity.caller import Caller
 from models.jobs import jobs
-from models.tables import jobs as jobs_tables
 from models.tables.identity import Scope
 from models.tables.jobs import Job, JobState
 from service.api.bodies import DocumentRoute
@@ -21,7 +20,7 @@ from service.http.headers import media_type
 from service.ingestion.point_formats import READERS, PointLabeller
 from service.ingestion.upload_memory import MemoryReservation, read_upload, run_parser
 from service.schemas import serializers
-from service.schemas.jobs import LabelKind, LabelsAnswer, PointLabels, Result
+from service.schemas.jobs import LabelKind, LabelsAnswer, PointLabels, Result, ResultChange
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["results"], route_class=DocumentRoute)
@@ -47,10 +46,34 @@ AnalystCaller = Annotated[Caller, Depends(require(Scope.JOBS))]
     responses=rejections(problems.NotFound, problems.JobNotFinished),
 )
 def get_result(job_id: JobIdInPath, caller: AnalystCaller, services: Services) -> Response:
-    """Return the result of a job. It is written once, and reading it costs nothing. Needs the scope `jobs`."""
+    """Return the result of a job. Reading it costs nothing, and only `names` ever change. Needs the scope `jobs`."""
     with services.database.reading() as session:
-        job, result = _result(session, caller, job_id)
-        return respond(serializers.result(result, job))
+        return _respond(session, _succeeded(session, caller, job_id))
+
+
+@router.patch(
+    "/result",
+    summary="Name the clusters of a result",
+    response_model=Result,
+    responses=rejections(problems.NotFound, problems.JobNotFinished, *JSON_BODY),
+)
+def update_result(job_id: JobIdInPath, body: ResultChange, caller: AnalystCaller, services: Services) -> Response:
+    """Name the clusters of a result: one name for each cluster, in their order. An empty list removes all names.
+
+    Names replace earlier ones and cost nothing. They are not part of the released document. Each reader of the result
+    sees them, also in pictures and labels. A profile has the names of the clusters that it describes. A name must not
+    reveal a single record.
+
+    Needs the scope `jobs`.
+    """
+
+    def change(session: Session) -> Response:
+        job = _succeeded(session, caller, job_id)
+        with problems.pointing_at("/names"):
+            jobs.name_clusters(session, caller, job, body.names, now=services.database.clock())
+        return _respond(session, job)
+
+    return services.database.run("name_clusters", change)
 
 
 @router.get(
@@ -78,17 +101,17 @@ def get_labels(
     Needs the scope `jobs`.
     """
     with services.database.reading() as session:
-        document = _result(session, caller, job_id)[1].document
+        document = jobs.get_document(session, _succeeded(session, caller, job_id))
         model = document["model"]
         if of == "cells" or (of is None and model["labels"] is not None):
             if model["labels"] is None:
                 raise Conflict(
                     "this result has centroids and no label map; label points with POST /v1/jobs/{id}/assign"
                 )
-            return respond({"type": "cells", "grid_shape": model["grid_shape"], "labels": model["labels"]})
+            return respond({"type": "cells"} | {name: model[name] for name in ("grid_shape", "labels", "names")})
         labels, last = services.labellers.page(session, job_id, document, page.after_place, page.limit)
         next_cursor = None if last is None else ".".join(map(str, last))
-        return respond(labels | {"next_cursor": next_cursor})
+        return respond(labels | {"next_cursor": next_cursor, "names": model["names"]})
 
 
 @router.get(
@@ -182,17 +205,23 @@ async def assign_points(request: Request, job_id: JobIdInPath, caller: AnalystCa
         return Response(await run_parser(labeller.document), media_type="application/json")
 
 
-def _result(session: Session, caller: Caller, job_id: str) -> tuple[Job, jobs_tables.Result]:
+def _succeeded(session: Session, caller: Caller, job_id: str) -> Job:
+    """Return a job unless it has ended without a result."""
     job = jobs.get(session, caller, job_id)
     if job.is_final and job.state != JobState.SUCCEEDED:
         reason = f": {job.error_detail}" if job.error_detail else ""
         raise JobNotFinished(f"this job ended as {job.state} and has no result{reason}")
-    return job, jobs.get_result(session, job_id)
+    return job
+
+
+def _respond(session: Session, job: Job) -> Response:
+    document = jobs.get_document(session, job)
+    return respond(serializers.result(jobs.get_result(session, job.id), document, job))
 
 
 def _document(services: Services, caller: Caller, job_id: str) -> dict[str, Any]:
     with services.database.reading() as session:
-        return _result(session, caller, job_id)[1].document
+        return jobs.get_document(session, _succeeded(session, caller, job_id))
 
 
 def _model(document: dict[str, Any]) -> ClusterModel:

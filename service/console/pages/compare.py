@@ -126,6 +126,7 @@ def _row(pair: Pair, left: int | None, right: int | None, overlap: float) -> Jso
     row["moves"] = []
     for side, model, cluster in (("left", pair[0], left), ("right", pair[1], right)):
         row[f"{side}_size"] = None if cluster is None else float(model.sizes[cluster])
+        row[f"{side}_name"] = model.names[cluster] if cluster is not None and model.names else ""
         row[f"{side}_error"] = None if cluster is None else finite_or_none(float(model.size_errors[cluster]))
     if left is None or right is None:
         return row

@@ -82,6 +82,7 @@ def cards(profile: Json, colours: list[str]) -> list[Json]:
         found.append(
             {
                 "index": c,
+                "name": profile["names"][c] if profile["names"] else "",
                 "colour": colours[c],
                 "size": size,
                 "error": error,

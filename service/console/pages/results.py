@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from collections.abc import Sequence
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -12,8 +13,9 @@ from service.console.maps import finite_or_none, layers_of, map_of, plane_of, sh
 from service.console.pages.compare import offer_results
 from service.console.pages.profile import cards
 from service.console.ratings import find_distinctions, find_doubts
-from service.console.rendering import HEADERS, as_json, download, show
+from service.console.rendering import HEADERS, as_json, download, redirect, show
 from service.console.request import Page, Visit
+from service.http.problems import ValidationFailed
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.levels import describe_levels
 from sfumato.model.separation import Separation, separation
@@ -26,6 +28,24 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates a cell th
 
 async def result_page(visit: Visit) -> Response:
     """Serve `GET /console/jobs/{job_id}/result`."""
+    return await _show_result(visit)
+
+
+async def name_clusters(visit: Visit) -> Response:
+    """Serve `POST /console/jobs/{job_id}/names`: name the clusters, and show the result."""
+    job_id = visit.id("job_id")
+    names = [name.strip() for name in visit.form.get("name", ())]
+    try:
+        await visit.api.patch(f"/jobs/{job_id}/result", {"names": names if any(names) else []})
+    except ValidationFailed as problem:
+        return await _show_result(visit, problem, names)
+    return redirect(f"/jobs/{job_id}/result#clusters")
+
+
+async def _show_result(
+    visit: Visit, problem: ValidationFailed | None = None, names: Sequence[str] | None = None
+) -> Response:
+    """Show a result. `names` are those that a form gave and the API rejected."""
     result = await visit.api.get(f"/jobs/{visit.id('job_id')}/result")
     model = await run_in_threadpool(model_from_wire, result["model"])
     apart = await run_in_threadpool(separation, model)
@@ -33,6 +53,8 @@ async def result_page(visit: Visit) -> Response:
     return show(
         visit,
         "result.html",
+        problem,
+        given_names=names or model.names or [""] * model.n_clusters,
         result=result,
         model=result["model"],
         names=shown,
@@ -73,6 +95,7 @@ def clusters(model: ClusterModel, apart: Separation, shown: list[int]) -> list[J
         found.append(
             {
                 "index": index,
+                "name": model.names[index] if model.names else "",
                 "colour": colour(index)[1],
                 "doubt": doubts[index],
                 "distinction": distinctions[index],
@@ -149,6 +172,7 @@ def _csv(wire: Json) -> str:
     writer.writerow(
         [
             "cluster",
+            *(["name"] if model.names else []),
             "size",
             "size_error",
             *names,
@@ -162,7 +186,8 @@ def _csv(wire: Json) -> str:
         centre, errors = [value for value, _ in each["centre"]], [error for _, error in each["centre"]]
         nearest = each["nearest"] if each["nearest"] >= 0 else None
         apart = [each["silhouette"], nearest, each["distance"]]
-        writer.writerow([each["index"], each["size"], each["error"], *centre, *errors, *apart])
+        name = [_harmless(each["name"])] if model.names else []
+        writer.writerow([each["index"], *name, each["size"], each["error"], *centre, *errors, *apart])
     return lines.getvalue()
 
 
@@ -173,6 +198,7 @@ def _harmless(name: str) -> str:
 
 PAGES: list[Page] = [
     Page("GET", "/jobs/{job_id}/result", result_page),
+    Page("POST", "/jobs/{job_id}/names", name_clusters),
     Page("GET", "/jobs/{job_id}/map.json", map_json, ("across", "up")),
     Page("GET", "/jobs/{job_id}/plot.svg", picture),
     Page("GET", "/jobs/{job_id}/plot.png", picture_png),

@@ -84,6 +84,7 @@ DOORS = [
     ("GET", "/jobs/{job}/live", {}, {"jobs"}),
     ("GET", "/jobs/{job}/events", {}, {"jobs"}),
     ("GET", "/jobs/{job}/result", {}, {"jobs"}),
+    ("POST", "/jobs/{job}/names", {"name": ""}, {"jobs"}),
     ("GET", "/jobs/{job}/plot.svg", {}, {"jobs"}),
     ("GET", "/jobs/{job}/plot.png", {}, {"jobs"}),
     ("GET", "/jobs/{job}/map.json", {}, {"jobs"}),

@@ -55,6 +55,7 @@ CALLS: dict[str, list[Callable[[Any], Any]]] = {
     "updateDataset": [
         lambda c: c.update_dataset(DS, name="b", min_reports=5, keep_reports=True, if_match='"abc"'),
     ],
+    "updateResult": [lambda c: c.name_clusters(JOB, ["a", ""]), lambda c: c.name_clusters(JOB, [])],
     "deleteDataset": [lambda c: c.delete_dataset(DS)],
     "getBudget": [lambda c: c.budget(DS)],
     "getSource": [lambda c: c.source("ward-1"), lambda c: c.source(None, name="a")],
@@ -124,6 +125,7 @@ SOUND: dict[str, Any] = {
     "listRounds": {"items": [ROUND], "next_cursor": None},
     "createForecast": FORECAST,
     "getResult": RESULT,
+    "updateResult": RESULT,
 }
 
 OPERATIONS = {

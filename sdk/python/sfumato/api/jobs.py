@@ -18,8 +18,9 @@ from sfumato.names import list_texts
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.records.inputs import named_columns, to_numbers, to_values
 from sfumato.specs import AnyJob, Profile, to_job, to_wire
-from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, in_order, post
+from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, in_order, patch, post
 from sfumato.transport.operations import ListOperation, Operation, call
+from sfumato.validation import require_int
 
 
 class _Deadline:
@@ -354,6 +355,40 @@ class JobCalls:
     def result(self, job_id: str) -> Steps[Result]:
         """Return the result of a job. Raise ApiProblem if the job has not succeeded."""
         return (yield get(f"jobs/{job_id}/result")).read(parsers.parse_result)
+
+    @call
+    def name_clusters(self, job_id: str, names: Sequence[str] | Mapping[int, str]) -> Steps[Result]:
+        """Name the clusters of a result. Names cost nothing, and each reader sees them.
+
+        Names appear in plots, frames of labels, profiles and reports. A profile has the names of the clusters that it
+        describes.
+
+        Parameters
+        ----------
+        names : sequence of str, or mapping of int to str
+            A name for each cluster, in their order; an empty sequence removes all names. A mapping changes the names of
+            its clusters only. A name has 1 to 64 bytes and is unique, and an empty text means no name.
+
+        Returns
+        -------
+        Result
+            The result with its names.
+
+        Raises
+        ------
+        InvalidSpec
+            There is no such cluster.
+        ApiProblem
+            There is not one name per cluster, a name is invalid, or the job has no result.
+        """
+        if isinstance(names, Mapping):
+            model = (yield get(f"jobs/{job_id}/result")).read(parsers.parse_result).model
+            changed = list(model.names) or [""] * model.n_clusters
+            for cluster, name in names.items():
+                require_int(cluster, 0, model.n_clusters - 1, "the number of a cluster")
+                changed[cluster] = name
+            names = changed if any(changed) else ()
+        return (yield patch(f"jobs/{job_id}/result", {"names": list_texts(names, "names")})).read(parsers.parse_result)
 
     @call
     def plot_svg(self, job_id: str) -> Steps[str]:

@@ -469,7 +469,7 @@ class Result:
         title, caption : str, optional
             Heading, and the line below it.
         names : sequence of str, optional
-            Names of the clusters in the legend.
+            Names of the clusters in the legend. The default is those of the model.
         outlines : sequence of array-like of shape (n, 2), optional
             Public lines on a map of two features.
 

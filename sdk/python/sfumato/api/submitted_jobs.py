@@ -1,6 +1,6 @@
 """Jobs that use their client to wait, cancel and fetch the result."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -27,6 +27,7 @@ class _JobClient(Protocol):
     def cancel_job(self, job_id: str) -> "SubmittedJob": ...
     def profile(self, job_id: str, attributes: Sequence[str], **options: Any) -> "SubmittedJob": ...
     def result(self, job_id: str) -> Result: ...
+    def name_clusters(self, job_id: str, names: Sequence[str] | Mapping[int, str]) -> Result: ...
 
 
 class _AsyncJobClient(Protocol):
@@ -43,6 +44,7 @@ class _AsyncJobClient(Protocol):
     def cancel_job(self, job_id: str) -> Awaitable["AsyncSubmittedJob"]: ...
     def profile(self, job_id: str, attributes: Sequence[str], **options: Any) -> Awaitable["AsyncSubmittedJob"]: ...
     def result(self, job_id: str) -> Awaitable[Result]: ...
+    def name_clusters(self, job_id: str, names: Sequence[str] | Mapping[int, str]) -> Awaitable[Result]: ...
 
 
 class _BoundJob(Job):
@@ -118,6 +120,10 @@ class SubmittedJob(_BoundJob):
         """Submit a profile of the job's clusters; see `Client.profile`."""
         return self.client.profile(self.id, attributes, **options)
 
+    def name_clusters(self, names: Sequence[str] | Mapping[int, str]) -> Result:
+        """Name the clusters of the result; see `Client.name_clusters`."""
+        return self.client.name_clusters(self.id, names)
+
     def plot(self, ax: Any = None, **options: Any) -> "Figure":
         """Plot the result as `Result.plot` does. Raise ApiProblem if the job has not succeeded."""
         return self.result().plot(ax, **options)
@@ -164,6 +170,10 @@ class AsyncSubmittedJob(_BoundJob):
     async def profile(self, attributes: Sequence[str], **options: Any) -> "AsyncSubmittedJob":
         """Submit a profile of the job's clusters; see `Client.profile`."""
         return await self.client.profile(self.id, attributes, **options)
+
+    async def name_clusters(self, names: Sequence[str] | Mapping[int, str]) -> Result:
+        """Name the clusters of the result; see `Client.name_clusters`."""
+        return await self.client.name_clusters(self.id, names)
 
     async def plot(self, ax: Any = None, **options: Any) -> "Figure":
         """Plot the result as `Result.plot` does. Raise ApiProblem if the job has not succeeded."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
+from sfumato.model.cluster_names import check_names
 from sfumato.model.levels import Level, levels_of
 from sfumato.model.memberships import Memberships, fits, memberships_from_wire
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
@@ -69,6 +70,9 @@ class ClusterModel:
         How far these clusters would come out again. None for label maps without a smooth density.
     expected_loss : ExpectedLoss or None
         For centroids of methods with a measured loss.
+    names : tuple of str
+        Names that an analyst gave to the clusters, in their order; empty for a cluster without a name. Empty without
+        names.
     diagnostics : mapping
         Plain JSON values about the fit and its reliability.
     warnings : tuple of str
@@ -93,6 +97,7 @@ class ClusterModel:
     outside_share: float | None = None
     outside_share_error: float | None = None
     dishonest_shares: NDArray[np.float64] | None = None
+    names: tuple[str, ...] = ()
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     privacy: Mapping[str, PrivacyStatus] = field(default_factory=dict)
@@ -150,6 +155,10 @@ class ClusterModel:
             labels[part] = found.argmin(axis=1)
         return labels
 
+    def names_of(self, labels: NDArray[np.int64]) -> NDArray[np.object_]:
+        """Return the names of labels, in the labels' shape. A cluster without a name has an empty text."""
+        return np.array(self.names or [""] * self.n_clusters, dtype=object)[labels]
+
     def distances(self, points: ArrayLike) -> NDArray[np.float64]:
         """Return the distance of each point from each centroid.
 
@@ -195,7 +204,10 @@ class ClusterModel:
 
     def to_columns(self) -> Columns:
         """Return the clusters, one per row; see `sfumato.model.frames.clusters_columns`."""
-        columns: Columns = {"cluster": np.arange(self.n_clusters), "size": self.sizes, "size_error": self.size_errors}
+        columns: Columns = {"cluster": np.arange(self.n_clusters)}
+        if self.names:
+            columns["name"] = self.names_of(columns["cluster"])
+        columns |= {"size": self.sizes, "size_error": self.size_errors}
         for place, feature in enumerate(self.features):
             if self.centroids is not None:
                 add_column(columns, feature.name, self.centroids[:, place])
@@ -266,6 +278,7 @@ class ClusterModel:
             "verdict_reason": self.verdict_reason,
             "expected_agreement": None if self.expected_agreement is None else asdict(self.expected_agreement),
             "expected_loss": None if self.expected_loss is None else asdict(self.expected_loss),
+            "names": list(self.names),
             "diagnostics": dict(self.diagnostics),
             "warnings": list(self.warnings),
             "privacy": dict(self.privacy),
@@ -313,6 +326,7 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
             outside_share=wire.get("outside_share"),
             outside_share_error=wire.get("outside_share_error"),
             dishonest_shares=_array(wire.get("dishonest_shares"), None),
+            names=check_names(wire.get("names", ()), len(wire["sizes"])),
             diagnostics=wire.get("diagnostics", {}),
             warnings=tuple(wire.get("warnings", ())),
             privacy=wire.get("privacy", {}),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
@@ -29,8 +29,8 @@ def clusters_columns(model: ClusterModel) -> Columns:
     Returns
     -------
     dict of str to ndarray of shape (n_clusters,)
-        `cluster`, `size`, `size_error`. If the model has centroids, a column per feature in its units,
-        and if it has their errors, `<feature>_error`.
+        `cluster`, `name` if the clusters have names, `size`, `size_error`. If the model has centroids, a column per
+        feature in its units, and if it has their errors, `<feature>_error`.
 
     Examples
     --------
@@ -52,8 +52,8 @@ def cells_columns(model: ClusterModel) -> Columns:
     Returns
     -------
     dict of str to ndarray of shape (n_cells,)
-        `cluster`; for each feature `<feature>_lower` and `<feature>_upper` in its units; `density` if the model
-        has one.
+        `cluster`, and `name` if clusters have names; for each feature `<feature>_lower` and `<feature>_upper` in its
+        units; `density` if the model has one.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def cells_columns(model: ClusterModel) -> Columns:
     """
     if model.label_map is None:
         raise InvalidSpec("this model labels no cells: its centroids are in clusters_frame")
-    columns: Columns = {"cluster": model.label_map.ravel()}
+    columns = _labelled(model, model.label_map.ravel())
     shape = model.label_map.shape
     for feature, n_cells, place in zip(model.features, shape, np.indices(shape), strict=True):
         edges = np.linspace(feature.lower, feature.upper, n_cells + 1)
@@ -71,6 +71,10 @@ def cells_columns(model: ClusterModel) -> Columns:
     if model.density is not None:
         add_column(columns, "density", model.density.ravel())
     return columns
+
+
+def _labelled(model: ClusterModel, labels: NDArray[np.int64]) -> Columns:
+    return {"cluster": labels} | ({"name": model.names_of(labels)} if model.names else {})
 
 
 def labels_columns(model: ClusterModel, points: ArrayLike) -> Columns:
@@ -84,9 +88,9 @@ def labels_columns(model: ClusterModel, points: ArrayLike) -> Columns:
     Returns
     -------
     dict of str to ndarray of shape (n,)
-        `cluster`, and a column per feature with the given values.
+        `cluster`, `name` if the clusters have names, and a column per feature with the given values.
     """
-    columns: Columns = {"cluster": model.assign(points)}
+    columns = _labelled(model, model.assign(points))
     given = to_values(model.features, points)
     for place, feature in enumerate(model.features):
         add_column(columns, feature.name, given[:, place])

@@ -107,7 +107,7 @@ def plot(
     caption : str, optional
         Line below the title. The default is `describe(model)`.
     names : sequence of str, optional
-        Names of the clusters in the legend, in the order of the clusters.
+        Names of the clusters in the legend, in the order of the clusters. The default is those of the model.
     outlines : sequence of array-like of shape (n, 2)
         Public lines on a map of two features, in the features' order and units. The default is
         the coastlines if the features are longitude and latitude in degrees.
@@ -136,7 +136,7 @@ def plot(
     with _settings():
         from matplotlib.figure import Figure
 
-        entries = _legend_entries(model, names)
+        entries = _legend_entries(model, names or model.names)
         small_print = _small_print(model)
         ratio = aspect(model.features, panels[0]) if panels else 2.4
         columns = min(len(panels), 3) or 1

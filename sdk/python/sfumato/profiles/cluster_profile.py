@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
+from sfumato.model.cluster_names import check_names, cluster_title
 from sfumato.model.tables import html_table, new_frame
 from sfumato.names import nearest
 
@@ -116,6 +117,8 @@ class ClusterProfile:
         About this share of the distinctions may be chance.
     n_tested : int
         Number of tested values.
+    names : tuple of str
+        Names that an analyst gave to the clusters; see `ClusterModel`.
     warnings : tuple of str
     diagnostics : mapping
     privacy : mapping of str to {'dp', 'post_processed', 'public'}
@@ -129,6 +132,7 @@ class ClusterProfile:
     too_small: tuple[int, ...]
     false_discovery_rate: float
     n_tested: int
+    names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     privacy: Mapping[str, str] = field(default_factory=dict)
@@ -175,6 +179,8 @@ class ClusterProfile:
         if found.shares is None or found.share_errors is None:
             raise InvalidSpec(f"{attribute} is not described: no association with the clusters was found")
         columns: dict[str, Any] = {"cluster": np.arange(self.n_clusters)}
+        if self.names:
+            columns["name"] = list(self.names)
         for place, value in enumerate(found.values):
             columns[value] = found.shares[:, place]
             columns[f"{value} ±"] = found.share_errors[:, place]
@@ -216,7 +222,7 @@ class ClusterProfile:
 
     def _repr_html_(self) -> str:
         rows = {
-            f"cluster {c}: {100 * size:.1f} %": "; ".join(map(str, self.distinguishing(c)[:5]))
+            f"{cluster_title(self.names, c)}: {100 * size:.1f} %": "; ".join(map(str, self.distinguishing(c)[:5]))
             or "no distinguishing value"
             for c, size in enumerate(self.sizes.tolist())
         }
@@ -250,6 +256,7 @@ class ClusterProfile:
             "too_small": list(self.too_small),
             "false_discovery_rate": self.false_discovery_rate,
             "n_tested": self.n_tested,
+            "names": list(self.names),
             "warnings": list(self.warnings),
             "diagnostics": dict(self.diagnostics),
             "privacy": dict(self.privacy),
@@ -272,6 +279,7 @@ def profile_from_wire(wire: Mapping[str, Any]) -> ClusterProfile:
             too_small=tuple(wire["too_small"]),
             false_discovery_rate=float(wire["false_discovery_rate"]),
             n_tested=int(wire["n_tested"]),
+            names=check_names(wire.get("names", ()), len(wire["sizes"])),
             warnings=tuple(wire.get("warnings", ())),
             diagnostics=wire.get("diagnostics", {}),
             privacy=wire.get("privacy", {}),
@@ -311,10 +319,11 @@ def _distinction(wire: Mapping[str, Any]) -> Distinguishing:
 def _draw_card(ax: Any, profile: ClusterProfile, c: int, listed: tuple[Distinguishing, ...]) -> None:
     """Draw the bars of a card. The bar of a share with a large error is left out."""
     from sfumato.plotting.drawing import FAINT_INK, INK
-    from sfumato.plotting.shading import colour
+    from sfumato.plotting.shading import colour, to_xml_text
 
     size, error = 100 * float(profile.sizes[c]), 100 * float(profile.size_errors[c])
-    ax.set_title(f"cluster {c}: {size:.1f} ± {error:.1f} % of people", loc="left", color=INK, fontsize=10)
+    title = to_xml_text(f"{cluster_title(profile.names, c)}: {size:.1f} ± {error:.1f} % of people")
+    ax.set_title(title, loc="left", color=INK, fontsize=10, parse_math=False)
     ax.set_xlim(0, 1)
     ax.set_ylim(max(1, len(listed)) - 0.5, -0.5)
     ax.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"], fontsize=7)

@@ -8,32 +8,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, cast
-from unicodedata import is_normalized
 
 from sfumato.errors import InvalidSpec
 from sfumato.specs.rounds import Feature
-from sfumato.validation import require, to_finite
+from sfumato.validation import require, require_text, to_finite
 
 MAX_ATTRIBUTES = 64
 MAX_VALUES = 256
-MAX_TEXT_BYTES = 64
 DEFAULT_BINS = 8  # equal bins of a feature in a profile
 OTHER, MISSING = "other", "missing"  # categories of unknown and of missing values
 
 Unknown = Literal["refuse", "other"]
 Missing = Literal["refuse", "category"]
 Use = Literal["describe"]
-
-
-def _require_text(text: object, what: str) -> None:
-    require(
-        isinstance(text, str)
-        and 0 < len(text.encode("utf-8", "replace")) <= MAX_TEXT_BYTES
-        and text.isprintable()
-        and text == text.strip()
-        and is_normalized("NFC", text),
-        f"{what} must have 1 to {MAX_TEXT_BYTES} bytes of printable text in Unicode's form NFC, without outer spaces",
-    )
 
 
 def _require_choice(value: object, choices: tuple[str, ...], what: str) -> None:
@@ -77,13 +64,13 @@ class Categorical:
     use: Use = "describe"
 
     def __post_init__(self) -> None:
-        _require_text(self.name, "the name of an attribute")
+        require_text(self.name, "the name of an attribute")
         given: Any = self.values
         require(isinstance(given, Iterable) and not isinstance(given, str), f"{self.name}: values must be a list")
         object.__setattr__(self, "values", tuple(given))
         require(2 <= len(self.values) <= MAX_VALUES, f"{self.name}: an attribute needs 2 to {MAX_VALUES} values")
         for value in self.values:
-            _require_text(value, f"{self.name}: a value")
+            require_text(value, f"{self.name}: a value")
         _require_choice(self.unknown, ("refuse", "other"), f"{self.name}: unknown")
         _require_choice(self.missing, ("refuse", "category"), f"{self.name}: missing")
         _require_choice(self.use, ("describe",), f"{self.name}: use")
@@ -137,7 +124,7 @@ class Numeric:
     unit: str = ""
 
     def __post_init__(self) -> None:
-        _require_text(self.name, "the name of an attribute")
+        require_text(self.name, "the name of an attribute")
         given: Any = self.bins
         require(isinstance(given, Iterable) and not isinstance(given, str), f"{self.name}: bins must be a list")
         object.__setattr__(self, "bins", tuple(to_finite(edge, f"{self.name}: an edge") for edge in given))
