@@ -138,7 +138,7 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
         _refuse(body, COLLECTED, "not valid with round_ids, because the job collects no reports; remove this member")
     elif body.target_reports is None:
         message = "target_reports is required without round_ids"
-        raise ValidationFailed(errors=[{"pointer": "", "message": message}])
+        raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
     release = None if body.round_ids else release_terms(dataset, body)
     if release is not None and body.target_reports is not None:
         _require_blanket(algorithm, dataset.n_features, body.target_reports)

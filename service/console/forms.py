@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from service.http.problems import Problem
 from service.schemas.algorithms import JOB_SCHEMAS, SCHEMAS
+from service.schemas.datasets import NewDataset
+from service.schemas.jobs import NewJob
 from sfumato.specs import ALGORITHMS, Auto, of_trust
 
 Json = dict[str, Any]
@@ -43,10 +47,8 @@ def collect_errors(problem: Problem | None) -> dict[str, str]:
     if problem is None:
         return {}
     words: dict[str, list[str]] = {}
-    for error in problem.more.get("errors", ()):
+    for error in problem.more.get("errors", ()) or ({"pointer": "", "message": str(problem.detail)},):
         words.setdefault(_field_of(error), []).append(error["message"])
-    if not words:
-        words[""] = [str(problem.detail)]
     return {name: "; ".join(dict.fromkeys(each)) for name, each in words.items()}
 
 
@@ -71,9 +73,21 @@ def collect_item_errors(
 
 
 def _field_of(error: Mapping[str, Any]) -> str:
-    """Return the innermost member of the body, or the query parameter, that an error of the API is about."""
-    steps = error["pointer"].split("/")
-    return next((step for step in reversed(steps) if step and not step.isdigit()), str(error.get("parameter", "")))
+    """Return the innermost member of the body, or the query parameter, that an error of the API is about.
+
+    An error of the whole body or algorithm belongs to the member that begins its message, if one does.
+    """
+    steps = [step for step in error["pointer"].split("/") if step and not step.isdigit()]
+    name = steps[-1] if steps else str(error.get("parameter", ""))
+    first = str(error["message"]).partition(" ")[0]
+    return first if name in ("", "algorithm") and first in _members() else name
+
+
+@lru_cache(maxsize=1)
+def _members() -> frozenset[str]:
+    """Return the names of all members of datasets, jobs and algorithms."""
+    schemas: list[type[BaseModel]] = [NewDataset, NewJob, *JOB_SCHEMAS.values()]
+    return frozenset(name for schema in schemas for name in schema.model_fields)
 
 
 # ---- algorithms ----

@@ -70,7 +70,7 @@ class CsvReader:
         try:
             text = self._rest + self._decode(piece, is_last)
         except UnicodeDecodeError:
-            raise BadRequest("the body is not valid UTF-8") from None
+            raise BadRequest("the body is not valid UTF-8: save the file with the encoding UTF-8") from None
         end = len(text) if is_last else text.rfind("\n") + 1
         lines, self._rest = text[:end].removesuffix("\n").split("\n") if end else [], text[end:]
         if len(self._rest) > MAX_LINE_BYTES:

@@ -110,6 +110,44 @@ class TestAMap:
         page.get_by_label("centres").uncheck()
         assert hues(page) < bare
 
+    def test_uses_the_width_of_its_panel_beside_its_clusters(self, scene: Scene, opened: Open) -> None:
+        job_id = released(scene, "panel", hills(EUROPE, [[2, 48], [21, 52]], (40, 30)))
+        page = sign_in(opened(viewport={"width": 1280, "height": 900}).page, scene.secret)
+        page.goto(f"/console/jobs/{job_id}/result")
+        drawn(page)
+        right_edge = """canvas => { const ratio = canvas.width / canvas.clientWidth;
+            const row = canvas.getContext("2d").getImageData(0, Math.round(12 * ratio), canvas.width, 1).data;
+            const ground = row.slice(-4).join();
+            let x = canvas.width - 1; while (row.slice(4 * x, 4 * x + 4).join() === ground) x -= 1;
+            return canvas.clientWidth - x / ratio; }"""
+        assert page.locator("canvas").first.evaluate(right_edge) < 30  # pixels of the margin for labels
+        beside = page.get_by_role("group", name="Clusters by share of people")
+        canvas, table = page.locator("canvas").first.bounding_box(), beside.bounding_box()
+        assert canvas is not None
+        assert table is not None
+        assert canvas["x"] + canvas["width"] <= table["x"]
+        assert table["width"] >= 320
+        assert beside.get_by_role("row").count() == 3
+        expect(beside.get_by_role("columnheader", name="longitude")).to_be_visible()
+
+    @pytest.mark.parametrize("places", [[[-8, 36]], [[-8, 36], [28, 36]], [[-8, 36], [28, 36], [28, 59], [-8, 59]]])
+    def test_has_no_scale_bar_over_a_centre(self, scene: Scene, opened: Open, places: list[list[float]]) -> None:
+        job_id = released(scene, f"corners {len(places)}", hills(EUROPE, places, (40, 30)))
+        page = sign_in(opened(viewport={"width": 1280, "height": 900}).page, scene.secret)
+        page.add_init_script(
+            """const fill = CanvasRenderingContext2D.prototype.fillText; window.texts = {};
+            CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+              window.texts[text] = [x, y, this.measureText(text).width];
+              return fill.call(this, text, x, y, ...rest); };"""
+        )
+        page.goto(f"/console/jobs/{job_id}/result")
+        drawn(page)
+        texts = page.evaluate("() => window.texts")
+        ((x, y, width),) = [place for text, place in texts.items() if " km at " in text]
+        for cluster in range(len(places)):
+            across, up, _ = texts[str(cluster)]
+            assert not (x - 12 < across < x + width + 12 and y - 22 < up < y + 24)
+
     def test_of_the_world_is_small_and_fits_a_phone(self, scene: Scene, opened: Open, axe: str) -> None:
         job_id = released(scene, "world", hills(WORLD, [[100, 30], [-90, 35], [10, 48]], (128, 64)))
         page = sign_in(opened(viewport=PHONE, is_mobile=True, color_scheme="dark").page, scene.secret)

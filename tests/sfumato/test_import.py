@@ -44,6 +44,13 @@ class TestImport:
     def test_devices_need_no_http_until_they_send(self) -> None:
         assert run(WITHOUT_CLIENT) == "2\n"
 
+    def test_precedes_a_directory_of_this_name_beside_the_script(self, tmp_path: Path) -> None:
+        (tmp_path / "sfumato" / "docs").mkdir(parents=True)  # like a clone
+        script = tmp_path / "script.py"
+        script.write_text("from sfumato import Client; print(Client.__name__)")
+        found = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True, cwd=tmp_path)
+        assert found.stdout == "Client\n"
+
 
 class TestNames:
     def test_every_exported_name_exists(self) -> None:

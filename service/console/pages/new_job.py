@@ -30,7 +30,7 @@ from sfumato.errors import SfumatoError
 from sfumato.forecast import forecast_releases, resolve_central
 from sfumato.forecast.families import FAMILIES
 from sfumato.privacy.accountant import Cost, count_jobs
-from sfumato.privacy.accounting import NANO, format_delta, parse_delta
+from sfumato.privacy.accounting import EPSILON_MAX_NANO, NANO, format_delta, parse_delta
 from sfumato.sizing.job_costs import job_cost
 from sfumato.specs import MAX_FEATURES, Auto, CentralAlgorithm, to_algorithm
 
@@ -217,7 +217,8 @@ def _describe_cost(values: dict[str, str], dataset: Json, budget: Json | None) -
     if values.get("mu") and budget is not None and budget["accounting"] == "gaussian":
         return _describe_share(values, dataset, budget)
     epsilon = parse_number(values.get("epsilon", ""))
-    if not isinstance(epsilon, int | float) or epsilon <= 0 or values.get("type") not in SCHEMAS:
+    is_valid = isinstance(epsilon, int | float) and 0 < NANO * epsilon <= EPSILON_MAX_NANO
+    if not is_valid or values.get("type") not in SCHEMAS:
         return None
     unit = "device that sends a report" if dataset["trust"] != "central" else "person in the dataset"
     releases = _describe_releases(values, dataset) if dataset["trust"] == "shuffled" else ""

@@ -118,8 +118,9 @@
     draw() {
       const { canvas, map } = this;
       const shown = new Set(new FormData(document.querySelector("form[data-view]")).getAll("show"));
-      this.width = canvas.clientWidth;
       const ratio = Math.min(Math.max(map.ratio, 0.5), 4);
+      canvas.closest(".beside")?.style.setProperty("--map-width", `${Math.ceil(MAX_HEIGHT * ratio) + EDGE.left + EDGE.right}px`);
+      this.width = canvas.clientWidth;
       const height = Math.min(Math.max((this.width - EDGE.left - EDGE.right) / ratio, 80), MAX_HEIGHT);
       const width = Math.max(Math.min(this.width - EDGE.left - EDGE.right, height * ratio), 50); // keeps the aspect ratio
       this.inner = { width, height };

@@ -72,6 +72,10 @@ class TestADataset:
             assert 'role="alert"' in response.text
         response = console.post("/datasets", DATASET | {"trust": "central", "delta": "0.5"})
         assert "less than or equal to 0.001" in words(response)
+        response = console.post(
+            "/datasets", DATASET | {"trust": "central", "user_feature": "east", "features": "east,0,9"}
+        )
+        assert 'id="f-user_feature-wrong" role="alert">user_feature must not be' in response.text
 
 
 @SQLITE_ONLY
@@ -112,6 +116,14 @@ class TestARound:
             assert response.status_code == status, change
             assert message in words(response)
             assert 'role="alert"' in response.text
+
+    def test_shows_each_error_beside_its_field(self, api: Api, console: Console) -> None:
+        at = f"/datasets/{api.dataset()['id']}/rounds"
+        for encoding in ("grid", "shifted_grid"):
+            for name, value in (("cells", "0"), ("cells", "2.5"), ("cells", "9" * 400), ("collect_days", "-1")):
+                text = console.post(at, ROUND | {"step": "submit", "encoding": encoding, name: value}).text
+                assert f'id="f-{name}-wrong" role="alert">the value must' in text, (encoding, name, value)
+                assert 'class="problem"' not in text
 
 
 @SQLITE_ONLY

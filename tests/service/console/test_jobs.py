@@ -131,6 +131,9 @@ class TestANewJob:
         assert "Maximum cost ε 1" in words(console.post(f"{path}/forecast", form))
         assert "for each person in the dataset" in words(console.post(path, form | {"step": "review"}))
         assert "upload records first" in words(console.post(path, form | {"step": "submit"}))  # there are none
+        for change in ({"epsilon": ""}, {"epsilon": "9" * 400}):
+            text = console.post(path, form | {"step": "submit"} | change).text
+            assert re.search(r'id="f-epsilon-wrong" role="alert">\w', text), change
 
     def test_of_a_shuffled_dataset_shows_both_costs(self, api: Api, console: Console) -> None:
         dataset_id = shuffled_dataset(api)
@@ -160,7 +163,8 @@ class TestANewJob:
         for field, value in (
             ("epsilon", "x"), ("epsilon", "-1"), ("epsilon", "nan"), ("epsilon", "1e400"),
             ("clusters", "0"), ("clusters", "2.5"), ("clusters", "9" * 400), ("shifts", "99"),
-            ("target_reports", "many"), ("target_reports", "0"), ("min_reports", "-1"),
+            ("epsilon", "9" * 400), ("target_reports", "many"), ("target_reports", "0"), ("target_reports", ""),
+            ("min_reports", "-1"),
         ):  # fmt: skip
             response = console.post(path, FORM | {field: value, "step": "submit"})
             assert response.status_code == 422, (field, value)

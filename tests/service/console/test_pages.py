@@ -424,14 +424,15 @@ class TestAdministration:
         for form, field in (
             ({"name": ""}, "name"),
             ({"name": "n"}, "scopes"),
-            ({"name": "n", "scopes": "everything"}, "scopes|0|"),
+            ({"name": "n", "scopes": "everything"}, "scopes"),
             ({"name": "n", "scopes": "jobs", "expires_on": "yesterday"}, "f-expires_on"),
             ({"name": "n", "scopes": "jobs", "expires_on": "2001-01-01"}, "f-expires_on"),
             ({"name": "n", "scopes": "jobs", "dataset_id": "x"}, "f-dataset_id"),
         ):
             response = console.post("/keys", form)
             assert response.status_code == 422, form
-            assert re.search(rf'id="(f-)?({field})-wrong"|class="problem" role="alert"', response.text), form
+            assert re.search(rf'id="(f-)?({field})-wrong" role="alert">\w', response.text), form
+            assert 'class="problem"' not in response.text
 
     def test_creates_disables_and_deletes_a_webhook(self, api: Api, console: Console) -> None:
         form = {"url": "https://hooks.example.com/", "event_types": ["job.failed", "job.succeeded"]}

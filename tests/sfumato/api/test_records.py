@@ -118,6 +118,23 @@ class TestUploading:
         with pytest.raises(InvalidSpec, match="send a file with upload_file"):
             client.upload_records("ds_1", kind(tmp_path / "people.csv"))
 
+    def test_content_in_place_of_a_path_is_refused_with_the_right_call(self, tmp_path: Path) -> None:
+        service, client = serving({POST: ok(STORED, 201)})
+        text = "x,y\n0.5,0.25\n"
+        (tmp_path / "people.csv").write_text(text)
+        with (tmp_path / "people.csv").open() as opened:
+            for content in (text, text.encode(), opened):
+                with pytest.raises(InvalidSpec, match="send a file with upload_file"):
+                    client.upload_records("ds_1", content)
+            for content, remedy in (
+                (text, "write it to a file"),
+                (text.encode(), "upload_records"),
+                (ROWS, "upload_records"),
+            ):
+                with pytest.raises(InvalidSpec, match=f"path must be the path of a file; .*{remedy}"):
+                    client.upload_file("ds_1", content)
+        assert sent(service) == []
+
     @pytest.mark.parametrize("users", [["a", 7], ("a", 7), np.array(["a", 7], dtype=object), pd.Series(["a", 7])])
     def test_takes_users_that_are_text_or_whole_numbers(self, users: Any) -> None:
         service, client = serving({"GET datasets/ds_1": ok(CENTRAL), POST: ok(STORED, 201)})

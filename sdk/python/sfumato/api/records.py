@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from decimal import Decimal
+from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -118,7 +119,7 @@ class RecordCalls:
         ...     client.upload_records(dataset.id, [[2.5], [3.5], [9.0]]).n_records
         3
         """
-        if isinstance(records, str | Path):
+        if isinstance(records, str | bytes | PathLike) or hasattr(records, "read"):
             raise InvalidSpec("records must be an array or a table: send a file with upload_file")
         target = Target(dataset_id, allow_duplicates, accept_clipping)
         columns, described = named_columns(records), dict[str, list[str]]()
@@ -196,9 +197,9 @@ class RecordCalls:
         Raises
         ------
         InvalidSpec
-            The file has another format.
+            The file has another format, or `path` is no path.
         """
-        path = Path(path)
+        path = _read_path(path)
         target = Target(dataset_id, allow_duplicates, accept_clipping)
         kind = path.suffix.lower()
         if kind not in (".csv", ".npy", ".arrow", ".arrows", ".feather"):
@@ -256,6 +257,17 @@ class RecordCalls:
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").digest()
         return str(self._http.keyed_digest(f"sfumato file|{target.dataset_id}|{again}".encode() + content))
+
+
+def _read_path(path: Any) -> Path:
+    """Return the path of a file. Raise InvalidSpec for content in its place."""
+    if not isinstance(path, str | PathLike):
+        raise InvalidSpec(
+            f"path must be the path of a file; got {type(path).__name__}: send an array or a table with upload_records"
+        )
+    if "\n" in str(path):
+        raise InvalidSpec("path must be the path of a file; got text with several lines: write it to a file first")
+    return Path(path)
 
 
 def _upload(

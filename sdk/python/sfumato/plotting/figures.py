@@ -116,6 +116,11 @@ def plot(
     -------
     matplotlib.figure.Figure
         The figure of `ax`, or a new one that is eight inches wide and not registered with pyplot.
+
+    Raises
+    ------
+    InvalidSpec
+        `model` is neither a model nor a result.
     """
     if not isinstance(model, ClusterModel):
         if not hasattr(model, "model"):
