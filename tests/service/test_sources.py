@@ -10,7 +10,7 @@ from runtime.settings import Settings
 from service.schemas.datasets import CreatedDataset
 from service.schemas.sources import Source
 from sfumato.api.parsers import parse_source
-from tests.service.api import SQLITE_ONLY, Api, refused, stranger, unknown
+from tests.service.api import SQLITE_ONLY, Api, refused, stranger
 from tests.service.test_accounting import BLOCK, WIDE
 from tests.service.test_central_jobs import RECORDS_KEY
 
@@ -70,9 +70,8 @@ class TestLimit:
 
     def test_leaves_other_people_alone(self, api: Api) -> None:
         spend(api)
-        spend(api, name="other")
-        spend(api, source="ward-1")
-        spend(api, source="ward-2")
+        for other in ({"name": "other"}, {"source": "ward-1"}, {"source": "ward-2"}):
+            assert submit(api, records(api, **other)).status_code == 202
 
     def test_follows_a_grant(self, api: Api) -> None:
         spend(api)
@@ -154,7 +153,7 @@ class TestSource:
 
     @pytest.mark.parametrize("label", ["nobody", "-"])
     def test_without_datasets_does_not_exist(self, api: Api, label: str) -> None:
-        unknown(api.get(f"/sources/{label}"))
+        refused(api.get(f"/sources/{label}"), 404, "not_found")
 
     def test_of_another_tenant_does_not_exist(self, api: Api) -> None:
         records(api, source="ward-1")
