@@ -248,7 +248,7 @@ def save_plot(
     A file that ends in .html has the whole result: plot, clusters, cards of a profile, warnings and cost.
     """
     from service.cli.common import emit
-    from sfumato.plotting.page import html_page
+    from sfumato.api.result_page import html_page
 
     path = out or Path(f"{job_id}.svg")
     if path.suffix not in (".svg", ".png", ".html"):

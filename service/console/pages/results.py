@@ -17,10 +17,10 @@ from service.console.rendering import HEADERS, as_json, download, redirect, show
 from service.console.request import Page, Visit
 from service.http.problems import ValidationFailed
 from sfumato.api.parsers import parse_result
+from sfumato.api.result_page import html_page
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.levels import describe_levels
 from sfumato.model.separation import Separation, separation
-from sfumato.plotting.page import html_page
 from sfumato.plotting.shading import colour, planes
 
 SHOWN_CLUSTERS = 200

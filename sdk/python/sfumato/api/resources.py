@@ -492,8 +492,8 @@ class Result:
         title : str
             Heading. The default names the number of clusters.
         """
+        from sfumato.api.result_page import html_page
         from sfumato.plotting import figures
-        from sfumato.plotting.page import html_page
 
         return html_page(self, figures.svg(self.model, caption=self._caption()), title)
 
