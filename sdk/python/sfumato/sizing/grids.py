@@ -44,8 +44,8 @@ _SHIFTED_GRIDS: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] = (
 )
 
 # Few clusters in two features are found better with fewer cells, while noise rules: mean ARI of circles .51 -> .72 at
-# 150,000 reports and epsilon 1 (ten runs), of moons .96 -> 1 at 15,000 and epsilon 2 (twelve runs). From 15 clusters on,
-# it falls by about .07.
+# 150,000 reports and epsilon 1 (ten runs), of moons .96 -> 1 at 15,000 and epsilon 2 (twelve runs). From 15 clusters
+# on, it falls by about .07.
 FEW_CLUSTERS, FEW_EFFECTIVE, FEW_CLUSTER_CELLS = 4, 8e4, 12
 
 # density_map, over records
