@@ -293,12 +293,12 @@ class _EarlierRounds:
 def _read_tally(tallied: Round) -> Collected:
     assert tallied.tally is not None  # noqa: S101 - for the type checker: `_ensure_tallied` loaded it
     tally = read_aggregate(tallied.spec, tallied.tally)
-    passes = None
+    map_blocks = None
     if (scheduler := find_scheduler()) is not None:
         from workers.distributed import distribute
 
-        passes = distribute.distribute_passes(tallied, tally, scheduler)
-    return Collected(tallied.spec, tally, passes)
+        map_blocks = distribute.distribute_vectors(tallied, tally, scheduler)
+    return Collected(tallied.spec, tally, map_blocks)
 
 
 def _ensure_tallied(database: Database, claim: Claim, found: Round, keyring: Callable[[], Keyring]) -> Round:

@@ -11,8 +11,9 @@ from benchmarks.quality.data import Labels, Points
 from benchmarks.quality.reference import fcm as reference
 from benchmarks.quality.runs import Kind, Method, by_name
 from benchmarks.quality.scores import best_k_means, nearest
+from clustering.centroids.fuzzy_cmeans import Rule
 from clustering.registry import PLANS, start
-from clustering.rounds.plan import Collected, Rule, drive
+from clustering.rounds.plan import Collected, drive
 from clustering.simulate import SeededEntropy, collect
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.records.encodings import lattice_places

@@ -26,10 +26,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.quality.reference.ldp_kmeans import nearest
-from clustering.centroids.fuzzy_cmeans import fuzzy_c_means
+from clustering.centroids.fuzzy_cmeans import Rule, fuzzy_c_means
 from clustering.centroids.noisy_mixture_em import NoisyMixture, fit_mixture
 from clustering.random import SeededEntropy
-from clustering.rounds.plan import Rule
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.privacy.entropy import WORD_SPAN, Entropy
 from sfumato.records.encodings import lattice_places

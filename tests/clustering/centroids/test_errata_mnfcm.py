@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from clustering.centroids.fuzzy_cmeans import fuzzy_c_means
+from clustering.centroids.fuzzy_cmeans import Rule, fuzzy_c_means
 from clustering.kernels.fuzzy import MIXED, fuzzy_step
-from clustering.rounds.plan import Rule
 
 
 def mixed(length, n_features, sigma=1.0):
