@@ -138,6 +138,7 @@ class Page(NamedTuple):
     path: str
     handler: Callable[[Visit], Awaitable[Response]]
     parameters: tuple[str, ...] = ()  # names of its query parameters
+    takes_files: bool = False
 
 
 async def find_session(request: Request, services: GatewayContext) -> SessionIdentity | None:

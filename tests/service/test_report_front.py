@@ -324,7 +324,7 @@ def test_healthz_is_answered_as_by_its_route(wire: OnTheWire, monkeypatch: pytes
         return status, {name: value for name, value in headers.items() if name not in ("date", "x-request-id")}, body
 
     direct = answer()
-    monkeypatch.setattr("service.app.HEALTH", "/elsewhere")
+    monkeypatch.setattr("service.app.HEALTH", None)
     status, headers, body = answer()
     assert (status, body) == (direct[0], direct[2]) == (200, b'{"status":"ok"}')
     assert headers == direct[1]
