@@ -242,7 +242,7 @@ def get(session: Session, caller: Caller, dataset_id: str, *, lock: bool = False
     """Return a dataset that the caller may access. Raise NotFound.
 
     `lock` prevents changes and deletion until the commit, but allows other transactions to insert rows that refer to
-    the dataset. `deleted` includes deleted datasets, whose ledgers remain readable.
+    the dataset. `deleted` includes deleted datasets; their ledgers remain readable.
     """
     with_lock = {"key_share": True} if lock else None
     dataset = session.get(Dataset, dataset_id, with_for_update=with_lock, populate_existing=lock)

@@ -116,7 +116,7 @@ def fuzzy_c_means(
             total += block
         objectives.append(float(total[0]))
         shares, sums, masses = total[1 : c + 1], total[c + 1 :][: c * d].reshape(c, d), total[-c * d :].reshape(c, d)
-        # a centre whose weights all underflow, far from all points, does not move
+        # a centre far from all points, with weights that all underflow, does not move
         means = np.divide(sums, masses, out=places.copy(), where=masses > 0)
         converged = bool(np.abs(means - places).max() <= tolerance)
         places = means if converged else places + stretch * (means - places)

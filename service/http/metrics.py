@@ -23,7 +23,7 @@ from models.jobs import claims
 from models.webhooks import deliveries
 from service.http.route_table import ENTRIES
 
-QUEUE_SECONDS = 5.0  # shortest interval between two queries of a queue's depth, whatever the scrape interval
+QUEUE_SECONDS = 5.0  # shortest interval between two queries of a queue's depth, at every scrape interval
 NO_ROUTE = "none"  # label of requests that were rejected before routing: no key, a rate limit, an unknown path
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -31,8 +31,8 @@ class Body(Enum):
 class Rate(Enum):
     """Rate limit of requests with a key."""
 
-    KEY = auto()  # of the key, or of devices if the key has only the scope `device`
-    DEVICE_KEY = auto()  # of devices, for every key
+    KEY = auto()  # the limit of the key, or of devices if the key has only the scope `device`
+    DEVICE_KEY = auto()  # the limit of devices for every key
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,9 @@ class Entry:
     cors : str, optional
         Method that web pages of allowed origins may call.
     timed : tuple of str
-        Methods whose duration may stand in logs, metrics and traces. Before adding one, check that it reveals nothing
-        private. The duration of an upload, a count, a deletion or a wait for a job can reveal how many records exist.
+        Methods with a duration that may stand in logs, metrics and traces. Before adding one, check that it reveals
+        nothing private. The duration of an upload, a count, a deletion or a wait for a job can reveal how many records
+        exist.
         Writes wait for the lock on the dataset's row, which an upload keeps while it is stored.
     rate : Rate
     is_stream : bool

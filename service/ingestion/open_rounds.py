@@ -28,8 +28,8 @@ from service.live.change_feed import ChangeFeed
 from service.schemas import serializers
 
 CACHE_SECONDS = 1.0
-MAX_CACHED_BYTES = 64 << 20  # of all datasets; the responses read longest ago are evicted
-RETRY_AFTER_SECONDS = 30  # for devices that find no open round
+MAX_CACHED_BYTES = 64 << 20  # sum over all datasets; the responses read longest ago are evicted
+RETRY_AFTER_SECONDS = 30  # wait of devices that find no open round
 MAX_AGE_SECONDS = 5  # lifetime in HTTP caches between device and gateway
 SCOPES = (KeyScope.DEVICE, KeyScope.DATASETS, KeyScope.JOBS)
 

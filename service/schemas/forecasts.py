@@ -275,7 +275,7 @@ class CentralForecast(Wire):
         "fewer is accepted, and spends its ε, because the number of records is private."
     )
     clusters: Count | None = Field(
-        description="Number of clusters that the algorithm looks for: fewer than requested if noise would hide them; "
+        description="Number of clusters that the algorithm computes: fewer than requested if noise would hide them; "
         "null if it estimates the number."
     )
     ratio: Amount | None = Field(

@@ -26,7 +26,7 @@ from clustering.simulate import simulate
 from sfumato.errors import SfumatoError
 
 WARM_UP_POINTS = 500
-# Labels are those that devices give their true points, unless a comment says otherwise.
+# Labels are those that devices give their true points, unless a comment states otherwise.
 MEASURES = (
     "f_measure",
     "entropy",  # bits

@@ -71,7 +71,7 @@ class _Devices:
     def vectors(self, seed: int) -> tuple[Points | None, Points | None]:
         """Return the noisy vectors of the server, and new ones in the order of the points, if any were reported.
 
-        The vectors of the server cannot be matched with points, because a tally's sample hides who sent them.
+        The vectors of the server cannot be matched with points, because a tally's sample hides their senders.
         """
         if self._collected is None:
             return None, None

@@ -66,7 +66,7 @@ class TestMethods:
         model = METHODS[name].run(sample, 4.0, 2, 0, True)
         labels = model.assign(sample.points)
         assert labels.shape == (3_000,)
-        assert labels.max() < model.n_clusters <= 3  # as printed, people without a cluster form one more
+        assert labels.max() < model.n_clusters <= 3  # people without a cluster form one more, as printed
 
     def test_every_private_method_has_a_line_style_of_its_own(self):
         styles = charts.strokes([method for method in METHODS.values() if method.kind != "open"])

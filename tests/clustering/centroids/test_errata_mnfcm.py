@@ -98,7 +98,7 @@ class TestDistance:
 
 class TestCentre:
     def test_equation_22_sends_centres_to_nought(self):
-        """For any reports, those near zero dominate with weights 2/x^2."""
+        """Reports near zero dominate with weights 2/x^2."""
         generator = np.random.default_rng(0)
         points = 5 + generator.laplace(0, 2, (20_000, 2))
         centre = printed_centre(points, np.array([5.0, 5.0]), np.full(20_000, 0.25))
