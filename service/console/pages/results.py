@@ -22,6 +22,7 @@ from sfumato.model.separation import Separation, separation
 from sfumato.plotting.shading import colour, planes
 
 SHOWN_CLUSTERS = 200
+SHOWN_SHARES = 12  # features in the table of shares
 MANY_CLUSTERS = 12  # with more clusters the map shows confidence ellipses on demand
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates a cell that starts with one of these
 
@@ -73,6 +74,7 @@ async def _show_result(
         nested=describe_levels(model.levels),
         silhouette=finite_or_none(apart.silhouette),
         has_separation=model.centroids is not None and model.n_clusters > 1,
+        shares=feature_rows(model),
         dataset=await visit.api.get_existing(f"/datasets/{result['dataset_id']}"),
         others=[
             (job_id, label)
@@ -115,6 +117,24 @@ def clusters(model: ClusterModel, apart: Separation, shown: list[int]) -> list[J
             }
         )
     return found
+
+
+def feature_rows(model: ClusterModel) -> list[Json]:
+    """Return the table rows of the features that separate the clusters most."""
+    shares, check = model.feature_shares, model.feature_check
+    if shares is None or len(shares) < 2:
+        return []
+    places = sorted(range(len(shares)), key=lambda place: (-shares[place], place))[:SHOWN_SHARES]
+    return [
+        {
+            "name": model.features[place].name,
+            "share": float(shares[place]),
+            "gapless": None if check is None else float(check.gapless_shares[place]),
+            "score": None if check is None or not check.is_conclusive else float(check.peak_scores[place]),
+            "is_irrelevant": check is not None and model.features[place].name in check.irrelevant,
+        }
+        for place in places
+    ]
 
 
 def _within(value: float) -> float:
