@@ -66,7 +66,7 @@ lint: $(READY) ## Check style, prose, types, import contracts and dependencies
 	$(BIN)/python tools/prose_check.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/deptry connections runtime models migrations clustering service shuffler workers audit demo devservers
+	$(BIN)/deptry .
 	$(BIN)/deptry --config sdk/python/pyproject.toml sdk/python/sfumato
 
 format: $(READY) ## Sort imports and format the code with ruff

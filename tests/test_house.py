@@ -21,19 +21,10 @@ from connections.server import STOP_SECONDS
 from runtime.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = (
-    "audit",
-    "clustering",
-    "connections",
-    "demo",
-    "devservers",
-    "migrations",
-    "models",
-    "runtime",
-    "service",
-    "shuffler",
-    "workers",
-)
+PACKAGES = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {
+    "benchmarks",
+    "tests",
+}  # what the server installs
 
 
 def list_tracked_files() -> list[Path]:
@@ -123,6 +114,14 @@ class TestTrackedFiles:
         described = set(re.findall(r"^([a-z-]+):.*## \w", makefile, re.M))
         assert phony == described
         assert {"demo", "serve", "test", "lint", "openapi", "bench"} <= phony
+
+    def test_every_folder_is_under_the_import_contracts(self) -> None:
+        linter = read_projects()[ROOT / "pyproject.toml"]["tool"]["importlinter"]
+        roots = PACKAGES | {"benchmarks", "sfumato"}
+        layers, *_others, acyclic = linter["contracts"]
+        assert set(linter["root_packages"]) == roots
+        assert {name for layer in layers["layers"] for name in layer.split(" | ")} == roots
+        assert set(acyclic["ancestors"]) == roots - {"migrations"}
 
 
 class TestLock:
