@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {
     "benchmarks",
     "tests",
-}  # what the server installs
+}  # the server installs these
 
 
 def list_tracked_files() -> list[Path]:

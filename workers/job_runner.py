@@ -1,9 +1,9 @@
-"""Execution of a claimed job: a local job up to its next round or its result, a central job to its result.
+"""Execution of a claimed job: a local job up to its next round or its result, a job over records to its result.
 
 A plan keeps no state between claims. Each claim starts the plan from the beginning and feeds it the stored tallies. It
 aggregates the round that has closed since the last claim. If the plan then needs a new round, the round is opened and
 the job waits for devices; otherwise the plan returns the model. Each write checks the fence of the claim, so a stale
-worker writes nothing. `workers.central_job` executes central jobs.
+worker writes nothing. `workers.central_job` executes jobs over records.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Queries of central jobs to the curator: charge each query once, and store its answer.
+"""Queries of jobs over records to the curator: charge each query once, and store its answer.
 
     requested ──charge──► charged ──store──► answered ──(job ends)──► deleted
 
