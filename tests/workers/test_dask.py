@@ -11,9 +11,9 @@ import pytest
 
 from clustering.central.queries import Records, count_records
 from clustering.central.run import run as run_central
-from clustering.centroids.fuzzy_cmeans import block_sums
+from clustering.centroids.fuzzy_cmeans import Rule, block_sums
 from clustering.centroids.noisy_fcm import fit, scaled
-from clustering.rounds.plan import Collected, Rule
+from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Sample
 from models.collection import report_intake, rounds
 from models.database.engine import Database
