@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from redis import Redis
 from sqlalchemy.engine import make_url
 
+import sfumato
 from connections.server import STOP_SECONDS
 from runtime.settings import Settings
 
@@ -96,6 +97,24 @@ class TestTrackedFiles:
         ]
         assert undocumented == []
 
+    def test_every_package_has_the_same_version(self) -> None:
+        """These are the files of docs/publishing.md."""
+        places = {
+            "pyproject.toml": r'^version = "(.+)"$',
+            "sdk/python/pyproject.toml": r'^version = "(.+)"$',
+            "sdk/python/sfumato/__init__.py": r'^__version__ = "(.+)"$',
+            "sdk/typescript/package.json": r'^  "version": "(.+)",$',
+            "sdk/kotlin/device/pom.xml": r"^  <version>(.+)</version>$",
+            "openapi/generators/kotlin/pom.xml": r"^  <version>(.+)</version>$",
+            "deploy/kubernetes/kustomization.yaml": r"^ +newTag: (.+)$",
+        }
+        found = {
+            name: re.findall(pattern, (ROOT / name).read_text(), re.MULTILINE)[:1] for name, pattern in places.items()
+        }
+        assert found == {name: [sfumato.__version__] for name in places}
+        page = (ROOT / "docs" / "publishing.md").read_text()
+        assert [name for name in places if f"`{name}`" not in page] == []
+
     def test_both_projects_have_the_licence(self) -> None:
         licence = (ROOT / "LICENSE").read_text()
         assert "Apache License" in licence
@@ -115,8 +134,10 @@ class TestTrackedFiles:
         assert phony == described
         assert {"demo", "serve", "test", "lint", "openapi", "bench"} <= phony
 
-    def test_every_folder_is_under_the_import_contracts(self) -> None:
-        linter = read_projects()[ROOT / "pyproject.toml"]["tool"]["importlinter"]
+    def test_every_folder_is_under_the_import_contracts_and_the_type_check(self) -> None:
+        tools = read_projects()[ROOT / "pyproject.toml"]["tool"]
+        linter = tools["importlinter"]
+        assert set(tools["mypy"]["files"]) >= PACKAGES | {"benchmarks", "sdk/python/sfumato", "tools"}
         roots = PACKAGES | {"benchmarks", "sfumato"}
         layers, *_others, acyclic = linter["contracts"]
         assert set(linter["root_packages"]) == roots
