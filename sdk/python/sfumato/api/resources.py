@@ -482,6 +482,15 @@ class Result:
         caption = self._caption() if caption is None else caption
         return figures.plot(self.model, ax, title=title, caption=caption, names=names, outlines=outlines)
 
+    def to_geojson(self) -> dict[str, Any]:
+        """Return regions and centres as GeoJSON if two features are longitude and latitude.
+
+        See `sfumato.plotting.geojson.to_geojson`. Raise InvalidSpec if the result has no places.
+        """
+        from sfumato.plotting.geojson import to_geojson
+
+        return to_geojson(self.model)
+
     def _repr_html_(self) -> str:
         """Return the plot as SVG for a notebook, or a table if matplotlib is missing."""
         from sfumato.plotting import figures
