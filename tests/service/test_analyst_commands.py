@@ -363,7 +363,9 @@ class TestPlot:
         features = (Feature("lon", 0.0, 360.0, "deg"), Feature("lat", -60.0, 60.0, "deg"))
         run("plot", api.finished_job(replace(a_model(), features=features)), "--out", "places.geojson")
         assert json.loads((tmp_path / "places.geojson").read_text("utf-8"))["type"] == "FeatureCollection"
-        assert ".svg, .png or .geojson" in run("plot", job_id, "--out", "picture.pdf", status=2).output
+        run("plot", job_id, "--out", "picture.html")
+        assert (tmp_path / "picture.html").read_text("utf-8").startswith("<!doctype html>")
+        assert ".svg, .png, .html or .geojson" in run("plot", job_id, "--out", "picture.pdf", status=2).output
         assert "cannot be written" in run("plot", job_id, "--out", "no/such/place.svg", status=1).output
         assert "job_not_finished" in run("plot", api.job(api.dataset()["id"])["id"], status=1).output
 

@@ -17,6 +17,8 @@ from service.console.ratings import find_distinctions, find_doubts
 from service.console.rendering import HEADERS, as_json, download, redirect, show
 from service.console.request import Page, Visit
 from service.http.problems import NotFound, ValidationFailed
+from sfumato.api.parsers import parse_result
+from sfumato.api.result_page import html_page
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.levels import describe_levels
 from sfumato.model.separation import Separation, separation
@@ -180,6 +182,15 @@ async def result_json(visit: Visit) -> Response:
     return download(response.body, "application/json", f"result-{visit.id('job_id')}.json")
 
 
+async def result_html(visit: Visit) -> Response:
+    """Serve `GET /console/jobs/{job_id}/result.html`: the result as one page without scripts."""
+    job_id = visit.id("job_id")
+    result = parse_result(await visit.api.get(f"/jobs/{job_id}/result"))
+    plot = await visit.api.file(f"/jobs/{job_id}/plot.svg")
+    page = await run_in_threadpool(html_page, result, plot.body.decode())
+    return download(page.encode(), "text/html; charset=utf-8", f"result-{job_id}.html")
+
+
 async def result_geojson(visit: Visit) -> Response:
     """Serve `GET /console/jobs/{job_id}/result.geojson`: regions and centres of places on Earth."""
     job_id = visit.id("job_id")
@@ -241,6 +252,7 @@ PAGES: list[Page] = [
     Page("GET", "/jobs/{job_id}/plot.svg", picture),
     Page("GET", "/jobs/{job_id}/plot.png", picture_png),
     Page("GET", "/jobs/{job_id}/result.json", result_json),
+    Page("GET", "/jobs/{job_id}/result.html", result_html),
     Page("GET", "/jobs/{job_id}/result.geojson", result_geojson),
     Page("GET", "/jobs/{job_id}/clusters.csv", clusters_csv),
 ]

@@ -117,6 +117,7 @@ DOORS = [
     ("GET", "/compare?of={job}&of={job}", {}, {"jobs"}),
     ("GET", "/compare.json?of={job}&of={job}&at=1", {}, {"jobs"}),
     ("GET", "/jobs/{job}/result.json", {}, {"jobs"}),
+    ("GET", "/jobs/{job}/result.html", {}, {"jobs"}),
     ("GET", "/jobs/{geo}/result.geojson", {}, {"jobs"}),
     ("GET", "/jobs/{job}/clusters.csv", {}, {"jobs"}),
     ("POST", "/jobs/{job}/cancel", {}, {"jobs"}),

@@ -25,7 +25,7 @@ def a_map(
     latitudes: tuple[float, float] = (-20.0, 60.0),
     **changes: Any,
 ) -> ClusterModel:
-    """Return a map whose label map has longitude first."""
+    """Return a map with longitude as its first feature."""
     n_clusters = int(labels.max()) + 1
     middle = np.mean([longitudes, latitudes], axis=1)
     given: dict[str, Any] = {
