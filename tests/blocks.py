@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
 
-SHELL = ("sh", "bash", "console")
+SHELL = ("sh", "bash")
 SCRIPTS = ("js", "ts", "typescript", "javascript")
 PAGES = (
     "README.md",

@@ -246,6 +246,10 @@ class TestEveryPage:
         said = walked(session, "docs/tutorials/ledger.md")
         assert "budget_exhausted 1.0 1.5 2.0" in said
         assert re.search(r"^1 20\S+ grant 2000000000 ", said, flags=re.MULTILINE)
-        assert re.search(r"^ds_\w+: \d+ entries, head \w{16}: ok$", said, flags=re.MULTILINE)
+        assert re.search(
+            r"^ds_\w+: \d+ entries, head \w{16}: ok; all charges together certify ε \S+ at δ \S+$",
+            said,
+            flags=re.MULTILINE,
+        )
         assert re.search(r"^default: \d+ events, head \w{16}: ok$", said, flags=re.MULTILINE)
         assert '"act":"grant.created"' in said.replace(" ", "")

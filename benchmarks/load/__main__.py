@@ -65,8 +65,8 @@ async def drive(options: argparse.Namespace, fleet: Fleet, monitor: Monitor, con
         for n in range(options.clients)
         for a in [analysts[n % len(analysts)]]
     ]
-    batchers = [
-        DeviceClient(urls[n % len(urls)], a.device_key, a.dataset_id, round_cache, log) for n, a in enumerate(analysts)
+    batchers = [  # with a key for datasets, because a key for devices sends few reports in a request
+        DeviceClient(urls[n % len(urls)], fleet.key, a.dataset_id, round_cache, log) for n, a in enumerate(analysts)
     ]
     stop = asyncio.Event()
     others = [asyncio.create_task(analyst.work(stop)) for analyst in analysts]

@@ -58,10 +58,11 @@ def counting_outside(plan: Plan, *, opens_counting: bool) -> Plan:
         while True:
             collected = yield count_outside(spec) if opens_counting else spec
             received += collected.aggregate.n_reports
-            if collected.spec.counts_outside and collected.aggregate.n_reports:
-                estimates.append(outside_share(collected))
-                collected = inside(collected, pooled(estimates))
-            elif not collected.spec.counts_outside:
+            if collected.spec.counts_outside:
+                if collected.aggregate.n_reports:
+                    estimates.append(outside_share(collected))
+                collected = inside(collected, pooled(estimates) if estimates else OutsideShare(0.0, inf))
+            else:
                 grids += edge_grids(collected)
             used += collected.aggregate.n_reports
             spec = plan.send(collected)
@@ -185,7 +186,7 @@ def inside(collected: Collected, share: OutsideShare) -> Collected:
     Parameters
     ----------
     collected : Collected
-        A round that counts people outside, with at least one report.
+        A round that counts people outside.
     share : OutsideShare
         From this round and earlier ones of the same people. The share inside is taken as at least one standard error,
         so that a result exists even if nearly all people are outside.
@@ -199,7 +200,7 @@ def inside(collected: Collected, share: OutsideShare) -> Collected:
     if keeps_vectors(spec):
         return _inside_vectors(collected, noise_of(spec))
     n = collected.tally.n_reports
-    remaining = max(1 - share.value, min(share.error, 1.0), 1 / n) if share.error < inf else 1.0
+    remaining = max(1 - share.value, min(share.error, 1.0), 1 / max(n, 1)) if share.error < inf else 1.0
     if not spec.mechanism.has_support:
         return _inside_window(collected, remaining)
     own = decoder(spec.mechanism)
@@ -274,7 +275,7 @@ def _inside_vectors(collected: Collected, mechanism: DiscreteLaplaceMechanism) -
     """
     values = collected.sample.values
     kept = values[2 * values[:, -1] < mechanism.mark, :-1]
-    if not len(kept):
+    if len(values) and not len(kept):
         kept = values[np.argmin(values[:, -1]), None, :-1]
     spec = replace(collected.spec, mechanism=replace(mechanism, mark=0), out_of_bounds="clip")
     low, high = -mechanism.margin, mechanism.steps + mechanism.margin

@@ -16,7 +16,7 @@ import numpy as np
 from service.http.problems import BadRequest
 
 PIECE_BYTES = 64 << 10  # text that is decoded at once
-MAX_ELEMENT_BYTES = 1 << 20  # longest element of a list
+MAX_ELEMENT_BYTES = 256 << 10  # longest element of a list; the longest value of a report has 128 KiB, 171 in base64
 _MAX_DEPTH = 3  # an object of lists of lists
 _LIST_DEPTH = 2  # depth of the elements of a list
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
@@ -42,6 +42,8 @@ class JsonPieces:
     explain : callable
         Called with this reader and the message of a `msgspec.ValidationError`, which may quote the body. Returns the
         problem.
+    reserve : callable
+        Called with the memory that the text of an incomplete element takes, in bytes.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class JsonPieces:
         kind: type[msgspec.Struct],
         take: Callable[[Any, Any], None],
         explain: Callable[[Any, str], Exception],
+        reserve: Callable[[int], None],
     ) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
         self._names = kind.__struct_fields__
-        self._take, self._explain = take, explain
+        self._take, self._explain, self._reserve = take, explain, reserve
         self._rest = bytearray()
+        self._n_reserved = PIECE_BYTES  # a request reserves its first piece before it has a reader
         self._prefix = b""  # start of the next piece: it opens the object and the list again
         self._is_first = True
         self._n_members = 0
@@ -63,6 +67,9 @@ class JsonPieces:
     def feed(self, piece: bytes) -> None:
         """Decode the next piece of the body as far as it has whole elements."""
         self._rest += piece
+        if len(self._rest) > self._n_reserved:
+            self._reserve(len(self._rest) - self._n_reserved)
+            self._n_reserved = len(self._rest)
         n_bytes = PIECE_BYTES
         while len(self._rest) >= n_bytes:
             if self._cut(n_bytes):
@@ -102,8 +109,8 @@ class JsonPieces:
         self._n_prefix = len(self._prefix)
         plain = _ESCAPE.sub(b"__", text) if b"\\" in text else text
         codes = np.frombuffer(plain, dtype=np.uint8)
-        is_outside = np.cumsum(codes == _QUOTE, dtype=np.int64) & 1 == 0
-        depths = np.cumsum(np.where(is_outside, _STEP[codes], 0), dtype=np.int64)
+        is_outside = np.cumsum(codes == _QUOTE, dtype=np.uint8) & 1 == 0  # modulo 256, which keeps the parity
+        depths = np.cumsum(np.where(is_outside, _STEP[codes], 0), dtype=np.int32)
         if len(depths) and depths.max() > _MAX_DEPTH:
             raise BadRequest("the body is nested too deeply: expected an object with lists")
         is_key = is_outside & (depths == 1) & (codes == _COLON)

@@ -59,7 +59,7 @@ class JsonPoints(JsonPieces):
     """Reader of `{"points": [[...], ...]}`."""
 
     def __init__(self, labeller: PointLabeller) -> None:
-        super().__init__(_Points, JsonPoints._add, JsonPoints._explain_fault)
+        super().__init__(_Points, JsonPoints._add, JsonPoints._explain_fault, labeller.reserve)
         self._labeller = labeller
 
     def _explain_fault(self, _message: str) -> ValidationFailed:

@@ -257,7 +257,7 @@ class JsonReader(JsonPieces):
     def __init__(self, validator: RecordValidator) -> None:
         self._has_any = validator.user_feature is not None or bool(validator.attributes)
         kind = _AnyColumns if self._has_any else _Columns
-        super().__init__(kind, JsonReader._keep, JsonReader._schema_error)
+        super().__init__(kind, JsonReader._keep, JsonReader._schema_error, validator.reserve_memory)
         self._validator = validator
         self._n_bytes = self._n_rows = 0
         self._columns: list[str] = []

@@ -150,8 +150,8 @@ class ColumnsReader(JsonPieces):
     """
 
     def __init__(self, report_format: ReportFormat, max_reports: int, reserve: Reserve) -> None:
-        super().__init__(_Json, ColumnsReader._add, ColumnsReader._schema_error)
-        self._format, self._max_reports, self._reserve = report_format, max_reports, reserve
+        super().__init__(_Json, ColumnsReader._add, ColumnsReader._schema_error, reserve)
+        self._format, self._max_reports = report_format, max_reports
         self._ids, self._values, self._slots = bytearray(), bytearray(), array("I")
 
     def _add(self, read: _Json) -> None:

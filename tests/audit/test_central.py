@@ -155,10 +155,11 @@ class TestBlackBox:
         assert findings.measured <= 1
 
     @pytest.mark.release
-    def test_raw_counts_reveal_more(self) -> None:
+    def test_raw_counts_reveal_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(black_box, "N_RUNS", 400)  # at 150, three errors hide what 1.2 shows
         (findings,) = black_box.check_released_models(Method("broken", STEPS, planted.publish_raw_labels), 1, SETTING)
         assert not findings.holds
-        assert findings.measured > 1.2
+        assert findings.measured > 2
         assert "no record, one in a corner" in findings.why
 
     def test_all_numbers_of_a_document_are_used(self) -> None:

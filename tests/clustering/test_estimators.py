@@ -64,7 +64,7 @@ def check(estimator: type[PrivateEstimator]) -> list[tuple[str, Exception]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = check_estimator(
-            estimator(n_clusters=3, epsilon=32, bounds=(-10, 10)),
+            estimator(n_clusters=3, epsilon=32, bounds=(-200, 200)),
             expected_failed_checks=expected,
             on_skip=None,
             on_fail=None,

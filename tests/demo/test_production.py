@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from clustering import registry
+from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Tally
 from demo import output
@@ -19,6 +20,7 @@ from demo.production import AlternatingTransport, Comparison, Kill, Production, 
 from demo.scenario import Scene
 from devservers.fleet import Fleet
 from devservers.servers import ProcessFailed, ServerMissing
+from sfumato.records.outside import count_outside
 from sfumato.specs import Feature, ShiftedGrid, to_wire
 from tests.demo.test_demo import SECONDS, assert_nothing_left, demo
 
@@ -142,14 +144,14 @@ class TestReferenceRun:
         features = (Feature("x", 0.0, 1.0), Feature("y", 0.0, 1.0))
         algorithm = ShiftedGrid(epsilon=2, clusters=2, cells=6)
         scene = Scene("twin", features, np.full((5000, 2), 0.5), algorithm, singles=1)
-        spec = next(registry.start(algorithm, features, 5000))
+        spec = count_outside(next(registry.start(algorithm, features, 5000)))
         rng = np.random.default_rng(3)
         empty = Tally.empty(spec)
         reports = np.full(len(empty.reports), 5000 // len(empty.reports), dtype=np.int64)
         counts = np.minimum(rng.integers(0, 40, size=empty.counts.shape), reports[:, None])
         tally = Tally(counts, reports)
         model, ledger = run_reference(tmp_path, scene, ((tally.to_bytes(), tally.n_reports),))
-        plan = registry.start(algorithm, features, 5000)
+        plan = counting_outside(registry.start(algorithm, features, 5000), opens_counting=True)
         next(plan)
         with pytest.raises(StopIteration) as done:
             plan.send(Collected(spec, tally))

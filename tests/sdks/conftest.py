@@ -48,6 +48,6 @@ def wheel(shared: Path) -> Path:
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     home = tmp_path_factory.mktemp("service") / "home"
-    with running(home, "serve", "--port", "0") as service:
+    with running(home, "serve", "--port", "0", SFUMATO_SOURCE_LIMIT="none") as service:
         url = service.url()
         yield Live(url, (home / "admin.key").read_text().strip())

@@ -97,7 +97,7 @@ def origin(typescript: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def place(origin: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     home = tmp_path_factory.mktemp("service") / "home"
-    with running(home, "serve", "--port", "0", SFUMATO_CORS_ORIGINS=origin) as service:
+    with running(home, "serve", "--port", "0", SFUMATO_CORS_ORIGINS=origin, SFUMATO_SOURCE_LIMIT="none") as service:
         url = service.url()
         database = Database(f"sqlite:///{home / 'sfumato.db'}", pool_size=2)
         with Client(url, (home / "admin.key").read_text().strip()) as client:

@@ -36,12 +36,15 @@ UVICORN_DIFFERS = {
     "close": "uvicorn parses requests after the one that closes the connection",
     "flipped extension": "uvicorn accepts an extension without a name",
     "large field": "uvicorn does not limit the size of a head",
+    "missing host": "uvicorn accepts it",
+    "repeated host": "uvicorn accepts it",
     "repeated transfer-encoding": "uvicorn accepts it",
     "upgrade": "uvicorn drops the body of a request that offers an upgrade",
     "trailer": "uvicorn appends trailers to the headers",
     "space before extension": "uvicorn rejects a space that RFC 9112 (section 7.1.1) permits",
 }
 _VARYING = re.compile(rb"\r\n(?:date|x-request-id): [^\r]*|\"request_id\":\"[0-9a-f]*\"")
+_STATUS_LINE = re.compile(rb"HTTP/1\.1 \d")
 _END = b"GET /healthz HTTP/1.1\r\nHost: end\r\nConnection: close\r\n\r\n"
 
 
@@ -93,7 +96,9 @@ class Fuzzer:
         ]
         head = b"\r\n".join(lines) + b"\r\n\r\n"
         if chance.random() < 0.02:
-            head = self._flip(head)
+            flipped = self._flip(head)
+            is_left_out = "missing host" in self._excluded and b"\r\nhost:" not in flipped.lower()
+            head = head if is_left_out else flipped
         return chance.choice((b"", b"", b"", b"\r\n")) + head + (self._chunks(body) if is_chunked else body)
 
     def _line(self) -> bytes:
@@ -143,7 +148,9 @@ class Fuzzer:
         return data[:at] + self._random.choice((b"", b"\r", b"\n", b"\0", b" ", b"x")) + data[at + 1 :]
 
     def _drop(self, fields: list[tuple[bytes, bytes]]) -> None:
-        del fields[self._random.randrange(len(fields))]
+        at = self._random.randrange(len(fields))
+        if not (fields[at][0] == b"Host" and "missing host" in self._excluded):
+            del fields[at]
 
     def _repeat(self, fields: list[tuple[bytes, bytes]]) -> None:
         name, value = self._random.choice(fields)
@@ -223,7 +230,7 @@ def _split_rejection(received: bytes) -> tuple[bytes, bytes]:
     """Return the answers before a rejected request, and its answer if there is one."""
     begin = max(received.rfind(b"HTTP/1.1 %d " % status) for status in (400, 431))
     is_last = (
-        begin >= 0 and received.find(b"HTTP/1.1", begin + 1) < 0 and b"\r\nconnection: close\r\n" in received[begin:]
+        begin >= 0 and not _STATUS_LINE.search(received, begin + 1) and b"\r\nconnection: close\r\n" in received[begin:]
     )
     return (received[:begin], received[begin:]) if is_last else (received, b"")
 

@@ -1,6 +1,7 @@
 """Lists in a JSON object: decoding in pieces of any length gives the same result as decoding the whole."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ class Lists(msgspec.Struct, forbid_unknown_fields=True):
     rows: list[list[float]] | UnsetType = UNSET
 
 
-def read(body: bytes, *cuts: int) -> dict[str, list[Any]]:
+def read(body: bytes, *cuts: int, reserve: Callable[[int], None] = lambda _: None) -> dict[str, list[Any]]:
     """Return the object of a body that arrives in pieces."""
     found: dict[str, list[Any]] = {}
 
@@ -33,7 +34,7 @@ def read(body: bytes, *cuts: int) -> dict[str, list[Any]]:
             if (part := getattr(piece, name)) is not UNSET:
                 found.setdefault(name, []).extend(part)
 
-    reader = JsonPieces(Lists, take, lambda *_: ValidationFailed("wrong type"))
+    reader = JsonPieces(Lists, take, lambda *_: ValidationFailed("wrong type"), reserve)
     ends = [*sorted(min(cut, len(body)) for cut in cuts), len(body)]
     for start, end in zip([0, *ends], ends, strict=False):
         reader.feed(body[start:end])
@@ -93,3 +94,12 @@ class TestPieces:
         assert read(b'{"texts":["%b"]}' % (b"x" * 20)) == {"texts": ["x" * 20]}
         with pytest.raises(BadRequest, match="too long"):
             read(b'{"rows":[[%b1]]}' % (b"1," * 100))
+
+    def test_reserve_the_text_of_an_incomplete_element(self) -> None:
+        reserved: list[int] = []
+        cuts = range(0, 4000, 100)
+        read(b'{"rows":[%b]}' % b",".join([b"[1]"] * 1000), *cuts, reserve=reserved.append)
+        assert sum(reserved) <= 2 * 100  # whole elements are not kept
+        reserved.clear()
+        read(b'{"texts":["%b"]}' % (b"x" * 3000), *cuts, reserve=reserved.append)
+        assert 3000 - 16 <= sum(reserved) <= 3012

@@ -137,7 +137,7 @@ def run_job(
         monkeypatch.setattr("models.database.types.system_clock", clock)
         database = Database(f"sqlite:///{path}", clock=clock)
         admin = over(database, records_key=RECORDS_KEY)
-        dataset_id = admin.dataset(trust="central")["id"]
+        dataset_id = admin.dataset(trust="central", source="clinic")["id"]
         if n_records:
             admin.made(f"/datasets/{dataset_id}/records", {"columns": ["x", "y"], "rows": records(n_records)})
         numbers.at = 1000  # an upload and its key have used some ids
@@ -151,9 +151,16 @@ def run_job(
             assert run(database, claim, keyring=lambda: KEYRING) is ClaimOutcome.SUCCEEDED
             clock.step = 0
             clock.now = SUBMITTED + 50 * SECOND  # the analyst reads the result later
-            prefixes = {"round_id": "rnd", "key_id": "key", "webhook_id": "whk", "delivery_id": "msg"}
+            prefixes = {
+                "round_id": "rnd",
+                "key_id": "key",
+                "webhook_id": "whk",
+                "delivery_id": "msg",
+                "series_id": "ser",
+            }
             ids = {name: unknown(prefix) for name, prefix in prefixes.items()}
-            read_everything(analyst, ids | {"dataset_id": dataset_id, "job_id": job_id}, visible)
+            ids |= {"dataset_id": dataset_id, "job_id": job_id, "source": "clinic"}
+            read_everything(analyst, ids, visible)
         visible.lines = [{name: line[name] for name in line.keys() - {"request_id", "ms"}} for line in lines]
         answers.is_first = False
         database.close()

@@ -126,6 +126,17 @@ class TestInside:
         assert view.sample.values.shape[1] == 2
         assert view.sample.n_reports == pytest.approx(14_000, rel=0.02)
 
+    @pytest.mark.parametrize("name", ENCODINGS)
+    def test_an_empty_round_has_the_symbols_of_the_people_inside(self, name: str) -> None:
+        view = inside(collected(name, np.empty((0, 2)), 1), OutsideShare(0.0, float("inf")))
+        assert (view.spec.counts_outside, view.aggregate.n_reports) == (False, 0)
+        if name == "lattice":
+            assert view.sample.values.shape == (0, 2)
+        elif not view.spec.mechanism.has_support:
+            assert view.tally.counts.shape[1] == view.spec.mechanism.n_symbols
+        else:
+            assert decoder(view.spec.mechanism).frequencies(view.tally).shape[1] == view.spec.encoding.n_symbols
+
     @pytest.mark.parametrize("params", ALGORITHMS, ids=lambda each: f"{each.type} {getattr(each, 'refine', '')}")
     def test_a_quarter_outside_neither_moves_nor_adds_a_cluster(self, params) -> None:
         model = simulate(params, people(30_000, 0.25), seed=4, out_of_bounds="count")
