@@ -373,6 +373,16 @@ def posterior_mean(count, scale, expected, empty, places, chances):
     return sum(p * spot for p, spot in zip(likely, spots, strict=True)) / sum(likely), np.log(sum(likely))
 
 
+def gap_cell(centres, point, n_bins):
+    """Return the bin of a record between its two nearest centres, numbered by pair."""
+    away = [sum((int(x) - int(c)) ** 2 for x, c in zip(point, centre, strict=True)) for centre in centres]
+    a, b = sorted(range(len(centres)), key=lambda i: (away[i], i))[:2]
+    gap = sum((int(x) - int(y)) ** 2 for x, y in zip(centres[a], centres[b], strict=True))
+    place = Fraction(away[b] - away[a], 2 * max(gap, 1))
+    pairs = list(combinations(range(len(centres)), 2))
+    return pairs.index((min(a, b), max(a, b))) * n_bins + min(int(10 * place), n_bins - 1)
+
+
 def nearest_centre(centres, point):
     """Return the first nearest centre, in integers."""
     far = [sum((int(x) - int(c)) ** 2 for x, c in zip(point, centre, strict=True)) for centre in centres]

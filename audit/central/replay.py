@@ -389,6 +389,13 @@ METHODS: tuple[Method, ...] = (
     Method("private_kmeans, delta", PrivateKmeans(16.0, 2, delta=1e-3), run),
     Method("private_kmeans, delta, one mean", PrivateKmeans(4.0, 1, delta=1e-3), run),
     Method("private_kmeans, delta, grid and rounds", PrivateKmeans(32.0, 9, delta=1e-3), run),
+    Method("feature check", PrivateKmeans(4.0, 2, check_features=True), run),
+    Method(
+        "feature check, delta, private bounds",
+        PrivateKmeans(32.0, 2, delta=1e-3, bounds="private", check_features=True),
+        run,
+        n_features=(5,),
+    ),
     Method("density_map", DensityMap(4.0), run, n_features=MAP_FEATURES[:1]),
     Method("density_map, cells", DensityMap(32.0, cells=6), run, n_features=MAP_FEATURES),
     Method("density_map, clusters", DensityMap(1.0, 3, cells=4), run, n_features=MAP_FEATURES),

@@ -277,6 +277,11 @@ LEAKS: tuple[Leak, ...] = (
         "block, replay",
         _replay(_BLOCK_BOUNDS, run, OneFeatureNoise, n_features=5),
     ),
+    Leak(
+        "histograms with the noise of one feature",
+        "feature check, replay",
+        _replay(PrivateKmeans(4.0, 2, check_features=True), run, OneFeatureNoise, n_features=2),
+    ),
     Leak("empty-cluster skip", "dp_kmeans, replay", _replay(_STEPS, skip_empty_clusters)),
     Leak("true number of records", "private_kmeans, replay", _replay(_BLOCK, use_true_count, n_features=5)),
     Leak(

@@ -19,6 +19,7 @@ from sfumato.records.encodings import clip_norms
 from sfumato.specs import LATTICE
 
 BLOCK_VALUES = 1 << 18  # coordinates of a block of records in a pass with matrix products
+GAP_BINS = 6  # bins between two centres; the last one is beyond the nearer centre
 WIDE = 16  # number of features above which a matrix product finds nearest centres faster than a loop
 
 
@@ -87,6 +88,49 @@ class NearestCells:
         for block in iterate_blocks(*points.shape):
             labels[block] = (squares - 2 * (points[block].astype(np.float64) @ centres.T)).argmin(axis=1)
         return labels
+
+
+@dataclass(frozen=True, eq=False)
+class GapCells:
+    """Bins between the two nearest centres of a record, for each pair of centres.
+
+    The place t of a record between its nearest centre a and its second nearest b is (|x - b|^2 - |x - a|^2) divided by
+    2 |a - b|^2: 0 at the border and 1/2 at a. Each pair has `GAP_BINS` bins of width 1/10. The last one also has all
+    records beyond a.
+
+    Parameters
+    ----------
+    centres : ndarray of shape (k, d), int64
+        Lattice places, k at least 2.
+    """
+
+    centres: NDArray[np.int64]
+
+    @property
+    def n_cells(self) -> int:
+        """The number of cells: `GAP_BINS` for each pair (a, b) with a < b, in row-major order."""
+        k = len(self.centres)
+        return k * (k - 1) // 2 * GAP_BINS
+
+    def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the cell of each record."""
+        k = len(self.centres)
+        found = np.empty(len(points), dtype=np.int64)
+        centres = self.centres.astype(np.float64)  # integers below 2^53, as in `NearestCells`
+        squares = (centres**2).sum(axis=1)
+        gaps = np.maximum(((self.centres[:, None] - self.centres) ** 2).sum(axis=2), 1)
+        for block in iterate_blocks(len(points), max(points.shape[1], k)):
+            away = squares - 2 * (points[block].astype(np.float64) @ centres.T)
+            rows = np.arange(len(away))
+            nearest = away.argmin(axis=1)
+            least = away[rows, nearest]
+            away[rows, nearest] = np.inf
+            second = away.argmin(axis=1)
+            beyond = (away[rows, second] - least).astype(np.int64)
+            bins = np.minimum(5 * beyond // gaps[nearest, second], GAP_BINS - 1)
+            low, high = np.minimum(nearest, second), np.maximum(nearest, second)
+            found[block] = (low * (2 * k - low - 1) // 2 + high - low - 1) * GAP_BINS + bins
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,15 @@ from clustering.central.algorithms.dp_quadtree_kmeans import dp_quadtree_kmeans
 from clustering.central.algorithms.dp_uniform_grid_kmeans import dp_uniform_grid_kmeans
 from clustering.central.bounds import judge_bounds, narrow_bounds
 from clustering.central.curator import Curator
+from clustering.central.feature_check import check_features, judge_features
 from clustering.central.private_kmeans.algorithm import private_kmeans
 from clustering.edges import find_edge_share
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import check_over_records, resolve_central
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.outside import edge_share_of_centres, with_edge_share
+from sfumato.privacy.accounting import NANO
+from sfumato.sizing.feature_checks import plan_check
 from sfumato.specs import (
     Auto,
     CentralAlgorithm,
@@ -75,10 +78,14 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     if kind not in FUNCTIONS:
         raise InvalidSpec("unknown central algorithm")
     check_over_records(params, len(features), curator.max_per_user)
-    found: dict[str, Any] = {}
+    whole, found = params, dict[str, Any]()
+    if has_check := isinstance(params, PrivateKmeans) and params.check_features:
+        params = params.with_epsilon(plan_check(params.epsilon_nano).rest / NANO, check_features=False)
     if params.bounds == "private":
         params, features, found = narrow_bounds(params, features, curator)
     model = FUNCTIONS[kind](params, features, curator)
+    check = check_features(curator, model, plan_check(whole.epsilon_nano)) if has_check else None
+    model = judge_features(whole, model, check, curator.max_per_user)
     if found:
         model = replace(model, privacy={**model.privacy, "features": "post_processed"})
     model = judge_bounds(model, in_ball=curator.domain.is_ball, is_searched=bool(found))

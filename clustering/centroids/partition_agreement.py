@@ -23,7 +23,7 @@ from clustering.random import PublicWords
 from sfumato.model.precision import ExpectedAgreement
 
 TABLE_FILE = Path(__file__).with_name("partition_table.json")  # written by `benchmarks.partition_table`
-REFITS = 4
+REFITS = 8
 NOISE = 2**0.5  # noise of a refit in that of a run, because the released values have noise already
 BELOW_ALL = 1.1  # above each index
 FRESH_STARTS = 2  # starts of a refit besides the released centroids
@@ -76,7 +76,12 @@ def calibrations() -> dict[Source, AgreementRanges]:
 
 
 def compare_partitions(
-    source: Source, population: Population, own: NDArray[np.float64], refits: Sequence[NDArray[np.float64]]
+    source: Source,
+    population: Population,
+    own: NDArray[np.float64],
+    refits: Sequence[NDArray[np.float64]],
+    *,
+    with_own: bool = False,
 ) -> PartitionAgreement:
     """Compare the partitions of refits with each other, and with that of the released centroids.
 
@@ -87,10 +92,12 @@ def compare_partitions(
     own : ndarray of shape (k, d)
     refits : sequence of ndarray of shape (k', d)
         At least two.
+    with_own : bool
+        Whether the index also compares refits with the released centroids.
     """
     points, weights = population.points, population.weights / population.weights.sum()
     labels = [_label(points, centres) for centres in (own, *refits)]
-    pairs = [(i, j) for i in range(1, len(labels)) for j in range(i + 1, len(labels))]
+    pairs = [(i, j) for i in range(1 - with_own, len(labels)) for j in range(i + 1, len(labels))]
     index = float(np.mean([adjusted_rand(labels[i], labels[j], weights) for i, j in pairs]))
     moved = float(np.mean([disagreement(labels[0], other, weights) for other in labels[1:]]))
     return PartitionAgreement(source, index, moved)

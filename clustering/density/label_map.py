@@ -35,6 +35,8 @@ PRIVACY: Mapping[str, PrivacyStatus] = {
     "verdict_reason": "post_processed",
     "expected_agreement": "post_processed",
     "expected_loss": "post_processed",
+    "feature_shares": "post_processed",
+    "feature_check": "post_processed",
     "names": "post_processed",
     "diagnostics": "post_processed",
     "warnings": "post_processed",

@@ -9,17 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.centroids.expected_ratio import expected_ratio
-from clustering.centroids.partition_agreement import (
-    REFITS,
-    PartitionAgreement,
-    Population,
-    compare_partitions,
-    draw_normal,
-    refit,
-)
+from clustering.centroids.partition_agreement import Population
 from clustering.centroids.verdict import ALONE, BAD_LOSS, few, ground, rate
 from clustering.density.label_map import PRIVACY, describe_convergence
 from clustering.phases.gaussian_components import Components, round_shape
+from clustering.phases.halves import agreement_of_halves
 from clustering.phases.incremental_mixture import PARTICLES
 from clustering.phases.initialisation import MAX_COUNTED, CountedFit
 from clustering.phases.mixture_fit import Fitted, Limits, Mixture, Sketch, least_share, standard_errors
@@ -34,7 +28,6 @@ from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Feature, Mechanism
 
 DETECTABLE = 2.8  # least pi |c_1| sqrt(N) of a cluster that is distinguishable from noise
-SAMPLE = (256, 4096)  # least and most points of a sample for a refit
 _FLOOR_SLACK = 1.01  # tolerance, because shares at the floor are rescaled
 
 
@@ -159,7 +152,7 @@ def _model(
     detectable = _detectable(shares, data)
     alone = ground(Verdict.DOUBTFUL, ALONE, applies=count is not None and len(shares) == 1)
     within = data.sketch.n_features * float(shares @ np.square(more["widths"]))
-    agreement = _compare_refits(population, centres, centre_errors, n_eff)
+    agreement = agreement_of_halves(data.sketch, population, centres, data.limits)
     estimate = expected_ratio("phase_sketch", shares, centre_errors, within, effective_needed / n_eff)
     ranges = np.array([feature.upper - feature.lower for feature in data.features])
     return ClusterModel(
@@ -196,22 +189,6 @@ def _draw_population(mixture: Mixture) -> Population:
     components = Components(mixture.centres, mixture.shares, mixture.widths[:, None])
     points = sample_components(round_shape(mixture.centres.shape[1]), components, PARTICLES, PublicWords(0))
     return Population(np.clip(points, 0.0, 1.0), np.full(PARTICLES, 1 / PARTICLES))
-
-
-def _compare_refits(
-    population: Population, centres: NDArray[np.float64], errors: NDArray[np.float64], n_eff: float
-) -> PartitionAgreement:
-    """Return the agreement of refits to samples of the fitted density, moved by the centres' errors."""
-    words = PublicWords(0)
-    n = int(np.clip(n_eff, *SAMPLE))
-    ends = np.cumsum(population.weights)
-    refits = []
-    for _ in range(REFITS):
-        drawn = np.searchsorted(ends, words.uniform(n) * ends[-1], side="right").clip(max=len(ends) - 1)
-        found = refit(Population(population.points[drawn], np.ones(n)), centres, words)
-        moved = np.where(np.isfinite(errors), errors, 1.0)[: len(found)] * draw_normal(words, *found.shape)
-        refits.append(found + moved)
-    return compare_partitions("sketch", population, centres, refits)
 
 
 def _detectable(shares: NDArray[np.float64], data: PhaseData) -> list[bool]:

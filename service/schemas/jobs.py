@@ -258,6 +258,23 @@ class ExpectedLoss(Wire):
     upper: LossRatio = Field(description="Upper end of the 80 % interval.")
 
 
+class FeatureCheck(Wire):
+    """A check for features that divide people where nothing separates them, paid from the cost of the job."""
+
+    epsilon: Amount = Field(description="Cost of the two queries of the check, as a part of the cost of the job.")
+    gapless_shares: list[Share] = Field(
+        description="Share of each feature in the separation of neighbouring clusters without a gap between them."
+    )
+    peak_scores: list[Double] = Field(
+        description="How much more the histogram of each feature differs from one with a single peak than noise "
+        "explains, in standard deviations. From 3 on, it has more than one peak."
+    )
+    irrelevant: list[str] = Field(
+        description="Features with a large gapless share and no second peak. Empty if the check is not conclusive."
+    )
+    is_conclusive: bool = Field(description="Whether the records suffice for the check at this cost.")
+
+
 ClusterName = TypeAliasType(
     "ClusterName",
     Annotated[
@@ -318,6 +335,11 @@ class ClusterModel(Wire):
     expected_loss: ExpectedLoss | None = Field(
         description="Expected loss of centroids; null for label maps and for methods without a measured loss."
     )
+    feature_shares: list[Share] | None = Field(
+        description="Share of each feature in the separation of the clusters; null without centroids. The squared "
+        "distance of each centroid from the nearest other one is divided among the features."
+    )
+    feature_check: FeatureCheck | None = Field(description="Irrelevant features; null unless the job checks for them.")
     names: _Names
     diagnostics: Diagnostics
     warnings: list[str] = Field(description="Limitations of this result, as sentences.")

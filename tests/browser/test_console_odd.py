@@ -294,7 +294,7 @@ class TestDeletion:
             (cookie,) = page.context.cookies()
             console_sessions.end(session, cookie["value"])
         page.get_by_label("Horizontal axis").select_option("2")
-        expect(page.locator("[data-readout]")).to_have_text("The session has ended. Sign in again.")
+        expect(page.locator("[data-readout]").first).to_have_text("The session has ended. Sign in again.")
 
     def test_of_a_key_disables_its_forms(self, scene: Scene, opened: Open) -> None:
         created = scene.api.made("/keys", {"name": "short", "scopes": ["admin"]})

@@ -44,9 +44,17 @@ RULES = (
     ("createGrant", "it may be 0 if another amount is positive", "a grant is not empty"),
     ("createForecast", "does not work on (reports|records)", "the algorithm decides on reports or records"),
     ("createForecast", "max_records_per_user goes with|target is available only", "members of one trust model"),
-    ("create(Forecast|Job)", "takes \\d+ to|takes at most|keeps every vector|too small to be|more than", "parameters"),
+    (
+        "create(Forecast|Job)",
+        "takes \\d+ to|takes at most|keeps every vector|too small (to be|for check)|more than",
+        "parameters",
+    ),
     ("create(Forecast|Job)", "auto (over records|finds)|at most \\d+ (levels|clusters|cells)", "parameters that fit"),
-    ("create(Forecast|Job)", "mu replaces epsilon|or mu instead of|mu needs|a pure guarantee", "the cost of a job"),
+    (
+        "create(Forecast|Job)",
+        "mu replaces epsilon|or mu instead of|mu needs|with mu|a pure guarantee",
+        "the cost of a job",
+    ),
     ("create(Forecast|Job)", "needs the number of clusters", "the parameter refine of an algorithm"),
     (
         "create(Job|Forecast|ProfileForecast)",

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from clustering import registry
+from clustering.rounds.law import checking_law
 from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Tally
@@ -151,7 +152,7 @@ class TestReferenceRun:
         counts = np.minimum(rng.integers(0, 40, size=empty.counts.shape), reports[:, None])
         tally = Tally(counts, reports)
         model, ledger = run_reference(tmp_path, scene, ((tally.to_bytes(), tally.n_reports),))
-        plan = counting_outside(registry.start(algorithm, features, 5000), opens_counting=True)
+        plan = checking_law(counting_outside(registry.start(algorithm, features, 5000), opens_counting=True))
         next(plan)
         with pytest.raises(StopIteration) as done:
             plan.send(Collected(spec, tally))

@@ -378,7 +378,9 @@ class TestPlot:
         run("plot", job_id, "--out", "picture.png")
         for name, path in ((f"{job_id}.svg", "plot.svg"), ("picture.png", "plot.png")):
             assert (tmp_path / name).read_bytes() == api.get(f"/jobs/{job_id}/{path}").content
-        assert ".svg or .png" in run("plot", job_id, "--out", "picture.pdf", status=2).output
+        run("plot", job_id, "--out", "picture.html")
+        assert (tmp_path / "picture.html").read_text("utf-8").startswith("<!doctype html>")
+        assert ".svg, .png or .html" in run("plot", job_id, "--out", "picture.pdf", status=2).output
         assert "cannot be written" in run("plot", job_id, "--out", "no/such/place.svg", status=1).output
         assert "job_not_finished" in run("plot", api.job(api.dataset()["id"])["id"], status=1).output
 

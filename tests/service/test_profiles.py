@@ -271,6 +271,9 @@ class TestTheConsole:
         cards = html.unescape(re.sub(r"<[^>]+>", "", console.text(f"/jobs/{made}/result")))
         assert "About 1 in 20 of the listed values may be chance" in cards
         assert re.search(r"plan = pro\s+\d+(\.\d+)? % ± [\d.]+ %, elsewhere \d", cards)
+        page = console.get(f"/jobs/{made}/result.html")
+        assert "attachment" in page.headers["content-disposition"]
+        assert "What the clusters are" in page.text
         job_page = console.text(location)
         assert f"/console/jobs/{job_id}/profile" in job_page
         wrong = console.post(path, form | {"epsilon": "99", "step": "review"})

@@ -184,10 +184,17 @@ FEWER = [(1_500, 1.0), (4_000, 1.0), (10_000, 1.0)]
 
 
 @pytest.mark.release
-@pytest.mark.parametrize(("kind", "conditions"), [(ShiftedGrid, FEWER), (UniformGrid, FEW), (AdaptiveGridTree, FEW)])
-def test_quality_is_as_forecast(kind, conditions):
+@pytest.mark.parametrize(
+    ("kind", "conditions", "larger"),
+    [
+        (ShiftedGrid, FEWER, 1.3),
+        (UniformGrid, FEW, 1.4),
+        (AdaptiveGridTree, FEW, 1.3),
+    ],  # near 1
+)
+def test_quality_is_as_forecast(kind, conditions, larger):
     cases = judge(kind, conditions, seeds=5)
-    assert not is_honest(scaled(cases, 1.3)), "a table of 130 % of its values passes"
+    assert not is_honest(scaled(cases, larger)), "a table of larger values passes"
 
 
 @pytest.mark.release

@@ -76,7 +76,7 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
         with problems.pointing_at("/algorithm"):
             job_submission.check_series(dataset, algorithm, share, allow_insufficient=body.allow_insufficient)
         epsilon_nano = parse_epsilon(algorithm.epsilon)
-        cells = algorithm.cells or shifted_grid_cells(dataset.n_features, share, epsilon_nano)
+        cells = algorithm.cells or shifted_grid_cells(dataset.n_features, share, epsilon_nano, algorithm.clusters)
         plan = body.windows
         with problems.pointing_at("/windows"):
             first = first_day(plan.every, plan.time_zone, now) if plan.first is None else date.fromisoformat(plan.first)

@@ -16,12 +16,15 @@ from service.console.ratings import find_distinctions, find_doubts
 from service.console.rendering import HEADERS, as_json, download, redirect, show
 from service.console.request import Page, Visit
 from service.http.problems import ValidationFailed
+from sfumato.api.parsers import parse_result
+from sfumato.api.result_page import html_page
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.levels import describe_levels
 from sfumato.model.separation import Separation, separation
 from sfumato.plotting.shading import colour, planes
 
 SHOWN_CLUSTERS = 200
+SHOWN_SHARES = 12  # features in the table of shares
 MANY_CLUSTERS = 12  # with more clusters the map shows confidence ellipses on demand
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates a cell that starts with one of these
 
@@ -73,6 +76,7 @@ async def _show_result(
         nested=describe_levels(model.levels),
         silhouette=finite_or_none(apart.silhouette),
         has_separation=model.centroids is not None and model.n_clusters > 1,
+        shares=feature_rows(model),
         dataset=await visit.api.get_existing(f"/datasets/{result['dataset_id']}"),
         others=[
             (job_id, label)
@@ -117,6 +121,24 @@ def clusters(model: ClusterModel, apart: Separation, shown: list[int]) -> list[J
     return found
 
 
+def feature_rows(model: ClusterModel) -> list[Json]:
+    """Return the table rows of the features that separate the clusters most."""
+    shares, check = model.feature_shares, model.feature_check
+    if shares is None or len(shares) < 2:
+        return []
+    places = sorted(range(len(shares)), key=lambda place: (-shares[place], place))[:SHOWN_SHARES]
+    return [
+        {
+            "name": model.features[place].name,
+            "share": float(shares[place]),
+            "gapless": None if check is None else float(check.gapless_shares[place]),
+            "score": None if check is None or not check.is_conclusive else float(check.peak_scores[place]),
+            "is_irrelevant": check is not None and model.features[place].name in check.irrelevant,
+        }
+        for place in places
+    ]
+
+
 def _within(value: float) -> float:
     return round(min(max(value, 0.0), 100.0), 2) if math.isfinite(value) else 0.0
 
@@ -155,6 +177,15 @@ async def result_json(visit: Visit) -> Response:
     """Serve `GET /console/jobs/{job_id}/result.json`: the response of the API."""
     response = await visit.api.file(f"/jobs/{visit.id('job_id')}/result")
     return download(response.body, "application/json", f"result-{visit.id('job_id')}.json")
+
+
+async def result_html(visit: Visit) -> Response:
+    """Serve `GET /console/jobs/{job_id}/result.html`: the result as one page without scripts."""
+    job_id = visit.id("job_id")
+    result = parse_result(await visit.api.get(f"/jobs/{job_id}/result"))
+    plot = await visit.api.file(f"/jobs/{job_id}/plot.svg")
+    page = await run_in_threadpool(html_page, result, plot.body.decode())
+    return download(page.encode(), "text/html; charset=utf-8", f"result-{job_id}.html")
 
 
 async def clusters_csv(visit: Visit) -> Response:
@@ -203,5 +234,6 @@ PAGES: list[Page] = [
     Page("GET", "/jobs/{job_id}/plot.svg", picture),
     Page("GET", "/jobs/{job_id}/plot.png", picture_png),
     Page("GET", "/jobs/{job_id}/result.json", result_json),
+    Page("GET", "/jobs/{job_id}/result.html", result_html),
     Page("GET", "/jobs/{job_id}/clusters.csv", clusters_csv),
 ]

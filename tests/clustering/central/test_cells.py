@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from clustering.central.cells import (
+    GAP_BINS,
+    GapCells,
     GridCells,
     HashedCells,
     NearestCells,
@@ -46,6 +48,21 @@ class TestGrid:
         assert ((along * LATTICE <= points.astype(np.int64) * shape).all(axis=1)).all()
         assert (points.astype(np.int64) * shape < (along + 1) * LATTICE).all()
         assert cells.n_cells == np.prod(shape)
+
+
+class TestGaps:
+    @given(st.data(), st.integers(1, 4), st.integers(2, 6))
+    def test_bins_are_those_of_exact_fractions(self, data: st.DataObject, d: int, k: int) -> None:
+        points = data.draw(points_of(d))
+        centres = data.draw(arrays(np.int64, (k, d), elements=places))
+        cells = GapCells(centres)
+        assert cells.index(points).tolist() == [naive.gap_cell(centres, point, GAP_BINS) for point in points]
+        assert cells.n_cells == GAP_BINS * k * (k - 1) // 2
+
+    def test_border_and_centre(self) -> None:
+        cells = GapCells(np.array([[100, 0], [300, 0]]))
+        points = np.array([[200, 0], [219, 0], [220, 50], [181, 0], [100, 0], [0, 0], [500, 7]], dtype=np.int32)
+        assert cells.index(points).tolist() == [0, 0, 1, 0, 5, 5, 5]
 
 
 class TestNearest:

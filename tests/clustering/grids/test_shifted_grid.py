@@ -48,8 +48,12 @@ class TestRound:
         ],
     )
     def test_the_grid_grows_with_the_effective_reports(self, n_features, n_reports, epsilon, cells, length_scale):
-        assert shifted_grid_cells(n_features, n_reports, int(epsilon * 1e9)) == cells
+        assert shifted_grid_cells(n_features, n_reports, int(epsilon * 1e9), None) == cells
         assert shifted_grid_length_scale(n_features, n_reports * np.sinh(epsilon / 2) ** 2) == length_scale
+
+    @pytest.mark.parametrize(("clusters", "n_reports", "cells"), [(4, 100_000, 12), (5, 100_000, 16), (2, 400_000, 16)])
+    def test_few_clusters_have_few_cells_while_noise_rules(self, clusters, n_reports, cells):
+        assert shifted_grid_cells(2, n_reports, 10**9, clusters) == cells
 
     def test_unperturbed_reports_have_the_finest_prior(self):
         assert shifted_grid_length_scale(2, np.inf) == 0.03

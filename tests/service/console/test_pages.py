@@ -113,6 +113,7 @@ DOORS = [
     ("GET", "/compare?of={job}&of={job}", {}, {"jobs"}),
     ("GET", "/compare.json?of={job}&of={job}&at=1", {}, {"jobs"}),
     ("GET", "/jobs/{job}/result.json", {}, {"jobs"}),
+    ("GET", "/jobs/{job}/result.html", {}, {"jobs"}),
     ("GET", "/jobs/{job}/clusters.csv", {}, {"jobs"}),
     ("POST", "/jobs/{job}/cancel", {}, {"jobs"}),
     ("GET", "/series", {}, {"grants", "jobs", "ledger"}),

@@ -502,6 +502,21 @@ class Result:
         caption = self._caption() if caption is None else caption
         return figures.plot(self.model, ax, title=title, caption=caption, names=names, outlines=outlines)
 
+    def to_html(self, title: str = "") -> str:
+        """Return the result as one HTML page without scripts, to send to other people. Needs the extra `plot`.
+
+        The page has the plot, the clusters with their errors, the cards of a profile, warnings and the privacy cost.
+
+        Parameters
+        ----------
+        title : str
+            Heading. The default names the number of clusters.
+        """
+        from sfumato.api.result_page import html_page
+        from sfumato.plotting import figures
+
+        return html_page(self, figures.svg(self.model, caption=self._caption()), title)
+
     def _repr_html_(self) -> str:
         """Return the plot as SVG for a notebook, or a table if matplotlib is missing."""
         from sfumato.plotting import figures

@@ -12,6 +12,7 @@ from sfumato.forecast.auto import resolve_central
 from sfumato.forecast.families import FAMILIES, Family, FamilyForecast, RouteName, forecast_families
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO
+from sfumato.sizing.feature_checks import plan_check
 from sfumato.sizing.grids import MAP_INFORMATION, check_map_grid
 from sfumato.sizing.private_bounds import SHARE, plan_bounds
 from sfumato.sizing.required_reports import (
@@ -24,7 +25,7 @@ from sfumato.sizing.required_reports import (
     detectable_clusters,
     usable_epsilon,
 )
-from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm, DensityMap
+from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm, DensityMap, PrivateKmeans
 
 RELIABLE_UPPER = 1.3  # largest upper end of the band of a reliable result
 UNCERTAIN_RATIO = 2.0  # largest ratio of an uncertain one
@@ -99,6 +100,12 @@ def forecast_central(
         raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}")
     params, _ = resolve_central(params, n_features)
     check_over_records(params, n_features, max_per_user)
+    if isinstance(params, PrivateKmeans) and params.check_features:
+        plan = plan_check(params.epsilon_nano)
+        without = params.with_epsilon(plan.rest / NANO, check_features=False)
+        rest = forecast_central(without, n_features, n_records, max_per_user, family)
+        few = _few_for_a_check(n_records, n_features, plan.needed_records(n_features, max_per_user))
+        return replace(rest, warnings=(*few, *rest.warnings))
     if params.bounds == "private":
         needed = plan_bounds(params, n_features, max_per_user).needed_records
         left = params.epsilon_nano * (1000 - SHARE) // 1000 / NANO
@@ -153,6 +160,8 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
         raise InvalidSpec(f"records must have 1 to {MAX_RECORD_FEATURES} features")
     if isinstance(params, DensityMap):
         check_map_grid(params, n_features)
+    if isinstance(params, PrivateKmeans) and params.check_features:
+        params = params.with_epsilon(plan_check(params.epsilon_nano).rest / NANO, check_features=False)
     if params.bounds == "private":
         plan_bounds(params, n_features, max_per_user)
     if getattr(params, "mu", None) is not None and n_features <= GRID_FEATURES:
@@ -198,6 +207,15 @@ def _few_for_bounds(n_records: float, needed: int) -> tuple[str, ...]:
     return (
         f"About {round(n_records)} records are few for private bounds at this epsilon: the job would fail; about "
         f"{needed} would do.",
+    )
+
+
+def _few_for_a_check(n_records: float, n_features: int, needed: int) -> tuple[str, ...]:
+    if n_records >= needed:
+        return ()
+    return (
+        f"About {round(n_records)} records are few for a check of {n_features} features at this epsilon: it would find "
+        f"nothing; about {needed} would do.",
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_names import check_names
+from sfumato.model.feature_shares import FeatureCheck, feature_shares
 from sfumato.model.levels import Level, levels_of
 from sfumato.model.memberships import Memberships, fits, memberships_from_wire
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
@@ -70,6 +71,8 @@ class ClusterModel:
         How far these clusters would come out again. None for label maps without a smooth density.
     expected_loss : ExpectedLoss or None
         For centroids of methods with a measured loss.
+    feature_check : FeatureCheck or None
+        Irrelevant features, if the job checks for them.
     names : tuple of str
         Names that an analyst gave to the clusters, in their order; empty for a cluster without a name. Empty without
         names.
@@ -97,6 +100,7 @@ class ClusterModel:
     outside_share: float | None = None
     outside_share_error: float | None = None
     dishonest_shares: NDArray[np.float64] | None = None
+    feature_check: FeatureCheck | None = None
     names: tuple[str, ...] = ()
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -106,6 +110,11 @@ class ClusterModel:
     def n_clusters(self) -> int:
         """Return the number of clusters."""
         return len(self.sizes)
+
+    @property
+    def feature_shares(self) -> NDArray[np.float64] | None:
+        """Return the share of each feature in the separation of the clusters; see `sfumato.model.feature_shares`."""
+        return feature_shares(self.features, self.centroids, self.sizes)
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -259,6 +268,7 @@ class ClusterModel:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the model as plain JSON values, with arrays flat in row-major order and their shape."""
+        shares = self.feature_shares
         return {
             "type": self.type,
             "features": [to_wire(feature) for feature in self.features],
@@ -278,6 +288,8 @@ class ClusterModel:
             "verdict_reason": self.verdict_reason,
             "expected_agreement": None if self.expected_agreement is None else asdict(self.expected_agreement),
             "expected_loss": None if self.expected_loss is None else asdict(self.expected_loss),
+            "feature_shares": None if shares is None else shares.tolist(),
+            "feature_check": None if self.feature_check is None else self.feature_check.to_wire(),
             "names": list(self.names),
             "diagnostics": dict(self.diagnostics),
             "warnings": list(self.warnings),
@@ -326,6 +338,7 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
             outside_share=wire.get("outside_share"),
             outside_share_error=wire.get("outside_share_error"),
             dishonest_shares=_array(wire.get("dishonest_shares"), None),
+            feature_check=FeatureCheck.from_wire(check) if (check := wire.get("feature_check")) else None,
             names=check_names(wire.get("names", ()), len(wire["sizes"])),
             diagnostics=wire.get("diagnostics", {}),
             warnings=tuple(wire.get("warnings", ())),

@@ -91,11 +91,15 @@ class Distinguishing:
 
     def __str__(self) -> str:
         """Return a line such as `plan = pro 42 % ± 2, elsewhere 11 %, 3.8 times`."""
+        return f"{self.attribute} = {self.value} {self.measured()}"
+
+    def measured(self) -> str:
+        """Return the shares alone, such as `42 % ± 2, elsewhere 11 %, 3.8 times`."""
         share, error = 100 * self.share, 100 * self.share_error
         decimals = 0 if error >= 0.95 else 1
         times = f"{self.lift:.1f} times" if self.rest > 0 else "nowhere else"
         shown = f"{share:.{decimals}f} % ± {error:.{decimals}f}"
-        return f"{self.attribute} = {self.value} {shown}, elsewhere {100 * self.rest:.{decimals}f} %, {times}"
+        return f"{shown}, elsewhere {100 * self.rest:.{decimals}f} %, {times}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

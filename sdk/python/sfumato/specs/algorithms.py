@@ -43,7 +43,7 @@ Variant = Literal["sound", "paper"]  # a published method with corrections, or a
 
 DEVICE_EPSILON = "Maximum ε for one device, with at most nine decimals."
 SIGNIFICANT = "all clusters with a significant excess of mass"
-REPEATED = "the number with which the label map comes out again"
+REPEATED = "the number that repeated runs reproduce"
 
 
 def epsilon_parameter(description: str = DEVICE_EPSILON, example: float = 1.0, replaced_by: str = "") -> Any:

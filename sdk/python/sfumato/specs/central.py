@@ -20,7 +20,7 @@ from sfumato.specs.algorithms import (
     state_mu,
 )
 from sfumato.specs.definition import CENTRAL, AlgorithmParameters, Definition
-from sfumato.validation import parameter
+from sfumato.validation import parameter, require
 
 __all__ = [
     "DensityMap",
@@ -225,9 +225,18 @@ class PrivateKmeans(AlgorithmParameters):
         "Maximum μ of the dataset's budget for the job, instead of ε and δ: its Gaussian noise counts at most μ². "
         "Needs more than four features and Gaussian accounting. ε then follows from μ at δ = 1e-8."
     )
+    check_features: bool = parameter(
+        "Whether to spend 8 % of ε on finding irrelevant features: those that divide people where nothing separates "
+        "them. The result names them. Cannot be combined with `mu`.",
+        default=False,
+    )
 
     def __post_init__(self) -> None:
         """Derive ε and δ from `mu`, and validate all parameters."""
+        require(
+            not (self.check_features is True and self.mu is not None),
+            "check_features cannot be combined with mu: give epsilon and delta instead of mu",
+        )
         state_mu(self)
         AlgorithmParameters.__post_init__(self)
 
