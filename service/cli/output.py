@@ -1,6 +1,7 @@
 """Print datasets, jobs, clusters and rounds as tables, with bars of block characters."""
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from service.cli.report import ReportedRound
     from sfumato.api.client import Client
     from sfumato.api.resources import Result, Round
-    from sfumato.api.series import Series, Window
-    from sfumato.forecast import ProfileForecast
+    from sfumato.api.series import Series, SeriesEvent, SeriesHistory, SeriesMap, Window
+    from sfumato.forecast import ProfileForecast, SeriesForecast
     from sfumato.model.cluster_model import ClusterModel
     from sfumato.privacy.ledger import LedgerEntry
     from sfumato.profiles.cluster_profile import ClusterProfile
@@ -85,9 +86,10 @@ def print_datasets(console: Console, client: "Client", **filters: Any) -> None:
         amounts = (format_epsilon(budget.remaining_nano), format_epsilon(balance.granted_nano))
         table.add_row(*_name_cells(each), bar, *amounts)
         if balance.granted_shuffled_nano:
-            bar = budget_bar(balance.granted_shuffled_nano, balance.charged_shuffled_nano, 0)
             amounts = (format_epsilon(budget.remaining_shuffled_nano), format_epsilon(balance.granted_shuffled_nano))
-            table.add_row("", "", "to service", "", bar, *amounts)
+            if balance.release_accounting == "gaussian":
+                amounts = (f"{budget.remaining_shuffled_share or 0:.1%}", amounts[1])
+            table.add_row("", "", "to service", "", _shuffled_bar(budget), *amounts)
     console.print(table if table.row_count else "There are no datasets yet.")
 
 
@@ -139,13 +141,23 @@ def print_source(console: Console, client: "Client", label: str | None, name: st
         console.print(f"Limit: ε {source.limit.epsilon:g}, {rule}; {source.limit.remaining_share or 0:.1%} remains.")
 
 
+def _shuffled_bar(budget: Budget) -> str:
+    """Return a bar of the part of the budget towards the service that is charged."""
+    return budget_bar(NANO, ceil(NANO * (1 - (budget.remaining_shuffled_share or 0))), 0)
+
+
 def _print_shuffled_budget(console: Console, budget: Budget) -> None:
-    balance = budget.balance
-    bar = budget_bar(balance.granted_shuffled_nano, balance.charged_shuffled_nano, 0)
+    balance, bar = budget.balance, _shuffled_bar(budget)
     free, granted = format_epsilon(budget.remaining_shuffled_nano), format_epsilon(balance.granted_shuffled_nano)
     atto = (budget.remaining_shuffled_delta_atto, balance.granted_shuffled_delta_atto)
     free_delta, granted_delta = map(format_delta, atto)
-    console.print(f"{bar}  ε {free} of {granted}, δ {free_delta} of {granted_delta} free towards the service")
+    if balance.release_accounting == "gaussian":
+        share, certified = budget.remaining_shuffled_share or 0, budget.spent.certified_shuffled_epsilon
+        so_far = "above 32" if certified is None else f"{certified:g}"
+        console.print(f"{bar}  {share:.1%} of ε {granted}, δ {granted_delta} free towards the service")
+        console.print(f"All releases together certify ε {so_far} at δ {granted_delta} towards the service.")
+    else:
+        console.print(f"{bar}  ε {free} of {granted}, δ {free_delta} of {granted_delta} free towards the service")
     console.print("The second budget holds if the shuffler and the operator do not work together.")
 
 
@@ -197,6 +209,21 @@ def print_series(console: Console, found: Iterable["Series"]) -> None:
     console.print(table if table.row_count else "There are no series yet.")
 
 
+def print_series_forecast(console: Console, forecast: "SeriesForecast") -> None:
+    """Print what a series costs one person, and which changes it finds."""
+    amounts = (forecast.epsilon_per_window, forecast.epsilon_per_cycle, forecast.epsilon_per_year)
+    console.print("ε per window {:g}, per cycle {:g}, per year {:g}".format(*amounts))
+    console.print(f"{forecast.reports_per_window:,} reports per window, {forecast.n_eff:,.0f} effective ones")
+    for delay in forecast.delays:
+        found = "never found" if delay.windows is None else f"found after {delay.windows} windows"
+        console.print(f"a gain of {100 * delay.share:g} points: {found}")
+    for smallest in forecast.smallest_changes:
+        gain = "none" if smallest.share is None else f"{100 * smallest.share:.1f} points"
+        console.print(f"smallest gain that {smallest.windows} windows find: {gain}")
+    for warning in forecast.warnings:
+        console.print(f"Warning: {warning}")
+
+
 def print_windows(console: Console, windows: Iterable["Window"]) -> None:
     """Print one row per window."""
     table = _new_table("#", "cycle", "state", "opens (UTC)", "closes (UTC)", "reports", "job", "reason", numbers=("#",))
@@ -206,6 +233,45 @@ def print_windows(console: Console, windows: Iterable["Window"]) -> None:
         reason = escape(_plain(each.reason or ""))
         table.add_row(str(each.index), str(each.cycle), each.state, *times, reports, each.job_id or "", reason)
     console.print(table if table.row_count else "There are no windows.")
+
+
+def print_clusters(console: Console, history: "SeriesHistory") -> None:
+    """Print one row per cluster of a series, newest first, with its share in the last window that has clusters."""
+    last = next((each.clusters for each in reversed(history.windows) if each.clusters is not None), ())
+    shares = {each.cluster_id: f"{100 * each.share:.1f} ± {100 * each.error:.1f} %" for each in last}
+    table = _new_table("id", "name", "share", "born in", "gone in", "part of", numbers=("share", "born in", "gone in"))
+    for each in reversed(history.clusters):
+        gone = "" if each.gone_in is None else str(each.gone_in)
+        name = escape(_plain(each.name))
+        table.add_row(each.id, name, shares.get(each.id, ""), str(each.born_in), gone, ", ".join(each.parents))
+    console.print(table if table.row_count else "There are no clusters yet.")
+
+
+def print_events(console: Console, events: Iterable["SeriesEvent"]) -> None:
+    """Print one row per event of a series, with what changed."""
+    table = _new_table("id", "alarm", "change", "what changed", numbers=("alarm",))
+    for event in events:
+        kinds = [
+            f"{each.cluster_id} {each.kind} ({100 * each.size:+.1f} ± {100 * each.error:.1f} %)"
+            for each in event.kinds or ()
+        ]
+        what = "\n".join(kinds) or ("not described yet" if event.kinds is None else "no kind is significant")
+        change = f"{event.change} ({event.change_first} to {event.change_last})"
+        table.add_row(event.id, str(event.window), change, what)
+    console.print(table if table.row_count else "There are no events.")
+
+
+def print_map(console: Console, found: "SeriesMap") -> None:
+    """Print one row per cluster of a map of a series."""
+    kind = f"{len(found.weights)} windows pooled" if found.pooled else "this window alone"
+    console.print(f"Window {found.window}, {kind}{'; ids are provisional' if found.is_provisional else ''}")
+    table = _new_table("id", "name", "share", "centre", numbers=("share",))
+    model = found.model
+    for place, cluster_id in enumerate(found.cluster_ids):
+        share = f"{100 * model.sizes[place]:.1f} ± {100 * model.size_errors[place]:.1f} %"
+        centre = "" if model.centroids is None else ", ".join(f"{value:.4g}" for value in model.centroids[place])
+        table.add_row(cluster_id or "", escape(_plain(model.names[place] if model.names else "")), share, centre)
+    console.print(table)
 
 
 def print_entries(console: Console, entries: Iterable["LedgerEntry"]) -> None:
