@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 
-from demo import cities, output, summary
+from demo import cities, output, summary, weeks
 from demo import data_file as data
 from demo.production import Production, compare
 from demo.scenario import DemoError, DemoResult, Scene, play
@@ -58,6 +58,7 @@ class Options:
     clusters: str
     production: bool = False
     trust: Literal["local", "shuffled"] = "local"
+    weeks: int | None = None
 
 
 def run(options: Options, console: Console) -> dict[str, object]:
@@ -73,6 +74,8 @@ def run(options: Options, console: Console) -> dict[str, object]:
     DemoError, DevServerError, SfumatoError
         The message is a sentence for the person at the terminal.
     """
+    if options.weeks is not None:
+        return weeks.run_weeks(options.weeks, options.seed, options.out, console)
     if options.trust == "shuffled":
         return _run_shuffled(options, console)
     began = time.perf_counter()
@@ -227,6 +230,10 @@ def main(
         bool,
         typer.Option(help="Run PostgreSQL, Redis and two of each process; kill one of each."),
     ] = False,
+    n_weeks: Annotated[
+        int | None,
+        typer.Option("--weeks", min=4, max=52, help="Play so many weeks of a series instead, with a clock of its own."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line, and everything else to stderr.")
     ] = False,
@@ -242,7 +249,9 @@ def main(
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     console = Console(stderr=as_json, highlight=False)
     cost = EPSILON[trust] if epsilon is None else epsilon
-    options = Options(reports, singles, seed, out, data_file, features, bounds, cost, clusters, production, trust)
+    options = Options(
+        reports, singles, seed, out, data_file, features, bounds, cost, clusters, production, trust, n_weeks
+    )
     try:
         document = run(options, console)
     except (DemoError, DevServerError, SfumatoError, OSError) as error:

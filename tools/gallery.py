@@ -12,10 +12,16 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from clustering.simulate import simulate
+from clustering.central.cells import to_places
+from clustering.central.curator import Curator
+from clustering.central.profiles.profile_clusters import describe_columns, label_records, profile_clusters
+from clustering.central.queries import MemoryJournal, Records
+from clustering.simulate import SeededEntropy, simulate
 from sfumato import specs
 from sfumato.plotting.figures import plot
+from sfumato.specs.attributes import Categorical, Numeric
 
+CARDS, CARDS_TITLE = "cards", "A profile describes the clusters"  # the picture of a profile
 FOLDER = Path(__file__).parents[1] / "docs" / "images" / "gallery"
 DOTS_PER_INCH = 70
 POINTS_SHOWN = 1_000
@@ -114,6 +120,26 @@ def draw_picture(picture: Picture) -> Figure:
     return figure
 
 
+def draw_cards() -> Figure:
+    """Return the cards of three clusters by two attributes of generated people."""
+    rng = np.random.default_rng(SEED)
+    labels = rng.integers(0, 3, 20_000)
+    points = np.array([(0.2, 0.3), (0.7, 0.2), (0.5, 0.8)])[labels] + rng.normal(scale=0.06, size=(20_000, 2))
+    features = (specs.Feature("east", 0, 1), specs.Feature("north", 0, 1))
+    model = simulate(specs.PrivateKmeans(0.5, 3), points.clip(0, 1), seed=SEED, features=features)
+    plan = (rng.random(20_000)[:, None] > np.array([(0.7, 0.9), (0.3, 0.5), (0.5, 0.8)])[labels]).sum(axis=1)
+    visits = rng.poisson(np.array([1.0, 4.0, 2.0])[labels]).clip(0, 9) // 2
+    attributes = (
+        Categorical("plan", ("free", "basic", "pro")),
+        Numeric("visits", (0, 2, 4, 6, 8, 10)),
+    )
+    records = np.column_stack([to_places(points.clip(0, 1)), plan, visits]).astype(np.int32)
+    params = specs.Profile(of="job_gallery", attributes=("plan", "visits"), epsilon=0.3)
+    curator = Curator(Records(records), params.epsilon_nano, MemoryJournal(), SeededEntropy(SEED))
+    described = describe_columns(features, attributes, attributes)
+    return profile_clusters(params, model, label_records(model, features), described, curator).plot(rows=3)
+
+
 def render_page() -> str:
     """Return the page of all pictures as Markdown."""
     parts = [
@@ -123,10 +149,14 @@ def render_page() -> str:
     for name, picture in PICTURES.items():
         page = "tutorials/trust.md" if name in ("clear", "faint") else f"algorithms/{name}.md"
         parts += [f"## {picture.title}", f"[![{picture.title}](images/gallery/{name}.png)]({page})"]
+    parts += [f"## {CARDS_TITLE}", f"[![{CARDS_TITLE}](images/gallery/{CARDS}.png)](tutorials/customers.md)"]
     return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[1:] or PICTURES:
+    for name in sys.argv[1:] or (*PICTURES, CARDS):
+        if name == CARDS:
+            draw_cards().savefig(FOLDER / f"{name}.png", dpi=DOTS_PER_INCH)
+            continue
         draw_picture(PICTURES[name]).savefig(FOLDER / f"{name}.png", dpi=DOTS_PER_INCH)

@@ -69,6 +69,7 @@ LICENCES = {
     "numba": "BSD-2-Clause",
     "partd": "BSD-3-Clause",
     "pathspec": "MPL-2.0",
+    "patsy": "BSD-2-Clause AND PSF-2.0",
     "platformdirs": "MIT",
     "psycopg-binary": "LGPL-3.0-only",
     "pycparser": "BSD-3-Clause",

@@ -21,6 +21,7 @@ from clustering.rounds.law import checking_law
 from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, Plan, drive
 from clustering.rounds.tally import read_aggregate
+from clustering.series.pooling import pool
 from models.collection import releases, rounds
 from models.database.engine import Database
 from models.database.failures import is_database_unavailable
@@ -41,6 +42,7 @@ from sfumato.specs import Algorithm, Feature, RoundSpec, local_algorithm_from_wi
 from workers import central_job
 from workers.aggregation.aggregate import aggregate_round, aggregate_sealed_round
 from workers.central_job import RunCentral
+from workers.series import follow_series
 
 if TYPE_CHECKING:
     from workers.distributed.dask_client import Scheduler
@@ -121,7 +123,10 @@ def run(
         if dataset.trust == Trust.CENTRAL:
             document = central_job.compute(database, claim, job, dataset, keyring(), run_central, find_scheduler())
             return _publish(database, claim, document)
-        source = _EarlierRounds(database, claim, named, keyring) if named else _OwnRounds(database, claim, job, keyring)
+        source: _Source = _OwnRounds(database, claim, job, keyring)
+        if named:
+            pools = local_algorithm_from_wire(job.algorithm).definition.pools
+            source = _EarlierRounds(database, claim, named, keyring, pools=pools)
         return _collect(database, claim, job, dataset, source, start)
     except central_job.Canceled:
         return ClaimOutcome.CANCELED
@@ -172,6 +177,7 @@ def _collect(
     except _Suspended as suspended:
         return suspended.outcome
     source.finish()
+    follow_series(database, claim.job_id, model)
     document = {
         "model": model.to_wire(),
         "algorithm": job.algorithm,
@@ -264,9 +270,15 @@ class _OwnRounds:
 
 
 class _EarlierRounds:
-    """Rounds collected before, in the order of the job's `round_ids`. They cost nothing."""
+    """Rounds collected before, in the order of the job's `round_ids`. They cost nothing.
 
-    def __init__(self, database: Database, claim: Claim, named: list[Round], keyring: Callable[[], Keyring]) -> None:
+    With `pools` the tallies of all rounds are added, because the plan has one round and they have one grid.
+    """
+
+    def __init__(
+        self, database: Database, claim: Claim, named: list[Round], keyring: Callable[[], Keyring], *, pools: bool
+    ) -> None:
+        self._pools = pools
         self._rounds = [_ensure_tallied(database, claim, each, keyring) for each in named]
         self.expected_reports = max(1, sum(r.n_reports or 0 for r in self._rounds))
         self.used: list[Round] = []
@@ -281,6 +293,9 @@ class _EarlierRounds:
             raise InvalidSpec(
                 f"round {earlier.id} has the encoding {published}, but this algorithm needs {spec.encoding.type}"
             )
+        if self._pools and len(self._rounds) > 1:
+            self.used += self._rounds
+            return pool([_read_tally(each) for each in self._rounds])
         self.used.append(earlier)
         return _read_tally(earlier)
 
@@ -367,4 +382,5 @@ def _fail(database: Database, claim: Claim, state: JobState, code: str, detail: 
     except StaleFence:
         return ClaimOutcome.STALE
     log.info("job_failed", job_id=claim.job_id, state=state.value, code=code)
+    follow_series(database, claim.job_id)  # later windows may have waited for the end of this one
     return ClaimOutcome.FAILED

@@ -24,6 +24,7 @@ ALLOWED: dict[tuple[str, str], str] = {
         "numpy.random",
     ): "post-processing: synthetic devices, halves of tallies",
     ("clustering/density/count_fit.py", "numpy.random"): "post-processing: simulated records and counts",
+    ("clustering/phases/halves.py", "numpy.random"): "post-processing: halves of counts of phases",
     ("clustering/centroids/noisy_fcm.py", "numpy.random"): "public start from the seed in the job's parameters",
     (
         "clustering/centroids/centroid_statistics.py",

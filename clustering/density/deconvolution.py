@@ -67,7 +67,7 @@ def prior_deviations(shape: tuple[int, ...], length_scale: float, amplitude: flo
     return np.asarray(amplitude * np.sqrt(spectrum * spectrum.size / spectrum.sum()), dtype=np.float64)
 
 
-class _Model:
+class Model:
     """The density f = softmax(g), g = IDCT(sqrt(S) u), for the coefficients with a non-negligible prior."""
 
     def __init__(self, shape: tuple[int, ...], length_scale: float, amplitude: float) -> None:
@@ -210,7 +210,7 @@ class Deconvolution:
     steps: int
     converged: bool
     loss: float
-    _model: _Model
+    _model: Model
     _likelihood: Likelihood
 
     @property
@@ -274,7 +274,7 @@ def fit_log_density(
     -------
     Deconvolution
     """
-    model = _Model(shape, length_scale, amplitude)
+    model = Model(shape, length_scale, amplitude)
 
     def loss(u: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         f = model.density(u)

@@ -1,4 +1,4 @@
-"""Centroids of two halves of the reports of phases, for the agreement of a partition with that of another run.
+"""Agreement of the centroids of two halves of the reports of phases, for the agreement with another run.
 
 A sample from the fitted mixture repeats what noise has put into the fit. Halves of the reports have independent noise,
 so they agree only about clusters that are in the population.
@@ -7,38 +7,49 @@ so they agree only about clusters that are in the population.
 import numpy as np
 from numpy.typing import NDArray
 
+from clustering.centroids.partition_agreement import PartitionAgreement, Population, compare_partitions
 from clustering.phases.initialisation import search
 from clustering.phases.mixture_fit import Limits, Sketch
 from clustering.phases.model_selection import APART, separation, state_of_overlap
 from clustering.random import PublicWords
 
 SEED = 20261127  # public
+# Halves of up to four centroids can agree by chance. If they agree to this index, other halves are compared, too.
+CLEAR, FEW = 0.85, 4
 
 
-def halve(sketch: Sketch) -> tuple[Sketch, Sketch]:
-    """Return the counts of two halves of the reports of each wave, drawn from the counts alone.
+def agreement_of_halves(
+    sketch: Sketch, population: Population, centres: NDArray[np.float64], limits: Limits
+) -> PartitionAgreement:
+    """Return the agreement of the fits of two halves with each other and with the released centroids.
 
-    The division is post-processing of the tally and costs no privacy budget.
+    The halves follow from the counts alone, so they cost no privacy budget. The least agreement counts.
     """
-    chance = np.random.default_rng(SEED)
+    found = _compare(sketch, population, centres, limits, division=0)
+    if found.index < CLEAR or len(centres) > FEW:
+        return found
+    return min(found, _compare(sketch, population, centres, limits, division=1), key=lambda each: each.index)
+
+
+def _compare(
+    sketch: Sketch, population: Population, centres: NDArray[np.float64], limits: Limits, division: int
+) -> PartitionAgreement:
+    fits = [_fit(half, len(centres), limits) for half in halve(sketch, division)]
+    return compare_partitions("sketch", population, centres, fits, with_own=True)
+
+
+def halve(sketch: Sketch, division: int = 0) -> tuple[Sketch, Sketch]:
+    """Return the counts of two halves of the reports of each wave; each `division` has other halves."""
+    chance = np.random.default_rng([SEED, division])
     counts = sketch.counts.astype(np.int64)
     sizes = (counts.sum(axis=1) + np.arange(len(counts)) % 2) // 2  # rounded up in every second wave
-    half = np.array(
-        [
-            chance.multivariate_hypergeometric(row, size, method="marginals")
-            for row, size in zip(counts, sizes, strict=True)
-        ]
-    ).astype(np.float64)
-    return sketch._replace(counts=half), sketch._replace(counts=sketch.counts - half)
+    parts = zip(counts, sizes, strict=True)
+    half = np.array([chance.multivariate_hypergeometric(row, size, method="marginals") for row, size in parts])
+    return sketch._replace(counts=half.astype(np.float64)), sketch._replace(counts=sketch.counts - half)
 
 
-def fit_halves(sketch: Sketch, n_clusters: int, limits: Limits) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the centroids of both halves, each fitted as a whole round is: shape (n_clusters, d)."""
-    one, other = (_centroids(half, n_clusters, limits) for half in halve(sketch))
-    return one, other
-
-
-def _centroids(sketch: Sketch, n_clusters: int, limits: Limits) -> NDArray[np.float64]:
+def _fit(sketch: Sketch, n_clusters: int, limits: Limits) -> NDArray[np.float64]:
+    """Return centroids of shape (n_clusters, d), as those of a whole round."""
     if not sketch.counts.any():
         return np.full((n_clusters, sketch.n_features), 0.5)  # no report, and no division
     mixture = search(sketch, n_clusters, limits, PublicWords(SEED)).mixture

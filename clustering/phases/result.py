@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.centroids.expected_ratio import expected_ratio
-from clustering.centroids.partition_agreement import Population, compare_partitions
+from clustering.centroids.partition_agreement import Population
 from clustering.centroids.verdict import ALONE, BAD_LOSS, few, ground, rate
 from clustering.density.label_map import PRIVACY, describe_convergence
 from clustering.phases.gaussian_components import Components, round_shape
-from clustering.phases.halves import fit_halves
+from clustering.phases.halves import agreement_of_halves
 from clustering.phases.incremental_mixture import PARTICLES
 from clustering.phases.initialisation import MAX_COUNTED, CountedFit
 from clustering.phases.mixture_fit import Fitted, Limits, Mixture, Sketch, least_share, standard_errors
@@ -152,8 +152,7 @@ def _model(
     detectable = _detectable(shares, data)
     alone = ground(Verdict.DOUBTFUL, ALONE, applies=count is not None and len(shares) == 1)
     within = data.sketch.n_features * float(shares @ np.square(more["widths"]))
-    halves = fit_halves(data.sketch, len(centres), data.limits)
-    agreement = compare_partitions("sketch", population, centres, halves, with_own=True)
+    agreement = agreement_of_halves(data.sketch, population, centres, data.limits)
     estimate = expected_ratio("phase_sketch", shares, centre_errors, within, effective_needed / n_eff)
     ranges = np.array([feature.upper - feature.lower for feature in data.features])
     return ClusterModel(

@@ -127,6 +127,8 @@ def _add_series() -> None:
             "total_nano", sa.BigInteger, nullable=False, comment="most that all cycles may cost, in nano-epsilon"
         ),
         sa.Column("pending_nano", sa.BigInteger, nullable=False, comment="part of the total that is not granted yet"),
+        sa.Column("season", sa.Integer, nullable=False, comment="windows of a season; 1 for none"),
+        sa.Column("least_change", sa.Float, nullable=False, comment="least change of a share that raises an alarm"),
         sa.Column("state", sa.String(6), nullable=False, comment="active, paused or ended"),
         sa.Column("open_cycle", sa.Integer, comment="cycle with a grant that has not expired"),
         sa.Column("next_at", sa.BigInteger, comment="time of the next change; null after the last"),
@@ -146,7 +148,43 @@ def _add_series() -> None:
         sa.Column("state", sa.String(7), nullable=False, comment="planned, opened or missed"),
         sa.Column("job_id", ID, sa.ForeignKey("jobs.id"), comment="null unless opened", unique=True),
         sa.Column("reason", sa.String(500), comment="why it is missed, or has not opened yet"),
+        sa.Column("shares", sa.Text, comment="clusters of a followed window with their shares; null before"),
+        sa.Column(
+            "packed",
+            sa.LargeBinary,
+            comment="pooled map and memory of a followed window, canonical JSON, deflated",
+        ),
     )
+    _add_clusters_of_series()
+
+
+def _add_clusters_of_series() -> None:
+    """Create the tables of the clusters and events of series."""
+    op.create_table(
+        "series_clusters",
+        sa.Column("id", ID, primary_key=True),
+        sa.Column("series_id", ID, sa.ForeignKey("series.id"), nullable=False, comment="series of the cluster"),
+        sa.Column("name", sa.String(64), nullable=False, comment="name that an analyst gave; empty for none"),
+        sa.Column("born_in", sa.Integer, nullable=False, comment="first window of the cluster"),
+        sa.Column("born_at", sa.BigInteger, nullable=False, comment="start of that window"),
+        sa.Column("gone_in", sa.Integer, comment="first window without the cluster; null if it persists"),
+        sa.Column("gone_at", sa.BigInteger, comment="start of that window, without the cluster"),
+        sa.Column("parents", sa.Text, nullable=False, comment="ids of the clusters that it was a part of"),
+    )
+    op.create_index("ix_series_clusters_of_series", "series_clusters", ["series_id", "id"])
+    op.create_table(
+        "series_events",
+        sa.Column("id", ID, primary_key=True),
+        sa.Column("series_id", ID, sa.ForeignKey("series.id"), nullable=False, comment="series of the event"),
+        sa.Column("window", sa.Integer, nullable=False, comment="window of the alarm"),
+        sa.Column("change", sa.Integer, nullable=False, comment="most probable first window after the change"),
+        sa.Column("change_first", sa.Integer, nullable=False, comment="start of the interval of the change"),
+        sa.Column("change_last", sa.Integer, nullable=False, comment="end of the interval of the change"),
+        sa.Column("evidence", sa.Float, nullable=False, comment="Bayes factor of the alarm"),
+        sa.Column("kinds", sa.Text, comment="kinds of change with clusters and sizes; null until described"),
+        sa.Column("described_in", sa.Integer, comment="window of the description"),
+    )
+    op.create_index("ix_series_events_of_series", "series_events", ["series_id", "id"])
 
 
 def _add_algorithm_type() -> None:

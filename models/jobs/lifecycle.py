@@ -22,6 +22,7 @@ from models.tables.jobs import FINAL, Job, JobState
 from models.tables.ledger import Ceiling
 from models.tables.rounds import CollectionTarget, RoundState
 from sfumato.privacy.accounting import format_epsilon
+from sfumato.specs import local_algorithm_from_wire
 
 
 def submit(
@@ -93,7 +94,8 @@ def submit(
         job.min_batch, job.honest_share_nano = terms.min_batch, terms.honest_share_nano
         job.shuffled_delta_atto = terms.delta_atto
     if round_ids:
-        _check_rounds(session, dataset.id, round_ids, epsilon_nano)
+        pools = local_algorithm_from_wire(algorithm).definition.pools
+        _check_rounds(session, dataset.id, round_ids, epsilon_nano, pools=pools)
     elif collection_id is not None:
         if opens_cycle:
             ledger.open_cycle(
@@ -116,14 +118,17 @@ def submit(
     return job
 
 
-def _check_rounds(session: Session, dataset_id: str, round_ids: Sequence[str], epsilon_nano: int) -> None:
+def _check_rounds(
+    session: Session, dataset_id: str, round_ids: Sequence[str], epsilon_nano: int, *, pools: bool
+) -> None:
+    """Raise Conflict unless closed rounds cost at most an epsilon: together, or each if their tallies are pooled."""
     earlier = rounds.list_by_ids(session, dataset_id, round_ids)
     if len(set(round_ids)) < len(round_ids):
         raise Conflict("round_ids contains a round twice")
     open_rounds = [r.id for r in earlier if r.state == RoundState.OPEN]
     if open_rounds:
         raise Conflict(f"round {open_rounds[0]} is still open: close it, or wait until it is full")
-    spent = rounds.cost_nano(earlier)
+    spent = max(rounds.cost_nano([each]) for each in earlier) if pools else rounds.cost_nano(earlier)
     if spent > epsilon_nano:
         raise Conflict(
             f"these rounds cost epsilon {format_epsilon(spent)}, more than the {format_epsilon(epsilon_nano)} of the "

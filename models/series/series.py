@@ -23,6 +23,8 @@ from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import EPSILON_MAX_NANO, format_epsilon
 
 MAX_WINDOWS = 1000
+MAX_SEASON = 26  # windows; an alarm needs two seasons, and a test has 52 windows
+LEAST_CHANGE = 0.01  # default of the least change of a share that raises an alarm
 MAX_SERIES = 16
 MAX_AHEAD = 366 * 86_400 * SECOND  # from the creation of a series to its first window
 
@@ -43,6 +45,8 @@ def create(
     min_reports: int,
     epsilon_nano: int,
     total_nano: int | None,
+    season: int = 1,
+    least_change: float = LEAST_CHANGE,
     limits: TenantLimits,
     now: int,
 ) -> Series:
@@ -94,6 +98,8 @@ def create(
         epsilon_nano=epsilon_nano,
         total_nano=total_nano or cost_nano,
         pending_nano=total_nano or cost_nano,
+        season=season,
+        least_change=least_change,
         state=SeriesState.ACTIVE.value,
         open_cycle=None,
         next_at=None,

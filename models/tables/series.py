@@ -7,13 +7,18 @@ draw: it answers in one secret window, so that a cycle costs the epsilon of one 
     window:  planned ──(at its start, or late)──► opened        planned ──(more than half has passed)──► missed
 
 Only the next window is stored ahead. A change of the rules of a time zone therefore moves later windows alone.
+
+After its round a window is *followed*: the pooled map, the clusters and the events up to it are stored with it, or in
+the same transaction. Windows are followed in order, and each once.
 """
 
+import json
+import zlib
 from datetime import date
 from enum import StrEnum
 from typing import Any, Literal
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String
+from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.database.types import Base, CanonicalJson, Id
@@ -21,6 +26,8 @@ from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.specs import Participation
 
 Every = Literal["day", "week", "month"]
+
+FALSE_ALARMS = 0.05  # bound on the probability of a false event in 52 windows without a change
 
 
 class SeriesState(StrEnum):
@@ -64,6 +71,8 @@ class Series(Base):
     epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="cost of a window and of a cycle, in nano-epsilon")
     total_nano: Mapped[int] = mapped_column(BigInteger, comment="most that all cycles may cost, in nano-epsilon")
     pending_nano: Mapped[int] = mapped_column(BigInteger, comment="part of the total that is not granted yet")
+    season: Mapped[int] = mapped_column(Integer, comment="windows of a season; 1 for none")
+    least_change: Mapped[float] = mapped_column(Float, comment="least change of a share that raises an alarm")
     state: Mapped[str] = mapped_column(String(6), comment="active, paused or ended")
     open_cycle: Mapped[int | None] = mapped_column(Integer, comment="cycle with a grant that has not expired")
     next_at: Mapped[int | None] = mapped_column(BigInteger, comment="time of the next change; null after the last")
@@ -103,8 +112,56 @@ class Window(Base):
     state: Mapped[str] = mapped_column(String(7), comment="planned, opened or missed")
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), unique=True, comment="null unless opened")
     reason: Mapped[str | None] = mapped_column(String(500), comment="why it is missed, or has not opened yet")
+    shares: Mapped[list[dict[str, Any]] | None] = mapped_column(
+        CanonicalJson, comment="clusters of a followed window with their shares; null before"
+    )
+    packed: Mapped[bytes | None] = mapped_column(
+        LargeBinary, deferred=True, comment="pooled map and memory of a followed window, canonical JSON, deflated"
+    )
+
+    @property
+    def following(self) -> dict[str, Any] | None:
+        """Return what was stored when the window was followed, as plain JSON values; None before."""
+        return None if self.packed is None else json.loads(zlib.decompress(self.packed))
 
     @property
     def last_start(self) -> int:
         """Return the latest time at which the window may open: half of it remains."""
         return self.opens_at + (self.closes_at - self.opens_at) // 2
+
+
+class SeriesCluster(Base):
+    """A cluster of a series. Its id persists over windows; only its name changes, and its end is noted once."""
+
+    __tablename__ = "series_clusters"
+    __table_args__ = (Index("ix_series_clusters_of_series", "series_id", "id"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    series_id: Mapped[str] = mapped_column(ForeignKey("series.id"), comment="series of the cluster")
+    name: Mapped[str] = mapped_column(String(64), comment="name that an analyst gave; empty for none")
+    born_in: Mapped[int] = mapped_column(Integer, comment="first window of the cluster")
+    born_at: Mapped[int] = mapped_column(BigInteger, comment="start of that window")
+    gone_in: Mapped[int | None] = mapped_column(
+        Integer, comment="first window without the cluster; null if it persists"
+    )
+    gone_at: Mapped[int | None] = mapped_column(BigInteger, comment="start of that window, without the cluster")
+    parents: Mapped[list[str]] = mapped_column(CanonicalJson, comment="ids of the clusters that it was a part of")
+
+
+class SeriesEvent(Base):
+    """A change of a series that raised an alarm. It is described later, once."""
+
+    __tablename__ = "series_events"
+    __table_args__ = (Index("ix_series_events_of_series", "series_id", "id"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    series_id: Mapped[str] = mapped_column(ForeignKey("series.id"), comment="series of the event")
+    window: Mapped[int] = mapped_column(Integer, comment="window of the alarm")
+    change: Mapped[int] = mapped_column(Integer, comment="most probable first window after the change")
+    change_first: Mapped[int] = mapped_column(Integer, comment="start of the interval of the change")
+    change_last: Mapped[int] = mapped_column(Integer, comment="end of the interval of the change")
+    evidence: Mapped[float] = mapped_column(Float, comment="Bayes factor of the alarm")
+    kinds: Mapped[list[dict[str, Any]] | None] = mapped_column(
+        CanonicalJson, comment="kinds of change with clusters and sizes; null until described"
+    )
+    described_in: Mapped[int | None] = mapped_column(Integer, comment="window of the description")

@@ -36,6 +36,7 @@ class EventType(StrEnum):
     JOB_EXPIRED = "job.expired"
     ROUND_OPENED = "round.opened"
     ROUND_CLOSED = "round.closed"
+    SERIES_EVENT = "series.event"
 
 
 class Webhook(Base):

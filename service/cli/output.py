@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from service.cli.report import ReportedRound
     from sfumato.api.client import Client
     from sfumato.api.resources import Result, Round
-    from sfumato.api.series import Series, Window
-    from sfumato.forecast import ProfileForecast
+    from sfumato.api.series import Series, SeriesEvent, SeriesHistory, SeriesMap, Window
+    from sfumato.forecast import ProfileForecast, SeriesForecast
     from sfumato.model.cluster_model import ClusterModel
     from sfumato.privacy.ledger import LedgerEntry
     from sfumato.profiles.cluster_profile import ClusterProfile
@@ -197,6 +197,21 @@ def print_series(console: Console, found: Iterable["Series"]) -> None:
     console.print(table if table.row_count else "There are no series yet.")
 
 
+def print_series_forecast(console: Console, forecast: "SeriesForecast") -> None:
+    """Print what a series costs one person, and which changes it finds."""
+    amounts = (forecast.epsilon_per_window, forecast.epsilon_per_cycle, forecast.epsilon_per_year)
+    console.print("ε per window {:g}, per cycle {:g}, per year {:g}".format(*amounts))
+    console.print(f"{forecast.reports_per_window:,} reports per window, {forecast.n_eff:,.0f} effective ones")
+    for delay in forecast.delays:
+        found = "never found" if delay.windows is None else f"found after {delay.windows} windows"
+        console.print(f"a gain of {100 * delay.share:g} points: {found}")
+    for smallest in forecast.smallest_changes:
+        gain = "none" if smallest.share is None else f"{100 * smallest.share:.1f} points"
+        console.print(f"smallest gain that {smallest.windows} windows find: {gain}")
+    for warning in forecast.warnings:
+        console.print(f"Warning: {warning}")
+
+
 def print_windows(console: Console, windows: Iterable["Window"]) -> None:
     """Print one row per window."""
     table = _new_table("#", "cycle", "state", "opens (UTC)", "closes (UTC)", "reports", "job", "reason", numbers=("#",))
@@ -206,6 +221,45 @@ def print_windows(console: Console, windows: Iterable["Window"]) -> None:
         reason = escape(_plain(each.reason or ""))
         table.add_row(str(each.index), str(each.cycle), each.state, *times, reports, each.job_id or "", reason)
     console.print(table if table.row_count else "There are no windows.")
+
+
+def print_clusters(console: Console, history: "SeriesHistory") -> None:
+    """Print one row per cluster of a series, newest first, with its share in the last window that has clusters."""
+    last = next((each.clusters for each in reversed(history.windows) if each.clusters is not None), ())
+    shares = {each.cluster_id: f"{100 * each.share:.1f} ± {100 * each.error:.1f} %" for each in last}
+    table = _new_table("id", "name", "share", "born in", "gone in", "part of", numbers=("share", "born in", "gone in"))
+    for each in reversed(history.clusters):
+        gone = "" if each.gone_in is None else str(each.gone_in)
+        name = escape(_plain(each.name))
+        table.add_row(each.id, name, shares.get(each.id, ""), str(each.born_in), gone, ", ".join(each.parents))
+    console.print(table if table.row_count else "There are no clusters yet.")
+
+
+def print_events(console: Console, events: Iterable["SeriesEvent"]) -> None:
+    """Print one row per event of a series, with what changed."""
+    table = _new_table("id", "alarm", "change", "what changed", numbers=("alarm",))
+    for event in events:
+        kinds = [
+            f"{each.cluster_id} {each.kind} ({100 * each.size:+.1f} ± {100 * each.error:.1f} %)"
+            for each in event.kinds or ()
+        ]
+        what = "\n".join(kinds) or ("not described yet" if event.kinds is None else "no kind is significant")
+        change = f"{event.change} ({event.change_first} to {event.change_last})"
+        table.add_row(event.id, str(event.window), change, what)
+    console.print(table if table.row_count else "There are no events.")
+
+
+def print_map(console: Console, found: "SeriesMap") -> None:
+    """Print one row per cluster of a map of a series."""
+    kind = f"{len(found.weights)} windows pooled" if found.pooled else "this window alone"
+    console.print(f"Window {found.window}, {kind}{'; ids are provisional' if found.is_provisional else ''}")
+    table = _new_table("id", "name", "share", "centre", numbers=("share",))
+    model = found.model
+    for place, cluster_id in enumerate(found.cluster_ids):
+        share = f"{100 * model.sizes[place]:.1f} ± {100 * model.size_errors[place]:.1f} %"
+        centre = "" if model.centroids is None else ", ".join(f"{value:.4g}" for value in model.centroids[place])
+        table.add_row(cluster_id or "", escape(_plain(model.names[place] if model.names else "")), share, centre)
+    console.print(table)
 
 
 def print_entries(console: Console, entries: Iterable["LedgerEntry"]) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from service.cli.common import DatasetArgument
+from service.cli.common import DatasetArgument, print_json
 from service.cli.connection import Service, calls_service
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ def create_series(
         float | None,
         typer.Option(help="Most that all cycles may cost one person.", show_default="the cost of all cycles"),
     ] = None,
+    season: Annotated[int, typer.Option(min=1, help="Windows of a season; 1 for none.")] = 1,
+    least_change: Annotated[
+        float | None, typer.Option(help="Least change of a share that raises an alarm.", show_default="0.01")
+    ] = None,
     allow_insufficient: Annotated[
         bool, typer.Option("--allow-insufficient", help="Create the series even if its windows are too small.")
     ] = False,
@@ -57,9 +61,42 @@ def create_series(
         first=first,
         min_reports=min_reports,
         epsilon_total=epsilon_total,
+        season=season,
+        least_change=least_change,
         allow_insufficient=allow_insufficient,
     )
     service.show(f"series/{series.id}", lambda: typer.echo(series.id))
+
+
+@series_app.command("forecast")
+@calls_service
+def forecast_series(
+    service: Service,
+    dataset_id: DatasetArgument,
+    epsilon: Annotated[float, typer.Option(help="Privacy cost of a window, and of a cycle, for one device.")],
+    cycle: Annotated[int, typer.Option(min=1, help="Windows of a cycle; a device answers in one of them.")],
+    target_reports: Annotated[int, typer.Option(min=1, help="Number of devices expected to take part in a cycle.")],
+    every: Annotated[str, typer.Option(help="Length of a window: day, week or month.")] = "week",
+    least_change: Annotated[
+        float | None, typer.Option(help="Least change of a share that raises an alarm.", show_default="0.01")
+    ] = None,
+) -> None:
+    """Forecast what a series costs one person, and which changes it finds."""
+    from service.cli import output
+    from sfumato.forecast import series_forecast_to_wire
+
+    found = service.client.forecast_series(
+        {"type": "shifted_grid", "epsilon": epsilon},
+        dataset_id=dataset_id,
+        target_reports=target_reports,
+        cycle=cycle,
+        every=cast("Every", every),  # the service checks it
+        least_change=least_change,
+    )
+    if service.as_json:
+        print_json(series_forecast_to_wire(found))
+    else:
+        output.print_series_forecast(output.open_console(), found)
 
 
 @series_app.command("list")
@@ -95,6 +132,57 @@ def list_windows(service: Service, series_id: SeriesArgument) -> None:
 
     found = service.client.windows(series_id)
     service.show_list(f"series/{series_id}/windows", lambda: output.print_windows(output.open_console(), found))
+
+
+@series_app.command("clusters")
+@calls_service
+def list_clusters(service: Service, series_id: SeriesArgument) -> None:
+    """List the clusters that a series has had, with their shares in the last window."""
+    from service.cli import output
+
+    history = service.client.series_history(series_id)
+    service.show_list(f"series/{series_id}/clusters", lambda: output.print_clusters(output.open_console(), history))
+
+
+@series_app.command("events")
+@calls_service
+def list_events(service: Service, series_id: SeriesArgument) -> None:
+    """List the changes of a series that raised an alarm, newest first."""
+    from service.cli import output
+
+    found = service.client.series_events(series_id)
+    service.show_list(f"series/{series_id}/events", lambda: output.print_events(output.open_console(), found))
+
+
+@series_app.command("map")
+@calls_service
+def show_map(
+    service: Service,
+    series_id: SeriesArgument,
+    window: Annotated[
+        int | None, typer.Option(min=0, help="Number of the window.", show_default="the last one with a map")
+    ] = None,
+    single: Annotated[bool, typer.Option("--single", help="Show the map of the window alone.")] = False,
+) -> None:
+    """Show the clusters of the map of a window, which earlier windows make sharper."""
+    from service.cli import output
+
+    found = service.client.series_map(series_id, window, pooled=not single)
+    of = {"pooled": str(not single).lower(), "window": str(found.window)}
+    service.show(f"series/{series_id}/map", lambda: output.print_map(output.open_console(), found), **of)
+
+
+@series_app.command("name")
+@calls_service
+def name_cluster(
+    service: Service,
+    series_id: SeriesArgument,
+    cluster_id: Annotated[str, typer.Argument(help="Id of the cluster (clu_...).")],
+    name: Annotated[str, typer.Argument(help="Name of the cluster; an empty text removes it.")],
+) -> None:
+    """Name a cluster of a series. The name stays with its id in all windows."""
+    service.client.name_series_cluster(series_id, cluster_id, name)
+    service.show(f"series/{series_id}/clusters/{cluster_id}", lambda: typer.echo(name))
 
 
 @series_app.command("pause")

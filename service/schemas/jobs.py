@@ -104,7 +104,8 @@ class NewJob(Wire):
         max_length=64,
         json_schema_extra={"uniqueItems": True},
         description="Earlier rounds to use, in the order of the plan. The job then collects nothing, costs nothing "
-        "and takes no member about collection but `allow_insufficient`.",
+        "and takes no member about collection but `allow_insufficient`. For `shifted_grid`, rounds with one grid are "
+        "pooled, and the epsilon of the algorithm is that of one round.",
     )
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from models.tables.identity import AuditEvent, Key
 from models.tables.jobs import Job, JobState, Result
 from models.tables.ledger import Ceiling, LedgerEntry
 from models.tables.rounds import Round, RoundState
-from models.tables.series import Series, Window
+from models.tables.series import FALSE_ALARMS, Series, SeriesCluster, SeriesEvent, Window
 from models.tables.webhooks import Delivery, Webhook
 from service.schemas import datasets, jobs, keys, ledger, rounds, sources, webhooks
 from service.schemas import series as series_schemas
@@ -295,6 +295,7 @@ def series(row: Series, planned: Window | None, charged_nano: int) -> Json:
         row,
         algorithm=_without_unset(row.algorithm),
         windows={"every": row.every, "time_zone": row.time_zone, "first": row.first_day, "count": row.n_windows},
+        false_alarms=FALSE_ALARMS,
         epsilon_per_window=epsilon(row.epsilon_nano),
         epsilon_per_cycle=epsilon(row.epsilon_nano),
         epsilon_per_year=per_year / NANO,
@@ -316,7 +317,23 @@ def window(of: Series, row: Window, job: Job | None, used: Sequence[Round], now:
         state=row.state if job is None else _window_state(row, job, last, now),
         n_reports=None if last is None else last.n_received if last.n_reports is None else last.n_reports,
         reason=reason,
+        clusters=row.shares if job is not None and job.state == JobState.SUCCEEDED else None,
     )
+
+
+def series_cluster(row: SeriesCluster) -> Json:
+    """Serialise a cluster of a series."""
+    return _members(series_schemas.SeriesCluster, row)
+
+
+def series_event(row: SeriesEvent) -> Json:
+    """Serialise an event of a series."""
+    kinds = None
+    if row.kinds is not None:
+        kinds = [
+            {"cluster_id" if key == "cluster" else key: value for key, value in each.items()} for each in row.kinds
+        ]
+    return _members(series_schemas.SeriesEvent, row, kinds=kinds, false_alarms=FALSE_ALARMS)
 
 
 def _window_state(row: Window, job: Job, last: Round | None, now: int) -> str:

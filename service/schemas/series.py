@@ -9,8 +9,9 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from service.schemas.algorithms import JOB_SCHEMAS, AlgorithmParameters
-from service.schemas.base import EXAMPLE_ULID, Epsilon, Name, Wire, example, integer
+from service.schemas.base import EXAMPLE_ULID, Double, Epsilon, Name, Wire, example, integer
 from service.schemas.fields import Amount, Count, Cursor, DatasetId, JobId, Time, id_field
+from service.schemas.jobs import ClusterModel
 from sfumato import specs
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ else:
     PinnedAlgorithm = JOB_SCHEMAS[specs.ShiftedGrid.type]
 
 MAX_WINDOWS = 1000
+MAX_SEASON = 26
 SeriesId = Annotated[str, id_field("ser")]
+ClusterId = Annotated[str, id_field("clu")]
+EventId = Annotated[str, id_field("evt")]
 
 
 def _check_day(value: str) -> str:
@@ -54,6 +58,18 @@ WindowState = TypeAliasType(
             "too few reports, so that nothing is released. `missed`: nothing was opened or charged. `failed`: the job "
             "failed or was canceled."
         ),
+    ],
+)
+
+
+LeastChange = Annotated[Double, Field(ge=0, le=0.5)]
+Share = Annotated[Double, Field(ge=0, le=1)]
+ShareError = Annotated[Double, Field(ge=0)]
+ChangeKindName = TypeAliasType(
+    "ChangeKindName",
+    Annotated[
+        Literal["grown", "shrunk", "gone", "born", "split", "moved", "merged"],
+        Field(description="Kind of a change of one cluster."),
     ],
 )
 
@@ -109,6 +125,14 @@ class NewSeries(Wire):
         description="Most that all cycles may cost one person. It counts towards the limits of the operator from now "
         "on. At least the cost of all cycles, which is the default.",
     )
+    season: Annotated[int, integer(1, MAX_SEASON)] = Field(
+        1,
+        description="Windows of a season, such as 7 for days with a weekly pattern. Windows are compared with those at "
+        "the same place of earlier seasons. 1: no season.",
+    )
+    least_change: LeastChange = Field(
+        0.01, description="Least change of a share of all people that raises an alarm, from 0 to 0.5."
+    )
     allow_insufficient: bool = Field(
         False,
         description="Accept the series even if the reports of a window are less than a tenth of what the forecast "
@@ -138,6 +162,9 @@ class Series(Wire):
     cycle: Count = Field(description="Windows of a cycle.")
     target_reports: Count = Field(description="Number of devices expected to take part in a cycle.")
     min_reports: Count = Field(description="Minimal number of reports of a window.")
+    season: Count = Field(description="Windows of a season; 1 for none.")
+    least_change: LeastChange = Field(description="Least change of a share of all people that raises an alarm.")
+    false_alarms: Share = Field(description="Bound on the probability of a false event in 52 windows without a change.")
     state: SeriesState
     epsilon_per_window: Amount = Field(description="Cost of a report in a window.")
     epsilon_per_cycle: Amount = Field(description="Cost of a cycle for all values: a person answers once.")
@@ -159,6 +186,16 @@ class SeriesPage(Wire):
     next_cursor: Cursor
 
 
+class ClusterShare(Wire):
+    """The share of a cluster in one window: of this window alone, and of the pooled windows up to it."""
+
+    cluster_id: ClusterId = Field(description="Id of the cluster.")
+    share: Share = Field(description="Estimated share of the people of this window alone.")
+    error: ShareError = Field(description="Standard error of the share.")
+    pooled_share: Share = Field(description="Estimated share in the pool, in which earlier windows count less.")
+    pooled_error: ShareError = Field(description="Standard error of the pooled share.")
+
+
 class Window(Wire):
     """A window of a series."""
 
@@ -174,10 +211,103 @@ class Window(Wire):
     reason: str | None = Field(
         description="Why the window is missed, empty or failed, or has not opened yet; null otherwise."
     )
+    clusters: list["ClusterShare"] | None = Field(
+        description="Clusters with their shares; null until the window is done."
+    )
 
 
 class WindowPage(Wire):
     """Windows of a series, newest first."""
 
     items: list[Window]
+    next_cursor: Cursor
+
+
+class SeriesCluster(Wire):
+    """A cluster of a series. Its id persists over windows."""
+
+    id: ClusterId = Field(description="Id of the cluster.")
+    name: str = Field(description="Name that an analyst gave; empty for none.")
+    born_in: Count = Field(description="Number of the first window with the cluster.")
+    born_at: Time = Field(description="Start of that window.")
+    gone_in: Count | None = Field(description="Number of the first window without it; null if it persists.")
+    gone_at: Time | None = Field(description="Start of that window; null if it persists.")
+    parents: list[ClusterId] = Field(
+        description="Clusters of which it was a part before. Without an event, it was there before and is resolved now."
+    )
+
+
+class SeriesClusterPage(Wire):
+    """Clusters of a series, newest first."""
+
+    items: list[SeriesCluster]
+    next_cursor: Cursor
+
+
+class ClusterChange(Wire):
+    """A new name of a cluster."""
+
+    model_config = example(name="Commuters")
+
+    name: Annotated[str, Field(max_length=64)] = Field(
+        description="Name with at most 64 bytes, unique in the series. An empty text removes it."
+    )
+
+
+class WindowWeight(Wire):
+    """Weight of a window in a pooled map."""
+
+    window: Count = Field(description="Number of the window.")
+    weight: Share = Field(description="Its weight: 0.9 for each window that followed.")
+
+
+class SeriesMap(Wire):
+    """The map of a window: pooled, or of the window alone."""
+
+    window: Count = Field(description="Number of the window.")
+    pooled: bool = Field(description="Whether earlier windows count as well.")
+    model: ClusterModel = Field(description="The clusters of the map.")
+    cluster_ids: list[ClusterId | None] = Field(
+        description="Id of each cluster of the model, in order. In the map of a window alone, null for a cluster that "
+        "overlaps with no cluster of the series."
+    )
+    weights: list[WindowWeight] = Field(description="Windows of the map with their weights.")
+    is_provisional: bool = Field(
+        description="Whether the pool is still too small for lasting ids: below 4 windows and 10,000 effective reports."
+    )
+
+
+class ChangeKind(Wire):
+    """One kind of change of one cluster."""
+
+    kind: ChangeKindName = Field(description="Kind of the change.")
+    cluster_id: ClusterId = Field(description="The cluster; the new one if it was born.")
+    others: list[ClusterId] = Field(description="Other parts of a split, or clusters that were merged into this one.")
+    size: Double = Field(
+        description="Change of the share of all people. For a split, a move or a merger: the share that it concerns."
+    )
+    error: ShareError = Field(description="Standard error of the size.")
+
+
+class SeriesEvent(Wire):
+    """A change of the reported population that raised an alarm."""
+
+    id: EventId = Field(description="Id of the event.")
+    window: Count = Field(description="Number of the window of the alarm.")
+    change: Count = Field(description="Most probable first window after the change.")
+    change_first: Count = Field(description="Start of the interval of the change, with 90 % of its probability.")
+    change_last: Count = Field(description="End of that interval.")
+    evidence: Double = Field(description="Bayes factor for a change against none, at least 20.")
+    false_alarms: Share = Field(description="Bound on the probability of a false event in 52 windows without a change.")
+    kinds: list[ChangeKind] | None = Field(
+        description="What changed, the most significant kind first: null until two windows after the alarm, empty if "
+        "no kind is significant."
+    )
+    described_in: Count | None = Field(description="Number of the window of the description; null before.")
+
+
+class SeriesEventPage(Wire):
+    """Events of a series, newest first."""
+
+    items: list[SeriesEvent]
     next_cursor: Cursor

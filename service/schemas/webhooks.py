@@ -26,6 +26,7 @@ EventType = TypeAliasType(
             "job.expired",
             "round.opened",
             "round.closed",
+            "series.event",
         ],
         Field(description="Type of an event."),
     ],

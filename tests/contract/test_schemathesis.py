@@ -18,6 +18,7 @@ from models.database.engine import Database
 from service.schemas.base import EXAMPLE_ULID
 from tests.contract import test_openapi
 from tests.service.api import GRID, Api, a_model, finish
+from tests.service.followed import follow
 from tests.service.processes import ROOT, Running, environment, running
 
 MIN_CASES = 3_000
@@ -81,6 +82,7 @@ def create_objects(gateway: Running, api: Api) -> dict[str, Any]:
         "rnd": [api.round(local["id"], encoding=SIXTEEN_CELLS, target_reports=2**31 - 1)["id"]],
         "job": [finished["id"]],
         "ser": [series["id"]],
+        "clu": follow(api, series["id"]),
         "key": [key["id"]],
         "whk": [webhook["id"]],
         "msg": [delivery["id"]],

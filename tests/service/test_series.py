@@ -1,13 +1,16 @@
 """Series over HTTP: creation, its refusals, the cost of a person, and windows from their start to their result."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select
 
 from models.collection import rounds
-from models.database.types import SECOND
+from models.database.types import SECOND, new_id
 from models.identity.tenants import TenantLimits
 from models.jobs import claims, lifecycle
 from models.ledger import sources
@@ -15,9 +18,14 @@ from models.series import windows
 from models.tables.datasets import Dataset
 from models.tables.jobs import Job, JobState
 from models.tables.series import Series
+from models.tables.webhooks import Delivery
+from sfumato import Client
 from sfumato.sizing import planned_rounds
 from sfumato.specs import local_algorithm_from_wire
-from tests.service.api import Api, a_model, finish, refused, stranger, unknown
+from tests.blocks import blocks_of
+from tests.service.api import SQLITE_ONLY, Api, a_model, finish, refused, stranger, unknown
+from tests.service.commands import connect_commands, run_command
+from tests.service.followed import follow
 
 DAY = 86_400 * SECOND
 UNLIMITED = TenantLimits(1000, 1000, None, 16, 1000, sources.UNLIMITED, sources.UNLIMITED)
@@ -236,3 +244,113 @@ def open_window(api: Api, dataset_id: str, job_id: str) -> None:
             now=api.database.clock(),
         )
         lifecycle.wait_for_reports(session, claims.Claim(job_id, 1), now=api.database.clock())
+
+
+def test_clusters_keep_their_ids_and_names_over_windows(api: Api) -> None:
+    made = created(api)
+    at = f"/series/{made['id']}"
+    refused(api.get(f"{at}/map"), 409, "job_not_finished")
+    west, east = follow(api, made["id"])
+    south = new_id("clu")
+    follow(api, made["id"], (west, south))
+    named = api.patch(f"{at}/clusters/{west}", {"name": "commuters"}).json()
+    assert (named["name"], named["born_in"], named["gone_in"]) == ("commuters", 0, None)
+    assert (
+        "unique"
+        in refused(api.patch(f"{at}/clusters/{east}", {"name": "commuters"}), 422, "validation_failed")["detail"]
+    )
+    found = {each["id"]: each for each in api.list_all(f"{at}/clusters", limit=20)}
+    assert {name: (each["born_in"], each["gone_in"]) for name, each in found.items()} == {
+        west: (0, None),
+        east: (0, 1),
+        south: (1, None),
+    }
+    assert api.get(f"{at}/clusters/{east}").json() == found[east]
+    first, second = api.list_all(f"{at}/windows", limit=20)[:2]
+    assert first["clusters"][0] == {
+        "cluster_id": west, "share": 0.25, "error": 0.01, "pooled_share": 0.25, "pooled_error": 0.005,
+    }  # fmt: skip
+    assert [each["cluster_id"] for each in second["clusters"]] == [west, south]
+    last = api.get(f"{at}/map").json()
+    assert (last["window"], last["pooled"], last["cluster_ids"]) == (1, True, [west, south])
+    assert last["model"]["names"] == ["commuters", ""]
+    assert last["weights"] == [{"window": 0, "weight": 0.9}, {"window": 1, "weight": 1.0}]
+    alone = api.get(f"{at}/map", params={"window": 0, "pooled": "false"}).json()
+    assert (alone["cluster_ids"], alone["weights"]) == ([west, None], [{"window": 0, "weight": 1.0}])
+    refused(api.get(f"{at}/map", params={"window": 9}), 404, "not_found")
+    refused(api.get(f"{at}/clusters/{unknown('clu')}"), 404, "not_found")
+
+
+def test_an_event_states_what_changed_and_reaches_webhooks(api: Api) -> None:
+    made = created(api)
+    wanted = {"url": "https://hooks.example.invalid/", "event_types": ["series.event"]}
+    webhook = api.made("/webhooks", wanted)
+    assert api.list_all(f"/series/{made['id']}/events", limit=20) == []
+    west, _ = follow(api, made["id"], event=(event_id := new_id("evt")))
+    (event,) = api.list_all(f"/series/{made['id']}/events", limit=20)
+    assert event == {
+        "id": event_id,
+        "window": 0,
+        "change": 0,
+        "change_first": 0,
+        "change_last": 0,
+        "evidence": 25.0,
+        "false_alarms": 0.05,
+        "kinds": [{"kind": "grown", "cluster_id": west, "others": [], "size": 0.1, "error": 0.01}],
+        "described_in": 0,
+    }
+    with api.database.reading() as session:
+        payloads = session.scalars(select(Delivery.payload).where(Delivery.webhook_id == webhook["id"])).all()
+    data = [json.loads(payload)["data"] for payload in payloads]
+    assert (
+        data == [{"id": event_id, "series_id": made["id"], "window": 0, "dataset_id": made["dataset_id"]}] * 2
+    )  # the alarm, and its description: no kind and no number
+
+
+@SQLITE_ONLY
+def test_the_history_of_the_client_has_a_frame_and_a_plot(
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_settings: None
+) -> None:
+    made = created(api)
+    west, east = follow(api, made["id"], event=new_id("evt"))
+    follow(api, made["id"], (west, east))
+    api.patch(f"/series/{made['id']}/clusters/{west}", {"name": "west"})
+    connect_commands(api, monkeypatch)
+    with Client("http://gateway", api.secret) as client:
+        history = client.series_history(made["id"])
+        found = client.series_map(made["id"], 0, pooled=False)
+        (block,) = [each for each in blocks_of("docs/series.md") if each.run_by]
+        shown = {"client": client, "series": client.get_series(made["id"])}
+        exec(block.text, shown)  # noqa: S102 - a block of our own page
+    assert len(shown["table"]) == 4  # type: ignore[arg-type]
+    frame = history.frame()
+    assert frame.index.tolist() == [(0, west), (0, east), (1, west), (1, east)]
+    assert frame.loc[(1, west), "share"] == 0.25
+    assert frame["name"].tolist() == ["west", "", "west", ""]
+    axes = history.plot().axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["west", east]
+    assert found.assign([[0.1, 0.1], [0.9, 0.1]]).tolist() == [west, None]
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
+    assert "25.0 ± 1.0 %" in run_command("series", "clusters", made["id"]).output
+    assert f"{west} grown (+10.0 ± 1.0 %)" in run_command("series", "events", made["id"]).output
+    assert "2 windows pooled" in run_command("series", "map", made["id"]).output
+    plan = ("--epsilon", "0.5", "--cycle", "13", "--target-reports", "20000")
+    assert "never found" in run_command("series", "forecast", made["dataset_id"], *plan).output
+    run_command("series", "name", made["id"], east, "east")
+    assert api.get(f"/series/{made['id']}/clusters/{east}").json()["name"] == "east"
+
+
+def test_a_forecast_states_costs_and_delays_before_the_series_exists(api: Api) -> None:
+    dataset = api.dataset()
+    wanted = {"algorithm": {"type": "shifted_grid", "epsilon": 1.0}, "cycle": 13, "target_reports": 1_300_000}
+    of_features = api.made("/forecasts/series", wanted | {"n_features": 2})
+    assert api.made("/forecasts/series", wanted | {"dataset_id": dataset["id"]}) == of_features
+    assert (of_features["epsilon_per_year"], of_features["reports_per_window"]) == (4.0, 100_000)
+    assert [each["windows"] for each in of_features["delays"]] == [11, 2, 1]
+    few = api.made("/forecasts/series", wanted | {"n_features": 2, "target_reports": 26_000})
+    assert few["delays"][0]["windows"] is None
+    assert "never found" in few["warnings"][0]
+    for wrong in ({}, {"n_features": 2, "dataset_id": dataset["id"]}):
+        assert "exactly one of" in api.post("/forecasts/series", wanted | wrong).json()["errors"][0]["message"]
+    central = api.dataset(trust="central")["id"]
+    refused(api.post("/forecasts/series", wanted | {"dataset_id": central}), 409, "conflict")

@@ -15,6 +15,12 @@ from tests.workers.driving import LEASE, ONE_ROUND, TOY, grid_spec, must_claim, 
 from workers.job_runner import aggregate_without_job, run
 
 
+def shifted_spec(cells: int = 4) -> RoundSpec:
+    """Return a round of a shifted grid at epsilon 1."""
+    encoding = ShiftedGridEncoding(1, cells=cells, shifts=2)
+    return RoundSpec((Feature("x", 0.0, 10.0),), encoding, design("ss", encoding.n_symbols, NANO))
+
+
 class TestEarlierRounds:
     def collect(
         self, collection: Collection, spec: RoundSpec | None = None, *, n: int = 150, seed: int = 0, minimum: int = 0
@@ -74,6 +80,26 @@ class TestEarlierRounds:
         job = self.run_job(collection, [self.collect(collection, spec)])
         assert (job.state, job.error_code) == (JobState.FAILED, "validation_failed")
         assert "has the encoding shifted_grid, but this algorithm needs grid" in str(job.error_detail)
+
+    def test_of_one_shifted_grid_are_pooled(self, collection: Collection) -> None:
+        """Three rounds with one grid give the map of all reports, and each costs the epsilon of the algorithm."""
+        ids = [self.collect(collection, shifted_spec(), n=400, seed=seed) for seed in range(3)]
+        algorithm = {"type": "shifted_grid", "epsilon": 1.0, "clusters": 2, "cells": 4}
+        job_id = collection.submit(round_ids=ids, epsilon_nano=NANO, algorithm=algorithm)
+        run(collection.database, must_claim(collection.database))
+        document = collection.document(job_id)
+        assert [each["id"] for each in document["rounds"]] == ids
+        assert document["epsilon_nano"] == 3 * NANO
+        assert document["model"]["diagnostics"]["n_reports"] == 1200
+
+    def test_of_two_shifted_grids_are_refused(self, collection: Collection) -> None:
+        ids = [self.collect(collection, shifted_spec(cells), seed=cells) for cells in (4, 5)]
+        algorithm = {"type": "shifted_grid", "epsilon": 1.0, "clusters": 2, "cells": 4}
+        job_id = collection.submit(round_ids=ids, epsilon_nano=NANO, algorithm=algorithm)
+        run(collection.database, must_claim(collection.database))
+        job = collection.job(job_id)
+        assert job.state == JobState.FAILED
+        assert "same encoding and mechanism" in str(job.error_detail)
 
     def test_with_too_few_reports_are_refused(self, collection: Collection) -> None:
         job = self.run_job(collection, [self.collect(collection, n=9, minimum=10)])

@@ -15,7 +15,7 @@ from models.identity.tenants import TenantLimits
 from models.jobs import claims
 from models.jobs.claims import Claim
 from models.ledger import sources
-from models.series import series, windows
+from models.series import following, series, windows
 from models.tables.jobs import JobState
 from models.tables.rounds import Round
 from models.tables.series import WindowState
@@ -27,6 +27,7 @@ from sfumato.specs import Feature
 from tests.workers.collection import Collection
 from workers import job_runner
 from workers.job_runner import ClaimOutcome
+from workers.series import follow_series
 from workers.supervisor import Supervisor
 
 DAY = 86_400 * SECOND
@@ -152,8 +153,71 @@ def test_each_person_reports_in_one_window_of_a_cycle(
         document = collection.document(job_id or "")
         assert document["model"]["n_clusters"] == 2
         assert document["algorithm"]["cells"] == 4
+    check_followed(collection, series_id)
     balance = collection.balance()
     assert (balance.granted_nano, balance.reserved_nano) == (35 * NANO, 0)
+
+
+def check_followed(collection: Collection, series_id: str) -> None:
+    """Check that two windows have the same clusters, and that the second map pools both windows."""
+    with collection.database.reading() as session:
+        found = series.get(session, collection.caller, series_id)
+        rows = windows.list_windows(session, found, after=-1, limit=100, newest_first=False)
+        first, second = (window.shares or [] for window, _ in rows)
+        ids = {each["cluster_id"] for each in second}
+        assert {each["cluster_id"] for each in first} == ids
+        assert len(ids) == 2
+        assert all(0.3 < each["share"] < 0.7 and each["error"] < 0.05 for each in second)
+        index, pooled = following.get_map(session, found, None, pooled=True)
+        _, alone = following.get_map(session, found, 1, pooled=False)
+    assert index == 1
+    assert [each["weight"] for each in pooled["weights"]] == [0.9, 1.0]
+    assert set(pooled["cluster_ids"]) == set(alone["cluster_ids"]) == ids
+    assert pooled["model"]["diagnostics"]["n_reports"] > 1.8 * alone["model"]["diagnostics"]["n_reports"]
+
+
+def test_windows_are_followed_in_order_and_once(
+    collection: Collection, supervisor: Supervisor, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker dies before it publishes the first window. The second one waits, and then both are followed."""
+    rng = np.random.default_rng(2)
+    people = np.clip(rng.normal(0.5, 0.1, (PEOPLE, 2)), 0, 1)
+    draws = rng.integers(0, DRAW_SPAN, PEOPLE, dtype=np.uint64, endpoint=False)
+    series_id = create(collection)
+    for day in range(2):
+        clock.now = START + day * DAY
+        supervisor._advance_series()
+        assert step(collection) is ClaimOutcome.COLLECTING
+        answer(collection, collection.get_open_round(), draws, people)
+        clock.now = START + (day + 1) * DAY
+        close_due(collection.database)
+        if day == 0:
+            with monkeypatch.context() as patched:
+                patched.setattr(job_runner, "_aggregate", fail_once)
+                with pytest.raises(MemoryError):
+                    step(collection)  # the claim lasts a day
+    (_, first), (_, second) = jobs_of(collection, series_id)
+    assert shares_of(collection, series_id) == [None, None]
+    clock.now += 2 * DAY
+    outcomes = [step(collection), step(collection)]
+    assert outcomes == [ClaimOutcome.SUCCEEDED] * 2
+    assert all(shares_of(collection, series_id))
+    before = shares_of(collection, series_id)
+    for job_id in (first, second):
+        follow_series(collection.database, job_id or "")
+    assert shares_of(collection, series_id) == before
+
+
+def fail_once(*_: Any) -> Any:
+    """Fail like a job process that is killed."""
+    raise MemoryError
+
+
+def shares_of(collection: Collection, series_id: str) -> list[Any]:
+    """Return the shares of the windows of a series."""
+    with collection.database.reading() as session:
+        found = series.get(session, collection.caller, series_id)
+        return [each.shares for each, _ in windows.list_windows(session, found, after=-1, limit=9, newest_first=False)]
 
 
 def test_a_window_with_too_few_reports_is_empty_and_keeps_its_charge(

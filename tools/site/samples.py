@@ -24,6 +24,8 @@ PYTHON = {
     "createProfileForecast": 'client.forecast_profile("job_01jd0b1v3tq5c9m8x2h7r4k6ez", ["plan", "age"], epsilon=0.3, '
     "expected_records=20_000)",
     "createRound": "client.open_round({dataset_id}, GridEncoding((16, 16)), epsilon=2, target_reports=10_000)",
+    "createSeriesForecast": "client.forecast_series(ShiftedGrid(epsilon=1), n_features=2, target_reports=1_300_000, "
+    "cycle=13)",
     "createSeries": 'client.create_series({dataset_id}, "Lunch, weekly", ShiftedGrid(epsilon=1, clusters=3), '
     'every="week", count=52, cycle=13, target_reports=500_000, time_zone="Europe/Berlin", epsilon_total=4)',
     "createWebhook": "client.create_webhook({url}, {event_types}).secret",
@@ -50,6 +52,11 @@ PYTHON = {
     "listLedgerEntries": "list(client.ledger({dataset_id}))",
     "listRounds": "list(client.rounds({dataset_id}))",
     "listSeries": "list(client.series())",
+    "getSeriesCluster": "client.get_series_cluster({series_id}, {cluster_id})",
+    "getSeriesMap": "client.series_map({series_id})",
+    "listSeriesClusters": "list(client.series_clusters({series_id}))",
+    "listSeriesEvents": "list(client.series_events({series_id}))",
+    "updateSeriesCluster": "client.name_series_cluster({series_id}, {cluster_id}, {name})",
     "listSeriesWindows": "list(client.windows({series_id}))",
     "listWebhookDeliveries": "list(client.deliveries({webhook_id}))",
     "listWebhooks": "list(client.webhooks())",

@@ -261,6 +261,11 @@ export class Client {
     return this.#calls.sendOnce<wire.CreateSeriesData, wire.CreateSeriesResponse>("/v1/series", { body }, options);
   }
 
+  /** Forecast what a series costs one person, and which changes it finds. It costs nothing. */
+  createSeriesForecast(body: wire.NewSeriesForecast, options?: CallOptions): Promise<wire.SeriesForecast> {
+    return this.#calls.send<wire.CreateSeriesForecastData, wire.CreateSeriesForecastResponse>("POST", "/v1/forecasts/series", { body }, options);
+  }
+
   /** List the series that the key can access, newest first. */
   listSeries(options: CallOptions & { readonly query?: Filters<wire.ListSeriesData> } = {}): AsyncGenerator<wire.Series, void, void> {
     return this.#calls.items<wire.ListSeriesData, wire.Series>("/v1/series", { query: options.query ?? {} }, options);
@@ -275,6 +280,36 @@ export class Client {
   updateSeries(series_id: string, body: wire.SeriesChange, options?: CallOptions): Promise<wire.Series> {
     const parameters = { path: { series_id }, body };
     return this.#calls.send<wire.UpdateSeriesData, wire.UpdateSeriesResponse>("PATCH", "/v1/series/{series_id}", parameters, options);
+  }
+
+  /** Return the map of a window, the last one by default. Its clusters have ids that persist over windows. */
+  getSeriesMap(series_id: string, options: CallOptions & { readonly query?: wire.GetSeriesMapData["query"] } = {}): Promise<wire.SeriesMap> {
+    const parameters = { path: { series_id }, query: options.query ?? {} };
+    return this.#calls.get<wire.GetSeriesMapData, wire.GetSeriesMapResponse>("/v1/series/{series_id}/map", parameters, options);
+  }
+
+  /** List all clusters that a series has had, newest first. */
+  listSeriesClusters(series_id: string, options: CallOptions & { readonly query?: Filters<wire.ListSeriesClustersData> } = {}): AsyncGenerator<wire.SeriesCluster, void, void> {
+    const parameters = { path: { series_id }, query: options.query ?? {} };
+    return this.#calls.items<wire.ListSeriesClustersData, wire.SeriesCluster>("/v1/series/{series_id}/clusters", parameters, options);
+  }
+
+  /** Return one cluster of a series. */
+  getSeriesCluster(series_id: string, cluster_id: string, options?: CallOptions): Promise<wire.SeriesCluster> {
+    const parameters = { path: { series_id, cluster_id } };
+    return this.#calls.get<wire.GetSeriesClusterData, wire.GetSeriesClusterResponse>("/v1/series/{series_id}/clusters/{cluster_id}", parameters, options);
+  }
+
+  /** Name a cluster of a series. The name stays with its id; an empty one removes it. */
+  updateSeriesCluster(series_id: string, cluster_id: string, body: wire.ClusterChange, options?: CallOptions): Promise<wire.SeriesCluster> {
+    const parameters = { path: { series_id, cluster_id }, body };
+    return this.#calls.send<wire.UpdateSeriesClusterData, wire.UpdateSeriesClusterResponse>("PATCH", "/v1/series/{series_id}/clusters/{cluster_id}", parameters, options);
+  }
+
+  /** List the changes of a series that raised an alarm, newest first. */
+  listSeriesEvents(series_id: string, options: CallOptions & { readonly query?: Filters<wire.ListSeriesEventsData> } = {}): AsyncGenerator<wire.SeriesEvent, void, void> {
+    const parameters = { path: { series_id }, query: options.query ?? {} };
+    return this.#calls.items<wire.ListSeriesEventsData, wire.SeriesEvent>("/v1/series/{series_id}/events", parameters, options);
   }
 
   /** List the windows of a series up to the next one, newest first. */

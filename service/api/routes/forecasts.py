@@ -20,18 +20,21 @@ from service.http import problems
 from service.http.auth import require
 from service.schemas.algorithms import algorithm_to_domain
 from service.schemas.forecasts import AnyForecast, NewForecast, NewProfileForecast, ProfileForecast
+from service.schemas.series_forecasts import NewSeriesForecast, SeriesForecast
 from sfumato.forecast import (
     forecast,
     forecast_profile,
     forecast_records,
+    forecast_series,
     forecast_to_wire,
     profile_forecast_to_wire,
     records_forecast_to_wire,
     reports_needed,
+    series_forecast_to_wire,
 )
 from sfumato.privacy.accountant import Cost, count_jobs
 from sfumato.sizing.job_costs import job_cost
-from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire, profile_from_wire
+from sfumato.specs import ShiftedGrid, central_algorithm_from_wire, local_algorithm_from_wire, profile_from_wire
 
 router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"], route_class=DocumentRoute)
 
@@ -103,6 +106,36 @@ def create_profile_forecast(body: NewProfileForecast, caller: AnalystCaller, ser
         max_records_per_user=dataset.max_records_per_user,
     )
     return respond(profile_forecast_to_wire(found))
+
+
+@router.post(
+    "/series",
+    summary="Forecast a series",
+    response_model=SeriesForecast,
+    responses=rejections(problems.NotFound, problems.Conflict, *JSON_BODY),
+)
+def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, services: Services) -> Response:
+    """Forecast what a series costs one person, and which changes it finds, before it exists.
+
+    A forecast reads no data, costs nothing and stores nothing. Needs the scope `jobs`.
+    """
+    algorithm = algorithm_to_domain(body.algorithm)
+    assert isinstance(algorithm, ShiftedGrid)  # noqa: S101 - for the type checker
+    n_features = body.n_features or 0
+    if body.dataset_id is not None:
+        with services.database.reading() as session:
+            dataset = datasets.get(session, caller, body.dataset_id)
+            datasets.require_trust(dataset, Trust.LOCAL)
+            n_features = dataset.n_features
+    found = forecast_series(
+        algorithm,
+        n_features=n_features,
+        target_reports=body.target_reports,
+        cycle=body.cycle,
+        every=body.every,
+        least_change=body.least_change,
+    )
+    return respond(series_forecast_to_wire(found))
 
 
 def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> tuple[int, int, Balance | None]:

@@ -4,13 +4,14 @@ from dataclasses import replace
 from datetime import date
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
 
 from models import datasets
 from models.collection import rounds
 from models.identity.caller import Caller
-from models.series import series, windows
+from models.series import following, series, windows
 from models.series.calendar import first_day
 from models.tables import series as tables
 from models.tables.identity import Scope
@@ -19,6 +20,7 @@ from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     JSON_BODY,
     POST_BODY,
+    ClusterIdInPath,
     Created,
     DatasetIdInQuery,
     IdempotentRequest,
@@ -35,7 +37,19 @@ from service.http import problems
 from service.http.auth import check, require
 from service.schemas import serializers
 from service.schemas.algorithms import algorithm_to_domain
-from service.schemas.series import NewSeries, Series, SeriesChange, SeriesPage, WindowPage
+from service.schemas.series import (
+    MAX_WINDOWS,
+    ClusterChange,
+    NewSeries,
+    Series,
+    SeriesChange,
+    SeriesCluster,
+    SeriesClusterPage,
+    SeriesEventPage,
+    SeriesMap,
+    SeriesPage,
+    WindowPage,
+)
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.sizing.grids import shifted_grid_cells
 from sfumato.specs import ShiftedGrid, to_wire
@@ -99,6 +113,8 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
             min_reports=body.min_reports,
             epsilon_nano=epsilon_nano,
             total_nano=None if total is None else parse_epsilon(total),
+            season=body.season,
+            least_change=body.least_change,
             limits=request.limits(session),
             now=now,
         )
@@ -179,6 +195,116 @@ def list_series_windows(
             lambda row: serializers.window(found, *row, of_jobs.get(row[0].job_id or "", []), now),
             lambda row: str(row[0].index + 1),
         )
+
+
+@router.get(
+    "/{series_id}/clusters",
+    summary="List the clusters of a series",
+    response_model=SeriesClusterPage,
+    responses=rejections(problems.NotFound),
+)
+def list_series_clusters(
+    series_id: SeriesIdInPath, caller: AnalystCaller, page: RequestedPage, services: Services
+) -> Response:
+    """List all clusters that a series has had, newest first. Windows state their shares. Needs the scope `jobs`."""
+    with services.database.reading() as session:
+        found = series.get(session, caller, series_id)
+        rows = following.page_clusters(
+            session, found, after=page.after, limit=page.limit + 1, newest_first=page.newest_first
+        )
+        return page.respond(rows, serializers.series_cluster)
+
+
+@router.get(
+    "/{series_id}/clusters/{cluster_id}",
+    summary="Get a cluster of a series",
+    response_model=SeriesCluster,
+    responses=rejections(problems.NotFound),
+)
+def get_series_cluster(
+    series_id: SeriesIdInPath, cluster_id: ClusterIdInPath, caller: AnalystCaller, services: Services
+) -> Response:
+    """Return one cluster of a series. Needs the scope `jobs`."""
+    with services.database.reading() as session:
+        found = series.get(session, caller, series_id)
+        return respond(serializers.series_cluster(following.get_cluster(session, found, cluster_id)))
+
+
+@router.patch(
+    "/{series_id}/clusters/{cluster_id}",
+    summary="Name a cluster of a series",
+    response_model=SeriesCluster,
+    responses=rejections(problems.NotFound, *JSON_BODY),
+)
+def update_series_cluster(
+    series_id: SeriesIdInPath,
+    cluster_id: ClusterIdInPath,
+    body: ClusterChange,
+    caller: AnalystCaller,
+    services: Services,
+) -> Response:
+    """Name a cluster. The name stays with its id in all windows, earlier ones too. Needs the scope `jobs`."""
+
+    def change(session: Session) -> Json:
+        found = series.get(session, caller, series_id)
+        now = services.database.clock()
+        with problems.pointing_at("/name"):
+            named = following.name_cluster(session, caller, found, cluster_id, body.name, now=now)
+        return serializers.series_cluster(named)
+
+    return respond(services.database.run("name_cluster", change))
+
+
+@router.get(
+    "/{series_id}/map",
+    summary="Get the map of a window",
+    response_model=SeriesMap,
+    responses=rejections(problems.NotFound, problems.JobNotFinished),
+)
+def get_series_map(
+    series_id: SeriesIdInPath,
+    caller: AnalystCaller,
+    services: Services,
+    window: Annotated[
+        int | SkipJsonSchema[None],
+        Query(ge=0, le=MAX_WINDOWS, description="Number of the window. Default: the last one with a map."),
+    ] = None,
+    pooled: Annotated[
+        bool, Query(description="Whether earlier windows count as well; false for the window alone.")
+    ] = True,
+) -> Response:
+    """Return the map of a window. Its clusters have ids that persist over windows.
+
+    In a pooled map each earlier window counts 0.9 times as much as the next one, and nothing before the last described
+    change of the clusters. The tallies were released before, so the map costs nothing. Needs the scope `jobs`.
+    """
+    with services.database.reading() as session:
+        found = series.get(session, caller, series_id)
+        index, document = following.get_map(session, found, window, pooled=pooled)
+        return respond(document | {"window": index, "pooled": pooled})
+
+
+@router.get(
+    "/{series_id}/events",
+    summary="List the events of a series",
+    response_model=SeriesEventPage,
+    responses=rejections(problems.NotFound),
+)
+def list_series_events(
+    series_id: SeriesIdInPath, caller: AnalystCaller, page: RequestedPage, services: Services
+) -> Response:
+    """List the changes that raised an alarm, newest first.
+
+    The test is valid at every window: without a change, the probability of an event in 52 windows is at most 1 in 20.
+    Two windows later an event states what changed. An event is a change of the reported population, as a holiday
+    or a new version of an app may cause it. Needs the scope `jobs`.
+    """
+    with services.database.reading() as session:
+        found = series.get(session, caller, series_id)
+        rows = following.page_events(
+            session, found, after=page.after, limit=page.limit + 1, newest_first=page.newest_first
+        )
+        return page.respond(rows, serializers.series_event)
 
 
 def _serialised(session: Session, row: tables.Series) -> Json:

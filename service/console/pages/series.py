@@ -4,13 +4,17 @@ from starlette.responses import Response
 
 from models.tables.identity import Scope
 from service.console.forms import Json, parse_number
-from service.console.rendering import redirect, show
+from service.console.pages import series_chart
+from service.console.rendering import HEADERS, redirect, show
 from service.console.request import Page, Visit
 from service.http.auth import check
 from service.http.problems import Problem
 
 ROWS = 50
 WINDOWS = 60  # windows on a page
+MAPS = 12  # small maps on a page
+CLUSTERS = 200  # clusters on a page
+EVENTS = 100  # events on a page
 EVERY = ("week", "day", "month")
 
 
@@ -30,12 +34,12 @@ async def list_page(visit: Visit) -> Response:
     )
 
 
-async def new_page(visit: Visit, *, problem: Problem | None = None) -> Response:
+async def new_page(visit: Visit, *, problem: Problem | None = None, forecast: Json | None = None) -> Response:
     """Serve `GET /console/datasets/{dataset_id}/series/new`."""
     check(visit.caller, Scope.JOBS)
     check(visit.caller, Scope.GRANTS)
     dataset = await visit.api.get(f"/datasets/{visit.id('dataset_id')}")
-    return show(visit, "new_series.html", problem, dataset=dataset, every=EVERY)
+    return show(visit, "new_series.html", problem, dataset=dataset, every=EVERY, forecast=forecast)
 
 
 async def create(visit: Visit) -> Response:
@@ -47,10 +51,22 @@ async def create(visit: Visit) -> Response:
         "name": visit.form_value("name"),
         "algorithm": algorithm,
         "windows": windows,
-        **visit.numbers("cycle", "target_reports", "min_reports", "epsilon_total"),
+        **visit.numbers("cycle", "target_reports", "min_reports", "epsilon_total", "season", "least_change"),
     }
     if visit.form_value("allow_insufficient"):
         body["allow_insufficient"] = True
+    if visit.form_value("step") == "forecast":
+        wanted = {
+            name: body.get(name) for name in ("dataset_id", "algorithm", "cycle", "target_reports", "least_change")
+        }
+        asked = wanted | {"every": windows.get("every")}
+        try:
+            found = await visit.api.post(
+                "/forecasts/series", {name: value for name, value in asked.items() if value is not None}
+            )
+        except Problem as problem:
+            return await new_page(visit, problem=problem)
+        return await new_page(visit, forecast=found)
     try:
         created = await visit.api.post("/series", body, once=visit.form_value("once"))
     except Problem as problem:
@@ -62,16 +78,45 @@ async def series_page(visit: Visit) -> Response:
     """Serve `GET /console/series/{series_id}`: its cost, and its windows with their results."""
     path = f"/series/{visit.id('series_id')}"
     series = await visit.api.get(path)
+    clusters: list[Json] = []
+    events: list[Json] = []
+    if visit.may(Scope.JOBS):
+        clusters = (await visit.api.get(f"{path}/clusters", limit=CLUSTERS, order="oldest"))["items"]
+        events = (await visit.api.get(f"{path}/events", limit=EVENTS))["items"]
+    shown = series_chart.with_colours(clusters)
     windows = await visit.api.get(f"{path}/windows", limit=WINDOWS, cursor=visit.query_value("cursor") or None)
     return show(
         visit,
         "series.html",
         series=series,
         windows=windows["items"],
+        stream=series_chart.stream(windows["items"][::-1], shown, events),
+        clusters=shown,
+        titles={each["id"]: each["title"] for each in shown},
+        events=events,
+        mapped=[each["index"] for each in windows["items"] if each["clusters"] and visit.may(Scope.JOBS)][:MAPS][::-1],
         older=windows["next_cursor"],
         dataset=await visit.api.get_existing(f"/datasets/{series['dataset_id']}"),
+        may_name=visit.may(Scope.JOBS),
         may_change=visit.may(Scope.JOBS) and series["state"] != "ended",
     )
+
+
+async def map_picture(visit: Visit) -> Response:
+    """Serve `GET /console/series/{series_id}/map.svg`: the pooled map of a window, in the colours of the page."""
+    path = f"/series/{visit.id('series_id')}"
+    clusters = (await visit.api.get(f"{path}/clusters", limit=CLUSTERS, order="oldest"))["items"]
+    window = parse_number(visit.query_value("window"))
+    found = await visit.api.get(f"{path}/map", window=window if isinstance(window, int) else None)
+    text = series_chart.map_svg(found, series_chart.with_colours(clusters))
+    return Response(text, media_type="image/svg+xml", headers=HEADERS)
+
+
+async def name(visit: Visit) -> Response:
+    """Serve `POST /console/series/{series_id}/clusters/{cluster_id}`: name one cluster."""
+    path = f"/series/{visit.id('series_id')}/clusters/{visit.id('cluster_id')}"
+    await visit.api.patch(path, {"name": visit.form_value("name")})
+    return redirect(f"/series/{visit.id('series_id')}")
 
 
 async def change(visit: Visit) -> Response:
@@ -85,5 +130,7 @@ PAGES: list[Page] = [
     Page("GET", "/datasets/{dataset_id}/series/new", new_page),
     Page("POST", "/datasets/{dataset_id}/series", create),
     Page("GET", "/series/{series_id}", series_page, ("cursor",)),
+    Page("GET", "/series/{series_id}/map.svg", map_picture, ("window",)),
+    Page("POST", "/series/{series_id}/clusters/{cluster_id}", name),
     Page("POST", "/series/{series_id}/state", change),
 ]

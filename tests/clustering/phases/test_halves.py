@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from clustering.centroids.partition_agreement import Population, compare_partitions
-from clustering.phases.halves import fit_halves, halve
+from clustering.centroids.partition_agreement import Population
+from clustering.phases.halves import agreement_of_halves, halve
 from clustering.phases.mixture_fit import Sketch, sketch_of
 from clustering.phases.waves import limits_for, waves_for
 from clustering.random import SeededEntropy
@@ -39,13 +39,17 @@ def test_counts_of_halves_add_up() -> None:
     assert np.abs(a.counts.sum(axis=1) - b.counts.sum(axis=1)).max() <= 1
 
 
+def test_other_divisions_have_other_halves() -> None:
+    sketch = sketched(two(5_000), 1)
+    assert not np.array_equal(halve(sketch, 0)[0].counts, halve(sketch, 1)[0].counts)
+    assert np.array_equal(halve(sketch, 1)[0].counts, halve(sketch, 1)[0].counts)
+
+
 @pytest.mark.parametrize(("draw", "low", "high"), [(two, 0.9, 1.0), (one, -0.1, 0.7)])
 def test_agree_about_real_clusters_only(draw, low: float, high: float) -> None:
     """Halves agree about two clusters, and cut one round cluster anywhere, in the mean of four rounds."""
     points = draw(30_000)
     population = Population(points[:2000], np.ones(2000))
-    found = []
-    for seed in range(4):
-        halves = fit_halves(sketched(points, seed), 2, limits_for(2))
-        found.append(compare_partitions("sketch", population, halves[0], halves).index)
+    centres = np.array([(0.3, 0.3), (0.7, 0.7)])
+    found = [agreement_of_halves(sketched(points, seed), population, centres, limits_for(2)).index for seed in range(4)]
     assert low <= np.mean(found) <= high

@@ -21,6 +21,7 @@ from service.console.rendering import read_glossary
 from sfumato.specs import Feature
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish
 from tests.service.console.session import DATASET, FORM, ROUND, UPLOAD, Console, words
+from tests.service.followed import follow
 from tests.service.shuffler import shuffled_dataset
 
 ODD = '<script>alert("x")</script>&amp;שלום{{ 7 * 7 }}'
@@ -57,6 +58,7 @@ def everything(api: Api) -> dict[str, str]:
         curated, algorithm={"type": "private_kmeans", "epsilon": 0.1}, target_reports=None
     )["id"]
     finish(api.database, central_job, a_model())
+    series_id = api.made("/series", SERIES | {"dataset_id": dataset_id})["id"]
     return {
         "ds": dataset_id,
         "cds": curated,
@@ -64,7 +66,8 @@ def everything(api: Api) -> dict[str, str]:
         "src": "staff",
         "rnd": api.round(dataset_id)["id"],
         "job": job_id,
-        "ser": api.made("/series", SERIES | {"dataset_id": dataset_id})["id"],
+        "ser": series_id,
+        "clu": follow(api, series_id)[0],
         "key": api.made("/keys", {"name": "k", "scopes": ["device"]})["id"],
         "whk": api.made("/webhooks", webhook)["id"],
     }
@@ -119,6 +122,8 @@ DOORS = [
     ("GET", "/series", {}, {"grants", "jobs", "ledger"}),
     ("GET", "/series?dataset_id={ds}", {}, {"grants", "jobs", "ledger"}),
     ("GET", "/series/{ser}", {}, {"grants", "jobs", "ledger"}),
+    ("GET", "/series/{ser}/map.svg?window=0", {}, {"jobs"}),
+    ("POST", "/series/{ser}/clusters/{clu}", {"name": "west"}, {"jobs"}),
     ("GET", "/datasets/{ds}/series/new", {}, set()),
     ("POST", "/datasets/{ds}/series", NEW_SERIES, set()),
     ("POST", "/series/{ser}/state", {"state": "paused"}, {"jobs"}),

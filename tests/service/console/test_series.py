@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from models.database.types import new_id
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish
 from tests.service.console.session import Console, words
+from tests.service.followed import follow
 from tests.service.test_series import advance, body
 
 pytestmark = SQLITE_ONLY
@@ -38,6 +40,15 @@ def test_a_series_is_created_by_a_form_and_shows_its_cost(api: Api, console: Con
     listed = console.text(f"/series?dataset_id={dataset_id}")
     assert "lunch" in listed
     assert f"/console/datasets/{dataset_id}/series/new" in listed
+
+
+def test_the_form_forecasts_which_changes_are_found(api: Api, console: Console, dataset_id: str) -> None:
+    answer = console.post(f"/datasets/{dataset_id}/series", FORM | {"step": "forecast"})
+    assert answer.status_code == 200
+    assert "A gain of 5 points found after 11 windows" in words(answer)
+    few = console.post(f"/datasets/{dataset_id}/series", FORM | {"step": "forecast", "target_reports": "20000"})
+    assert "A gain of 10 points never found" in words(few)
+    assert api.get("/series").json()["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -78,3 +89,30 @@ def test_a_series_is_paused_continued_and_ended(api: Api, console: Console, data
     assert "Pause" not in text
     assert "the series ended before the first one" in text
     assert console.post(f"/series/{series_id}/state", {"state": "active"}).status_code == 409
+
+
+def test_the_page_shows_shares_clusters_events_and_maps(api: Api, console: Console, dataset_id: str) -> None:
+    series_id = api.made("/series", body({"id": dataset_id}))["id"]
+    west, east = follow(api, series_id, event=new_id("evt"))
+    for _ in range(3):
+        follow(api, series_id, (west, east))
+    console.post(f"/series/{series_id}/clusters/{west}", {"name": "<commuters>"})
+    text = console.text(f"/series/{series_id}")
+    assert text.count("<polygon") == 2
+    assert "&lt;commuters&gt;" in text
+    assert "grown (+10.0 ± 1.0 points)" in words(console.get(f"/series/{series_id}"))
+    assert text.count("map.svg?window=") == 4
+    picture = console.get(f"/series/{series_id}/map.svg?window=2")
+    assert picture.headers["content-type"].startswith("image/svg+xml")
+    assert picture.text.count("<path") == 2
+    assert console.get(f"/series/{series_id}/map.svg?window=99").status_code == 404
+
+
+def test_a_page_of_52_windows_is_below_250_kb(api: Api, console: Console, dataset_id: str) -> None:
+    series_id = api.made("/series", body({"id": dataset_id}, windows={"every": "week", "count": 60}, cycle=60))["id"]
+    ids = [new_id("clu") for _ in range(8)]
+    for _ in range(52):
+        follow(api, series_id, (ids[0], ids[1]), others=ids[2:])
+    text = console.text(f"/series/{series_id}")
+    assert text.count("<polygon") == 8
+    assert len(text) < 250_000

@@ -33,7 +33,9 @@ NOT_REACHED = {
 }
 
 ULID = "01jd0b1v3tq5c9m8x2h7r4k6ez"
-DS, RND, JOB, SER, KEY, WHK, MSG = (f"{prefix}_{ULID}" for prefix in ("ds", "rnd", "job", "ser", "key", "whk", "msg"))
+DS, RND, JOB, SER, CLU, KEY, WHK, MSG = (
+    f"{prefix}_{ULID}" for prefix in ("ds", "rnd", "job", "ser", "clu", "key", "whk", "msg")
+)
 FEATURES = [Feature("east", 0, 10, "km"), Feature("north", 0, 10)]
 RECORDS = [[1.5, 2.5], [3.5, 4.5]]
 SHUFFLER = Shuffler("Example", "https://shuffler.example", "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")
@@ -104,10 +106,21 @@ CALLS: dict[str, list[Callable[[Any], Any]]] = {
             allow_insufficient=True,
         ),
     ],
+    "createSeriesForecast": [
+        lambda c: c.forecast_series(ShiftedGrid(epsilon=1), n_features=2, target_reports=1000, cycle=2),
+        lambda c: c.forecast_series(
+            {"type": "shifted_grid", "epsilon": 1}, dataset_id=DS, target_reports=9, cycle=1, least_change=0.0
+        ),
+    ],
     "listSeries": [lambda c: c.series(), lambda c: c.series(DS)],
     "getSeries": [lambda c: c.get_series(SER)],
     "updateSeries": [lambda c: c.update_series(SER, name="b", state="paused")],
     "listSeriesWindows": [lambda c: c.windows(SER)],
+    "getSeriesMap": [lambda c: c.series_map(SER), lambda c: c.series_map(SER, 3, pooled=False)],
+    "listSeriesClusters": [lambda c: c.series_clusters(SER)],
+    "getSeriesCluster": [lambda c: c.get_series_cluster(SER, CLU)],
+    "updateSeriesCluster": [lambda c: c.name_series_cluster(SER, CLU, "west")],
+    "listSeriesEvents": [lambda c: c.series_events(SER)],
     "listJobs": [lambda c: c.jobs(), lambda c: c.jobs(DS)],
     "getJob": [lambda c: c.get_job(JOB)],
     "cancelJob": [lambda c: c.cancel_job(JOB)],
@@ -146,6 +159,14 @@ SOUND: dict[str, Any] = {
     "createForecast": FORECAST,
     "getResult": RESULT,
     "updateResult": RESULT,
+    "getSeriesMap": {
+        "window": 3,
+        "pooled": True,
+        "model": RESULT["model"],
+        "cluster_ids": [CLU, None],
+        "weights": [{"window": 3, "weight": 1.0}],
+        "is_provisional": True,
+    },
 }
 
 OPERATIONS = {

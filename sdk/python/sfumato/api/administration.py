@@ -14,7 +14,14 @@ from sfumato.transport.operations import call, listing
 
 DeliveryState = Literal["pending", "delivered", "failed"]
 EventType = Literal[
-    "job.collecting", "job.succeeded", "job.failed", "job.canceled", "job.expired", "round.opened", "round.closed"
+    "job.collecting",
+    "job.succeeded",
+    "job.failed",
+    "job.canceled",
+    "job.expired",
+    "round.opened",
+    "round.closed",
+    "series.event",
 ]
 
 

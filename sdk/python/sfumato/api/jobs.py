@@ -122,7 +122,8 @@ class JobCalls:
         collect_seconds : int
             Time that a round accepts reports, seconds.
         round_ids : sequence of str
-            Earlier closed rounds to use. The job then collects and reserves nothing.
+            Earlier closed rounds to use. The job then collects and reserves nothing. `ShiftedGrid` pools several
+            rounds with one grid.
         allow_insufficient : bool
             Whether to submit the job even if the expected reports are insufficient for a result.
         min_batch : int, optional

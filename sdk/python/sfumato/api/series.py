@@ -3,14 +3,26 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from sfumato.api.parsers import parser
 from sfumato.api.resources import Wire
 from sfumato.errors import InvalidSpec
+from sfumato.forecast import SeriesForecast, series_forecast_from_wire
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.tables import new_frame
+from sfumato.plotting.series import plot_shares
 from sfumato.specs import ShiftedGrid, to_algorithm, to_wire
-from sfumato.transport.exchange import Listing, Steps, drop_none, get, in_order, patch, post
+from sfumato.transport.exchange import Listing, Steps, drop_none, get, in_order, patch, post, query
 from sfumato.transport.operations import call, listing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 Every = Literal["day", "week", "month"]
 
@@ -38,6 +50,9 @@ class Series:
     target_reports: int
     min_reports: int
     state: Literal["active", "paused", "ended"]
+    season: int  # windows of a season; 1 for none
+    least_change: float  # least change of a share that raises an alarm
+    false_alarms: float  # bound on the probability of a false event in 52 windows
     epsilon_per_window: float
     epsilon_per_cycle: float
     epsilon_per_year: float  # a person answers once in each cycle
@@ -47,6 +62,17 @@ class Series:
     next_window_at: datetime | None
     created_at: datetime
     ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterShare:
+    """The share of a cluster in one window: of this window alone, and of the pooled windows up to it."""
+
+    cluster_id: str
+    share: float
+    error: float  # standard error
+    pooled_share: float
+    pooled_error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +87,126 @@ class Window:
     job_id: str | None  # job with the result
     n_reports: int | None
     reason: str | None  # why it is missed, empty or failed, or has not opened yet
+    clusters: tuple[ClusterShare, ...] | None  # None until the window is done
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesCluster:
+    """A cluster of a series. Its id persists over windows."""
+
+    id: str
+    name: str
+    born_in: int  # first window with the cluster
+    born_at: datetime
+    gone_in: int | None  # first window without it
+    gone_at: datetime | None
+    parents: tuple[str, ...]  # clusters of which it was a part
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeKind:
+    """One kind of change of one cluster."""
+
+    kind: Literal["grown", "shrunk", "gone", "born", "split", "moved", "merged"]
+    cluster_id: str
+    others: tuple[str, ...]  # other parts of a split, or clusters that were merged into this one
+    size: float  # change of the share of all people, or the share that is concerned
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesEvent:
+    """A change that raised an alarm."""
+
+    id: str
+    window: int  # number of the window with the alarm
+    change: int  # most probable first window after the change
+    change_first: int
+    change_last: int
+    evidence: float
+    false_alarms: float
+    kinds: tuple[ChangeKind, ...] | None  # None until two windows after the alarm
+    described_in: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowWeight:
+    """Weight of a window in a map."""
+
+    window: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesMap:
+    """The map of a window: pooled, or of the window alone."""
+
+    window: int
+    pooled: bool
+    model: ClusterModel
+    cluster_ids: tuple[str | None, ...]  # ids in the order of the model; None for a cluster without an id
+    weights: tuple[WindowWeight, ...]
+    is_provisional: bool  # whether the windows are too few for lasting ids
+
+    def assign(self, points: ArrayLike) -> NDArray[np.object_]:
+        """Return the id of the cluster of each point, as `ClusterModel.assign` returns its number."""
+        return np.array(self.cluster_ids, dtype=object)[self.model.assign(points)]
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesHistory:
+    """The windows, clusters and events of a series, oldest first."""
+
+    name: str
+    windows: tuple[Window, ...]
+    clusters: tuple[SeriesCluster, ...]
+    events: tuple[SeriesEvent, ...]
+
+    def frame(self) -> "DataFrame":
+        """Return the shares of the clusters as a DataFrame with one row per window and cluster. Needs pandas.
+
+        The index is the window and the id of the cluster. The columns are `opens_at`, `name`, `share`, `error`,
+        `pooled_share` and `pooled_error`.
+        """
+        rows = self._rows()
+        columns: dict[str, Any] = {
+            "window": [window.index for window, _ in rows],
+            "cluster_id": [each.cluster_id for _, each in rows],
+            "opens_at": [window.opens_at for window, _ in rows],
+            "name": [self._names[each.cluster_id] for _, each in rows],
+        }
+        for name in ("share", "error", "pooled_share", "pooled_error"):
+            columns[name] = np.array([getattr(each, name) for _, each in rows], dtype=np.float64)
+        return new_frame(columns).set_index(["window", "cluster_id"])
+
+    def plot(self, *, pooled: bool = False, ax: "Axes | None" = None) -> "Figure":
+        """Plot the share of each cluster over the windows, with bands of two standard errors and the events.
+
+        `pooled` shows the pooled shares, in which earlier windows count as well. Needs matplotlib.
+        """
+        curves: dict[str, tuple[list[int], list[float], list[float]]] = {}
+        for window, each in self._rows():
+            title = self._names[each.cluster_id] or each.cluster_id
+            places, shares, errors = curves.setdefault(title, ([], [], []))
+            places.append(window.index)
+            shares.append(each.pooled_share if pooled else each.share)
+            errors.append(each.pooled_error if pooled else each.error)
+        events = [(event.window, event.change_first, event.change_last) for event in self.events]
+        return plot_shares(curves, events, title=self.name, ax=ax)
+
+    @property
+    def _names(self) -> dict[str, str]:
+        return {each.id: each.name for each in self.clusters}
+
+    def _rows(self) -> list[tuple[Window, ClusterShare]]:
+        return [(window, each) for window in self.windows for each in window.clusters or ()]
 
 
 parse_series = parser(Series)
 parse_window = parser(Window)
+parse_cluster = parser(SeriesCluster)
+parse_event = parser(SeriesEvent)
+parse_map = parser(SeriesMap)
 
 
 class SeriesCalls:
@@ -85,6 +227,8 @@ class SeriesCalls:
         first: date | str | None = None,
         min_reports: int = 0,
         epsilon_total: float | None = None,
+        season: int = 1,
+        least_change: float | None = None,
         allow_insufficient: bool = False,
         idempotency_key: str | None = None,
     ) -> Steps[Series]:
@@ -113,6 +257,11 @@ class SeriesCalls:
             Minimum number of reports of a window; with fewer, the window is empty.
         epsilon_total : float, optional
             Most that all cycles may cost one person, at most 32. Default: the cost of all cycles.
+        season : int
+            Windows of a season, 1 to 26, such as 7 for days with a weekly pattern. Windows are compared with those at
+            the same place of earlier seasons.
+        least_change : float, optional
+            Least change of a share of all people that raises an alarm, 0 to 0.5. Default: 0.01.
         allow_insufficient : bool
             Whether to accept windows with too few reports for a result.
         idempotency_key : str, optional
@@ -143,8 +292,41 @@ class SeriesCalls:
             "target_reports": target_reports,
             "min_reports": min_reports,
         }
-        body |= drop_none({"epsilon_total": epsilon_total, "allow_insufficient": allow_insufficient or None})
+        body |= drop_none(
+            {
+                "epsilon_total": epsilon_total,
+                "season": season if season != 1 else None,
+                "least_change": least_change,
+                "allow_insufficient": allow_insufficient or None,
+            }
+        )
         return (yield post("series", body, idempotency_key)).read(parse_series)
+
+    @call
+    def forecast_series(
+        self,
+        algorithm: ShiftedGrid | Mapping[str, Any],
+        *,
+        n_features: int | None = None,
+        dataset_id: str | None = None,
+        target_reports: int,
+        cycle: int,
+        every: Every = "week",
+        least_change: float | None = None,
+    ) -> Steps[SeriesForecast]:
+        """Forecast what a series costs one person, and which changes it finds, before it exists. It costs nothing.
+
+        Give `n_features`, or the id of a local dataset. `sfumato.forecast.forecast_series` computes the same locally.
+        """
+        pinned = to_algorithm(algorithm)
+        body = {
+            "algorithm": drop_none(to_wire(pinned)),
+            "every": every,
+            "cycle": cycle,
+            "target_reports": target_reports,
+            **drop_none({"n_features": n_features, "dataset_id": dataset_id, "least_change": least_change}),
+        }
+        return (yield query("forecasts/series", body)).read(series_forecast_from_wire)
 
     @listing
     def series(self, dataset_id: str | None = None, *, oldest_first: bool = False) -> Listing[Series]:
@@ -170,3 +352,48 @@ class SeriesCalls:
     def windows(self, series_id: str, *, oldest_first: bool = False) -> Listing[Window]:
         """Iterate over the windows of a series up to the next one, newest first."""
         return Listing(f"series/{series_id}/windows", parse_window, in_order(oldest_first))
+
+    @call
+    def series_map(self, series_id: str, window: int | None = None, *, pooled: bool = True) -> Steps[SeriesMap]:
+        """Return the map of a window, the last one by default. Its clusters have ids that persist over windows.
+
+        In a pooled map each earlier window counts 0.9 times as much as the next one.
+        """
+        of = {"pooled": str(pooled).lower()} | ({} if window is None else {"window": str(window)})
+        return (yield get(f"series/{series_id}/map", **of)).read(parse_map)
+
+    @listing
+    def series_clusters(self, series_id: str, *, oldest_first: bool = False) -> Listing[SeriesCluster]:
+        """Iterate over all clusters that a series has had, newest first."""
+        return Listing(f"series/{series_id}/clusters", parse_cluster, in_order(oldest_first))
+
+    @call
+    def get_series_cluster(self, series_id: str, cluster_id: str) -> Steps[SeriesCluster]:
+        """Return one cluster of a series."""
+        return (yield get(f"series/{series_id}/clusters/{cluster_id}")).read(parse_cluster)
+
+    @call
+    def name_series_cluster(self, series_id: str, cluster_id: str, name: str) -> Steps[SeriesCluster]:
+        """Name a cluster of a series. The name stays with its id; an empty one removes it."""
+        return (yield patch(f"series/{series_id}/clusters/{cluster_id}", {"name": name})).read(parse_cluster)
+
+    @listing
+    def series_events(self, series_id: str, *, oldest_first: bool = False) -> Listing[SeriesEvent]:
+        """Iterate over the changes of a series that raised an alarm, newest first.
+
+        Without a change, the probability of an event in 52 windows is at most `SeriesEvent.false_alarms`.
+        """
+        return Listing(f"series/{series_id}/events", parse_event, in_order(oldest_first))
+
+    @call
+    def series_history(self, series_id: str) -> Steps[SeriesHistory]:
+        """Return all windows, clusters and events of a series, with `frame` and `plot` of the shares."""
+        name = (yield get(f"series/{series_id}")).read(parse_series).name
+        windows: list[Window] = []
+        clusters: list[SeriesCluster] = []
+        events: list[SeriesEvent] = []
+        oldest = in_order(oldest_first=True)
+        yield from Listing(f"series/{series_id}/windows", parse_window, oldest).steps(windows.append)
+        yield from Listing(f"series/{series_id}/clusters", parse_cluster, oldest).steps(clusters.append)
+        yield from Listing(f"series/{series_id}/events", parse_event, oldest).steps(events.append)
+        return SeriesHistory(name, tuple(windows), tuple(clusters), tuple(events))

@@ -24,6 +24,12 @@ from sfumato.forecast.records import (
     records_forecast_to_wire,
 )
 from sfumato.forecast.releases import forecast_releases, local_epsilon_for
+from sfumato.forecast.series import (
+    SeriesForecast,
+    forecast_series,
+    series_forecast_from_wire,
+    series_forecast_to_wire,
+)
 from sfumato.forecast.warnings import Insufficient, insufficient_of, is_far_below
 from sfumato.forecast.wire import forecast_from_wire, forecast_to_wire
 from sfumato.model.precision import Verdict
@@ -41,6 +47,7 @@ __all__ = [
     "ProfileForecast",
     "RecordsForecast",
     "RoundForecast",
+    "SeriesForecast",
     "Verdict",
     "check_over_records",
     "choose",
@@ -51,6 +58,7 @@ __all__ = [
     "forecast_profile",
     "forecast_records",
     "forecast_releases",
+    "forecast_series",
     "forecast_to_wire",
     "insufficient_of",
     "is_far_below",
@@ -62,4 +70,6 @@ __all__ = [
     "reports_needed",
     "resolve",
     "resolve_central",
+    "series_forecast_from_wire",
+    "series_forecast_to_wire",
 ]

@@ -134,7 +134,9 @@ class ShiftedGrid(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "shifted_grid"
-    definition: ClassVar[Definition] = Definition("shapes", LOCAL, 3, ("shifted_grid",), counts_by="agreement")
+    definition: ClassVar[Definition] = Definition(
+        "shapes", LOCAL, 3, ("shifted_grid",), counts_by="agreement", pools=True
+    )
     epsilon: float = epsilon_parameter(example=2.0)
     clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)
     cells: int | None = parameter(

@@ -1,0 +1,225 @@
+"""Forecast of a series: what it costs a person, and which changes it finds, before it exists.
+
+A cluster of typical width gains a share Δ of all people. The test reads public functions. The nearest one changes by a
+Δ. The factor a follows from the widths of the bump and of the cluster. Let σ be the standard error of a window. Then
+the change has s = (a Δ - least change) / σ standard errors. It is found n windows after it began, if t0 windows were
+quiet before:
+
+    s² = z² (1/n + 1/t0).
+
+It is never found if (s/z)² <= 1/t0. z follows from the threshold and from the number of functions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import ceil, exp, inf, log, sqrt
+from typing import Any
+
+from sfumato.errors import InvalidSpec
+from sfumato.model.precision import precision
+from sfumato.sizing import planned_rounds
+from sfumato.specs import Feature, ShiftedGrid, ShiftedGridEncoding
+
+PER_YEAR = {"day": 365, "week": 52, "month": 12}
+WITHIN = (1, 4, 13)  # windows after a change, for the smallest change that they find
+CHANGES = (0.05, 0.1, 0.2)  # gains of a share, for the windows until they are found
+QUIET = 26  # windows without a change before
+POOLED = 19.0  # windows' worth of a pool with weights 0.9^t
+MOST_WINDOWS = 52  # a change that takes longer is never found: the test then starts again
+LEAST_EFFECTIVE = 5_000  # effective reports of a window below which a change of 10 points takes half a year or more
+
+_WIDTH = 0.045  # standard deviation of a typical cluster, in shares of a feature's range
+_BUMPS = ((0.05, 16), (0.10, 8))  # the lattices of `clustering.series.channels`
+_SPREAD = 0.02  # variance of a function over the people
+_Z = 5.0  # standard errors of an alarm with 320 functions
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestChange:
+    """The smallest gain of a share that some windows find; None if even a whole gain is not found."""
+
+    windows: int
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """The windows after which a gain of a share is found; None if it never is."""
+
+    share: float
+    windows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesForecast:
+    """The forecast of a series. Amounts are for one person.
+
+    Attributes
+    ----------
+    epsilon_per_window, epsilon_per_cycle, epsilon_per_year : float
+    reports_per_window : int
+    n_eff : float
+        Effective number of reports of a window.
+    n_eff_pooled : float
+        The same of a pool of many windows.
+    smallest_changes : tuple of SmallestChange
+        After `QUIET` windows without a change.
+    delays : tuple of Delay
+    warnings : tuple of str
+    """
+
+    epsilon_per_window: float
+    epsilon_per_cycle: float
+    epsilon_per_year: float
+    reports_per_window: int
+    n_eff: float
+    n_eff_pooled: float
+    smallest_changes: tuple[SmallestChange, ...]
+    delays: tuple[Delay, ...]
+    warnings: tuple[str, ...]
+
+
+def forecast_series(
+    algorithm: ShiftedGrid,
+    *,
+    n_features: int,
+    target_reports: int,
+    cycle: int,
+    every: str = "week",
+    least_change: float = 0.01,
+) -> SeriesForecast:
+    """Return the forecast of a series. It reads no data and costs no privacy budget.
+
+    Parameters
+    ----------
+    algorithm : ShiftedGrid
+    n_features : int
+        One to three.
+    target_reports : int
+        Number of devices expected to take part in a cycle.
+    cycle : int
+        Windows of a cycle.
+    every : {'day', 'week', 'month'}
+    least_change : float
+        Least change that raises an alarm, in [0, 0.5].
+
+    Raises
+    ------
+    InvalidSpec
+        A value is out of range, or the algorithm does not support the features.
+
+    Examples
+    --------
+    >>> from sfumato import ShiftedGrid
+    >>> from sfumato.forecast import forecast_series
+    >>> made = forecast_series(ShiftedGrid(epsilon=1), n_features=2, target_reports=1_300_000, cycle=13)
+    >>> made.epsilon_per_year, [each.windows for each in made.delays]
+    (4.0, [11, 2, 1])
+    """
+    if every not in PER_YEAR or cycle < 1 or target_reports < 1 or not 0 <= least_change <= 0.5:
+        raise InvalidSpec(
+            "a forecast of a series needs windows of a day, a week or a month, a cycle and devices of at least 1, and "
+            "a least change from 0 to 0.5"
+        )
+    n = max(1, target_reports // cycle)
+    (only,) = planned_rounds(algorithm, n_features, n)
+    spec = only.spec(tuple(Feature(f"x{place}", 0.0, 1.0) for place in range(n_features)))
+    encoding = spec.encoding
+    assert isinstance(encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a shifted grid has one round
+    found = precision(spec.mechanism)
+    bumps = _BUMPS if n_features < 3 else _BUMPS[1:]
+    threshold = sqrt(_Z**2 + 2 * log(sum(number**n_features for _, number in bumps) / 320))
+    signals = []  # standard errors for a gain of 1, and the gain that is no change
+    for width, _ in bumps:
+        gain, noise = _gain_and_noise(encoding, width)
+        error = sqrt((found.spread_variance * noise + _SPREAD) / n)
+        signals.append((gain / error, least_change / gain))
+    epsilon = float(algorithm.epsilon)
+    n_eff = n * found.signal
+    smallest = tuple(SmallestChange(windows, _smallest(signals, threshold, windows)) for windows in WITHIN)
+    delays = tuple(Delay(share, _delay(signals, threshold, share)) for share in CHANGES)
+    return SeriesForecast(
+        epsilon_per_window=epsilon,
+        epsilon_per_cycle=epsilon,
+        epsilon_per_year=epsilon * PER_YEAR[every] / cycle,
+        reports_per_window=n,
+        n_eff=n_eff,
+        n_eff_pooled=POOLED * n_eff,
+        smallest_changes=smallest,
+        delays=delays,
+        warnings=_warnings(n_eff, delays),
+    )
+
+
+def _gain_and_noise(encoding: ShiftedGridEncoding, width: float) -> tuple[float, float]:
+    """Return the value of a bump for a typical cluster around it, and its noise, for the coarse cells of the grid.
+
+    The noise is the sum of the squared weights of the symbols about their mean. Both are means over the shifts.
+    """
+    fine = encoding.fine_cells
+    places = [((place + 0.5) / fine - 0.5) for place in range(fine)]
+    weights = [exp(-0.5 * (place / width) ** 2) for place in places]
+    people = [exp(-0.5 * (place / _WIDTH) ** 2) for place in places]
+    gain = square = total = 0.0
+    for shift in range(encoding.shifts):
+        cells: dict[int, list[int]] = {}
+        for place in range(fine):
+            cells.setdefault((place + shift) // encoding.shifts, []).append(place)
+        for inside in cells.values():
+            mean = sum(weights[place] for place in inside) / len(inside)
+            gain += mean * sum(people[place] for place in inside) / sum(people)
+            square, total = square + mean**2, total + mean
+    gain, square, total = (each / encoding.shifts for each in (gain, square, total))
+    d = encoding.n_features
+    return gain**d, square**d - total ** (2 * d) / encoding.n_symbols
+
+
+def _smallest(signals: list[tuple[float, float]], threshold: float, windows: int) -> float | None:
+    needed = threshold * sqrt(1 / windows + 1 / QUIET)
+    share = min(needed / signal + hidden for signal, hidden in signals)
+    return share if share <= 1 else None
+
+
+def _delay(signals: list[tuple[float, float]], threshold: float, share: float) -> int | None:
+    best = max(max(share - hidden, 0.0) * signal for signal, hidden in signals)
+    rate = (best / threshold) ** 2 - 1 / QUIET
+    windows = inf if rate <= 0 else 1 / rate
+    return ceil(windows) if windows <= MOST_WINDOWS else None
+
+
+def _warnings(n_eff: float, delays: tuple[Delay, ...]) -> tuple[str, ...]:
+    never = [f"{100 * each.share:g}" for each in delays if each.windows is None]
+    messages = []
+    if never:
+        messages.append(
+            f"Gains of {' and '.join(never)} points of all people are never found. Plan more devices, a larger "
+            "epsilon, or longer windows."
+        )
+    if n_eff < LEAST_EFFECTIVE:
+        messages.append(
+            f"A window has {n_eff:,.0f} effective reports. Below {LEAST_EFFECTIVE:,}, most changes take half a year or "
+            "are not found."
+        )
+    return tuple(messages)
+
+
+def series_forecast_to_wire(forecast: SeriesForecast) -> dict[str, Any]:
+    """Return a forecast as JSON values."""
+    found = asdict(forecast)
+    return found | {name: list(found[name]) for name in ("smallest_changes", "delays", "warnings")}
+
+
+def series_forecast_from_wire(wire: Mapping[str, Any]) -> SeriesForecast:
+    """Return the forecast that `series_forecast_to_wire` wrote. Raise InvalidSpec for another document."""
+    try:
+        values = {name: wire[name] for name in SeriesForecast.__slots__}
+        return SeriesForecast(
+            **values
+            | {
+                "smallest_changes": tuple(SmallestChange(**each) for each in values["smallest_changes"]),
+                "delays": tuple(Delay(**each) for each in values["delays"]),
+                "warnings": tuple(values["warnings"]),
+            }
+        )
+    except (KeyError, TypeError) as error:
+        raise InvalidSpec("this is not a forecast of a series") from error

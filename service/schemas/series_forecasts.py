@@ -1,0 +1,72 @@
+"""Schemas of forecasts of series."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
+
+from service.schemas.base import Wire, example, integer
+from service.schemas.fields import Amount, Count, DatasetId
+from service.schemas.series import MAX_WINDOWS, LeastChange, PinnedAlgorithm, Share, WindowLength
+from sfumato.sizing.grids import MAX_SHIFTED_FEATURES
+
+
+class NewSeriesForecast(Wire):
+    """A series to forecast: of a local dataset, or of a number of features."""
+
+    model_config = example(
+        n_features=2,
+        algorithm={"type": "shifted_grid", "epsilon": 1.0},
+        every="week",
+        cycle=13,
+        target_reports=1_300_000,
+    )
+
+    dataset_id: DatasetId | SkipJsonSchema[None] = Field(
+        None, description="Local dataset, which gives the number of features."
+    )
+    n_features: Annotated[int, integer(1, MAX_SHIFTED_FEATURES)] | SkipJsonSchema[None] = Field(
+        None, description="Number of features, without `dataset_id`."
+    )
+    algorithm: PinnedAlgorithm = Field(description="The algorithm of all windows.")
+    every: WindowLength = Field("week", description="Length of each window.")
+    cycle: Annotated[int, integer(1, MAX_WINDOWS)] = Field(description="Windows of a cycle.")
+    target_reports: Annotated[int, integer(1, 2**53 - 1)] = Field(
+        description="Number of devices expected to take part in a cycle."
+    )
+    least_change: LeastChange = Field(0.01, description="Least change of a share that raises an alarm, from 0 to 0.5.")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "NewSeriesForecast":
+        if (self.dataset_id is None) == (self.n_features is None):
+            raise PydanticCustomError("features", "exactly one of n_features and dataset_id is needed")
+        return self
+
+
+class SmallestChange(Wire):
+    """The smallest gain of a share that a number of windows finds."""
+
+    windows: Count = Field(description="Number of windows after the change.")
+    share: Share | None = Field(description="Gain of the share of all people; null if no gain is found.")
+
+
+class ChangeDelay(Wire):
+    """The time until a gain of a share is found."""
+
+    share: Share = Field(description="Gain of the share of all people.")
+    windows: Count | None = Field(description="Number of windows until the alarm; null if it is never found.")
+
+
+class SeriesForecast(Wire):
+    """The cost of a series for one person, and the changes that it finds after 26 windows without a change."""
+
+    epsilon_per_window: Amount = Field(description="Cost of a report in a window.")
+    epsilon_per_cycle: Amount = Field(description="Cost of a cycle for all values: a person answers once.")
+    epsilon_per_year: Amount = Field(description="Cost of a year, in which a person may answer once in each cycle.")
+    reports_per_window: Count = Field(description="Expected number of reports of a window.")
+    n_eff: Amount = Field(description="Effective number of reports of a window.")
+    n_eff_pooled: Amount = Field(description="Effective number of reports of a pool of many windows.")
+    smallest_changes: list[SmallestChange] = Field(description="Smallest gains that 1, 4 and 13 windows find.")
+    delays: list[ChangeDelay] = Field(description="Windows until gains of 5, 10 and 20 points are found.")
+    warnings: list[str] = Field(description="Limitations, as sentences.")

@@ -1,0 +1,125 @@
+"""Series of windows: ids that persist, alarms, descriptions, and the shares of windows."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+from clustering.series.channels import Measured
+from clustering.series.description import describe
+from clustering.series.follow import Memory, Step, follow, memory_from_wire
+from clustering.series.identities import NamedMap, match
+from clustering.series.shares import window_shares
+from sfumato.specs import ShiftedGrid
+from tests.clustering.series.populations import CELLS, blobs, draw
+
+EPSILON, N = 3.0, 20_000
+PARAMS = ShiftedGrid(epsilon=EPSILON, cells=CELLS)
+QUIET = blobs((0.5, 0.25, 0.3), (0.3, 0.75, 0.3), (0.2, 0.5, 0.75))
+
+
+def run(densities: list[np.ndarray], seed: int = 1, missing: tuple[int, ...] = ()) -> list[Step]:
+    """Follow windows of these densities. Memory passes through its wire form."""
+    rng, numbers = np.random.default_rng(seed), count()
+    memory, earlier = Memory(), None
+    windows: dict[int, Measured] = {}
+    steps = []
+    for index, density in enumerate(densities):
+        if index in missing:
+            continue
+        windows[index] = Measured(draw(density, EPSILON, N, rng))
+        step = follow(PARAMS, windows, index, memory, earlier, lambda prefix: f"{prefix}_{next(numbers)}")
+        memory, earlier = memory_from_wire(step.memory.to_wire()), step.map
+        steps.append(step)
+    return steps
+
+
+def test_quiet_windows_keep_their_ids_and_raise_no_alarm() -> None:
+    steps = run([QUIET] * 8, missing=(3,))
+    assert len(steps[0].map.ids) == 3
+    assert all(step.map.ids == steps[0].map.ids or set(step.map.ids) == set(steps[0].map.ids) for step in steps)
+    assert [step.event for step in steps] == [None] * 7
+    assert list(steps[-1].weights) == [0, 1, 2, 4, 5, 6, 7]
+    assert not steps[-1].is_provisional
+
+
+@pytest.mark.parametrize(
+    ("after", "kind"),
+    [
+        (blobs((0.3, 0.25, 0.3), (0.3, 0.75, 0.3), (0.4, 0.5, 0.75)), "grown"),
+        (blobs((0.6, 0.25, 0.3), (0.4, 0.75, 0.3)), "gone"),
+        (blobs((0.4, 0.25, 0.3), (0.25, 0.75, 0.3), (0.15, 0.5, 0.75), (0.2, 0.85, 0.85)), "born"),
+        (blobs((0.5, 0.25, 0.3), (0.3, 0.75, 0.3), (0.2, 0.62, 0.82)), "moved"),
+    ],
+)
+def test_a_change_is_an_event_and_is_described_two_windows_later(after: np.ndarray, kind: str) -> None:
+    steps = run([QUIET] * 5 + [after] * 5)
+    (alarm,) = [step for step in steps if step.event is not None]
+    event = alarm.event
+    assert event is not None
+    assert event.window - 5 in (0, 1)
+    assert event.change == 5
+    (described,) = [step for step in steps if step.described is not None]
+    assert described is steps[max(event.window + 2, 7)]
+    assert described.described is not None
+    assert described.described[0] == event.id
+    first = described.kinds[0]
+    assert first.kind == kind
+    assert first.error < abs(first.size)
+    before, later = set(steps[4].map.ids), set(steps[-1].map.ids)
+    lost = {"gone": 1}.get(kind, 0)
+    assert len(before - later) == lost
+    assert len(later - before) == {"born": 1}.get(kind, 0)
+    if kind == "gone":
+        assert min(described.weights) == 5  # the windows before show another map
+    assert steps[-1].memory.test_from == event.window + 1
+
+
+def test_a_new_horizon_keeps_a_baseline() -> None:
+    memory = Memory(test_from=0)
+    rng = np.random.default_rng(4)
+    windows = {index: Measured(draw(QUIET, EPSILON, 2000, rng)) for index in range(40, 53)}
+    step = follow(PARAMS, windows, 52, memory, None, lambda prefix: f"{prefix}_0")
+    assert (step.memory.baseline_from, step.memory.test_from) == (26, 52)
+
+
+def test_a_given_number_of_clusters_is_kept() -> None:
+    rng = np.random.default_rng(5)
+    windows = {0: Measured(draw(QUIET, EPSILON, N, rng))}
+    numbers = count()
+    params = ShiftedGrid(epsilon=EPSILON, cells=CELLS, clusters=2)
+    step = follow(params, windows, 0, Memory(), None, lambda prefix: f"{prefix}_{next(numbers)}")
+    assert len(step.map.ids) == 2
+
+
+def test_a_split_names_its_parts() -> None:
+    rng = np.random.default_rng(6)
+    before = blobs((0.6, 0.5, 0.3), (0.4, 0.5, 0.8))
+    after = blobs((0.3, 0.3, 0.3), (0.3, 0.7, 0.3), (0.4, 0.5, 0.8))
+    numbers = count(10)
+    labels = (np.indices((32, 32))[1] >= 18).astype(np.int64)
+    windows = [[draw(density, EPSILON, N, rng) for _ in range(3)] for density in (before, after)]
+    found = describe(*windows, NamedMap(labels, ("a", "b")), before, None, lambda: f"new{next(numbers)}")
+    split = next(each for each in found.kinds if each.kind == "split")
+    assert split.cluster == "a"
+    assert set(split.others) <= set(found.map.ids)
+    assert split.others
+    assert found.parents == dict.fromkeys(found.parents, "a")
+
+
+def test_matched_regions_are_those_that_overlap_most() -> None:
+    one = np.array([[0, 0, 1, 1]])
+    assert match(one, np.array([[1, 1, 0, 0]]), np.full((1, 4), 0.25)) == [(0, 1), (1, 0)]
+    assert match(one, np.array([[0, 1, 2, 3]]), np.array([[0.45, 0.05, 0.45, 0.05]])) == [(0, 0), (1, 2)]
+
+
+def test_shares_of_a_window_are_unbiased_with_the_stated_error() -> None:
+    """The pooled density is wrong by 10 points, and the shares of 60 windows are right within 5 standard errors."""
+    rng = np.random.default_rng(7)
+    truth, pooled = blobs((0.7, 0.25, 0.5), (0.3, 0.75, 0.5)), blobs((0.6, 0.25, 0.5), (0.4, 0.75, 0.5))
+    labels = (np.indices((32, 32))[0] >= 16).astype(np.int64)
+    found = [window_shares(draw(truth, 1.0, 10_000, rng), labels, pooled) for _ in range(60)]
+    shares, errors = (np.array(each) for each in zip(*found, strict=True))
+    assert shares.sum(axis=1) == pytest.approx(np.ones(60), abs=0.02)
+    assert abs(shares[:, 0].mean() - 0.7) < 5 * errors[:, 0].mean() / np.sqrt(60)
+    assert 0.6 < shares[:, 0].std() / errors[:, 0].mean() < 1.4

@@ -1,0 +1,45 @@
+"""Forecasts of series: their cost, and the changes that they find."""
+
+from itertools import pairwise
+
+import pytest
+
+from sfumato import ShiftedGrid
+from sfumato.errors import InvalidSpec
+from sfumato.forecast import forecast_series, series_forecast_from_wire, series_forecast_to_wire
+
+
+def test_the_cost_is_that_of_a_window_a_cycle_and_a_year() -> None:
+    found = forecast_series(ShiftedGrid(epsilon=1), n_features=2, target_reports=100_000, cycle=13)
+    assert (found.epsilon_per_window, found.epsilon_per_cycle, found.epsilon_per_year) == (1.0, 1.0, 4.0)
+    assert found.reports_per_window == 7692
+    assert found.n_eff == pytest.approx(2089, abs=1)
+    assert series_forecast_from_wire(series_forecast_to_wire(found)) == found
+
+
+def test_small_windows_never_find_a_small_change_and_say_so() -> None:
+    found = forecast_series(ShiftedGrid(epsilon=0.5), n_features=2, target_reports=5000, cycle=1)
+    assert [each.windows for each in found.delays][:2] == [None, None]
+    assert "never found" in found.warnings[0]
+    assert "effective reports" in found.warnings[1]
+
+
+@pytest.mark.parametrize("n_features", [1, 2, 3])
+def test_more_reports_find_smaller_changes_sooner(n_features: int) -> None:
+    made = [
+        forecast_series(ShiftedGrid(epsilon=1, cells=8), n_features=n_features, target_reports=n, cycle=1)
+        for n in (10_000, 100_000, 10_000_000)
+    ]
+    for one, other in pairwise(made):
+        for worse, better in zip(one.smallest_changes, other.smallest_changes, strict=True):
+            assert (better.share or 1) < (worse.share or 1.01)
+        for worse, better in zip(one.delays, other.delays, strict=True):
+            assert (better.windows or 99) <= (worse.windows or 99)
+    assert made[-1].warnings == ()
+
+
+@pytest.mark.parametrize("wrong", [{"cycle": 0}, {"target_reports": 0}, {"every": "hour"}, {"least_change": 0.6}])
+def test_values_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    given = {"n_features": 2, "target_reports": 1000, "cycle": 1} | wrong
+    with pytest.raises(InvalidSpec, match="a forecast of a series needs"):
+        forecast_series(ShiftedGrid(epsilon=1), **given)  # type: ignore[arg-type]

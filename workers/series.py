@@ -1,0 +1,157 @@
+"""Follow the windows of a series in the job process: pool the released tallies, continue the clusters, test a change.
+
+A window is followed before its job publishes the result, so that a window that is done has its map. Everything here
+starts from released tallies and costs nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustering.density.confidence import confidence
+from clustering.density.label_map import label_map_model
+from clustering.density.shifted_field import centre_errors, size_errors
+from clustering.rounds.decoders import decoder
+from clustering.rounds.outside import inside, outside_share, pooled
+from clustering.rounds.plan import Collected
+from clustering.rounds.tally import read_aggregate
+from clustering.series.channels import Measured
+from clustering.series.follow import Memory, Step, follow, memory_from_wire
+from clustering.series.identities import NamedMap, match
+from clustering.series.shares import window_shares
+from models.database.engine import Database
+from models.database.types import new_id
+from models.series import following
+from models.series.following import Due, Outcome
+from models.tables.rounds import Round
+from sfumato.model.cluster_model import ClusterModel, model_from_wire
+from sfumato.model.outside import with_outside_share
+from sfumato.specs import ShiftedGrid, ShiftedGridEncoding, local_algorithm_from_wire
+
+
+def follow_series(database: Database, job_id: str, model: ClusterModel | None = None) -> None:
+    """Follow all windows that are due in the series of a job. Do nothing for other jobs.
+
+    Parameters
+    ----------
+    database : Database
+    job_id : str
+    model : ClusterModel, optional
+        The map of the job's window alone, before it is published.
+    """
+    while True:
+        with database.reading() as session:
+            due = following.find_due(session, job_id)
+        if due is None:
+            return
+        own = model if due.tallied[due.index].job_id == job_id else None
+        if own is None and due.own is not None:
+            own = model_from_wire(due.own["model"])
+        outcome = _follow(due, own)
+        series_id, index = due.series.id, due.index
+
+        def store(session: Any, outcome: Outcome = outcome, series_id: str = series_id, index: int = index) -> bool:
+            return following.store(session, series_id, index, outcome, now=database.clock())
+
+        database.run("follow_window", store)  # stores nothing if another worker was faster
+
+
+def _follow(due: Due, own: ClusterModel | None) -> Outcome:
+    params = local_algorithm_from_wire(due.series.algorithm)
+    assert isinstance(params, ShiftedGrid)  # noqa: S101 - for the type checker: a series has this algorithm
+    windows = {index: Measured(_people_inside(found)) for index, found in due.tallied.items()}
+    memory, earlier = Memory(), None
+    if due.before is not None:
+        memory = memory_from_wire(due.before["memory"])
+        before = model_from_wire(due.before["model"])
+        assert before.label_map is not None  # noqa: S101 - for the type checker: a pooled map
+        earlier = NamedMap(before.label_map, tuple(due.before["cluster_ids"]))
+    series = due.series
+    step = follow(params, windows, due.index, memory, earlier, new_id, season=series.season, least=series.least_change)
+    model = _pooled_model(step, due.tallied)
+    document = {
+        "model": model.to_wire(),
+        "cluster_ids": list(step.map.ids),
+        "own_ids": None if own is None or own.label_map is None else _own_ids(step, own),
+        "weights": {str(index): weight for index, weight in step.weights.items()},
+        "is_provisional": step.is_provisional,
+        "memory": step.memory.to_wire(),
+    }
+    event = None
+    if step.event is not None:
+        found = step.event
+        event = {
+            "id": found.id,
+            "change": found.change,
+            "change_first": found.first,
+            "change_last": found.last,
+            "evidence": found.evidence,
+        }
+    described = None
+    if step.described is not None:
+        described = (step.described[0], [asdict(each) | {"others": list(each.others)} for each in step.kinds])
+    return Outcome(document, _shares(step, model, windows[due.index].collected), step.parents, event, described)
+
+
+def _read(found: Round) -> Collected:
+    assert found.tally is not None  # noqa: S101 - for the type checker: `find_due` loaded it
+    return Collected(found.spec, read_aggregate(found.spec, found.tally))
+
+
+def _people_inside(found: Round) -> Collected:
+    collected = _read(found)
+    return inside(collected, outside_share(collected)) if collected.spec.counts_outside else collected
+
+
+def _pooled_model(step: Step, tallied: Mapping[int, Round]) -> ClusterModel:
+    fit, labels = step.fit, step.map.labels
+    encoding, tally, reading = fit.encoding, fit.collected.tally, decoder(fit.collected.spec.mechanism)
+    trust = confidence(tally.n_reports, reading)
+    model = label_map_model(
+        fit.collected.spec.features,
+        labels,
+        fit.density,
+        size_errors(encoding, reading, tally, labels, fit.density),
+        centre_errors(encoding, reading, tally, labels, fit.density),
+        {
+            **trust.diagnostics(),
+            "length_scale": fit.length_scale,
+            "converged": fit.fitted.converged,
+            "coarse_cells": encoding.cells,
+            "fine_cells": encoding.fine_cells,
+        },
+        trust.warnings(len(step.map.ids), [True] * len(step.map.ids)),
+    )
+    counting = [_read(tallied[index]) for index in step.weights if tallied[index].spec.counts_outside]
+    if not counting:
+        return model
+    received = sum(each.aggregate.n_reports for each in counting)
+    within = sum(inside(each, outside_share(each)).aggregate.n_reports for each in counting)
+    return with_outside_share(model, pooled([outside_share(each) for each in counting]), received / max(within, 1))
+
+
+def _own_ids(step: Step, own: ClusterModel) -> list[str | None]:
+    """Return the id of each cluster of the map of the window alone; None for a cluster that matches no id."""
+    assert own.label_map is not None  # noqa: S101 - for the type checker: the caller checked it
+    density: NDArray[np.float64] = step.fit.density if own.density is None else (step.fit.density + own.density) / 2
+    found = {other: step.map.ids[label] for label, other in match(step.map.labels, own.label_map, density)}
+    return [found.get(label) for label in range(own.n_clusters)]
+
+
+def _shares(step: Step, model: ClusterModel, collected: Collected) -> list[dict[str, Any]]:
+    """Return the clusters with their shares in the window and in the pool."""
+    assert isinstance(collected.spec.encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker
+    shares, errors = window_shares(collected, step.map.labels, step.fit.density)
+    return [
+        {
+            "cluster_id": name,
+            "share": share,
+            "error": error,
+            "pooled_share": float(model.sizes[place]),
+            "pooled_error": float(model.size_errors[place]),
+        }
+        for place, (name, share, error) in enumerate(zip(step.map.ids, shares.tolist(), errors.tolist(), strict=True))
+    ]
