@@ -38,6 +38,7 @@ from models.tables.rounds import Round, RoundState
 from runtime.logging import describe
 from runtime.settings import settings
 from sfumato.errors import InvalidSpec, SfumatoError
+from sfumato.model.cluster_model import ClusterModel
 from sfumato.specs import Algorithm, Feature, RoundSpec, local_algorithm_from_wire
 from workers import central_job
 from workers.aggregation.aggregate import aggregate_round, aggregate_sealed_round
@@ -177,7 +178,7 @@ def _collect(
     except _Suspended as suspended:
         return suspended.outcome
     source.finish()
-    follow_series(database, claim.job_id, model)
+    _follow(database, claim.job_id, model)
     document = {
         "model": model.to_wire(),
         "algorithm": job.algorithm,
@@ -188,6 +189,18 @@ def _collect(
         ],
     }
     return _publish(database, claim, document)
+
+
+def _follow(database: Database, job_id: str, model: ClusterModel | None = None) -> None:
+    """Follow the windows of the job's series. An error does not end the job: the next window follows this one, too."""
+    try:
+        follow_series(database, job_id, model)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if is_database_unavailable(error):
+            raise
+        log.error("window_not_followed", job_id=job_id, **describe(error))
 
 
 def _publish(database: Database, claim: Claim, document: dict[str, Any]) -> ClaimOutcome:
@@ -382,5 +395,5 @@ def _fail(database: Database, claim: Claim, state: JobState, code: str, detail: 
     except StaleFence:
         return ClaimOutcome.STALE
     log.info("job_failed", job_id=claim.job_id, state=state.value, code=code)
-    follow_series(database, claim.job_id)  # later windows may have waited for the end of this one
+    _follow(database, claim.job_id)  # later windows may have waited for the end of this one
     return ClaimOutcome.FAILED

@@ -27,6 +27,7 @@ from sfumato.errors import Unreachable
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO, format_epsilon
 from sfumato.privacy.shuffling import TRUST_STATEMENT
+from sfumato.specs import Feature
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.commands import Run, connect_commands, run_command
 from tests.service.shuffler import SHUFFLER
@@ -358,9 +359,13 @@ class TestPlot:
         run("plot", job_id, "--out", "picture.png")
         for name, path in ((f"{job_id}.svg", "plot.svg"), ("picture.png", "plot.png")):
             assert (tmp_path / name).read_bytes() == api.get(f"/jobs/{job_id}/{path}").content
+        assert "has no places" in run("plot", job_id, "--out", "places.geojson", status=1).output
+        features = (Feature("lon", 0.0, 360.0, "deg"), Feature("lat", -60.0, 60.0, "deg"))
+        run("plot", api.finished_job(replace(a_model(), features=features)), "--out", "places.geojson")
+        assert json.loads((tmp_path / "places.geojson").read_text("utf-8"))["type"] == "FeatureCollection"
         run("plot", job_id, "--out", "picture.html")
         assert (tmp_path / "picture.html").read_text("utf-8").startswith("<!doctype html>")
-        assert ".svg, .png or .html" in run("plot", job_id, "--out", "picture.pdf", status=2).output
+        assert ".svg, .png, .html or .geojson" in run("plot", job_id, "--out", "picture.pdf", status=2).output
         assert "cannot be written" in run("plot", job_id, "--out", "no/such/place.svg", status=1).output
         assert "job_not_finished" in run("plot", api.job(api.dataset()["id"])["id"], status=1).output
 

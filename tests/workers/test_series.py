@@ -208,6 +208,33 @@ def test_windows_are_followed_in_order_and_once(
     assert shares_of(collection, series_id) == before
 
 
+def test_an_error_while_following_does_not_cost_the_result(
+    collection: Collection, supervisor: Supervisor, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series_id = create(collection)
+    rng = np.random.default_rng(3)
+    people = np.clip(rng.normal(0.5, 0.1, (PEOPLE, 2)), 0, 1)
+    draws = rng.integers(0, DRAW_SPAN, PEOPLE, dtype=np.uint64, endpoint=False)
+    clock.now = START
+    supervisor._advance_series()
+    assert step(collection) is ClaimOutcome.COLLECTING
+    answer(collection, collection.get_open_round(), draws, people)
+    clock.now = START + DAY
+    close_due(collection.database)
+    with monkeypatch.context() as patched:
+        patched.setattr("workers.series.follow", fail_always)
+        assert step(collection) is ClaimOutcome.SUCCEEDED
+    assert shares_of(collection, series_id)[0] is None
+    ((_, job_id), *_) = jobs_of(collection, series_id)
+    follow_series(collection.database, job_id or "")
+    assert shares_of(collection, series_id)[0]
+
+
+def fail_always(*_: Any, **__: Any) -> Any:
+    """Fail like a defect."""
+    raise ValueError
+
+
 def fail_once(*_: Any) -> Any:
     """Fail like a job process that is killed."""
     raise MemoryError

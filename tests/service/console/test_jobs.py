@@ -204,7 +204,8 @@ class TestAJob:
 
     def test_without_a_result_shows_the_problem(self, api: Api, console: Console) -> None:
         job = api.job(api.dataset()["id"])
-        for path in ("result", "plot.svg", "plot.png", "map.json", "result.json", "result.html", "clusters.csv"):
+        paths = ("result", "plot.svg", "plot.png", "map.json", "result.json", "result.html", "result.geojson")
+        for path in (*paths, "clusters.csv"):
             response = console.get(f"/jobs/{job['id']}/{path}")
             assert response.status_code == 409
             assert "job_not_finished" in response.text

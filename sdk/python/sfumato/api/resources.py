@@ -497,6 +497,15 @@ class Result:
 
         return html_page(self, figures.svg(self.model, caption=self._caption()), title)
 
+    def to_geojson(self) -> dict[str, Any]:
+        """Return regions and centres as GeoJSON if two features are longitude and latitude.
+
+        See `sfumato.plotting.geojson.to_geojson`. Raise InvalidSpec if the result has no places.
+        """
+        from sfumato.plotting.geojson import to_geojson
+
+        return to_geojson(self.model)
+
     def _repr_html_(self) -> str:
         """Return the plot as SVG for a notebook, or a table if matplotlib is missing."""
         from sfumato.plotting import figures
