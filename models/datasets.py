@@ -73,8 +73,9 @@ def create(
     if (trust is Trust.SHUFFLED) != (shuffler is not None) or (trust is Trust.SHUFFLED) != (shuffled != (0, 0)):
         raise InvalidSpec("a shuffled dataset needs a shuffler and a shuffled grant; other datasets have neither")
     check_retention(trust, keep_reports)
+    grants = Amounts(epsilon_nano, delta_atto, *shuffled)
     if accounting == "gaussian":
-        ledger.require_gaussian(epsilon_nano, delta_atto)
+        ledger.require_gaussian(grants)
     tenants.lock(session, caller.tenant_id)
     if count(session, caller.tenant_id) >= max_datasets:
         raise LimitExceeded(
@@ -105,7 +106,7 @@ def create(
     ledger.grant(
         session,
         dataset.id,
-        Amounts(epsilon_nano, delta_atto, *shuffled),
+        grants,
         reference=dataset.id,
         actor=actor,
         now=now,

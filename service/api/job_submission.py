@@ -252,7 +252,7 @@ def mu2_pico(dataset: Dataset, algorithm: AnyJob, n_features: int) -> int:
 
     `n_features` is the number of features that the job uses.
     """
-    if dataset.accounting != "gaussian":
+    if dataset.accounting != "gaussian" or dataset.trust != Trust.CENTRAL:
         return 0
     central = cast("CentralAlgorithm | Auto | Profile", algorithm)
     chosen = central if isinstance(central, Profile) else resolve_central(central, n_features)[0]

@@ -97,7 +97,9 @@ def create_dataset(
     delta: Annotated[float, typer.Option(help="Central: first grant of δ, 0 or 1e-15 to 1e-3.")] = 0.0,
     accounting: Annotated[
         Literal["additive", "gaussian"] | None,
-        typer.Option(help="Central: `additive` or `gaussian` sums of costs.", show_default="by the features and δ"),
+        typer.Option(
+            help="Central, shuffled: `additive` or `gaussian` sums of costs.", show_default="by the features and δ"
+        ),
     ] = None,
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Central: dimensions of embeddings, in place of --feature.")

@@ -201,6 +201,26 @@ class TestTheWholePath:
             assert part in shown
         assert free in run("datasets", "list").output
 
+    def test_of_a_shuffled_dataset_states_gaussian_accounting(self, api: Api, run: Run) -> None:
+        shuffler = ("--shuffler-name", SHUFFLER["name"], "--shuffler-url", SHUFFLER["url"])
+        shuffler += ("--shuffler-key", SHUFFLER["public_key"], "--accounting", "gaussian")
+        given = ("--epsilon", "4", "--trust", "shuffled", "--shuffled-epsilon", "20", *shuffler)
+        created = run("datasets", "create", "Lunch", *given, "--feature", "x:0:1", "--feature", "y:0:1")
+        dataset_id = created.stdout.splitlines()[-1]
+        api.round(dataset_id, target_reports=20, min_batch=20, honest_share=0.5)
+        budget = api.budget(dataset_id)
+        shown = run("datasets", "show", dataset_id).output
+        assert f"{budget['remaining_shuffled_share']:.1%} of ε 20, δ 1e-5 free towards the service" in shown
+        certified = f"ε {budget['spent']['certified_shuffled_epsilon']:g}"
+        assert f"All releases together certify {certified} at δ 1e-5 towards the service." in shown
+        assert f"{budget['remaining_shuffled_share']:.1%}" in run("datasets", "list").output
+        verified = run("ledger", "verify", dataset_id, "--url", "http://gateway").output
+        assert f"and all releases {certified} towards the service" in verified
+        assert (
+            f"{certified.removeprefix('ε ')}"
+            in run("ledger", "verify", dataset_id, "--json", "--url", "http://gateway").output
+        )
+
     def test_lists_of_jobs_show_the_use_of_earlier_rounds_and_the_verdict(self, api: Api, run: Run) -> None:
         opened = api.round(api.dataset()["id"])
         api.report(opened["id"])

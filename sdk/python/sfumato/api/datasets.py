@@ -86,7 +86,8 @@ class DatasetCalls:
         delta : float
             Central datasets: δ of the first grant, 0 or in [1e-15, 1e-3], at most 18 decimals.
         accounting : {'additive', 'gaussian'}, optional
-            How costs add up. By default Gaussian for records with a δ and more than four features.
+            How costs add up. By default Gaussian for records with a δ and more than four features. Gaussian accounting
+            of a shuffled dataset allows many more rounds; their δ can use half of the shuffled grant's.
         source : str, optional
             Label of the people in the data. Needs the scope `grants`. Charges to all datasets of one
             source add up towards the operator's limit.
