@@ -51,7 +51,7 @@ test-check: $(READY) ## Run the tests of .ci/run: the fast ones and a few slow o
 	$(PYTEST) -m "slow and not release" $(ARGS) $(CHECKED_SLOW)
 
 check-release: $(READY) ## Run what .ci/run leaves out: the audit of all sound forms, the image, all slow tests
-	@sh tools/preflight.sh chromium git java mvn nginx node npm pgbouncer promtool
+	@sh tools/preflight.sh chromium git go java javac mvn nginx node npm pgbouncer promtool
 	$(BIN)/sfumato audit --quick
 	$(MAKE) image
 	$(PYTEST) -m "slow or release" $(ARGS)
@@ -107,9 +107,8 @@ sdk-typescript: ## Build, test and pack the TypeScript SDK into build/sdks (need
 	@mkdir -p build/sdks
 	cd sdk/typescript && npm pack --ignore-scripts --pack-destination ../../build/sdks
 
-sdks: build/sdks/.ready ## Generate and check the Kotlin, Swift and Python clients and the Kotlin device (needs Java 17, Maven and node 20)
-	@sh tools/preflight.sh java mvn node npm
-	npm ci --prefix openapi/generators/kotlin
+sdks: build/sdks/.ready ## Generate and check the Kotlin, Swift and Python clients and the Kotlin device (needs Java 17 and Maven); ARGS="--only java go"
+	@sh tools/preflight.sh java mvn
 	build/sdks/.venv/bin/python tools/sdks.py $(ARGS)
 
 build/sdks/.ready: openapi/generators/requirements.lock $(READY)

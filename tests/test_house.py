@@ -464,7 +464,7 @@ class TestBothDatabases:
         "tests/browser/scenes.py": "pages; test_console_production uses PostgreSQL",
         "tests/contract/test_schemathesis.py": "the API description, against `sfumato serve`",
         "tests/sdks/test_browser.py": "the SDK, against `sfumato serve`",
-        "tests/sdks/test_generated_client.py": "the generated client, against `sfumato serve`",
+        "tests/sdks/conftest.py": "the generated clients, against `sfumato serve`",
         "tests/sfumato/test_live.py": "the SDK, against `sfumato serve`",
         "tests/service/test_cli.py": "commands of an embedded service, which uses SQLite",
         "tests/service/test_record_commands.py": "commands of an embedded service",
