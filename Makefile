@@ -66,7 +66,7 @@ lint: $(READY) ## Check style, prose, types, import contracts and dependencies
 	$(BIN)/python tools/prose_check.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/deptry connections runtime models migrations clustering service shuffler workers audit demo devservers
+	$(BIN)/deptry .
 	$(BIN)/deptry --config sdk/python/pyproject.toml sdk/python/sfumato
 
 format: $(READY) ## Sort imports and format the code with ruff
@@ -163,7 +163,7 @@ clean: ## Remove the environment and all build output
 	rm -rf .venv build dist demo-out *.egg-info sdk/python/*.egg-info sdk/python/build
 	rm -rf $(addprefix sdk/typescript/,dist client node sealing shuffled node_modules src/generated) openapi/generators/*/node_modules
 	rm -rf sdk/kotlin/device/target
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): requirements.lock pyproject.toml sdk/python/pyproject.toml tools/venv.sh
