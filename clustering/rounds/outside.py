@@ -252,7 +252,8 @@ def _rounded(reports: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
 
 def _tally_of(reading: Decoder, frequencies: NDArray[np.float64], reports: NDArray[np.int64]) -> Tally:
     n = reports[:, None]
-    supports = np.rint(n * (reading.q + frequencies * (reading.p - reading.q)))
+    sums = np.rint(np.cumsum(n * (reading.q + frequencies * (reading.p - reading.q)), axis=1))
+    supports = np.diff(sums, axis=1, prepend=0.0)  # the sum over symbols is rounded once
     return Tally(reading.counts_of(np.clip(supports, 0, n).astype(np.int64), reports), reports)
 
 

@@ -113,7 +113,7 @@ class TestInside:
         assert view.tally.n_reports == pytest.approx(0.6**2 * 40_000, rel=0.1)
         reading = decoder(view.spec.mechanism)
         found, other = (reading.frequencies(each.tally) for each in (view, expected))
-        assert found.sum(axis=1) == pytest.approx(np.ones(len(found)), abs=0.01)
+        assert found.sum(axis=1) == pytest.approx(np.ones(len(found)), abs=1e-3)
         by_slot = view.tally.reports.mean(), expected.tally.reports.mean()
         variance = sum(
             (reading.zero_variance + other.mean() * reading.slope_variance + other.mean()) / n for n in by_slot
