@@ -151,7 +151,7 @@ def close_budget(session: Session, dataset_id: str, *, now: int) -> Amounts:
     lifecycle.cancel_all(session, dataset_id, now=now)
     charged = windows.stop_all(session, dataset_id, now=now, spend=True)
     running = session.scalars(select(Job.id).where(Job.dataset_id == dataset_id, Job.state == JobState.RUNNING.value))
-    is_gaussian = ledger.balance(session, dataset_id).accounting == "gaussian"
+    is_gaussian = ledger.balance(session, dataset_id).own_accounting == "gaussian"
     for job_id in sorted(running):
         if is_gaussian:  # the parts of the job's cost are not known, so they are charged with the rest
             ledger.release(session, dataset_id, job_id=job_id, actor=OPERATOR, now=now)
@@ -171,6 +171,8 @@ def _unspent(balance: Balance) -> Amounts:
     free = balance.free
     if balance.accounting == "additive":
         return free
+    if balance.release_accounting == "gaussian":
+        return Amounts(free.epsilon_nano, mu2_pico=free.mu2_pico)
     mu2_pico = max(0, free.mu2_pico)
     if balance.charged_delta_atto or free.epsilon_nano <= 0:  # only mu^2 can be spent
         return Amounts(mu2_pico=mu2_pico)

@@ -1,11 +1,12 @@
 """Attack the Gaussian accounting of datasets: the mu^2 of charges and grants exactly, and whole courses by black box.
 
 An analyst chooses each job by the privacy loss so far and submits jobs until the ledger refuses them. Each job is the
-worst of its cost: a block is one normal value that neighbours shift by mu, a pure job is randomised response. Simulated
-courses over both neighbours bound the delta of the event that the loss exceeds the granted epsilon.
+worst of its cost: a block is one normal value that neighbours shift by mu, a pure job is randomised response. A release
+of a shuffler is such a normal value too, and reveals all with probability delta_0. Simulated courses over both
+neighbours bound the delta of the event that the loss exceeds the granted epsilon.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -15,22 +16,36 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from audit.checks.bounds import ERROR_PROBABILITY, bound_exp, bound_probability
+from audit.checks.bounds import ERROR_PROBABILITY, bound_exp, bound_probability, compute_normal_delta
 from audit.checks.check import Check, Finding, Setting
 from audit.ledger.accounting import draw_log_uniform
 from models.ledger.amounts import GAUSSIAN_START, Amounts, Balance
 from models.tables.ledger import Kind
-from sfumato.privacy.accountant import Cost, certified_epsilon, charge_mu2, limit_mu2
+from sfumato.privacy import shuffling
+from sfumato.privacy.accountant import (
+    Cost,
+    certified_epsilon,
+    charge_mu2,
+    limit_mu2,
+    limit_release_mu2,
+    release_delta,
+)
 from sfumato.privacy.accounting import ATTO, DELTA_MAX_ATTO, DELTA_MIN_ATTO, EPSILON_MAX_NANO, EPSILON_MIN_NANO, NANO
+from sfumato.privacy.entropy import below
 from sfumato.privacy.gaussian_privacy import PICO, epsilon_of, rho_of
+from sfumato.privacy.shuffled_rounds import gaussian_cost
+from sfumato.privacy.shuffling import Blanket
 
 N_COUNTS = 120  # costs in the exact check
 N_COURSES = 1 << 15  # simulated courses per neighbour, of up to `MANY` jobs
 MANY = 10
 N_LONG_COURSES = 1 << 14
+N_RELEASES = 6
+RELEASE_STEPS = 12  # values of epsilon that the exact check of a release compares
 
 CertifyEpsilon = Callable[[Cost, int], int | None]
 CountMu2 = Callable[[int, int], int]
+CountRelease = Callable[[Blanket, int, int], tuple[int, int]]
 Admit = Callable[[Balance, Amounts], Balance | None]
 Losses = NDArray[np.float64]
 Choices = NDArray[np.int64]
@@ -115,6 +130,25 @@ def check_limits(limit: CountMu2, certify: CertifyEpsilon, setting: Setting) -> 
     ]
 
 
+def check_releases(count: CountRelease, setting: Setting) -> list[Finding]:
+    """Check that mu^2 and delta_0 of a release cover the whole curve of its delta."""
+    entropy, why = setting.entropy("releases"), ""
+    n = setting.effort.trials(N_RELEASES)
+    for _ in range(n):
+        ratio = Fraction(draw_log_uniform(entropy, 3 * NANO, 1000 * NANO), NANO)
+        blanket = Blanket(ratio, Fraction(1, 2 + below(entropy, 168)), Fraction(0))
+        n_honest, atto = draw_log_uniform(entropy, 1_000, 1_000_000), draw_log_uniform(entropy, 10**9, 10**14)
+        mu2, delta_0 = count(blanket, n_honest, atto)
+        top = shuffling.epsilon(blanket, n_honest, atto)
+        for step in range(RELEASE_STEPS):
+            nano = top * step // RELEASE_STEPS
+            covered = delta_0 / ATTO + (1 - delta_0 / ATTO) * compute_normal_delta(mu2 / 2 / PICO, nano / NANO)
+            if shuffling.delta(blanket, n_honest, nano) / ATTO > covered * (1 + 1e-9):
+                why = why or f"a release of {n_honest} reports costs more than mu^2 {mu2} and delta {delta_0} at {nano}"
+    claim = "a release is post-processing of a normal value and of a rare disclosure"
+    return [Finding("accounting: releases", claim, "exact", n * RELEASE_STEPS, holds=not why, why=why)]
+
+
 # ---- black box ----
 
 
@@ -122,6 +156,30 @@ def reserve(balance: Balance, amounts: Amounts) -> Balance | None:
     """Return the balance after a reservation by the rule of the ledger, or None if it is refused."""
     after = balance.after(Kind.RESERVE, amounts, "job")
     return None if after.is_over else after
+
+
+def open_round(balance: Balance, amounts: Amounts) -> Balance | None:
+    """Return the balance after the charge of a release by the rule of the ledger, or None if it is refused."""
+    after = balance.after(Kind.CHARGE, amounts, None)
+    return None if after.is_over else after
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release of a shuffler that reveals all with probability delta_0, and else one normal value."""
+
+    mu2_pico: int
+    delta_atto: int
+
+    def amounts(self, _: CountMu2) -> Amounts:
+        """Return what the ledger charges."""
+        return Amounts(0, 0, 1, self.delta_atto, self.mu2_pico)
+
+    def draw_losses(self, side: int, n_jobs: NDArray[np.int64], rng: np.random.Generator) -> Losses:
+        """Draw the total log likelihood ratio of `n_jobs` releases for each course; `side` is 1 or -1."""
+        mu2 = self.mu2_pico / PICO
+        losses = n_jobs * side * mu2 / 2 + np.sqrt(n_jobs * mu2) * rng.standard_normal(len(n_jobs))
+        return np.where(rng.binomial(n_jobs, self.delta_atto / ATTO) > 0, side * np.inf, losses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +193,10 @@ class Job:
     def mu2(self) -> float:
         """Return the true mu^2 of the job's block."""
         return 2 * rho_of(self.epsilon_nano, self.delta_atto) / PICO
+
+    def amounts(self, count: CountMu2) -> Amounts:
+        """Return what the ledger reserves and charges."""
+        return Amounts(self.epsilon_nano, self.delta_atto, mu2_pico=count(self.epsilon_nano, self.delta_atto))
 
     def draw_losses(self, side: int, n_jobs: NDArray[np.int64], rng: np.random.Generator) -> Losses:
         """Draw the total log likelihood ratio of `n_jobs` jobs for each course; `side` is 1 or -1."""
@@ -160,7 +222,7 @@ class Analyst:
 
     name: str
     grant: Amounts
-    jobs: tuple[Job, ...]
+    jobs: tuple[Job | Release, ...]
     n_jobs: int
     choose: Callable[[Losses], Choices]
     at_once: int = 1
@@ -191,12 +253,11 @@ class Accountant:
     def step(self, state: int, choice: int) -> tuple[int, int]:
         """Reserve jobs and charge them. Return the new state and the number of jobs that were admitted."""
         if (state, choice) not in self._steps:
-            job = self.analyst.jobs[choice]
-            amounts = Amounts(job.epsilon_nano, job.delta_atto, mu2_pico=self.count(job.epsilon_nano, job.delta_atto))
+            amounts = self.analyst.jobs[choice].amounts(self.count)
             balance, n_admitted = self.balances[state], 0
             while n_admitted < self.analyst.at_once and (after := self.admit(balance, amounts)) is not None:
                 balance, n_admitted = after, n_admitted + 1
-            for _ in range(n_admitted):
+            for _ in range(0 if any(amounts.shuffled) else n_admitted):  # a release has no reservation
                 balance = balance.after(Kind.CHARGE, amounts, "job")
             self._steps[state, choice] = self._number(balance), n_admitted
         return self._steps[state, choice]
@@ -230,11 +291,21 @@ def simulate(accountant: Accountant, side: int, n_courses: int, rng: np.random.G
 
 
 def check_courses(count: CountMu2, admit: Admit, setting: Setting) -> list[Finding]:
-    """Bound from below the delta at the granted epsilon of every analyst."""
+    """Bound from below the delta at the granted epsilon of every analyst of jobs."""
+    return _attack("accounting: courses", list_analysts(), count, admit, setting)
+
+
+def check_release_courses(admit: Admit, setting: Setting) -> list[Finding]:
+    """Bound from below the delta at the granted epsilon of every analyst of shuffled rounds."""
+    return _attack("accounting: shuffled courses", list_release_analysts(), charge_mu2, admit, setting)
+
+
+def _attack(check: str, analysts: Iterable[Analyst], count: CountMu2, admit: Admit, setting: Setting) -> list[Finding]:
     found = []
-    for analyst in list_analysts():
+    for analyst in analysts:
         n = setting.effort.trials(N_COURSES if analyst.n_jobs <= MANY else N_LONG_COURSES)
-        epsilon, delta = analyst.grant.epsilon_nano / NANO, analyst.grant.delta_atto / ATTO
+        nano, atto = analyst.grant.shuffled if any(analyst.grant.shuffled) else analyst.grant[:2]
+        epsilon, delta = nano / NANO, atto / ATTO
         accountant, hits = Accountant(analyst, count, admit), []
         for side in (1, -1):
             rng = np.random.default_rng(setting.entropy(f"{analyst.name}/{side}").words(2))
@@ -243,7 +314,7 @@ def check_courses(count: CountMu2, admit: Admit, setting: Setting) -> list[Findi
         measured = float(least - exp(epsilon) * bound_probability(hits[1], n, ERROR_PROBABILITY / 2)[1])
         why = f"delta is at least {measured:.4g}, but {delta:.4g} was granted" if measured > delta else ""
         claim = f"{analyst.name}: the loss exceeds the granted epsilon with at most the granted delta"
-        found.append(Finding("accounting: courses", claim, "black box", 2 * n, delta, max(measured, 0.0), not why, why))
+        found.append(Finding(check, claim, "black box", 2 * n, delta, max(measured, 0.0), not why, why))
     return found
 
 
@@ -260,6 +331,19 @@ def list_analysts() -> Iterator[Analyst]:
     yield Analyst("a pure job of epsilon 2", Amounts(NANO // 10, ATTO * 67 // 100), (Job(2 * NANO),), 1, _always)
     mixed = Amounts(NANO, ATTO // 10)
     yield Analyst("a pure job of all epsilon, then blocks", mixed, (Job(NANO), _block(mixed, 2)), 3, _always)
+
+
+def list_release_analysts() -> Iterator[Analyst]:
+    """Yield analysts of 1, 10 and 100 shuffled rounds that spend both limits."""
+    for n_jobs in (1, 10, 100):
+        grant = Amounts(NANO, 0, NANO, ATTO // 12)
+        release, large = _release(grant, n_jobs), _release(grant, max(1, n_jobs // 4))
+        yield Analyst(f"rounds ({n_jobs})", grant, (release,), 3 * n_jobs, _always, at_once=3 * n_jobs)
+        yield Analyst(f"rounds, larger after a low loss ({n_jobs})", grant, (release, large), 2 * n_jobs, _chase)
+    rare = Release(limit_release_mu2(*grant.shuffled) // 100, release_delta(grant.shuffled_delta_atto) // 2)
+    yield Analyst("rounds with much disclosure", grant, (rare,), 10, _always)
+    whole = Release(limit_mu2(*grant.shuffled) // MANY, grant.shuffled_delta_atto // MANY)
+    yield Analyst("rounds of the whole delta", grant, (whole,), MANY, _always)
 
 
 def _always(losses: Losses) -> Choices:
@@ -280,6 +364,12 @@ def _block(grant: Amounts, n: int) -> Job:
     return Job(nano - 1, delta_atto)
 
 
+def _release(grant: Amounts, n: int) -> Release:
+    """Return a release of which about `n` spend a grant."""
+    nano, atto = grant.shuffled
+    return Release(limit_release_mu2(nano, atto) // n, release_delta(atto) // n)
+
+
 def _pure(grant: Amounts, n: int) -> Job:
     """Return a pure job of which about `n` spend a grant."""
     mu = (limit_mu2(grant.epsilon_nano, grant.delta_atto) / PICO / n) ** 0.5
@@ -292,4 +382,6 @@ CHECKS: Sequence[Check] = (
     Check("accounting: mu squared", partial(check_counts, charge_mu2)),
     Check("accounting: limits", partial(check_limits, limit_mu2, certify)),
     Check("accounting: courses", partial(check_courses, charge_mu2, reserve)),
+    Check("accounting: releases", partial(check_releases, gaussian_cost)),
+    Check("accounting: shuffled courses", partial(check_release_courses, open_round)),
 )

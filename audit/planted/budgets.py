@@ -3,12 +3,22 @@
 from functools import partial
 
 from audit.checks.check import Leak
-from audit.ledger.budgets import certify, check_counts, check_courses, check_limits, reserve
+from audit.ledger.budgets import (
+    certify,
+    check_counts,
+    check_courses,
+    check_limits,
+    check_release_courses,
+    check_releases,
+    reserve,
+)
 from models.ledger.amounts import Amounts, Balance
 from models.tables.ledger import Kind
 from sfumato.privacy.accountant import Cost, charge_mu2, limit_mu2
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.gaussian_privacy import PICO, rho_of
+from sfumato.privacy.shuffled_rounds import gaussian_cost
+from sfumato.privacy.shuffling import Blanket
 
 
 def count_rounded_down(epsilon_nano: int, delta_atto: int) -> int:
@@ -47,6 +57,25 @@ def admit_pure_freely(balance: Balance, amounts: Amounts) -> Balance | None:
     return after if pure or (amounts.delta_atto and not is_over) else None
 
 
+def release_at_four_fifths(blanket: Blanket, n: int, delta_atto: int) -> tuple[int, int]:
+    """Count four fifths of the mu^2 of a release."""
+    mu2_pico, delta_0 = gaussian_cost(blanket, n, delta_atto)
+    return mu2_pico * 4 // 5, delta_0
+
+
+def open_round_without_delta(balance: Balance, amounts: Amounts) -> Balance | None:
+    """Compare mu^2 alone with its limit."""
+    after = balance.after(Kind.CHARGE, amounts, None)
+    return None if after.slack.mu2_pico < 0 else after
+
+
+def open_round_with_delta_twice(balance: Balance, amounts: Amounts) -> Balance | None:
+    """Give the whole delta to mu^2, and the whole delta to the disclosures."""
+    after = balance.after(Kind.CHARGE, amounts, None)
+    is_over = (after.charged_mu2_pico or 0) > limit_mu2(after.granted_shuffled_nano, after.granted_shuffled_delta_atto)
+    return None if is_over or after.charged_shuffled_delta_atto > after.granted_shuffled_delta_atto else after
+
+
 LEAKS: tuple[Leak, ...] = (
     Leak("mu squared rounded down", "accounting: mu squared", partial(check_counts, count_rounded_down)),
     Leak("limit of mu squared rounded up", "accounting: limits", partial(check_limits, limit_rounded_up, certify)),
@@ -62,6 +91,17 @@ LEAKS: tuple[Leak, ...] = (
         "mu squared without reservations",
         "accounting: courses",
         partial(check_courses, charge_mu2, admit_without_reservations),
+    ),
+    Leak("mu squared of a release at 80 %", "accounting: releases", partial(check_releases, release_at_four_fifths)),
+    Leak(
+        "disclosures of releases not counted",
+        "accounting: shuffled courses",
+        partial(check_release_courses, open_round_without_delta),
+    ),
+    Leak(
+        "delta of releases used twice",
+        "accounting: shuffled courses",
+        partial(check_release_courses, open_round_with_delta_twice),
     ),
     Leak("pure charges beside blocks", "accounting: courses", partial(check_courses, charge_mu2, admit_pure_freely)),
 )

@@ -27,9 +27,16 @@ COMMENTS = {
 }
 
 NEVER_OVER = (
-    "(granted_mu2_pico IS NOT NULL AND charged_mu2_pico + reserved_mu2_pico <= granted_mu2_pico) OR "
+    "(granted_shuffled_delta_atto = 0 AND granted_mu2_pico IS NOT NULL AND "
+    "charged_mu2_pico + reserved_mu2_pico <= granted_mu2_pico) OR "
     "(charged_nano + reserved_nano <= granted_nano AND "
     "(granted_mu2_pico IS NULL OR charged_delta_atto + reserved_delta_atto = 0))"
+)
+NEVER_OVER_SHUFFLED = (
+    "(charged_shuffled_nano <= granted_shuffled_nano AND charged_shuffled_delta_atto <= granted_shuffled_delta_atto "
+    "AND (granted_shuffled_delta_atto = 0 OR granted_mu2_pico IS NULL)) OR "
+    "(granted_shuffled_delta_atto > 0 AND granted_mu2_pico IS NOT NULL AND reserved_mu2_pico = 0 AND "
+    "charged_mu2_pico <= granted_mu2_pico AND 2 * charged_shuffled_delta_atto <= granted_shuffled_delta_atto)"
 )
 NEVER_OVER_DELTA = "granted_mu2_pico IS NOT NULL OR charged_delta_atto + reserved_delta_atto <= granted_delta_atto"
 NOT_NEGATIVE_MU2 = (
@@ -72,6 +79,8 @@ def _add_gaussian_accounting() -> None:
     )
     left = "remaining mu^2; null if additive"
     op.add_column("ledger_reservations", sa.Column("mu2_pico", sa.BigInteger, comment=left))
+    of_release = "mu^2 of the release, in 1e-12; null if additive"
+    op.add_column("rounds", sa.Column("shuffled_mu2_pico", sa.BigInteger, comment=of_release))
     columns = [
         sa.Column("mu2_pico", sa.BigInteger, comment="amount of mu^2 in 1e-12; null if additive"),
         sa.Column("granted_mu2_pico", sa.BigInteger, comment="limit of mu^2 after this entry"),
@@ -81,6 +90,7 @@ def _add_gaussian_accounting() -> None:
     checks = {
         "never_over": NEVER_OVER,
         "never_over_delta": NEVER_OVER_DELTA,
+        "never_over_shuffled": NEVER_OVER_SHUFFLED,
         "not_negative_mu2": NOT_NEGATIVE_MU2,
     }
     with op.batch_alter_table("ledger_entries") as batch:

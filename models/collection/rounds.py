@@ -23,8 +23,8 @@ from models.tables.ledger import Ceiling
 from models.tables.rounds import RELEASE_SECONDS, CollectionTarget, Round, RoundState, Slot
 from models.tables.webhooks import EventType
 from models.webhooks import deliveries
+from sfumato.privacy.accountant import Cost
 from sfumato.privacy.accounting import cost
-from sfumato.privacy.shuffling import Pair
 from sfumato.specs import RoundSpec, to_wire
 
 FindKeyring = Callable[[], Keyring]
@@ -54,7 +54,7 @@ def open_standalone(
     `keyring` returns the keys that encrypt the private key of a shuffled round. Raise BudgetExhausted, CeilingExceeded,
     LimitExceeded, InvalidSpec (see `releases.release_cost`), or NotFound if the dataset is deleted.
     """
-    pair = _release_cost(spec, collect)
+    release = _release_cost(spec, collect, dataset)
     datasets.lock_live(session, dataset.id)
     n_open = session.scalar(select(func.count()).where(Round.dataset_id == dataset.id, Round.state == RoundState.OPEN))
     if n_open is not None and n_open >= max_open_rounds:
@@ -67,7 +67,7 @@ def open_standalone(
     ledger.charge(
         session,
         dataset.id,
-        Amounts(epsilon_nano, 0, *pair),
+        Amounts(epsilon_nano, 0, *releases.increase((), spec, release)),
         reference=round_id,
         reservation=None,
         actor=caller.key_id,
@@ -75,7 +75,7 @@ def open_standalone(
         ceiling=ceiling,
     )
     opened = _add(
-        session, dataset, spec, collect, pair, round_id=round_id, job_id=None, index=0, keyring=keyring, now=now
+        session, dataset, spec, collect, release, round_id=round_id, job_id=None, index=0, keyring=keyring, now=now
     )
     audit_trail.record(session, caller, Act.ROUND_CREATED, round_id, dataset_id=dataset.id, now=now)
     return opened
@@ -105,7 +105,7 @@ def open_for_job(
     Raise Conflict if the time of the slot has passed.
     """
     share = collect.share(spec.participation)
-    pair = _release_cost(spec, share)
+    release = _release_cost(spec, share, dataset)
     if slot is None:
         earlier = list_for_job(session, job_id)
     else:
@@ -120,7 +120,7 @@ def open_for_job(
     ledger.charge(
         session,
         dataset.id,
-        Amounts(increase, 0, *releases.increase(earlier, spec, pair)),
+        Amounts(increase, 0, *releases.increase(earlier, spec, release)),
         reference=round_id,
         reservation=job_id if slot is None else slot.collection_id,
         actor=actor,
@@ -132,7 +132,7 @@ def open_for_job(
         dataset,
         spec,
         share,
-        pair,
+        release,
         round_id=round_id,
         job_id=job_id,
         index=len(earlier),
@@ -142,8 +142,10 @@ def open_for_job(
     )
 
 
-def _release_cost(spec: RoundSpec, collect: CollectionTarget) -> Pair:
-    return (0, 0) if collect.release is None else releases.release_cost(spec, collect.release)
+def _release_cost(spec: RoundSpec, collect: CollectionTarget, dataset: Dataset) -> Cost:
+    if collect.release is None:
+        return Cost(0, 0, 0)
+    return releases.release_cost(spec, collect.release, "gaussian" if dataset.accounting == "gaussian" else "additive")
 
 
 def _add(
@@ -151,7 +153,7 @@ def _add(
     dataset: Dataset,
     spec: RoundSpec,
     collect: CollectionTarget,
-    pair: Pair,
+    release: Cost,
     *,
     round_id: str,
     job_id: str | None,
@@ -162,7 +164,7 @@ def _add(
 ) -> Round:
     terms = collect.release
     if (terms is not None) != (dataset.trust == Trust.SHUFFLED):
-        raise Conflict("a round has terms of a release if and only if its dataset is shuffled")
+        raise Conflict("a round must have terms of a release if its dataset is shuffled, and none otherwise")
     n_honest, min_batch = (0, 0) if terms is None else (terms.n_honest, terms.min_batch)
     min_reports = max(collect.min_reports, dataset.min_reports, n_honest)
     opened = Round(
@@ -190,7 +192,8 @@ def _add(
     )
     if terms is not None:
         opened.min_batch, opened.honest_share_nano = terms.min_batch, terms.honest_share_nano
-        opened.shuffled_nano, opened.shuffled_delta_atto = pair
+        opened.shuffled_nano, opened.shuffled_delta_atto, _ = release
+        opened.shuffled_mu2_pico = release.mu2_pico or None
     session.add(opened)
     session.flush()
     if terms is not None:

@@ -5,12 +5,15 @@ from typing import NamedTuple, Self
 from models.errors import BudgetKind
 from models.tables.ledger import Kind, LedgerEntry
 from sfumato.privacy import ledger as published
-from sfumato.privacy.accountant import is_allowed, limit_mu2
+from sfumato.privacy.accountant import is_allowed, release_delta
 from sfumato.privacy.shuffling import Pair
 
 
 class Amounts(NamedTuple):
-    """The amounts of an entry: two of the budget, two of the shuffled budget, and mu^2."""
+    """The amounts of an entry: two of the budget, two of the shuffled budget, and mu^2.
+
+    Beside amounts of the shuffled budget, mu^2 is that of a release of a shuffler.
+    """
 
     epsilon_nano: int = 0
     delta_atto: int = 0
@@ -32,8 +35,9 @@ class Amounts(NamedTuple):
         return Amounts(*(one - two for one, two in zip(self, other, strict=True)))
 
     def reservable(self) -> "Amounts":
-        """Return the part that a reservation covers: the shuffled budget has no reservations."""
-        return self._replace(shuffled_nano=0, shuffled_delta_atto=0)
+        """Return the part that a reservation covers: releases of a shuffler have no reservations."""
+        mu2_pico = 0 if any(self.shuffled) else self.mu2_pico
+        return self._replace(shuffled_nano=0, shuffled_delta_atto=0, mu2_pico=mu2_pico)
 
     @classmethod
     def of(cls, row: LedgerEntry) -> Self:
@@ -85,14 +89,21 @@ class Balance(published.Balance):
         return Amounts(*(granted - reserved - charged for granted, reserved, charged in map(self.of, CURRENCIES)))
 
     @property
+    def slack(self) -> Amounts:
+        """Return the free amounts that are limited, and 0 for the others. A negative amount exceeds its limit."""
+        free = self.free
+        if self.accounting == "additive":
+            return free
+        if self.release_accounting == "gaussian":
+            left = release_delta(self.granted_shuffled_delta_atto) - self.charged_shuffled_delta_atto
+            return free._replace(shuffled_nano=0, shuffled_delta_atto=left)
+        mu2_pico = 0 if is_allowed("gaussian", self.granted_cost, self.used_cost) else free.mu2_pico
+        return free._replace(epsilon_nano=0, delta_atto=0, mu2_pico=mu2_pico)
+
+    @property
     def is_over(self) -> bool:
         """Return whether more is reserved and charged than granted."""
-        if not is_allowed(self.accounting, self.granted_cost, self.used_cost):
-            return True
-        return (
-            self.charged_shuffled_nano > self.granted_shuffled_nano
-            or self.charged_shuffled_delta_atto > self.granted_shuffled_delta_atto
-        )
+        return min(self.slack) < 0
 
     def of(self, currency: Currency) -> tuple[int, int, int]:
         """Return what is granted, reserved and charged of an amount."""
@@ -105,20 +116,19 @@ class Balance(published.Balance):
     def after(self, kind: Kind, amounts: Amounts, reservation: str | None) -> "Balance":
         """Return the balance after an entry. Amounts move by one rule, and the limit of mu^2 follows the grants."""
         is_gaussian = kind is Kind.GAUSSIAN or self.accounting == "gaussian"
-        moved, sides = self._asdict(), [_SIDES[kind]]
+        moved, sides = self._asdict(), [(*_SIDES[kind], amounts)]
         if kind is Kind.CHARGE and reservation:
-            sides.append(("reserved", -1))
-        for each, amount in zip(CURRENCIES if is_gaussian else CURRENCIES[:-1], amounts, strict=False):
-            for side, sign in sides if amount else ():
-                if name := getattr(each, side):
+            sides.append(("reserved", -1, amounts.reservable()))
+        for side, sign, parts in sides:
+            for each, amount in zip(CURRENCIES if is_gaussian else CURRENCIES[:-1], parts, strict=False):
+                if amount and (name := getattr(each, side)):
                     moved[name] = (moved[name] or 0) + sign * amount
         if is_gaussian:
-            is_new = kind in (Kind.GRANT, Kind.GAUSSIAN, Kind.EXPIRE)
-            limit = limit_mu2(moved["granted_nano"], moved["granted_delta_atto"]) if is_new else self.granted_mu2_pico
-            moved |= {"granted_mu2_pico": limit or 0} | {
-                name: moved[name] or 0 for name in ("reserved_mu2_pico", "charged_mu2_pico")
-            }
-        return Balance(**moved)
+            moved |= {name: moved[name] or 0 for name in ("reserved_mu2_pico", "charged_mu2_pico")}
+        after = Balance(**moved)
+        if is_gaussian and kind in (Kind.GRANT, Kind.GAUSSIAN, Kind.EXPIRE):
+            return after._replace(granted_mu2_pico=after.limit_mu2)
+        return after
 
 
 def balance_after(entry: LedgerEntry) -> Balance:

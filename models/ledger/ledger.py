@@ -1,8 +1,8 @@
 """Append entries to the ledger of a dataset, and verify it.
 
 Each function runs inside the caller's transaction and locks the ledger's head row before it appends. Costs add up:
-epsilon to epsilon, delta to delta, or by mu^2 as in
-`sfumato.privacy.accountant`. `models.tables.ledger` describes the entries.
+epsilon to epsilon, delta to delta, or by mu^2 as in `sfumato.privacy.accountant`. `models.tables.ledger` describes the
+entries.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from models.ledger.amounts import CURRENCIES, GAUSSIAN_START, Amounts, Balance, 
 from models.ledger.sources import UNLIMITED, Spent, check_ceiling, check_source, lock_source, pending_nano
 from models.tables.ledger import Ceiling, Kind, LedgerEntry, LedgerHead, LedgerReservation
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accountant import Accounting, Cost, charge_mu2, is_counted, limit_mu2, most_mu2, sum_mu2
+from sfumato.privacy.accountant import Accounting, Cost, charge_mu2, is_counted, most_mu2, release_delta, sum_mu2
 from sfumato.privacy.accounting import DELTA_MAX_ATTO, format_delta, format_epsilon
 from sfumato.privacy.ledger import CYCLE_PREFIX, GENESIS_HASH, Cycles, Head
 
@@ -158,7 +158,8 @@ def switch_to_gaussian(session: Session, dataset_id: str, *, actor: str, now: in
     """Count mu^2 from now on, and that of all charges so far. There is no way back.
 
     Raise Conflict if costs are Gaussian already, or a job has a reservation; InvalidSpec if the grants cover no mu^2;
-    BudgetExhausted if the charges so far exceed the Gaussian budget, as large pure charges beside blocks can.
+    BudgetExhausted if the charges so far exceed the Gaussian budget, as large pure charges beside blocks can. A dataset
+    with a shuffler can switch before its first round only, because the cost of a release is chosen for one accounting.
     """
     _lock(session, dataset_id)
     before = balance(session, dataset_id)
@@ -166,7 +167,9 @@ def switch_to_gaussian(session: Session, dataset_id: str, *, actor: str, now: in
         raise Conflict("this dataset has Gaussian accounting already")
     if before.reserved_nano or before.reserved_delta_atto:
         raise Conflict("a job has a reservation: wait until the jobs of the dataset have ended, or cancel them")
-    require_gaussian(before.granted_nano, before.granted_delta_atto)
+    if before.charged_shuffled_delta_atto:
+        raise Conflict("a shuffler has a round of this dataset: switch its accounting before the first round")
+    require_gaussian(Amounts(*(granted for granted, _, _ in map(before.of, CURRENCIES))))
     query = select(LedgerEntry.epsilon_nano, LedgerEntry.delta_atto, func.count())
     charges = query.where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == Kind.CHARGE.value)
     rows = session.execute(charges.group_by(LedgerEntry.epsilon_nano, LedgerEntry.delta_atto))
@@ -177,11 +180,12 @@ def switch_to_gaussian(session: Session, dataset_id: str, *, actor: str, now: in
     return _append(session, dataset_id, change)
 
 
-def require_gaussian(epsilon_nano: int, delta_atto: int) -> None:
-    """Raise InvalidSpec if a grant does not allow Gaussian accounting."""
+def require_gaussian(grants: Amounts) -> None:
+    """Raise InvalidSpec if grants do not allow Gaussian accounting."""
+    epsilon_nano, delta_atto = grants.shuffled if any(grants.shuffled) else grants[:2]
     if not delta_atto:
         raise InvalidSpec("Gaussian accounting needs a delta: grant one, such as 1e-6, or use additive accounting")
-    if not limit_mu2(epsilon_nano, delta_atto):
+    if not Balance().after(Kind.GRANT, grants, None).limit_mu2:
         raise InvalidSpec(
             f"epsilon {format_epsilon(epsilon_nano)} and delta {format_delta(delta_atto)} are too small for Gaussian "
             "accounting: grant more, or use additive accounting"
@@ -237,6 +241,18 @@ def last_reservation(session: Session, dataset_id: str) -> LedgerEntry | None:
     of_jobs = ~LedgerEntry.reference.startswith(CYCLE_PREFIX, autoescape=True)
     query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == Kind.RESERVE, of_jobs)
     return session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(1)).first()
+
+
+def release_cost_of(session: Session, dataset_id: str, job_id: str) -> Cost:
+    """Return what the releases of a job were charged; 0 unless the dataset is shuffled."""
+    columns = LedgerEntry.shuffled_nano, LedgerEntry.shuffled_delta_atto, LedgerEntry.mu2_pico
+    query = select(*map(func.sum, columns)).where(
+        LedgerEntry.dataset_id == dataset_id,
+        LedgerEntry.kind == Kind.CHARGE,
+        LedgerEntry.reservation == job_id,
+        LedgerEntry.shuffled_delta_atto > 0,
+    )
+    return Cost(*(int(amount or 0) for amount in session.execute(query).one()))
 
 
 def verify(session: Session, dataset_id: str) -> ChainVerification:
@@ -304,7 +320,8 @@ def _miscounts(entry: LedgerEntry, before: Balance, additive: Counter[tuple[int,
     """Return why the mu^2 of an entry is invalid. Collect the charges before Gaussian accounting."""
     amounts = Amounts.of(entry)
     if entry.kind == Kind.GAUSSIAN:
-        if before.accounting == "gaussian" or before.reserved_nano or before.reserved_delta_atto:
+        is_late = before.reserved_nano or before.reserved_delta_atto or before.charged_shuffled_delta_atto
+        if before.accounting == "gaussian" or is_late:
             return "the accounting changed during a reservation, or not from additive"
         total = sum_mu2(additive)
         if total is None or amounts != Amounts(mu2_pico=total):
@@ -316,20 +333,30 @@ def _miscounts(entry: LedgerEntry, before: Balance, additive: Counter[tuple[int,
         if entry.kind == Kind.CHARGE:
             additive[amounts.epsilon_nano, amounts.delta_atto] += 1
         return ""
-    is_charge, cost = entry.kind == Kind.CHARGE, Cost(amounts.epsilon_nano, amounts.delta_atto, amounts.mu2_pico)
+    is_enough, cost = True, Cost(amounts.epsilon_nano, amounts.delta_atto, amounts.mu2_pico)
+    if before.release_accounting == "gaussian":
+        is_enough = amounts.mu2_pico > 0 or not any(amounts.shuffled)
+    elif entry.kind == Kind.CHARGE and min(cost) >= 0:
+        is_enough = is_counted(cost)
     has_none = entry.kind in (Kind.GRANT, Kind.EXPIRE)
-    if (is_charge and min(cost) >= 0 and not is_counted(cost)) or (has_none and amounts.mu2_pico):
+    if (entry.kind == Kind.CHARGE and not is_enough) or (has_none and amounts.mu2_pico):
         return "an entry counts another mu^2 than it costs"
     return ""
 
 
-def _counted(change: _Change, accounting: Accounting) -> _Change:
+def _counted(change: _Change, before: Balance) -> _Change:
     """Return a change with its mu^2: none under additive accounting, else that of the caller or of the amounts."""
     amounts = change.amounts
     if change.kind is Kind.GAUSSIAN:
         return change
-    if accounting == "additive":
+    if before.accounting == "additive":
         return replace(change, amounts=amounts._replace(mu2_pico=0))
+    if before.release_accounting == "gaussian":
+        if change.kind is not Kind.CHARGE:
+            return replace(change, amounts=amounts._replace(mu2_pico=0))
+        if any(amounts.shuffled) and not amounts.mu2_pico:
+            raise Conflict("the accounting of this dataset has changed: open the round again")
+        return change
     if amounts.mu2_pico or change.kind not in (Kind.RESERVE, Kind.CHARGE):
         return change
     count = most_mu2 if change.kind is Kind.RESERVE else charge_mu2
@@ -368,7 +395,7 @@ def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
     before = balance(session, dataset_id)
     if end.seq == 0 and change.starts == "gaussian":
         before = Balance(**GAUSSIAN_START)
-    change = _counted(change, before.accounting)
+    change = _counted(change, before)
     repeated = session.scalars(
         select(LedgerEntry).where(
             LedgerEntry.dataset_id == dataset_id,
@@ -384,15 +411,11 @@ def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
     after = before.after(change.kind, change.amounts, change.reservation)
     available = reserved_for(session, dataset_id, change.reservation or "") if change.is_reserved else reservable
     left = available.minus(reservable)
-    if min(left) < 0 or after.is_over:
-        free = after.free if after.accounting == "additive" else after.free._replace(epsilon_nano=0, delta_atto=0)
-        if not after.is_over:
-            free = free._replace(mu2_pico=0)  # condition (a) holds
-        for currency, *amounts in zip(CURRENCIES, left, free, strict=True):
-            if min(amounts) < 0:
-                raise _exhausted(session, dataset_id, currency, getattr(change.amounts, currency.amount), before)
+    for currency, *amounts in zip(CURRENCIES, left, after.slack, strict=True):
+        if min(amounts) < 0:
+            raise _exhausted(session, dataset_id, currency, getattr(change.amounts, currency.amount), before)
     if change.adds_to_source:
-        check_source(session, dataset_id, change.ceiling, change.added, accounting=after.accounting)
+        check_source(session, dataset_id, change.ceiling, change.added, after=after)
     elif change.kind is Kind.GRANT and change.ceiling != UNLIMITED:
         delta_atto = before.granted_delta_atto + before.granted_shuffled_delta_atto
         granted_nano = before.granted_nano + pending_nano(session, dataset_id)
@@ -433,6 +456,8 @@ def _exhausted(
 ) -> BudgetExhausted:
     """Return the error with the newest entries that reserved or charged the missing amount."""
     granted, reserved, charged = before.of(currency)
+    if currency.kind == "shuffled_delta" and before.release_accounting == "gaussian":
+        granted = release_delta(granted)
     charges = LedgerEntry.kind.in_([Kind.RESERVE.value, Kind.CHARGE.value])
     amount = getattr(LedgerEntry, currency.amount)
     query = select(LedgerEntry.id).where(LedgerEntry.dataset_id == dataset_id, charges, amount > 0)

@@ -14,12 +14,12 @@ from sqlalchemy import ColumnElement, and_, case, func, select
 from sqlalchemy.orm import Session
 
 from models.errors import BudgetKind, CeilingExceeded
-from models.ledger.amounts import Amounts
+from models.ledger.amounts import Amounts, Balance
 from models.tables.datasets import Dataset
 from models.tables.identity import Tenant
 from models.tables.ledger import Ceiling, LedgerEntry, LedgerHead
 from models.tables.series import Series
-from sfumato.privacy.accountant import Accounting, Cost, is_allowed, limit_mu2
+from sfumato.privacy.accountant import Cost, is_allowed, limit_mu2, limit_release_mu2, release_delta
 
 UNLIMITED = Ceiling()
 
@@ -30,7 +30,8 @@ class Spent(NamedTuple):
     epsilon_nano: int
     shuffled_nano: int
     delta_atto: int  # sum over both grants, as a bound fails for one person with this probability at most
-    mu2_pico: int | None = None  # None unless all datasets with costs have Gaussian accounting
+    mu2_pico: int | None = None  # None unless all datasets with costs have Gaussian accounting, without a shuffler
+    release_mu2_pico: int | None = None  # None unless all datasets with costs have Gaussian accounting and a shuffler
 
 
 class Totals(NamedTuple):
@@ -88,20 +89,36 @@ def total(session: Session, datasets: ColumnElement[bool]) -> Totals:
             func.count(),
             func.count(has_costs),
             func.count(case((entry.charged_mu2_pico.is_not(None), has_costs))),
+            func.count(case((entry.granted_shuffled_delta_atto > 0, has_costs))),
         )
         .join(LedgerHead, (LedgerHead.dataset_id == entry.dataset_id) & (LedgerHead.seq == entry.seq))
         .join(Dataset, Dataset.id == LedgerHead.dataset_id)
         .outerjoin(pending, pending.c.dataset_id == Dataset.id)
         .where(datasets)
     )
-    nano, shuffled, atto, mu2, nano_r, atto_r, mu2_r, most, most_shuffled, most_atto, n, n_costs, n_gaussian = (
-        int(each or 0) for each in session.execute(query).one()
-    )
+    (
+        nano,
+        shuffled,
+        atto,
+        mu2,
+        nano_r,
+        atto_r,
+        mu2_r,
+        most,
+        most_shuffled,
+        most_atto,
+        n,
+        n_costs,
+        n_gaussian,
+        n_shuffled,
+    ) = (int(each or 0) for each in session.execute(query).one())
     is_gaussian = n_costs == n_gaussian
+    record_mu2 = mu2 if is_gaussian and not n_shuffled else None
+    release_mu2 = mu2 if is_gaussian and n_shuffled == n_costs else None
     return Totals(
         n_datasets=n,
-        spent=Spent(nano, shuffled, atto, mu2 if is_gaussian else None),
-        reserved=Spent(nano_r, 0, atto_r, mu2_r if is_gaussian else None),
+        spent=Spent(nano, shuffled, atto, record_mu2, release_mu2),
+        reserved=Spent(nano_r, 0, atto_r, None if record_mu2 is None else mu2_r),
         largest=Ceiling(most, most_atto, most_shuffled),
     )
 
@@ -156,7 +173,8 @@ def check_series(session: Session, series: Series, dataset_ceiling: Ceiling, cei
     tenant_id, source, name = session.execute(query).one()
     is_largest = ceiling.is_largest_grant
     found = total(session, same_people(tenant_id, source, name) if is_largest else of_source(tenant_id, source))
-    before = found.spent._replace(epsilon_nano=found.spent.epsilon_nano - added.epsilon_nano, mu2_pico=None)
+    before = _without_mu2(found.spent)
+    before = before._replace(epsilon_nano=before.epsilon_nano - added.epsilon_nano)
     check_ceiling("grants" if is_largest else "source", found.largest if is_largest else ceiling, before, added)
 
 
@@ -166,16 +184,19 @@ def lock_source(session: Session, dataset_id: str) -> None:
     session.execute(query.with_for_update(of=Tenant, key_share=True))
 
 
-def check_source(
-    session: Session, dataset_id: str, ceiling: Ceiling, added: Amounts, *, accounting: Accounting
-) -> None:
+def check_source(session: Session, dataset_id: str, ceiling: Ceiling, added: Amounts, *, after: Balance) -> None:
     """Raise CeilingExceeded if `added` exceeds the ceiling of the dataset's source. The caller holds `lock_source`.
 
-    `accounting` is that of the dataset. What an additive dataset adds has no mu^2, so that all costs then add up.
+    `after` is the balance of the dataset with `added`. Costs of another accounting than its own add up.
     """
 
     def spent_of(found: Totals) -> Spent:
-        return found.spent if accounting == "gaussian" else found.spent._replace(mu2_pico=None)
+        spent = _without_mu2(found.spent)
+        if after.own_accounting == "gaussian":
+            return spent._replace(mu2_pico=found.spent.mu2_pico)
+        if after.release_accounting == "gaussian":
+            return spent._replace(release_mu2_pico=found.spent.release_mu2_pico)
+        return spent
 
     query = select(Dataset.tenant_id, Dataset.source, Dataset.name).where(Dataset.id == dataset_id)
     tenant_id, source, name = session.execute(query).one()
@@ -187,11 +208,16 @@ def check_source(
         check_ceiling("grants", found.largest, spent_of(found), added)
 
 
+def _without_mu2(spent: Spent) -> Spent:
+    """Return amounts that add up."""
+    return spent._replace(mu2_pico=None, release_mu2_pico=None)
+
+
 def check_ceiling(name: Literal["dataset", "source", "grants"], ceiling: Ceiling, spent: Spent, added: Amounts) -> None:
     """Raise CeilingExceeded if `added` to `spent` exceeds a ceiling.
 
     Costs of a source add up additively, or as in a dataset with Gaussian accounting if all its datasets with costs have
-    that and the ceiling limits epsilon and delta.
+    that, all of them with a shuffler or all without one, and the ceiling limits epsilon and delta.
     """
     limit_nano, limit_atto = ceiling.epsilon_nano, ceiling.delta_atto
     if spent.mu2_pico is not None and limit_nano is not None and limit_atto:
@@ -207,9 +233,15 @@ def check_ceiling(name: Literal["dataset", "source", "grants"], ceiling: Ceiling
         return
     limit_shuffled = limit_nano if ceiling.shuffled_nano is None else ceiling.shuffled_nano
     short_delta: BudgetKind = "shuffled_delta" if added.shuffled_delta_atto else "delta"
+    shuffled: tuple[BudgetKind, int | None, int, int]
+    shuffled = "shuffled_epsilon", limit_shuffled, spent.shuffled_nano, added.shuffled_nano
+    if spent.release_mu2_pico is not None and limit_shuffled is not None and limit_atto:
+        most_mu2 = limit_release_mu2(limit_shuffled, limit_atto)
+        shuffled = "mu2", most_mu2, spent.release_mu2_pico, added.mu2_pico
+        limit_atto = release_delta(limit_atto)
     checks: tuple[tuple[BudgetKind, int | None, int, int], ...] = (
         ("epsilon", limit_nano, spent.epsilon_nano, added.epsilon_nano),
-        ("shuffled_epsilon", limit_shuffled, spent.shuffled_nano, added.shuffled_nano),
+        shuffled,
         (short_delta, limit_atto, spent.delta_atto, added.delta_atto + added.shuffled_delta_atto),
     )
     for short, limit, before, amount in checks:

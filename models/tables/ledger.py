@@ -14,7 +14,8 @@ A shuffled dataset has a second budget: the pair (epsilon, delta) towards an obs
 both budgets in one entry. The pair is never reserved, because it depends on the encoding of the round.
 
 Under Gaussian accounting, entries also have mu^2, in units of 1e-12, and `sfumato.privacy.accountant` states what is
-allowed. Under additive accounting, these four columns are null and not part of the hash.
+allowed. In a shuffled dataset, it is the mu^2 of the releases. Under additive accounting, these four columns are null
+and not part of the hash.
 """
 
 from dataclasses import dataclass
@@ -27,9 +28,16 @@ from models.database.types import Base, Id
 from sfumato.privacy import ledger as published
 
 NEVER_OVER = (
-    "(granted_mu2_pico IS NOT NULL AND charged_mu2_pico + reserved_mu2_pico <= granted_mu2_pico) OR "
+    "(granted_shuffled_delta_atto = 0 AND granted_mu2_pico IS NOT NULL AND "
+    "charged_mu2_pico + reserved_mu2_pico <= granted_mu2_pico) OR "
     "(charged_nano + reserved_nano <= granted_nano AND "
     "(granted_mu2_pico IS NULL OR charged_delta_atto + reserved_delta_atto = 0))"
+)
+NEVER_OVER_SHUFFLED = (
+    "(charged_shuffled_nano <= granted_shuffled_nano AND charged_shuffled_delta_atto <= granted_shuffled_delta_atto "
+    "AND (granted_shuffled_delta_atto = 0 OR granted_mu2_pico IS NULL)) OR "
+    "(granted_shuffled_delta_atto > 0 AND granted_mu2_pico IS NOT NULL AND reserved_mu2_pico = 0 AND "
+    "charged_mu2_pico <= granted_mu2_pico AND 2 * charged_shuffled_delta_atto <= granted_shuffled_delta_atto)"
 )
 NEVER_OVER_DELTA = "granted_mu2_pico IS NOT NULL OR charged_delta_atto + reserved_delta_atto <= granted_delta_atto"
 NOT_NEGATIVE_MU2 = (
@@ -95,11 +103,7 @@ class LedgerEntry(Base):
         CheckConstraint(
             "delta_atto >= 0 AND charged_delta_atto >= 0 AND reserved_delta_atto >= 0", name="not_negative_delta"
         ),
-        CheckConstraint(
-            "charged_shuffled_nano <= granted_shuffled_nano AND "
-            "charged_shuffled_delta_atto <= granted_shuffled_delta_atto",
-            name="never_over_shuffled",
-        ),
+        CheckConstraint(NEVER_OVER_SHUFFLED, name="never_over_shuffled"),
         CheckConstraint(
             "shuffled_nano >= 0 AND charged_shuffled_nano >= 0 AND "
             "shuffled_delta_atto >= 0 AND charged_shuffled_delta_atto >= 0",

@@ -86,6 +86,9 @@ class Round(Base):
     )
     shuffled_nano: Mapped[int | None] = mapped_column(BigInteger, comment="cost of the release, in nano-epsilon")
     shuffled_delta_atto: Mapped[int | None] = mapped_column(BigInteger, comment="cost of the release, in atto-delta")
+    shuffled_mu2_pico: Mapped[int | None] = mapped_column(
+        BigInteger, comment="mu^2 of the release, in 1e-12; null if additive"
+    )
     hpke_public_key: Mapped[bytes | None] = mapped_column(LargeBinary(32), comment="X25519 key that seals reports")
     count_at: Mapped[int | None] = mapped_column(
         BigInteger, comment="received reports at which distinct ones are counted next; null for the target"

@@ -112,7 +112,7 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     Conflict
         The algorithm belongs to the other trust model.
     ValidationFailed
-        A central job has members about collection, or a local job has a delta or no reports to use.
+        A job over records has members about collection, or a local job has a delta or no reports to use.
     InsufficientReports
         Too few devices for a meaningful result, unless the body allows it.
     InvalidSpec
@@ -252,7 +252,7 @@ def mu2_pico(dataset: Dataset, algorithm: AnyJob, n_features: int) -> int:
 
     `n_features` is the number of features that the job uses.
     """
-    if dataset.accounting != "gaussian":
+    if dataset.accounting != "gaussian" or dataset.trust != Trust.CENTRAL:
         return 0
     central = cast("CentralAlgorithm | Auto | Profile", algorithm)
     chosen = central if isinstance(central, Profile) else resolve_central(central, n_features)[0]

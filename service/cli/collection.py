@@ -9,6 +9,7 @@ import typer
 
 from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, ShuffledDelta, split_names
 from service.cli.connection import Service, calls_service
+from sfumato.kinds import MechanismKind
 
 if TYPE_CHECKING:
     from sfumato.specs.attributes import Attribute
@@ -96,7 +97,9 @@ def create_dataset(
     delta: Annotated[float, typer.Option(help="Central: first grant of δ, 0 or 1e-15 to 1e-3.")] = 0.0,
     accounting: Annotated[
         Literal["additive", "gaussian"] | None,
-        typer.Option(help="Central: `additive` or `gaussian` sums of costs.", show_default="by the features and δ"),
+        typer.Option(
+            help="Central, shuffled: `additive` or `gaussian` sums of costs.", show_default="by the features and δ"
+        ),
     ] = None,
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Central: dimensions of embeddings, in place of --feature.")
@@ -245,9 +248,7 @@ def open_round(
     ],
     epsilon: Annotated[float, typer.Option(help="Cost of a report for its device.")],
     target_reports: Annotated[int, typer.Option(min=1, help="Number of reports at which the round closes.")],
-    mechanism: Annotated[
-        Literal["auto", "grr", "ss", "oue", "olh", "hr", "window"], typer.Option(help="Mechanism that perturbs.")
-    ] = "auto",
+    mechanism: Annotated[MechanismKind, typer.Option(help="Mechanism that perturbs.")] = "auto",
     min_reports: Annotated[int, typer.Option(min=0, help="Minimum number of reports; at least the dataset's.")] = 0,
     collect_seconds: Annotated[int, typer.Option(min=1, help="Time that the round accepts reports.")] = 604_800,
     min_batch: MinBatch = None,

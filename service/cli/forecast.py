@@ -16,6 +16,7 @@ from sfumato.forecast import (
     RoundForecast,
     forecast,
     forecast_records,
+    forecast_release_mu2,
     forecast_releases,
     forecast_to_wire,
     local_epsilon_for,
@@ -23,9 +24,12 @@ from sfumato.forecast import (
     reports_needed,
 )
 from sfumato.forecast.families import Family
+from sfumato.privacy.accountant import Cost
 from sfumato.privacy.accounting import ATTO, NANO, format_delta, format_epsilon, parse_delta, parse_epsilon
-from sfumato.privacy.shuffling import Pair
-from sfumato.specs import central_algorithm_from_wire, local_algorithm_from_wire
+from sfumato.privacy.gaussian_privacy import PICO, epsilon_of
+from sfumato.specs import Algorithm, central_algorithm_from_wire, local_algorithm_from_wire
+
+MANY_JOBS = 10  # jobs of which the cost together is printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ def print_forecast(
         raise InvalidSpec("give exactly one of --epsilon and --shuffled-epsilon")
     is_shuffled = releases.honest_share is not None
     if not is_shuffled and (releases.epsilon is not None or releases.min_batch is not None):
-        raise InvalidSpec("--shuffled-epsilon and --min-batch need --honest-share")
+        raise InvalidSpec("--shuffled-epsilon and --min-batch must come with --honest-share: add it")
     has_target = any(value is not None for value in targets.values())
     wire: dict[str, object] = {"type": kind, "epsilon": 1.0 if epsilon is None else epsilon}
     if clusters is not None:
@@ -97,19 +101,19 @@ def print_forecast(
         wire["shape"] = shape
     if n_reports is not None and n_records is None:
         if delta:
-            raise InvalidSpec("--delta is available only with --records")
+            raise InvalidSpec("--delta must come with --records: add it, or remove --delta")
         local = local_algorithm_from_wire(wire)
-        pair = None
+        releases_cost = None
         if is_shuffled:
             terms = {"n_features": n_features, "expected_reports": n_reports} | releases.terms(n_reports)
             if releases.epsilon is not None:
                 found_nano = local_epsilon_for(local, parse_epsilon(releases.epsilon), **terms)
                 local = replace(local, epsilon=found_nano / NANO)
-            pair = forecast_releases(local, **terms)
+            releases_cost = Cost(*forecast_releases(local, **terms), _forecast_mu2(local, terms))
         found = forecast(local, n_features=n_features, expected_reports=n_reports, family=family)
         if has_target:
             found = replace(found, needed=reports_needed(local, n_features, **targets))
-        _print_local(found, pair, as_json=as_json, console=console)
+        _print_local(found, releases_cost, as_json=as_json, console=console)
     elif n_records is not None and n_reports is None:
         if is_shuffled:
             raise InvalidSpec("--honest-share is not available with --records")
@@ -122,13 +126,24 @@ def print_forecast(
         raise InvalidSpec("give exactly one of --reports and --records")
 
 
-def _print_local(found: Forecast, pair: Pair | None, *, as_json: bool, console: Console) -> None:
+def _forecast_mu2(algorithm: Algorithm, terms: dict[str, Any]) -> int:
+    """Return mu^2 of a job's releases; 0 if no mu^2 covers them."""
+    try:
+        return forecast_release_mu2(algorithm, **terms)
+    except InvalidSpec:
+        return 0
+
+
+def _print_local(found: Forecast, releases: Cost | None, *, as_json: bool, console: Console) -> None:
     if as_json:
-        shuffled = {} if pair is None else {"shuffled": {"epsilon": pair[0] / NANO, "delta": pair[1] / ATTO}}
+        shuffled = {}
+        if releases is not None:
+            nano, atto, mu2 = releases
+            shuffled = {"shuffled": {"epsilon": nano / NANO, "delta": atto / ATTO, "mu2": mu2 / PICO if mu2 else None}}
         print_json(forecast_to_wire(found) | shuffled)
         return
     table = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in _rows(found, pair):
+    for name, value in _rows(found, releases):
         table.add_row(name, value)
     console.print(table)
     insufficient = [] if found.insufficient is None else [found.insufficient.reason]
@@ -159,11 +174,16 @@ def _print_central(found: RecordsForecast, *, as_json: bool, console: Console) -
         console.print(f"- {sentence}")
 
 
-def _rows(found: Forecast, pair: Pair | None) -> Iterator[tuple[str, str]]:
+def _rows(found: Forecast, releases: Cost | None) -> Iterator[tuple[str, str]]:
     yield "algorithm", found.algorithm.type
     yield "cost per device", f"ε = {format_epsilon(found.epsilon_nano)}"
-    if pair is not None:
-        yield "cost of its releases towards the service", f"ε = {format_epsilon(pair[0])}, δ = {format_delta(pair[1])}"
+    if releases is not None:
+        nano, atto, mu2 = releases
+        yield "cost of its releases towards the service", f"ε = {format_epsilon(nano)}, δ = {format_delta(atto)}"
+        together = epsilon_of(MANY_JOBS * mu2, MANY_JOBS * atto) if mu2 and MANY_JOBS * atto < ATTO else None
+        if together is not None:
+            amounts = f"ε = {format_epsilon(together)}, δ = {format_delta(2 * MANY_JOBS * atto)}"
+            yield f"  {MANY_JOBS} such jobs, with Gaussian accounting", amounts
     for number, each in enumerate(found.rounds, 1):
         yield f"round {number}", _describe_round(each)
     yield "effective reports", f"{found.n_eff:,.0f}"

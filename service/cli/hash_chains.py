@@ -152,6 +152,7 @@ def verify_ledger(
             "ok": found.ok and not wrong,
             "certified_epsilon": found.certified_epsilon if found.ok and not wrong else None,
             "certified_delta": found.certified_delta if found.ok and not wrong else None,
+            "certified_shuffled_epsilon": found.certified_shuffled_epsilon if found.ok and not wrong else None,
         }
         text = f"{each}: {found.head.seq} entries, head {found.head.hash[:16]}: {state}"
         emit(as_json, document, f"{text}; {_describe_certified(found)}" if document["ok"] else text)
@@ -166,9 +167,12 @@ def verify_ledger(
 
 
 def _describe_certified(found: "Verification") -> str:
-    if found.certified_epsilon is None:
-        return f"all charges together certify more than ε 32 at δ {found.certified_delta:g}"
-    return f"all charges together certify ε {found.certified_epsilon:g} at δ {found.certified_delta:g}"
+    shown = "more than ε 32" if found.certified_epsilon is None else f"ε {found.certified_epsilon:g}"
+    text = f"all charges together certify {shown} at δ {found.certified_delta:g}"
+    if found.balance.granted_shuffled_delta_atto:
+        released = found.certified_shuffled_epsilon
+        text += f", and all releases {'more than ε 32' if released is None else f'ε {released:g}'} towards the service"
+    return text
 
 
 def _read_noted(path: Path | None) -> dict[str, "Head"]:

@@ -230,7 +230,7 @@ def profile_clusters(
     done = job.wait()
     if done.state != "succeeded":
         reason = "" if done.error is None else f": {done.error.detail}"
-        raise CommandFailed(f"the profile {job.id} is {done.state}{reason}")
+        raise CommandFailed(f"the profile {job.id} did not succeed: its state is {done.state}{reason}")
     service.show(f"jobs/{job.id}/result", lambda: output.print_result(output.open_console(), done.result()))
 
 
@@ -240,21 +240,27 @@ def save_plot(
     job_id: JobArgument,
     out: Annotated[
         Path | None,
-        typer.Option(help="File to write, ending in .svg, .png or .html.", show_default="JOB_ID.svg in this directory"),
+        typer.Option(
+            help="File to write, ending in .svg, .png, .html or .geojson.", show_default="JOB_ID.svg in this directory"
+        ),
     ] = None,
 ) -> None:
     """Save the plot of a result: density, borders, centres with 95 % ellipses, and coastlines for places on Earth.
 
     A file that ends in .html has the whole result: plot, clusters, cards of a profile, warnings and cost.
+    A file that ends in .geojson has the regions and centres of places on Earth, for maps and geographic software.
     """
     from service.cli.common import emit
     from sfumato.api.result_page import html_page
 
     path = out or Path(f"{job_id}.svg")
-    if path.suffix not in (".svg", ".png", ".html"):
-        raise CommandFailed("the name of the file must end in .svg, .png or .html", 2)
+    if path.suffix not in (".svg", ".png", ".html", ".geojson"):
+        raise CommandFailed("the name of the file must end in .svg, .png, .html or .geojson", 2)
     client = service.client
-    content = client.plot_png(job_id) if path.suffix == ".png" else client.plot_svg(job_id).encode()
+    if path.suffix == ".geojson":
+        content = json.dumps(client.result(job_id).to_geojson(), ensure_ascii=False, allow_nan=False).encode()
+    else:
+        content = client.plot_png(job_id) if path.suffix == ".png" else client.plot_svg(job_id).encode()
     if path.suffix == ".html":
         content = html_page(client.result(job_id), content.decode()).encode()
     try:

@@ -1,6 +1,7 @@
 """Print datasets, jobs, clusters and rounds as tables, with bars of block characters."""
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -85,9 +86,10 @@ def print_datasets(console: Console, client: "Client", **filters: Any) -> None:
         amounts = (format_epsilon(budget.remaining_nano), format_epsilon(balance.granted_nano))
         table.add_row(*_name_cells(each), bar, *amounts)
         if balance.granted_shuffled_nano:
-            bar = budget_bar(balance.granted_shuffled_nano, balance.charged_shuffled_nano, 0)
             amounts = (format_epsilon(budget.remaining_shuffled_nano), format_epsilon(balance.granted_shuffled_nano))
-            table.add_row("", "", "to service", "", bar, *amounts)
+            if balance.release_accounting == "gaussian":
+                amounts = (f"{budget.remaining_shuffled_share or 0:.1%}", amounts[1])
+            table.add_row("", "", "to service", "", _shuffled_bar(budget), *amounts)
     console.print(table if table.row_count else "There are no datasets yet.")
 
 
@@ -139,13 +141,23 @@ def print_source(console: Console, client: "Client", label: str | None, name: st
         console.print(f"Limit: ε {source.limit.epsilon:g}, {rule}; {source.limit.remaining_share or 0:.1%} remains.")
 
 
+def _shuffled_bar(budget: Budget) -> str:
+    """Return a bar of the part of the budget towards the service that is charged."""
+    return budget_bar(NANO, ceil(NANO * (1 - (budget.remaining_shuffled_share or 0))), 0)
+
+
 def _print_shuffled_budget(console: Console, budget: Budget) -> None:
-    balance = budget.balance
-    bar = budget_bar(balance.granted_shuffled_nano, balance.charged_shuffled_nano, 0)
+    balance, bar = budget.balance, _shuffled_bar(budget)
     free, granted = format_epsilon(budget.remaining_shuffled_nano), format_epsilon(balance.granted_shuffled_nano)
     atto = (budget.remaining_shuffled_delta_atto, balance.granted_shuffled_delta_atto)
     free_delta, granted_delta = map(format_delta, atto)
-    console.print(f"{bar}  ε {free} of {granted}, δ {free_delta} of {granted_delta} free towards the service")
+    if balance.release_accounting == "gaussian":
+        share, certified = budget.remaining_shuffled_share or 0, budget.spent.certified_shuffled_epsilon
+        so_far = "above 32" if certified is None else f"{certified:g}"
+        console.print(f"{bar}  {share:.1%} of ε {granted}, δ {granted_delta} free towards the service")
+        console.print(f"All releases together certify ε {so_far} at δ {granted_delta} towards the service.")
+    else:
+        console.print(f"{bar}  ε {free} of {granted}, δ {free_delta} of {granted_delta} free towards the service")
     console.print("The second budget holds if the shuffler and the operator do not work together.")
 
 

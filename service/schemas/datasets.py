@@ -138,8 +138,9 @@ class NewDataset(Wire):
     )
     accounting: Accounting | SkipJsonSchema[None] = Field(
         None,
-        description="How costs add up. `gaussian` needs a delta. By default `gaussian` for records with a delta and "
-        "more than four features, where `private_kmeans` uses concentrated blocks; else `additive`.",
+        description="How costs add up. `gaussian` needs a delta, which is that of the shuffled grant if there is one. "
+        "By default `gaussian` for records with a delta and more than four features, where `private_kmeans` uses "
+        "concentrated blocks; else `additive`.",
     )
     source: Source | SkipJsonSchema[None] = Field(
         None,

@@ -50,7 +50,9 @@ Accounting = TypeAliasType(
         Field(
             description="`additive`: the epsilons of jobs add up, and so do their deltas. `gaussian`: the jobs may be "
             "pure with a sum of at most epsilon, or their mu^2 may sum to at most what epsilon and delta cover. This "
-            "allows many more jobs with concentrated blocks."
+            "allows many more jobs with concentrated blocks. In a shuffled dataset, the mu^2 of releases may sum to "
+            "what the shuffled epsilon and half of its delta cover, and their deltas to the other half. This allows "
+            "many more rounds."
         ),
     ],
 )
@@ -100,6 +102,13 @@ class SpentBudget(Wire):
         description="Epsilon that all charges certify together at `certified_delta`; null if above 32."
     )
     certified_delta: Amount = Field(description="The granted delta, or the charged one under additive accounting.")
+    certified_shuffled_epsilon: Amount | None = Field(
+        description="Epsilon that all releases of a shuffler certify together at `certified_shuffled_delta`; null if "
+        "above 32."
+    )
+    certified_shuffled_delta: Amount = Field(
+        description="Granted delta towards an observer of releases, or the charged one under additive accounting."
+    )
     last_job_id: JobId | None = Field(description="The job that reserved last; null if there is none.")
     more_jobs: Count | None = Field(description="Number of further jobs of its cost; null if there is none.")
 
@@ -120,7 +129,12 @@ class Budget(Wire):
     )
     spent: SpentBudget
     remaining_share: Annotated[Double, Field(ge=0, le=1)] = Field(
-        description="Part of the budget that remains, in the terms of its accounting."
+        description="Part of the budget that remains, in the terms of its accounting. A shuffled dataset has another "
+        "budget beside this one."
+    )
+    remaining_shuffled_share: Annotated[Double, Field(ge=0, le=1)] | None = Field(
+        description="Part of the budget towards an observer of releases that remains, in the terms of its accounting; "
+        "null if not shuffled."
     )
     granted_nano: Nano
     reserved_nano: Nano
@@ -136,11 +150,17 @@ class Budget(Wire):
     remaining_delta_atto: Atto
     granted_shuffled_nano: Nano = Field(description="Granted towards an observer of releases; 0 if not shuffled.")
     charged_shuffled_nano: Nano = Field(description="Charged towards an observer of releases.")
-    remaining_shuffled_nano: Nano = Field(description="Granted minus charged.")
+    remaining_shuffled_nano: Nano = Field(
+        description="Granted minus charged; 0 if negative, which only Gaussian accounting permits."
+    )
     granted_shuffled_delta_atto: Atto = Field(description="Granted towards an observer of releases.")
     charged_shuffled_delta_atto: Atto = Field(description="Charged towards an observer of releases.")
-    remaining_shuffled_delta_atto: Atto = Field(description="Granted minus charged.")
-    granted_mu2_pico: Mu2 | None = Field(description="Limit of mu^2 in units of 1e-12; null if additive.")
+    remaining_shuffled_delta_atto: Atto = Field(
+        description="Granted minus charged; under Gaussian accounting, half of the grant minus charged."
+    )
+    granted_mu2_pico: Mu2 | None = Field(
+        description="Limit of mu^2 in units of 1e-12; null if additive. In a shuffled dataset, releases count."
+    )
     reserved_mu2_pico: Mu2 | None = Field(description="Reserved mu^2; null if additive.")
     charged_mu2_pico: Mu2 | None = Field(description="Charged mu^2; null if additive.")
     remaining_mu2_pico: Mu2 | None = Field(description="Remaining mu^2, at least 0; null if additive.")
@@ -167,7 +187,7 @@ class LedgerEntry(Wire):
     delta: Amount
     delta_atto: Atto
     reference: str = Field(
-        description="Object of the entry: a grant, job or round, a query of a central job such as `job_…#0`, or a "
+        description="Object of the entry: a grant, job or round, a query of a job over records such as `job_…#0`, or a "
         "cycle of a series such as `ser_…-0`."
     )
     reservation: str | None = Field(description="Job or cycle with the reservation that the entry uses; null if none.")

@@ -27,8 +27,20 @@ from models.tables.webhooks import Delivery, Webhook
 from service.schemas import datasets, jobs, keys, ledger, rounds, sources, webhooks
 from service.schemas import series as series_schemas
 from service.schemas.base import Wire, optional_timestamp
-from sfumato.privacy.accountant import Cost, certified_epsilon, count_jobs, limit_mu2, most_mu2, remaining_share
+from sfumato.privacy.accountant import (
+    Cost,
+    certified_epsilon,
+    count_jobs,
+    count_releases,
+    limit_mu2,
+    limit_release_mu2,
+    most_mu2,
+    release_delta,
+    remaining_release_share,
+    remaining_share,
+)
 from sfumato.privacy.accounting import ATTO, NANO
+from sfumato.privacy.gaussian_privacy import epsilon_of
 
 Json = dict[str, Any]
 
@@ -79,11 +91,17 @@ def record_counts(counts: records.RecordCounts, users: UserCounts | None, *, by_
     return counts._asdict() | {"n_users": n_users if by_user else None, "n_used": n_used}
 
 
-def budget(last: LedgerEntry, reserved: LedgerEntry | None) -> Json:
-    """Serialise the budget after the last entry of a ledger. `reserved` is the last reservation."""
+def budget(last: LedgerEntry, reserved: LedgerEntry | None, releases: Cost | None) -> Json:
+    """Serialise the budget after the last entry of a ledger.
+
+    `reserved` is the last reservation, and `releases` what the releases of its job were charged.
+    """
     balance = balance_after(last)
     free = Amounts(*(max(0, each) for each in balance.free))
-    certified = certified_epsilon(balance.accounting, balance.charged_cost, balance.granted_delta_atto)
+    accounting, charged = balance.own_accounting, balance.charged_cost
+    certified = certified_epsilon(accounting, charged, balance.granted_delta_atto)
+    certified_release = balance.certified_release_nano
+    release_limits = balance.release_accounting, balance.granted_release_cost
     return {
         "dataset_id": last.dataset_id,
         "accounting": balance.accounting,
@@ -93,12 +111,21 @@ def budget(last: LedgerEntry, reserved: LedgerEntry | None) -> Json:
             "delta": delta(balance.charged_delta_atto),
             "certified_epsilon": None if certified is None else epsilon(certified),
             "certified_delta": delta(
-                balance.granted_delta_atto if balance.accounting == "gaussian" else balance.charged_delta_atto
+                balance.granted_delta_atto if accounting == "gaussian" else balance.charged_delta_atto
+            ),
+            "certified_shuffled_epsilon": None if certified_release is None else epsilon(certified_release),
+            "certified_shuffled_delta": delta(
+                balance.granted_shuffled_delta_atto
+                if balance.release_accounting == "gaussian"
+                else balance.charged_shuffled_delta_atto
             ),
             "last_job_id": None if reserved is None else reserved.reservation,
-            "more_jobs": None if reserved is None else _more_jobs(balance, reserved),
+            "more_jobs": None if reserved is None else _more_jobs(balance, reserved, releases or Cost(0, 0, 0)),
         },
-        "remaining_share": remaining_share(balance.accounting, balance.granted_cost, balance.used_cost),
+        "remaining_share": remaining_share(accounting, balance.granted_cost, balance.used_cost),
+        "remaining_shuffled_share": remaining_release_share(*release_limits, balance.release_cost)
+        if balance.granted_shuffled_delta_atto
+        else None,
         "remaining_mu2_pico": free.mu2_pico if balance.accounting == "gaussian" else None,
         "granted": epsilon(balance.granted_nano),
         "reserved": epsilon(balance.reserved_nano),
@@ -111,40 +138,52 @@ def budget(last: LedgerEntry, reserved: LedgerEntry | None) -> Json:
         "delta_remaining": delta(free.delta_atto),
         "remaining_delta_atto": free.delta_atto,
         "remaining_shuffled_nano": free.shuffled_nano,
-        "remaining_shuffled_delta_atto": free.shuffled_delta_atto,
+        "remaining_shuffled_delta_atto": max(0, balance.slack.shuffled_delta_atto)
+        if balance.release_accounting == "gaussian"
+        else free.shuffled_delta_atto,
         **balance._asdict(),
         "ledger_seq": last.seq,
         "ledger_hash": last.hash,
     }
 
 
-def _more_jobs(balance: Balance, reserved: LedgerEntry) -> int:
-    """Return how many more jobs with the cost of a reservation the budget allows."""
+def _more_jobs(balance: Balance, reserved: LedgerEntry, releases: Cost) -> int:
+    """Return how many more jobs with the cost of a reservation, and of these releases, the budget allows."""
     job = Amounts.of(reserved)
     mu2_pico = job.mu2_pico
-    if balance.accounting == "gaussian" and not mu2_pico:  # reserved before the switch
+    if balance.own_accounting == "gaussian" and not mu2_pico:  # reserved before the switch
         mu2_pico = most_mu2(job.epsilon_nano, job.delta_atto)
     job_cost = Cost(job.epsilon_nano, job.delta_atto, mu2_pico)
-    return count_jobs(balance.accounting, balance.granted_cost, balance.used_cost, job_cost)
+    n_jobs = count_jobs(balance.own_accounting, balance.granted_cost, balance.used_cost, job_cost)
+    if not any(releases):
+        return n_jobs
+    limits = balance.release_accounting, balance.granted_release_cost
+    return min(n_jobs, count_releases(*limits, balance.release_cost, releases))
 
 
 def source_limit(rule: str, limit: Ceiling, found: Totals) -> Json:
     """Serialise the limit of a source, and what remains of it after the costs that count towards it."""
     nano, atto = limit.epsilon_nano, limit.delta_atto
     shuffled = nano if limit.shuffled_nano is None else limit.shuffled_nano
-    spent, mu2 = found.spent, None
+    spent, mu2, release_mu2 = found.spent, None, None
     if spent.mu2_pico is not None and nano and atto:
         mu2 = limit_mu2(nano, atto)
+    elif spent.release_mu2_pico is not None and shuffled and atto:
+        release_mu2 = limit_release_mu2(shuffled, atto)
     share = None
     if nano is not None:
         of, used = Cost(nano, atto or 0, mu2 or 0), Cost(spent.epsilon_nano, spent.delta_atto, spent.mu2_pico or 0)
         share = remaining_share("additive" if mu2 is None else "gaussian", of, used)
+        if release_mu2 is not None:
+            of = Cost(shuffled or 0, atto or 0, release_mu2)
+            used = Cost(spent.shuffled_nano, spent.delta_atto, spent.release_mu2_pico or 0)
+            share = min(share, remaining_release_share("gaussian", of, used))
     return {
         "rule": rule,
         "epsilon": None if nano is None else epsilon(nano),
         "shuffled_epsilon": None if shuffled is None else epsilon(shuffled),
         "delta": None if atto is None else delta(atto),
-        "mu2_pico": mu2,
+        "mu2_pico": mu2 if release_mu2 is None else release_mu2,
         "remaining": None if nano is None else epsilon(max(0, nano - spent.epsilon_nano)),
         "remaining_share": share,
     }
@@ -160,13 +199,17 @@ def source(
 ) -> Json:
     """Serialise a source. `delta_atto` is that of its limit, at which Gaussian charges certify an epsilon."""
     spent, reserved = found.spent, found.reserved
-    is_gaussian = spent.mu2_pico is not None and limit["mu2_pico"] is not None
+    is_gaussian = limit["mu2_pico"] is not None
+    of_records = is_gaussian and spent.mu2_pico is not None
     charged = Cost(
         spent.epsilon_nano - reserved.epsilon_nano,
         spent.delta_atto - reserved.delta_atto,
-        (spent.mu2_pico or 0) - (reserved.mu2_pico or 0),
+        (spent.mu2_pico or spent.release_mu2_pico or 0) - (reserved.mu2_pico or 0),
     )
-    certified = certified_epsilon("gaussian" if is_gaussian else "additive", charged, delta_atto)
+    certified = certified_epsilon("gaussian" if of_records else "additive", charged, delta_atto)
+    certified_release: int | None = spent.shuffled_nano
+    if is_gaussian and not of_records:
+        certified_release = epsilon_of(charged.mu2_pico, delta_atto - release_delta(delta_atto))
     return {
         "source": label,
         "name": name,
@@ -176,10 +219,11 @@ def source(
         "charged": epsilon(charged.epsilon_nano),
         "reserved": epsilon(reserved.epsilon_nano),
         "shuffled_charged": epsilon(spent.shuffled_nano),
+        "certified_shuffled_epsilon": None if certified_release is None else epsilon(certified_release),
         "delta_charged": delta(charged.delta_atto),
         "delta_reserved": delta(reserved.delta_atto),
         "charged_mu2_pico": charged.mu2_pico if is_gaussian else None,
-        "reserved_mu2_pico": reserved.mu2_pico if is_gaussian else None,
+        "reserved_mu2_pico": reserved.mu2_pico or 0 if is_gaussian else None,
         "certified_epsilon": None if certified is None else epsilon(certified),
         "limit": limit,
     }

@@ -53,10 +53,16 @@ class Source(Wire):
     name: Name | None = Field(description="Name that selects the datasets; null if they have any name.")
     n_datasets: Count = Field(description="Number of datasets, deleted ones included.")
     datasets: list[SourceDataset] = Field(description="The datasets, newest first, at most 200.")
-    accounting: Accounting = Field(description="`gaussian` if all datasets with costs have it.")
+    accounting: Accounting = Field(
+        description="`gaussian` if all datasets with costs have it, and all or none of them are shuffled."
+    )
     charged: Amount = Field(description="Charged epsilon.")
     reserved: Amount = Field(description="Reserved epsilon.")
     shuffled_charged: Amount = Field(description="Charged epsilon towards an observer of releases.")
+    certified_shuffled_epsilon: Amount | None = Field(
+        description="Epsilon that all releases certify together at the delta of the limit, or their sum if additive; "
+        "null if above 32."
+    )
     delta_charged: Amount = Field(description="Charged delta.")
     delta_reserved: Amount = Field(description="Reserved delta.")
     charged_mu2_pico: Mu2 | None = Field(description="Charged mu^2 in units of 1e-12; null if additive.")

@@ -125,7 +125,7 @@ class TestSpent:
         dataset_id = wide(api)
         assert api.budget(dataset_id)["spent"] == {
             "epsilon": 0.0, "delta": 0.0, "certified_epsilon": 0.0, "certified_delta": 1e-6,
-            "last_job_id": None, "more_jobs": None,
+            "certified_shuffled_epsilon": 0.0, "certified_shuffled_delta": 0.0, "last_job_id": None, "more_jobs": None,
         }  # fmt: skip
         job = submit(api, dataset_id, BLOCK)
         budget = api.budget(dataset_id)

@@ -27,6 +27,7 @@ from sfumato.errors import Unreachable
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO, format_epsilon
 from sfumato.privacy.shuffling import TRUST_STATEMENT
+from sfumato.specs import Feature
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.commands import Run, connect_commands, run_command
 from tests.service.shuffler import SHUFFLER
@@ -200,6 +201,26 @@ class TestTheWholePath:
             assert part in shown
         assert free in run("datasets", "list").output
 
+    def test_of_a_shuffled_dataset_states_gaussian_accounting(self, api: Api, run: Run) -> None:
+        shuffler = ("--shuffler-name", SHUFFLER["name"], "--shuffler-url", SHUFFLER["url"])
+        shuffler += ("--shuffler-key", SHUFFLER["public_key"], "--accounting", "gaussian")
+        given = ("--epsilon", "4", "--trust", "shuffled", "--shuffled-epsilon", "20", *shuffler)
+        created = run("datasets", "create", "Lunch", *given, "--feature", "x:0:1", "--feature", "y:0:1")
+        dataset_id = created.stdout.splitlines()[-1]
+        api.round(dataset_id, target_reports=20, min_batch=20, honest_share=0.5)
+        budget = api.budget(dataset_id)
+        shown = run("datasets", "show", dataset_id).output
+        assert f"{budget['remaining_shuffled_share']:.1%} of ε 20, δ 1e-5 free towards the service" in shown
+        certified = f"ε {budget['spent']['certified_shuffled_epsilon']:g}"
+        assert f"All releases together certify {certified} at δ 1e-5 towards the service." in shown
+        assert f"{budget['remaining_shuffled_share']:.1%}" in run("datasets", "list").output
+        verified = run("ledger", "verify", dataset_id, "--url", "http://gateway").output
+        assert f"and all releases {certified} towards the service" in verified
+        assert (
+            f"{certified.removeprefix('ε ')}"
+            in run("ledger", "verify", dataset_id, "--json", "--url", "http://gateway").output
+        )
+
     def test_lists_of_jobs_show_the_use_of_earlier_rounds_and_the_verdict(self, api: Api, run: Run) -> None:
         opened = api.round(api.dataset()["id"])
         api.report(opened["id"])
@@ -358,9 +379,13 @@ class TestPlot:
         run("plot", job_id, "--out", "picture.png")
         for name, path in ((f"{job_id}.svg", "plot.svg"), ("picture.png", "plot.png")):
             assert (tmp_path / name).read_bytes() == api.get(f"/jobs/{job_id}/{path}").content
+        assert "has no places" in run("plot", job_id, "--out", "places.geojson", status=1).output
+        features = (Feature("lon", 0.0, 360.0, "deg"), Feature("lat", -60.0, 60.0, "deg"))
+        run("plot", api.finished_job(replace(a_model(), features=features)), "--out", "places.geojson")
+        assert json.loads((tmp_path / "places.geojson").read_text("utf-8"))["type"] == "FeatureCollection"
         run("plot", job_id, "--out", "picture.html")
         assert (tmp_path / "picture.html").read_text("utf-8").startswith("<!doctype html>")
-        assert ".svg, .png or .html" in run("plot", job_id, "--out", "picture.pdf", status=2).output
+        assert ".svg, .png, .html or .geojson" in run("plot", job_id, "--out", "picture.pdf", status=2).output
         assert "cannot be written" in run("plot", job_id, "--out", "no/such/place.svg", status=1).output
         assert "job_not_finished" in run("plot", api.job(api.dataset()["id"])["id"], status=1).output
 

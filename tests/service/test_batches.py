@@ -20,8 +20,13 @@ from service.ingestion.batch_reader import MAX_TARGETS
 from service.ingestion.upload_memory import MemoryLimit, MemoryReservation
 from sfumato.device.sealing import generate_round_key_pair, seal, sealed_length
 from sfumato.privacy import shuffling
+from sfumato.privacy.accountant import Cost, limit_release_mu2
 from sfumato.privacy.accounting import ATTO, NANO
+from sfumato.privacy.gaussian_privacy import epsilon_of
+from sfumato.privacy.shuffled_rounds import gaussian_cost
+from sfumato.specs import Participation, to_wire
 from sfumato.transport.batches import MEDIA_TYPE, generate_signing_key_pair
+from tests.models.world import spec
 from tests.service.api import GRID, Api, claim_job, packed, refused, single, unknown
 from tests.service.shuffler import SHUFFLER, TERMS, release, sealed_reports, send, shuffled_dataset, signed
 from workers.aggregation import open_batch
@@ -120,6 +125,39 @@ class TestRound:
             session.execute(where.values({column: 2 if column == "min_batch" else 10}))
         with api.database.reading() as session:
             assert opened["id"] in releases.find_wrong_charge(session, dataset_id)
+
+    def test_counts_mu2_with_gaussian_accounting(self, api: Api) -> None:
+        dataset_id = shuffled_dataset(api, accounting="gaussian")
+        opened = [api.round(dataset_id, target_reports=20, **TERMS)["id"] for _ in range(2)]
+        found = stored(api.database, opened[0])
+        assert (found.shuffled_mu2_pico, 10**12) == gaussian_cost(found.spec.mechanism.blanket(), 10, 10**12)
+        budget = api.budget(dataset_id)
+        assert budget["charged_mu2_pico"] == 2 * found.shuffled_mu2_pico
+        assert budget["granted_mu2_pico"] == limit_release_mu2(20 * NANO, 10**15)
+        certified = epsilon_of(budget["charged_mu2_pico"], 10**15 // 2)
+        assert certified is not None
+        assert budget["spent"]["certified_shuffled_epsilon"] == certified / NANO
+        assert budget["spent"]["certified_shuffled_delta"] == 1e-3
+        assert budget["remaining_shuffled_delta_atto"] == 10**15 // 2 - 2 * 10**12
+        shares = 1 - budget["charged_mu2_pico"] / budget["granted_mu2_pico"], 1 - 2 * 2e-6 / 1e-3
+        assert budget["remaining_shuffled_share"] == pytest.approx(min(shares))
+        with api.database.reading() as session:
+            assert releases.find_wrong_charge(session, dataset_id) == ""
+        with api.database.transaction() as session:
+            forged = {"shuffled_mu2_pico": found.shuffled_mu2_pico * 4 // 5}
+            session.execute(update(Round).where(Round.id == opened[0]).values(forged))
+        with api.database.reading() as session:
+            assert "the stated mu^2 is too small" in releases.find_wrong_charge(session, dataset_id)
+
+    def test_counts_the_largest_mu2_of_disjoint_draws(self) -> None:
+        """An increase of mu^2 alone still moves the pair, so that an entry shows what its mu^2 belongs to."""
+        halves = (Participation.between(0, 0.5), Participation.between(0.5, 1))
+        first, second = (spec(lo=each.lo / 2**64, hi=each.hi / 2**64) for each in halves)
+        before = Round(spec_wire=to_wire(first), shuffled_nano=NANO, shuffled_delta_atto=5, shuffled_mu2_pico=100)
+        assert releases.increase([before], second, Cost(NANO, 5, 130)) == Cost(1, 0, 30)
+        assert releases.increase([before], second, Cost(2 * NANO, 5, 100)) == Cost(NANO, 0, 1)
+        assert releases.increase([before], second, Cost(NANO, 5, 100)) == Cost(0, 0, 0)
+        assert releases.increase([before], first, Cost(NANO, 5, 0)) == Cost(NANO, 5, 0)
 
     def test_is_refused_before_a_charge_if_the_shuffled_grant_is_too_small(self, api: Api) -> None:
         small = shuffled_dataset(api, shuffled={"epsilon": 0.001, "delta": 1e-3})
@@ -356,6 +394,7 @@ class TestJob:
         release(api, round_id, 1000)
         assert run(api.database, claim_job(api.database, job_id), keyring=lambda: keyring) is ClaimOutcome.SUCCEEDED
         assert api.get(f"/jobs/{job_id}/result").json()["rounds"][0]["n_reports"] == 1000
+        assert budget["spent"]["more_jobs"] == 1  # the local epsilon limits it
         with api.database.reading() as session:
             assert releases.find_wrong_charge(session, dataset_id) == ""
 
@@ -365,6 +404,15 @@ class TestJob:
         assert run(api.database, claim_job(api.database, job_id), keyring=lambda: keyring) is ClaimOutcome.FAILED
         assert api.get(f"/jobs/{job_id}").json()["error"]["code"] == "budget_exhausted"
         assert api.budget(small)["charged_nano"] == api.budget(small)["reserved_nano"] == 0
+
+    def test_states_how_many_more_like_it_the_releases_allow(self, api: Api, keyring: Keyring) -> None:
+        dataset_id = shuffled_dataset(api, epsilon=30, accounting="gaussian", shuffled={"epsilon": 4, "delta": 8e-6})
+        job_id = api.job(dataset_id, algorithm=self.CELLS, **self.TERMS)["id"]
+        assert run(api.database, claim_job(api.database, job_id), keyring=lambda: keyring) is ClaimOutcome.COLLECTING
+        budget = api.budget(dataset_id)
+        assert budget["reserved_mu2_pico"] == 0 < budget["charged_mu2_pico"]
+        left = budget["granted_mu2_pico"] - budget["charged_mu2_pico"]
+        assert budget["spent"]["more_jobs"] == min(3, left // budget["charged_mu2_pico"])  # limited by delta or by mu^2
 
     def test_needs_terms_and_a_known_blanket(self, api: Api, dataset_id: str) -> None:
         body = {"dataset_id": dataset_id, "algorithm": self.CELLS, "target_reports": 1000}

@@ -17,6 +17,8 @@ from service.cli import main, report, serve
 from service.cli.connection import Unusable
 from service.schemas.specs import Feature, features_to_domain
 from sfumato.forecast import forecast, forecast_records, forecast_to_wire, records_forecast_to_wire
+from sfumato.privacy.accounting import NANO, format_epsilon
+from sfumato.privacy.gaussian_privacy import epsilon_of
 from sfumato.specs import PrivateKmeans, UniformGrid
 from tests.service.api import FEATURES, stranger
 from tests.service.commands import Run, run_command
@@ -276,6 +278,12 @@ class TestForecast:
         assert f"ε = {epsilon}" in table
         assert "cost of its releases towards the service" in table
         assert "δ = 1e-6" in table
+        mu2 = round(forward["shuffled"]["mu2"] * 1e12)
+        together = epsilon_of(10 * mu2, 10**13)
+        assert together is not None
+        shown = run("forecast", *terms, "--epsilon", str(epsilon)).stdout
+        assert f"ε = {format_epsilon(together)}, δ = 2e-5" in shown
+        assert together < 10 * NANO * forward["shuffled"]["epsilon"] / 3
 
     def test_over_records_prints_a_table_or_json(self, run: Run) -> None:
         arguments = (*self.ARGUMENTS, "--records", "50000")

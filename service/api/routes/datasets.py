@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from models import datasets, maintenance
 from models.identity.caller import Caller
 from models.ledger import ledger, sources
+from models.ledger.amounts import Amounts
 from models.tables.datasets import OutOfBounds, Trust
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
@@ -198,7 +199,8 @@ def _accounting(body: NewDataset) -> Accounting:
     if body.accounting is not None:
         if body.accounting == "gaussian":
             with problems.pointing_at("/accounting"):
-                ledger.require_gaussian(parse_epsilon(body.epsilon), parse_delta(body.delta))
+                amounts = parse_epsilon(body.epsilon), parse_delta(body.delta)
+                ledger.require_gaussian(Amounts(*amounts, *shuffled_grant(body.shuffled)))
         return body.accounting
     features = features_to_domain(body.features)
     n_features = features.dimensions if isinstance(features, Embedding) else len(features)

@@ -69,7 +69,7 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
         if balance is not None:
             of, used = balance.granted_cost, balance.used_cost
             job = job_cost(over_records.algorithm, n_features, max_per_user)
-            n_all, n_left = (count_jobs(balance.accounting, of, each, job) for each in (Cost(0, 0, 0), used))
+            n_all, n_left = (count_jobs(balance.own_accounting, of, each, job) for each in (Cost(0, 0, 0), used))
             over_records = replace(over_records, jobs_granted=n_all, jobs_remaining=n_left)
         return respond(records_forecast_to_wire(over_records))
     algorithm = local_algorithm_from_wire(wire)

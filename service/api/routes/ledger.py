@@ -48,7 +48,9 @@ def get_budget(dataset_id: DatasetIdInPath, caller: BudgetCaller, services: Serv
         datasets.get(session, caller, dataset_id, deleted=True)
         last_seq = ledger.head(session, dataset_id).seq  # at least 1, because a dataset starts with a grant
         (last,) = ledger.page(session, dataset_id, after_seq=last_seq - 1, limit=1)
-        return respond(serializers.budget(last, ledger.last_reservation(session, dataset_id)))
+        reserved = ledger.last_reservation(session, dataset_id)
+        releases = None if reserved is None else ledger.release_cost_of(session, dataset_id, reserved.reference)
+        return respond(serializers.budget(last, reserved, releases))
 
 
 @router.get(

@@ -54,6 +54,8 @@ async def create_dataset(visit: Visit) -> Response:
         "epsilon": parse_number(visit.form_value("epsilon")),
         **visit.filled("source", "out_of_bounds"),
     }
+    if trust != "local":
+        body |= visit.filled("accounting")
     if trust == "local":
         body |= visit.numbers("min_reports") | {"keep_reports": visit.form_value("keep_reports") == "true"}
     elif trust == "shuffled":
@@ -62,7 +64,7 @@ async def create_dataset(visit: Visit) -> Response:
         body["shuffler"] = {name: visit.form_value(f"shuffler_{name}") for name in names}
         body["shuffled"] = {name: parse_number(visit.form_value(f"shuffled_{name}")) for name in ("epsilon", "delta")}
     else:
-        body |= visit.filled("user_feature", "accounting") | visit.numbers("delta", "max_records_per_user")
+        body |= visit.filled("user_feature") | visit.numbers("delta", "max_records_per_user")
         body |= {"fold_user_case": True} if visit.form_value("fold_user_case") else {}
     try:
         if trust == "central" and visit.form_value("attributes"):
@@ -232,6 +234,6 @@ PAGES: list[Page] = [
     Page("GET", "/datasets/{dataset_id}/rounds/new", round_form),
     Page("POST", "/datasets/{dataset_id}/rounds", open_round),
     Page("GET", "/datasets/{dataset_id}/records", upload_form),
-    Page("POST", "/datasets/{dataset_id}/records", upload),
+    Page("POST", "/datasets/{dataset_id}/records", upload, takes_files=True),
     Page("POST", "/datasets/{dataset_id}/records/delete", delete_records),
 ]

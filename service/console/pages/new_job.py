@@ -27,9 +27,9 @@ from service.schemas.algorithms import SCHEMAS
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from sfumato.api.parsers import parse_budget
 from sfumato.errors import SfumatoError
-from sfumato.forecast import forecast_releases, resolve_central
+from sfumato.forecast import forecast_release_mu2, forecast_releases, resolve_central
 from sfumato.forecast.families import FAMILIES
-from sfumato.privacy.accountant import Cost, count_jobs
+from sfumato.privacy.accountant import Cost, count_jobs, count_releases
 from sfumato.privacy.accounting import EPSILON_MAX_NANO, NANO, format_delta, parse_delta
 from sfumato.sizing.job_costs import job_cost
 from sfumato.specs import MAX_FEATURES, Auto, CentralAlgorithm, to_algorithm
@@ -221,10 +221,10 @@ def _describe_cost(values: dict[str, str], dataset: Json, budget: Json | None) -
     if not is_valid or values.get("type") not in SCHEMAS:
         return None
     unit = "device that sends a report" if dataset["trust"] != "central" else "person in the dataset"
-    releases = _describe_releases(values, dataset) if dataset["trust"] == "shuffled" else ""
+    releases = _describe_releases(values, dataset, budget) if dataset["trust"] == "shuffled" else ""
     if budget is None:
         return {"text": f"This job spends at most ε {amount(epsilon)} for each {unit}.{releases}", "is_over": False}
-    if budget["accounting"] == "gaussian":
+    if budget["accounting"] == "gaussian" and dataset["trust"] == "central":
         return _describe_share(values, dataset, budget)
     remaining = budget["remaining"]
     if epsilon > remaining:
@@ -259,23 +259,33 @@ def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json
     }
 
 
-def _describe_releases(values: dict[str, str], dataset: Json) -> str:
-    """Return a sentence about the cost of a job's releases, or nothing if the form has no valid values for it."""
+def _describe_releases(values: dict[str, str], dataset: Json, budget: Json | None) -> str:
+    """Return sentences about the cost of a job's releases, or nothing if the form has no valid values for it."""
     try:
         requested = to_algorithm(algorithm(values["type"], values))
         if isinstance(requested, CentralAlgorithm):
             return ""
-        epsilon_nano, delta_atto = forecast_releases(
-            requested,
-            n_features=len(dataset["features"]),
-            expected_reports=int(values.get("target_reports", "")),
-            min_batch=int(values.get("min_batch", "")),
-            honest_share=Fraction(repr(float(values.get("honest_share", "")))),
-            delta_atto=parse_delta(values.get("shuffled_delta") or DEFAULT_RELEASE_DELTA),
-        )
+        terms: Json = {
+            "n_features": len(dataset["features"]),
+            "expected_reports": int(values.get("target_reports", "")),
+            "min_batch": int(values.get("min_batch", "")),
+            "honest_share": Fraction(repr(float(values.get("honest_share", "")))),
+            "delta_atto": parse_delta(values.get("shuffled_delta") or DEFAULT_RELEASE_DELTA),
+        }
+        epsilon_nano, delta_atto = forecast_releases(requested, **terms)
+        is_gaussian = dataset["accounting"] == "gaussian"
+        job = Cost(epsilon_nano, delta_atto, forecast_release_mu2(requested, **terms) if is_gaussian else 0)
     except (ValueError, OverflowError, SfumatoError):
         return ""
-    return f" Its releases spend ε {amount(epsilon_nano / NANO)} and δ {format_delta(delta_atto)} towards the service."
+    text = f" Its releases spend ε {amount(epsilon_nano / NANO)} and δ {format_delta(delta_atto)} towards the service."
+    if budget is None:
+        return text
+    balance = parse_budget(budget).balance
+    granted, none = balance.granted_release_cost, Cost(0, 0, 0)
+    n_all, n_left = (
+        count_releases(balance.release_accounting, granted, used, job) for used in (none, balance.release_cost)
+    )
+    return f"{text} Of {n_all:,} such jobs, the budget towards the service allows {n_left:,} more."
 
 
 PAGES: list[Page] = [

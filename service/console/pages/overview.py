@@ -66,12 +66,16 @@ def _alerts(card: Json) -> list[Json]:
     dataset, budget = card["dataset"], card["budget"]
     path = f"/datasets/{dataset['id']}"
     found = []
-    if budget is not None and budget["accounting"] == "gaussian":
+    if budget is not None and budget["accounting"] == "gaussian" and not budget["granted_shuffled_nano"]:
         if budget["remaining_share"] < LOW_SHARE:
             share = 100 * budget["remaining_share"]
             found.append({"path": path, "name": dataset["name"], "text": f"only {share:.1f} % of the budget remains"})
     elif budget is not None and budget["remaining_nano"] < LOW_SHARE * budget["granted_nano"]:
         text = f"only ε {amount(budget['remaining'])} of {amount(budget['granted'])} remains"
+        found.append({"path": path, "name": dataset["name"], "text": text})
+    shuffled_share = None if budget is None else budget["remaining_shuffled_share"]
+    if shuffled_share is not None and shuffled_share < LOW_SHARE:
+        text = f"only {100 * shuffled_share:.1f} % of the budget towards the service remains"
         found.append({"path": path, "name": dataset["name"], "text": text})
     return found
 

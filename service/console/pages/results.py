@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 from collections.abc import Sequence
 
@@ -15,12 +16,13 @@ from service.console.pages.profile import cards
 from service.console.ratings import find_distinctions, find_doubts
 from service.console.rendering import HEADERS, as_json, download, redirect, show
 from service.console.request import Page, Visit
-from service.http.problems import ValidationFailed
+from service.http.problems import NotFound, ValidationFailed
 from sfumato.api.parsers import parse_result
 from sfumato.api.result_page import html_page
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.levels import describe_levels
 from sfumato.model.separation import Separation, separation
+from sfumato.plotting import geojson
 from sfumato.plotting.shading import colour, planes
 
 SHOWN_CLUSTERS = 200
@@ -67,6 +69,7 @@ async def _show_result(
         else cards(result["profile"], [colour(place)[1] for place in range(model.n_clusters)]),
         n_features=len(model.features),
         plane=plane,
+        has_places=geojson.places_of(model) is not None,
         pairs=planes(model),
         clusters=clusters(model, apart, list(shown))[:SHOWN_CLUSTERS],
         n_clusters=model.n_clusters,
@@ -188,6 +191,21 @@ async def result_html(visit: Visit) -> Response:
     return download(page.encode(), "text/html; charset=utf-8", f"result-{job_id}.html")
 
 
+async def result_geojson(visit: Visit) -> Response:
+    """Serve `GET /console/jobs/{job_id}/result.geojson`: regions and centres of places on Earth."""
+    job_id = visit.id("job_id")
+    result = await visit.api.get(f"/jobs/{job_id}/result")
+    text = await run_in_threadpool(_geojson, result["model"])
+    return download(text.encode(), geojson.MEDIA_TYPE, f"result-{job_id}.geojson")
+
+
+def _geojson(wire: Json) -> str:
+    model = model_from_wire(wire)
+    if geojson.places_of(model) is None:
+        raise NotFound("this result has no features longitude and latitude in degrees, and so no GeoJSON document")
+    return json.dumps(geojson.to_geojson(model), ensure_ascii=False, allow_nan=False)
+
+
 async def clusters_csv(visit: Visit) -> Response:
     """Serve `GET /console/jobs/{job_id}/clusters.csv`: one line per cluster."""
     result = await visit.api.get(f"/jobs/{visit.id('job_id')}/result")
@@ -235,5 +253,6 @@ PAGES: list[Page] = [
     Page("GET", "/jobs/{job_id}/plot.png", picture_png),
     Page("GET", "/jobs/{job_id}/result.json", result_json),
     Page("GET", "/jobs/{job_id}/result.html", result_html),
+    Page("GET", "/jobs/{job_id}/result.geojson", result_geojson),
     Page("GET", "/jobs/{job_id}/clusters.csv", clusters_csv),
 ]

@@ -36,6 +36,11 @@ class TestADataset:
         assert (created["trust"], created["shuffler"]) == ("shuffled", SHUFFLER)
         assert "ε 1.5 of 1.5, δ 1e-5 of 1e-5" in words(console.get(path)).replace("1e-05", "1e-5")
         assert "ε 1.5, δ 1e-05" in words(console.get(f"{path}/ledger"))  # the grant
+        gaussian = console.location("/datasets", form | {"accounting": "gaussian"})
+        assert api.get(gaussian).json()["accounting"] == "gaussian"
+        shown = words(console.get(gaussian))
+        assert "Remaining towards the service 100.0 % of ε 1.5, δ 1e-05" in shown
+        assert "Certified towards the service ε 0, δ 1e-05" in shown
         refused = console.post("/datasets", form | {"shuffler_url": "shuffler", "shuffled_delta": "1"})
         assert refused.status_code == 422
         for name in ("shuffler_url", "shuffled_delta"):

@@ -148,6 +148,9 @@ class TestANewJob:
             honest_share=Fraction(4, 5),
             delta_atto=10**12,
         )
+        gaussian = shuffled_dataset(api, accounting="gaussian")
+        shown = words(console.post(f"/datasets/{gaussian}/jobs/forecast", form))
+        assert re.search(r"Of 500 such jobs, the budget towards the service allows 500 more\.", shown)
         cost = f"Its releases spend ε {amount(epsilon_nano / NANO)} and δ 1e-6 towards the service."
         assert cost in words(console.post(f"{path}/forecast", form))
         assert cost in words(console.post(path, form | {"step": "review"}))
@@ -204,7 +207,8 @@ class TestAJob:
 
     def test_without_a_result_shows_the_problem(self, api: Api, console: Console) -> None:
         job = api.job(api.dataset()["id"])
-        for path in ("result", "plot.svg", "plot.png", "map.json", "result.json", "result.html", "clusters.csv"):
+        paths = ("result", "plot.svg", "plot.png", "map.json", "result.json", "result.html", "result.geojson")
+        for path in (*paths, "clusters.csv"):
             response = console.get(f"/jobs/{job['id']}/{path}")
             assert response.status_code == 409
             assert "job_not_finished" in response.text

@@ -75,6 +75,19 @@ class TestAMap:
         assert len(str(found)) < 120_000
 
     @SQLITE_ONLY
+    def test_of_places_is_downloaded_as_geojson(self, api: Api, console: Console) -> None:
+        features = (Feature("latitude", -90.0, 90.0, "degrees"), Feature("longitude", 0.0, 360.0, "degrees"))
+        path = f"/jobs/{result(api, replace(label_map(), features=features))}"
+        assert f"{path}/result.geojson" in console.text(f"{path}/result")
+        response = console.get(f"{path}/result.geojson")
+        assert response.headers["content-type"] == "application/geo+json"
+        assert response.headers["content-disposition"].endswith('.geojson"')
+        assert response.json()["bbox"] == [-180.0, -90.0, 180.0, 90.0]
+        plain = f"/jobs/{result(api, label_map())}"
+        assert "geojson" not in console.text(f"{plain}/result")
+        assert console.get(f"{plain}/result.geojson").status_code == 404
+
+    @SQLITE_ONLY
     def test_shows_the_requested_features(self, api: Api, console: Console) -> None:
         job_id = result(api, label_map(3))
         for query, names in (("", ["across", "up"]), ("?across=2&up=0", ["deep", "across"])):

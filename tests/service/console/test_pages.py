@@ -46,6 +46,9 @@ NEW_SERIES = {
 }
 
 
+PLACES = (Feature("longitude", -10.0, 30.0, "deg"), Feature("latitude", 35.0, 60.0, "deg"))
+
+
 def everything(api: Api) -> dict[str, str]:
     """Create one object for each kind of page. Return the ids."""
     dataset_id = api.dataset()["id"]
@@ -66,6 +69,7 @@ def everything(api: Api) -> dict[str, str]:
         "src": "staff",
         "rnd": api.round(dataset_id)["id"],
         "job": job_id,
+        "geo": api.finished_job(replace(a_model(), features=PLACES), name="places"),
         "ser": series_id,
         "clu": follow(api, series_id)[0],
         "key": api.made("/keys", {"name": "k", "scopes": ["device"]})["id"],
@@ -117,6 +121,7 @@ DOORS = [
     ("GET", "/compare.json?of={job}&of={job}&at=1", {}, {"jobs"}),
     ("GET", "/jobs/{job}/result.json", {}, {"jobs"}),
     ("GET", "/jobs/{job}/result.html", {}, {"jobs"}),
+    ("GET", "/jobs/{geo}/result.geojson", {}, {"jobs"}),
     ("GET", "/jobs/{job}/clusters.csv", {}, {"jobs"}),
     ("POST", "/jobs/{job}/cancel", {}, {"jobs"}),
     ("GET", "/series", {}, {"grants", "jobs", "ledger"}),

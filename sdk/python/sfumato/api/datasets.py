@@ -12,6 +12,7 @@ from sfumato.api import parsers
 from sfumato.api.resources import Budget, Dataset, Round, Shuffler, Source
 from sfumato.device.bulk import Reports, pack
 from sfumato.errors import ApiProblem, ReportMalformed
+from sfumato.kinds import MechanismKind
 from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.ledger import Head, LedgerEntry, LedgerVerifier, Verification
 from sfumato.specs import Embedding, Encoding, Feature, Participation, to_features, to_wire
@@ -85,7 +86,8 @@ class DatasetCalls:
         delta : float
             Central datasets: δ of the first grant, 0 or in [1e-15, 1e-3], at most 18 decimals.
         accounting : {'additive', 'gaussian'}, optional
-            How costs add up. By default Gaussian for records with a δ and more than four features.
+            How costs add up. By default Gaussian for records with a δ and more than four features. Gaussian accounting
+            of a shuffled dataset allows many more rounds; their δ can use half of the shuffled grant's.
         source : str, optional
             Label of the people in the data. Needs the scope `grants`. Charges to all datasets of one
             source add up towards the operator's limit.
@@ -285,7 +287,7 @@ class DatasetCalls:
         *,
         epsilon: float,
         target_reports: int,
-        mechanism: Literal["auto", "grr", "ss", "oue", "olh", "hr", "window"] = "auto",
+        mechanism: MechanismKind = "auto",
         min_reports: int = 0,
         collect_seconds: int = WEEK_SECONDS,
         participation: Participation | None = None,

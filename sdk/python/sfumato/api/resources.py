@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
 from sfumato.model.tables import html_bar, html_table, new_frame
-from sfumato.privacy.accountant import Accounting, certified_epsilon, count_jobs
+from sfumato.privacy.accountant import Accounting, certified_epsilon, count_jobs, remaining_release_share
 from sfumato.privacy.accounting import ATTO, NANO, format_delta, format_epsilon
 from sfumato.privacy.ledger import Balance, Head
 from sfumato.profiles.cluster_profile import ClusterProfile
@@ -150,6 +150,8 @@ class Source:
     accounting : {'additive', 'gaussian'}
         Gaussian if all datasets with costs have it.
     charged, reserved, shuffled_charged, delta_charged, delta_reserved : float
+    certified_shuffled_epsilon : float or None
+        Epsilon that all releases certify together, at the delta of the limit under Gaussian accounting.
     charged_mu2_pico, reserved_mu2_pico : int or None
         None if additive.
     certified_epsilon : float or None
@@ -165,6 +167,7 @@ class Source:
     charged: float
     reserved: float
     shuffled_charged: float
+    certified_shuffled_epsilon: float | None
     delta_charged: float
     delta_reserved: float
     charged_mu2_pico: int | None
@@ -211,6 +214,10 @@ class Spent:
         The epsilon that all charges certify together at `certified_delta`; None if above 32.
     certified_delta : float
         The granted delta, or the charged one under additive accounting.
+    certified_shuffled_epsilon : float or None
+        The epsilon that all releases of a shuffler certify together at `certified_shuffled_delta`; None if above 32.
+    certified_shuffled_delta : float
+        As `certified_delta`, towards an observer of releases.
     last_job_id : str or None
         The job that reserved last.
     more_jobs : int or None
@@ -221,6 +228,8 @@ class Spent:
     delta: float
     certified_epsilon: float | None
     certified_delta: float
+    certified_shuffled_epsilon: float | None
+    certified_shuffled_delta: float
     last_job_id: str | None
     more_jobs: int | None
 
@@ -234,8 +243,8 @@ class Budget:
     remaining_nano: int  # granted - reserved - charged, at least 0
     head: Head
     remaining_delta_atto: int = 0
-    remaining_shuffled_nano: int = 0  # granted - charged, towards an observer of releases
-    remaining_shuffled_delta_atto: int = 0
+    remaining_shuffled_nano: int = 0  # granted - charged, towards an observer of releases, at least 0
+    remaining_shuffled_delta_atto: int = 0  # under Gaussian accounting, half of the grant is the limit
     last_job_id: str | None = None  # the job that reserved last
     more_jobs: int | None = None  # number of further jobs of its cost
 
@@ -243,21 +252,32 @@ class Budget:
     def spent(self) -> Spent:
         """Amounts that the charges spent, stated in three ways."""
         balance = self.balance
-        atto = balance.granted_delta_atto if balance.accounting == "gaussian" else balance.charged_delta_atto
+        atto = balance.granted_delta_atto if balance.own_accounting == "gaussian" else balance.charged_delta_atto
         sums = balance.charged_nano / NANO, balance.charged_delta_atto / ATTO
-        return Spent(*sums, self.certified_epsilon, atto / ATTO, self.last_job_id, self.more_jobs)
+        release_nano, is_gaussian = balance.certified_release_nano, balance.release_accounting == "gaussian"
+        release_atto = balance.granted_shuffled_delta_atto if is_gaussian else balance.charged_shuffled_delta_atto
+        released = None if release_nano is None else release_nano / NANO, release_atto / ATTO
+        return Spent(*sums, self.certified_epsilon, atto / ATTO, *released, self.last_job_id, self.more_jobs)
+
+    @property
+    def remaining_shuffled_share(self) -> float | None:
+        """The part of the budget towards an observer of releases that remains; None if not shuffled."""
+        balance = self.balance
+        if not balance.granted_shuffled_delta_atto:
+            return None
+        return remaining_release_share(balance.release_accounting, balance.granted_release_cost, balance.release_cost)
 
     @property
     def certified_epsilon(self) -> float | None:
         """The epsilon that the charges so far certify at the granted delta; None if above 32."""
         balance = self.balance
-        nano = certified_epsilon(balance.accounting, balance.charged_cost, balance.granted_delta_atto)
+        nano = certified_epsilon(balance.own_accounting, balance.charged_cost, balance.granted_delta_atto)
         return None if nano is None else nano / NANO
 
     def remaining_jobs(self, algorithm: CentralAlgorithm, n_features: int, max_per_user: int = 1) -> int:
         """Return how many more jobs with this algorithm over records the budget allows."""
         balance, job = self.balance, job_cost(algorithm, n_features, max_per_user)
-        return count_jobs(balance.accounting, balance.granted_cost, balance.used_cost, job)
+        return count_jobs(balance.own_accounting, balance.granted_cost, balance.used_cost, job)
 
     def to_frame(self) -> "DataFrame":
         """Return the amounts as a DataFrame with a row for epsilon and one for delta. Needs pandas.
@@ -496,6 +516,15 @@ class Result:
         from sfumato.plotting import figures
 
         return html_page(self, figures.svg(self.model, caption=self._caption()), title)
+
+    def to_geojson(self) -> dict[str, Any]:
+        """Return regions and centres as GeoJSON if two features are longitude and latitude.
+
+        See `sfumato.plotting.geojson.to_geojson`. Raise InvalidSpec if the result has no places.
+        """
+        from sfumato.plotting.geojson import to_geojson
+
+        return to_geojson(self.model)
 
     def _repr_html_(self) -> str:
         """Return the plot as SVG for a notebook, or a table if matplotlib is missing."""

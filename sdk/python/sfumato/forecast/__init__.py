@@ -23,7 +23,7 @@ from sfumato.forecast.records import (
     records_forecast_from_wire,
     records_forecast_to_wire,
 )
-from sfumato.forecast.releases import forecast_releases, local_epsilon_for
+from sfumato.forecast.releases import forecast_release_mu2, forecast_releases, local_epsilon_for
 from sfumato.forecast.series import (
     SeriesForecast,
     forecast_series,
@@ -57,6 +57,7 @@ __all__ = [
     "forecast_from_wire",
     "forecast_profile",
     "forecast_records",
+    "forecast_release_mu2",
     "forecast_releases",
     "forecast_series",
     "forecast_to_wire",

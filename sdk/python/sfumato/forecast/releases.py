@@ -6,8 +6,9 @@ from fractions import Fraction
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import resolve
 from sfumato.privacy import shuffling
-from sfumato.privacy.accounting import EPSILON_MAX_NANO, NANO, format_epsilon
-from sfumato.privacy.shuffling import Pair
+from sfumato.privacy.accounting import EPSILON_MAX_NANO, NANO, cost, format_epsilon
+from sfumato.privacy.shuffled_rounds import gaussian_cost
+from sfumato.privacy.shuffling import Blanket, Pair
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import expected_reports as reports_of_part
 from sfumato.specs import Algorithm
@@ -56,17 +57,52 @@ def forecast_releases(
     >>> pair[0] < 100_000_000  # a tenth
     True
     """
+    releases = _plan(algorithm, n_features, expected_reports, min_batch, honest_share)
+    pairs = [(each, (shuffling.epsilon(blanket, n, delta_atto), delta_atto)) for each, blanket, n in releases]
+    return shuffling.shuffled_cost([pairs])
+
+
+def forecast_release_mu2(
+    algorithm: Algorithm,
+    *,
+    n_features: int,
+    expected_reports: int,
+    min_batch: int,
+    honest_share: Fraction,
+    delta_atto: int,
+) -> int:
+    """Return mu^2 of the collection's releases for one device, in units of 1e-12.
+
+    A shuffled dataset with Gaussian accounting counts it, beside the delta of `forecast_releases`. The parameters and
+    the errors are those of `forecast_releases`. Raise InvalidSpec also if no mu^2 covers a release.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> from sfumato import UniformGrid
+    >>> from sfumato.forecast import forecast_release_mu2
+    >>> terms = {"min_batch": 100_000, "honest_share": Fraction(1), "delta_atto": 10**12}
+    >>> forecast_release_mu2(UniformGrid(epsilon=4), n_features=2, expected_reports=100_000, **terms) < 10**9
+    True
+    """
+    releases = _plan(algorithm, n_features, expected_reports, min_batch, honest_share)
+    return cost((each, gaussian_cost(blanket, n, delta_atto)[0]) for each, blanket, n in releases)
+
+
+def _plan(
+    algorithm: Algorithm, n_features: int, expected_reports: int, min_batch: int, honest_share: Fraction
+) -> list[tuple[tuple[int, int], Blanket, int]]:
+    """Return the participation interval, the blanket and the number of honest reports of each release."""
     algorithm, _ = resolve(algorithm, n_features, expected_reports)
-    rounds = []
+    releases = []
     for each in planned_rounds(algorithm, n_features, expected_reports):
         if each.adapts:
             raise InvalidSpec(
                 f"a round of {algorithm.type} depends on earlier rounds: its release has a cost when the round opens"
             )
         n_honest = shuffling.honest_reports(reports_of_part(min_batch, each.participation), honest_share)
-        epsilon_nano = shuffling.epsilon(each.mechanism().blanket(), n_honest, delta_atto)
-        rounds.append(((each.participation.lo, each.participation.hi), (epsilon_nano, delta_atto)))
-    return shuffling.shuffled_cost([rounds])
+        releases.append(((each.participation.lo, each.participation.hi), each.mechanism().blanket(), n_honest))
+    return releases
 
 
 def local_epsilon_for(

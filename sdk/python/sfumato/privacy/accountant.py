@@ -10,6 +10,11 @@ A concentrated block counts 2 rho, and a pure charge the mu^2 of `mu2_of_pure`. 
 is (epsilon, delta)-private, also if costs are chosen by earlier answers (Smith and Thakurta 2022).
 docs/decisions/0038-gaussian-accounting-of-datasets.md has the proof. Every mu^2 is an integer in units of 1e-12. A
 charge is rounded up and a limit down.
+
+Under Gaussian accounting, a dataset with a shuffler counts the mu^2 of its releases. Each release is one normal value
+with a shift of mu, except with probability delta_0 (`sfumato.privacy.shuffled_rounds`). Half of the granted delta
+limits the sum of delta_0, and M^2 follows from the other half. docs/decisions/0040-shuffled-rounds-in-the-ledger.md has
+the proof. Its local epsilons add up in each case.
 """
 
 from collections.abc import Mapping
@@ -36,6 +41,16 @@ def limit_mu2(epsilon_nano: int, delta_atto: int) -> int:
     if not epsilon_nano or not delta_atto:
         return 0
     return 2 * rho_of(min(epsilon_nano, EPSILON_MAX_NANO), delta_atto)
+
+
+def release_delta(delta_atto: int) -> int:
+    """Return the limit of the sum of delta_0 of all releases, given the granted delta: a half of it, rounded down."""
+    return delta_atto // 2
+
+
+def limit_release_mu2(epsilon_nano: int, delta_atto: int) -> int:
+    """Return M^2 of a grant towards an observer of releases, rounded down. It has the other half of delta."""
+    return limit_mu2(epsilon_nano, delta_atto - release_delta(delta_atto))
 
 
 def charge_mu2(epsilon_nano: int, delta_atto: int) -> int:
@@ -72,6 +87,41 @@ def is_allowed(accounting: Accounting, granted: Cost, used: Cost) -> bool:
         return used.epsilon_nano <= granted.epsilon_nano and used.delta_atto <= granted.delta_atto
     is_pure = used.delta_atto == 0 and used.epsilon_nano <= granted.epsilon_nano
     return is_pure or used.mu2_pico <= granted.mu2_pico
+
+
+def is_release_allowed(accounting: Accounting, granted: Cost, used: Cost) -> bool:
+    """Return whether the releases of a dataset may cost `used`, given what is granted towards their observer."""
+    return all(used[i] <= have for i, have in _release_limits(accounting, granted))
+
+
+def remaining_release_share(accounting: Accounting, granted: Cost, used: Cost) -> float:
+    """Return the part of a budget towards an observer of releases that is left: of the amount that is left least."""
+    limits = _release_limits(accounting, granted)
+    return min(max(0, have - used[i]) / (have or 1) for i, have in limits)
+
+
+def count_releases(accounting: Accounting, granted: Cost, used: Cost, release: Cost) -> int:
+    """Return how many more releases of this cost a budget towards their observer allows."""
+    limits = _release_limits(accounting, granted)
+    return min((max(0, have - used[i]) // release[i] for i, have in limits if release[i]), default=0)
+
+
+def _release_limits(accounting: Accounting, granted: Cost) -> tuple[tuple[int, int], ...]:
+    """Return the members of a cost that are limited, with their limits."""
+    if accounting == "additive":
+        return (0, granted.epsilon_nano), (1, granted.delta_atto)
+    return (2, granted.mu2_pico), (1, release_delta(granted.delta_atto))
+
+
+def certified_release_epsilon(accounting: Accounting, granted: Cost, charged: Cost) -> int | None:
+    """Return the nano-epsilon that releases certify towards their observer, rounded up; None if above 32.
+
+    Additive charges certify their sum, at the sum of their deltas. Gaussian ones certify the least epsilon that covers
+    their mu^2, at the granted delta.
+    """
+    if accounting == "additive":
+        return charged.epsilon_nano
+    return epsilon_of(charged.mu2_pico, granted.delta_atto - release_delta(granted.delta_atto))
 
 
 def remaining_share(accounting: Accounting, granted: Cost, used: Cost) -> float:

@@ -21,9 +21,12 @@ from sfumato.privacy.accountant import (
     Accounting,
     Cost,
     certified_epsilon,
+    certified_release_epsilon,
     is_allowed,
     is_counted,
+    is_release_allowed,
     limit_mu2,
+    limit_release_mu2,
     sum_mu2,
 )
 from sfumato.privacy.accounting import ATTO, NANO
@@ -122,6 +125,38 @@ class Balance(NamedTuple):
         return "additive" if self.granted_mu2_pico is None else "gaussian"
 
     @property
+    def release_accounting(self) -> Accounting:
+        """Return how the costs of releases of a shuffler add up. If it is Gaussian, mu^2 is theirs."""
+        return self.accounting if self.granted_shuffled_delta_atto else "additive"
+
+    @property
+    def own_accounting(self) -> Accounting:
+        """Return how the epsilons and deltas of jobs and reports add up, without the releases of a shuffler."""
+        return "additive" if self.granted_shuffled_delta_atto else self.accounting
+
+    @property
+    def limit_mu2(self) -> int:
+        """Return the limit of mu^2 under Gaussian accounting, which follows from the grants."""
+        if self.granted_shuffled_delta_atto:
+            return limit_release_mu2(self.granted_shuffled_nano, self.granted_shuffled_delta_atto)
+        return limit_mu2(self.granted_nano, self.granted_delta_atto)
+
+    @property
+    def granted_release_cost(self) -> Cost:
+        """Return what is granted towards an observer of releases."""
+        return Cost(self.granted_shuffled_nano, self.granted_shuffled_delta_atto, self.granted_mu2_pico or 0)
+
+    @property
+    def release_cost(self) -> Cost:
+        """Return what the releases of a shuffler are charged."""
+        return Cost(self.charged_shuffled_nano, self.charged_shuffled_delta_atto, self.charged_mu2_pico or 0)
+
+    @property
+    def certified_release_nano(self) -> int | None:
+        """Return the nano-epsilon that all releases certify, rounded up; None if above 32."""
+        return certified_release_epsilon(self.release_accounting, self.granted_release_cost, self.release_cost)
+
+    @property
     def granted_cost(self) -> Cost:
         """Return what is granted."""
         return Cost(self.granted_nano, self.granted_delta_atto, self.granted_mu2_pico or 0)
@@ -207,12 +242,21 @@ class Verification:
 
         Under additive accounting it is the sum of the charges. Charges of releases of a shuffler are not part of it.
         """
-        certified = certified_epsilon(self.balance.accounting, self.balance.charged_cost, self._certified_atto)
+        certified = certified_epsilon(self.balance.own_accounting, self.balance.charged_cost, self._certified_atto)
+        return None if certified is None else certified / NANO
+
+    @property
+    def certified_shuffled_epsilon(self) -> float | None:
+        """Return the epsilon that all releases of a shuffler certify, rounded up; None if it is above 32.
+
+        Under additive accounting it is the sum of their charges, and else holds at their granted delta.
+        """
+        certified = self.balance.certified_release_nano
         return None if certified is None else certified / NANO
 
     @property
     def _certified_atto(self) -> int:
-        is_gaussian = self.balance.accounting == "gaussian"
+        is_gaussian = self.balance.own_accounting == "gaussian"
         return self.balance.granted_delta_atto if is_gaussian else self.balance.charged_delta_atto
 
 
@@ -225,7 +269,7 @@ class _Account:
     granted: int = 0
     reserved: int = 0
     charged: int = 0
-    reservations: dict[str, int] = field(default_factory=dict)  # by job id
+    reservations: dict[str, int] = field(default_factory=dict)  # job id to amount
 
     def apply(self, entry: LedgerEntry, amount: int) -> bool:
         """Apply the amount. Return False if it exceeds its reservation, or a required reservation is missing."""
@@ -381,10 +425,11 @@ def _fault(entry: LedgerEntry, dataset_id: str, running: _Running) -> str:
         return "a job spent more than it had reserved"
     if running.balance != tuple(getattr(entry, name) for name in Balance._fields):
         return "a balance does not add up"
-    if any(account.charged > account.granted for account in (running.shuffled_epsilon, running.shuffled_delta)):
-        return "more was spent than granted"
     after = running.balance
-    if not is_allowed(after.accounting, after.granted_cost, after.used_cost):
+    is_within = is_allowed(after.own_accounting, after.granted_cost, after.used_cost)
+    if not is_within or not is_release_allowed(
+        after.release_accounting, after.granted_release_cost, after.release_cost
+    ):
         return "more was spent than granted"
     return ""
 
@@ -394,6 +439,7 @@ def _count(entry: LedgerEntry, running: _Running) -> str:
     absent = [getattr(entry, name) is None for name in MU2_MEMBERS]
     if entry.kind == "gaussian":
         is_late = running.is_gaussian or running.epsilon.reserved or running.delta.reserved
+        is_late = is_late or running.shuffled_delta.charged
         if is_late or any(absent) or entry.epsilon_nano or entry.delta_atto or entry.reservation is not None:
             return "the accounting changed during a reservation, or not from additive"
         if entry.mu2_pico != sum_mu2(running.additive):
@@ -407,15 +453,18 @@ def _count(entry: LedgerEntry, running: _Running) -> str:
         if entry.kind == "charge":
             running.additive[entry.epsilon_nano, entry.delta_atto] += 1
         return ""
-    mu2 = entry.mu2_pico or 0
+    mu2, of_releases = entry.mu2_pico or 0, running.shuffled_delta.granted > 0
+    running.mu2.has_reservations = not of_releases
     if mu2 < 0 or (entry.kind in ("grant", "expire") and mu2):
         return "an entry counts another mu^2 than it costs"
-    if entry.kind == "charge" and not is_counted(Cost(entry.epsilon_nano, entry.delta_atto, mu2)):
-        return "an entry counts another mu^2 than it costs"
+    if entry.kind == "charge":
+        is_enough = mu2 > 0 or not (entry.shuffled_nano or entry.shuffled_delta_atto)
+        if not (is_enough if of_releases else is_counted(Cost(entry.epsilon_nano, entry.delta_atto, mu2))):
+            return "an entry counts another mu^2 than it costs"
     if entry.kind == "gaussian":
         running.mu2.charged = mu2
     elif not running.mu2.apply(entry, mu2):
         return "a job spent more than it had reserved"
     if entry.kind in ("grant", "gaussian", "expire"):
-        running.mu2.granted = limit_mu2(running.epsilon.granted, running.delta.granted)
+        running.mu2.granted = running.balance.limit_mu2
     return ""
