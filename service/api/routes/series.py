@@ -5,6 +5,7 @@ from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy.orm import Session
 
@@ -266,8 +267,8 @@ def get_series_map(
     caller: AnalystCaller,
     services: Services,
     window: Annotated[
-        int | SkipJsonSchema[None],
-        Query(ge=0, le=MAX_WINDOWS, description="Number of the window. Default: the last one with a map."),
+        Annotated[int, Field(ge=0, le=MAX_WINDOWS)] | SkipJsonSchema[None],
+        Query(description="Number of the window. Default: the last one with a map."),
     ] = None,
     pooled: Annotated[
         bool, Query(description="Whether earlier windows count as well; false for the window alone.")
