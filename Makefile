@@ -51,7 +51,7 @@ test-check: $(READY) ## Run the tests of .ci/run: the fast ones and a few slow o
 	$(PYTEST) -m "slow and not release" $(ARGS) $(CHECKED_SLOW)
 
 check-release: $(READY) ## Run what .ci/run leaves out: the audit of all sound forms, the image, all slow tests
-	@sh tools/preflight.sh chromium git java mvn nginx node npm pgbouncer promtool
+	@sh tools/preflight.sh chromium git go java javac mvn nginx node npm pgbouncer promtool
 	$(BIN)/sfumato audit --quick
 	$(MAKE) image
 	$(PYTEST) -m "slow or release" $(ARGS)
@@ -66,7 +66,7 @@ lint: $(READY) ## Check style, prose, types, import contracts and dependencies
 	$(BIN)/python tools/prose_check.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/deptry connections runtime models migrations clustering service shuffler workers audit demo devservers
+	$(BIN)/deptry .
 	$(BIN)/deptry --config sdk/python/pyproject.toml sdk/python/sfumato
 
 format: $(READY) ## Sort imports and format the code with ruff
@@ -107,9 +107,8 @@ sdk-typescript: ## Build, test and pack the TypeScript SDK into build/sdks (need
 	@mkdir -p build/sdks
 	cd sdk/typescript && npm pack --ignore-scripts --pack-destination ../../build/sdks
 
-sdks: build/sdks/.ready ## Generate and check the Kotlin, Swift and Python clients and the Kotlin device (needs Java 17, Maven and node 20)
-	@sh tools/preflight.sh java mvn node npm
-	npm ci --prefix openapi/generators/kotlin
+sdks: build/sdks/.ready ## Generate and check the Kotlin, Swift and Python clients and the Kotlin device (needs Java 17 and Maven); ARGS="--only java go"
+	@sh tools/preflight.sh java mvn
 	build/sdks/.venv/bin/python tools/sdks.py $(ARGS)
 
 build/sdks/.ready: openapi/generators/requirements.lock $(READY)
@@ -164,7 +163,7 @@ clean: ## Remove the environment and all build output
 	rm -rf .venv build dist demo-out *.egg-info sdk/python/*.egg-info sdk/python/build
 	rm -rf $(addprefix sdk/typescript/,dist client node sealing shuffled node_modules src/generated) openapi/generators/*/node_modules
 	rm -rf sdk/kotlin/device/target
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): requirements.lock pyproject.toml sdk/python/pyproject.toml tools/venv.sh

@@ -63,7 +63,7 @@ def run_page_command(
     blocks: Callable[[Path], Mapping[str, str]],
     pictures: Callable[[Path], Iterable[tuple[Path, str]]] | None = None,
 ) -> int:
-    """Put tables into the marked blocks of a page, and copy pictures, if there are some.
+    """Put tables into the marked blocks of pages, and copy pictures, if there are some.
 
     Parameters
     ----------
@@ -72,21 +72,27 @@ def run_page_command(
     pictures : callable, optional
         (folder of results) to paths of pictures, with the names of their copies.
     """
-    description = "Put tables into the blocks `<!-- begin: NAME -->` to `<!-- end: NAME -->` of a page."
+    description = "Put tables into the blocks `<!-- begin: NAME -->` to `<!-- end: NAME -->` of pages."
     parser = argparse.ArgumentParser(prog=f"{program} page", description=description)
     parser.add_argument("--results", type=Path, metavar="DIR", required=True, help="folder of results")
-    parser.add_argument("--page", type=Path, metavar="FILE", required=True, help="Markdown with marked blocks")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", nargs="+", required=True, help="Markdown files with marked blocks"
+    )
     if pictures is not None:
         parser.add_argument("--images", type=Path, metavar="DIR", help="folder to copy pictures to; default: copy none")
     options = parser.parse_args(arguments)
     bodies = blocks(options.results)
     if not bodies:
         parser.error(f"there are no results in {options.results}")
-    try:
-        text = fill(options.page.read_text(encoding="utf-8"), bodies)
-    except ValueError as error:
-        parser.error(str(error))
-    options.page.write_text(text, encoding="utf-8")
+    pages = {page: page.read_text(encoding="utf-8") for page in options.page}
+    for name, body in bodies.items():
+        page = next((each for each, text in pages.items() if f"<!-- begin: {name} -->" in text), options.page[0])
+        try:
+            pages[page] = fill(pages[page], {name: body})
+        except ValueError as error:
+            parser.error(str(error))
+    for page, text in pages.items():
+        page.write_text(text, encoding="utf-8")
     if pictures is not None and options.images is not None:
         for picture, name in pictures(options.results):
             shutil.copyfile(picture, options.images / name)

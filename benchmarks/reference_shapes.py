@@ -20,7 +20,7 @@ Draw = Callable[
     [int, Rng, Rng], tuple[Points, Labels]
 ]  # (number of points, generator of the geometry, generator of the points)
 
-_RANGE_POINTS = 5_000  # points of a separate sample, whose range gives the bounds
+_RANGE_POINTS = 5_000  # points of a separate sample; its range gives the bounds
 MANY = 12  # number of clusters from which those of very different sizes are many small ones
 _MARGINS = (0.02, 0.10)  # margin of the bounds on each side, as a share of the range
 
@@ -70,7 +70,7 @@ def rings(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
 
 
 def smile(n: int, geometry: Rng, people: Rng) -> tuple[Points, Labels]:
-    """Draw a face: two eyes, a mouth and the outline."""
+    """Draw a face: two eyes, the lips and the outline."""
     labels = people.choice(4, n, p=[0.15, 0.15, 0.25, 0.45])
     points = np.empty((n, 2))
     eye = geometry.uniform(0.05, 0.08)

@@ -31,7 +31,7 @@ from sfumato.records.encodings import scale_many
 from sfumato.records.outside import are_outside
 from sfumato.specs import Feature
 
-DEFAULTS = {"epsilon": 1.0, "clusters": 8}  # for parameters that the service requires
+DEFAULTS = {"epsilon": 1.0, "clusters": 8}  # the service requires these parameters
 RENAMED = {"clusters": "n_clusters", "bounds": "bounds_kind"}
 Bounds = tuple[ArrayLike, ArrayLike]
 OUTSIDE = 2.0  # a place outside of [0, 1]

@@ -1,4 +1,4 @@
-"""Standard streams that never hold the process: writes return at once, whatever happens to the reader.
+"""Standard streams that never hold the process: writes return at once, also if the reader stops.
 
 A reader of the log may be slow, stopped or gone, and the stream may be closed or on a full disk. One thread per stream
 writes. If the reader is too slow, lines wait in memory up to a limit, then they are lost and counted.
@@ -134,7 +134,7 @@ def hold_descriptors() -> None:
 
 
 def guard_streams(*, stdout: bool = True) -> None:
-    """Replace `sys.stderr` and `sys.stdout` by streams whose writes never wait. Repeating it changes nothing.
+    """Replace `sys.stderr` and `sys.stdout` by streams with writes that never wait. Repeating it changes nothing.
 
     Parameters
     ----------

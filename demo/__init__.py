@@ -6,4 +6,4 @@ in this process, and these results must equal those of the service to the last b
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in job processes; must be set before numpy is imported
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the setting of job processes; must precede numpy

@@ -156,7 +156,8 @@ def _check_records(
 def _check_amounts(trust: Trust, delta_atto: int, shuffled: Pair) -> None:
     if trust is not Trust.CENTRAL and delta_atto:
         raise InvalidSetting(
-            "delta", "delta applies to central datasets only; the shuffled grant of a dataset has a delta"
+            "delta",
+            "delta must be left out unless the dataset is central; a shuffled dataset states it in its shuffled grant",
         )
     if trust is not Trust.SHUFFLED and shuffled != (0, 0):
         raise InvalidSetting("shuffled", "a shuffled grant applies to shuffled datasets only")
@@ -220,7 +221,9 @@ def set_source(session: Session, caller: Caller, dataset_id: str, source: str, *
     Raise InvalidSpec if the label is malformed.
     """
     if not re.fullmatch(SOURCE_PATTERN, source):
-        raise InvalidSpec("a source has 1 to 64 letters, digits, `.`, `_` or `-`, and begins with a letter or a digit")
+        raise InvalidSpec(
+            "a source must have 1 to 64 letters, digits, `.`, `_` or `-`, and begin with a letter or a digit"
+        )
     dataset = get(session, caller, dataset_id, lock=True)
     tenants.lock(session, dataset.tenant_id)  # The check of a ceiling locks it, too.
     before = dataset.source
@@ -240,7 +243,7 @@ def get(session: Session, caller: Caller, dataset_id: str, *, lock: bool = False
     """Return a dataset that the caller may access. Raise NotFound.
 
     `lock` prevents changes and deletion until the commit, but allows other transactions to insert rows that refer to
-    the dataset. `deleted` includes deleted datasets, whose ledgers remain readable.
+    the dataset. `deleted` includes deleted datasets; their ledgers remain readable.
     """
     with_lock = {"key_share": True} if lock else None
     dataset = session.get(Dataset, dataset_id, with_for_update=with_lock, populate_existing=lock)

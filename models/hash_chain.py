@@ -88,7 +88,7 @@ def read_all(session: Session, query: Select[E], seq: InstrumentedAttribute[int]
 def verify(
     read_end: Callable[[], Head], entries: Iterable[E], check: Callable[[E], str] = lambda _: ""
 ) -> ChainVerification:
-    """Verify numbers and hashes of a chain, and that it ends where its head row says.
+    """Verify numbers and hashes of a chain, and that it ends where its head row states.
 
     Outside `Database.reading`, entries may be appended during the verification. The end is therefore read before and
     after it.

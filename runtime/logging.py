@@ -21,7 +21,7 @@ _MAX_FRAMES = 20
 
 
 class LogStream:
-    """A text stream whose `write` and `flush` never raise.
+    """A text stream with `write` and `flush` that never raise.
 
     Parameters
     ----------

@@ -358,7 +358,7 @@ def _parse_database_url(text: str) -> "URL":
     if driver == "sqlite":
         if url is None or url.host or url.username:
             raise ValueError(
-                "the URL of a SQLite file has three slashes before a relative path, four in total before /"
+                "the URL of a SQLite file must have three slashes before a relative path, four in total before /"
             )
         if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
             url = url.set(database=str(Path(url.database).resolve()))  # also after a change of the working directory

@@ -65,10 +65,10 @@ from service.http.middleware import (
 )
 from service.http.mount import Mount
 from service.http.rate_limits import RateLimits
+from service.http.route_table import HEALTH, REPORTS, enter
 from service.http.unread_input import has_unread_input, reject_unread_input
 from service.ingestion.open_rounds import OpenRoundsCache, OpenRoundsMiddleware
 from service.ingestion.record_formats import JSON_WEIGHT, MAX_JSON_BYTES
-from service.ingestion.report_endpoint import PATH as REPORTS_PATH
 from service.ingestion.report_endpoint import ReportEndpoint
 from service.ingestion.report_front import ReportFront
 from service.ingestion.report_writer import ReportWriter
@@ -92,7 +92,6 @@ ROUTES = (
     webhooks,
     tenant_limits,
 )
-HEALTH = "/healthz"
 UPLOADS_AT_ONCE = 2  # uploads of the largest size that fit into memory at the same time
 
 
@@ -108,27 +107,22 @@ class Gateway(FastAPI):
         if scope["type"] == "http":
             scope, send = self.mount_path.enter(scope, send)
             scope["headers"] = list(scope["headers"])  # a server may append trailers to its own list later
-            path = scope["path"]
-            if scope["method"] == "HEAD" and not path.endswith("/events"):
+            entry = enter(scope)
+            if scope["method"] == "HEAD" and not entry.is_stream:
                 scope = {**scope, "method": "GET"}  # the server sends the head of the answer without its body
-            if path.endswith("/reports"):
+            if entry is REPORTS:
                 return self.reports(scope, receive, send)
-            is_health = path == HEALTH and scope["method"] == "GET" and not has_unread_input(scope)
+            is_health = entry is HEALTH and scope["method"] == "GET" and not has_unread_input(scope)
             if is_health and not self.state.context.stopping.is_set():
                 return self._answer_health(send)
         return super().__call__(scope, receive, send)
-
-    def handle_without_front(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Handle a request to a path that ends with `/reports`."""
-        is_upload = REPORTS_PATH.fullmatch(scope["path"])
-        return self.uploads(scope, receive, send) if is_upload else super().__call__(scope, receive, send)
 
     async def _answer_health(self, send: Send) -> None:
         """Answer as the route of the framework does, at the cost of a bare application."""
         start = time.perf_counter()
         more = ((b"x-request-id", new_request_id().encode()), NO_SNIFF, NO_STORE)
         await send_body(send, 200, b"application/json", b'{"status":"ok"}', *more)
-        self.state.context.metrics.count_request("GET", HEALTH, 200, time.perf_counter() - start)
+        self.state.context.metrics.count_request("GET", HEALTH.template, 200, time.perf_counter() - start)
 
 
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
@@ -206,7 +200,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     for each in reversed(common):
         app.uploads = each.cls(app.uploads, *each.args, **each.kwargs)
     app.reports = ReportFront(
-        app.handle_without_front, endpoint, settings, context.keys, writer, metrics, rate_limits, context.stopping
+        app.uploads, endpoint, settings, context.keys, writer, metrics, rate_limits, context.stopping
     )
     app.include_router(health.router)
     for module in ROUTES:

@@ -266,7 +266,7 @@ async def _read_body(request: Request) -> bytes:
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_SENT_BYTES:
-                    raise Rejection(413, "body_too_large", f"A sealed report has at most {MAX_SENT_BYTES} bytes.")
+                    raise Rejection(413, "body_too_large", f"A sealed report may have at most {MAX_SENT_BYTES} bytes.")
     except TimeoutError:
         raise Rejection(408, "request_timeout", f"The body takes longer than {BODY_SECONDS:g} s.") from None
     return bytes(body)

@@ -66,11 +66,11 @@ def parse_round(document: bytes) -> Round:
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError):
         raise InvalidSpec("this is not a shuffled round") from None
     if not 1 <= found.min_batch <= found.target_reports or closes_at.tzinfo is None:
-        raise InvalidSpec("a shuffled round has 1 <= min_batch <= target_reports and a time with an offset")
+        raise InvalidSpec("a shuffled round must have 1 <= min_batch <= target_reports and a time with an offset")
     if not isinstance(found.id, str) or not _ID.fullmatch(found.id):
-        raise InvalidSpec("a round id has 1 to 64 letters, digits, _ or -")
+        raise InvalidSpec("a round id must have 1 to 64 letters, digits, _ or -")
     if found.sent_bytes > MAX_SENT_BYTES:
-        raise InvalidSpec(f"a sealed report with its outer layer has at most {MAX_SENT_BYTES} bytes")
+        raise InvalidSpec(f"a sealed report with its outer layer may have at most {MAX_SENT_BYTES} bytes")
     return found
 
 

@@ -8,7 +8,7 @@ never a skip.
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in job processes; must be set before numpy is imported
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the setting of job processes; must precede numpy
 
 import itertools
 import secrets

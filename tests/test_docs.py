@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from models.database.types import Base
 from models.tables.identity import Scope
 from runtime.settings import Settings
 from service.http import problems
@@ -160,6 +161,17 @@ class TestSettings:
             assert field.description in page
         assert "| `SFUMATO_LEASE_SECONDS` | number, > 0.2, ≤ 3600 | `20` |" in page
         assert "| `SFUMATO_REDIS_URL` | text | none |" in page
+
+
+class TestDataModel:
+    def test_has_each_column_with_a_known_type(self) -> None:
+        page = references.data_model_page()
+        for table in Base.metadata.tables.values():
+            assert f"### `{table.name}`" in page
+            for column in table.columns:
+                assert f"| `{column.name}` | " in page
+        assert "NullType" not in page
+        assert "```text\n    queued ──claim──► running" in page
 
 
 class TestQuickStarts:

@@ -17,23 +17,15 @@ from packaging.utils import canonicalize_name
 from redis import Redis
 from sqlalchemy.engine import make_url
 
+import sfumato
 from connections.server import STOP_SECONDS
 from runtime.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = (
-    "audit",
-    "clustering",
-    "connections",
-    "demo",
-    "devservers",
-    "migrations",
-    "models",
-    "runtime",
-    "service",
-    "shuffler",
-    "workers",
-)
+PACKAGES = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {
+    "benchmarks",
+    "tests",
+}  # the server installs these
 
 
 def list_tracked_files() -> list[Path]:
@@ -105,6 +97,24 @@ class TestTrackedFiles:
         ]
         assert undocumented == []
 
+    def test_every_package_has_the_same_version(self) -> None:
+        """These are the files of docs/publishing.md."""
+        places = {
+            "pyproject.toml": r'^version = "(.+)"$',
+            "sdk/python/pyproject.toml": r'^version = "(.+)"$',
+            "sdk/python/sfumato/__init__.py": r'^__version__ = "(.+)"$',
+            "sdk/typescript/package.json": r'^  "version": "(.+)",$',
+            "sdk/kotlin/device/pom.xml": r"^  <version>(.+)</version>$",
+            "openapi/generators/kotlin/pom.xml": r"^  <version>(.+)</version>$",
+            "deploy/kubernetes/kustomization.yaml": r"^ +newTag: (.+)$",
+        }
+        found = {
+            name: re.findall(pattern, (ROOT / name).read_text(), re.MULTILINE)[:1] for name, pattern in places.items()
+        }
+        assert found == {name: [sfumato.__version__] for name in places}
+        page = (ROOT / "docs" / "publishing.md").read_text()
+        assert [name for name in places if f"`{name}`" not in page] == []
+
     def test_both_projects_have_the_licence(self) -> None:
         licence = (ROOT / "LICENSE").read_text()
         assert "Apache License" in licence
@@ -123,6 +133,16 @@ class TestTrackedFiles:
         described = set(re.findall(r"^([a-z-]+):.*## \w", makefile, re.M))
         assert phony == described
         assert {"demo", "serve", "test", "lint", "openapi", "bench"} <= phony
+
+    def test_every_folder_is_under_the_import_contracts_and_the_type_check(self) -> None:
+        tools = read_projects()[ROOT / "pyproject.toml"]["tool"]
+        linter = tools["importlinter"]
+        assert set(tools["mypy"]["files"]) >= PACKAGES | {"benchmarks", "sdk/python/sfumato", "tools"}
+        roots = PACKAGES | {"benchmarks", "sfumato"}
+        layers, *_others, acyclic = linter["contracts"]
+        assert set(linter["root_packages"]) == roots
+        assert {name for layer in layers["layers"] for name in layer.split(" | ")} == roots
+        assert set(acyclic["ancestors"]) == roots - {"migrations"}
 
 
 class TestLock:
@@ -444,7 +464,7 @@ class TestBothDatabases:
         "tests/browser/scenes.py": "pages; test_console_production uses PostgreSQL",
         "tests/contract/test_schemathesis.py": "the API description, against `sfumato serve`",
         "tests/sdks/test_browser.py": "the SDK, against `sfumato serve`",
-        "tests/sdks/test_generated_client.py": "the generated client, against `sfumato serve`",
+        "tests/sdks/conftest.py": "the generated clients, against `sfumato serve`",
         "tests/sfumato/test_live.py": "the SDK, against `sfumato serve`",
         "tests/service/test_cli.py": "commands of an embedded service, which uses SQLite",
         "tests/service/test_record_commands.py": "commands of an embedded service",

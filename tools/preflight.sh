@@ -1,14 +1,16 @@
 #!/bin/sh
 # Check that programs are on this machine: tools/preflight.sh [--install] PROGRAM...
 #
-# Programs: chromium, git, nginx, java (17 or newer), mvn, node (20 or newer), npm, pgbouncer, promtool.
+# Programs: chromium, git, go, nginx, java (17 or newer), javac, mvn, node (20 or newer), npm, pgbouncer, promtool.
 # With --install, and as root on Debian, install the missing ones from Debian's packages.
 # Exit with 1, and name each missing program and how to get it, if one is missing or too old.
 set -eu
 
 package_of() {
     case $1 in
+    go) echo golang-go ;;
     java) echo default-jre-headless ;;
+    javac) echo default-jdk-headless ;;
     mvn) echo maven ;;
     nginx) echo nginx-light ;;
     node) echo nodejs ;;

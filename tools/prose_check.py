@@ -1,6 +1,6 @@
 """Check the prose of the repository: rejected words, fragments, long sentences, docstrings without a verb.
 
-    python tools/prose_check.py [--all] [PATH ...]
+    python tools/prose_check.py
 
 Reads docstrings, comments and help texts of the tracked Python files, Markdown, the console's templates, and the
 descriptions in openapi/openapi.json. Text in backticks is code and is ignored. Prints one line per finding:
@@ -10,11 +10,9 @@ descriptions in openapi/openapi.json. Text in backticks is code and is ignored. 
     long      a Markdown sentence of more than 30 words
     verb      a function docstring that does not start with a verb, in a folder with less than 75 % that do
 
-Ends with status 1 if a top-level folder has more findings than its budget, and prints the findings of that folder.
-`--all` prints all findings, and a PATH those of all files that start with it.
+Ends with status 1 if there is a finding.
 """
 
-import argparse
 import ast
 import json
 import re
@@ -26,25 +24,6 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-# Largest number of findings per top-level folder, 0 for others. Lower a number when the folder has improved.
-BUDGETS = {
-    "audit": 7,
-    "benchmarks": 28,
-    "clustering": 19,
-    "connections": 2,
-    "demo": 1,
-    "devservers": 0,
-    "docs": 0,
-    "migrations": 0,
-    "models": 7,
-    "openapi": 3,
-    "runtime": 1,
-    "sdk": 21,
-    "service": 10,
-    "tests": 48,
-    "tools": 1,
-    "workers": 4,
-}
 MAX_WORDS = 30  # words per sentence
 LEAST_VERBS = 0.75  # share of function docstrings that start with a verb
 READ = ("*.py", "*.md", "service/**/templates/*.html", "openapi/openapi.json")
@@ -199,25 +178,14 @@ def check(texts: dict[str, str]) -> list[Finding]:
     return [each._replace(rule="verb") if each.rule == "no verb" else each for each in kept]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print findings and return 1 if a folder exceeds its budget."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--all", action="store_true", help="print all findings")
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="print all findings in files that start with PATH")
-    options = parser.parse_args(arguments)
+def main() -> int:
+    """Print the findings, and return 1 if there are any."""
     listed = subprocess.run(["git", "ls-files", "-z", "--", *READ], check=True, capture_output=True, text=True).stdout
     paths = [Path(name) for name in listed.split("\0") if name and Path(name).is_file()]
     found = check({path.as_posix(): path.read_text(encoding="utf-8") for path in paths})
-    counts = Counter(finding.folder for finding in found)
-    over = {folder for folder, n in counts.items() if n > BUDGETS.get(folder, 0)}
-    shown = [each for each in found if options.all or each.folder in over or each.path.startswith(tuple(options.paths))]
-    lines = [f"{each.path}:{each.line}: {each.rule}: {each.text[:100]}" for each in shown]
-    for folder in sorted(counts.keys() | BUDGETS.keys()):
-        n, budget = counts[folder], BUDGETS.get(folder, 0)
-        remark = "too many" if n > budget else "lower the budget" if n < budget else ""
-        lines.append(f"{folder:12} {n:6} findings, budget {budget:6}  {remark}".rstrip())
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if over else 0
+    for each in found:
+        sys.stdout.write(f"{each.path}:{each.line}: {each.rule}: {each.text[:100]}\n")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

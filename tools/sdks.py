@@ -1,11 +1,11 @@
-"""Generate the Kotlin, Swift and Python clients into build/sdks, and check them.
+"""Generate the clients of the HTTP API into build/sdks, and check them.
 
 Run by `make sdks`, in an environment with openapi/generators/requirements.lock. Every warning of a generator or the
-compiler is an error, except the known one below.
+compiler is an error, except the known ones below.
 
-The Kotlin and Swift generator's support of OpenAPI 3.1 is incomplete, so the document is first converted to 3.0. All
-generated files are parsed. Maven compiles the Kotlin client and the Kotlin device, and the device must pass the
-conformance kit. `tests/sdks/test_generated_client.py` generates the Python client and calls a service.
+All Kotlin and Swift files are parsed. Maven compiles the Kotlin client and the Kotlin device, and the device must pass
+the conformance kit. `--only java go` generates and compiles the clients of backends. The tests in `tests/sdks` generate
+the Python, Kotlin, Java and Go clients and call a service with them.
 """
 
 import argparse
@@ -29,17 +29,25 @@ ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "sdks"
 GENERATORS = ROOT / "openapi" / "generators"
 DESCRIPTION = ROOT / "openapi" / "openapi.json"
-CONVERTER = GENERATORS / "kotlin" / "node_modules" / ".bin" / "openapi-down-convert"
 SHORT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a compilation of a minute takes less processor time so
 DEVICE = ROOT / "sdk" / "kotlin" / "device"
 
 GRAMMARS: dict[str, Callable[[], object]] = {"kotlin": tree_sitter_kotlin.language, "swift": tree_sitter_swift.language}
-SUFFIXES = {"kotlin": ".kt", "swift": ".swift"}
+SUFFIXES = {"kotlin": ".kt", "swift": ".swift", "java": ".java"}
+DEFAULT_LANGUAGES = ("python", "kotlin", "swift")
+LANGUAGES = (*DEFAULT_LANGUAGES, "java", "go")
 
 # The generator prints this warning once for each response with a union schema, such as `AnyForecast`. It searches for
 # the schema by a reference that it has already resolved. The generated code is correct. Names, titles, allOf, another
 # OpenAPI version or a disabled normalizer do not avoid the warning.
-KNOWN_WARNING = r"ModelUtils - Failed to get the schema name: null"
+UNION_WARNING = r"ModelUtils - Failed to get the schema name: null"
+
+# Printed at most once each. The first one is general. The others concern the examples and an unused name.
+KNOWN_WARNINGS = (
+    r"DefaultCodegen - OpenAPI 3\.1 support is still in beta",
+    r"AbstractJavaCodegen - Ignoring complex example on request body",
+    r"AbstractJavaCodegen - Object \(reserved word\) cannot be used as model name",
+)
 
 # (part of the template of an operation, replacement). If a body has several media types, the template uses a name
 # without importing it, and sends each file with the last media type.
@@ -55,11 +63,12 @@ TEMPLATE_CHANGES = (
 UNKNOWN_TO_GRAMMAR = ((b"() as! T", b"(0) as! T"), (b".init(nilLiteral: ())", b".init(nilLiteral: (0))"))
 
 
-def generate(language: str) -> list[str]:
-    """Generate one client. Return the unknown warnings."""
-    shutil.rmtree(BUILD / language, ignore_errors=True)
+def generate(language: str, build: Path) -> list[str]:
+    """Generate one client with OpenAPI Generator. Return the unknown warnings."""
+    shutil.rmtree(build / language, ignore_errors=True)
     program = Path(sys.executable).with_name("openapi-generator-cli")
     command = [str(program), "generate", "--config", str(GENERATORS / f"{language}.yaml")]
+    command += ["--input-spec", str(DESCRIPTION), "--output", str(build / language)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     output = done.stdout + done.stderr
     if done.returncode != 0:
@@ -68,10 +77,12 @@ def generate(language: str) -> list[str]:
 
 
 def find_unknown_warnings(output: str) -> list[str]:
-    """Return the warnings of a generator, except one known warning for each response with a union schema."""
+    """Return the warnings of a generator, except the known ones, each as often as it is known."""
     warnings = [line for line in output.splitlines() if re.search(r"\b(WARN|ERROR)\b", line)]
-    known = [line for line in warnings if re.search(KNOWN_WARNING, line)]
-    return [line for line in warnings if line not in known] + known[count_union_responses() :]
+    for pattern, known in [(UNION_WARNING, count_union_responses()), *((each, 1) for each in KNOWN_WARNINGS)]:
+        for line in [line for line in warnings if re.search(pattern, line)][:known]:
+            warnings.remove(line)
+    return warnings
 
 
 def count_union_responses() -> int:
@@ -111,9 +122,24 @@ def generate_python(build: Path) -> list[str]:
     return [] if done.returncode == 0 and "WARNING" not in done.stdout else [done.stdout + done.stderr]
 
 
-def list_sources(language: str) -> list[Path]:
+def generate_go(build: Path) -> list[str]:
+    """Generate and compile the Go client. Return the output of a command that fails."""
+    shutil.rmtree(build / "go", ignore_errors=True)
+    shutil.copytree(GENERATORS / "go" / "client", build / "go")
+    generator = ["go", "tool", "oapi-codegen", "-config", "config.yaml"]
+    generator += ["-o", str(build / "go" / "client.go"), str(DESCRIPTION)]
+    for command, directory in ((generator, GENERATORS / "go"), (["go", "vet", "./..."], build / "go")):
+        began = time.monotonic()
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+        _print(f"go: {' '.join(command[:3])} took {time.monotonic() - began:.0f} s")
+        if done.returncode != 0 or "WARN" in done.stdout + done.stderr:
+            return [done.stdout + done.stderr]
+    return []
+
+
+def list_sources(language: str, build: Path) -> list[Path]:
     """Return the generated source files of a language."""
-    return sorted((BUILD / language).rglob(f"*{SUFFIXES[language]}"))
+    return sorted((build / language).rglob(f"*{SUFFIXES[language]}"))
 
 
 def find_syntax_errors(language: str, paths: list[Path]) -> Iterator[str]:
@@ -125,7 +151,7 @@ def find_syntax_errors(language: str, paths: list[Path]) -> Iterator[str]:
             text = text.replace(unknown, known)
         tree = parser.parse(text)
         if tree.root_node.has_error:
-            yield f"{path.relative_to(ROOT)}: line {_first_error(tree.root_node)}"
+            yield f"{path}: line {_first_error(tree.root_node)}"
 
 
 def _first_error(node: tree_sitter.Node) -> int:
@@ -140,7 +166,7 @@ def build_with_maven(directory: Path, *arguments: str) -> list[str]:
     environment = os.environ | {"MAVEN_OPTS": f"{os.environ.get('MAVEN_OPTS', '')} {SHORT_JVM}"}
     began = time.monotonic()
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
-    _print(f"{directory.relative_to(ROOT)}: mvn {' '.join(arguments)} took {time.monotonic() - began:.0f} s")
+    _print(f"{directory.parent.name}/{directory.name}: mvn {' '.join(arguments)} took {time.monotonic() - began:.0f} s")
     return [] if done.returncode == 0 else (done.stdout + done.stderr).splitlines()[-60:]
 
 
@@ -163,35 +189,41 @@ def _print(line: str) -> None:
 def main() -> int:
     """Generate and check the clients. Return 1 if there is a problem."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--no-compiler", action="store_true", help="Compile nothing.")
-    parser.add_argument("--only-python", type=Path, metavar="DIR", help="Generate the Python client only, into DIR.")
+    parser.add_argument("--no-compiler", action="store_true", help="Compile neither Kotlin nor Java.")
+    parser.add_argument("--only", nargs="+", choices=LANGUAGES, help="Generate these clients only, and no device.")
+    parser.add_argument("--into", type=Path, default=BUILD, metavar="DIR", help="Directory of the clients.")
     arguments = parser.parse_args()
-    build: Path = arguments.only_python or BUILD
+    build: Path = arguments.into.absolute()
     build.mkdir(parents=True, exist_ok=True)
-    problems = generate_python(build)
-    _print(f"python: {len(list((build / 'python').rglob('*.py')))} files generated")
-    if not arguments.only_python:
-        problems += check_kotlin_and_swift(compiler=not arguments.no_compiler)
+    languages = arguments.only or DEFAULT_LANGUAGES
+    problems: list[str] = []
+    if "python" in languages:
+        problems += generate_python(build)
+        _print(f"python: {len(list((build / 'python').rglob('*.py')))} files generated")
+    for language in [each for each in SUFFIXES if each in languages]:
+        problems += generate(language, build)
+        sources = list_sources(language, build)
+        if language in GRAMMARS:
+            problems += find_syntax_errors(language, sources)
+        _print(f"{language}: {len(sources)} files generated")
+    if "go" in languages:
+        problems += generate_go(build)
+    if not arguments.no_compiler:
+        problems += [] if arguments.only else build_with_maven(DEVICE, "package")
+        with ThreadPoolExecutor() as threads:  # after the device, because two builds cannot fill one repository
+            clients = threads.submit(compile_clients, [each for each in ("kotlin", "java") if each in languages], build)
+            problems += [] if arguments.only or problems else check_conformance()
+            problems += clients.result()
     _print("\n".join(problems) if problems else "no problems")
     return 1 if problems else 0
 
 
-def check_kotlin_and_swift(*, compiler: bool) -> list[str]:
-    """Generate and check the Kotlin and Swift clients. Return the problems."""
+def compile_clients(languages: list[str], build: Path) -> list[str]:
+    """Compile clients with Maven. Return the problems."""
     problems: list[str] = []
-    converted = BUILD / "openapi.json"
-    subprocess.run([CONVERTER, "--allOf", "--input", DESCRIPTION, "--output", converted], check=True)
-    for language in GRAMMARS:
-        problems += generate(language)
-        problems += find_syntax_errors(language, list_sources(language))
-        _print(f"{language}: {len(list_sources(language))} files generated and parsed")
-    if compiler:
-        shutil.copy(GENERATORS / "kotlin" / "pom.xml", BUILD / "kotlin")
-        problems += build_with_maven(DEVICE, "package")
-        with ThreadPoolExecutor() as threads:  # after the first build, because two builds cannot fill one repository
-            client = threads.submit(build_with_maven, BUILD / "kotlin", "compile")
-            problems += check_conformance() if not problems else []
-            problems += client.result()
+    for language in languages:
+        shutil.copy(GENERATORS / language / "pom.xml", build / language)
+        problems += build_with_maven(build / language, "compile")
     return problems
 
 

@@ -1,4 +1,4 @@
-"""Execution of a central job: load the records, run the algorithm against a curator, return the result document.
+"""Execution of a job over records: load the records, run the algorithm against a curator, return the result document.
 
 Each query is charged in the ledger and committed before its noise is drawn. Each query answer is stored before the
 algorithm sees it (`models.jobs.curator_answers`). If a worker dies, another one runs the job from the beginning: it

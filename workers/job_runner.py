@@ -1,9 +1,9 @@
-"""Execution of a claimed job: a local job up to its next round or its result, a central job to its result.
+"""Execution of a claimed job: a local job up to its next round or its result, a job over records to its result.
 
 A plan keeps no state between claims. Each claim starts the plan from the beginning and feeds it the stored tallies. It
 aggregates the round that has closed since the last claim. If the plan then needs a new round, the round is opened and
 the job waits for devices; otherwise the plan returns the model. Each write checks the fence of the claim, so a stale
-worker writes nothing. `workers.central_job` executes central jobs.
+worker writes nothing. `workers.central_job` executes jobs over records.
 """
 
 from collections.abc import Callable
@@ -321,12 +321,12 @@ class _EarlierRounds:
 def _read_tally(tallied: Round) -> Collected:
     assert tallied.tally is not None  # noqa: S101 - for the type checker: `_ensure_tallied` loaded it
     tally = read_aggregate(tallied.spec, tallied.tally)
-    passes = None
+    map_blocks = None
     if (scheduler := find_scheduler()) is not None:
         from workers.distributed import distribute
 
-        passes = distribute.distribute_passes(tallied, tally, scheduler)
-    return Collected(tallied.spec, tally, passes)
+        map_blocks = distribute.distribute_vectors(tallied, tally, scheduler)
+    return Collected(tallied.spec, tally, map_blocks)
 
 
 def _ensure_tallied(database: Database, claim: Claim, found: Round, keyring: Callable[[], Keyring]) -> Round:

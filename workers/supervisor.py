@@ -101,7 +101,7 @@ class Supervisor:
         Function that runs a central algorithm.
     metrics : WorkerMetrics, optional
     publisher : ChangePublisher, optional
-        Publishes the ids of changed jobs, and of datasets whose open rounds may have changed.
+        Publishes the ids of changed jobs, and of datasets with open rounds that may have changed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Replay check of central jobs with the service's journal in a database, and of their ledger entries."""
+"""Replay check of jobs over records with the service's journal in a database, and of their ledger entries."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -76,7 +76,7 @@ def _count_records(tree: BoxTree, points: NDArray[np.int32]) -> NDArray[np.int64
 
 
 def _find_noisy_nodes(tree: BoxTree, is_split: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return the nodes whose split depends on noise: none at the last depth, none of a level that is full."""
+    """Return the nodes with a split that depends on noise: none at the last depth, none of a level that is full."""
     d = tree.lows.shape[1]
     noisy: NDArray[np.bool_] = tree.levels < min(privtree.MAX_DEPTH, _HALVINGS * d)
     end = 0

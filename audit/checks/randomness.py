@@ -51,7 +51,7 @@ _MODULES = {
     name: name
     for name in ("random", "secrets", "uuid", "numpy.random", "torch", "jax", "tensorflow", "cupy", "Crypto", "nacl")
 }
-# Names that make random numbers, whatever module they are imported from.
+# Names that make random numbers, imported from any module.
 _NAMES = {
     **dict.fromkeys(("urandom", "getrandom"), "os.urandom"),
     **dict.fromkeys(

@@ -65,7 +65,7 @@ class _RecordingRecord(Sequence[float]):
 
 
 def check_repetition(kind: type[Device], setting: Setting) -> list[Finding]:
-    """Check that repeated requests for a round return identical bytes, whatever the record."""
+    """Check that repeated requests for a round return identical bytes for every record."""
     entropy, why = setting.entropy("answers once"), ""
     n_runs = setting.effort.trials(_N_SEEDS)
     for _ in range(n_runs):

@@ -63,7 +63,7 @@ def _fail(database: Database, claim: Claim) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorkerActions:
-    """The actions of a worker for a central job; by default those of the service."""
+    """The actions of a worker for a job over records; by default those of the service."""
 
     charge: Callable[[Database, Claim, int, Query], None] = _charge
     keep: Callable[[Database, Claim, int], None] = _keep
@@ -161,7 +161,7 @@ class JobWalk:
         self.fault = self.fault or "a worker with a stale claim charged a query"
 
     def charge_next(self) -> None:
-        """Charge the next query of a central job, or open the next round of a local one."""
+        """Charge the next query of a job over records, or open the next round of a local one."""
         for job in self._pick_claimed():
             try:
                 if job.is_central:

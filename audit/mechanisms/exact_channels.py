@@ -3,7 +3,7 @@
 The code that makes reports runs on symbolic words (`audit.mechanisms.symbolic_random`), on one device and in arrays of
 devices. The check detects thresholds that spend more than the charge, a threshold comparison that is wrong for one
 word, a choice that is not uniform, a slot or seed that depends on the point, a charge that is rounded down, and an
-array whose distribution differs from that of a device. For two devices in an array, it detects a shared coin.
+array with a distribution that differs from that of a device. For two devices in an array, it detects a shared coin.
 
 The check does not cover domains larger than its examples; the code's only branch on the size is that between one byte
 and two. It covers 8 of 2^93 seeds of local hashing. It replaces coins of exp(-a/b) by coins of a power of a fraction;

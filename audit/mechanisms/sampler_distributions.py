@@ -1,7 +1,7 @@
 """Enumerate the exact distributions of choices, coins and noise.
 
-The checks detect a bias of one word of 2^64 in a choice, a coin whose probability is wrong by 2^-34 (in arrays, by
-2^-20), and noise whose probabilities are not exactly proportional to their distribution. Noise is checked in parts:
+The checks detect a bias of one word of 2^64 in a choice, a coin with a probability wrong by 2^-34 (in arrays, by
+2^-20), and noise with probabilities not exactly proportional to their distribution. Noise is checked in parts:
 coins of exp(-a/b) have a check of their own, and the samplers run with coins of a power of a fraction, in which the
 distribution is an identity. The probability of unexplored paths is part of each comparison. The checks do not cover the
 operating system's random words.

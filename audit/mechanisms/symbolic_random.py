@@ -1,6 +1,6 @@
 """Compute the exact distribution of a program's output by running it on symbolic random words.
 
-The shipped code runs on an entropy whose words are unknown. The code can only compare a word with a number, divide it
+The shipped code runs on an entropy with unknown words. The code can only compare a word with a number, divide it
 into equal ranges, or take its remainder. At a comparison, both results are followed with their exact probabilities.
 The result is the distribution of the shipped code as fractions. It is independent of any formula.
 """

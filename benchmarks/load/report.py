@@ -16,7 +16,7 @@ SHOWN = (
     "saturation_per_second", "rate_per_second", "report_tail", "errors", "reports_acknowledged", "reports_counted",
     "reports_lost", "jobs_done", "memory_mb", "memory_growth_mb", "database_connections", "load_average",
 )  # fmt: skip
-WAITS = frozenset({"long poll", "jobs", "behind"})  # kinds whose times do not describe the service
+WAITS = frozenset({"long poll", "jobs", "behind"})  # kinds with times that do not describe the service
 
 
 def summarise(

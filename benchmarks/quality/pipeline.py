@@ -52,7 +52,7 @@ class Benchmark:
     sources: tuple[str, ...]  # modules that every row depends on, besides those of its method
     score: str  # the measure that a run lacks if its method refused
     measures: tuple[str, ...]
-    spread: tuple[str, ...]  # measures whose standard deviation is reported
+    spread: tuple[str, ...]  # measures with a reported standard deviation
     find: Callable[[Path | None, Sequence[str], Sequence[int]], list[DataSet]]  # (folder, names, sizes)
     measure: Callable[[Run, DataSet], Measures]  # function of a module, so that other processes find it
     sections: tuple[Section, ...]

@@ -41,7 +41,7 @@ NOTES = {"olh": HASHES, "discrete_laplace": SORTS}
 
 def rows(setting: Setting) -> Iterator[Measurement]:
     """Yield a row per mechanism, then the plain file, repeated reports, the whole path, and memory."""
-    keep_freed_memory(WORKER_KEPT_BYTES)  # as in a worker
+    keep_freed_memory(WORKER_KEPT_BYTES)  # the setting of a worker
     n_reports = QUICK_REPORTS if setting.quick else N_REPORTS
     for kind in KINDS:
         setting.progress(f"  fold: {kind}")

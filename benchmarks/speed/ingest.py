@@ -71,7 +71,7 @@ def singles(database: str, turns: int, seconds: float, connections: int) -> Iter
 
 
 def on_slow_disk(database: str, turns: int, seconds: float) -> Measurement:
-    """Compare single reports with a target, with a disk whose flushes take 5 ms longer."""
+    """Compare single reports with a target, with a disk with flushes that take 5 ms longer."""
     with serving.serving(database, slow_disk=True) as served:
         target = Target(served, connections=MANY_CONNECTIONS)
         measured, times = target.alternate(lambda: SLOW_DISK_PER_SECOND, turns, seconds)

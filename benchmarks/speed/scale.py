@@ -78,7 +78,7 @@ def two_workers(url: str, records_key: str = "") -> Iterator[Scheduler]:
 
 
 def _folds(setting: Setting) -> Iterator[Measurement]:
-    keep_freed_memory(WORKER_KEPT_BYTES)  # as in a worker
+    keep_freed_memory(WORKER_KEPT_BYTES)  # the setting of a worker
     n_reports = QUICK if setting.quick else N_REPORTS
     with (
         report_log(spec_of("grr", N_CELLS), n_reports) as log,

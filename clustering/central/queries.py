@@ -33,7 +33,7 @@ PRODUCT_PARTS = 1 << 15  # parts of a radius in which they are multiplied; sums 
 
 
 class RecordSum(Protocol):
-    """A function of records whose integer results add up over parts of the records.
+    """A function of records with integer results that add up over parts of the records.
 
     It holds public values only and can be sent to another process.
     """

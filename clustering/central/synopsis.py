@@ -60,7 +60,7 @@ def choose_grid_shape(n_features: int, cells: int, max_cells: int) -> tuple[int,
 
 
 def build_grid_synopsis(cells: GridCells, counts: NDArray[np.int64], variance: float) -> Synopsis:
-    """Build the synopsis of a regular grid whose counts have this noise variance."""
+    """Build the synopsis of a regular grid with this noise variance of its counts."""
     shape = np.array(cells.shape)
     left = np.arange(cells.n_cells)
     places = np.empty((cells.n_cells, len(shape)), dtype=np.int64)

@@ -5,6 +5,7 @@ square of each coordinate). The parabola that touches f therefore lies above it,
 that minimises the parabolas decreases J. Source: Zhang et al. 2025, with corrected distances and steps.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
@@ -12,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.kernels.fuzzy import ABSOLUTE, EUCLIDEAN, GAUSSIAN, LAPLACE, MIXED, fuzzy_step
-from clustering.rounds.plan import Passes, Rule
 from sfumato.specs import Distance
 
 KINDS: dict[Distance, int] = {
@@ -28,6 +28,24 @@ ROUNDING = 1e-6  # δ as a share of sigma; |.| is a parabola below it
 
 
 BLOCK_POINTS = 1 << 15  # points per block of `block_sums`
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Parameters of the fuzzy c-means objective.
+
+    Attributes
+    ----------
+    distance : {'mixed', 'euclidean', 'absolute', 'laplace', 'gaussian'}
+    m : float
+        Fuzziness, above 1.
+    sigma : float
+        σ0, the least spread of a point about its centre per feature, in the points' unit.
+    """
+
+    distance: Distance
+    m: float = 2.0
+    sigma: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +77,7 @@ def fuzzy_c_means(
     max_iterations: int,
     tolerance: float,
     stretch: float = 1.0,
-    passes: Passes | None = None,
+    passes: Callable[[NDArray[np.float64], Rule], NDArray[np.float64]] | None = None,
 ) -> FuzzyFit:
     """Run fuzzy c-means from given centres.
 
@@ -98,7 +116,7 @@ def fuzzy_c_means(
             total += block
         objectives.append(float(total[0]))
         shares, sums, masses = total[1 : c + 1], total[c + 1 :][: c * d].reshape(c, d), total[-c * d :].reshape(c, d)
-        # a centre whose weights all underflow, far from all points, does not move
+        # a centre far from all points, with weights that all underflow, does not move
         means = np.divide(sums, masses, out=places.copy(), where=masses > 0)
         converged = bool(np.abs(means - places).max() <= tolerance)
         places = means if converged else places + stretch * (means - places)

@@ -117,7 +117,7 @@ def fit(params: GridKmeans, collected: Collected) -> ClusterModel:
     if not isinstance(encoding, GridEncoding) or encoding.n_features > MAX_FEATURES:
         raise UnfitRound(f"grid_kmeans needs a round over a regular grid of 1 to {MAX_FEATURES} features")
     if encoding.n_symbols > MAX_CELLS:
-        raise UnfitRound(f"grid_kmeans fits rounds of at most {MAX_CELLS} cells")
+        raise UnfitRound(f"a round of grid_kmeans may have at most {MAX_CELLS} cells")
     if tally.n_reports == 0:
         raise TooFewReports(n_reports=0, n_needed=1)
     decoding = decoder(collected.spec.mechanism)

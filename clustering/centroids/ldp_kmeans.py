@@ -6,7 +6,7 @@ one of 2k symbols. The server estimates masses and imbalances of the centroids, 
 publishes them in the next round. A device reports in one round only. Rounds therefore compose in parallel,
 and a device spends epsilon once for any number of rounds.
 
-The first round publishes many spread-out public places, whose masses select the start. The later rounds
+The first round publishes many spread-out public places. Their masses select the start. The later rounds
 move K centroids by the sign statistic in decreasing steps. The comparator LDPKmeans of Zhang et al. 2023 instead
 spends epsilon on a perturbed record and on an assignment in every round, and starts from random places.
 """
@@ -242,7 +242,7 @@ def _diagnostics(
     """Return the diagnostics of a run.
 
     With `reports_needed` reports, the relative imbalance of an even share has a standard error of 1/2 per
-    round and feature: n = 8 v d K^2 reports per round. `settled` is false for a centroid whose last
+    round and feature: n = 8 v d K^2 reports per round. `settled` is false for a centroid if its last
     imbalance exceeds half its mass by more than four standard errors.
     """
     n_reports = sum(statistics.n_reports for statistics in history)

@@ -6,19 +6,20 @@ increase the objective, unlike equation (22). The fit is compared with one centr
 the objective does not distinguish noise from clusters.
 """
 
+from functools import partial
 from math import ceil, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.centroids.fuzzy_cmeans import FuzzyFit, fuzzy_c_means
+from clustering.centroids.fuzzy_cmeans import FuzzyFit, Rule, block_sums, fuzzy_c_means
 from clustering.centroids.noisy_mixture_em import fit_mixture
 from clustering.centroids.piece_population import agreement_of_errors
 from clustering.centroids.verdict import few, rate
 from clustering.density.label_map import PRIVACY
 from clustering.errors import TooFewReports, UnfitRound
 from clustering.random import PublicWords
-from clustering.rounds.plan import Collected, Plan, Rule
+from clustering.rounds.plan import Collected, Plan
 from clustering.rounds.tally import Sample, noise_of
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import FuzzyMemberships
@@ -146,7 +147,7 @@ def fit(params: NoisyFcm, collected: Collected) -> ClusterModel:
         max_iterations=params.max_iterations,
         tolerance=tolerance,
         stretch=STRETCH,
-        passes=collected.passes,
+        passes=partial(collected.map_blocks, block_sums) if collected.map_blocks else None,
     )
     centre_errors, size_errors = _resample_errors(params, points, found, rule, tolerance)
     centres = np.clip(found.centres, 0.0, 1.0)

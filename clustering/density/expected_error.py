@@ -22,11 +22,11 @@ _WORK = 1 << 14  # cells of all throws together; larger grids get fewer throws, 
 
 
 def expected_error(relabel: Relabel, density: NDArray[np.float64], reports: tuple[int, ...] | int) -> float:
-    """Return the expected share of the population whose label changes because reports are perturbed.
+    """Return the expected share of the population with a label that changes because reports are perturbed.
 
     A synthetic population is sampled from the released density. The method labels the map once
     from unperturbed reports, and several times from perturbed reports with different random
-    numbers. The result is the mean mass whose two labels differ under the best one-to-one
+    numbers. The result is the mean mass with two different labels under the best one-to-one
     matching of clusters. A cluster in only one of the two maps counts as different.
     The value measures noise only. It excludes errors the method makes without noise, and
     structure that noise hides from the released density.
@@ -77,7 +77,7 @@ def _perturb(people: SyntheticPopulation, coins: int | None) -> CollectRound:
 
 
 def disagreement(one: NDArray[np.int64], other: NDArray[np.int64], density: NDArray[np.float64]) -> float:
-    """Return the mass whose labels differ under the best one-to-one matching of two maps' labels.
+    """Return the mass with different labels under the best one-to-one matching of two maps' labels.
 
     Parameters
     ----------

@@ -163,7 +163,7 @@ def symbol_shares(encoding: Encoding, density: NDArray[np.float64]) -> NDArray[n
     if isinstance(encoding, GridEncoding):
         return _shares(resample(density, encoding.cells).ravel())[None]
     if not isinstance(encoding, TreeGridEncoding):
-        raise UnfitRound("synthetic rounds need a plain, shifted or tree grid")
+        raise UnfitRound("a synthetic round must have a plain, shifted or tree grid")
     boxes = (1 << encoding.depth,) * encoding.n_features
     middles = (np.indices(boxes).reshape(len(boxes), -1).T + 0.5) / boxes[0]
     of_box = symbols(encoding, middles, np.zeros(len(middles), dtype=np.int64))

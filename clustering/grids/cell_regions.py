@@ -90,7 +90,7 @@ def cell_graph(mass: NDArray[np.float64], volume: NDArray[np.float64], pairs: ND
 
 
 def cell_bumps(graph: CellGraph, core_density: float = 0.0) -> CellBumps:
-    """Return the last component, and all bumps of positive excess whose core exceeds a density (1 is the mean)."""
+    """Return the last component, and all bumps of positive excess with a core above a density (1 is the mean)."""
     parent, saddle, excess, total = _grow(graph, np.empty(0, dtype=np.int64))
     survivor = parent[0]  # all cells end in the last component, because a box is connected
     is_core = graph.mass > core_density * graph.volume

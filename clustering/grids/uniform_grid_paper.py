@@ -113,7 +113,7 @@ def granularity(share: DenseShare, epsilon_nano: int, n_features: int) -> float:
     """Return m of Theorem 1, a cell's side as a share of the range, in the well-defined form.
 
     Definition 7 adds the squared error of a frequency to a number of people. With both as
-    shares, MSM = 1 / (N (e^eps - 1)^2 m^d) + 2 d m r^(-1/d), whose minimum is
+    shares, MSM = 1 / (N (e^eps - 1)^2 m^d) + 2 d m r^(-1/d). Its minimum is
         m = (2 N (e^eps - 1)^2 r^(-1/d))^(-1/(d+1)),
     Theorem 1 with N in place of N².
     """

@@ -19,7 +19,7 @@ def grow_components(
     density: NDArray[np.float64],  # IN (n_padded,)
     order: NDArray[np.int64],  # IN (n,), cells in descending density
     offsets: NDArray[np.int64],  # IN (3**d - 1,), from a cell to its neighbours
-    kept: NDArray[np.bool_],  # IN (n_padded,), peaks whose components never merge with each other
+    kept: NDArray[np.bool_],  # IN (n_padded,), peaks with components that never merge with each other
     parent: NDArray[np.int64],  # OUT (n_padded,), initially -1; then the peak of each cell's component
     saddle: NDArray[np.int64],  # OUT (n_padded,), initially -1; by peak: the cell at which its component ended
     excess: NDArray[np.float64],  # OUT (n_padded,), by peak: E = S - C * level when its component ended
@@ -84,7 +84,7 @@ def grow_cells(
     order: NDArray[np.int64],  # IN (n,), cells in descending density
     first: NDArray[np.int64],  # IN (n + 1,), start of each cell's neighbours
     neighbours: NDArray[np.int64],  # IN (2 n_pairs,)
-    kept: NDArray[np.bool_],  # IN (n,), peaks whose components never merge with each other
+    kept: NDArray[np.bool_],  # IN (n,), peaks with components that never merge with each other
     parent: NDArray[np.int64],  # OUT (n,), initially -1; then the peak of each cell's component
     saddle: NDArray[np.int64],  # OUT (n,), initially -1; by peak: the cell at which its component ended
     excess: NDArray[np.float64],  # OUT (n,), by peak: E = S - V * level when its component ended

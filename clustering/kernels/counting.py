@@ -8,7 +8,7 @@ loops did.
 Array indices are unsigned, because numba tests signed indices for negative values and then loads byte by byte.
 
 A locally hashed report has the hash of `sfumato.mechanisms.olh`: v = (a x^2 + b x + c) mod P with P = 2^31 - 1, hashed
-to floor(v g / 2^31). A report supports the symbols x whose v lies in the interval of its hash value.
+to floor(v g / 2^31). A report supports the symbols x with v in the interval of its hash value.
 """
 
 import numpy as np

@@ -221,7 +221,7 @@ def fuzzy_step(
     n_centres, is_apart = centres.shape[0], kind == ABSOLUTE
     shape = _shape(kind, d, sigma)
     columns = np.zeros((d + 1, _BLOCK))
-    columns[d] = 1.0  # a constant column, whose sums are masses
+    columns[d] = 1.0  # the sums of a constant column are masses
     block, weights = np.empty((n_centres, _BLOCK)), np.full((n_centres, _BLOCK), 1.0 if is_apart else 2.0)
     lanes = np.zeros((n_centres, 2 * d if is_apart else d + 1, _LANES))
     share_lanes = np.zeros((n_centres, 1, _LANES))

@@ -70,7 +70,7 @@ class RoundAggregator:
     """Aggregates the reports of a round in parts: counts, or a sample of vectors.
 
     A sample holds at most `MAX_SAMPLE_VALUES` values. No round plans for more, but requests may
-    bring more. The first vectors are then kept, whatever their values, and later ones are dropped.
+    bring more. The first vectors are then kept for all values, and later ones are dropped.
     Thus excess reports do not invalidate a round that was already charged.
 
     Parameters
@@ -101,7 +101,7 @@ class RoundAggregator:
         self.add_packed(*_pack(self._spec, slots, values))
 
     def add_packed(self, records: NDArray[np.uint8], statuses: NDArray[np.uint8]) -> None:
-        """Add the reports of a log whose status is TAKEN.
+        """Add the reports of a log with the status TAKEN.
 
         Parameters
         ----------

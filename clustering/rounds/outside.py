@@ -11,7 +11,7 @@ Vectors of people outside are recognised by their mark, with errors. See `_insid
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import exp, inf, sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -271,7 +271,8 @@ def _inside_vectors(collected: Collected, mechanism: DiscreteLaplaceMechanism) -
     """Return the vectors with a mark nearer to that of people inside.
 
     A mark and its noise are independent of the features, so the selection does not change the distribution of the
-    vectors of people inside. A vector of a person outside passes with the probability `missed_share`.
+    vectors of people inside. A vector of a person outside passes with the probability exp(-mark / (2 b)) / 2,
+    with b the scale of the noise.
     """
     values = collected.sample.values
     kept = values[2 * values[:, -1] < mechanism.mark, :-1]
@@ -280,10 +281,3 @@ def _inside_vectors(collected: Collected, mechanism: DiscreteLaplaceMechanism) -
     spec = replace(collected.spec, mechanism=replace(mechanism, mark=0), out_of_bounds="clip")
     low, high = -mechanism.margin, mechanism.steps + mechanism.margin
     return Collected(spec, Sample(np.ascontiguousarray(np.clip(kept, low, high))))
-
-
-def missed_share(mechanism: DiscreteLaplaceMechanism) -> float:
-    """Return the probability that the vector of a person outside is taken for one inside: exp(-mark / (2 b)) / 2."""
-    if mechanism.scale_numerator == 0:
-        return 0.0
-    return 0.5 * exp(-mechanism.mark * mechanism.scale_denominator / (2 * mechanism.scale_numerator))

@@ -14,29 +14,10 @@ from numpy.typing import NDArray
 from clustering.errors import TallyMalformed, UnfitRound
 from clustering.rounds.tally import Sample, Tally, keeps_vectors, noise_of
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.specs import Distance, RoundSpec
+from sfumato.specs import RoundSpec
 
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Parameters of the fuzzy c-means objective.
-
-    Attributes
-    ----------
-    distance : {'mixed', 'euclidean', 'absolute', 'laplace', 'gaussian'}
-    m : float
-        Fuzziness, above 1.
-    sigma : float
-        σ0, the least spread of a point about its centre per feature, in the points' unit.
-    """
-
-    distance: Distance
-    m: float = 2.0
-    sigma: float = 1.0
-
-
-# Return the sums of each block of the points for given centres and a rule (`fuzzy_cmeans.block_sums`).
-Passes = Callable[[NDArray[np.float64], Rule], NDArray[np.float64]]
+# Apply a function of points, with further arguments, to each block of a round's vectors. Return the results in order.
+MapBlocks = Callable[..., NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -48,9 +29,9 @@ class Collected:
     spec : RoundSpec
         Round as published.
     aggregate : Tally or Sample
-    passes : callable, optional
-        Computes block sums over the sample's vectors on other machines. Vectors are scaled to
-        shares of the lattice's range. The sums equal local ones to the last bit.
+    map_blocks : callable, optional
+        Applies a function to blocks of the sample's vectors on other machines. Vectors are scaled to
+        shares of the lattice's range. The results equal local ones to the last bit.
 
     Raises
     ------
@@ -60,7 +41,7 @@ class Collected:
 
     spec: RoundSpec
     aggregate: Tally | Sample
-    passes: Passes | None = None
+    map_blocks: MapBlocks | None = None
 
     def __post_init__(self) -> None:
         if not _fits(self.spec, self.aggregate):

@@ -29,7 +29,7 @@ def claim_aggregation(session: Session, *, now: int, lease_microseconds: int, ma
 
 
 def fail_aggregation(session: Session, *, now: int, max_attempts: int) -> str | None:
-    """Fail a round whose aggregation lost `max_attempts` workers, and return its id. Return None if there is none.
+    """Fail a round if its aggregation lost `max_attempts` workers, and return its id. Return None if there is none.
 
     The round has no tally and keeps its reports. A job that names the round aggregates it again, within the job's own
     attempts.

@@ -164,7 +164,7 @@ def _add(
 ) -> Round:
     terms = collect.release
     if (terms is not None) != (dataset.trust == Trust.SHUFFLED):
-        raise Conflict("a round has terms of a release if and only if its dataset is shuffled")
+        raise Conflict("a round must have terms of a release if its dataset is shuffled, and none otherwise")
     n_honest, min_batch = (0, 0) if terms is None else (terms.n_honest, terms.min_batch)
     min_reports = max(collect.min_reports, dataset.min_reports, n_honest)
     opened = Round(

@@ -109,7 +109,7 @@ class Database:
             if self.is_sqlite
             else _postgres_engine(url, pool_size, wait_seconds, limits)
         )
-        self.retries: Counter[tuple[str, str]] = Counter()  # by name of the transaction and reason
+        self.retries: Counter[tuple[str, str]] = Counter()  # name of the transaction and reason to number
         self._scrub_lock = threading.Lock()
         self._n_unscrubbed = 0  # failed truncations since the last successful one
         self._is_closed = threading.Event()

@@ -13,7 +13,6 @@ _POSTGRES_NO_LOCK = "55P03"  # lock_not_available
 # may have succeeded.
 _POSTGRES_RETRIED = {"40001": "serialization", "40P01": "deadlock"}
 BUSY = "busy"
-RETRY_REASONS = frozenset({*_POSTGRES_RETRIED.values(), BUSY})
 
 _REASON_CHARACTERS = 500
 _REMEDIES = {  # the key is a part of the message of the driver

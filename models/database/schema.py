@@ -148,11 +148,6 @@ def check_start(database: Database, *, is_pooled: bool) -> str | None:
     return problem.text if problem is not None else None
 
 
-def is_migrated(database: Database) -> bool:
-    """Return whether the schema has the newest revision that this software knows."""
-    return find_schema_problem(database) is None
-
-
 def check_writes(database: Database) -> None:
     """Write the revision again and commit. Raise SQLAlchemyError or sqlite3.Error if the database accepts no write.
 

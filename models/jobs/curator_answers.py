@@ -1,4 +1,4 @@
-"""Queries of central jobs to the curator: charge each query once, and store its answer.
+"""Queries of jobs over records to the curator: charge each query once, and store its answer.
 
     requested ──charge──► charged ──store──► answered ──(job ends)──► deleted
 
@@ -51,7 +51,7 @@ def reference(job_id: str, index: int) -> str:
 def charge(session: Session, claim: Claim, index: int, query: ChargedQuery, *, now: int) -> bytes | None:
     """Charge the cost of a query unless it is charged already. Return its stored answer, if any.
 
-    A query whose cost another query has paid is charged like every other, with amounts of 0.
+    A query with a cost that another query has paid is charged like every other, with amounts of 0.
 
     Raises
     ------

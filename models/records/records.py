@@ -27,7 +27,7 @@ MAX_PARTS = 10_000
 
 _COORDINATE_BYTES = 3  # the lattice has 20 bits
 _ROWS_PER_FETCH = 4  # segments in memory
-_PART_RECORDS = 1 << 16  # approximate number of records whose users are sorted at once
+_PART_RECORDS = 1 << 16  # approximate number of records that are sorted by user at once
 _MAX_PARTS = 256
 
 

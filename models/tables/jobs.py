@@ -1,4 +1,4 @@
-"""Jobs, the query answers of central jobs, results, and stored responses of idempotent requests.
+"""Jobs, the query answers of jobs over records, results, and stored responses of idempotent requests.
 
     queued ──claim──► running ──(opens a round)──► collecting ──(rounds closed; claim)──► running
        │                 │  ▲                          │
@@ -125,7 +125,7 @@ Index("ix_jobs_unfinished", Job.tenant_id, Job.id, postgresql_where=is_unfinishe
 
 
 class QueryAnswer(Base):
-    """A charged query of a central job, with its answer once the curator has drawn it."""
+    """A charged query of a job over records, with its answer once the curator has drawn it."""
 
     __tablename__ = "query_answers"
 

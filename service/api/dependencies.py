@@ -224,7 +224,7 @@ class Created:
     wake : str, optional
         Job or round for which a worker is notified.
     changed : sequence of str
-        Ids of jobs that changed and of datasets whose open rounds changed; their watchers are notified.
+        Ids of jobs that changed and of datasets with changed open rounds; their watchers are notified.
     """
 
     body: Json
@@ -301,7 +301,7 @@ def fingerprinted(request: Request, caller: Caller) -> bytes:
 
 
 def idempotent_post(*scopes: Scope, whole_tenant: bool = False) -> Callable[..., Awaitable[IdempotentRequest]]:
-    """Return a dependency: a POST request of a caller whose key has one of the scopes."""
+    """Return a dependency: a POST request of a caller with one of the scopes."""
     require = auth.require(*scopes, whole_tenant=whole_tenant)
 
     async def dependency(

@@ -112,7 +112,7 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     Conflict
         The algorithm belongs to the other trust model.
     ValidationFailed
-        A central job has members about collection, or a local job has a delta or no reports to use.
+        A job over records has members about collection, or a local job has a delta or no reports to use.
     InsufficientReports
         Too few devices for a meaningful result, unless the body allows it.
     InvalidSpec

@@ -9,6 +9,7 @@ import typer
 
 from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, ShuffledDelta, split_names
 from service.cli.connection import Service, calls_service
+from sfumato.kinds import MechanismKind
 
 if TYPE_CHECKING:
     from sfumato.specs.attributes import Attribute
@@ -247,9 +248,7 @@ def open_round(
     ],
     epsilon: Annotated[float, typer.Option(help="Cost of a report for its device.")],
     target_reports: Annotated[int, typer.Option(min=1, help="Number of reports at which the round closes.")],
-    mechanism: Annotated[
-        Literal["auto", "grr", "ss", "oue", "olh", "hr", "window"], typer.Option(help="Mechanism that perturbs.")
-    ] = "auto",
+    mechanism: Annotated[MechanismKind, typer.Option(help="Mechanism that perturbs.")] = "auto",
     min_reports: Annotated[int, typer.Option(min=0, help="Minimum number of reports; at least the dataset's.")] = 0,
     collect_seconds: Annotated[int, typer.Option(min=1, help="Time that the round accepts reports.")] = 604_800,
     min_batch: MinBatch = None,

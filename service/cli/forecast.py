@@ -92,7 +92,7 @@ def print_forecast(
         raise InvalidSpec("give exactly one of --epsilon and --shuffled-epsilon")
     is_shuffled = releases.honest_share is not None
     if not is_shuffled and (releases.epsilon is not None or releases.min_batch is not None):
-        raise InvalidSpec("--shuffled-epsilon and --min-batch need --honest-share")
+        raise InvalidSpec("--shuffled-epsilon and --min-batch must come with --honest-share: add it")
     has_target = any(value is not None for value in targets.values())
     wire: dict[str, object] = {"type": kind, "epsilon": 1.0 if epsilon is None else epsilon}
     if clusters is not None:
@@ -101,7 +101,7 @@ def print_forecast(
         wire["shape"] = shape
     if n_reports is not None and n_records is None:
         if delta:
-            raise InvalidSpec("--delta is available only with --records")
+            raise InvalidSpec("--delta must come with --records: add it, or remove --delta")
         local = local_algorithm_from_wire(wire)
         releases_cost = None
         if is_shuffled:

@@ -230,7 +230,7 @@ def profile_clusters(
     done = job.wait()
     if done.state != "succeeded":
         reason = "" if done.error is None else f": {done.error.detail}"
-        raise CommandFailed(f"the profile {job.id} is {done.state}{reason}")
+        raise CommandFailed(f"the profile {job.id} did not succeed: its state is {done.state}{reason}")
     service.show(f"jobs/{job.id}/result", lambda: output.print_result(output.open_console(), done.result()))
 
 

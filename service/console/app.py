@@ -54,7 +54,6 @@ PAGES: list[Page] = [
     Page("POST", "/logout", sign_out),
 ]
 
-WITH_FILES = frozenset({"/datasets/{dataset_id}/records"})
 REPEATABLE = ("of", "features")  # query parameters that may have several values
 
 log = structlog.get_logger(__name__)
@@ -121,7 +120,7 @@ class Site:
             files: Files = {}
             if request.method == "POST":
                 check_origin(request, services.settings.public_url)
-                form, files = await read_form(request, takes_files=shown.path in WITH_FILES)
+                form, files = await read_form(request, takes_files=shown.takes_files)
                 check_csrf(form, session)
             return await shown.handler(Visit(request, services, self._gateway, session, form, files))
 

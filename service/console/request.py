@@ -5,10 +5,10 @@ its own pages only. It checks the headers `Origin` and `Sec-Fetch-Site` and a fo
 """
 
 import hmac
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from email import message_from_string
 from email.message import Message
 from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import FastAPI
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import Field, File, FormParser
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,6 +42,8 @@ MAX_FORM_FIELDS = 200
 Files = dict[str, tuple[str, bytes]]
 
 _TOKEN = re.compile("[0-9a-f]{64}")
+
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # its warnings quote bytes of the form
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ class Page(NamedTuple):
     path: str
     handler: Callable[[Visit], Awaitable[Response]]
     parameters: tuple[str, ...] = ()  # names of its query parameters
+    takes_files: bool = False
 
 
 async def find_session(request: Request, services: GatewayContext) -> SessionIdentity | None:
@@ -205,7 +210,7 @@ async def read_form(request: Request, *, takes_files: bool = False) -> tuple[dic
     sent = Message()
     sent["content-type"] = request.headers.get("content-type", "")
     if takes_files and sent.get_content_type() == "multipart/form-data":
-        return _parts(body, str(sent.get_param("boundary", "")).encode("ascii", "replace"))
+        return _parts(body, str(sent.get_param("boundary", "")))
     if sent.get_content_type() != "application/x-www-form-urlencoded":
         raise BadRequest("the body must be a form")
     try:
@@ -218,28 +223,38 @@ async def read_form(request: Request, *, takes_files: bool = False) -> tuple[dic
     return form, {}
 
 
-def _parts(body: bytes, boundary: bytes) -> tuple[dict[str, list[str]], Files]:
-    """Parse multipart/form-data (RFC 7578) as sent by browsers."""
-    unreadable = BadRequest("the form cannot be parsed")
-    first, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
-    if not boundary or first or not parts or not parts.pop().startswith(b"--") or len(parts) > MAX_FORM_FIELDS:
-        raise unreadable
-    form: dict[str, list[str]] = {}
-    files: Files = {}
-    for part in parts:
-        head, blank, content = part.partition(b"\r\n\r\n")
-        try:
-            headers = message_from_string(head.decode().lstrip("\r\n"))
-            name, file = headers.get_param("name", header="content-disposition"), headers.get_filename()
-            if not blank or not isinstance(name, str):
-                raise unreadable
-            if file is None:
-                form.setdefault(name, []).append(content.decode())
-            else:
-                files[name] = (file, content)
-        except UnicodeDecodeError:
-            raise unreadable from None
+def _parts(body: bytes, boundary: str) -> tuple[dict[str, list[str]], Files]:
+    """Parse multipart/form-data (RFC 7578). A file stays in memory, because a disk would keep its records."""
+    fields: list[Field] = []
+    sent_files: list[File] = []
+    ends: list[bool] = []
+    try:
+        parser = FormParser(
+            "multipart/form-data",
+            fields.append,
+            sent_files.append,
+            lambda: ends.append(True),
+            boundary,
+            config={"MAX_MEMORY_FILE_SIZE": len(body), "UPLOAD_ERROR_ON_BAD_CTE": True},
+        )
+        parser.write(body)
+        after = body.partition(f"\r\n--{boundary}--".encode())[2].strip()
+        if not ends or after or len(fields) + len(sent_files) > MAX_FORM_FIELDS:
+            raise BadRequest("the form cannot be parsed")
+        form: dict[str, list[str]] = {}
+        for each in fields:
+            form.setdefault((each.field_name or b"").decode(), []).append((each.value or b"").decode())
+        files = {
+            (each.field_name or b"").decode(): ((each.file_name or b"").decode(), _content(each)) for each in sent_files
+        }
+    except (FormParserError, UnicodeDecodeError):
+        raise BadRequest("the form cannot be parsed") from None
     return form, files
+
+
+def _content(file: File) -> bytes:
+    file.file_object.seek(0)
+    return file.file_object.read()
 
 
 def check_origin(request: Request, public_url: str | None) -> None:

@@ -17,6 +17,7 @@ from models.tables.identity import Scope
 from service.http.headers import bearer_secret
 from service.http.problems import BadRequest, Forbidden, Unauthenticated
 from service.http.rate_limits import RateLimits
+from service.http.route_table import entry_of
 
 CACHE_SECONDS = 1.0  # a revoked key is accepted for at most this long after its last lookup
 _MAX_CACHED = 10_000
@@ -119,7 +120,7 @@ def _authorization(scope: AsgiScope) -> bytes | None:
 
 
 class Authentication:
-    """Middleware that requires a valid key on paths below `/v1` and applies rate limits before the body is read."""
+    """Middleware that requires a valid key below `/v1`, and applies rate limits before the body is read."""
 
     def __init__(self, app: ASGIApp, *, key_cache: KeyCache, limits: RateLimits) -> None:
         self._app = app
@@ -132,7 +133,7 @@ class Authentication:
             limits = self._limits
             if limits.per_address is not None:
                 await limits.count_address(scope)
-            if scope["path"].startswith("/v1"):
+            if entry_of(scope).needs_key:
                 authorization = _authorization(scope)
                 try:
                     caller = await self._key_cache.find_caller(authorization, is_suspicious=limits.is_slowed(scope))

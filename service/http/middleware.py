@@ -1,7 +1,6 @@
 """Pure ASGI middleware for every request: request ids, errors as problem documents, access log, body limits, CORS."""
 
 import asyncio
-import re
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Generator
@@ -27,11 +26,11 @@ from service.http.problems import (
     from_exception,
 )
 from service.http.rate_limits import headers as rate_limit_headers
+from service.http.route_table import ENTRIES, REPORTS, Body, entry_of
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE
 
 BODY_SECONDS = 60  # longest time for a body to arrive
-RECORDS_SECONDS = 900  # the same for records: an upload may be large and its connection slow
-_LARGE_UPLOADS = ("/records", "/batches")
+UPLOAD_SECONDS = 900  # the same for records and batches, which may be large on a slow connection
 CONTROL_BODY_BYTES = 1 << 20  # largest body of requests without reports, records or points
 POINTS_BODY_BYTES = 32 << 20
 UNPACKED_BYTES = 256 << 10  # piece of an unpacked body
@@ -41,14 +40,6 @@ PREFLIGHT_SECONDS = 600  # time for which browsers may cache a preflight respons
 # Instrumentation of a page adds the last three to all requests. The service ignores them.
 CORS_REQUEST_HEADERS = ("Authorization", "Content-Type", "If-None-Match", "traceparent", "tracestate", "baggage")
 CORS_RESPONSE_HEADERS = ("ETag", "Retry-After")  # headers that a device reads
-
-# The duration of these requests depends on the number of records, which is private.
-PRIVATE_DURATION = re.compile("/v1/datasets/[^/]+(/records)?|/v1/jobs/[^/]+(/events)?|/console/.*")
-
-_CORS_PATHS = (
-    ("GET", re.compile("/v1/datasets/[^/]+/round")),
-    ("POST", re.compile("/v1/rounds/[^/]+/reports")),
-)
 NO_STORE = (b"cache-control", b"no-store")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 _CLOSE = (b"connection", b"close")
@@ -88,16 +79,16 @@ class DeviceCors:
                 expose_headers=CORS_RESPONSE_HEADERS,
                 max_age=PREFLIGHT_SECONDS,
             )
-            for method, _ in _CORS_PATHS
+            for method in {entry.cors for entry in ENTRIES if entry.cors}
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "http":
-            for method, path in _CORS_PATHS:
-                if scope["method"] in (method, "OPTIONS") and path.fullmatch(scope["path"]):
-                    await self._cors_by_method[method](scope, receive, send)
-                    return
+            method = entry_of(scope).cors
+            if method is not None and scope["method"] in (method, "OPTIONS"):
+                await self._cors_by_method[method](scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
 
@@ -106,7 +97,7 @@ class RequestContext:
 
     The log has the method, the path without query, the status, the duration and the id of the key. It does not name
     a key with only the scope `device`, which may be that of one person. Stored reports are not logged, because the
-    report log deliberately has no times. The duration is omitted on paths where it would reveal the number of records.
+    report log deliberately has no times. The duration is omitted unless it is public (`Entry.timed`).
 
     Parameters
     ----------
@@ -171,15 +162,15 @@ class RequestContext:
                 await send_problem(send_with_headers, problem, request_id)
             _drop_frames(error)
         finally:
-            self._metrics.count_request(scope["method"], route_of(scope), status, time.perf_counter() - start)
-            if not (status == 202 and scope["path"].endswith("/reports")):
-                duration = {"ms": round(1000 * (time.perf_counter() - start), 1)}
+            entry, seconds = entry_of(scope), time.perf_counter() - start
+            self._metrics.count_request(scope["method"], route_of(scope), status, seconds)
+            if not (status == 202 and entry is REPORTS):
                 log.info(
                     "request",
                     method=scope["method"],
                     path=scope.get("raw_path", b"").decode("ascii", "replace").partition("?")[0][:200],
                     status=status,
-                    **({} if PRIVATE_DURATION.fullmatch(scope["path"]) else duration),
+                    **({"ms": round(1000 * seconds, 1)} if scope["method"] in entry.timed else {}),
                     request_id=request_id,
                     **_named_key(scope),
                 )
@@ -262,27 +253,25 @@ class BodyLimit:
 
     def __init__(self, app: ASGIApp, *, max_bytes: int, max_records_bytes: int, slow_seconds: float) -> None:
         self._app = app
-        self._max_bytes = max_bytes
-        self._max_records_bytes = max_records_bytes
+        self._limits = {
+            Body.DOCUMENT: min(max_bytes, CONTROL_BODY_BYTES),
+            Body.POINTS: min(max_bytes, POINTS_BODY_BYTES),
+            Body.REPORTS: max_bytes,
+            Body.UPLOAD: max_records_bytes,
+        }
         self._slow_seconds = slow_seconds
-
-    def _limit(self, path: str) -> int:
-        if path.endswith(_LARGE_UPLOADS):
-            return self._max_records_bytes
-        if path.endswith("/reports"):
-            return self._max_bytes
-        return min(self._max_bytes, POINTS_BODY_BYTES if path.endswith("/assign") else CONTROL_BODY_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit = self._limit(scope["path"])
+        kind = entry_of(scope).body
+        limit = self._limits[kind]
         declared = header(scope, b"content-length")
         if declared is not None and (not declared.strip().isdigit() or int(declared) > limit):
             raise _too_large(limit)
-        seconds = RECORDS_SECONDS if scope["path"].endswith(_LARGE_UPLOADS) else BODY_SECONDS
+        seconds = UPLOAD_SECONDS if kind is Body.UPLOAD else BODY_SECONDS
         clock = asyncio.get_running_loop().time
         deadline = clock() + seconds
         allowance = self._slow_seconds  # counts only the time spent waiting for the client

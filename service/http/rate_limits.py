@@ -32,6 +32,7 @@ from runtime.settings import Settings
 from service.http.headers import header_text, parse_address
 from service.http.metrics import GatewayMetrics
 from service.http.problems import RateLimited
+from service.http.route_table import Kind, Rate, entry_of
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -43,8 +44,6 @@ REDIS_PREFIX = "sfumato:limits"
 _UNUSED_URL = "async+redis://pool:6379"  # required by the library, which connects through the given pool instead
 FAILURE_SECONDS = 1.0  # delay of the response to an invalid key above the limit
 MAX_HOPS = 16  # hops of X-Forwarded-For that are examined
-
-_PROBES = ("/healthz", "/readyz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +103,12 @@ class RateLimits:
 
     async def count_address(self, scope: Scope) -> None:
         """Count a request of an address. Health probes are exempt, because the operator depends on their responses."""
-        if self.per_address is not None and scope["path"] not in _PROBES:
+        if self.per_address is not None and entry_of(scope).kind is not Kind.PROBE:
             await self._count(scope, self.per_address, client_address(scope, self._trusted))
 
     def policy_for(self, scope: Scope, caller: Caller) -> Policy | None:
         """Return the limit that applies to a request with a valid key, or None."""
-        if scope["path"].endswith("/reports") or caller.is_device_only:
+        if caller.is_device_only or entry_of(scope).rate is Rate.DEVICE_KEY:
             return self._per_device_key
         return self._per_key
 

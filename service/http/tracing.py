@@ -6,17 +6,14 @@ from opentelemetry.trace import SpanKind
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runtime.tracing import Tracer
-from service.http.metrics import METHODS, NO_ROUTE, REPORTS_ROUTE, route_of
-from service.http.middleware import PRIVATE_DURATION
-
-# Requests of devices, because their times must not be stored, and health probes.
-UNTRACED = {REPORTS_ROUTE, "/v1/datasets/{dataset_id}/round", "/healthz", "/readyz"}
+from service.http.metrics import METHODS, NO_ROUTE, route_of
+from service.http.route_table import entry_of
 
 
 class Tracing:
     """Middleware that records the route template, method and status of each request.
 
-    On paths where the duration is private (see `PRIVATE_DURATION`), the span has zero length.
+    Unless the duration is public (`Entry.timed`), the span has zero length.
     """
 
     def __init__(self, app: ASGIApp, *, tracer: Tracer) -> None:
@@ -39,9 +36,8 @@ class Tracing:
         try:
             await self._app(scope, receive, send_observed)
         finally:
-            route = route_of(scope)
-            if route not in UNTRACED:
-                self._record(scope, route, status, start)
+            if entry_of(scope).is_traced:
+                self._record(scope, route_of(scope), status, start)
 
     def _record(self, scope: Scope, route: str, status: int, start: int) -> None:
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
@@ -53,6 +49,6 @@ class Tracing:
             attributes,
             kind=SpanKind.SERVER,
             began_ns=start,
-            ended_ns=start if PRIVATE_DURATION.fullmatch(scope["path"]) else time.time_ns(),
+            ended_ns=time.time_ns() if scope["method"] in entry_of(scope).timed else start,
             failed=status >= 500 or status == 0,
         )

@@ -7,7 +7,6 @@ The access to the dataset is checked at each request.
 """
 
 import asyncio
-import re
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -23,18 +22,17 @@ from models.errors import NotFound
 from models.identity.caller import Caller
 from models.tables.identity import Scope as KeyScope
 from service.http.headers import etag, etag_matches, header
+from service.http.route_table import OPEN_ROUNDS, entry_of, path_id
 from service.http.unread_input import has_unread_input
 from service.live.change_feed import ChangeFeed
 from service.schemas import serializers
 
 CACHE_SECONDS = 1.0
-MAX_CACHED_BYTES = 64 << 20  # of all datasets; the responses read longest ago are evicted
-RETRY_AFTER_SECONDS = 30  # for devices that find no open round
+MAX_CACHED_BYTES = 64 << 20  # sum over all datasets; the responses read longest ago are evicted
+RETRY_AFTER_SECONDS = 30  # wait of devices that find no open round
 MAX_AGE_SECONDS = 5  # lifetime in HTTP caches between device and gateway
 SCOPES = (KeyScope.DEVICE, KeyScope.DATASETS, KeyScope.JOBS)
-ROUTE = "/v1/datasets/{dataset_id}/round"
 
-_PATH = re.compile("/v1/datasets/(ds_[0-9a-z]{26})/round")
 _OVERHEAD_BYTES = 1024  # memory of a cached response in addition to its body
 
 
@@ -169,13 +167,12 @@ class OpenRoundsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        path = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
-        if path is not None:
+        if scope["type"] == "http" and scope["method"] == "GET" and entry_of(scope) is OPEN_ROUNDS:
             caller: Caller = scope["state"]["caller"]
             if any(caller.may(each) for each in SCOPES) and not has_unread_input(scope):
-                found = self._open_rounds.cached(caller, path[1])
+                found = self._open_rounds.cached(caller, path_id(scope))
                 if found is not None:
-                    scope["state"]["route"] = ROUTE
+                    scope["state"]["route"] = OPEN_ROUNDS.template
                     tags = header(scope, b"if-none-match")
                     await found.response(None if tags is None else tags.decode("latin-1"))(scope, receive, send)
                     return

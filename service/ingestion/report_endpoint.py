@@ -20,10 +20,11 @@ from models.tables.identity import Scope as KeyScope
 from runtime.settings import Settings
 from service.http.auth import check
 from service.http.headers import header, media_type
-from service.http.metrics import REPORTS_ROUTE, GatewayMetrics
+from service.http.metrics import GatewayMetrics
 from service.http.middleware import send_body
 from service.http.problems import MethodNotAllowed, PayloadTooLarge, Problem, UnsupportedMediaType
 from service.http.rate_limits import RateLimits
+from service.http.route_table import REPORTS, path_id
 from service.http.unread_input import check_query
 from service.ingestion import report_formats
 from service.ingestion.report_formats import ColumnsReader, PackedReports, ReportFormat, Reserve
@@ -31,7 +32,6 @@ from service.ingestion.report_writer import ReportWriter
 from service.ingestion.upload_memory import MemoryLimit, MemoryReservation, run_parser
 from service.schemas.fields import ULID
 
-PATH = re.compile("/v1/rounds/([^/]+)/reports")
 _ROUND_ID = re.compile(f"rnd_{ULID}")
 PIECE_BYTES = 256 << 10  # JSON that is passed to the parser at once
 INLINE_BYTES = 16 << 10  # larger bodies are validated in a thread, so that they do not delay small ones
@@ -50,7 +50,7 @@ READERS: dict[bytes, Reader] = {
 
 
 class ReportEndpoint:
-    """ASGI application that accepts reports. It handles only paths that match `PATH`.
+    """ASGI application that accepts reports, at the path `REPORTS` of the route table.
 
     Parameters
     ----------
@@ -87,15 +87,13 @@ class ReportEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        path = PATH.fullmatch(scope["path"])
-        assert path is not None  # noqa: S101 - for the type checker: the gateway routes no other path here
         if scope["method"] != "POST":
             raise MethodNotAllowed(headers=[("allow", "POST")])
-        scope["state"]["route"] = REPORTS_ROUTE
+        scope["state"]["route"] = REPORTS.template
         caller: Caller = scope["state"]["caller"]
         check(caller, KeyScope.DEVICE, KeyScope.DATASETS)
         check_query(scope)
-        report_format = await self._format(caller, path[1])
+        report_format = await self._format(caller, path_id(scope))
         if self._is_closed(report_format):
             raise RoundClosed("this round no longer accepts reports")
         read = _reader(scope)

@@ -18,19 +18,19 @@ from models.identity.caller import Caller
 from models.tables.identity import Scope as KeyScope
 from runtime.settings import Settings
 from service.http.auth import KeyCache
-from service.http.metrics import REPORTS_ROUTE, GatewayMetrics
+from service.http.metrics import GatewayMetrics
 from service.http.middleware import NO_SNIFF, NO_STORE, send_body
 from service.http.rate_limits import RateLimits
+from service.http.route_table import REPORTS, path_id
 from service.ingestion.report_endpoint import INLINE_BYTES, READERS, REQUEST_BYTES, Reader, ReportEndpoint
 from service.ingestion.report_formats import PackedReports, ReportFormat, do_nothing
 from service.ingestion.report_writer import ReportWriter
 
-_PREFIX, _SUFFIX = "/v1/rounds/", "/reports"
 _SCOPES = frozenset({KeyScope.DEVICE, KeyScope.DATASETS, KeyScope.ADMIN})
 
 
 class ReportFront:
-    """ASGI application that handles paths that end with `/reports`.
+    """ASGI application that handles uploads of reports.
 
     Parameters
     ----------
@@ -95,14 +95,12 @@ class ReportFront:
         request_id = (b"x-request-id", new_request_id().encode())
         receipt = report_format.receipt(packed.n_reports)
         await send_body(send, 202, b"application/json", receipt, request_id, *self._headers)
-        self._metrics.count_request("POST", REPORTS_ROUTE, 202, time.perf_counter() - start)
+        self._metrics.count_request("POST", REPORTS.template, 202, time.perf_counter() - start)
 
     def _format_and_reader(self, scope: Scope) -> tuple[ReportFormat, Reader, Caller] | None:
         """Return the format, the reader of the body and the caller, if the head of the request qualifies."""
-        path: str = scope["path"]
         if (
             not scope.get("state", {}).get(IS_WHOLE)
-            or not path.startswith(_PREFIX)
             or scope["method"] != "POST"
             or scope.get("query_string")
             or not self._is_enabled
@@ -122,7 +120,7 @@ class ReportFront:
             elif name == b"content-encoding" or (name == b"origin" and self._has_cors):
                 return None
         read = READERS.get(media_type or b"")
-        report_format = self._endpoint.cached_format(path[len(_PREFIX) : -len(_SUFFIX)])
+        report_format = self._endpoint.cached_format(path_id(scope))
         caller = self._key_cache.cached_caller(authorization)
         if read is None or report_format is None or caller is None or not _may_report(caller, report_format):
             return None

@@ -24,7 +24,7 @@ from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.posterior import Reader
 from sfumato.specs import RoundSpec
 
-MAX_CACHED = 4  # jobs whose labellers are cached
+MAX_CACHED = 4  # jobs with cached labellers
 IDS_AT_ONCE = 1 << 22  # half ids in memory at the same time, 32 MB
 REPORTS_PER_MARK = 1000  # reports of a log that are skipped at most to find the first row of a page
 SAMPLE_REPORTS = 10_000  # first reports of each round that are used to estimate the expected accuracy
@@ -185,7 +185,7 @@ class ReportLabellers:
     _lock: Lock = field(default_factory=Lock)
 
     def get(self, job_id: str, document: dict[str, Any]) -> ReportLabeller:
-        """Return the labeller of a finished job, whose result never changes."""
+        """Return the labeller of a finished job. Its result never changes."""
         with self._lock:
             if job_id in self._cached:
                 self._cached.move_to_end(job_id)
@@ -254,7 +254,7 @@ def _well_formed(spec: RoundSpec, packed: NDArray[np.uint8]) -> NDArray[np.bool_
 
 
 def _find_repeats(session: Session, row: Round, *, at_once: int = IDS_AT_ONCE) -> NDArray[np.int64]:
-    """Return the ascending log positions of well-formed reports whose id occurred before, by two passes over the log.
+    """Return the ascending log positions of well-formed reports with repeated ids, by two passes over the log.
 
     The first pass finds half ids that occur more than once; it splits the ids of a large log into parts.
     The second pass compares the full ids of the reports with these halves.

@@ -46,7 +46,7 @@ class ForecastTarget(Wire):
     @model_validator(mode="after")
     def _exactly_one(self) -> "ForecastTarget":
         if [self.quality, self.size_error, self.detectable_mass].count(None) != 2:
-            raise PydanticCustomError("target", "exactly one of quality, size_error and detectable_mass is needed")
+            raise PydanticCustomError("target", "exactly one of quality, size_error and detectable_mass must be sent")
         return self
 
 
@@ -106,7 +106,7 @@ class NewForecast(Wire):
     @model_validator(mode="after")
     def _of_something(self) -> "NewForecast":
         if [self.n_features, self.features, self.dataset_id].count(None) != 2:
-            raise PydanticCustomError("features", "exactly one of n_features, features and dataset_id is needed")
+            raise PydanticCustomError("features", "exactly one of n_features, features and dataset_id must be sent")
         return self
 
     def count_features(self) -> int:
@@ -118,7 +118,7 @@ class NewForecast(Wire):
     @model_validator(mode="after")
     def _of_reports_or_of_records(self) -> "NewForecast":
         if (self.expected_reports is None) == (self.expected_records is None):
-            raise PydanticCustomError("expected", "exactly one of expected_reports and expected_records is needed")
+            raise PydanticCustomError("expected", "exactly one of expected_reports and expected_records must be sent")
         fit = LOCAL_ALGORITHMS if self.expected_records is None else CENTRAL_ALGORITHMS
         if self.algorithm.type not in fit:
             over = (
@@ -130,11 +130,13 @@ class NewForecast(Wire):
             message = f"with expected_reports, list at most {MAX_FEATURES} features"
             raise PydanticCustomError("features", "{message}", {"message": message})
         if self.expected_records is not None and self.target is not None:
-            raise PydanticCustomError("target", "target is available only with expected_reports")
+            raise PydanticCustomError("target", "target must be sent with expected_reports: add it, or remove target")
         if self.max_records_per_user is not None and (self.expected_records is None or self.dataset_id is not None):
-            raise PydanticCustomError("users", "max_records_per_user goes with expected_records, without dataset_id")
+            raise PydanticCustomError(
+                "users", "max_records_per_user must be sent with expected_records and without dataset_id"
+            )
         if self.job_features is not None and (self.expected_records is None or self.dataset_id is None):
-            raise PydanticCustomError("features", "job_features goes with expected_records and dataset_id")
+            raise PydanticCustomError("features", "job_features must be sent with expected_records and dataset_id")
         return self
 
 
@@ -273,7 +275,7 @@ class CentralForecast(Wire):
         "fewer is accepted, and spends its ε, because the number of records is private."
     )
     clusters: Count | None = Field(
-        description="Number of clusters that the algorithm looks for: fewer than requested if noise would hide them; "
+        description="Number of clusters that the algorithm computes: fewer than requested if noise would hide them; "
         "null if it estimates the number."
     )
     ratio: Amount | None = Field(

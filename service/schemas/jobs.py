@@ -418,7 +418,7 @@ class UsedRound(Wire):
 
 
 class Charge(Wire):
-    """One entry of the odometer: a query of a central job to the curator and its cost."""
+    """One entry of the odometer: a query of a job over records to the curator and its cost."""
 
     description: str = Field(description="Kind of the query, such as `counts`.", examples=["counts"])
     n_values: Count = Field(description="Number of values in the query answer.")

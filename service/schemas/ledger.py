@@ -187,7 +187,7 @@ class LedgerEntry(Wire):
     delta: Amount
     delta_atto: Atto
     reference: str = Field(
-        description="Object of the entry: a grant, job or round, a query of a central job such as `job_…#0`, or a "
+        description="Object of the entry: a grant, job or round, a query of a job over records such as `job_…#0`, or a "
         "cycle of a series such as `ser_…-0`."
     )
     reservation: str | None = Field(description="Job or cycle with the reservation that the entry uses; null if none.")

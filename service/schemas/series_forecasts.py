@@ -40,7 +40,7 @@ class NewSeriesForecast(Wire):
     @model_validator(mode="after")
     def _one_place(self) -> "NewSeriesForecast":
         if (self.dataset_id is None) == (self.n_features is None):
-            raise PydanticCustomError("features", "exactly one of n_features and dataset_id is needed")
+            raise PydanticCustomError("features", "exactly one of n_features and dataset_id must be sent")
         return self
 
 

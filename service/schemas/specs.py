@@ -320,7 +320,8 @@ RoundOutOfBounds = TypeAliasType(
 class RoundSpec(Wire):
     """Specification of a round: everything that a device needs to answer it. It is the same for every device."""
 
-    version: Literal[1]
+    # a range, because generators write text for a number that is a constant
+    version: Annotated[int, integer(1, 1)] = Field(description="Version of the format of round specifications.")
     features: list[Feature] = Field(description="Features of a record, in order.")
     encoding: Encoding
     mechanism: Mechanism

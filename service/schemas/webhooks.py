@@ -58,7 +58,7 @@ class NewWebhook(Wire):
     url: Url = Field(description=_URL)
     event_types: Types = Field(description="Event types to deliver.")
     dataset_id: DatasetId | SkipJsonSchema[None] = Field(
-        None, description="The only dataset whose events are delivered; all if absent."
+        None, description="Deliver events of this dataset only; of all datasets if absent."
     )
     description: Description = Field("", description="Free text.")
 

@@ -93,7 +93,7 @@ class WebhookSender:
                 if self._read(partial(deliveries.is_any_due, now=self._database.clock())):
                     asyncio.run(self._send_all())
                 has_failed = False
-            except Exception as error:  # for example, the database is unavailable; the thread must not end
+            except Exception as error:  # the thread must not end, for example while the database is unavailable
                 if not has_failed:
                     log.warning("webhook_sender_failed", reason=self._database.failure_reason(error), **describe(error))
                 has_failed = True

@@ -158,7 +158,7 @@ class TestTampering:
         changed = [tamper(chain.entries, SeededEntropy(seed)) for seed in range(20)]
         assert all(entries != chain.entries for entries in changed)
         assert len({str(entries) for entries in changed}) >= 3
-        numbers = [entry.seq for entry in chain.entries]  # of the argument, which must not change
+        numbers = [entry.seq for entry in chain.entries]  # the argument must not change
         assert numbers == list(range(1, len(numbers) + 1))
 
     def test_a_rebuilt_chain_is_valid_except_for_the_noted_head(self, database: Database, chain: LedgerHistory) -> None:

@@ -309,7 +309,7 @@ class CentralAnalyst(Analyst):
 
 @dataclass
 class RecordUpload:
-    """An upload whose records are numbered from `first`."""
+    """An upload with records numbered from `first`."""
 
     first: int
     n_records: int

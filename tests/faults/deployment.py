@@ -1,4 +1,4 @@
-"""A complete deployment of the service whose processes the harness can kill, stop and restart.
+"""A complete deployment of the service, with processes that the harness can kill, stop and restart.
 
 Embedded: SQLite, one gateway, two workers. Production: its own PostgreSQL (fsync on) and Redis, two gateways, two
 workers. Clients reach gateways, and the service its servers, through relays, so that addresses stay the same.

@@ -222,7 +222,7 @@ class Oracle:
                 findings.wrong.append(f"{job.id} has another model than its tallies")
 
     def _check_charges(self, stored: Job, document: Any, findings: Findings) -> None:
-        """Check that a central job was charged the costs of its odometer."""
+        """Check that a job over records was charged the costs of its odometer."""
         costs = [each_round["epsilon_nano"] for each_round in document["odometer"]]
         self._check_charged(stored, sum(costs), findings)
         if document["epsilon_nano"] != sum(costs):

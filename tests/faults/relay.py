@@ -1,7 +1,7 @@
 """A TCP relay on 127.0.0.1 that can discard, repeat, cut and swallow requests.
 
 It stands in front of the gateways like a load balancer, with a gateway per connection in turn, and in front of
-PostgreSQL and Redis, whose ports change when they restart. Clients open one connection per request, so that trouble
+PostgreSQL and Redis. Their ports change when they restart. Clients open one connection per request, so that trouble
 affects one request.
 """
 

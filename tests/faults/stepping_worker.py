@@ -1,4 +1,4 @@
-"""A worker whose job process pauses at the armed steps: `python -m tests.faults.stepping_worker`.
+"""A worker with a job process that pauses at the armed steps: `python -m tests.faults.stepping_worker`.
 
 It runs the toy algorithms. `FAULTS_DIRECTORY` names the folder of the steps.
 """
@@ -13,7 +13,7 @@ _compute = workers.job_process.main
 
 
 def compute_with_steps(*args: Any) -> None:
-    """Run a job process whose functions are wrapped with steps."""
+    """Run a job process with functions that are wrapped with steps."""
     from tests.faults import steps
 
     steps.prepare_child()

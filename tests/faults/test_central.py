@@ -1,4 +1,4 @@
-"""Central jobs whose workers are killed: each query is charged once, and stored answers are repeated."""
+"""Jobs over records with workers that are killed: each query is charged once, and stored answers are repeated."""
 
 import json
 import signal

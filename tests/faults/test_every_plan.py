@@ -94,7 +94,7 @@ class SeededDevices:
         return cls(features, records, SeededEntropy(n_features).words(N_DEVICES), {})
 
     def answer(self, client: Client, round_id: str, spec: RoundSpec) -> None:
-        """Report for the devices whose draws participate in the round."""
+        """Report for the devices with draws that participate in the round."""
         reports = perturb_records(spec, self.records, SeededEntropy(len(self.sent)), draws=self.draws)
         self.sent[round_id] = (reports.slots.astype(np.int64), reports.values)
         client.send_reports(round_id, *reports)

@@ -36,7 +36,7 @@ def database(database_url: str) -> Iterator[Database]:
 
 @contextmanager
 def stepping_workers(url: str, scratch: Path) -> Iterator[None]:
-    """Run workers whose job processes pause at the armed steps, and wait until they are ready."""
+    """Run workers with job processes that pause at the armed steps, and wait until they are ready."""
     scratch.joinpath("steps").mkdir()
     settings = {
         "FAULTS_DIRECTORY": scratch / "steps",

@@ -37,7 +37,7 @@ def verified(world: World) -> ChainVerification:
 
 @pytest.fixture
 def chained(world: World) -> str:
-    """A dataset whose tenant has seven events."""
+    """A dataset of a tenant with seven events."""
     made = world.new_dataset()
     for _ in range(5):
         grant(world, made.id)

@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from models import maintenance
 from models.collection import report_intake
 from models.database.engine import Database
-from models.database.schema import is_migrated
+from models.database.schema import find_schema_problem
 from models.database.types import Base
 from models.encryption import Keyring
 from models.errors import BudgetExhausted, NotFound, RecordsKeyMissing
@@ -252,7 +252,7 @@ class TestABackupWhileSomebodyWrites:
 
     def test_restores_what_guards_the_ledger_and_can_be_gone_on_with(self, filled: Filled, tmp_path: Path) -> None:
         with copy_of(filled, tmp_path) as copy:
-            assert is_migrated(copy)
+            assert find_schema_problem(copy) is None
             for change in ("UPDATE ledger_entries SET actor = 'x'", "DELETE FROM ledger_entries"):
                 with pytest.raises(DBAPIError, match="append-only"), copy.transaction() as session:
                     session.execute(text(change))

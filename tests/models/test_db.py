@@ -21,7 +21,7 @@ from models import hash_chain
 from models.collection import report_log
 from models.database import engine, failures
 from models.database.engine import Database, DedicatedConnection
-from models.database.schema import is_migrated, migrate
+from models.database.schema import find_schema_problem, migrate
 from models.database.types import SCRUBBED, canonical_json, new_id
 from models.ledger import ledger
 from models.ledger.amounts import Amounts
@@ -317,7 +317,7 @@ class TestClose:
     def test_leaves_no_connection_open_after_interrupted_reads(self, database: Database) -> None:
         url = database.engine.url.render_as_string(hide_password=False)
         opened = Database(url, pool_size=2)
-        assert is_migrated(opened)
+        assert find_schema_problem(opened) is None
         with opened.transaction() as session:
             ledger.open_ledger(session, "ds_x")
             for i in range(3):

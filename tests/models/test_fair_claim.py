@@ -171,7 +171,7 @@ class TestRunningQuota:
         with world.database.reading() as session:
             counted = select(Job.tenant_id, func.count()).where(Job.state == JobState.RUNNING).group_by(Job.tenant_id)
             running = {tenant_id: n for tenant_id, n in session.execute(counted)}  # noqa: C416 - rows are no pairs to mypy
-            assert not claims.is_any_waiting(session, now=world.now)  # so idle workers stop polling
+            assert not claims.is_any_waiting(session, now=world.now)  # idle workers stop polling
         assert running == {tenants.callers["a"].tenant_id: 2, tenants.callers["b"].tenant_id: 3}
 
     def test_is_free_again_after_a_job_or_its_lease_ends(self, world: World) -> None:

@@ -27,7 +27,7 @@ def claim_aggregation(world: World) -> str | None:
 
 @pytest.fixture
 def ahead(world: World) -> World:
-    """A world whose clock will be set back to NOW."""
+    """A world with a clock that will be set back to NOW."""
     world.now = NOW + QUARTER
     return world
 

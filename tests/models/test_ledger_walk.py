@@ -143,7 +143,7 @@ class TestJobs:
         Machine.database = database
         machine = Machine()
         machine.start()
-        machine.submit([1 << 63] * 4)  # a central job with delta and three queries
+        machine.submit([1 << 63] * 4)  # a job over records with delta and three queries
         machine.claim()
         machine.ledger_is_correct()
         machine.charge_next([])

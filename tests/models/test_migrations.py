@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
 from models.database.engine import Database
-from models.database.schema import SchemaInUse, is_migrated, migrate
+from models.database.schema import SchemaInUse, find_schema_problem, migrate
 from models.database.types import Base
 from service.cli.main import app
 from tests.databases import on_postgresql, on_sqlite
@@ -29,7 +29,7 @@ OBVIOUS |= {"closed_at", "tallied_at", "finished_at", "error_code", "location"}
 class TestMigration:
     def test_of_an_empty_database_creates_the_declared_tables(self, empty_database_url: str) -> None:
         database = Database(empty_database_url)
-        before = is_migrated(database)
+        before = find_schema_problem(database) is None
 
         migrate(empty_database_url)
 
@@ -41,7 +41,7 @@ class TestMigration:
             tables = set(inspect(connection).get_table_names())
         assert differences == []
         assert tables == {*Base.metadata.tables, "alembic_version"}
-        assert (before, is_migrated(database)) == (False, True)
+        assert (before, find_schema_problem(database) is None) == (False, True)
         database.close()
 
     def test_again_changes_nothing(self, database_url: str) -> None:
@@ -64,7 +64,7 @@ class TestMigration:
             migrate(empty_database_url)
 
         assert inspect(database.engine).get_table_names() == ["report_batches"]
-        assert not is_migrated(database)
+        assert find_schema_problem(database) is not None
         database.close()
 
     def test_runs_once_if_two_processes_migrate(self, empty_database_url: str) -> None:
@@ -84,7 +84,7 @@ class TestMigration:
 
         assert (ready, other.returncode, said) == ("ready\n", 0, "")
         database = Database(empty_database_url)
-        assert is_migrated(database)
+        assert find_schema_problem(database) is None
         database.close()
 
     @on_postgresql
@@ -98,7 +98,7 @@ class TestMigration:
             assert migrating.is_alive()
         migrating.join()
 
-        assert is_migrated(database)
+        assert find_schema_problem(database) is None
         database.close()
 
 
@@ -129,14 +129,14 @@ class TestMigrationUnderLoad:
                 migrate(database_url)
 
             assert "later" not in columns(database, "jobs")
-            assert not is_migrated(database)
+            assert find_schema_problem(database) is not None
             with database.transaction() as session:  # no transaction waits behind the migration
                 session.execute(text("SET LOCAL lock_timeout = '1s'"))
                 session.execute(text("LOCK TABLE jobs IN ROW EXCLUSIVE MODE"))
 
         migrate(database_url)
         assert "later" in columns(database, "jobs")
-        assert is_migrated(database)
+        assert find_schema_problem(database) is None
         database.close()
 
     @on_sqlite

@@ -38,7 +38,7 @@ class TestLogStream:
                 broken.write("lost\n")
             LogStream(broken).write("lost\n")
             LogStream(broken).flush()
-            os.dup2(os.open(os.devnull, os.O_WRONLY), writing)  # so that closing it can flush
+            os.dup2(os.open(os.devnull, os.O_WRONLY), writing)  # closing it can flush then
 
     def test_does_not_raise_on_a_closed_stream(self) -> None:
         closed = io.StringIO()

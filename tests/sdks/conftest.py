@@ -1,13 +1,20 @@
 """Shared fixtures: built packages and one running service."""
 
+import base64
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
+from models.database.engine import Database
 from tests.sdks import packages
+from tests.service.api import Api
 from tests.service.processes import running
+
+UNLIMITED = {"SFUMATO_RATE_PER_KEY": "0", "SFUMATO_SOURCE_LIMIT": "none"}  # each operation creates objects
 
 
 @dataclass(frozen=True)
@@ -51,3 +58,15 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with running(home, "serve", "--port", "0", SFUMATO_SOURCE_LIMIT="none") as service:
         url = service.url()
         yield Live(url, (home / "admin.key").read_text().strip())
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[Api]:
+    """Run a service in a new directory, and return a client with its first key."""
+    key = base64.b64encode(b"\x01" * 32).decode()
+    with running(home, "serve", "--port", "0", SFUMATO_RECORDS_KEY=key, **UNLIMITED) as service:
+        url, secret = service.url(), (home / "admin.key").read_text().strip()
+        database = Database(f"sqlite:///{home / 'sfumato.db'}")
+        with httpx.Client(base_url=url, timeout=60) as http:
+            yield Api(http, database, secret)
+        database.close()

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,6 +91,15 @@ def wheel(directory: Path) -> Path:
     )
     (made,) = directory.glob("*.whl")
     return made
+
+
+def generator(home: Path) -> Path:
+    """Return the Python of a new environment that has the generators of the clients."""
+    uv, python = Path(sys.executable).parent / "uv", home / "venv" / "bin" / "python"
+    run(uv, "venv", "--quiet", "--python", sys.executable, python.parents[1], cwd=ROOT)
+    lock = ROOT / "openapi" / "generators" / "requirements.lock"
+    run(uv, "pip", "install", "--quiet", "--python", python, "--require-hashes", "--requirement", lock, cwd=ROOT)
+    return python
 
 
 def block_after(readme: Path, heading: str, language: str) -> str:

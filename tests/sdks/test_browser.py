@@ -233,7 +233,7 @@ class TestTheMemory:
     def test_sends_the_same_bytes_after_the_page_was_closed_while_sending(
         self, profile: BrowserContext, place: Place
     ) -> None:
-        """Check a request that never left, and one whose response the page did not see."""
+        """Check a request that never left, and one with a response that the page did not see."""
         for arrives in (False, True):
             round_, given = place.asked()
             tab = a_page(profile, place.origin, given)
@@ -374,7 +374,7 @@ class TestManyDevices:
         assert Counter(name for name, _ in stored) == Counter(names)  # each once, and none that no device sent
         sent = Counter((cell_of[name], value) for name, value in stored)
         mechanism = round_.spec.mechanism
-        assert isinstance(mechanism, GrrMechanism)  # for mypy
+        assert isinstance(mechanism, GrrMechanism)  # mypy needs it
         p = p_value(sent, Counter(cells), mechanism)
         print(f"chi-square over {CELLS} x {CELLS} values of {N_PEOPLE} people: p = {p:.3g}")
         assert p > LEAST_P

@@ -45,7 +45,7 @@ def install(clone: Path, language: str) -> Path:
 
 
 class TestTheReadmes:
-    @pytest.mark.parametrize("language", [*DEVICES, "swift"])
+    @pytest.mark.parametrize("language", [*DEVICES, "go", "java", "swift"])
     def test_have_one_order_and_say_that_nothing_is_published(self, language: str) -> None:
         text = (ROOT / "sdk" / language / "README.md").read_text()
         headings = [heading for heading in re.findall("^## (.+)$", text, re.MULTILINE) if heading in ORDER]

@@ -210,7 +210,7 @@ def finish(
     used: list[dict[str, Any]] | None = None,
     odometer: Sequence[tuple[str, int, int]] = (),
 ) -> None:
-    """Finish a job as a worker does. For a central job, the odometer lists (query, number of values, cost)."""
+    """Finish a job as a worker does. For a job over records, the odometer lists (query, number of values, cost)."""
     with database.transaction() as session:
         job = session.get_one(Job, job_id)
         job.state, job.fence = JobState.RUNNING.value, 1

@@ -54,7 +54,7 @@ class Fuzzer:
     Parameters
     ----------
     api : Api
-        Admin key of a tenant whose rounds both gateways know.
+        Admin key of a tenant with rounds that both gateways know.
     seed : int
     excluded : collection of str
         Names of mutations to leave out.

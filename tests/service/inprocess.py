@@ -8,7 +8,7 @@ from typing import Self
 import httpx
 from fastapi import FastAPI
 
-PATIENCE_SECONDS = 200  # for a response on a busy machine
+PATIENCE_SECONDS = 200  # longest wait for a response on a busy machine
 
 
 class _Transport(httpx.BaseTransport):

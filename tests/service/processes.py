@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 180.0  # for expected events on a busy machine
+START_SECONDS = 180.0  # longest wait for expected events on a busy machine
 STOP_SECONDS = 120.0
 
 

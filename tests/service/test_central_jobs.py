@@ -378,7 +378,7 @@ class TestFeaturesOfAJob:
         assert api.made("/forecasts", body)["n_features"] == 5
         chosen = api.made("/forecasts", body | {"job_features": ["x4", "x1"]})
         alone = {"n_features": 2, "algorithm": GATED, "expected_records": 10_000}
-        n_jobs = {"jobs_granted": 4, "jobs_remaining": 4}  # of the budget of the dataset
+        n_jobs = {"jobs_granted": 4, "jobs_remaining": 4}  # members of the budget of the dataset
         assert chosen == api.made("/forecasts", alone) | n_jobs
         map_job = {"type": "density_map", "epsilon": 1.0}
         refused(

@@ -14,7 +14,7 @@ from service.live import change_feed
 from service.live.change_feed import ChangeFeed
 from tests.servers import RedisServer
 
-TIMEOUT_SECONDS = 60  # for expected events
+TIMEOUT_SECONDS = 60  # longest wait for expected events
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -23,7 +23,7 @@ from tests.models.world import World
 from tests.service.api import SQLITE_ONLY
 
 pytestmark = [SQLITE_ONLY, pytest.mark.anyio]
-TIMEOUT_SECONDS = 60  # for expected events
+TIMEOUT_SECONDS = 60  # longest wait for expected events
 
 
 @pytest.fixture

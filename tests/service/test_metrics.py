@@ -106,7 +106,7 @@ class TestRequests:
         routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
         private = {(method, route) for method, route in routes if re.search("/records$|/events$", route)}
         private |= {("DELETE", "/v1/datasets/{dataset_id}"), ("GET", "/v1/jobs/{job_id}")}
-        assert len(private) == 6
+        assert len(private) == 7
         assert private <= routes >= TIMED
         assert private.isdisjoint(TIMED)
         assert len(TIMED) > 5

@@ -24,6 +24,7 @@ from service.http import rate_limits
 from service.http.metrics import GatewayMetrics
 from service.http.problems import RateLimited
 from service.http.rate_limits import BoundedMemoryStorage, RateLimits, client_address
+from service.http.route_table import enter
 from tests.servers import RedisServer
 from tests.service.api import SQLITE_KIND_ONLY, Api, refused
 
@@ -308,7 +309,9 @@ class TestPolicies:
 
     def policy(self, path: str, *scopes: str, **settings: Any) -> str | None:
         caller = Caller("key_x", "ten_x", frozenset(scopes), None, None)
-        found = counting(None, **settings).policy_for({"path": path}, caller)
+        scope: dict[str, Any] = {"path": path}
+        enter(scope)
+        found = counting(None, **settings).policy_for(scope, caller)
         return found.name if found else None
 
     def test_have_defaults(self) -> None:

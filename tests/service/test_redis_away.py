@@ -202,7 +202,7 @@ class TestUnavailableRedis:
         before, calls = everything(gateways, apis), everything(gateways, apis)
         usual = usual_seconds(before)
         limits = gateways.services[0].rate_limits
-        monkeypatch.setattr(redis_client, "RETRY_SECONDS", LONG_SECONDS)  # so that no retry happens on a busy machine
+        monkeypatch.setattr(redis_client, "RETRY_SECONDS", LONG_SECONDS)  # prevents a retry on a busy machine
         job = apis[0].job(apis[0].dataset()["id"])
         with waiting(apis[1], job["id"]) as state:
             getattr(server, how)()

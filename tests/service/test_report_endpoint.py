@@ -20,6 +20,7 @@ from runtime.job_signal import PipeJobSignal, RedisJobSignal
 from service.context import GatewayContext
 from service.http.middleware import BodyLimit
 from service.http.problems import RequestTimeout
+from service.http.route_table import enter
 from service.ingestion.upload_memory import MemoryLimit
 from tests.service.api import Api, packed, refused, single, unknown
 from tests.service.test_report_formats import arrow
@@ -351,7 +352,9 @@ def limited(receive: Any, slow_seconds: float, working_seconds: float = 0.0) -> 
 
     async def run() -> None:
         limit = BodyLimit(app, max_bytes=1 << 20, max_records_bytes=1 << 20, slow_seconds=slow_seconds)
-        await limit({"type": "http", "path": "/v1/rounds/x/reports", "headers": []}, receive, receive)
+        scope: dict[str, Any] = {"type": "http", "path": "/v1/rounds/x/reports", "headers": []}
+        enter(scope)
+        await limit(scope, receive, receive)
 
     asyncio.run(run())
     return n_bytes

@@ -14,6 +14,7 @@ from connections.connection import IS_WHOLE
 from models.database.engine import Database
 from runtime.settings import Settings
 from service.app import create_app
+from service.http.route_table import enter
 from tests.service.api import SQLITE_ONLY, Api, packed, refused, single, stranger
 from tests.service.test_report_endpoint import OCTETS, stored
 from tests.service.wire import OnTheWire, read_answers
@@ -157,6 +158,7 @@ class TestPlainReport:
             headers = [(b"authorization", f"Bearer {api.secret}".encode()), (b"content-type", b"application/json")]
             scope = {"method": "POST", "path": f"/v1/rounds/{round_id}/reports", "headers": headers}
             scope |= {"type": "http", "state": {IS_WHOLE: True}}
+            enter(scope)
             task = asyncio.create_task(front(scope, AsyncMock(return_value=body), AsyncMock()))
             assert await asyncio.to_thread(has_begun.wait, 60)
             task.cancel()
@@ -324,7 +326,7 @@ def test_healthz_is_answered_as_by_its_route(wire: OnTheWire, monkeypatch: pytes
         return status, {name: value for name, value in headers.items() if name not in ("date", "x-request-id")}, body
 
     direct = answer()
-    monkeypatch.setattr("service.app.HEALTH", "/elsewhere")
+    monkeypatch.setattr("service.app.HEALTH", None)
     status, headers, body = answer()
     assert (status, body) == (direct[0], direct[2]) == (200, b'{"status":"ok"}')
     assert headers == direct[1]

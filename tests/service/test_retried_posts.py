@@ -1,4 +1,4 @@
-"""A POST whose transaction PostgreSQL aborts is retried: clients do not notice, but a metric counts it."""
+"""A POST with a transaction that PostgreSQL aborts is retried: clients do not notice, but a metric counts it."""
 
 from collections.abc import Iterator
 from functools import partial

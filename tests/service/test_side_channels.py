@@ -50,15 +50,16 @@ class TestLogs:
         dataset = f"/datasets/{api.dataset(trust='central')['id']}"
         body = {"dataset_id": dataset.rpartition("/")[2], "algorithm": GATED}
         job = f"/jobs/{api.key('jobs').made('/jobs', body)['id']}"
-        for path in (f"{dataset}/records", dataset, job, f"{job}?wait=0.05"):
+        for path in (f"{dataset}/records", job, f"{job}?wait=0.05"):
             assert self.members(api, path) == LOG_MEMBERS
-        for path in (f"{job}/result", f"{dataset}/ledger", "/datasets", "/jobs"):
+        for path in (f"{job}/result", f"{dataset}/ledger", dataset, "/datasets", "/jobs"):
             assert self.members(api, path) == LOG_MEMBERS | {"ms"}
+        assert self.members(api, dataset, "DELETE") == LOG_MEMBERS
 
-    def members(self, api: Api, path: str) -> set[str]:
+    def members(self, api: Api, path: str, method: str = "GET") -> set[str]:
         """Return the members of the log line of a request."""
         with structlog.testing.capture_logs() as lines:
-            api.get(path)
+            api.request(method, path)
         (line,) = lines
         return set(line)
 

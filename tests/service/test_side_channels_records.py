@@ -94,7 +94,7 @@ class Visible:
 
 
 def records(n: int) -> list[list[float]]:
-    """Return records around three points, whose shape depends on the number."""
+    """Return records around three points. Their shape depends on the number."""
     chance = np.random.default_rng(n)
     middles = np.array([[0.2, -0.6], [0.5, 0.1], [0.8, 0.7]])
     return (middles[np.arange(n) % 3] + chance.normal(0, 0.04, size=(n, 2))).tolist()

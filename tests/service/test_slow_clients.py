@@ -21,7 +21,7 @@ from tests.service.processes import Running, running
 
 SLOW_SECONDS = 3.0
 CUT_SECONDS = 45.0  # on a busy machine; less than the timeout of bodies and idle connections
-CROWD_SECONDS = 4 * CUT_SECONDS  # for many clients, whose buffers take time to fill
+CROWD_SECONDS = 4 * CUT_SECONDS  # the buffers of many clients take time to fill
 OF_A_KIND = 50
 MAX_UNREAD = 256  # pipelined requests, more than the kernel buffers responses for
 

@@ -93,8 +93,9 @@ class TestRequest:
         job = api.job(api.dataset()["id"])
         dataset, path = f"/datasets/{job['dataset_id']}", f"/jobs/{job['id']}"
         before = len(spans())
-        for each in (dataset, f"{dataset}/records", path, f"{path}?wait=0.2"):
+        for each in (f"{dataset}/records", path, f"{path}?wait=0.2"):
             api.get(each)
+        api.delete(dataset)
         assert [(span.end_time or 0) - (span.start_time or 0) for span in spans()[before:]] == [0] * 4
 
 

@@ -218,7 +218,7 @@ class TestKilledGateway:
                 stack.enter_context(running(tmp_path / name, "gateway", "--port", "0", **settings)) for name in "ab"
             )
             urls = [first.url(), second.url()]
-            second.process.send_signal(signal.SIGSTOP)  # so that the first gateway claims the delivery
+            second.process.send_signal(signal.SIGSTOP)  # the first gateway claims the delivery
             try:
                 client = httpx.Client(base_url=f"{urls[0]}/v1", headers={"Authorization": f"Bearer {secret}"})
                 stack.callback(client.close)

@@ -53,7 +53,7 @@ class ScriptedService:
     def __init__(self, *rounds: dict[str, Any]) -> None:
         self.rounds = list(rounds)
         self.replies: list[Reply] = []
-        self.requests: list[httpx.Request] = []  # for the open rounds
+        self.requests: list[httpx.Request] = []  # requests for the open rounds
         self.sent: list[tuple[str, bytes]] = []  # round and body of every attempt to report
         self.stored: dict[str, list[dict[str, Any]]] = {}
         self.retry_after = "17"

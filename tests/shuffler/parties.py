@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from sfumato.device.sealing import RoundKeyPair, generate_round_key_pair, open_sealed, seal, sealed_length, wrap
-from sfumato.transport.batches import parse_batch, verify_release
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 from shuffler.queue import Queue
 from shuffler.rounds import Round, parse_round
+from tests.batches import parse_batch, verify_release
 from tests.sfumato.scripted import open_round, round_spec
 
 DATASET = "ds_1"

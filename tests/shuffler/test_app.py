@@ -18,13 +18,14 @@ import uvicorn
 
 from connections.server import address, bind, configuration
 from sfumato.device.sealing import OUTER_KEY_HEADER, SIGNATURE_HEADER, verify_round
-from sfumato.transport.batches import generate_signing_key_pair, parse_batch
+from sfumato.transport.batches import generate_signing_key_pair
 from sfumato.transport.http import Http, PoolSettings
 from shuffler import app as app_module
 from shuffler import releases
 from shuffler.app import create_app
 from shuffler.queue import Queue, Sender
 from shuffler.rounds import Round, parse_round
+from tests.batches import parse_batch
 from tests.service.processes import until
 from tests.shuffler.parties import DATASET, FakeService, numbers, published, sealed_for, wrapped_for
 

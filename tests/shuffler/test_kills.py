@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sfumato.transport.batches import parse_batch
 from shuffler.queue import Queue, Sender
 from shuffler.rounds import parse_round
+from tests.batches import parse_batch
 from tests.service.processes import ROOT, until
 from tests.shuffler.parties import DATASET, FakeService, numbers, outer_key, published, wrapped_for
 

@@ -29,7 +29,7 @@ TOLERANCE = 0.1  # limits of a mean of 10,020 squares, which has a standard erro
 
 
 def estimates(sending: Mechanism, reading: Mechanism) -> NDArray[np.float64]:
-    """Return estimates by `reading` of rounds whose devices run `sending`: shape (N_ROUNDS, K)."""
+    """Return estimates by `reading` of rounds with devices that run `sending`: shape (N_ROUNDS, K)."""
     spec = RoundSpec((Feature("x", 0, 1),), GridEncoding((K,)), reading)
     own = np.repeat(list(HELD), [round(N_REPORTS * share) for share in HELD.values()])
     slots, entropy = np.zeros(N_REPORTS, dtype=np.int64), SeededEntropy(1)

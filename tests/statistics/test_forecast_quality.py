@@ -151,7 +151,7 @@ def is_honest(cases):
 
 
 def scaled(cases, factor):
-    """Return the forecasts of a table whose values are off by a factor."""
+    """Return the forecasts of a table with values off by a factor."""
 
     def off(band):
         return Band(*(min(1.0, factor * value) for value in (band.lower, band.median, band.upper)), band.n_runs)

@@ -118,22 +118,9 @@ class TestCommand:
         monkeypatch.chdir(tmp_path)
         return tmp_path
 
-    @pytest.mark.usefixtures("repository")
-    @pytest.mark.parametrize(
-        ("budget", "arguments", "status", "shown"),
-        [(0, [], 1, True), (1, [], 0, False), (1, ["--all"], 0, True), (1, ["docs/"], 0, True), (2, [], 0, False)],
-    )
-    def test_fails_above_the_budget_of_a_folder(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        budget: int,
-        arguments: list[str],
-        status: int,
-        shown: bool,
-    ) -> None:
-        monkeypatch.setattr(prose_check, "BUDGETS", {"docs": budget})
-        assert prose_check.main(arguments) == status
-        output = capsys.readouterr().out
-        assert ("docs/page.md:2: word: Nobody\n" in output) == shown
-        assert ("lower the budget" in output) == (budget > 1)
+    def test_prints_the_findings_and_fails(self, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert prose_check.main() == 1
+        assert capsys.readouterr().out == "docs/page.md:2: word: Nobody\n"
+        (repository / "docs" / "page.md").write_text("One.\n")
+        assert prose_check.main() == 0
+        assert capsys.readouterr().out == ""

@@ -27,7 +27,7 @@ from tools.site.__main__ import (
 )
 
 ROOT = Path(__file__).parents[2]
-GENERATED = ("api/index.md", "commands.md", "settings.md", "python.md", "gallery.md")
+GENERATED = ("api/index.md", "commands.md", "settings.md", "data-model.md", "python.md", "gallery.md")
 PATIENCE_MILLISECONDS = 120_000  # long, for busy machines
 
 

@@ -14,7 +14,7 @@ LAST_WORD = DRAW_SPAN - 1
 
 
 def report_vectors() -> list[dict[str, Any]]:
-    """For each spec its cost and some reports."""
+    """Return the cost and some reports of each spec."""
     return [
         {
             "name": name,

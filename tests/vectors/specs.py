@@ -21,7 +21,7 @@ from sfumato.specs import (
     TreeGridEncoding,
 )
 
-# Bounds whose differences and quotients round, as people's do.
+# Bounds with differences and quotients that are rounded, as in practice.
 FEATURES = (
     Feature("lon", -180.0, 180.0, "degree"),
     Feature("lat", -59.7, 83.1, "degree"),

@@ -1,4 +1,4 @@
-"""Central jobs: each query is charged before the curator reads records, and is answered once, despite crashes."""
+"""Jobs over records: each query is charged before the curator reads records, and is answered once, despite crashes."""
 
 from collections.abc import Callable
 

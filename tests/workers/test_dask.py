@@ -11,9 +11,9 @@ import pytest
 
 from clustering.central.queries import Records, count_records
 from clustering.central.run import run as run_central
-from clustering.centroids.fuzzy_cmeans import block_sums
+from clustering.centroids.fuzzy_cmeans import Rule, block_sums
 from clustering.centroids.noisy_fcm import fit, scaled
-from clustering.rounds.plan import Collected, Rule
+from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Sample
 from models.collection import report_intake, rounds
 from models.database.engine import Database
@@ -32,7 +32,7 @@ from workers.central_job import open_records
 from workers.distributed import dask_client, distribute
 from workers.distributed.dask_client import Scheduler, SchedulerUnavailable
 from workers.distributed.dask_tasks import PartCount
-from workers.distributed.distribute import distribute_passes
+from workers.distributed.distribute import distribute_vectors
 from workers.job_runner import ClaimOutcome, run
 
 pytestmark = pytest.mark.slow
@@ -144,13 +144,13 @@ class TestVectors:
         assert len(here) == 5
         monkeypatch.setattr(distribute, "MIN_VALUES", 1)
         monkeypatch.setattr("workers.distributed.dask_tasks.own_database", lambda: collection.database)
-        passes = distribute_passes(tallied, sample, _Within("tcp://127.0.0.1:1"))
+        passes = distribute_vectors(tallied, sample, _Within("tcp://127.0.0.1:1"))
         assert passes is not None
-        assert (passes(centres, rule) == here).all()
-        away = distribute_passes(tallied, sample, Scheduler("tcp://127.0.0.1:1"))
+        assert (passes(block_sums, centres, rule) == here).all()
+        away = distribute_vectors(tallied, sample, Scheduler("tcp://127.0.0.1:1"))
         assert away is not None
         monkeypatch.setattr(dask_client, "CONNECT_SECONDS", 0.3)
-        assert (away(centres, rule) == here).all()
+        assert (away(block_sums, centres, rule) == here).all()
 
     def test_on_the_workers_come_to_the_fit_of_this_process(
         self, collection: Collection, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
@@ -158,13 +158,13 @@ class TestVectors:
         monkeypatch.setattr(distribute, "MIN_VALUES", 1)
         tallied = _tallied(collection, answered_round(collection, "discrete_laplace"))
         sample = Sample.from_bytes(tallied.tally or b"")
-        passes = distribute_passes(tallied, sample, scheduler)
+        passes = distribute_vectors(tallied, sample, scheduler)
         models = [fit(NoisyFcm(1.0, 2), Collected(tallied.spec, sample, way)).to_wire() for way in (None, passes)]
         assert models[0] == models[1]
 
     def test_few_of_them_stay_here(self, collection: Collection, scheduler: Scheduler) -> None:
         tallied = _tallied(collection, answered_round(collection, "discrete_laplace"))
-        assert distribute_passes(tallied, Sample.from_bytes(tallied.tally or b""), scheduler) is None
+        assert distribute_vectors(tallied, Sample.from_bytes(tallied.tally or b""), scheduler) is None
 
 
 class _Within(Scheduler):

@@ -1,1 +1,1 @@
-"""The documentation as a site: pages gathered, references made from the code, built strictly, looked at afterwards."""
+"""The documentation as a site: pages gathered, references made from the code, built strictly, checked afterwards."""

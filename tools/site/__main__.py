@@ -30,6 +30,7 @@ def generate_pages() -> dict[str, str]:
         "api/index.md": render_api_reference(),
         "commands.md": references.commands_page(),
         "settings.md": references.settings_page(),
+        "data-model.md": references.data_model_page(),
         "python.md": references.python_page(),
         "gallery.md": gallery.render_page(),
     }

@@ -1,17 +1,22 @@
-"""The references that are generated from the code: the command line, the settings, and the Python package."""
+"""The references that are generated from the code: command line, settings, tables of the database, Python package."""
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
+from inspect import cleandoc
 from typing import Any, get_args
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 import sfumato
+from models import tables
+from models.database.types import Base
 from runtime.settings import Settings
 
 TYPER_PROGRAMS = {"demo": "demo.__main__"}  # subcommands that are typer programs of their own
@@ -116,6 +121,43 @@ def settings_page() -> str:
         "[Operations](operations.md#settings)\nexplains how to choose them.\n\n"
         "| variable | type | default | description |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
     )
+
+
+# ---- tables of the database ----
+
+
+def data_model_page() -> str:
+    """Return the page as Markdown, with a section for each module of `models.tables` and a table for each class."""
+    parts = [
+        "# Data model",
+        "The SQL database is the only durable store. [Migrations](development.md#migrations) create its tables. "
+        "Amounts are integers, times are microseconds since the epoch, and columns of JSON contain canonical JSON.",
+    ]
+    modules = [import_module(f"{tables.__name__}.{each.name}") for each in pkgutil.iter_modules(tables.__path__)]
+    for module in modules:
+        heading, _, rest = cleandoc(module.__doc__ or "").partition("\n")
+        parts += [f"## {module.__name__.rpartition('.')[2].capitalize()}", heading, _as_markdown(rest)]
+        for row in vars(module).values():
+            if isinstance(row, type) and issubclass(row, Base) and row.__module__ == module.__name__:
+                parts += [f"### `{row.__tablename__}`", _as_markdown(cleandoc(row.__doc__ or "")), _columns(row)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _as_markdown(text: str) -> str:
+    """Return a docstring as Markdown: drawings of states become code."""
+    passages = [passage.strip("\n") for passage in re.split(r"\n\s*\n", text) if passage.strip()]
+    return "\n\n".join(f"```text\n{each}\n```" if "──" in each else each for each in passages)
+
+
+def _columns(row: type[Base]) -> str:
+    """Return the columns of a table with their type, meaning and reference."""
+    lines = ["| column | type | meaning |", "|---|---|---|"]
+    for column in row.__table__.columns:
+        kind = type(column.type).__name__ + (", may be null" if column.nullable else "")
+        meaning = [f"reference to `{key.target_fullname}`" for key in column.foreign_keys]
+        meaning += ["part of the primary key"] if column.primary_key else []
+        lines.append(f"| `{column.name}` | {kind} | {'; '.join([*filter(None, [column.comment]), *meaning])} |")
+    return "\n".join(lines)
 
 
 def describe_type(field: FieldInfo) -> str:

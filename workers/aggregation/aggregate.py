@@ -269,7 +269,7 @@ class _LogReader:
 def _join_rows(rows: Iterable[bytes], width: int) -> Iterator[bytes]:
     """Join small rows of the log, because a step for each report would be slow.
 
-    A row whose length is not a multiple of `width` is not joined.
+    A row with a length that is not a multiple of `width` is not joined.
     """
     waiting: list[bytes] = []
     n_bytes = 0

@@ -135,7 +135,7 @@ def find_repeated(
 ) -> int:
     """Find the fingerprints that occurred before. A fingerprint that occurs three times is found twice.
 
-    The first loop has no unpredictable branch. It collects the few fingerprints whose entry is taken, and the second
+    The first loop has no unpredictable branch. It collects the few fingerprints with a taken entry, and the second
     loop examines them. Return the number found.
     """
     mask, none = np.uint64(tags.size - 1), np.uint32(0)

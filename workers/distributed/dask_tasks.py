@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import undefer
 
 from clustering.central.queries import RecordSum
-from clustering.centroids.fuzzy_cmeans import block_sums
 from clustering.centroids.noisy_fcm import scaled
-from clustering.rounds.plan import Rule
 from clustering.rounds.tally import Sample, Tally
 from models.collection import report_log
 from models.database.engine import Database
@@ -128,9 +126,11 @@ def _load_vectors(vectors: VectorRange) -> NDArray[np.float64]:
 
 
 @dask_task
-def vector_sums(vectors: VectorRange, centres: NDArray[np.float64], rule: Rule) -> NDArray[np.float64]:
-    """Return the block sums of one pass of fuzzy c-means over a range of vectors."""
-    return block_sums(_load_vectors(vectors), centres, rule)
+def map_vectors(
+    vectors: VectorRange, function: Callable[..., NDArray[np.float64]], *arguments: Any
+) -> NDArray[np.float64]:
+    """Apply a function of points and further arguments to a range of vectors."""
+    return function(_load_vectors(vectors), *arguments)
 
 
 # ---- records ----

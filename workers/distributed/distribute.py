@@ -8,15 +8,15 @@ the result locally.
 from collections.abc import Callable
 from itertools import pairwise
 from math import ceil
+from typing import Any
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
 from clustering.central.queries import RecordSum
-from clustering.centroids.fuzzy_cmeans import BLOCK_POINTS, block_sums
+from clustering.centroids.fuzzy_cmeans import BLOCK_POINTS
 from clustering.centroids.noisy_fcm import scaled
-from clustering.rounds.plan import Rule
 from clustering.rounds.tally import Sample, Tally
 from models.database.engine import Database
 from models.database.types import new_id
@@ -90,11 +90,11 @@ def _merge(parts: list[Tally | Sample]) -> Tally | Sample | None:
     return None if sum(each.size for each in values) > MAX_SAMPLE_VALUES else Sample(np.concatenate(values))
 
 
-class DistributedPasses:
-    """Passes of fuzzy c-means over a round's vectors on the scheduler's workers.
+class DistributedVectors:
+    """A round's vectors, on which the scheduler's workers compute.
 
-    Implements `clustering.rounds.plan.Passes`. Each worker reads the sample from the database and keeps its
-    part. The block sums come back in the order of the blocks.
+    Implements `clustering.rounds.plan.MapBlocks`. Each worker reads the sample from the database and keeps its
+    part. The results come back in the order of the blocks.
 
     Parameters
     ----------
@@ -109,28 +109,30 @@ class DistributedPasses:
         self._scheduler: Scheduler | None = scheduler
         self._round, self._sample = tallied, sample
 
-    def __call__(self, centres: NDArray[np.float64], rule: Rule) -> NDArray[np.float64]:
+    def __call__(self, function: Callable[..., NDArray[np.float64]], *arguments: Any) -> NDArray[np.float64]:
         if self._scheduler is not None:
             try:
-                return self._call_workers(self._scheduler, centres, rule)
+                return self._call_workers(self._scheduler, function, arguments)
             except SchedulerUnavailable as unavailable:
                 log.warning("vectors_not_distributed", round_id=self._round.id, cause=str(unavailable))
                 self._scheduler = None
-        return block_sums(scaled(self._round.spec, self._sample), centres, rule)
+        return function(scaled(self._round.spec, self._sample), *arguments)
 
-    def _call_workers(self, scheduler: Scheduler, centres: NDArray[np.float64], rule: Rule) -> NDArray[np.float64]:
+    def _call_workers(
+        self, scheduler: Scheduler, function: Callable[..., NDArray[np.float64]], arguments: tuple[Any, ...]
+    ) -> NDArray[np.float64]:
         n_parts, n_vectors = scheduler.count_workers(), self._sample.n_reports
         n_blocks = ceil(n_vectors / BLOCK_POINTS)
         cuts = [min(n_vectors, n_blocks * part // n_parts * BLOCK_POINTS) for part in range(n_parts + 1)]
-        arguments = [(VectorRange(self._round.id, *ends), centres, rule) for ends in pairwise(cuts)]
-        return np.concatenate(scheduler.call(dask_tasks.vector_sums, arguments))
+        calls = [(VectorRange(self._round.id, *ends), function, *arguments) for ends in pairwise(cuts)]
+        return np.concatenate(scheduler.call(dask_tasks.map_vectors, calls))
 
 
-def distribute_passes(tallied: Round, tally: Tally | Sample, scheduler: Scheduler) -> DistributedPasses | None:
-    """Return passes over a round's vectors on the scheduler's workers, or None if it has few or no vectors."""
+def distribute_vectors(tallied: Round, tally: Tally | Sample, scheduler: Scheduler) -> DistributedVectors | None:
+    """Return a round's vectors on the scheduler's workers, or None if it has few or no vectors."""
     if not isinstance(tally, Sample) or tally.values.size < MIN_VALUES:
         return None
-    return DistributedPasses(scheduler, tallied, tally)
+    return DistributedVectors(scheduler, tallied, tally)
 
 
 class DistributedRecords:

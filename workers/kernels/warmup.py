@@ -54,7 +54,7 @@ def warm_up() -> set[str]:
     Returns
     -------
     set of str
-        The algorithms whose kernels are compiled. An algorithm that fails is logged; a job that needs it fails
+        The algorithms with kernels to compile. An algorithm that fails is logged; a job that needs it fails
         later with its own error.
     """
     _run_aggregation()

@@ -1,7 +1,7 @@
 """Data sets of the central benchmark: normal blobs, sets of scikit-learn, and files `DIR/*.npz`.
 
 No set is resampled, because in the central model the number of records limits the quality of every method. The box is
-the range of a set, widened by 2 % on each side, or more where `Blobs.box` says so. In production the analyst declares
+the range of a set, widened by 2 % on each side, or more where `Blobs.box` states it. In production the analyst declares
 public bounds.
 """
 
@@ -58,7 +58,7 @@ QUICK = ("blobs_2_10k", "iris")
 
 
 def find(folder: Path | None, names: Sequence[str], _sizes: Sequence[int] = ()) -> list[DataSet]:
-    """Return the data sets of these names; a group leaves out sets whose file is missing.
+    """Return the data sets of these names; a group leaves out sets without a file.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def find(folder: Path | None, names: Sequence[str], _sizes: Sequence[int] = ()) 
     Raises
     ------
     ValueError
-        A name that is no set, or a set whose file is missing.
+        A name that is no set, or a set without a file.
     """
     blobs = [name for name, kind in SETS.items() if isinstance(kind, Blobs)]
     groups = {"blobs": blobs, "real": [name for name in SETS if name not in blobs], "quick": QUICK, "all": list(SETS)}

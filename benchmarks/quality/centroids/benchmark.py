@@ -19,15 +19,14 @@ from benchmarks.quality.pipeline import Benchmark, Defaults, Measures, Section
 from benchmarks.quality.reference.fcm import TOLERANCE, fcm
 from benchmarks.quality.runs import Run
 from benchmarks.quality.scores import entropy, f_measure, matched_rmse, nearest, nicv
-from clustering.centroids.fuzzy_cmeans import fuzzy_c_means
+from clustering.centroids.fuzzy_cmeans import Rule, fuzzy_c_means
 from clustering.centroids.noisy_fcm import STRETCH
 from clustering.metrics import adjusted_rand_index
-from clustering.rounds.plan import Rule
 from clustering.simulate import simulate
 from sfumato.errors import SfumatoError
 
 WARM_UP_POINTS = 500
-# Labels are those that devices give their true points, unless a comment says otherwise.
+# Labels are those that devices give their true points, unless a comment states otherwise.
 MEASURES = (
     "f_measure",
     "entropy",  # bits

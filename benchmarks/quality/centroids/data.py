@@ -70,7 +70,7 @@ def find(folder: Path | None, names: Sequence[str], sizes: Sequence[int]) -> lis
     Raises
     ------
     ValueError
-        A name that is no set, or a set whose file is missing.
+        A name that is no set, or a set without a file.
     """
     real = [name for name, source in SOURCES.items() if source.is_available(folder)]
     groups = {"blobs": BLOBS, "real": real, "quick": QUICK, "all": [*BLOBS, *real]}

@@ -11,8 +11,9 @@ from benchmarks.quality.data import Labels, Points
 from benchmarks.quality.reference import fcm as reference
 from benchmarks.quality.runs import Kind, Method, by_name
 from benchmarks.quality.scores import best_k_means, nearest
+from clustering.centroids.fuzzy_cmeans import Rule
 from clustering.registry import PLANS, start
-from clustering.rounds.plan import Collected, Rule, drive
+from clustering.rounds.plan import Collected, drive
 from clustering.simulate import SeededEntropy, collect
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.records.encodings import lattice_places
@@ -70,7 +71,7 @@ class _Devices:
     def vectors(self, seed: int) -> tuple[Points | None, Points | None]:
         """Return the noisy vectors of the server, and new ones in the order of the points, if any were reported.
 
-        The vectors of the server cannot be matched with points, because a tally's sample hides who sent them.
+        The vectors of the server cannot be matched with points, because a tally's sample hides their senders.
         """
         if self._collected is None:
             return None, None

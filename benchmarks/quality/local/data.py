@@ -32,7 +32,7 @@ RESAMPLED_SIZE = 150_000
 SMALL = 100_000  # a file with fewer points is resampled
 MAX_FEATURES = 64
 
-# The ten two-feature sets whose mean is quoted.
+# The ten two-feature sets of the quoted mean.
 TEN = (
     "moons", "circles", "sipu_s1", "sipu_s3", "sipu_unbalance", "sipu_aggregation", "other_chameleon_t4_8k",
     "fcps_target", "wut_smile", "wut_mk2",

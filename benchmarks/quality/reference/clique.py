@@ -2,7 +2,7 @@
 
 Agrawal, Gehrke, Gunopulos and Raghavan 1998, "Automatic subspace clustering of high
 dimensional data for data mining applications", as Zhang et al. 2023 takes it for a comparator. That
-paper runs it without privacy and says neither xi nor tau. The private form here is the
+paper runs it without privacy and states neither xi nor tau. The private form here is the
 natural one: every device reports its unit of the full-dimensional grid once, at the full
 epsilon, and the rest is computed from the estimates:
 
@@ -13,7 +13,7 @@ epsilon, and the rest is computed from the estimates:
   monotonicity makes that idle; on noisy ones it removes units that only noise made dense;
 - clusters are face-connected dense units of the full space. With K given the K of most mass
   are kept. Points of no dense unit are the original's outliers; here they go to the nearest
-  cluster, so that everybody is scored, which is kinder than printing a cluster of outliers.
+  cluster, so that all points are scored, which is kinder than printing a cluster of outliers.
 """
 
 from dataclasses import dataclass
@@ -124,7 +124,7 @@ def clique(params: Clique, points: ArrayLike, *, seed: int, perturb: bool = True
 
 
 def dense_units(shares: NDArray[np.float64], tau: float) -> NDArray[np.bool_]:
-    """Mark units above `tau` whose projections to all subspaces are above it as well: bool of the same shape."""
+    """Mark units above `tau` with projections to all subspaces above it as well: bool of the same shape."""
     dense = shares > tau
     axes = range(shares.ndim)
     for size in range(1, shares.ndim):

@@ -2,7 +2,7 @@
 
 The paper names NoPriv (fuzzy c-means on exact records), PrivKM ("the private version of
 k-means", its reference 14), PrivDis ("protects the distances between records and centroids in
-FCM", 15) and PrivPro ("the strengthened version of FCM under ordinary privacy", 16), and says
+FCM", 15) and PrivPro ("the strengthened version of FCM under ordinary privacy", 16), and states
 no more of them; the works it cites are of the central model. They are rebuilt under local
 privacy, at one total epsilon a device, and what was left open is closed so:
 
@@ -26,16 +26,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.quality.reference.ldp_kmeans import nearest
-from clustering.centroids.fuzzy_cmeans import fuzzy_c_means
+from clustering.centroids.fuzzy_cmeans import Rule, fuzzy_c_means
 from clustering.centroids.noisy_mixture_em import NoisyMixture, fit_mixture
 from clustering.random import SeededEntropy
-from clustering.rounds.plan import Rule
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.privacy.entropy import WORD_SPAN, Entropy
 from sfumato.records.encodings import lattice_places
 from sfumato.specs import DiscreteLaplaceMechanism
 
-STEPS = 1000  # of the lattice vectors are sent on
+STEPS = 1000  # steps of the lattice
 STARTS = 5
 TOLERANCE = 1e-3  # γ of the paper, of a centre's move
 

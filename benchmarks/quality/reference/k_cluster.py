@@ -1,12 +1,12 @@
 """kCluster: k-means in Hamming space over perturbed bit vectors, without interaction.
 
-Comparator [22] of Zhang et al. 2023, which says of it: non-interactive; a bit vector projects
+Comparator [22] of Zhang et al. 2023, which states: non-interactive; a bit vector projects
 Euclidean distance into Hamming space and is perturbed on the device; results depend on how
 bit vectors are made. It is Sun, Zhao and Ye 2019, "Distributed clustering in the anonymized
 space with local differential privacy" (arXiv 1906.11441), rebuilt from that description.
 What was left open is closed so:
 
-- a feature has `anchors` public random anchors, and bit j says whether the value lies within
+- a feature has `anchors` public random anchors, and bit j states whether the value lies within
   `window` of anchor j. The number of bits two values share falls with their distance up to
   two windows, which is what carries distance into Hamming space. Values, anchors and window
   are integers of a lattice of 1024, so that a vector has no rounding to depend on;
@@ -80,7 +80,7 @@ class BitVectorModel:
     """Model with centres in the space of received vectors."""
 
     vectors: BitVectors
-    centres: NDArray[np.float64]  # of shape (K, bits)
+    centres: NDArray[np.float64]  # shape (K, bits)
 
     @property
     def n_clusters(self) -> int:

@@ -1,9 +1,9 @@
 """LDPKmeans: k-means by rounds of broadcast centroids, with a perturbed value and perturbed assignments.
 
-Comparator [21] of Zhang et al. 2023, which says of it: partition-based; initial centres are shared
+Comparator [21] of Zhang et al. 2023, which states: partition-based; initial centres are shared
 and points are assigned on the device; perturbed assignments go to the server, which updates
-the centres; values are protected by RAPPOR over a bit vector whose bits have budgets of
-their own. It is Xia, Hua, Tong and Zhong 2020, "Distributed K-Means clustering guaranteeing
+the centres; values are protected by RAPPOR over a bit vector with a budget
+for each bit. It is Xia, Hua, Tong and Zhong 2020, "Distributed K-Means clustering guaranteeing
 local differential privacy", rebuilt from that description. What was left open is closed so:
 
 - half of epsilon goes to the value, sent once: each feature as a fixed-point number of
@@ -14,8 +14,8 @@ local differential privacy", rebuilt from that description. What was left open i
   randomised response at epsilon/2 over the number of rounds;
 - both are unbiased once decoded, so a centroid is (S_k - q S) / (N_k - q N), S_k the sum of
   the decoded values and N_k the number of the devices that reported k, clipped to the box.
-  A cluster of under a tenth of an even share is begun anew beside the largest one;
-- initial centroids are uniform in the box and public: no record is looked at.
+  A cluster of under a tenth of an even share begins again beside the largest one;
+- initial centroids are uniform in the box and public: no record is read.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def response(n_symbols: int, epsilon_nano: int, perturb: bool) -> Response:
         Fewer than two symbols, or more than a device can send.
     """
     mechanism = design("grr", n_symbols, epsilon_nano) if perturb else GrrMechanism(n_symbols, DRAW_SPAN)
-    assert isinstance(mechanism, GrrMechanism)  # for the type checker
+    assert isinstance(mechanism, GrrMechanism)  # the type checker needs it
     p, q = mechanism.support()
     return Response(mechanism, float(p), float(q))
 

@@ -29,7 +29,7 @@ FORMS = {
 
 
 def make_reports(spec: dict[str, Any], n: int) -> Reports:
-    """Return the reports of devices with random records for a round, whose features lie in [0, 1]."""
+    """Return the reports of devices with random records for a round with features in [0, 1]."""
     round_spec = round_spec_from_wire(spec)
     return perturb_records(round_spec, np.random.default_rng(0).random((n, len(round_spec.features))))
 

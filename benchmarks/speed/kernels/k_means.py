@@ -28,11 +28,10 @@ from benchmarks.speed.harness.measurement import (
     seconds,
 )
 from benchmarks.speed.kernels import algorithms, decoding
-from clustering.centroids.fuzzy_cmeans import fuzzy_c_means
+from clustering.centroids.fuzzy_cmeans import Rule, fuzzy_c_means
 from clustering.centroids.weighted_kmeans import MAX_STEPS, RESTARTS, TRIALS, choose_seeds, lloyd
 from clustering.kernels.kmeans import weighted_lloyd_step
 from clustering.random import PublicWords
-from clustering.rounds.plan import Rule
 
 Floats = NDArray[np.float64]
 

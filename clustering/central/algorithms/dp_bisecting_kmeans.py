@@ -219,8 +219,8 @@ class Bisections(NamedTuple):
 def choose_leaves(tree: Bisections, clusters: int, rule: Split) -> NDArray[np.int64]:
     """Split one cluster after another until there are `clusters`, and return their nodes in ascending order.
 
-    `largest_sse` splits the cluster with the largest sum of squares. `total_sse` splits the one whose
-    split leaves the least total. Nodes without children are not split.
+    `largest_sse` splits the cluster with the largest sum of squares. `total_sse` makes the split
+    that leaves the least total. Nodes without children are not split.
     """
     chosen = [0]
     while len(chosen) < clusters:

@@ -76,7 +76,7 @@ def count_tree(
 ) -> CountedTree:
     """Split boxes with many records and count the leaves.
 
-    Algorithms 1 to 3 of Zhang and Cheng 2021, for any number of features. A box whose noisy count exceeds T is
+    Algorithms 1 to 3 of Zhang and Cheng 2021, for any number of features. A box with a noisy count above T is
     split into four by two features at once if d = 2, else into two by one feature in turn. The boxes
     of each level are counted at epsilon_1 / maxH, over maxH levels. All leaves are counted once more
     with epsilon_2. Least squares makes the counts of the tree and of the leaves consistent.

@@ -72,7 +72,7 @@ class ReportMalformed(SfumatoError):
 
 
 class CapExceeded(SfumatoError):
-    """A round whose report would exceed the user's cap on this device."""
+    """A round with a report that would exceed the user's cap on this device."""
 
     code = "cap_exceeded"
 

@@ -16,8 +16,21 @@ export interface Feature {
   readonly unit?: string;
 }
 
-/** The values of a record in the units of the features, either in the order of the features or by feature name. */
-export type PersonRecord = readonly number[] | Readonly<Record<string, number>>;
+/** A position of the browser (`GeolocationPosition`) or of another library with `coords`, in degrees. */
+export interface Position {
+  readonly coords: { readonly latitude: number; readonly longitude: number };
+}
+
+/**
+ * The values of a record in the units of the features: in the order of the features, by feature name, or a position.
+ *
+ * A position is for datasets of one latitude and one longitude, with a name of `LATITUDES` and of `LONGITUDES`. A longitude
+ * outside of the bounds is turned by 360 degrees if it is inside of them afterwards, as 179 west in bounds from 170 to 190.
+ */
+export type PersonRecord = readonly number[] | Readonly<Record<string, number>> | Position;
+
+export const LATITUDES: readonly string[] = ["latitude", "lat"];
+export const LONGITUDES: readonly string[] = ["longitude", "lon", "lng", "long"];
 
 /** The participation interval [lo, hi) of a round. A device answers if its secret 64-bit participation draw lies in it. */
 export interface Participation {
@@ -142,11 +155,28 @@ function orderValues(features: readonly Feature[], record: PersonRecord): readon
     return record;
   }
   const names = features.map((feature) => feature.name);
+  if (isPosition(record)) return orderPosition(features, record);
   const given = isObject(record) ? Object.keys(record) : [];
   if (!isObject(record) || given.length !== names.length || !names.every((name) => given.includes(name))) {
     throw new InvalidPoint(`a record must have the features ${names.join(", ")}`);
   }
   return names.map((name) => record[name]);
+}
+
+function isPosition(record: PersonRecord): record is Position {
+  return isObject(record) && isObject(record["coords"]);
+}
+
+/** Return the degrees of a position in the order of the features. Other data of the position, such as its time, are not read. */
+function orderPosition(features: readonly Feature[], { coords }: Position): number[] {
+  const [north, east] = [LATITUDES, LONGITUDES].map((names) => features.findIndex(({ name }) => names.includes(name.trim().toLowerCase())));
+  if (features.length !== 2 || north === -1 || east === -1) {
+    throw new InvalidPoint("a position needs a dataset with the features latitude and longitude alone: pass the values by feature name");
+  }
+  const { lower, upper } = features[east as number] as Feature;
+  const longitudes = [coords.longitude, coords.longitude + 360, coords.longitude - 360];
+  const longitude = longitudes.find((each) => each >= lower && each <= upper) ?? coords.longitude;
+  return north === 0 ? [coords.latitude, longitude] : [longitude, coords.latitude];
 }
 
 /** Encode and perturb a record. Draw the slot first, then the words of the mechanism. */

@@ -162,6 +162,35 @@ test("check validates a record, sends nothing and does not use the memory", asyn
   assert.equal(service.sent.length, 0);
 });
 
+/** A position as browsers return it: its properties are accessors of a prototype, and not its own. */
+function createPosition(latitude, longitude) {
+  class Coordinates { get latitude() { return latitude; } get longitude() { return longitude; } get accuracy() { return 12; } }
+  class GeolocationPosition { get coords() { return new Coordinates(); } get timestamp() { return 1; } }
+  return new GeolocationPosition();
+}
+
+test("a position has the values of latitude and longitude by name", async () => {
+  const place = (east, north) => [{ name: "Lon", lower: east, upper: east + 20 }, { name: "latitude", lower: north, upper: north + 40 }];
+  const outside = async (features, position) => {
+    const { service, store } = createScene();
+    return (await new Device(service.options({ store, features })).check(position)).outside;
+  };
+  assert.deepEqual(await outside(place(0, 40), createPosition(52.5, 13.4)), []);
+  assert.deepEqual(await outside(place(0, 40).reverse(), createPosition(52.5, 13.4)), []);
+  assert.deepEqual(await outside(place(0, 40), createPosition(13.4, 52.5)), ["Lon", "latitude"]);
+  for (const [east, longitude] of [[170, -178], [170, 179], [-190, 178], [180, -161]]) {
+    assert.deepEqual(await outside(place(east, 40), createPosition(60, longitude)), [], `${longitude}`);
+  }
+  assert.deepEqual(await outside(place(170, 40), createPosition(60, 0)), ["Lon"]);
+  const { service, store, device } = createScene();
+  const hour = { name: "hour", lower: 0, upper: 24 };
+  for (const features of [[...place(0, 40), hour], [place(0, 40)[0], hour], [hour]]) {
+    await assert.rejects(new Device(service.options({ store, features })).check(createPosition(50, 1)), (error) => error.code === "point_invalid" && /by feature name/u.test(error.message));
+  }
+  await assert.rejects(outside(place(0, 40), createPosition(NaN, 1)), (error) => error.code === "point_invalid");
+  assert.equal((await device().report(createPosition(48.2, 12.5))).outcome, "sent"); // a round of lon and lat
+});
+
 test("no error message contains a value", async () => {
   const secret = 48.858844;
   for (const record of [[secret], [secret, NaN], { lon: secret }, [secret, "48.858844"]]) {

@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from service.api.openapi import descriptions
 from service.http import problems
+from service.http.route_table import ENTRIES, REPORTS
 from service.schemas.base import EXAMPLE_ULID, Problem, Wire
 from service.schemas.datasets import RecordRows
 from service.schemas.jobs import Points
@@ -56,8 +57,6 @@ TAGS = {
 }
 
 SECURITY: list[dict[str, list[str]]] = [{"key": []}]
-REPORTS_PATH = "/v1/rounds/{round_id}/reports"
-DEVICE_OPERATIONS = ((REPORTS_PATH, "post"), ("/v1/datasets/{dataset_id}/round", "get"))  # those of `DeviceCors`
 ORIGIN = {
     "name": "Origin",
     "in": "header",
@@ -91,9 +90,10 @@ def document(app: FastAPI, mount: str = "") -> dict[str, Any]:
         for operation in methods.values():
             _mend_responses(operation)
             operation.setdefault("security", [])  # the health of the gateway is public
-    generated["paths"][REPORTS_PATH] = {"post": _send_reports()}
-    for path, method in DEVICE_OPERATIONS:
-        generated["paths"][path][method]["parameters"].append(ORIGIN)
+    generated["paths"][REPORTS.template] = {"post": _send_reports()}
+    for entry in ENTRIES:
+        if entry.cors:
+            generated["paths"][entry.template][entry.cors.lower()]["parameters"].append(ORIGIN)
     generated["security"] = SECURITY  # the default: every operation declares its own
     schemas = generated["components"]["schemas"]
     schemas |= _schemas(Points, Problem, Receipt, RecordRows, Report, ReportColumns)

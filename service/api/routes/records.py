@@ -147,7 +147,9 @@ async def upload_records(
         accepted = ", ".join(each.decode() for each in READERS)
         raise UnsupportedMediaType(f"the content type is not supported: send one of {accepted}")
     if (upload is None) != (part is None) or (last and part is None):
-        raise ValidationFailed("the parameters upload and part belong together, and last belongs to a part")
+        raise ValidationFailed(
+            "upload and part must be sent together, and last only with a part: add the missing one, or remove last"
+        )
     dataset, key = await run_in_threadpool(_opened, services, caller, dataset_id)
     what = b"\n".join([fingerprinted(request, caller), kind, b""])
     digest = hmac.new(key.uploads, what, "sha256")

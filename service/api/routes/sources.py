@@ -51,7 +51,13 @@ def get_source(
     label = None if source == UNLABELLED else source
     if label is not None and name is not None:
         raise problems.ValidationFailed(
-            errors=[{"pointer": "", "parameter": "name", "message": "name goes with the source - only; remove it"}]
+            errors=[
+                {
+                    "pointer": "",
+                    "parameter": "name",
+                    "message": "name must be left out unless the source is `-`: remove it",
+                }
+            ]
         )
     with services.database.reading() as session:
         people = sources.of_source(caller.tenant_id, label, name)

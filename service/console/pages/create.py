@@ -234,6 +234,6 @@ PAGES: list[Page] = [
     Page("GET", "/datasets/{dataset_id}/rounds/new", round_form),
     Page("POST", "/datasets/{dataset_id}/rounds", open_round),
     Page("GET", "/datasets/{dataset_id}/records", upload_form),
-    Page("POST", "/datasets/{dataset_id}/records", upload),
+    Page("POST", "/datasets/{dataset_id}/records", upload, takes_files=True),
     Page("POST", "/datasets/{dataset_id}/records/delete", delete_records),
 ]

@@ -235,7 +235,7 @@ class TestFiles:
         few = ("--sets", "blobs_2", "--seeds", "1")
         first = run(tmp_path, *few, methods="grid_kmeans,k-means")
         path = tmp_path / "centroids.csv"
-        path.write_bytes(path.read_bytes()[:-60])  # as after a crash
+        path.write_bytes(path.read_bytes()[:-60])  # the state after a crash
         again = run(tmp_path, *few, methods="grid_kmeans,k-means")
         assert len(results.read(path, CENTROIDS.measures)) == len(first)
         assert "3 runs, 2 of them measured before" in capsys.readouterr().err

@@ -66,7 +66,7 @@ class TestMethods:
         model = METHODS[name].run(sample, 4.0, 2, 0, True)
         labels = model.assign(sample.points)
         assert labels.shape == (3_000,)
-        assert labels.max() < model.n_clusters <= 3  # as printed, people without a cluster form one more
+        assert labels.max() < model.n_clusters <= 3  # people without a cluster form one more, as printed
 
     def test_every_private_method_has_a_line_style_of_its_own(self):
         styles = charts.strokes([method for method in METHODS.values() if method.kind != "open"])
@@ -292,12 +292,13 @@ class TestPage:
         for each in ten():
             results.append(tmp_path / "results.csv", {**each, "note": ""})
             results.append(tmp_path / "results.csv", {**each, "note": "", "epsilon": 2.0})
-        page = tmp_path / "page.md"
-        page.write_text("".join(self.TEXT.format(name) for name in ("run", "ten", "shapes", "sets")))
+        pages = [tmp_path / "page.md", tmp_path / "more.md"]
+        for page, names in zip(pages, (("run", "ten"), ("shapes", "sets")), strict=True):
+            page.write_text("".join(self.TEXT.format(name) for name in names))
         (tmp_path / "images").mkdir()
-        command = ["page", "--results", str(tmp_path), "--page", str(page), "--images", str(tmp_path / "images")]
+        command = ["page", "--results", str(tmp_path), "--page", *map(str, pages), "--images", str(tmp_path / "images")]
         assert main(command) == 0
-        text = page.read_text()
+        text = "".join(page.read_text() for page in pages)
         assert "old" not in text
         assert text.count("A\n") == text.count("B\n") == 4
         assert "20 runs, up to 1 seed;" in text

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from clustering.centroids.fuzzy_cmeans import fuzzy_c_means
+from clustering.centroids.fuzzy_cmeans import Rule, fuzzy_c_means
 from clustering.kernels.fuzzy import MIXED, fuzzy_step
-from clustering.rounds.plan import Rule
 
 
 def mixed(length, n_features, sigma=1.0):
@@ -99,7 +98,7 @@ class TestDistance:
 
 class TestCentre:
     def test_equation_22_sends_centres_to_nought(self):
-        """For any reports, those near zero dominate with weights 2/x^2."""
+        """Reports near zero dominate with weights 2/x^2."""
         generator = np.random.default_rng(0)
         points = 5 + generator.laplace(0, 2, (20_000, 2))
         centre = printed_centre(points, np.array([5.0, 5.0]), np.full(20_000, 0.25))

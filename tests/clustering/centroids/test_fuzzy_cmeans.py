@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustering.centroids.fuzzy_cmeans import KINDS, ROUNDING, block_sums, fuzzy_c_means
+from clustering.centroids.fuzzy_cmeans import KINDS, ROUNDING, Rule, block_sums, fuzzy_c_means
 from clustering.kernels.fuzzy import fuzzy_step
-from clustering.rounds.plan import Rule
 from sfumato.specs import Distance
 from tests import naive
 

@@ -105,7 +105,7 @@ class TestModel:
     def test_four_blobs_in_six_features_are_found_with_their_sizes_and_errors(self):
         points, labels = blobs(60_000)
         model = simulate(LdpKmeans(epsilon=4, clusters=4), points, seed=1)
-        assert (model.assign(points) == labels).mean() > 0.99  # by descending size, as the blobs are
+        assert (model.assign(points) == labels).mean() > 0.99  # both have descending sizes
         assert np.abs(model.centroids - CENTRES).max() < 0.03
         assert (np.abs(model.centroids - CENTRES) < 5 * model.centroid_errors).all()
         assert (model.centroid_errors < 0.03).all()

@@ -32,7 +32,7 @@ class TestRounds:
         assert 2e9 - 10 <= price(devices.specs) <= 2e9
 
     def test_the_height_grows_with_the_reports_from_16_leaves(self):
-        shares = []  # of level 1, which has 4 of the tree's cells
+        shares = []  # level 1 has 4 of the tree's cells
         for epsilon, n in ((0.5, 1000), (0.5, 150_000), (4, 150_000), (32, 10**9)):
             shares.append(next(adaptive_grid_tree(AdaptiveGridTree(epsilon=epsilon), XY, n)).participation.hi / 2**64)
         assert shares == pytest.approx([4 / 340, 4 / 340, 4 / 1364, 4 / 5460])

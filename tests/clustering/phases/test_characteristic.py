@@ -21,7 +21,7 @@ class TestValues:
         noise = np.abs(seen.values - true) ** 2 * seen.weights
         # at most one, or less where the phases agree; the sample of 1 / 5 adds variance
         assert 0.7 < noise.mean() < 1.35
-        assert np.median(noise) == pytest.approx(np.log(2), rel=0.25)  # of a complex normal variable
+        assert np.median(noise) == pytest.approx(np.log(2), rel=0.25)  # median of a complex normal variable
 
     def test_frequencies_are_multiples_of_the_waves(self):
         sketch = sketch_points(np.random.default_rng(2).random((5000, 2)), n_waves=128)

@@ -45,7 +45,7 @@ class TestReporting:
     def test_perturbs_the_symbol_of_a_record_given_by_order_or_by_name(self) -> None:
         encoding = ShiftedGridEncoding(n_features=2, cells=4, shifts=2)
         spec = RoundSpec(FEATURES, encoding, mechanisms.design("grr", 25, NANO))
-        for record in ([3.5, 7.5], {"y": 7.5, "x": 3.5}):  # of the fine cells 3 and 7
+        for record in ([3.5, 7.5], {"y": 7.5, "x": 3.5}):  # fine cells 3 and 7
             service = ScriptedService(open_round(spec=spec))
             words = [0, 2 << 62, 0, 1, 2]  # draw; slot 2, which shifts by (1, 0); keep the symbol; report id
             service.device(entropy=ReplayEntropy(words)).report(record)

@@ -43,7 +43,7 @@ class TestCap:
     def test_spends_the_cap_to_the_last_nano_epsilon(self) -> None:
         service = ScriptedService()
         device = service.device(cap=0.3)
-        for index in range(3):  # as floats, .3 - .1 - .1 would not leave .1
+        for index in range(3):  # floats would not leave .1 of .3 - .1 - .1
             service.rounds = [open_round(f"rnd_{index}", round_spec(0.1))]
             assert device.report(RECORD).outcome is Outcome.SENT
         service.rounds = [open_round("rnd_3", round_spec(1e-6))]

@@ -1,20 +1,13 @@
-"""Sweeps of accuracy over epsilon and sizes, from forecasts and from simulated runs."""
+"""Sweeps of forecasts over epsilon and sizes."""
 
 import math
-import sys
-from typing import Any
 
-import numpy as np
 import pytest
 
 from sfumato import sweep
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import forecast, forecast_records
-from sfumato.specs import AdaptiveGridTree, Feature, PrivateKmeans, ShiftedGrid, UniformGrid
-
-FEATURES = (Feature("east", 0, 10, "km"),)
-PLACES = np.repeat([0, 1, 2], 300)
-PEOPLE = np.array([[0.7], [3.2], [8.2]])[PLACES]
+from sfumato.specs import AdaptiveGridTree, PrivateKmeans, ShiftedGrid, UniformGrid
 
 
 class TestFromForecasts:
@@ -42,27 +35,9 @@ class TestFromForecasts:
         assert ("relative to k-means" in found.measure, found.points[1].accuracy) == (True, ratio)
         assert math.isnan(sweep(AdaptiveGridTree(1.0, 3, variant="paper"), sizes=[10], n_features=2).points[0].accuracy)
 
-
-class TestFromASample:
-    @pytest.mark.slow
-    def test_is_more_accurate_with_a_larger_epsilon(self) -> None:
-        options: dict[str, Any] = {"sample": PEOPLE, "features": FEATURES, "epsilons": [0.01, 8], "repetitions": 3}
-        algorithm = UniformGrid(1.0, clusters=3, cells=8)
-        for labels in (None, PLACES):
-            low, high = sweep(algorithm, labels=labels, **options).points
-            assert (high.size, high.accuracy) == (900, 1.0)
-            assert high.lower == 1.0 > low.lower
-
-    def test_names_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(InvalidSpec, match="n_features and sizes, or a sample"):
-            sweep(UniformGrid(1.0))
-        with pytest.raises(InvalidSpec, match="needs the labels"):
-            sweep(PrivateKmeans(1.0, 2), sample=PEOPLE, features=FEATURES)
-        with pytest.raises(InvalidSpec, match="one entry for each"):
-            sweep(UniformGrid(1.0), sample=PEOPLE, features=FEATURES, labels=[1])
-        monkeypatch.setitem(sys.modules, "clustering.simulate", None)
-        with pytest.raises(ImportError, match="of a clone"):
-            sweep(UniformGrid(1.0), sample=PEOPLE, features=FEATURES)
+    def test_needs_a_size(self) -> None:
+        with pytest.raises(InvalidSpec, match="at least one number of reports or records"):
+            sweep(UniformGrid(1.0), sizes=[], n_features=2)
 
 
 class TestShowing:

@@ -209,7 +209,7 @@ class TestPerturb:
             (40, 5, [THREE_QUARTERS, THREE_QUARTERS, *ONE_TURN, *NO_TURN, 0], 8),
             # U = 3 is rejected: of its coin of 3/4 the first holds and the second fails; then U = 2
             (40, 5, [THREE_QUARTERS, 0, THREE_QUARTERS, HALF, THREE_QUARTERS, *NO_TURN, 0], 6),
-            # minus zero is rejected: U = 0, whose coin of 0 fails at once; then U = 2
+            # minus zero is rejected: U = 0 with its coin of 0 fails at once; then U = 2
             (40, 5, [0, HALF, *NO_TURN, HALF, HALF, THREE_QUARTERS, *NO_TURN, 0], 6),
             (40, 5, [0, HALF, *NO_TURN, 0], 5),
             # four turns of 2 units reach the clamp from any place, so that no more turns are drawn
@@ -285,7 +285,7 @@ class TestSpecs:
                 RoundSpec(XY, encoding, mechanism)
 
     @pytest.mark.parametrize(
-        ("position", "value"),  # of the parts n_features, steps, numerator, denominator, margin
+        ("position", "value"),  # the parts are n_features, steps, numerator, denominator, margin
         [(0, 0), (0, 65), (1, 0), (1, 1 << 17), (1, True), (2, -1), (2, 1.5), (2, 1 << 27), (3, 0), (4, 1.5)],
     )
     def test_refuses_impossible_parts(self, position: int, value: float) -> None:

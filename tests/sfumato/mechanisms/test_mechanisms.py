@@ -38,7 +38,7 @@ words = st.integers(0, WORD_SPAN - 1) | st.integers(WORD_SPAN - 5000, WORD_SPAN 
 
 
 def design_all(kind: str, n_symbols: int) -> list[Mechanism]:
-    """Return the mechanisms of a kind whose channel is small enough to enumerate."""
+    """Return the mechanisms of a kind with a channel small enough to enumerate."""
     largest = 5 * NANO if kind == "olh" else 32 * NANO
     return [mechanisms.design(kind, n_symbols, nano) for nano in EPSILONS_NANO if nano <= largest]
 

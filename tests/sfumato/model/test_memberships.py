@@ -6,8 +6,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from clustering.centroids.fuzzy_cmeans import ROUNDING, fuzzy_c_means
-from clustering.rounds.plan import Rule
+from clustering.centroids.fuzzy_cmeans import ROUNDING, Rule, fuzzy_c_means
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.memberships import (

@@ -143,7 +143,7 @@ class TestPosterior:
         kept = np.exp(-mechanism.scale_denominator / mechanism.scale_numerator)
         noise = {z: (1 - kept) / (1 + kept) * kept ** abs(z) for z in range(-400, 401)}
         draws = np.clip(CENTRES[:, None, :] + widths(model)[:, None, None] * _dense_normal(), 0, 1)
-        places = np.floor(draws * steps + 0.5).astype(int)  # of each cluster, with equal weights
+        places = np.floor(draws * steps + 0.5).astype(int)  # those of each cluster, with equal weights
         low, high = -mechanism.margin, steps + mechanism.margin
         for sent in ([low, 3], [2, high], [-4, 9], [0, 0], [3, 5]):
             chance = np.ones(3)
@@ -253,7 +253,7 @@ class TestLargeEpsilon:
         ("encoding", "kind"), [(GridEncoding((4, 4)), "grr"), (GridEncoding((16, 8)), "ss")], ids=str
     )
     def test_labels_by_a_map_equal_those_of_the_points(self, encoding: GridEncoding, kind: str) -> None:
-        points = np.random.default_rng(3).random((2000, 2))  # of empty cells too
+        points = np.random.default_rng(3).random((2000, 2))  # includes empty cells
         spec = round_of(encoding, kind, 32.0)
         slots, values = send_reports(spec, spec.mechanism, points, seed=4)
         model = mapped(encoding.cells)

@@ -14,7 +14,7 @@ from models.ledger.amounts import Amounts
 from sfumato.privacy.ledger import GENESIS, GENESIS_HASH, Balance, Head, LedgerEntry, verify
 
 NANO = 10**9
-MICRO = 10**12  # of delta, in atto-delta
+MICRO = 10**12  # one micro-delta in atto-delta
 STEPS = [  # kind, amount, reference, reservation
     ("grant", 8 * NANO, "ds_1", None),
     ("reserve", 3 * NANO, "job_1", "job_1"),

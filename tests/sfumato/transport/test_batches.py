@@ -9,10 +9,9 @@ from sfumato.transport.batches import (
     HEAD_BYTES,
     Batch,
     generate_signing_key_pair,
-    parse_batch,
     sign_release,
-    verify_release,
 )
+from tests.batches import parse_batch, verify_release
 
 PRIVATE, PUBLIC = bytes(range(32)), bytes.fromhex("03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8")
 REPORTS = [bytes([each]) * 71 for each in range(5)]

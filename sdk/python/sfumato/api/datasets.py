@@ -12,6 +12,7 @@ from sfumato.api import parsers
 from sfumato.api.resources import Budget, Dataset, Round, Shuffler, Source
 from sfumato.device.bulk import Reports, pack
 from sfumato.errors import ApiProblem, ReportMalformed
+from sfumato.kinds import MechanismKind
 from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.ledger import Head, LedgerEntry, LedgerVerifier, Verification
 from sfumato.specs import Embedding, Encoding, Feature, Participation, to_features, to_wire
@@ -286,7 +287,7 @@ class DatasetCalls:
         *,
         epsilon: float,
         target_reports: int,
-        mechanism: Literal["auto", "grr", "ss", "oue", "olh", "hr", "window"] = "auto",
+        mechanism: MechanismKind = "auto",
         min_reports: int = 0,
         collect_seconds: int = WEEK_SECONDS,
         participation: Participation | None = None,

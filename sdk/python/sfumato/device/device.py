@@ -88,7 +88,7 @@ class Receipt:
         The first of sent, too_late, already_answered and not_selected that a round has, or
         no_open_round.
     rounds : tuple of RoundOutcome
-        All open rounds in the service's order, then the earlier rounds whose reports were resent.
+        All open rounds in the service's order, then the earlier rounds with reports that were resent.
     retry_after_seconds : float or None
         Delay before the next call if no round is open.
     store : str or None
@@ -344,7 +344,7 @@ class Device:
         return DeviceDryRun(previews, (memory.spent_nano - spent_nano) / NANO, spent_nano / NANO, self._cap_nano / NANO)
 
     def pending(self) -> tuple[str, ...]:
-        """Return the ids of answered rounds whose reports the service has not acknowledged."""
+        """Return the ids of answered rounds with reports that the service has not acknowledged."""
         return tuple(memo.round_id for memo in _pending(self._store.read(self._dataset_id)))
 
     @_in_turn

@@ -29,7 +29,7 @@ class DryRun:
     epsilon : float
         Cost of a report for its device, computed from the published integers.
     participating_share : float
-        Share of the devices whose draw lies in the round's interval.
+        Share of the devices with a draw in the round's interval.
     n_records : int
         Number of devices. `len(reports.slots)` of them participate.
     report_bytes : int

@@ -49,7 +49,7 @@ class ShuffledDevice(Device):
         Public key of the shuffler in base64, which the app pins. The device rejects rounds and outer keys without its
         signature.
     min_honest_batch : int
-        The device rejects rounds whose release may contain fewer honest reports.
+        The device rejects rounds with releases that may contain fewer honest reports.
     **options
         `cap`, `store` and the other parameters of `Device`. The cap limits the local epsilon. The device refuses
         rounds that keep reports, even with `accept_kept_reports`.

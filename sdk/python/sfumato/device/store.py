@@ -65,7 +65,7 @@ class Memory:
     """A device's memory of one dataset."""
 
     draws: dict[str, int] = field(default_factory=dict)  # secret draw of each collection
-    memos: dict[str, Memo] = field(default_factory=dict)  # by round id
+    memos: dict[str, Memo] = field(default_factory=dict)  # round id to memo
 
     @property
     def spent_nano(self) -> int:

@@ -23,7 +23,7 @@ from sfumato.specs import (
 )
 
 # N tanh^2(eps/2) below which a grid's centroids are better than a sketch's, with four features and any K. See
-# docs/benchmarks.md, "What auto loses".
+# docs/benchmarks/auto.md.
 GRID_REPORTS = 1000.0
 
 

@@ -96,7 +96,7 @@ class Forecast:
         2.8 / (|c_1| sqrt(N)) for phases. None for noisy vectors
         and broadcast centroids, which have no known rule.
     gap_mass : float
-        Least share of people whose absence separates two clusters, 3 δ. A heuristic.
+        Least share of people that separates two clusters by its absence, 3 δ. A heuristic.
     size_error : float or None
         Standard error of the size of one of K equal clusters on equal parts of the box, as a share
         of all people (K = 2 if K is estimated). It follows from the mechanism's exact variance and

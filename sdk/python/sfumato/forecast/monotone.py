@@ -1,6 +1,6 @@
 """Variance of a plan, made to decrease with the number of reports and with epsilon.
 
-With more information a plan may select a finer grid, whose sizes are less precise. So the variance of the plan rises at
+With more information a plan may select a finer grid with less precise sizes. So the variance of the plan rises at
 some numbers of reports. A forecast therefore states the largest variance of this and of all larger choices: on a
 lattice of numbers and epsilons it takes the maximum over all places above, and between the places it interpolates.
 """

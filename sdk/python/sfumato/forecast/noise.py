@@ -21,7 +21,7 @@ def detectable_mass(n_reports: int, epsilon_nano: int) -> float:
 
 
 def gap_mass(n_reports: int, epsilon_nano: int) -> float:
-    """Return the least share of people whose absence separates two clusters, 3 δ. A heuristic."""
+    """Return the least share of people that separates two clusters by its absence, 3 δ. A heuristic."""
     return min(1.0, GAP_ERRORS * mass_noise(n_reports, contrast(epsilon_nano)))
 
 

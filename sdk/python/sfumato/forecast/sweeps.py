@@ -1,12 +1,10 @@
-"""Accuracy of an algorithm for several values of epsilon or sizes, from forecasts or from simulated runs."""
+"""Accuracy of an algorithm for several values of epsilon or sizes, from forecasts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.estimates import forecast
@@ -14,9 +12,7 @@ from sfumato.forecast.families import Family
 from sfumato.forecast.records import forecast_records
 from sfumato.model.precision import Verdict
 from sfumato.model.tables import Columns, html_table, new_frame
-from sfumato.records.encodings import scale_many
-from sfumato.records.inputs import to_values
-from sfumato.specs import AnyAlgorithm, CentralAlgorithm, Feature, to_algorithm, to_features
+from sfumato.specs import AnyAlgorithm, CentralAlgorithm, to_algorithm
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,21 +92,15 @@ def sweep(
     algorithm: AnyAlgorithm | Mapping[str, Any],
     *,
     epsilons: Sequence[float] = (),
-    sizes: Sequence[int] = (),
-    n_features: int | None = None,
-    sample: ArrayLike | None = None,
-    features: Sequence[Feature | tuple[Any, ...]] = (),
-    labels: ArrayLike | None = None,
-    repetitions: int = 5,
-    seed: int = 0,
+    sizes: Sequence[int],
+    n_features: int,
     max_records_per_user: int = 1,
     family: Family | None = None,
 ) -> Sweep:
-    """Return the accuracy of an algorithm for several values of epsilon and of the number of reports or records.
+    """Return the forecast accuracy of an algorithm for several values of epsilon and several numbers of reports.
 
-    Without a sample, the accuracy is that of forecasts. With a sample, the algorithm runs on rows drawn from it, and
-    the accuracy is the median agreement of its labels. This needs the server package. The figures of a simulation are
-    as private as the sample. A sweep needs no service and no privacy budget.
+    A sweep needs no service and no privacy budget. `clustering.sweeps.sweep_sample` of the server package runs the
+    algorithm on a sample instead.
 
     Parameters
     ----------
@@ -118,31 +108,17 @@ def sweep(
         Its epsilon applies if `epsilons` is empty. `Auto` runs over reports.
     epsilons : sequence of float
     sizes : sequence of int
-        Numbers of reports or records. The default is the size of the sample.
+        Numbers of reports or records, at least one.
     n_features : int
-        Number of features; required without a sample.
-    sample : array-like of shape (n, n_features), optional
-        Records of the caller.
-    features : sequence of Feature or tuple (name, lower, upper[, unit])
-        Features of the sample with their public bounds.
-    labels : array-like of shape (n,), optional
-        True clusters of the sample. The default is the labels of the same algorithm on the same rows without noise,
-        which exist over reports only.
-    repetitions : int
-        Simulated runs for each point. The interval is that of all runs.
-    seed : int
-        Seed of the simulated runs.
     max_records_per_user : int
-        The dataset's declaration, for forecasts over records.
+        The dataset's declaration, for algorithms over records.
     family : {"compact", "elongated", "curved", "many_small"}, optional
-        The family of the data, for forecasts.
+        The family of the data.
 
     Raises
     ------
     InvalidSpec
-        An argument is missing, or the algorithm does not support the arguments.
-    ImportError
-        The server package is missing.
+        There is no size, or the algorithm does not support the arguments.
 
     Examples
     --------
@@ -153,14 +129,10 @@ def sweep(
     """
     base = to_algorithm(algorithm)
     given = [base.with_epsilon(float(each)) for each in epsilons] or [base]
-    measure = AGREEMENT
-    if sample is not None:
-        points = _simulated(given, sample, to_features(features), sizes, labels, repetitions, seed)
-    elif n_features is None or not sizes:
-        raise InvalidSpec("give n_features and sizes, or a sample with its features")
-    else:
-        measure = RATIO if isinstance(base, CentralAlgorithm) else AGREEMENT
-        points = (_forecast(each, n_features, size, max_records_per_user, family) for size in sizes for each in given)
+    if not sizes:
+        raise InvalidSpec("sizes must name at least one number of reports or records")
+    measure = RATIO if isinstance(base, CentralAlgorithm) else AGREEMENT
+    points = (_forecast(each, n_features, size, max_records_per_user, family) for size in sizes for each in given)
     return Sweep(base.type, measure, tuple(points))
 
 
@@ -186,43 +158,3 @@ def _forecast(
             band = (found.quality.median, found.quality.lower, found.quality.upper)
     accuracy, lower, upper = (float("nan") if each is None else each for each in band)
     return SweepPoint(algorithm.epsilon, size, accuracy, lower, upper, verdict.value)
-
-
-def _simulated(
-    algorithms: Sequence[AnyAlgorithm],
-    sample: ArrayLike,
-    features: tuple[Feature, ...],
-    sizes: Sequence[int],
-    labels: ArrayLike | None,
-    repetitions: int,
-    seed: int,
-) -> Iterator[SweepPoint]:
-    """Yield the median agreement of simulated runs, with its range and the worst verdict."""
-    try:
-        simulation, metrics = import_module("clustering.simulate"), import_module("clustering.metrics")
-    except ImportError:
-        raise ImportError(
-            "a simulation needs the server package: run it with .venv/bin/python of a clone, after `make serve`"
-        ) from None
-    rows = to_values(features, sample)
-    scaled = scale_many(features, sample)
-    truth = None if labels is None else np.asarray(labels)
-    if truth is not None and truth.shape != (len(rows),):
-        raise InvalidSpec("labels must have one entry for each record of the sample")
-    if truth is None and isinstance(algorithms[0], CentralAlgorithm):
-        raise InvalidSpec("a simulation over records needs the labels of the sample")
-    for size in sizes or [len(rows)]:
-        for algorithm in algorithms:
-            scores, verdict = [], None
-            for run in range(repetitions):
-                drawn: NDArray[np.float64] = simulation.resample(scaled, size, seed=seed + run)
-                model = simulation.simulate(algorithm, drawn, seed=seed + run, features=features)
-                known = truth
-                if known is None:
-                    options = {"seed": seed + run, "features": features, "perturb": False}
-                    known = simulation.simulate(algorithm, drawn, **options).assign(rows)
-                scores.append(metrics.adjusted_rand_index(known, model.assign(rows)))
-                verdict = model.verdict if verdict is None else verdict.or_worse(model.verdict)
-            worst = "" if verdict is None else verdict.value
-            accuracy = float(np.median(scores))
-            yield SweepPoint(algorithm.epsilon, int(size), accuracy, min(scores), max(scores), worst)

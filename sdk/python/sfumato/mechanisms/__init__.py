@@ -6,8 +6,10 @@ and the exact channel that proves the cost (`channel`, `ratio`, `epsilon_nano`).
 """
 
 from dataclasses import replace
+from typing import get_args
 
 from sfumato.errors import InvalidSpec
+from sfumato.kinds import MechanismKind
 from sfumato.limits import MAX_SUBSET_SYMBOLS
 from sfumato.mechanisms.base import Mechanism, Symbol
 from sfumato.mechanisms.discrete_laplace import DiscreteLaplaceMechanism
@@ -38,6 +40,7 @@ __all__ = [
 
 _COUNTED = (GrrMechanism, SsMechanism, OueMechanism, OlhMechanism, HrMechanism, WindowMechanism)
 COUNTED = tuple(kind.type for kind in _COUNTED)  # types of mechanisms for symbols
+assert {"auto", *COUNTED} == set(get_args(MechanismKind))  # noqa: S101 - the options of an SDK and the command line
 _DESIGNS = {kind.type: kind.design for kind in _COUNTED}
 
 MECHANISMS: dict[str, type[Mechanism]] = {kind.type: kind for kind in (*_COUNTED, DiscreteLaplaceMechanism)}
@@ -48,7 +51,7 @@ def design(kind: str, n_symbols: int, epsilon_nano: int) -> Mechanism:
 
     Parameters
     ----------
-    kind : {'auto', 'grr', 'ss', 'oue', 'olh', 'hr', 'window'}
+    kind : MechanismKind
         'auto' selects by variance and report size. Up to 4097 symbols it selects subset selection,
         which has the least variance, k bits per report and k additions per count. If a subset would
         have one symbol, it selects randomised response, which is the same channel in fewer bytes.

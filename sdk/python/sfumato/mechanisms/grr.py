@@ -40,11 +40,6 @@ class GrrMechanism(Mechanism):
         return cls(n_symbols, int(keep * WORD_SPAN))
 
     @property
-    def is_unperturbed(self) -> bool:
-        """Return whether every report is its symbol, as in a dry run."""
-        return self.keep_threshold == WORD_SPAN
-
-    @property
     def value_bytes(self) -> int:
         """Return the size of a report's value: 1, 2 or 3 bytes."""
         return max(1, ((self.n_symbols - 1).bit_length() + 7) // 8)

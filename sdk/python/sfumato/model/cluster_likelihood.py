@@ -21,7 +21,7 @@ from sfumato.records.encodings import scale_many, symbols, unscale_many
 from sfumato.specs import LATTICE, TURN, DiscreteLaplaceMechanism, Encoding, GridEncoding, PhaseEncoding
 
 WIDTH = 0.06  # default width of a cluster, as a share of a feature's range
-ANYWHERE = 1e-6  # share of people who are uniform in the box
+ANYWHERE = 1e-6  # share of people with a uniform distribution in the box
 BOX_POINTS, CROWD_POINTS, WAVE_POINTS = 4096, 1024, 512
 LEAST_POINTS, MANY_POINTS = 128, 1 << 14  # minimum points per cluster, and approximate maximum of all clusters
 MAX_ENTRIES = 1 << 24  # clusters times symbols, 128 MB
@@ -227,9 +227,7 @@ def interval_shares(
     ends = np.ones((len(centres), 1))
     from_above = -np.diff(upper, axis=1, prepend=ends, append=0 * ends)
     from_below = np.diff(lower, axis=1, prepend=0 * ends, append=ends)
-    is_above = np.concatenate(
-        [scores > 0, ends > 0], axis=1
-    )  # for each interval's upper edge; the last interval has none
+    is_above = np.concatenate([scores > 0, ends > 0], axis=1)  # one for each upper edge; the last interval has none
     return np.asarray(np.where(is_above, from_above, from_below), dtype=np.float64)
 
 

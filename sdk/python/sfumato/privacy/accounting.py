@@ -122,7 +122,7 @@ def format_delta(atto: int) -> str:
     digits = str(abs(atto))
     fraction = digits[1:].rstrip("0")
     mantissa = digits[0] + (f".{fraction}" if fraction else "")
-    exponent = len(digits) - 19  # of 10, with one digit before the point
+    exponent = len(digits) - 19  # power of 10, with one digit before the point
     return ("-" if atto < 0 else "") + mantissa + (f"e{exponent}" if exponent else "")
 
 
@@ -159,7 +159,7 @@ def realised_epsilon(ratio: Fraction) -> int:
 def cost(rounds: Iterable[tuple[tuple[int, int], int]]) -> int:
     """Return the maximum cost of a collection for one device, in nano-epsilon.
 
-    A device makes one secret uniform draw and answers the rounds whose interval holds
+    A device makes one secret uniform draw and answers the rounds with an interval that contains
     it, so rounds with disjoint intervals compose in parallel and overlapping ones in
     sequence.
 

@@ -269,7 +269,7 @@ class _Account:
     granted: int = 0
     reserved: int = 0
     charged: int = 0
-    reservations: dict[str, int] = field(default_factory=dict)  # by job id
+    reservations: dict[str, int] = field(default_factory=dict)  # job id to amount
 
     def apply(self, entry: LedgerEntry, amount: int) -> bool:
         """Apply the amount. Return False if it exceeds its reservation, or a required reservation is missing."""

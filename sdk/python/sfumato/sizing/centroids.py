@@ -28,7 +28,7 @@ FINE_PHASES_EPSILON_NANO = 8_000_000_000
 # Later rounds of phase_sketch, each for other devices: parts of the first round, and the number of later rounds.
 PARTS = 40
 LLOYD_FIRST, LLOYD_ROUNDS = 12, 4
-FLAT_FIRST, FLAT_ROUNDS = 28, 2  # for one or two features
+FLAT_FIRST, FLAT_ROUNDS = 28, 2  # with one or two features
 SIGN_FIRST = 20
 MOST_FIRST = 36  # if phases need more parts, all devices report phases
 FLAT_FEATURES = 2
@@ -106,7 +106,7 @@ def needs_density(params: PhaseSketch, n_features: int, expected_reports: int) -
 
 
 def phases_needed(params: PhaseSketch, n_features: int, expected_reports: int) -> float:
-    """Return the share of the devices whose phases find clear clusters; above 1 if all devices are too few."""
+    """Return the share of the devices with phases that find clear clusters; above 1 if all devices are too few."""
     signal = expected_reports * precision_of("auto", 2, params.epsilon_nano).contrast ** 2
     return sketched_reports(n_features, params.clusters or 1) / signal
 

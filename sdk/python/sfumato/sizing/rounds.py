@@ -118,7 +118,7 @@ def draws(shares: Sequence[int]) -> list[Participation]:
 
 
 def spending(epsilon_nano: int, n_parts: int) -> list[int]:
-    """Return equal parts of epsilon whose sum is at most the whole, because every device pays every part.
+    """Return equal parts of epsilon with a sum of at most the whole, because every device pays every part.
 
     Raises
     ------

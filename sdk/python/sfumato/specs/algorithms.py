@@ -179,7 +179,7 @@ class UniformGrid(AlgorithmParameters):
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveGridIterative(AlgorithmParameters):
-    """Clusters on a grid whose cells are split and merged from round to round, for comparison.
+    """Clusters on a grid with cells that are split and merged from round to round, for comparison.
 
     Source: AGC1 of Zhang et al. 2023, with corrections.
     """

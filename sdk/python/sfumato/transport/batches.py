@@ -80,11 +80,6 @@ def sign_release(round_id: str, reports: Sequence[bytes], private_key: bytes) ->
     return Batch(Ed25519PrivateKey.from_private_bytes(private_key).sign(signed), len(reports[0]), sealed)
 
 
-def verify_release(round_id: str, batch: Batch, public_key: bytes) -> bool:
-    """Return whether the batch is signed for this round by the owner of the key, see `verify_digest`."""
-    return verify_digest(round_id, batch.count, hashlib.sha256(batch.sealed).digest(), batch.signature, public_key)
-
-
 def verify_digest(round_id: str, count: int, digest: bytes, signature: bytes, public_key: bytes) -> bool:
     """Return whether a batch is signed for this round by the owner of the key.
 
@@ -112,24 +107,6 @@ def verify_digest(round_id: str, count: int, digest: bytes, signature: bytes, pu
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def parse_batch(body: bytes) -> Batch:
-    """Return the batch of a request body. Its signature is not verified yet.
-
-    Raises
-    ------
-    InvalidSpec
-        The body is truncated, contains no report, or is not a whole number of reports of the stated length.
-    """
-    if len(body) <= HEAD_BYTES:
-        raise InvalidSpec(f"a batch has more than {HEAD_BYTES} bytes")
-    batch = Batch(body[:SIGNATURE_BYTES], int.from_bytes(body[SIGNATURE_BYTES:HEAD_BYTES], "big"), body[HEAD_BYTES:])
-    if not batch.length or len(batch.sealed) % batch.length:
-        raise InvalidSpec(
-            f"a batch must be a whole number of sealed reports of the stated length, {batch.length} bytes"
-        )
-    return batch
 
 
 def _signed_bytes(round_id: str, count: int, digest: bytes) -> bytes:

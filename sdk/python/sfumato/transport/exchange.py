@@ -269,7 +269,7 @@ def translate_errors(url: str) -> Iterator[None]:
 
 
 class ResponseBuffer:
-    """A response whose length is limited while it arrives."""
+    """A response with a length limit while it arrives."""
 
     def __init__(self, response: "httpx.Response", max_bytes: int) -> None:
         self._response = response

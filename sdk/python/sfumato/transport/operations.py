@@ -21,13 +21,13 @@ A = TypeVar("A")
 
 
 class BlockingBase:
-    """Base of `Client`, whose methods block."""
+    """Base of `Client`. Its methods block."""
 
     _http: Http
 
 
 class AsyncBase:
-    """Base of `AsyncClient`, whose methods are awaited."""
+    """Base of `AsyncClient`. Its methods are awaited."""
 
     _http: AsyncHttp
 

@@ -9,7 +9,7 @@ private const val MAX_NAME = 64
 /** A feature of a record with its public bounds, in the unit of the feature. */
 public data class Feature(val name: String, val lower: Double, val upper: Double, val unit: String = "")
 
-/** The values of a record in the units of the features: OrderedRecord or NamedRecord. */
+/** The values of a record in the units of the features: OrderedRecord, NamedRecord or PositionRecord. */
 public sealed interface PersonRecord
 
 /** A record with values in the order of the features. */
@@ -17,6 +17,17 @@ public class OrderedRecord(public vararg val values: Double) : PersonRecord
 
 /** A record with values by feature name. */
 public class NamedRecord(public val values: Map<String, Double>) : PersonRecord
+
+/**
+ * A position in degrees, as an Android `Location` has it, for a dataset of one latitude and one longitude.
+ *
+ * The features have the names `latitude` or `lat`, and `longitude`, `lon`, `lng` or `long`, in any case. A longitude outside of
+ * the bounds is turned by 360 degrees if it is inside of them afterwards, as 179 west in bounds from 170 to 190.
+ */
+public class PositionRecord(public val latitude: Double, public val longitude: Double) : PersonRecord
+
+private val LATITUDES = setOf("latitude", "lat")
+private val LONGITUDES = setOf("longitude", "lon", "lng", "long")
 
 /** The published description of a round. */
 internal class RoundSpec(
@@ -121,6 +132,19 @@ private fun orderValues(features: List<Feature>, record: PersonRecord): DoubleAr
         if (record.values.keys != names.toSet()) throw InvalidPoint("a record must have the features ${names.joinToString()}")
         DoubleArray(names.size) { record.values.getValue(names[it]) }
     }
+    is PositionRecord -> orderPosition(features, record)
+}
+
+/** Return the degrees of a position in the order of the features. */
+private fun orderPosition(features: List<Feature>, position: PositionRecord): DoubleArray {
+    val (north, east) = listOf(LATITUDES, LONGITUDES).map { names -> features.indexOfFirst { it.name.trim().lowercase() in names } }
+    if (features.size != 2 || north == -1 || east == -1) {
+        throw InvalidPoint("a position needs a dataset with the features latitude and longitude alone: pass the values by feature name")
+    }
+    val longitudes = listOf(position.longitude, position.longitude + 360, position.longitude - 360)
+    val (_, lower, upper) = features[east]
+    val longitude = longitudes.firstOrNull { it in lower..upper } ?: position.longitude
+    return if (north == 0) doubleArrayOf(position.latitude, longitude) else doubleArrayOf(longitude, position.latitude)
 }
 
 /** The public slot and the perturbed value of a report. */

@@ -75,6 +75,11 @@ class BehavioursTest {
     }
 
     @Test
+    fun `a position has the values of latitude and longitude by name`() {
+        checkPosition()
+    }
+
+    @Test
     fun `check validates a record and sends nothing`() {
         checkRecordCheck()
     }
@@ -290,6 +295,23 @@ private fun checkRecordCheck() {
     checkEqual(device.check(OrderedRecord(1.5)).outside, listOf("x"))
     expectThrown<InvalidPoint> { device.check(OrderedRecord(Double.NaN)) }
     checkEqual(Pair(service.sent.size, store.read("ds_1").draws.size), Pair(0, 0))
+}
+
+private fun checkPosition() {
+    fun outside(features: List<Feature>, latitude: Double, longitude: Double) = checkRecord(features, PositionRecord(latitude, longitude)).outside
+    fun place(east: Double) = listOf(Feature("Lon", east, east + 20), Feature("latitude", 40.0, 80.0))
+    checkEqual(outside(place(0.0), 52.5, 13.4), emptyList<String>())
+    checkEqual(outside(place(0.0).reversed(), 52.5, 13.4), emptyList<String>())
+    checkEqual(outside(place(0.0), 13.4, 52.5), listOf("Lon", "latitude"))
+    for ((east, longitude) in listOf(170.0 to -178.0, 170.0 to 179.0, -190.0 to 178.0, 180.0 to -161.0)) {
+        checkEqual(outside(place(east), 60.0, longitude), emptyList<String>())
+    }
+    checkEqual(outside(place(170.0), 60.0, 0.0), listOf("Lon"))
+    val hour = Feature("hour", 0.0, 24.0)
+    for (features in listOf(place(0.0) + hour, listOf(place(0.0)[0], hour), listOf(hour))) {
+        checkEqual("by feature name" in expectThrown<InvalidPoint> { outside(features, 50.0, 1.0) }.message!!, true)
+    }
+    expectThrown<InvalidPoint> { outside(place(0.0), Double.NaN, 1.0) }
 }
 
 private fun checkNoValueInMessages() {
