@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from models.database.engine import Database
+from models.ledger import ledger
 from models.ledger.amounts import Balance
 from models.tables.jobs import JobState
+from sfumato.privacy.accountant import charge_mu2, limit_mu2
 from tests.workers.archive import GRANTED, RECORDS_KEY, Archive
 from tests.workers.processes import WorkerProcess, worker
 from tests.workers.toy import wait_for
@@ -94,7 +96,14 @@ class TestKilledWorker:
         assert tuple((a["epsilon_nano"], a["delta_atto"]) for a in odometer) == prices
         archive.check(job_id)
         charged = [sum(amounts) for amounts in zip(*prices, strict=True)]
-        assert archive.balance() == Balance(GRANTED, 0, charged[0], 5 * DELTA_ATTO, 0, charged[1])
+        balance = archive.balance()
+        expected = Balance(balance.granted_nano, 0, charged[0], 5 * DELTA_ATTO, 0, charged[1])
+        if balance.accounting == "gaussian":
+            limit, mu2 = limit_mu2(*balance.granted_cost[:2]), sum(charge_mu2(*price) for price in prices)
+            expected = expected._replace(granted_mu2_pico=limit, reserved_mu2_pico=0, charged_mu2_pico=mu2)
+        assert balance == expected
+        with archive.database.reading() as session:
+            assert ledger.verify(session, archive.dataset_id).ok
 
     @on_sqlite
     @pytest.mark.slow
@@ -134,6 +143,21 @@ class TestKilledWorker:
         self, archive: Archive, tmp_path: Path, moment: tuple[str, int], whole: bool
     ) -> None:
         self.run_through(archive, tmp_path, moment, whole=whole, has_block=True)
+
+    @pytest.mark.parametrize("whole", [False, True], ids=["child", "supervisor"])
+    @pytest.mark.parametrize(
+        "moment",
+        [("before", 1), ("during", 2), ("before", 3)],
+        ids=str,
+    )
+    @pytest.mark.release
+    def test_a_kill_with_gaussian_accounting_counts_mu2_once(
+        self, database_url: str, tmp_path: Path, moment: tuple[str, int], whole: bool
+    ) -> None:
+        with closing(Database(database_url, pool_size=2)) as database:
+            granted = {"epsilon_nano": 2 * GRANTED, "delta_atto": 5 * DELTA_ATTO}
+            archive = Archive.create(database, accounting="gaussian", **granted)
+            self.run_through(archive, tmp_path, moment, whole=whole, has_block=True)
 
 
 class TestCancelling:

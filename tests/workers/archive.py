@@ -14,6 +14,7 @@ from models.records import record_keys, records
 from models.tables.datasets import Trust
 from models.tables.jobs import QueryAnswer
 from models.tables.rounds import CollectionTarget
+from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import LATTICE, Feature
 from tests.workers.collection import OwnDataset, create_caller
@@ -32,7 +33,14 @@ class Archive(OwnDataset):
 
     @classmethod
     def create(
-        cls, database: Database, *, n_records: int = N_RECORDS, max_per_user: int = 1, delta_atto: int = 0
+        cls,
+        database: Database,
+        *,
+        n_records: int = N_RECORDS,
+        max_per_user: int = 1,
+        delta_atto: int = 0,
+        epsilon_nano: int = GRANTED,
+        accounting: Accounting = "additive",
     ) -> "Archive":
         """Create a tenant and a dataset. If users may have several records, all belong to one user."""
         caller = create_caller(database)
@@ -43,7 +51,8 @@ class Archive(OwnDataset):
                 name="test",
                 trust=Trust.CENTRAL,
                 features=FEATURES,
-                epsilon_nano=GRANTED,
+                epsilon_nano=epsilon_nano,
+                accounting=accounting,
                 min_reports=1,
                 keep_reports=False,
                 max_datasets=10,
