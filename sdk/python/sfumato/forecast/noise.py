@@ -97,13 +97,14 @@ def plan_variance(params: Algorithm, planned: Sequence[PlannedRound], n_reports:
     """Return v k / n + 1 / N, or None if sizes are not sums of cells.
 
     Rounds over the whole box are weighted by their inverse variance. If later rounds adapt, the cells are those of the
-    first round.
+    first round. The mechanism has one more symbol, `outside`, as in datasets that count people outside of the bounds. For
+    datasets that clip, this states a little too much.
     """
     if not params.definition.reads_cells or getattr(params, "variant", "sound") == "paper":
         return None
     information = 0.0
     for each in planned:
         k = planned[0].n_symbols if each.adapts else each.n_symbols
-        variance = precision_of(each.kind, k, each.epsilon_nano).spread_variance * k
+        variance = precision_of(each.kind, k + 1, each.epsilon_nano).spread_variance * k
         information += n_reports * ((each.participation.hi - each.participation.lo) / DRAW_SPAN) / variance
     return 1 / information + 1 / n_reports
