@@ -75,7 +75,7 @@ class TestSubmit:
         JobSchema.model_validate(job)
         assert (job["state"], job["epsilon"], job["target_reports"], job["round_ids"]) == ("queued", 1.0, None, [])
         assert job["progress"] == {"rounds_opened": 0, "open_round_id": None, "n_received": 0, "target_reports": None}
-        assert job["algorithm"] == GATED | {"seed": 0, "delta": 0.0, "bounds": "declared"}
+        assert job["algorithm"] == GATED | {"seed": 0, "delta": 0.0, "bounds": "declared", "check_features": False}
         assert api.budget(dataset_id)["reserved_nano"] == NANO
 
     @SQLITE_ONLY

@@ -97,8 +97,8 @@ def plan_variance(params: Algorithm, planned: Sequence[PlannedRound], n_reports:
     """Return v k / n + 1 / N, or None if sizes are not sums of cells.
 
     Rounds over the whole box are weighted by their inverse variance. If later rounds adapt, the cells are those of the
-    first round. The mechanism has one more symbol, `outside`, as in datasets that count people outside of the bounds. For
-    datasets that clip, this states a little too much.
+    first round. The mechanism has one more symbol, `outside`, as in datasets that count people outside of the bounds.
+    For datasets that clip, this states a little too much.
     """
     if not params.definition.reads_cells or getattr(params, "variant", "sound") == "paper":
         return None
