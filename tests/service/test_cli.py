@@ -259,7 +259,7 @@ class TestForecast:
             (("--features", "65"), "1 to 64 features"),
             (("--records", "1000"), "exactly one of --reports and --records"),
             (("--delta", "1e-6"), "--records"),
-            (("--min-batch", "100"), "need --honest-share"),
+            (("--min-batch", "100"), "must come with --honest-share"),
             (("--honest-share", "1", "--shuffled-epsilon", "0.5"), "exactly one of --epsilon and --shuffled-epsilon"),
             (("--honest-share", "2"), "honest share"),
         ):

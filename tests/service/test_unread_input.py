@@ -20,6 +20,7 @@ PREFIXES = {
     "key_id": "key",
     "webhook_id": "whk",
     "delivery_id": "msg",
+    "cluster_id": "clu",
 }
 
 

@@ -23,7 +23,7 @@ BODIES: list[Any] = [
     *(NEW | {"event_types": types} for types in ([], ["job.done"], ["webhook.ping"], "job.failed", [["job.failed"]])),
     *(
         NEW | {"url": 5},
-        NEW | {"event_types": ["job.failed"] * 8},
+        NEW | {"event_types": ["job.failed"] * 9},
         NEW | {"dataset_id": "ds_1"},
         NEW | {"dataset_id": 5},
     ),
