@@ -154,6 +154,8 @@ def request(operation: Operation, objects: "Objects | None", **replaced: Any) ->
             _put(body, way, own)
             if way[0] == "round_ids":
                 body.pop("target_reports", None)  # a job over earlier rounds collects nothing
+            if operation.name == "createSeriesForecast":
+                body.pop("n_features", None)  # those of the dataset
         else:
             (path if where == "path" else query)[str(way[0])] = own
     query |= CHOICES.get(operation.name, {})

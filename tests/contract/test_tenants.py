@@ -29,6 +29,7 @@ OWNER_REFUSALS = {
     "closeRound": "too_few_reports",  # the round is empty
     "releaseRound": "conflict",  # the dataset is not shuffled
     "createJob": "conflict",  # the round is still open, or does not fit the algorithm
+    "getSeriesMap": "job_not_finished",  # no window has a map
     "getPlot": "conflict",
     "getPlotPng": "conflict",
 }

@@ -157,6 +157,7 @@ def run_job(
                 "webhook_id": "whk",
                 "delivery_id": "msg",
                 "series_id": "ser",
+                "cluster_id": "clu",
             }
             ids = {name: unknown(prefix) for name, prefix in prefixes.items()}
             ids |= {"dataset_id": dataset_id, "job_id": job_id, "source": "clinic"}
