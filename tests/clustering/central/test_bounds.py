@@ -53,7 +53,7 @@ class TestSearch:
         assert curator.spent_nano == NANO
 
     def test_costs_at_most_eight_percent(self) -> None:
-        _, pure = run_over(PURE, two_far_places(2000, 2))
+        _, pure = run_over(PURE, two_far_places(5000, 2))
         found = pure.odometer[:4]
         assert [query.description for query in found] == ["count", "histograms", "histograms", "counts"]
         assert sum(query.epsilon_nano for query in found) == NANO * 8 // 100
@@ -106,7 +106,7 @@ class TestSearch:
 
     @pytest.mark.parametrize(("params", "d"), [(PURE, 2), (BLOCK, 5)])
     def test_a_job_that_runs_again_gets_the_stored_answers(self, params, d: int) -> None:
-        points, journal = two_far_places(3000, d), KeepingJournal()
+        points, journal = two_far_places(5000, d), KeepingJournal()
         first, _ = run_over(params, points, journal)
         again, _ = run_over(params, points[1:], KeepingJournal(journal.answers), entropy=NoEntropy())
         assert again.to_wire() == first.to_wire()
