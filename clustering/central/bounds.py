@@ -35,7 +35,7 @@ FACTORS = (0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6, 2.2, 3.0)  # sizes of
 OUTER = 2.0  # growth of further boxes, up to all of the declared bounds
 OUTSIDE = 0.01  # share of records outside the bounds
 DEVIATIONS, OUTER_DEVIATIONS = 2.0, 3.0  # noise in its estimate, for boxes and for further boxes
-HELD = 0.95  # share of records of the box whose width has an interval
+HELD = 0.95  # share of records in the box of which the width has an interval
 EIGHTY_PERCENT = 1.2816  # standard errors of an 80 % interval
 BALL_RADIUS = 0.5  # radius of the ball in the box
 # Part of the bounds that clusters occupy, below which a warning follows, a result is at best uncertain, and doubtful.
@@ -156,7 +156,7 @@ def _resize(source: Source, plan: BoundsPlan, n_records: float, located: Bounds)
     is_outside = outside > OUTSIDE * n_records + deviations * noise
     factor = factors[min(int(is_outside.nonzero()[0].max(initial=-1)) + 1, n_shells - 1)]
     margin, allowed = EIGHTY_PERCENT * noise, (1 - HELD) * n_records
-    too_small = int((outside - margin > allowed).nonzero()[0].max(initial=-1))  # last box that surely is
+    too_small = int((outside - margin > allowed).nonzero()[0].max(initial=-1))  # last such box
     is_enough = (outside + margin <= allowed) & (np.arange(n_shells) > too_small)
     lower = factors[too_small] if too_small >= 0 else 0.0
     upper = factors[int(is_enough.argmax())] if is_enough.any() else factors[-1]
