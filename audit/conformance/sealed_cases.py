@@ -49,7 +49,7 @@ def create_sealed_cases(directory: Path) -> Iterator[Case]:
             _check_refusal, code="validation_failed", honest_share=None
         ),
         **{
-            f"a round with {name} {value!a}": partial(_check_refusal, code="validation_failed", **{name: value})
+            f"a round with {name} {value!a}": partial(_check_terms, changes={name: value})
             for name, values in BAD_TERMS.items()
             for value in values
         },
@@ -180,6 +180,10 @@ def _check_pin(bench: Bench, pin: str | None) -> None:
     key = shuffler.pinned[:-1] if pin is None else pin
     expect_error(bench.report(RECORD, shuffler_key=key, min_honest_batch=N_HONEST), "validation_failed")
     expect(bench.service.paths, [], "requests")
+
+
+def _check_terms(bench: Bench, changes: dict[str, Any]) -> None:
+    _check_refusal(bench, "validation_failed", **changes)
 
 
 def _check_signature(bench: Bench) -> None:

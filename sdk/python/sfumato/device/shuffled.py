@@ -136,10 +136,11 @@ class ShuffledDevice(Device):
 
 def _count_honest(members: Mapping[str, Any]) -> int:
     """Return the number of honest reports of the smallest release, rounded down. The share counts as it prints."""
-    min_batch, share = members.get("min_batch"), members.get("honest_share")
+    min_batch: Any = members.get("min_batch")
+    share: Any = members.get("honest_share")
     require_int(min_batch, 1, MAX_BATCH, "min_batch of a shuffled round")
     require(is_number(share) and 0 < share <= 1, "honest_share of a shuffled round must be a number in (0, 1]")
-    return int(cast(int, min_batch) * Fraction(str(share)))
+    return int(min_batch * Fraction(str(share)))
 
 
 def _decode(text: str) -> bytes:
