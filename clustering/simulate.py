@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clustering.central.cells import to_places
+from clustering.central.cells import iterate_blocks, to_places
 from clustering.central.curator import Curator
 from clustering.central.queries import MemoryJournal, Records
 from clustering.central.run import run
@@ -172,7 +172,10 @@ def run_central(
     in_ball: bool = False,
 ) -> ClusterModel:
     """Run a central algorithm over points in [0, 1], see `simulate_central`. The entropy is that of the noise."""
-    records = Records(to_places(points).astype(np.int32), max_per_user)
+    places = np.empty(points.shape, dtype=np.int32)
+    for block in iterate_blocks(*points.shape):
+        places[block] = to_places(points[block])
+    records = Records(places, max_per_user)
     budget = params.epsilon_nano, params.delta_atto
     curator = Curator(records, budget[0], MemoryJournal(), entropy, delta_atto=budget[1], in_ball=in_ball)
     return run(params, features, curator)
