@@ -85,6 +85,21 @@ class TestSearch:
         model, _ = run_over(PURE, points)
         assert min(each.upper for each in model.features) > 0.6
 
+    def test_the_width_that_holds_95_percent_lies_in_its_interval(self) -> None:
+        points = two_far_places(12_000, 2)
+        n_held, upper = 0, []
+        for seed in range(10):
+            model = simulate_central(replace(PURE, epsilon=0.5), points, seed=seed)
+            found = model.diagnostics["private_bounds"]
+            middles = [(each.lower + each.upper) / 2 for each in model.features]
+            shares = np.array(found["shares_of_declared"])
+            held = np.quantile((2 * np.abs(points - middles) / shares).max(axis=1), 0.95) * shares
+            interval = found["width_of_95_percent"]
+            n_held += bool((interval["lower"] <= held).all() and (held <= interval["upper"]).all())
+            upper.append(interval["upper"][0] / held[0])
+        assert n_held >= 7  # fewer has probability .12 at .8
+        assert np.median(upper) < 3
+
     def test_features_declared_alike_keep_one_scale(self) -> None:
         points = two_far_places(20_000, 3) * [1, 1, 0.1]
         alike = simulate_central(PURE, points, seed=1).features
