@@ -2,6 +2,7 @@
 
 SfumatoError
 ├── InvalidSpec        invalid round, mechanism, encoding or parameter
+│   ├── InvalidSetting setting of a new dataset that is invalid or does not fit the others
 │   ├── InvalidEpsilon epsilon out of range or with too many decimals
 │   └── InvalidDelta   delta out of range or with too many decimals
 ├── InvalidPoint       record that does not fit the declared features
@@ -42,6 +43,14 @@ class InvalidSpec(SfumatoError):
     """An invalid round specification, mechanism, encoding or algorithm parameter."""
 
     code = "validation_failed"
+
+
+class InvalidSetting(InvalidSpec):
+    """A setting of a new dataset that is invalid or does not fit the others. `member` is its name in a request."""
+
+    def __init__(self, member: str, message: str) -> None:
+        super().__init__(message)
+        self.member = member
 
 
 class InvalidEpsilon(InvalidSpec):
