@@ -414,7 +414,7 @@ def pairs_for(method: Method) -> Iterable[Pair]:
     """Yield all pairs for all numbers of features of a method, with enough records for its private bounds."""
     for d in method.n_features:
         n_others = N_OTHERS
-        if getattr(method.params, "bounds", "declared") == "private":  # a profile has no bounds; fewer are refused before the search
+        if getattr(method.params, "bounds", None) == "private":  # a profile has none; fewer are refused before the search
             needed = plan_bounds(method.params, len(method.columns) or d).needed_records
             n_others = max(n_others, needed + needed // 4)
         yield from make_pairs(d, n_others)
