@@ -47,7 +47,7 @@ class GridCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return prod(self.shape)
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -72,7 +72,7 @@ class NearestCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return len(self.centres)
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -108,7 +108,7 @@ class GapCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells: `GAP_BINS` for each pair (a, b) with a < b, in row-major order."""
+        """Return the number of cells: `GAP_BINS` for each pair (a, b) with a < b, in row-major order."""
         k = len(self.centres)
         return k * (k - 1) // 2 * GAP_BINS
 
@@ -139,7 +139,7 @@ class WholeBox:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return 1
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -165,7 +165,7 @@ class ShellCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return len(self.radii) + 1
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -195,7 +195,7 @@ class PairCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return len(self.leaves)
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -257,7 +257,7 @@ class Domain:
 
     @property
     def radius(self) -> float:
-        """The largest distance of a record from the middle of the box. Two records differ by at most twice of it."""
+        """Return the largest distance of a record from the middle of the box, half of the largest difference."""
         return 0.5 if self.is_ball else sqrt(self.n_features) / 2
 
     def confine(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -29,7 +29,7 @@ class Bounds:
 
     @property
     def n_features(self) -> int:
-        """The number of features."""
+        """Return the number of features."""
         return len(self.lows)
 
     def apply(self, points: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -66,7 +66,7 @@ class BoxShells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return len(self.factors) + 1
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -82,7 +82,7 @@ class Categorical:
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """The values, then `other` and `missing` where the attribute has these categories."""
+        """Return the values, then `other` and `missing` where the attribute has these categories."""
         return (*self.values, *(OTHER,) * (self.unknown == "other"), *(MISSING,) * (self.missing == "category"))
 
 
@@ -141,7 +141,7 @@ class Numeric:
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """The bins as text, then `missing` where the attribute has this category."""
+        """Return the bins as text, then `missing` where the attribute has this category."""
         shown = [f"{edge:.6g}" for edge in self.bins]
         return (*(f"{low} to {high}" for low, high in pairwise(shown)), *(MISSING,) * (self.missing == "category"))
 
