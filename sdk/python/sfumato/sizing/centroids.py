@@ -7,7 +7,6 @@ from sfumato.privacy.accounting import NANO
 from sfumato.sizing.rounds import PlannedRound, draws, effective_reports, plans, precision_of, whole_round
 from sfumato.specs import (
     MAX_CENTROIDS,
-    MAX_SAMPLE_VALUES,
     MAX_SCALE,
     GridEncoding,
     GridKmeans,
@@ -17,6 +16,7 @@ from sfumato.specs import (
     Participation,
     PhaseSketch,
     Refine,
+    most_vectors,
 )
 
 # phase_sketch. From epsilon 8 on, phases are finer. Two reports with half of epsilon each would be slightly more
@@ -154,7 +154,7 @@ def supported_clusters(n_features: int, n_effective: float) -> int:
 @plans(NoisyFcm)
 def noisy_fcm_rounds(params: NoisyFcm, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return the round of `noisy_fcm`: noisy vectors over a lattice."""
-    most = MAX_SAMPLE_VALUES // n_features
+    most = most_vectors(n_features)
     if expected_reports > most:
         raise InvalidSpec(f"noisy_fcm keeps every vector: over {n_features} features it takes {most} reports")
     epsilon_nano = params.epsilon_nano

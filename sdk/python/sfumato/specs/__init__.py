@@ -44,6 +44,7 @@ from sfumato.specs.encodings import (
     PhaseEncoding,
     ShiftedGridEncoding,
     TreeGridEncoding,
+    most_vectors,
 )
 from sfumato.specs.rounds import (
     MAX_NORM,
@@ -141,6 +142,7 @@ __all__ = [
     "job_from_wire",
     "local_algorithm_from_wire",
     "mechanism_from_wire",
+    "most_vectors",
     "of_trust",
     "profile_from_wire",
     "round_spec_from_wire",
