@@ -43,7 +43,7 @@ RULES = (
     ("createRound|createJob", "(valid|required) for a shuffled dataset", "the dataset decides on a shuffler"),
     ("createGrant", "it may be 0 if another amount is positive", "a grant is not empty"),
     ("createForecast", "does not work on (reports|records)", "the algorithm decides on reports or records"),
-    ("createForecast", "max_records_per_user must be sent with|target must be sent with", "members of one trust model"),
+    ("createForecast", "(max_records_per_user|target|occupied_share) must be sent with", "members of one trust model"),
     (
         "create(Forecast|Job)",
         "takes \\d+ to|takes at most|keeps every vector|too small (to be|for check)|more than",

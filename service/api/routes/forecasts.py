@@ -65,6 +65,7 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
             expected_records=body.expected_records,
             max_records_per_user=max_per_user,
             family=body.family,
+            occupied_share=body.occupied_share,
         )
         if balance is not None:
             of, used = balance.granted_cost, balance.used_cost
