@@ -62,7 +62,7 @@ internal fun readRoundSpec(value: Any?): RoundSpec {
     check(circles == encoding.circles) { "the circles of the encoding must be the periodic features" }
     val lattice = encoding.steps?.let { Pair(encoding.nFeatures, it) }
     check(lattice == mechanism.lattice) { "a lattice encoding requires discrete_laplace with the same n_features and steps, and vice versa" }
-    val outOfBounds = wire["out_of_bounds"] ?: "clip"
+    val outOfBounds = if ("out_of_bounds" in wire) wire["out_of_bounds"] else "clip"
     check(outOfBounds == "clip" || outOfBounds == "count") { "out_of_bounds must be count or clip" }
     val countsOutside = outOfBounds == "count"
     val nSymbols = encoding.nSymbols?.let { if (countsOutside && encoding.addsSymbol) it + 1 else it }
