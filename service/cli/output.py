@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from sfumato.api.resources import Budget, Dataset, Job
+from sfumato.api.budgets import Budget
+from sfumato.api.resources import Dataset, Job
 from sfumato.model.levels import describe_levels
 from sfumato.plotting.shading import colour
 from sfumato.privacy.accounting import NANO, format_delta, format_epsilon

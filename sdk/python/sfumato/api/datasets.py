@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.api import parsers
-from sfumato.api.resources import Budget, Dataset, Round, Source
+from sfumato.api.budgets import Budget
+from sfumato.api.resources import Dataset, Round, Source
 from sfumato.device.bulk import Reports, pack
 from sfumato.errors import ApiProblem, ReportMalformed
 from sfumato.kinds import MechanismKind, TrustModel
