@@ -4,6 +4,7 @@ JSON values enter and leave through `wire`. The classes are frozen dataclasses t
 and have no other behaviour.
 """
 
+from sfumato import mechanisms
 from sfumato.limits import (
     MAX_CELL_SYMBOLS,
     MAX_FEATURES,
@@ -18,18 +19,7 @@ from sfumato.limits import (
     MAX_SYMBOLS,
     MAX_WINDOW_SYMBOLS,
 )
-from sfumato.mechanisms import (
-    MECHANISMS,
-    DiscreteLaplaceMechanism,
-    GrrMechanism,
-    HrMechanism,
-    Mechanism,
-    OlhMechanism,
-    OueMechanism,
-    SsMechanism,
-    Symbol,
-    WindowMechanism,
-)
+from sfumato.mechanisms import *  # noqa: F403
 from sfumato.specs import algorithms, central
 from sfumato.specs.algorithms import *  # noqa: F403
 from sfumato.specs.algorithms import MAX_CLUSTERS, MAX_SKETCHED_CLUSTERS, Algorithm, Distance, Refine, Variant
@@ -65,6 +55,7 @@ from sfumato.specs.rounds import (
     RoundBounds,
     RoundSpec,
     adds_symbol,
+    circles_of,
     design_for,
 )
 from sfumato.specs.wire import (
@@ -77,6 +68,7 @@ from sfumato.specs.wire import (
     AnyJob,
     algorithm_from_wire,
     central_algorithm_from_wire,
+    check_periodic,
     encoding_from_wire,
     features_from_wire,
     job_from_wire,
@@ -119,7 +111,6 @@ __all__ = [
     "MAX_TREE_CELLS",
     "MAX_WEIGHT",
     "MAX_WINDOW_SYMBOLS",
-    "MECHANISMS",
     "SPEC_VERSION",
     "TURN",
     "Algorithm",
@@ -129,33 +120,26 @@ __all__ = [
     "CentralAlgorithm",
     "CentroidSignEncoding",
     "Definition",
-    "DiscreteLaplaceMechanism",
     "Distance",
     "Embedding",
     "Encoding",
     "Feature",
     "GridEncoding",
-    "GrrMechanism",
-    "HrMechanism",
     "LatticeEncoding",
-    "Mechanism",
     "NearestCentroidEncoding",
-    "OlhMechanism",
-    "OueMechanism",
     "Participation",
     "PhaseEncoding",
     "Refine",
     "RoundBounds",
     "RoundSpec",
     "ShiftedGridEncoding",
-    "SsMechanism",
-    "Symbol",
     "TreeGridEncoding",
     "Variant",
-    "WindowMechanism",
     "adds_symbol",
     "algorithm_from_wire",
     "central_algorithm_from_wire",
+    "check_periodic",
+    "circles_of",
     "design_for",
     "encoding_from_wire",
     "features_from_wire",
@@ -173,3 +157,4 @@ __all__ = [
 ]
 __all__ += algorithms.__all__
 __all__ += central.__all__
+__all__ += mechanisms.__all__
