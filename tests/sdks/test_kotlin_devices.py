@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.release]
 N_DEVICES, N_PROCESSES = 1000, 8
 CAP = 2.5
 CONFORMANCE, EXAMPLE = "sfumato.device.ConformanceKt", "sfumato.device.example.ExampleKt"
-REPORT_BYTES = 21  # of a grr round with one byte: id, slot, value
+REPORT_BYTES = 21  # 16 of the id, 4 of the slot, 1 of the value
 
 
 @pytest.fixture(scope="module")
