@@ -32,6 +32,7 @@ from sfumato.specs import (
     DpUniformGridKmeans,
     Feature,
     PrivateKmeans,
+    check_periodic,
     to_wire,
 )
 
@@ -77,6 +78,7 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     kind, chosen = type(params), to_wire(params)
     if kind not in FUNCTIONS:
         raise InvalidSpec("unknown central algorithm")
+    check_periodic(params, features)
     check_over_records(params, len(features), curator.max_per_user)
     whole, found = params, dict[str, Any]()
     if has_check := isinstance(params, PrivateKmeans) and params.check_features:

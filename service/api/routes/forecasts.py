@@ -21,6 +21,7 @@ from service.http.auth import require
 from service.schemas.algorithms import algorithm_to_domain
 from service.schemas.forecasts import AnyForecast, NewForecast, NewProfileForecast, ProfileForecast
 from service.schemas.series_forecasts import NewSeriesForecast, SeriesForecast
+from service.schemas.specs import features_to_domain
 from sfumato.forecast import (
     forecast,
     forecast_profile,
@@ -30,11 +31,21 @@ from sfumato.forecast import (
     profile_forecast_to_wire,
     records_forecast_to_wire,
     reports_needed,
+    resolve,
+    resolve_central,
     series_forecast_to_wire,
 )
 from sfumato.privacy.accountant import Cost, count_jobs
 from sfumato.sizing.job_costs import job_cost
-from sfumato.specs import ShiftedGrid, central_algorithm_from_wire, local_algorithm_from_wire, profile_from_wire
+from sfumato.specs import (
+    Feature,
+    ShiftedGrid,
+    central_algorithm_from_wire,
+    check_periodic,
+    circles_of,
+    local_algorithm_from_wire,
+    profile_from_wire,
+)
 
 router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"], route_class=DocumentRoute)
 
@@ -56,15 +67,18 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
     A forecast reads no data, costs nothing and stores nothing. The same request always has the same response, but for
     the number of jobs that remain. Needs the scope `jobs`; for the numbers of jobs also `ledger` or `grants`.
     """
-    n_features, max_per_user, balance = _dimensions(body, caller, services)
+    features, n_features, max_per_user, balance = _dimensions(body, caller, services)
     wire = body.algorithm.model_dump()
     if body.expected_records is not None:
+        central = central_algorithm_from_wire(wire)
+        check_periodic(resolve_central(central, n_features)[0], features)
         over_records = forecast_records(
-            central_algorithm_from_wire(wire),
+            central,
             n_features=n_features,
             expected_records=body.expected_records,
             max_records_per_user=max_per_user,
             family=body.family,
+            occupied_share=body.occupied_share,
         )
         if balance is not None:
             of, used = balance.granted_cost, balance.used_cost
@@ -73,7 +87,10 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
             over_records = replace(over_records, jobs_granted=n_all, jobs_remaining=n_left)
         return respond(records_forecast_to_wire(over_records))
     algorithm = local_algorithm_from_wire(wire)
-    made = forecast(algorithm, n_features=n_features, expected_reports=body.expected_reports or 0, family=body.family)
+    n_reports = body.expected_reports or 0
+    check_periodic(resolve(algorithm, n_features, n_reports)[0], features)
+    circles = circles_of(features)
+    made = forecast(algorithm, n_features=n_features, expected_reports=n_reports, family=body.family, circles=circles)
     if body.target is not None:
         made = replace(made, needed=reports_needed(algorithm, n_features, **body.target.model_dump()))
     return respond(forecast_to_wire(made))
@@ -138,18 +155,25 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
     return respond(series_forecast_to_wire(found))
 
 
-def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> tuple[int, int, Balance | None]:
-    """Return the number of features, the maximal number of records per user, and the budget if the key may read it."""
+def _dimensions(
+    body: NewForecast, caller: Caller, services: GatewayContext
+) -> tuple[tuple[Feature, ...], int, int, Balance | None]:
+    """Return the features, their number, the maximal records per user, and the budget if the key may read it.
+
+    The features are empty if the body has only their number, or vectors.
+    """
     if body.dataset_id is not None:
         with services.database.reading() as session:
             dataset = datasets.get(session, caller, body.dataset_id)
             fit = (Trust.LOCAL, Trust.SHUFFLED) if body.expected_records is None else (Trust.CENTRAL,)
             datasets.require_trust(dataset, *fit)
             with problems.pointing_at("/job_features"):
-                n_features = len(dataset.select(body.job_features))
+                features = tuple(dataset.features[place] for place in dataset.select(body.job_features))
             if body.expected_records is not None:
                 require_mu_accounting(dataset, algorithm_to_domain(body.algorithm))
             reads_budget = caller.may(Scope.LEDGER) or caller.may(Scope.GRANTS)
             balance = ledger.balance(session, dataset.id) if reads_budget else None
-            return n_features, dataset.max_records_per_user, balance
-    return body.count_features(), body.max_records_per_user or 1, None
+            return features, len(features), dataset.max_records_per_user, balance
+    listed = features_to_domain(body.features) if isinstance(body.features, list) else ()
+    features = listed if isinstance(listed, tuple) else ()
+    return features, body.count_features(), body.max_records_per_user or 1, None

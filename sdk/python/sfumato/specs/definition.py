@@ -43,6 +43,8 @@ class Definition:
         Whether a δ pays for one block of queries with Gaussian noise above four features.
     pools : bool
         Whether a job over several earlier rounds of one grid adds their tallies.
+    periodic : bool
+        Whether it takes periodic features.
     limitation : str
         Sentence that every forecast states; empty if there is none.
     """
@@ -55,6 +57,7 @@ class Definition:
     counts_by: Count = ""
     has_block: bool = False
     pools: bool = False
+    periodic: bool = False
     limitation: str = ""
 
     def encodings(self, *, is_first: bool) -> frozenset[str]:
