@@ -95,7 +95,7 @@ class Collection(OwnDataset):
         database: Database,
         *,
         features: tuple[Feature, ...] = (Feature("x", 0.0, 10.0),),
-        min_reports: int = 0,
+        min_reports: int = 1,
         keep_reports: bool = False,
     ) -> "Collection":
         """Create a tenant and a dataset."""

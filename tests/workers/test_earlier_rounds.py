@@ -61,7 +61,7 @@ class TestEarlierRounds:
         assert document["epsilon_nano"] == charged == collection.balance().charged_nano
         assert collection.balance().reserved_nano == 0
 
-    @pytest.mark.parametrize("n", [0, 150])
+    @pytest.mark.parametrize("n", [1, 150])
     def test_give_the_same_result_again(self, collection: Collection, n: int) -> None:
         round_id = self.collect(collection, n=n)
         documents = [collection.document(self.run_job(collection, [round_id], start=ONE_ROUND).id) for _ in range(2)]

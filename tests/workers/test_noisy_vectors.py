@@ -73,7 +73,7 @@ class TestJob:
     def test_for_too_many_reports_fails_before_a_charge(self, collection: Collection) -> None:
         job_id = collection.submit(algorithm=ALGORITHM, target_reports=10**9, epsilon_nano=8 * NANO)
         assert step(collection, start=start) is ClaimOutcome.FAILED
-        assert "it accepts at most 8388608 reports" in (collection.job(job_id).error_detail or "")
+        assert "it accepts at most 5592405 reports" in (collection.job(job_id).error_detail or "")
         assert collection.charges() == []
         assert collection.balance().reserved_nano == 0
 
