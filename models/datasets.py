@@ -18,7 +18,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.shuffling import Pair
 from sfumato.specs import MAX_FEATURES, Embedding, Feature, to_wire
-from sfumato.specs.attributes import Attribute, attribute_to_wire, check_attributes
+from sfumato.specs.attributes import Attribute, attribute_to_wire, check_attributes, clustering_attributes
 
 MAX_RECORDS_PER_USER = 1_000_000
 SOURCE_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"  # no two labels look alike
@@ -69,6 +69,8 @@ def create(
     check_attributes(attributes, [*names, user_feature or ""])
     if attributes and trust is not Trust.CENTRAL:
         raise InvalidSetting("attributes", "attributes apply to central datasets only: remove them")
+    if isinstance(features, Embedding) and clustering_attributes(attributes):
+        raise InvalidSetting("attributes", "attributes of an embedding must describe: remove the use cluster")
     _check_amounts(trust, delta_atto, shuffled)
     if (trust is Trust.SHUFFLED) != (shuffler is not None) or (trust is Trust.SHUFFLED) != (shuffled != (0, 0)):
         raise InvalidSpec("a shuffled dataset needs a shuffler and a shuffled grant; other datasets have neither")

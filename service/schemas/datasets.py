@@ -156,8 +156,8 @@ class NewDataset(Wire):
 
     attributes: Attributes = Field(
         [],
-        description="Central only: columns of an upload that describe clusters, with public vocabularies or bins. They "
-        "never change. A vocabulary that is taken from the records would reveal rare values.",
+        description="Central only: columns of an upload that describe or form clusters, with public vocabularies or "
+        "bins. They never change. A vocabulary that is taken from the records would reveal rare values.",
     )
 
     @model_validator(mode="after")
@@ -198,7 +198,7 @@ class Dataset(Wire):
     name: Name
     trust: TrustModel
     features: Features
-    attributes: Attributes = Field(description="Columns that describe clusters.")
+    attributes: Attributes = Field(description="Columns that describe or form clusters.")
     min_reports: Count
     keep_reports: bool
     accounting: Accounting

@@ -1,7 +1,7 @@
 """Routes of forecasts."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Response
 
@@ -22,6 +22,7 @@ from service.schemas.algorithms import algorithm_to_domain
 from service.schemas.forecasts import AnyForecast, NewForecast, NewProfileForecast, ProfileForecast
 from service.schemas.series_forecasts import NewSeriesForecast, SeriesForecast
 from sfumato.forecast import (
+    check_attributes_of,
     forecast,
     forecast_profile,
     forecast_records,
@@ -30,11 +31,19 @@ from sfumato.forecast import (
     profile_forecast_to_wire,
     records_forecast_to_wire,
     reports_needed,
+    resolve_central,
     series_forecast_to_wire,
 )
 from sfumato.privacy.accountant import Cost, count_jobs
 from sfumato.sizing.job_costs import job_cost
-from sfumato.specs import ShiftedGrid, central_algorithm_from_wire, local_algorithm_from_wire, profile_from_wire
+from sfumato.specs import (
+    Auto,
+    CentralAlgorithm,
+    ShiftedGrid,
+    central_algorithm_from_wire,
+    local_algorithm_from_wire,
+    profile_from_wire,
+)
 
 router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"], route_class=DocumentRoute)
 
@@ -146,10 +155,13 @@ def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> 
             fit = (Trust.LOCAL, Trust.SHUFFLED) if body.expected_records is None else (Trust.CENTRAL,)
             datasets.require_trust(dataset, *fit)
             with problems.pointing_at("/job_features"):
-                n_features = len(dataset.select(body.job_features))
+                columns = dataset.select(body.job_features)
             if body.expected_records is not None:
-                require_mu_accounting(dataset, algorithm_to_domain(body.algorithm))
+                algorithm = algorithm_to_domain(body.algorithm)
+                require_mu_accounting(dataset, algorithm)
+                chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", algorithm), columns.n_planned)
+                check_attributes_of(chosen, columns.attributes)
             reads_budget = caller.may(Scope.LEDGER) or caller.may(Scope.GRANTS)
             balance = ledger.balance(session, dataset.id) if reads_budget else None
-            return n_features, dataset.max_records_per_user, balance
+            return columns.n_planned, dataset.max_records_per_user, balance
     return body.count_features(), body.max_records_per_user or 1, None
