@@ -7,7 +7,6 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.ready
-PEERS_WITHOUT_WHEEL := multi-freq-ldpy pyclustering
 
 .DELETE_ON_ERROR:
 .PHONY: help demo demo-production serve audit test test-slow test-check check-release browser lint format openapi openapi-check openapi-breaking openapi-lint sbom sbom-check image sdks sdk-typescript docs bench speed load peers-lock faults lock clean
@@ -132,19 +131,14 @@ bench: $(READY) ## Measure clustering quality against other methods; ARGS="--qui
 speed: $(READY) build/peers/.ready ## Measure speed against other tools and hardware limits; ARGS="--quick", GROUPS="ingest cold", OUT=DIR
 	@$(BIN)/python -m benchmarks.speed $(or $(GROUPS),all) --out $(or $(OUT),build/speed) $(ARGS)
 
-# Install wheels only, except for the two packages without wheels (see peers.in).
 build/peers/.ready: benchmarks/speed/peers.lock $(READY)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/peers/.venv
-	sed -n '/^setuptools==/,/# via/p' benchmarks/speed/peers.lock > build/peers/build.lock
 	$(BIN)/uv pip install --quiet --python build/peers/.venv/bin/python --require-hashes --only-binary :all: \
-		-r build/peers/build.lock
-	$(BIN)/uv pip install --quiet --python build/peers/.venv/bin/python --require-hashes --only-binary :all: \
-		$(foreach peer,$(PEERS_WITHOUT_WHEEL),--no-binary $(peer)) --no-build-isolation -r benchmarks/speed/peers.lock
+		-r benchmarks/speed/peers.lock
 	@touch $@
 
 peers-lock: $(READY) ## Update benchmarks/speed/peers.lock; ARGS=--upgrade selects the newest versions
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --only-binary :all: \
-		$(foreach peer,$(PEERS_WITHOUT_WHEEL),--no-binary $(peer)) --build-constraint benchmarks/speed/peers.in \
 		--generate-hashes --no-emit-index-url --custom-compile-command "make peers-lock" \
 		--output-file benchmarks/speed/peers.lock $(ARGS) benchmarks/speed/peers.in
 

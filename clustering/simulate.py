@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clustering.central.cells import to_places
+from clustering.central.cells import iterate_blocks, to_places
 from clustering.central.curator import Curator
 from clustering.central.mapped_records import select_columns
 from clustering.central.queries import MemoryJournal, Records
@@ -186,7 +186,9 @@ def run_central(
     codes: ArrayLike | None = None,
 ) -> ClusterModel:
     """Run a central algorithm over points in [0, 1], see `simulate_central`. The entropy is that of the noise."""
-    places, selection = to_places(points).astype(np.int32), None
+    places, selection = np.empty(points.shape, dtype=np.int32), None
+    for block in iterate_blocks(*points.shape):
+        places[block] = to_places(points[block])
     if attributes:
         places = np.concatenate([places, _check_codes(codes, attributes, len(points))], axis=1)
         selection = select_columns(features, attributes)

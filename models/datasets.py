@@ -1,26 +1,29 @@
 """Create, change, find and lock datasets, and grant their budgets."""
 
 import re
+from dataclasses import asdict
+from typing import Any, Unpack
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models.database.types import new_id, select_page
-from models.errors import Conflict, InvalidSetting, LimitExceeded, NotFound
+from models.errors import Conflict, LimitExceeded, NotFound
 from models.identity import audit_trail, tenants
 from models.identity.caller import Caller
 from models.ledger import ledger, sources
 from models.ledger.amounts import Amounts
-from models.tables.datasets import Dataset, OutOfBounds, Trust
+from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
 from models.tables.ledger import Ceiling, LedgerEntry
-from sfumato.errors import InvalidSpec
+from sfumato.errors import InvalidSetting, InvalidSpec
 from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.shuffling import Pair
-from sfumato.specs import MAX_FEATURES, Embedding, Feature, to_wire
-from sfumato.specs.attributes import Attribute, attribute_to_wire, check_attributes, clustering_attributes
+from sfumato.settings import CentralSettings, DatasetOptions, DatasetSettings, all_settings, settings_of
+from sfumato.specs import Embedding, Feature, to_wire
+from sfumato.specs.attributes import attribute_to_wire, check_attributes, clustering_attributes
+from sfumato.validation import parameters_of
 
-MAX_RECORDS_PER_USER = 1_000_000
 SOURCE_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"  # no two labels look alike
 
 
@@ -38,43 +41,25 @@ def create(
     trust: Trust,
     features: tuple[Feature, ...] | Embedding,
     epsilon_nano: int,
-    min_reports: int,
-    keep_reports: bool,
     max_datasets: int,
     now: int,
-    user_feature: str | None = None,
-    fold_user_case: bool = False,
-    max_records_per_user: int = 1,
-    out_of_bounds: OutOfBounds | None = None,
     delta_atto: int = 0,
     source: str | None = None,
     shuffled: Pair = (0, 0),
-    shuffler: dict[str, str] | None = None,
     accounting: Accounting = "additive",
-    attributes: tuple[Attribute, ...] = (),
     ceiling: Ceiling = sources.UNLIMITED,
+    **options: Unpack[DatasetOptions],
 ) -> Dataset:
     """Create a dataset with its first grant. Raise LimitExceeded, InvalidSpec, CeilingExceeded.
 
-    `user_feature`, `fold_user_case`, `max_records_per_user`, `attributes` and `delta_atto` apply to central datasets,
-    `shuffled` (nano-epsilon, atto-delta) and `shuffler` (name, url, public_key) to shuffled ones.
-    `max_records_per_user` bounds the influence of one person on a result, so it never changes. `out_of_bounds` and
-    `attributes` never change either, because rounds and records depend on them. `ceiling` limits the grants.
+    `delta_atto` applies to central datasets, and `shuffled` (nano-epsilon, atto-delta) to shuffled ones. `options` are
+    the settings of the trust model; see `sfumato.settings`. `ceiling` limits the grants.
     """
-    out_of_bounds = out_of_bounds or OutOfBounds.default(trust)
-    _check_records(trust, features, user_feature, max_records_per_user, out_of_bounds)
-    if fold_user_case and user_feature is None:
-        raise InvalidSetting("fold_user_case", "fold_user_case needs a user_feature")
-    names = [each.name for each in (features.features if isinstance(features, Embedding) else features)]
-    check_attributes(attributes, [*names, user_feature or ""])
-    if attributes and trust is not Trust.CENTRAL:
-        raise InvalidSetting("attributes", "attributes apply to central datasets only: remove them")
-    if isinstance(features, Embedding) and clustering_attributes(attributes):
-        raise InvalidSetting("attributes", "attributes of an embedding must describe: remove the use cluster")
+    settings = settings_of(trust, options)
+    _check_columns(settings, features)
     _check_amounts(trust, delta_atto, shuffled)
-    if (trust is Trust.SHUFFLED) != (shuffler is not None) or (trust is Trust.SHUFFLED) != (shuffled != (0, 0)):
-        raise InvalidSpec("a shuffled dataset needs a shuffler and a shuffled grant; other datasets have neither")
-    check_retention(trust, keep_reports)
+    if trust is Trust.SHUFFLED and shuffled == (0, 0):
+        raise InvalidSetting("shuffled", "a shuffled dataset needs a shuffled grant")
     grants = Amounts(epsilon_nano, delta_atto, *shuffled)
     if accounting == "gaussian":
         ledger.require_gaussian(grants)
@@ -89,18 +74,11 @@ def create(
         name=name,
         trust=trust.value,
         features_wire=to_wire(features) if isinstance(features, Embedding) else [*map(to_wire, features)],
-        min_reports=min_reports,
-        keep_reports=keep_reports,
         created_at=now,
         deleted_at=None,
-        user_feature=user_feature,
-        fold_user_case=fold_user_case,
-        max_records_per_user=max_records_per_user,
-        out_of_bounds=out_of_bounds.value,
         source=source,
-        shuffler=shuffler,
         accounting=accounting,
-        attributes_wire=[*map(attribute_to_wire, attributes)],
+        **_columns(settings, options),
     )
     session.add(dataset)
     ledger.open_ledger(session, dataset.id)
@@ -121,38 +99,34 @@ def create(
     return dataset
 
 
-def _check_records(
-    trust: Trust,
-    features: tuple[Feature, ...] | Embedding,
-    user_feature: str | None,
-    max_records: int,
-    out_of_bounds: OutOfBounds,
-) -> None:
+def _columns(settings: DatasetSettings, options: DatasetOptions) -> dict[str, Any]:
+    """Return the columns of the settings. Those of other trust models have their default."""
+    values = {name: setting.default for name, setting in all_settings().items()}
+    values |= {name: value for name, value in options.items() if name in settings.ignored and value is not None}
+    values |= {name: getattr(settings, name) for name in parameters_of(type(settings))}
+    shuffler, attributes = values.pop("shuffler"), values.pop("attributes")
+    values["shuffler"] = None if shuffler is None else asdict(shuffler)
+    return values | {"attributes_wire": [*map(attribute_to_wire, attributes)]}
+
+
+def _check_columns(settings: DatasetSettings, features: tuple[Feature, ...] | Embedding) -> None:
+    """Raise InvalidSpec if the features, the user column and the attributes do not fit."""
+    trust, most = settings.trust, settings.max_features
     if isinstance(features, Embedding):
-        if trust is not Trust.CENTRAL:
+        if trust != "central":
             raise InvalidSetting(
-                "features", f"an embedding needs the trust model central; list 1 to {MAX_FEATURES} features instead"
+                "features", f"an embedding needs the trust model central; list 1 to {most} features instead"
             )
+        if isinstance(settings, CentralSettings) and clustering_attributes(settings.attributes):
+            raise InvalidSetting("attributes", "attributes of an embedding must describe: remove the use cluster")
         features = features.features
-    if trust is not Trust.CENTRAL and len(features) > MAX_FEATURES:
-        raise InvalidSetting(
-            "features", f"a {trust} dataset has at most {MAX_FEATURES} features; a central one may have more"
-        )
-    if trust is not Trust.CENTRAL and user_feature is not None:
-        raise InvalidSetting("user_feature", "user_feature applies to central datasets only")
-    unfit = OutOfBounds.COUNT if trust is Trust.CENTRAL else OutOfBounds.REFUSE
-    if out_of_bounds is unfit:
-        fit = ", ".join(each for each in OutOfBounds if each is not unfit)
-        raise InvalidSetting("out_of_bounds", f"out_of_bounds of a {trust} dataset must be one of {fit}")
-    if user_feature is not None and user_feature in {feature.name for feature in features}:
-        raise InvalidSetting("user_feature", "user_feature must not be the name of a feature")
-    if user_feature is None and max_records != 1:
-        raise InvalidSetting(
-            "max_records_per_user",
-            "max_records_per_user needs a user_feature: without it, each record is a separate person",
-        )
-    if not 1 <= max_records <= MAX_RECORDS_PER_USER:
-        raise InvalidSetting("max_records_per_user", f"max_records_per_user must lie in 1..{MAX_RECORDS_PER_USER}")
+    if len(features) > most:
+        raise InvalidSetting("features", f"a {trust} dataset has at most {most} features; a central one may have more")
+    if isinstance(settings, CentralSettings):
+        names = [feature.name for feature in features]
+        if settings.user_feature in names:
+            raise InvalidSetting("user_feature", "user_feature must not be the name of a feature")
+        check_attributes(settings.attributes, [*names, settings.user_feature or ""])
 
 
 def _check_amounts(trust: Trust, delta_atto: int, shuffled: Pair) -> None:
@@ -163,14 +137,6 @@ def _check_amounts(trust: Trust, delta_atto: int, shuffled: Pair) -> None:
         )
     if trust is not Trust.SHUFFLED and shuffled != (0, 0):
         raise InvalidSetting("shuffled", "a shuffled grant applies to shuffled datasets only")
-
-
-def check_retention(trust: Trust, keep_reports: bool) -> None:
-    """Raise InvalidSpec if datasets with this trust model cannot keep their reports."""
-    if trust is Trust.SHUFFLED and keep_reports:
-        raise InvalidSetting(
-            "keep_reports", "a shuffled dataset keeps no reports: opened reports could be linked to later ones"
-        )
 
 
 def grant(

@@ -22,7 +22,7 @@ SfumatoError
 from collections.abc import Callable
 from typing import Literal
 
-from sfumato.errors import InvalidSpec, SfumatoError
+from sfumato.errors import SfumatoError
 from sfumato.privacy.accounting import format_delta, format_epsilon
 from sfumato.privacy.gaussian_privacy import PICO
 
@@ -42,14 +42,6 @@ class ChangeRejected(SfumatoError):
     """A rejected state change. The transaction is rolled back."""
 
     code = "conflict"
-
-
-class InvalidSetting(InvalidSpec):
-    """A setting of a new dataset that does not fit the others. `member` is its name in a request."""
-
-    def __init__(self, member: str, message: str) -> None:
-        super().__init__(message)
-        self.member = member
 
 
 class NotFound(ChangeRejected):

@@ -28,6 +28,7 @@ from models.tables.identity import Act
 from models.tables.jobs import Job, JobState
 from models.webhooks import deliveries
 from sfumato.privacy.accountant import charge_mu2
+from sfumato.settings import require_applicable
 
 
 def delete_dataset(session: Session, caller: Caller, dataset_id: str, *, now: int) -> list[str]:
@@ -114,7 +115,9 @@ def change_dataset(
     dataset = datasets.get(session, caller, dataset_id, lock=True)
     given = {"name": name, "min_reports": min_reports, "keep_reports": keep_reports}
     changes = {key: value for key, value in given.items() if value not in (None, getattr(dataset, key))}
-    datasets.check_retention(Trust(dataset.trust), changes.get("keep_reports") is True)
+    for key, value in changes.items():
+        if key != "name":
+            require_applicable(dataset.trust, key, value)
     for key, value in changes.items():
         setattr(dataset, key, value)
     session.flush()

@@ -1,8 +1,8 @@
-"""Write the generated tables of docs/scale.md, algorithms.md and glossary.md: `python -m tools.page_tables`.
+"""Write the generated tables of the documentation: `python -m tools.page_tables`.
 
 The tables of docs/scale.md follow from the rates of the file that also fills docs/speed.md, and from the assumptions in
-docs/figures/capacity.json. The parameter tables of docs/algorithms.md follow from the SDK's declarations. The terms are
-those of the console.
+docs/figures/capacity.json. The parameter tables of docs/algorithms.md and the settings in docs/privacy.md follow from
+the SDK's declarations. The terms of docs/glossary.md are those of the console.
 """
 
 import csv
@@ -15,13 +15,16 @@ from typing import Any
 
 from benchmarks.output import fill, table
 from service.console.rendering import read_glossary
+from sfumato.settings import SETTINGS, all_settings
 from sfumato.specs import ALGORITHMS
-from sfumato.validation import parameters_of
+from sfumato.validation import Parameter, parameters_of
 
 ROOT = Path(__file__).parents[1]
 ASSUMPTIONS = ROOT / "docs" / "figures" / "capacity.json"
 MEASURED = ROOT / "benchmarks" / "results" / "speed" / "rows.csv"
-SCALE, ALGORITHMS_PAGE, GLOSSARY = (ROOT / "docs" / f"{name}.md" for name in ("scale", "algorithms", "glossary"))
+SCALE, ALGORITHMS_PAGE, GLOSSARY, PRIVACY = (
+    ROOT / "docs" / f"{name}.md" for name in ("scale", "algorithms", "glossary", "privacy")
+)
 
 
 def fill_scale(text: str) -> str:
@@ -41,6 +44,19 @@ def fill_glossary(text: str) -> str:
     """Return docs/glossary.md with current terms."""
     rows = [[f"**{term}**", meaning] for term, meaning in read_glossary().items()]
     return fill(text, {"glossary": table(["term", "meaning"], rows, left=["term", "meaning"])})
+
+
+def fill_privacy(text: str) -> str:
+    """Return docs/privacy.md with the settings of datasets."""
+    rows = []
+    for name, setting in all_settings().items():
+        declared, default = setting.parameter, setting.default
+        datasets = setting.applies_to if len(setting.trusts) < len(SETTINGS) else "all"
+        shown = "none" if default == () else declared.automatic or _format_default(default) or "required"
+        values = "" if declared.is_object else _format_values(declared)
+        rows.append([f"`{name}`", datasets, shown, values, declared.description])
+    heads = ["setting", "datasets", "default", "values", "meaning"]
+    return fill(text, {"settings": table(heads, rows, left=heads)})
 
 
 def read_rates(rows: dict[str, list[str]]) -> dict[str, float]:
@@ -86,7 +102,7 @@ def table_of_parameters(tag: str) -> str:
     defaults = {each.name: each.default for each in fields(algorithm)}
     rows = []
     for name, parameter in parameters_of(algorithm).items():
-        values = ", ".join(f"`{each}`" for each in parameter.choices) or parameter.range_text or "true, false"
+        values = _format_values(parameter)
         unit = f" Unit: {parameter.unit}." if parameter.unit else ""
         default = parameter.automatic or _format_default(defaults[name])
         rows.append([f"`{name}`", default, values, f"{parameter.description}{unit}"])
@@ -103,6 +119,13 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return table(heads, rows, left=heads[:1])
 
 
+def _format_values(parameter: Parameter) -> str:
+    by_kind = {bool: "true, false", str: "text"}
+    return (
+        ", ".join(f"`{each}`" for each in parameter.choices) or parameter.range_text or by_kind.get(parameter.kind, "")
+    )
+
+
 def _format_default(value: object) -> str:
     if isinstance(value, str):
         return f"`{value}`"
@@ -111,6 +134,13 @@ def _format_default(value: object) -> str:
     return str(value) if isinstance(value, int | float) else ""
 
 
+PAGES = (
+    (SCALE, fill_scale),
+    (ALGORITHMS_PAGE, fill_algorithms),
+    (GLOSSARY, fill_glossary),
+    (PRIVACY, fill_privacy),
+)
+
 if __name__ == "__main__":
-    for page, current in ((SCALE, fill_scale), (ALGORITHMS_PAGE, fill_algorithms), (GLOSSARY, fill_glossary)):
+    for page, current in PAGES:
         page.write_text(current(page.read_text()))

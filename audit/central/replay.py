@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from audit.central.privacy_loss import NoisyAnswer, TreeAnswer, compute_privacy_loss, sum_noise_excess
 from audit.checks.check import Check, Effort, Finding, Setting
-from audit.checks.neighbours import Pair, make_pairs
+from audit.checks.neighbours import N_OTHERS, Pair, make_pairs
 from clustering.central.curator import LARGEST, Curator
 from clustering.central.mapped_records import Selection, select_columns
 from clustering.central.noise import Noise
@@ -27,6 +27,7 @@ from clustering.errors import BudgetOverdrawn, DeltaOverdrawn, TooFewRecords
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy
+from sfumato.sizing.private_bounds import plan_bounds
 from sfumato.specs import (
     LATTICE,
     Auto,
@@ -436,10 +437,20 @@ METHODS: tuple[Method, ...] = (
 )
 
 
+def pairs_for(method: Method) -> Iterable[Pair]:
+    """Yield all pairs for all numbers of features of a method, with enough records for its private bounds."""
+    for d in method.n_features:
+        n_others = N_OTHERS
+        if method.params.bounds == "private":  # fewer are refused before the search
+            needed = plan_bounds(method.params, len(method.columns) or d).needed_records
+            n_others = max(n_others, needed + needed // 4)
+        yield from make_pairs(d, n_others)
+
+
 def check_replay(method: Method, setting: Setting, pairs: Iterable[Pair] | None = None) -> Sequence[Finding]:
     """Replay a method over pairs of neighbours; by default, all pairs for all numbers of features."""
     results = ReplayResults(method)
-    chosen = [pair for d in method.n_features for pair in make_pairs(d)] if pairs is None else list(pairs)
+    chosen = list(pairs_for(method) if pairs is None else pairs)
     for number in range(REPEATS[setting.effort]):
         for i, pair in enumerate(chosen):
             entropy = setting.entropy(f"replay/{method.name}/{number}/{i}")

@@ -14,7 +14,7 @@ from sfumato.specs import LATTICE
 
 LAST, MIDDLE = LATTICE - 1, LATTICE // 2
 USER_RECORDS = 5  # largest number of records per user in pairs that add a user
-N_OTHERS = 40  # records of other persons; few, so that one more record has a large effect
+N_OTHERS = 40  # least number of records of other persons; few, so that one more record has a large effect
 
 
 class Pair(NamedTuple):
@@ -33,8 +33,8 @@ class Pair(NamedTuple):
     less: Records
 
 
-def make_pairs(n_features: int) -> tuple[Pair, ...]:
-    """Return all pairs for a number of features.
+def make_pairs(n_features: int, n_others: int = N_OTHERS) -> tuple[Pair, ...]:
+    """Return all pairs for a number of features and a number of records of other persons.
 
     - *no record, one in the middle*, *no record, one in a corner*: code that divides by a count, or sends no query for
       an empty dataset.
@@ -55,11 +55,11 @@ def make_pairs(n_features: int) -> tuple[Pair, ...]:
     """
     d = n_features
     rng = np.random.default_rng(d)  # fixed seed, so that every run uses the same pairs
-    scattered = rng.integers(0, LATTICE, (N_OTHERS, d))
-    tight = np.full((N_OTHERS, d), LATTICE // 8) + rng.integers(0, LATTICE // 64, (N_OTHERS, d))
-    offset = rng.integers(0, LATTICE // 32, (N_OTHERS // 2, d))
-    extremes = LAST * ((np.arange(N_OTHERS)[:, None] >> (np.arange(d) % 4)) & 1)
-    tied = MIDDLE - (np.arange(N_OTHERS) % 2)[:, None] * np.ones(d, dtype=np.int64)
+    scattered = rng.integers(0, LATTICE, (n_others, d))
+    tight = np.full((n_others, d), LATTICE // 8) + rng.integers(0, LATTICE // 64, (n_others, d))
+    offset = rng.integers(0, LATTICE // 32, (n_others // 2, d))
+    extremes = LAST * ((np.arange(n_others)[:, None] >> (np.arange(d) % 4)) & 1)
+    tied = MIDDLE - (np.arange(n_others) % 2)[:, None] * np.ones(d, dtype=np.int64)
     aside = np.where(np.arange(d) == 0, 3 * LATTICE // 4, MIDDLE)
     corner, middle = np.full(d, LAST), np.full(d, MIDDLE)
     empty = np.zeros((0, d))
@@ -71,7 +71,7 @@ def make_pairs(n_features: int) -> tuple[Pair, ...]:
         _make_pair("tie at a border", tied, middle),
         _make_pair("one far point", tight, corner),
         _make_pair("off-centre data", LAST - tight + LATTICE // 8, corner),
-        _make_pair("equal records", np.repeat(middle[None], N_OTHERS, axis=0), middle),
+        _make_pair("equal records", np.repeat(middle[None], n_others, axis=0), middle),
         _make_pair("ends of the lattice", extremes, np.where(np.arange(d) % 2, 0, LAST), at_head=True),
         _make_pair("two equal clusters", np.concatenate([offset, LAST - offset]), LAST - offset[0]),
         _make_pair("fewer records than clusters", scattered[:2], scattered[2]),

@@ -53,6 +53,9 @@ def create_input_cases() -> Iterator[Case]:
         "a value outside of the bounds is counted": partial(_check_outside, treatment="count"),
         "a value outside of the bounds is clipped": partial(_check_outside, treatment="clip"),
         "the round is above the cap": _check_cap,
+        "the round is above the cap of the period": _check_period,
+        "a period is not known": partial(_check_bad_period, limit={"period": "fortnight", "epsilon": "1"}),
+        "the cap of a period is not an epsilon": partial(_check_bad_period, limit={"period": "week", "epsilon": "0"}),
         "the round has other features than the app expects": _check_features,
         "the round keeps reports": partial(_check_kept, keep_reports=True),
         "the round does not state whether it keeps reports": partial(_check_kept, keep_reports=None),
@@ -93,6 +96,20 @@ def _check_cap(bench: Bench) -> None:
     answer = bench.report(RECORD, cap="1")
     expect_error(answer, "cap_exceeded")
     expect((bench.service.sent, answer.get("spent")), ([], 0), "reports and spent")
+
+
+def _check_period(bench: Bench) -> None:
+    bench.service.reset([ROUND])
+    answer = bench.report(RECORD, cap_per_period={"period": "week", "epsilon": "1"})
+    expect_error(answer, "cap_exceeded")
+    expect((answer.get("spent"), answer.get("pending")), (0, []), "spent epsilon and pending rounds")
+    expect_outcome(bench.report(RECORD, cap_per_period={"period": "week", "epsilon": "1.2"}), "sent")
+
+
+def _check_bad_period(bench: Bench, limit: dict[str, str]) -> None:
+    bench.service.reset([ROUND])
+    expect_error(bench.report(RECORD, cap_per_period=limit), "validation_failed")
+    expect(bench.service.sent, [], "reports")
 
 
 def _check_features(bench: Bench) -> None:

@@ -38,6 +38,7 @@ from service.ingestion.batch_reader import BatchReader
 from service.ingestion.upload_memory import MemoryLimit
 from sfumato.device.sealing import OUTER_BYTES, generate_round_key_pair, open_sealed, seal, sealed_length, wrap
 from sfumato.privacy.accounting import NANO
+from sfumato.settings import Shuffler
 from sfumato.specs import MECHANISMS, DiscreteLaplaceMechanism, LatticeEncoding, RoundSpec
 from sfumato.specs.wire import to_wire
 from sfumato.transport.batches import generate_signing_key_pair, sign_release
@@ -379,7 +380,7 @@ def _accepts_twice(path: ReleasePath) -> bool:
                 max_datasets=1,
                 now=now,
                 shuffled=(8 * NANO, 10**15),
-                shuffler={"name": "audit", "url": "https://shuffler.example", "public_key": ""},
+                shuffler=Shuffler("audit", "https://shuffler.example", ""),
             )
             terms = ReleaseTerms(MIN_BATCH, NANO, 10**12)
             opened = rounds.open_standalone(

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from audit.central import service_jobs
 from audit.central.black_box import check_released_models
-from audit.central.replay import ATTRIBUTES, ODOMETER_FIELDS, Method, RunCentral, check_replay
+from audit.central.replay import ATTRIBUTES, N_FEATURES, ODOMETER_FIELDS, Method, RunCentral, check_replay
 from audit.checks.check import Finding, Leak, Setting
-from audit.checks.neighbours import make_pairs
 from clustering.central.algorithms.dp_kmeans import NoisyMeans, release_means
 from clustering.central.cells import GridCells, NearestCells, from_places, to_places
 from clustering.central.curator import Curator
@@ -254,12 +253,11 @@ def _replay(
     params: object,
     planted: RunCentral,
     curator: type[Curator] = Curator,
-    n_features: int | None = None,
+    n_features: tuple[int, ...] = N_FEATURES,
     attributes: tuple[Categorical, ...] = (),
 ) -> RunCheck:
-    method = Method(f"broken {type(params).__name__}", params, planted, curator, attributes=attributes)
-    pairs = None if n_features is None else make_pairs(n_features)
-    return lambda setting: list(check_replay(method, setting, pairs))
+    method = Method(f"broken {type(params).__name__}", params, planted, curator, n_features, attributes=attributes)
+    return lambda setting: list(check_replay(method, setting))
 
 
 def _release(params: object, planted: RunCentral, pair: str) -> RunCheck:
@@ -294,35 +292,35 @@ LEAKS: tuple[Leak, ...] = (
         "dp_quadtree_kmeans, released model",
         _release(_TREE, scale_by_raw_bounds, "one far point"),
     ),
-    Leak("bounds from data", "private_kmeans, replay", _replay(_BLOCK, narrow_to_raw_bounds, n_features=5)),
+    Leak("bounds from data", "private_kmeans, replay", _replay(_BLOCK, narrow_to_raw_bounds, n_features=(5,))),
     Leak(
         "columns from data",
         "private_kmeans, replay",
-        _replay(PrivateKmeans(4.0, 2), select_by_raw_spread, n_features=5),
+        _replay(PrivateKmeans(4.0, 2), select_by_raw_spread, n_features=(5,)),
     ),
     Leak(
         "weights of categories from data",
         "categories, replay",
-        _replay(PrivateKmeans(8.0, 2), weigh_by_raw_variance, n_features=3, attributes=ATTRIBUTES),
+        _replay(PrivateKmeans(8.0, 2), weigh_by_raw_variance, n_features=(3,), attributes=ATTRIBUTES),
     ),
     Leak(
         "exact shares of categories",
         "categories, replay",
-        _replay(PrivateKmeans(8.0, 2), publish_raw_shares, n_features=3, attributes=ATTRIBUTES),
+        _replay(PrivateKmeans(8.0, 2), publish_raw_shares, n_features=(3,), attributes=ATTRIBUTES),
     ),
-    Leak("histograms with the noise of one feature", "replay", _replay(_BOUNDS, run, OneFeatureNoise, n_features=2)),
+    Leak("histograms with the noise of one feature", "replay", _replay(_BOUNDS, run, OneFeatureNoise, n_features=(2,))),
     Leak(
         "histograms with the noise of one feature",
         "block, replay",
-        _replay(_BLOCK_BOUNDS, run, OneFeatureNoise, n_features=5),
+        _replay(_BLOCK_BOUNDS, run, OneFeatureNoise, n_features=(5,)),
     ),
     Leak(
         "histograms with the noise of one feature",
         "feature check, replay",
-        _replay(PrivateKmeans(4.0, 2, check_features=True), run, OneFeatureNoise, n_features=2),
+        _replay(PrivateKmeans(4.0, 2, check_features=True), run, OneFeatureNoise, n_features=(2,)),
     ),
     Leak("empty-cluster skip", "dp_kmeans, replay", _replay(_STEPS, skip_empty_clusters)),
-    Leak("true number of records", "private_kmeans, replay", _replay(_BLOCK, use_true_count, n_features=5)),
+    Leak("true number of records", "private_kmeans, replay", _replay(_BLOCK, use_true_count, n_features=(5,))),
     Leak(
         "maxH + 1 draws at epsilon/maxH",
         "dp_quadtree_kmeans, replay",

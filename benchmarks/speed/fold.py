@@ -5,13 +5,18 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from statistics import median
 
+import numpy as np
+
+from benchmarks.peers.peer import Peer
 from benchmarks.speed.harness.measurement import Disagreement, Measurement, Setting, alternate, compare, seconds
 from benchmarks.speed.harness.report_log import ReportLog, closing_database, report_log, spec_of
 from benchmarks.speed.harness.serving import peak_memory_mb, pinned
 from clustering.rounds.decoders import decoder
 from clustering.rounds.tally import Tally
+from models.collection.report_log import ID_BYTES
 from models.tables.rounds import Round
 from runtime.process import WORKER_KEPT_BYTES, keep_freed_memory
 from sfumato.specs import RoundSpec
@@ -27,10 +32,11 @@ KINDS = {
     "olh": "olh, 169 symbols",
     "discrete_laplace": "vectors of 2 features",
 }
+DATABASE_SHARE = 3.0  # bar: times the speed of a database
 SHARE = 0.5  # bar: share of the speed of reading
 WHOLE_REPORTS, WHOLE_SECONDS = 10_000_000, 5.0  # from the log to the estimate on one core
 SMALL_REPORTS = 100_000
-ID_BYTES = 8  # size of a fingerprint
+FINGERPRINT_BYTES = 8
 MEMORY_SHARE = 0.8  # bar: share of fingerprints in the growth of memory
 REPEATED = 0.01  # share of reports that are sent twice in one row
 
@@ -50,6 +56,8 @@ def rows(setting: Setting) -> Iterator[Measurement]:
             yield _against(setting, log, kind, log.read, "the same rows read from SQLite", SHARE)
             if kind == "ss":
                 yield _against(setting, log, kind, log.read_file, "the database's file read as it is", None)
+    setting.progress("  fold: grr, DuckDB")
+    yield _database(setting, n_reports)
     setting.progress("  fold: with repeats")
     with report_log(spec_of("ss", N_SYMBOLS), n_reports, repeated=REPEATED) as log:
         yield _against(
@@ -59,6 +67,28 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     yield _whole(setting)
     setting.progress("  fold: memory")
     yield _memory(setting)
+
+
+def _database(setting: Setting, n_reports: int) -> Measurement:
+    """Compare with a database that has the same ids and symbols in memory, and counts each id once."""
+    with report_log(spec_of("grr", N_SYMBOLS), n_reports) as log, Peer(threads=2) as peer:
+        records = np.frombuffer(b"".join(log.rows()), dtype=np.uint8).reshape(n_reports, -1)
+        peer.send("ids", np.ascontiguousarray(records[:, :ID_BYTES]).view("<u8"))
+        peer.send("symbols", records[:, -1])
+        peer.call("store_reports", "ids", "symbols", threads=2)
+        count_there = partial(peer.call, "count_reports", distinct=True)
+        tally = aggregate_round(log.database, log.closed).tally
+        assert isinstance(tally, Tally)  # a round of symbols
+        if count_there().value.tolist() != tally.counts.sum(axis=0).tolist():
+            raise Disagreement("DuckDB counts other numbers of reports")
+        measured = alternate(
+            lambda: seconds(lambda: aggregate_round(log.database, log.closed)),
+            lambda: count_there().seconds,
+            setting.turns,
+        )
+        reference = f"DuckDB {peer.version('duckdb')}, group by symbol of distinct ids, in memory"
+    note = f"{n_reports:,} reports, two threads each"
+    return compare(f"log to tally: {KINDS['grr']}, each id once", reference, measured, bar=DATABASE_SHARE, note=note)
 
 
 def _against(
@@ -114,7 +144,7 @@ def _memory(setting: Setting) -> Measurement:
     n_large = WHOLE_REPORTS // 10 if setting.quick else WHOLE_REPORTS
     spec = spec_of("ss", N_SYMBOLS)
     peaks = [_peak_of_fold(spec, n_reports) for n_reports in (SMALL_REPORTS, n_large)]
-    ids = ID_BYTES * (n_large - SMALL_REPORTS) / 1e6
+    ids = FINGERPRINT_BYTES * (n_large - SMALL_REPORTS) / 1e6
     grown = max(peaks[1] - peaks[0], 0.01)
     name = f"peak memory, {SMALL_REPORTS:,} to {n_large:,} reports"
     note = f"growth from {peaks[0]:.0f} MB; above 16.8 million ids, fingerprints go to a file"

@@ -36,6 +36,8 @@ FACTORS = (0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6, 2.2, 3.0)  # sizes of
 OUTER = 2.0  # growth of further boxes, up to all of the declared bounds
 OUTSIDE = 0.01  # share of records outside the bounds
 DEVIATIONS, OUTER_DEVIATIONS = 2.0, 3.0  # noise in its estimate, for boxes and for further boxes
+HELD = 0.95  # share of records in the box of which the width has an interval
+EIGHTY_PERCENT = 1.2816  # standard errors of an 80 % interval
 BALL_RADIUS = 0.5  # radius of the ball in the box
 # Part of the bounds that clusters occupy, below which a warning follows, a result is at best uncertain, and doubtful.
 WIDE, TOO_WIDE, FAR_TOO_WIDE = 0.2, 0.06, 0.03
@@ -44,6 +46,21 @@ LEAST_WIDTH = 1024  # least width of bounds in lattice places
 
 
 Source = Curator | ConcentratedBlock
+
+
+class Found(NamedTuple):
+    """Bounds of a search, and the interval of the width of the box that holds 95 % of the records.
+
+    Attributes
+    ----------
+    bounds : Bounds
+    lower, upper : ndarray of shape (d,)
+        Ends of the 80 % interval, as shares of the declared bounds.
+    """
+
+    bounds: Bounds
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
 
 
 class NarrowedJob(NamedTuple):
@@ -91,11 +108,18 @@ def narrow_bounds(params: CentralAlgorithm, features: tuple[Feature, ...], curat
     block = curator.open_block(epsilon_nano - plan.count_nano, delta_atto) if plan.has_block else None
     source = curator if block is None else block
     located = _locate(source, plan, float(n_records), numeric)
-    bounds = _resize(source, plan, float(n_records), located)
+    bounds, lower, upper = _resize(source, plan, float(n_records), located)
     curator.narrow(bounds.keep_others(len(features)), block)
     left = epsilon_nano - curator.spent_nano if block is None else epsilon_nano - plan.count_nano
-    shares = (bounds.widths / LATTICE).tolist()
-    notes = {"noisy_count": n_records, "shares_of_declared": shares}
+    notes = {
+        "noisy_count": n_records,
+        "shares_of_declared": (bounds.widths / LATTICE).tolist(),
+        "width_of_95_percent": {
+            "lower": lower.tolist(),
+            "upper": upper.tolist(),
+            "confidence": 0.8,
+        },
+    }
     return NarrowedJob(
         params.with_epsilon(left / NANO, bounds="declared"),
         bounds.scale_features(features),
@@ -120,7 +144,7 @@ def _locate(source: Source, plan: BoundsPlan, n_records: float, features: tuple[
     return _join_scales(bounds, features)
 
 
-def _resize(source: Source, plan: BoundsPlan, n_records: float, located: Bounds) -> Bounds:
+def _resize(source: Source, plan: BoundsPlan, n_records: float, located: Bounds) -> Found:
     """Find the smallest box around the located middles with nearly all records.
 
     Each record lies in one of the nested boxes, so their noise does not grow with the number of features.
@@ -131,11 +155,17 @@ def _resize(source: Source, plan: BoundsPlan, n_records: float, located: Bounds)
     counts = source.counts(BoxShells(located, factors), plan.sizing).astype(np.float64)
     outside = np.cumsum(counts[::-1])[::-1][1:]  # records outside each box
     noise = source.deviation(plan.sizing) * np.sqrt(np.arange(n_shells, 0, -1))
-    noise *= np.where(factors < FACTORS[-1], DEVIATIONS, OUTER_DEVIATIONS)
-    is_outside = outside > OUTSIDE * n_records + noise
+    deviations = np.where(factors < FACTORS[-1], DEVIATIONS, OUTER_DEVIATIONS)
+    is_outside = outside > OUTSIDE * n_records + deviations * noise
     factor = factors[min(int(is_outside.nonzero()[0].max(initial=-1)) + 1, n_shells - 1)]
+    margin, allowed = EIGHTY_PERCENT * noise, (1 - HELD) * n_records
+    too_small = int((outside - margin > allowed).nonzero()[0].max(initial=-1))  # last such box
+    is_enough = (outside + margin <= allowed) & (np.arange(n_shells) > too_small)
+    lower = factors[too_small] if too_small >= 0 else 0.0
+    upper = factors[int(is_enough.argmax())] if is_enough.any() else factors[-1]
     widths = np.clip(np.ceil(factor * located.widths), LEAST_WIDTH, LATTICE).astype(np.int64)
-    return _widen(located.lows, located.widths, widths)
+    ends = (np.minimum(end * located.widths / LATTICE, 1) for end in (lower, upper))
+    return Found(_widen(located.lows, located.widths, widths), *ends)
 
 
 def find_hulls(

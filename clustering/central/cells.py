@@ -288,7 +288,9 @@ def iterate_blocks(n_records: int, n_features: int) -> Iterator[slice]:
 
 def to_places(points: NDArray[np.float64]) -> NDArray[np.int64]:
     """Convert points in [0, 1]^d to lattice places, int64 of the same shape. Clip points outside to the border."""
-    return np.clip(np.floor(points * LATTICE), 0, LATTICE - 1).astype(np.int64)
+    places = points * LATTICE
+    np.floor(places, out=places)
+    return np.clip(places, 0, LATTICE - 1, out=places).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -120,5 +120,4 @@ def with_categories(model: ClusterModel, curator: Curator) -> ClusterModel:
         model,
         attributes=curator.attributes,
         centroids=np.concatenate([numeric, shares], axis=1),
-        privacy={**model.privacy, "attributes": "public"},
     )

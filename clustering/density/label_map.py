@@ -37,6 +37,7 @@ PRIVACY: Mapping[str, PrivacyStatus] = {
     "expected_loss": "post_processed",
     "feature_shares": "post_processed",
     "feature_check": "post_processed",
+    "attributes": "public",
     "names": "post_processed",
     "diagnostics": "post_processed",
     "warnings": "post_processed",
@@ -113,6 +114,7 @@ def label_map_model(
     warnings: tuple[str, ...],
     verdict: Verdict | None = None,
     expected_agreement: ExpectedAgreement | None = None,
+    reason: str = UNMEASURED,
 ) -> ClusterModel:
     """Return the model of a fully labelled grid, with sizes and centres from the density.
 
@@ -131,6 +133,8 @@ def label_map_model(
     verdict : Verdict, optional
         The default is that of a method without an estimate of its accuracy.
     expected_agreement : ExpectedAgreement, optional
+    reason : str
+        Sentences that the verdict follows from.
 
     Returns
     -------
@@ -147,7 +151,7 @@ def label_map_model(
         label_map=labels,
         density=density,
         verdict=verdict or Verdict.unmeasured(is_low=diagnostics.get("low_confidence", True)),
-        verdict_reason=UNMEASURED if expected_agreement is None else describe_agreement(expected_agreement),
+        verdict_reason=reason,
         expected_agreement=expected_agreement,
         diagnostics=diagnostics,
         warnings=(*warnings, *describe_convergence(diagnostics)),

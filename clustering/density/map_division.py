@@ -8,7 +8,7 @@ example if the grid is too coarse for them. Everything here is post-processing a
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from clustering.density.bump_fit import BumpFit
 from clustering.density.cluster_count import SELECTION, ClusterCount, count_clusters
 from clustering.density.excess_mass import Regions
 from clustering.density.expected_error import disagreement
+from clustering.density.label_map import describe_agreement
 from clustering.density.levels import describe_levels
 from clustering.density.map_agreement import NO_AGREEMENT, Agreement, Comparison, Selection
 from sfumato.model.precision import ExpectedAgreement, Verdict
@@ -28,6 +29,8 @@ RELIABLE = 0.9  # least of the four agreements of a reliable map
 DOUBTFUL = 0.7  # a map of a given number of clusters with less agreement is doubtful
 EXPECTED = 0.75  # a map of a counted number of clusters with less expected agreement is doubtful
 OPEN = 3  # a number of clusters is open if the interval reaches more than so many times it
+UNDIVIDED_BUMP = 0.02  # least E of a bump without a cluster that may hide one
+UNDIVIDED = 0.1  # mass of such bumps from which a map is doubtful
 
 
 @dataclass(frozen=True)
@@ -91,17 +94,39 @@ class MapDivision:
     levels: Mapping[str, Any]
 
     def verdict(self, *, low_confidence: bool) -> Verdict:
-        """Return the verdict. Few data never give a reliable map, nor does an open number of clusters."""
+        """Return the verdict.
+
+        Few data never give a reliable map, nor does an open number of clusters, nor a bump that may hide one.
+        """
         agreement, count = self.agreement, self.count
         if count is None:
             is_doubtful = agreement.mean < DOUBTFUL
         else:
-            is_doubtful = self.expected_agreement().value < EXPECTED
-            low_confidence = low_confidence or count.upper > OPEN * count.clusters
+            is_doubtful = self.expected_agreement().value < EXPECTED or self.undivided >= UNDIVIDED
+            low_confidence = low_confidence or count.upper > OPEN * count.clusters or self.undivided > 0
         if is_doubtful:
             return Verdict.DOUBTFUL
         is_reliable = min(agreement.least, agreement.between_halves) >= RELIABLE and not low_confidence
         return Verdict.RELIABLE if is_reliable else Verdict.UNCERTAIN
+
+    @cached_property
+    def undivided(self) -> float:
+        """Return the excess of mass of all large bumps inside clusters; 0 if the number of clusters was given.
+
+        A coarse map comes out again whether or not its clusters are whole. Such bumps are noise or further clusters.
+        """
+        if self.count is None:
+            return 0.0
+        peaks = {bump.peak for bump in self.cut.bumps}
+        left_out = (bump.excess for bump in self.fit.all_bumps if bump.peak not in peaks)
+        return float(sum(excess for excess in left_out if excess >= UNDIVIDED_BUMP))
+
+    def reason(self) -> str:
+        """Return the sentences that the verdict follows from."""
+        agrees = describe_agreement(self.expected_agreement())
+        if not self.undivided or len(self.cut.bumps) == 1:
+            return agrees
+        return f"{agrees} Bumps with about {self.undivided:.0%} of the people may divide these clusters further."
 
     def expected_agreement(self) -> ExpectedAgreement:
         """Return the expected agreement by the calibration of this version."""
@@ -115,6 +140,7 @@ class MapDivision:
         """Return the published diagnostics.
 
         - cluster_interval: lower and upper number of clusters, if they were counted.
+        - undivided: excess of mass of the large bumps inside clusters.
         - stability, halves, between_halves, scales: of `Agreement`.
         - expected_error; excess_mass: E per cluster at its first contact with another; excess_mass_errors: its
           standard errors.
@@ -128,6 +154,7 @@ class MapDivision:
             "between_halves": self.agreement.between_halves,
             "scales": self.agreement.scales,
             "gap": self.agreement.gap,
+            "undivided": self.undivided,
             "expected_error": self.expected_error,
             "excess_mass": [bump.excess for bump in self.cut.bumps],
             "excess_mass_errors": self.excess_errors(),

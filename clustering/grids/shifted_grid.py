@@ -93,4 +93,5 @@ def fit(params: ShiftedGrid, collected: Collected) -> ClusterModel:
         (*trust.warnings(params.clusters, detectable), *division.warnings()),
         division.verdict(low_confidence=trust.low_confidence),
         division.expected_agreement(),
+        division.reason(),
     )

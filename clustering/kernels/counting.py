@@ -22,6 +22,7 @@ N_BEFORE = 4  # minimum bytes before the slot, because a number is loaded as the
 GROUP = 15  # reports that `count_bits` adds at once, the maximum of four bits
 N_PLANES = 8  # bits per counter
 FULL = 255  # maximum of a counter
+BATCH = 256  # locally hashed reports that are counted at once; their four numbers fill 4 KiB
 
 _HASH_PRIME = (1 << 31) - 1  # P; equals that of `sfumato.mechanisms.olh`
 _SEED_WORDS = 3
@@ -277,54 +278,99 @@ def read_vectors(
 
 
 @njit(cache=True, nogil=True)
-def _little_endian(value: NDArray[np.uint8], begin: int, end: int) -> int:
-    number = 0
-    for byte in range(end - 1, begin - 1, -1):
-        number = number << 8 | value[byte]
-    return number
-
-
-@njit(cache=True, nogil=True)
-def _run_start(sent: int, hash_range: int) -> int:
-    """Return the least v with hash value `sent`."""
-    return ((sent << 31) + hash_range - 1) // hash_range
-
-
-@njit(cache=True, nogil=True)
 def count_hashed(
-    slots: NDArray[np.int64],  # IN (n,)
-    values: NDArray[np.uint8],  # IN (n, width), in the format of `olh`
-    hash_range: int,  # IN g
-    symbols: NDArray[np.int32],  # IN (m,), symbols to count
-    counts: NDArray[np.int64],  # OUT (n_slots, m), added to
+    records: NDArray[np.uint8],  # IN (n, width), values in the format of `olh`
+    at: int,
+    statuses: NDArray[np.uint8],  # IN (n,)
+    starts: NDArray[np.uint64],  # IN (g + 1,), least v of each hash value, then P
+    waiting: NDArray[np.uint32],  # IN OUT (n_slots, 4, BATCH), polynomials of the unprocessed values
+    n_waiting: NDArray[np.uint64],  # IN OUT (n_slots,), unprocessed values
+    counts: NDArray[np.int64],  # OUT (n_slots, n_symbols), added to
     reports: NDArray[np.int64],  # OUT (n_slots,), added to
-) -> int:
-    """Count the given symbols that each report supports.
+) -> None:
+    """Count all symbols that each report supports. `settle_hashed` adds the unprocessed values at the end.
 
-    Return -1, or the index of the first report that is out of range. Reports before it are counted.
+    A report supports the symbols x with w(x) = (v(x) - first) mod P below the length of its interval. A polynomial
+    of degree two follows from w(0), its first difference a + b and its second difference 2 a by additions alone.
     """
-    n_slots = counts.shape[0]
-    for i in range(values.shape[0]):
-        slot, value = slots[i], values[i]
-        a = _little_endian(value, 0, 4)
-        b = _little_endian(value, 4, 8)
-        c = _little_endian(value, 8, 12)
-        sent = _little_endian(value, 4 * _SEED_WORDS, value.size)
-        if slot < 0 or slot >= n_slots or max(a, b, c) >= _HASH_PRIME or sent >= hash_range:
-            return i
-        first, after = _run_start(sent, hash_range), _run_start(sent + 1, hash_range)
-        row = counts[slot]
-        for j in range(symbols.size):
-            # Modulo 2^31 - 1, the high bits can be added to the low ones. Without branches and products
-            # above 2^53, the loop vectorises.
-            v = a * symbols[j] + b
-            v = (v & _HASH_PRIME) + (v >> 31)
-            v = v * symbols[j] + c
-            v = (v & _HASH_PRIME) + (v >> 31)
-            v = v - _HASH_PRIME if v >= _HASH_PRIME else v
-            row[j] += (v >= first) & (v < after)
-        reports[slot] += 1
-    return -1
+    octets, width = records.reshape(-1), np.uint64(records.shape[1])
+    begin, prime = np.uint64(at + SLOT_BYTES), np.uint64(_HASH_PRIME)
+    size = width - begin - np.uint64(4 * _SEED_WORDS)
+    for i in range(records.shape[0]):
+        if statuses[i] != TAKEN:
+            continue
+        start = np.uint64(i) * width
+        slot, value = _half(octets, start + np.uint64(at)), start + begin
+        a, b, c = _half(octets, value), _half(octets, value + np.uint64(4)), _half(octets, value + np.uint64(8))
+        sent = _number(octets, start + width, size)
+        first = starts[sent]
+        place = n_waiting[slot]
+        waiting[slot, np.uint64(0), place] = (c + prime - first) % prime
+        waiting[slot, np.uint64(1), place] = (a + b) % prime
+        waiting[slot, np.uint64(2), place] = np.uint64(2) * a % prime
+        waiting[slot, np.uint64(3), place] = starts[sent + np.uint64(1)] - first
+        n_waiting[slot] = place + np.uint64(1)
+        if n_waiting[slot] == BATCH:
+            _settle_batch(waiting[slot], counts[slot])
+            reports[slot] += BATCH
+            n_waiting[slot] = np.uint64(0)
+
+
+@njit(cache=True, nogil=True)
+def settle_hashed(
+    waiting: NDArray[np.uint32],  # IN OUT (n_slots, 4, BATCH)
+    n_waiting: NDArray[np.uint64],  # IN OUT (n_slots,), then zero
+    counts: NDArray[np.int64],  # OUT (n_slots, n_symbols), added to
+    reports: NDArray[np.int64],  # OUT (n_slots,), added to
+) -> None:
+    """Add the values that `count_hashed` has not processed to the counts."""
+    for slot in range(n_waiting.size):
+        if n_waiting[slot] > 0:
+            waiting[slot, 3, n_waiting[slot] :] = np.uint32(0)  # an empty interval supports nothing
+            _settle_batch(waiting[slot], counts[slot])
+            reports[slot] += np.int64(n_waiting[slot])
+            n_waiting[slot] = np.uint64(0)
+
+
+@njit(cache=True, nogil=True)
+def _plus(x: np.uint32, y: np.uint32) -> np.uint32:
+    """Return x + y mod P. A sum below P wraps around when P is subtracted, so the minimum is the remainder."""
+    total = np.uint32(x + y)
+    return min(total, np.uint32(total - np.uint32(_HASH_PRIME)))
+
+
+@njit(cache=True, nogil=True)
+def _settle_batch(
+    polynomials: NDArray[np.uint32],  # IN OUT (4, BATCH): w, its two differences, and the length of the interval
+    counts: NDArray[np.int64],  # OUT (n_symbols,), added to
+) -> None:
+    """Count the symbols of a batch, four at each pass over it, so that w and its difference stay in registers."""
+    w, step, change, length = polynomials[0], polynomials[1], polynomials[2], polynomials[3]
+    n_whole = np.uint64(counts.size // 4 * 4)
+    for j in range(np.uint64(0), n_whole, np.uint64(4)):
+        n0 = n1 = n2 = n3 = np.uint32(0)
+        for i in range(BATCH):
+            k = np.uint64(i)
+            v, d, e, end = w[k], step[k], change[k], np.int32(length[k])
+            n0 += np.uint32(np.int32(v) < end)
+            v, d = _plus(v, d), _plus(d, e)
+            n1 += np.uint32(np.int32(v) < end)
+            v, d = _plus(v, d), _plus(d, e)
+            n2 += np.uint32(np.int32(v) < end)
+            v, d = _plus(v, d), _plus(d, e)
+            n3 += np.uint32(np.int32(v) < end)
+            w[k], step[k] = _plus(v, d), _plus(d, e)
+        counts[j] += np.int64(n0)
+        counts[j + np.uint64(1)] += np.int64(n1)
+        counts[j + np.uint64(2)] += np.int64(n2)
+        counts[j + np.uint64(3)] += np.int64(n3)
+    for j in range(n_whole, np.uint64(counts.size)):
+        n0 = np.uint32(0)
+        for i in range(BATCH):
+            k = np.uint64(i)
+            n0 += np.uint32(np.int32(w[k]) < np.int32(length[k]))
+            w[k], step[k] = _plus(w[k], step[k]), _plus(step[k], change[k])
+        counts[j] += np.int64(n0)
 
 
 _BLOCK = 1 << 12  # int64 values that fit into the first-level cache

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from clustering.errors import UnfitRound
 from clustering.kernels.counting import (
+    BATCH,
     GROUP,
     MALFORMED,
     N_BEFORE,
@@ -19,10 +20,11 @@ from clustering.kernels.counting import (
     count_numbers,
     read_vectors,
     settle_bits,
+    settle_hashed,
 )
 from clustering.rounds.tally import Sample, Tally, keeps_vectors, noise_of
 from sfumato.errors import ReportMalformed
-from sfumato.mechanisms.olh import MAX_COUNTED
+from sfumato.mechanisms.olh import HASH_PRIME, MAX_COUNTED
 from sfumato.specs import (
     MAX_SAMPLE_VALUES,
     RoundSpec,
@@ -146,32 +148,40 @@ class _TallyCounter:
         self._spec, self.tally = spec, tally
         if spec.mechanism.form == "hash" and spec.mechanism.n_symbols > MAX_COUNTED:
             raise UnfitRound(f"a tally of locally hashed reports may have at most {MAX_COUNTED} symbols")
-        self._counts_bits = spec.mechanism.form == "bits"
-        if self._counts_bits:
-            n_slots, n_symbols = tally.counts.shape
+        n_slots, n_symbols = tally.counts.shape
+        n_waiting = np.zeros(n_slots, dtype=np.uint64)
+        if spec.mechanism.form == "bits":
             n_words = (n_symbols + 63) // 64
-            self._buffers = (
+            self._bits = (
                 np.zeros((n_slots, GROUP, n_words), dtype=np.uint64),
-                np.zeros(n_slots, dtype=np.uint64),
+                n_waiting,
                 np.zeros((n_slots, N_PLANES, n_words), dtype=np.uint64),
             )
+        elif spec.mechanism.form == "hash":
+            self._starts = _hash_starts(spec.mechanism.n_hashes)
+            self._hashes = np.zeros((n_slots, 4, BATCH), dtype=np.uint32), n_waiting
 
     def add(self, records: NDArray[np.uint8], statuses: NDArray[np.uint8]) -> None:
         at, tally, mechanism = _slot_at(self._spec, records), self.tally, self._spec.mechanism
-        if self._counts_bits:
-            count_bits(records, at, statuses, *self._buffers, tally.counts, tally.reports)
+        if mechanism.form == "bits":
+            count_bits(records, at, statuses, *self._bits, tally.counts, tally.reports)
         elif mechanism.form == "hash":
-            taken = records[statuses == TAKEN, at:]
-            slots = np.ascontiguousarray(taken[:, :SLOT_BYTES]).view("<u4")[:, 0].astype(np.int64)
-            values = np.ascontiguousarray(taken[:, SLOT_BYTES:])
-            symbols = np.arange(mechanism.n_symbols, dtype=np.int32)
-            count_hashed(slots, values, mechanism.n_hashes, symbols, tally.counts, tally.reports)
+            count_hashed(records, at, statuses, self._starts, *self._hashes, tally.counts, tally.reports)
         else:  # `grr` reports one symbol, `hr` a coefficient and a sign
             count_numbers(records, at, statuses, tally.counts, tally.reports)
 
     def settle(self) -> None:
-        if self._counts_bits:
-            settle_bits(*self._buffers, self.tally.counts, self.tally.reports)
+        if self._spec.mechanism.form == "bits":
+            settle_bits(*self._bits, self.tally.counts, self.tally.reports)
+        elif self._spec.mechanism.form == "hash":
+            settle_hashed(*self._hashes, self.tally.counts, self.tally.reports)
+
+
+def _hash_starts(n_hashes: int) -> NDArray[np.uint64]:
+    """Return the least v of each hash value floor(v g / 2^31), then P: shape (g + 1,)."""
+    whole = np.arange(n_hashes + 1, dtype=np.uint64) << np.uint64(31)
+    starts: NDArray[np.uint64] = (whole + np.uint64(n_hashes - 1)) // np.uint64(n_hashes)
+    return np.minimum(starts, np.uint64(HASH_PRIME))
 
 
 def check_packed(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -50,11 +50,6 @@ class OutOfBounds(StrEnum):
     CLIP = "clip"  # move the value to the nearest bound; uploads count such records
     REFUSE = "refuse"  # uploads: reject the whole upload
 
-    @classmethod
-    def default(cls, trust: Trust) -> "OutOfBounds":
-        """Return the treatment of a new dataset that does not choose one."""
-        return cls.CLIP if trust is Trust.CENTRAL else cls.COUNT
-
 
 class JobColumns(NamedTuple):
     """The columns that a job over records uses."""

@@ -9,7 +9,8 @@ import typer
 
 from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, ShuffledDelta, split_names
 from service.cli.connection import Service, calls_service
-from sfumato.kinds import MechanismKind
+from service.cli.dataset_options import takes_settings
+from sfumato.kinds import MechanismKind, TrustModel
 
 if TYPE_CHECKING:
     from sfumato.specs.attributes import Attribute
@@ -63,6 +64,7 @@ def _parse_attributes(
 
 @datasets_app.command("create")
 @calls_service
+@takes_settings
 def create_dataset(
     service: Service,
     name: Annotated[str, typer.Argument(help="Name of the dataset.")],
@@ -72,37 +74,12 @@ def create_dataset(
         typer.Option(help="Feature with its public bounds, as NAME:LOWER:UPPER or NAME:LOWER:UPPER:UNIT. Repeatable."),
     ] = None,
     trust: Annotated[
-        Literal["local", "shuffled", "central"],
+        TrustModel,
         typer.Option(
             help="Trust model: devices send reports to the service (local) or to a shuffler (shuffled), or a client "
             "uploads records (central)."
         ),
     ] = "local",
-    min_reports: Annotated[int, typer.Option(min=1, help="Minimum number of reports of a round.")] = 100,
-    keep_reports: Annotated[
-        bool,
-        typer.Option(
-            "--keep-reports",
-            help="Keep reports after their tally; devices refuse these rounds unless their owners accept.",
-        ),
-    ] = False,
-    user_feature: Annotated[
-        str | None, typer.Option(help="Central: column of an upload with the user of a record.", show_default="none")
-    ] = None,
-    fold_user_case: Annotated[
-        bool, typer.Option("--fold-user-case", help="Central: ignore upper and lower case in user ids.")
-    ] = False,
-    max_records_per_user: Annotated[
-        int, typer.Option(min=1, help="Central: maximum number of records of one user that a job uses.")
-    ] = 1,
-    out_of_bounds: Annotated[
-        Literal["count", "clip", "refuse"] | None,
-        typer.Option(
-            help="Treatment of records outside the bounds: count them in a perturbed symbol (default of local and "
-            "shuffled datasets), clip their values (default of central ones), or refuse the upload (central only).",
-            show_default="by trust model",
-        ),
-    ] = None,
     delta: Annotated[float, typer.Option(help="Central: first grant of δ, 0 or 1e-15 to 1e-3.")] = 0.0,
     accounting: Annotated[
         Literal["additive", "gaussian"] | None,
@@ -153,10 +130,11 @@ def create_dataset(
         list[str] | None,
         typer.Option(help="Central: category by which jobs cluster, as NAME or NAME=WEIGHT, 0.01 to 6. Repeatable."),
     ] = None,
+    **settings: Any,
 ) -> None:
     """Create a dataset and print its id. For a shuffled dataset, also print the trust statement for its users."""
-    from sfumato.api.resources import Shuffler
     from sfumato.privacy.shuffling import TRUST_STATEMENT
+    from sfumato.settings import Shuffler
     from sfumato.specs import Embedding
 
     if (feature is None) == (dimensions is None):
@@ -173,12 +151,6 @@ def create_dataset(
         [_parse_feature(each) for each in feature or []] if dimensions is None else Embedding(dimensions, norm),
         epsilon=epsilon,
         trust=trust,
-        min_reports=min_reports,
-        keep_reports=keep_reports,
-        user_feature=user_feature,
-        fold_user_case=fold_user_case,
-        max_records_per_user=max_records_per_user,
-        out_of_bounds=out_of_bounds,
         delta=delta,
         accounting=accounting,
         source=source,
@@ -187,6 +159,7 @@ def create_dataset(
         if shuffler_name and shuffler_url and shuffler_key
         else None,
         attributes=_parse_attributes(category or [], bins or [], unknown, missing, cluster_by or []),
+        **settings,
     )
     for warning in created.warnings:
         typer.echo(warning, err=True)

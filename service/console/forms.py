@@ -12,6 +12,7 @@ from service.http.problems import Problem
 from service.schemas.algorithms import JOB_SCHEMAS, SCHEMAS
 from service.schemas.datasets import NewDataset
 from service.schemas.jobs import NewJob
+from sfumato.settings import all_settings
 from sfumato.specs import ALGORITHMS, Auto, of_trust
 
 Json = dict[str, Any]
@@ -132,6 +133,47 @@ def _field(name: str, shape: Json, *, is_needed: bool) -> Json:
         "is_needed": is_needed,
         "is_first": name in FIRST,
     }
+
+
+# ---- settings of datasets ----
+
+
+def setting_fields() -> list[Json]:
+    """Return the settings of datasets that are single values as form fields, with the trust models that have them."""
+    schema = NewDataset.model_json_schema()
+    found = []
+    for name, setting in all_settings().items():
+        if not setting.parameter.is_object:
+            shape = schema["properties"][name]
+            reference = next((each["$ref"] for each in [shape, *shape.get("anyOf", ())] if "$ref" in each), None)
+            shape = shape | (schema["$defs"][reference.rpartition("/")[2]] if reference else {})
+            field = _field(name, shape, is_needed=False) | {"trusts": setting.trusts, "label": setting.parameter.label}
+            found.append(field | {"about": setting.parameter.description})
+    return found
+
+
+def settings_body(trust: str, values: Mapping[str, str]) -> Json:
+    """Return the settings that a form describes, without empty ones and without those of other trust models."""
+    body: Json = {}
+    for field in setting_fields():
+        name, text = field["name"], values.get(field["name"], "")
+        if trust in field["trusts"]:
+            if field["kind"] == "boolean":
+                body[name] = text == "true"
+            elif text:
+                body[name] = parse_number(text) if field["kind"] in ("integer", "number") else text
+    return body
+
+
+def describe_settings(dataset: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a dataset that are single values as texts, by label."""
+    shown = {}
+    for field in setting_fields():
+        if dataset["trust"] in field["trusts"]:
+            value = dataset[field["name"]]
+            text = "none" if value is None else str(value)
+            shown[field["label"]] = ("yes" if value else "no") if field["kind"] == "boolean" else text
+    return shown
 
 
 def algorithm(tag: str, values: dict[str, str]) -> Json:

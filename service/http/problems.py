@@ -45,7 +45,7 @@ from connections.problems import HeadTooLarge as HeadTooLarge
 from connections.problems import Problem as Problem
 from models import errors
 from models.database.failures import is_database_unavailable
-from sfumato.errors import MAX_NAMED, InvalidPoint, InvalidSpec, SfumatoError
+from sfumato.errors import MAX_NAMED, InvalidPoint, InvalidSetting, InvalidSpec, SfumatoError
 from sfumato.errors import ReportMalformed as MalformedReport
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.gaussian_privacy import PICO
@@ -270,7 +270,7 @@ _UNITS = {"epsilon": NANO, "delta": ATTO, "shuffled_epsilon": NANO, "shuffled_de
 
 
 def _from_domain(error: SfumatoError) -> Problem:
-    if isinstance(error, errors.InvalidSetting):
+    if isinstance(error, InvalidSetting):
         return ValidationFailed(errors=[{"pointer": f"/{error.member}", "message": str(error)}])
     if isinstance(error, InvalidSpec | InvalidPoint | errors.LimitExceeded):
         return ValidationFailed(str(error))

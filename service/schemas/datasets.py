@@ -1,13 +1,14 @@
 """Schemas of datasets and records."""
 
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, create_model, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from models.datasets import MAX_RECORDS_PER_USER, SOURCE_PATTERN
+from models.datasets import SOURCE_PATTERN
 from service.schemas.base import (
     Delta,
     Double,
@@ -18,11 +19,15 @@ from service.schemas.base import (
     examples,
     integer,
 )
-from service.schemas.fields import MAX_INT32, Count, Cursor, DatasetId, PublicKey, Time, id_field
+from service.schemas.declarations import annotation_of
+from service.schemas.fields import Count, Cursor, DatasetId, PublicKey, Time, id_field
 from service.schemas.ledger import Accounting, ShuffledGrant
 from service.schemas.specs import Attributes, Features
+from sfumato import settings
+from sfumato.limits import MAX_INT32
+from sfumato.settings import DatasetOptions, all_settings
+from sfumato.specs.attributes import attributes_from_wire
 
-UserFeature = Annotated[Name, Field(max_length=64)]
 Source = Annotated[
     str,
     Field(
@@ -43,17 +48,6 @@ TrustModel = TypeAliasType(
         ),
     ],
 )
-OutOfBounds = TypeAliasType(
-    "OutOfBounds",
-    Annotated[
-        Literal["count", "clip", "refuse"],
-        Field(
-            description="`count`, not for central datasets: the report of a record with a value outside its bounds "
-            "states `outside`, perturbed like all others, and results state the share outside. `clip` moves the value "
-            "to the bound; an upload counts such records. `refuse`, for central datasets only, rejects the upload."
-        ),
-    ],
-)
 
 
 class Shuffler(Wire):
@@ -68,7 +62,7 @@ class Shuffler(Wire):
     )
 
 
-class NewDataset(Wire):
+class _NewDataset(Wire):
     """A dataset to create: its features, trust model and first grant."""
 
     model_config = examples(
@@ -112,30 +106,6 @@ class NewDataset(Wire):
             "Central only: delta of the first grant, 0 or 1e-15 to 1e-3. With 0, jobs have pure guarantees only."
         ),
     )
-    min_reports: Annotated[int, integer(1, MAX_INT32)] = Field(
-        100, description="Minimal number of reports of a round; a round with fewer is not used."
-    )
-    keep_reports: bool = Field(
-        False,
-        description="Whether reports are kept after their tally, for rounds that open from now on. Devices refuse "
-        "these rounds unless their owners accept.",
-    )
-    user_feature: UserFeature | SkipJsonSchema[None] = Field(
-        None,
-        description="Central only: the column of an upload that has the user id; not one of the features. If absent, "
-        "each record counts as one person.",
-    )
-    fold_user_case: bool = Field(
-        False, description="Central only: whether user ids that differ only in upper and lower case are one user."
-    )
-    max_records_per_user: Annotated[int, integer(1, MAX_RECORDS_PER_USER)] = Field(
-        1, description="Maximal number of records of one user that a job uses: those of the earliest uploads. Public."
-    )
-    out_of_bounds: OutOfBounds | SkipJsonSchema[None] = Field(
-        None,
-        description="Treatment of a record with a value outside its bounds. If absent, `count`, or `clip` for a "
-        "central dataset. It cannot be changed later.",
-    )
     accounting: Accounting | SkipJsonSchema[None] = Field(
         None,
         description="How costs add up. `gaussian` needs a delta, which is that of the shuffled grant if there is one. "
@@ -150,21 +120,20 @@ class NewDataset(Wire):
     shuffled: ShuffledGrant | SkipJsonSchema[None] = Field(
         None, description="Shuffled only, required: first grant towards an observer of the releases."
     )
-    shuffler: Shuffler | SkipJsonSchema[None] = Field(
-        None, description="Shuffled only, required: the shuffler. It cannot be changed later, because devices pin it."
-    )
-
-    attributes: Attributes = Field(
-        [],
-        description="Central only: columns of an upload that describe or form clusters, with public vocabularies or "
-        "bins. They never change. A vocabulary that is taken from the records would reveal rare values.",
-    )
 
     @model_validator(mode="after")
-    def _names_differ(self) -> "NewDataset":
+    def _names_differ(self) -> Self:
         if isinstance(self.features, list) and len({each.name for each in self.features}) < len(self.features):
             raise PydanticCustomError("names", "feature names must be unique", {"names": ["features"]})
         return self
+
+    def options(self) -> DatasetOptions:
+        """Return the settings as values of the domain."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in all_settings()}
+        shuffler = given["shuffler"]
+        given["shuffler"] = None if shuffler is None else settings.Shuffler(**shuffler.model_dump())
+        given["attributes"] = attributes_from_wire([each.model_dump() for each in given["attributes"]])
+        return cast(DatasetOptions, given)
 
 
 class DatasetChange(Wire):
@@ -191,24 +160,50 @@ class DatasetChange(Wire):
     )
 
 
-class Dataset(Wire):
+class _Dataset(Wire):
     """Records of one population: features with public bounds, trust model and privacy budget."""
 
     id: DatasetId
     name: Name
     trust: TrustModel
     features: Features
-    attributes: Attributes = Field(description="Columns that describe or form clusters.")
-    min_reports: Count
-    keep_reports: bool
     accounting: Accounting
-    user_feature: str | None = Field(description="Column with the user id; null if there is none.")
-    fold_user_case: bool
-    max_records_per_user: Count
-    out_of_bounds: OutOfBounds
     source: Source | None = Field(description="Label of the people in the data; null for the source without a label.")
-    shuffler: Shuffler | None = Field(description="The shuffler; null if the dataset is not shuffled.")
     created_at: Time
+
+
+_OBJECTS: dict[str, Any] = {"shuffler": Shuffler, "attributes": Attributes}  # settings with a schema of their own
+
+
+def _members(*, is_new: bool) -> dict[str, Any]:
+    """Return the members of the settings of all trust models, of a new dataset or of a stored one."""
+    found: dict[str, Any] = {}
+    for name, setting in all_settings().items():
+        declared = setting.parameter
+        kind = _OBJECTS.get(name) or annotation_of(name.title().replace("_", ""), replace(declared, is_optional=False))
+        if is_new:
+            absent: Any = Annotated[None, SkipJsonSchema()]  # type: ignore[type-arg]
+            default = [] if setting.default == () else setting.default
+            found[name] = (kind | absent if default is None else kind, Field(default, description=setting.text))
+        else:
+            may_lack = setting.default is None and not declared.choices
+            text = declared.description + (" Null if there is none." if may_lack else "")
+            found[name] = (kind | None if may_lack else kind, Field(description=text))
+    return found
+
+
+def _with_settings(base: type[Wire], *, is_new: bool) -> type[Wire]:
+    """Return a schema with the settings, under the public name of its base."""
+    members = _members(is_new=is_new)
+    return create_model(base.__name__[1:], __base__=base, __doc__=base.__doc__, __module__=__name__, **members)
+
+
+if TYPE_CHECKING:
+    NewDataset = _NewDataset
+    Dataset = _Dataset
+else:
+    NewDataset = _with_settings(_NewDataset, is_new=True)
+    Dataset = _with_settings(_Dataset, is_new=False)
 
 
 class CreatedDataset(Dataset):

@@ -17,7 +17,7 @@ Schema = TypeVar("Schema", bound=Wire)
 _CHECKED: dict[Any, Any] = {parse_epsilon: Epsilon, parse_delta: Delta}
 
 
-def _annotation(name: str, parameter: Parameter) -> Any:
+def annotation_of(name: str, parameter: Parameter) -> Any:
     """Return the pydantic annotation of a parameter. `name` is the name of its enum, if it has choices."""
     kind: Any = parameter.kind
     if parameter.is_word:
@@ -25,7 +25,7 @@ def _annotation(name: str, parameter: Parameter) -> Any:
     elif parameter.choices:
         choices: Any = Literal[parameter.choices]
         kind = TypeAliasType(  # type: ignore[misc]
-            name, Annotated[choices, Field(description=_description(parameter))]
+            name, Annotated[choices, Field(description=description_of(parameter))]
         )
     elif parameter.kind is tuple:
         kind = Annotated[FeatureNames, Field(max_length=int(parameter.maximum or MAX_NAMES))]
@@ -43,7 +43,8 @@ def _annotation(name: str, parameter: Parameter) -> Any:
     return kind | absent
 
 
-def _description(parameter: Parameter) -> str:
+def description_of(parameter: Parameter) -> str:
+    """Return the description with the unit and the meaning of an absent value."""
     parts = [parameter.description]
     parts += [f"Unit: {parameter.unit}."] if parameter.unit else []
     parts += [f"Default: {parameter.automatic}."] if parameter.automatic else []
@@ -61,8 +62,8 @@ def schema_of(declared: Any, base: type[Schema]) -> type[Schema]:
     for each in fields(declared):
         default = ... if each.default is MISSING else each.default
         parameter = parameters[each.name]
-        annotation = _annotation(declared.__name__ + each.name.title(), parameter)
-        members[each.name] = (annotation, Field(default, description=_description(parameter)))
+        annotation = annotation_of(declared.__name__ + each.name.title(), parameter)
+        members[each.name] = (annotation, Field(default, description=description_of(parameter)))
     values = {
         name: str(parameter.example) if parameter.is_word else parameter.example
         for name, parameter in parameters.items()

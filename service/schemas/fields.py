@@ -19,7 +19,6 @@ from sfumato.privacy.shuffling import MAX_HONEST
 from sfumato.specs import MAX_RECORD_FEATURES
 
 ULID = "[0-9a-hjkmnp-tv-z]{26}"
-MAX_INT32 = 2**31 - 1
 _DATE_TIME = {"format": "date-time"}
 Time = Annotated[str, Field(json_schema_extra=_DATE_TIME)]  # RFC 3339, UTC, six decimals
 Amount = Annotated[Double, Field(ge=0)]  # an epsilon or a delta in the ledger

@@ -7,11 +7,11 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from models.datasets import MAX_RECORDS_PER_USER
 from service.schemas.algorithms import Algorithm, ProfileParameters
 from service.schemas.base import EXAMPLE_ULID, Double, Wire, exactly_one_of, examples, integer
 from service.schemas.fields import Amount, Atto, Count, DatasetId, FeatureNames, Mu2, Nano
 from service.schemas.specs import Features, Participation
+from sfumato.limits import MAX_RECORDS_PER_USER
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, MAX_FEATURES, MAX_RECORD_FEATURES
 
 Share = Annotated[Double, Field(ge=0, le=1)]

@@ -22,8 +22,8 @@ from tests.service.followed import follow
 from tests.service.processes import ROOT, Running, environment, running
 
 MIN_CASES = 3_000
-# random cases per operation and phase; 60 gives 20,000 cases over the three seeds
-N_EXAMPLES = int(os.environ.get("SFUMATO_TEST_EXAMPLES", "15"))
+# random cases per operation and phase, beside 6,600 cases of the limits of each parameter
+N_EXAMPLES = int(os.environ.get("SFUMATO_TEST_EXAMPLES", "6"))
 PLACES = [
     {"name": "longitude", "lower": -180, "upper": 180, "unit": "degrees"},
     {"name": "latitude", "lower": -90, "upper": 90, "unit": "degrees"},

@@ -18,12 +18,13 @@ from sfumato.privacy import ledger as published
 from sfumato.privacy.accountant import limit_release_mu2
 from sfumato.privacy.accounting import NANO, parse_delta
 from sfumato.privacy.gaussian_privacy import epsilon_of
+from sfumato.settings import Shuffler
 from tests.databases import on_sqlite
 from tests.models.test_gaussian_ledger import assert_valid, read_published
 from tests.models.world import NOW, World, together
 
 MICRO = parse_delta("1e-6")
-SHUFFLER = {"name": "s", "url": "https://shuffler.example", "public_key": ""}
+SHUFFLER = Shuffler("s", "https://shuffler.example", "")
 GRANT = (4 * NANO, 104 * MICRO)
 ROUND = Amounts(NANO // 10, 0, NANO // 2, MICRO, 16_016_000_000)  # about epsilon .5 of 100,000 honest reports
 COMMON: dict[str, Any] = {"actor": "key_test", "now": NOW}

@@ -20,6 +20,7 @@ from models.tables.ledger import Ceiling
 from models.tables.rounds import Round
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import NANO
+from sfumato.settings import Shuffler
 from tests.databases import on_sqlite
 from tests.models.world import NOW, World, together
 
@@ -159,7 +160,7 @@ class TestShuffledAmounts:
     ceiling = Ceiling(NANO, 40)
 
     def shuffled(self, world: World, pair: tuple[int, int] = (5 * NANO, 100), **given: Any) -> Dataset:
-        shuffler = {"name": "s", "url": "https://shuffler.example", "public_key": ""}
+        shuffler = Shuffler("s", "https://shuffler.example", "")
         return world.new_dataset(trust=Trust.SHUFFLED, shuffled=pair, shuffler=shuffler, **given)
 
     @pytest.mark.parametrize(

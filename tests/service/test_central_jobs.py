@@ -252,7 +252,7 @@ class TestPrivateBounds:
     @SQLITE_ONLY
     def test_are_those_of_the_result(self, api: Api, database: Database) -> None:
         wide = [{"name": name, "lower": -30.0, "upper": 30.0} for name in ("x", "y")]
-        dataset_id = central(api, rows=N_RECORDS, features=wide)
+        dataset_id = central(api, rows=6000, features=wide)
         job = submit(api, dataset_id, self.PRIVATE)
         assert work(database, job["id"]) is ClaimOutcome.SUCCEEDED
         result = api.get(f"/jobs/{job['id']}/result").json()

@@ -1,8 +1,10 @@
 """Vectors of whole devices: the requests, decisions, memory and reports of each call, and the refused calls."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from sfumato import mechanisms
@@ -27,6 +29,7 @@ from tests.vectors.words import PlannedEntropy
 Json = dict[str, Any]
 RECORD = [12.5, 48.2]
 HALF = DRAW_SPAN // 2
+NOON = "2027-01-15T12:00:00"  # clock of the devices of most vectors, a Friday
 
 
 def asked(
@@ -87,7 +90,34 @@ def device_vectors() -> list[Json]:
             "kept reports are refused, others are not", 2, [([asked(keep_reports=True), asked("rnd_2")], RECORD, ())]
         ),
         _played("a round that changed is refused", 4, [([asked()], RECORD, ()), ([asked(kind="grr")], RECORD, ())]),
+        *(_timed(f"a cap per period: {name}", period, times) for name, (period, times) in _PERIODS.items()),
+        _timed("a cap per period does not raise the cap", "day", _days(3), cap=2),
     ]
+
+
+def _days(n: int) -> list[str]:
+    return [f"2026-11-{23 + number}T09:00:00" for number in range(n)]
+
+
+# The clock at each call of a device that may spend one report per period
+_PERIODS: dict[str, tuple[str, list[str]]] = {
+    "days": ("day", ["2026-11-23T00:00:00", "2026-11-23T23:59:59", "2026-11-24T00:00:00"]),
+    "weeks": ("week", ["2026-11-23T00:00:00", "2026-11-29T23:59:59", "2026-11-30T00:00:00"]),
+    "a week of two years": ("week", ["2026-12-31T12:00:00", "2027-01-03T12:00:00", "2027-01-04T12:00:00"]),
+    "months": ("month", ["2028-02-01T00:00:00", "2028-02-29T23:59:59", "2028-03-01T00:00:00"]),
+    "quarters": ("quarter", ["2026-10-01T00:00:00", "2026-12-31T23:59:59", "2027-01-01T00:00:00"]),
+    "years": ("year", ["2027-01-01T00:00:00", "2027-12-31T23:59:59", "2028-01-01T00:00:00"]),
+    "a clock that goes back": ("week", ["2026-12-01T12:00:00", "2026-11-23T12:00:00", "2026-12-07T12:00:00"]),
+    "a clock that jumps ahead": ("day", ["2031-05-01T12:00:00", "2026-11-24T12:00:00", "2031-05-02T12:00:00"]),
+    "a clock before 1970": ("day", ["1969-12-31T12:00:00", "1970-01-01T12:00:00", "1970-01-02T12:00:00"]),
+    "two rounds in a period": ("month", ["2026-11-01T12:00:00", "2026-11-02T12:00:00"]),
+}
+
+
+def _timed(name: str, period: str, times: list[str], cap: float = 8) -> Json:
+    """A device that is offered a new round at each time, and may spend one report per period."""
+    calls = [([asked(f"rnd_{number + 1}")], RECORD, ()) for number in range(len(times))]
+    return _played(name, cap, calls, cap_per_period={"period": period, "epsilon": "1.5"}, times=times)
 
 
 def refusal_vectors() -> list[Json]:
@@ -225,16 +255,31 @@ _CHANGES: dict[str, Callable[[Json], None]] = {
 
 
 def _played(
-    name: str, cap: float, calls: list[tuple[list[Any], Any, tuple[int, ...]]], accept_kept_reports: bool = False
+    name: str,
+    cap: float,
+    calls: list[tuple[list[Any], Any, tuple[int, ...]]],
+    accept_kept_reports: bool = False,
+    cap_per_period: Json | None = None,
+    times: Sequence[str] | None = None,
 ) -> Json:
     """Run the Python device and return its calls."""
     store, service, played = MemoryStore(), ScriptedService(), []
-    for number, (rounds, record, first) in enumerate(calls):
+    limit = None if cap_per_period is None else (cap_per_period["period"], cap_per_period["epsilon"])
+    for number, ((rounds, record, first), at) in enumerate(zip(calls, times or [NOON] * len(calls), strict=True)):
+        clock = int(datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp())
         entropy = PlannedEntropy(f"sfumato device {name} {number}", first)
         service.rounds = copy.deepcopy(rounds)
         service.sent.clear()
-        device = service.device(cap=cap, store=store, entropy=entropy, accept_kept_reports=accept_kept_reports)
-        call: Json = {"open": {"rounds": rounds}, "record": record, "outcome": None, "rounds": [], "error": None}
+        device = service.device(
+            cap=cap,
+            cap_per_period=limit,
+            store=store,
+            entropy=entropy,
+            accept_kept_reports=accept_kept_reports,
+            clock=partial(float, clock),
+        )
+        call: Json = {"open": {"rounds": rounds}, "record": record, "clock": clock}
+        call |= {"outcome": None, "rounds": [], "error": None}
         try:
             receipt = device.report(record)
         except SfumatoError as error:
@@ -245,6 +290,7 @@ def _played(
     return {
         "name": name,
         "cap": str(Decimal(repr(cap))),
+        "cap_per_period": cap_per_period,
         "accept_kept_reports": accept_kept_reports,
         "calls": played,
     }

@@ -106,8 +106,14 @@ def test_devices(case: dict[str, Any]) -> None:
         service.sent.clear()
         words = words_of(call["entropy"])
         entropy = ReplayEntropy(words)
+        limit, clock = case["cap_per_period"], float(call["clock"])
         device = service.device(
-            cap=case["cap"], store=store, entropy=entropy, accept_kept_reports=case["accept_kept_reports"]
+            cap=case["cap"],
+            cap_per_period=None if limit is None else (limit["period"], limit["epsilon"]),
+            store=store,
+            entropy=entropy,
+            accept_kept_reports=case["accept_kept_reports"],
+            clock=lambda clock=clock: clock,
         )
         if call["error"]:
             with pytest.raises(SfumatoError) as caught:

@@ -1,9 +1,6 @@
-"""Whole algorithms, from reports or records to clusters, against peers that see the raw points.
+"""Whole algorithms, from reports or records to clusters, against peers that see the raw points."""
 
-DBSCAN is that of scikit-learn, because that of pyclustering takes thirty times as long at 50,000 points.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -46,7 +43,7 @@ class Sent:
 
 
 def rows(setting: Setting, peer: Peer) -> Iterator[Measurement]:
-    """Yield grids against CLIQUE and DBSCAN, then private k-means on records."""
+    """Yield grids against HDBSCAN and DBSCAN, then private k-means on records."""
     yield from _grids(setting, peer)
     yield _private_k_means(setting, peer)
 
@@ -56,30 +53,27 @@ def _grids(setting: Setting, peer: Peer) -> Iterator[Measurement]:
     (shape,) = (shape for shape in SHAPES if shape.name == "rings")
     points, truth = shape.sample(n, seed=1)
     peer.send("points", points)
-    peer.call("list_points", "points")
     radius, neighbours = 0.012, max(5, n // 5_000)
     dbscan = DBSCAN(eps=radius, min_samples=neighbours, n_jobs=1)
-    clique = partial(peer.call, "clique", intervals=24, threshold=n // 600)
-    _check("CLIQUE", clique().value, truth)
+    hdbscan = partial(peer.call, "density_clusters", "points", at_least=n // 100)
+    _check("HDBSCAN", hdbscan().value, truth)
     _check("DBSCAN", dbscan.fit(points).labels_, truth)
-    peers: dict[str, Callable[[], float]] = {
-        f"pyclustering {peer.version('pyclustering')} CLIQUE": lambda: clique().seconds,
-        f"scikit-learn {sklearn.__version__} DBSCAN": lambda: seconds(lambda: dbscan.fit(points)),
-    }
+    slow, fast = f"fast-hdbscan {peer.version('fast-hdbscan')}", f"scikit-learn {sklearn.__version__} DBSCAN"
     for tag, params in (
         ("UGC (uniform_grid)", UniformGrid(epsilon=4.0, clusters=shape.n_clusters)),
         ("shifted_grid", ShiftedGrid(epsilon=4.0, clusters=shape.n_clusters)),
     ):
         sent = reports_of(params, points)
         _check(tag, server(params, sent).assign(points), truth)
-        parts: tuple[tuple[str, str, Callable[[], object]], ...] = (
-            ("from the reports", SERVER, partial(server, params, sent)),
-            ("devices included", WHOLE, partial(simulate, params, points, seed=1)),
-        )
-        for name, theirs in peers.items():
-            for part, note, ours in parts:
-                measured = alternate(partial(seconds, ours), theirs, setting.turns)
-                yield compare(f"{tag}, {n:,} people, {part}", name, measured, bar=1.0, note=note)
+        part, whole = partial(server, params, sent), partial(simulate, params, points, seed=1)
+        for name, theirs, ours, note in (
+            (fast, lambda: seconds(lambda: dbscan.fit(points)), part, SERVER),
+            (fast, lambda: seconds(lambda: dbscan.fit(points)), whole, WHOLE),
+            (slow, lambda: hdbscan().seconds, whole, WHOLE),
+        ):
+            measured = alternate(partial(seconds, ours), theirs, 1 if name == slow else setting.turns)
+            step = "from the reports" if ours is part else "devices included"
+            yield compare(f"{tag}, {n:,} people, {step}", name, measured, bar=1.0, note=note)
 
 
 def _check(name: str, labels: Labels, truth: Labels) -> None:

@@ -11,12 +11,11 @@ from scipy.fft import dctn, idctn
 from scipy.ndimage import correlate1d
 from scipy.optimize import minimize
 
-from benchmarks.peers.peer import Peer, PeerResult
+from benchmarks.peers.peer import Peer
 from benchmarks.speed.harness.measurement import (
     Disagreement,
     Measurement,
     Setting,
-    agree,
     alternate,
     compare,
     near,
@@ -36,7 +35,6 @@ Floats = NDArray[np.float64]
 
 LIMIT_HR_SECONDS = 0.5  # seconds for 2^20 cells and a million reports
 LIMIT_SS_SECONDS = 5.0  # seconds for ten million reports over 169 cells
-OWN_REPORTS = "the same people; each library perturbs by itself, and its shares are checked against the truth"
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ class People:
 
     spec: RoundSpec
     symbols: NDArray[np.int64]
-    epsilon: float
 
     @classmethod
     def sample(cls, kind: str, cells: tuple[int, ...], epsilon: float, n: int) -> "People":
@@ -55,7 +52,7 @@ class People:
         features = tuple(Feature(f"x{i}", 0.0, 1.0) for i in range(len(cells)))
         places = np.random.default_rng(1).beta(0.5, 3.0, n)
         symbols = np.minimum((places * encoding.n_symbols).astype(np.int64), encoding.n_symbols - 1)
-        return cls(RoundSpec(features, encoding, mechanism, Participation.between(0.0, 1.0)), symbols, epsilon)
+        return cls(RoundSpec(features, encoding, mechanism, Participation.between(0.0, 1.0)), symbols)
 
     @property
     def n_cells(self) -> int:
@@ -72,10 +69,6 @@ class People:
     def deviation(self) -> float:
         """Return the standard deviation of the noise of the largest share."""
         return float(np.sqrt(decoder(self.spec.mechanism).variance(float(self.truth.max()), len(self.symbols))))
-
-    def call_of(self, peer: Peer, function: str, *names: str, **plain: float) -> Callable[[], PeerResult]:
-        """Return a call of a function of a peer, with the epsilon and the cells of these people."""
-        return partial(peer.call, function, *names, epsilon=self.epsilon, cells=self.n_cells, **plain)
 
     def check(self, what: str, shares: Floats) -> None:
         """Raise Disagreement if shares differ from the truth by more than their noise."""
@@ -94,9 +87,9 @@ class People:
 
 def rows(setting: Setting, peer: Peer) -> Iterator[Measurement]:
     """Yield randomised response, local hashing, Hadamard response, subsets, and the field."""
-    yield from _response(setting, peer)
-    yield from _hashed(setting, peer)
-    yield from _signs(setting, peer)
+    yield _response(setting, peer)
+    yield _hashed(setting)
+    yield _signs(setting)
     yield _subsets(setting)
     yield from _field(setting)
 
@@ -118,52 +111,43 @@ def _row(
     return compare(name, reference, measured, bar=bar, note=note)
 
 
-def _response(setting: Setting, peer: Peer) -> Iterator[Measurement]:
-    """Compare equal reports, so that shares differ only by the last digits of the thresholds."""
+def _response(setting: Setting, peer: Peer) -> Measurement:
     people = People.sample("grr", (128,), 2.0, 100_000 if setting.quick else 1_000_000)
     values = people.reports()
-    ours = people.shares(values)
-    peer.send("symbols", read_numbers(values))
-    peer.call("list_reports", "symbols")
-    clipped = ours.clip(0)
-    for package, function, expected in (
-        ("pure-ldp", "pure_response", ours),
-        ("multi-freq-ldpy", "multi_response", clipped / clipped.sum()),
-    ):
-        call = people.call_of(peer, function)
-        agree("shares", expected, call().value, 1e-6)
-        library, note = f"{package} {peer.version(package)}", "the same reports and the same shares"
-        yield _row(setting, "grr", people, values, library, lambda call=call: call().seconds, note=note)  # type: ignore[misc]
+    symbols = read_numbers(values)
+    peer.send("ids", np.zeros((len(values), 2), dtype=np.uint64))
+    peer.send("symbols", symbols)
+    peer.call("store_reports", "ids", "symbols", threads=1)
+    count_there = partial(peer.call, "count_reports", distinct=False)
+    if count_there().value.tolist() != np.bincount(symbols).tolist():
+        raise Disagreement("DuckDB counts other numbers of reports")
+    library = f"DuckDB {peer.version('duckdb')}, counting alone"
+    note = "no maintained library decodes reports of local privacy; the peer groups the reported symbols"
+    return _row(setting, "grr", people, values, library, lambda: count_there().seconds, note=note)
 
 
-def _hashed(setting: Setting, peer: Peer) -> Iterator[Measurement]:
+def _hashed(setting: Setting) -> Measurement:
     people = People.sample("olh", (128,), 2.0, 2_000 if setting.quick else 20_000)
     values = people.reports()
     people.check("shares", people.shares(values))
-    peer.send("symbols", people.symbols)
-    people.call_of(peer, "report_hashed", "symbols")()
-    for package, function in (("pure-ldp", "pure_hashed"), ("multi-freq-ldpy", "multi_hashed")):
-        call = people.call_of(peer, function)
-        people.check(f"shares by {package}", call().value)
-        library = f"{package} {peer.version(package)}"
-        yield _row(setting, "olh", people, values, library, lambda call=call: call().seconds, note=OWN_REPORTS)  # type: ignore[misc]
+    mechanism, symbols = people.spec.mechanism, np.arange(people.n_cells)
+
+    def plain() -> None:
+        mechanism.supports(values, symbols).sum(axis=0)
+
+    note = "no maintained library decodes reports of local privacy; numpy computes all hashes at once"
+    return _row(setting, "olh", people, values, "numpy, counting alone", lambda: seconds(plain), note=note)
 
 
-def _signs(setting: Setting, peer: Peer) -> Iterator[Measurement]:
-    """Compare 2^20 cells with the peer and with the time limit."""
+def _signs(setting: Setting) -> Measurement:
+    """Compare 2^20 cells with the time limit."""
     side, n = (1 << 9, 200_000) if setting.quick else (1 << 10, 1_000_000)
     people = People.sample("hr", (side, side), 1.0, n)
     values = people.reports()
     people.check("shares", people.shares(values))
-    peer.send("symbols", people.symbols)
-    people.call_of(peer, "report_signs", "symbols", seed=3)()
-    call = people.call_of(peer, "pure_signs")
-    people.check("shares by pure-ldp", call().value)
-    library = f"pure-ldp {peer.version('pure-ldp')}"
-    yield _row(setting, "hr", people, values, library, lambda: call().seconds, bar=20.0, note=OWN_REPORTS)
     limit = LIMIT_HR_SECONDS * n / 1_000_000
     note = "half a second for 2^20 cells and a million reports, scaled to the number of reports"
-    yield _row(setting, "hr", people, values, f"the limit of {limit:g} s", lambda: limit, note=note)
+    return _row(setting, "hr", people, values, f"the limit of {limit:g} s", lambda: limit, note=note)
 
 
 def _subsets(setting: Setting) -> Measurement:

@@ -35,7 +35,7 @@ from clustering.random import PublicWords
 
 Floats = NDArray[np.float64]
 
-STEPS = 10  # iterations of a row of fuzzy c-means
+STEPS = 10  # iterations of a row of fuzzy c-means, or of Lloyd against faiss
 
 SAME = "same centroids at the start, same weighted points, same inertia (within 1e-6), at most 50 steps"
 
@@ -82,10 +82,38 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         yield _seeds(setting, wide_case(setting.quick))
         yield _mini_batch(setting, cases(setting.quick)[1])
         with Peer() as peer:
+            yield from _steps(setting, peer)
             yield from _fuzzy(setting, peer)
             yield from algorithms.rows(setting, peer)
             yield from decoding.rows(setting, peer)
     yield _two_threads(setting, cases(setting.quick)[1])
+
+
+def _steps(setting: Setting, peer: Peer) -> Iterator[Measurement]:
+    """Compare ten steps of Lloyd with libraries that compute in single precision."""
+    n = 10_000 if setting.quick else 100_000
+    for case in (Case(n, 2, 16, 0.05), Case(n, 8, 16, 0.12), Case(n, 64, 32, 0.3), Case(n // 2, 768, 20, 0.3)):
+        points, _, start = case.sample()
+        weights = np.ones(len(points))
+        peer.send("points", points.astype(np.float32))
+        peer.send("start", start.astype(np.float32))
+
+        def ours(points: Floats = points, weights: Floats = weights, centres: Floats = start) -> Floats:
+            for _ in range(STEPS):
+                centres, _ = _step(points, weights, centres)
+            return centres
+
+        for package, library in (("faiss-cpu", "faiss"), ("superkmeans", "superkmeans")):
+            theirs = partial(peer.call, "k_means", "points", "start", steps=STEPS, library=library)
+            if library == "faiss":
+                agree("centres", ours(), theirs().value, 1e-3)
+            yield compare(
+                f"{STEPS} steps of Lloyd, {case.name}",
+                f"{package} {peer.version(package)}",
+                alternate(partial(seconds, ours), lambda theirs=theirs: theirs().seconds, setting.turns),  # type: ignore[misc]
+                bar=1.0,
+                note="double precision here, single precision there; SuperKMeans selects its own start",
+            )
 
 
 SKLEARN = f"scikit-learn {sklearn.__version__}"

@@ -132,5 +132,6 @@ def _build_model(features: tuple[Feature, ...], fit: CountFit, records: NoisyCou
         warnings,
         division.verdict(low_confidence=low_confidence),
         division.expected_agreement(),
+        division.reason(),
     )
     return replace(model, privacy=PRIVACY)

@@ -2,6 +2,7 @@
 
 SfumatoError
 ├── InvalidSpec        invalid round, mechanism, encoding or parameter
+│   ├── InvalidSetting setting of a new dataset that is invalid or does not fit the others
 │   ├── InvalidEpsilon epsilon out of range or with too many decimals
 │   └── InvalidDelta   delta out of range or with too many decimals
 ├── InvalidPoint       record that does not fit the declared features
@@ -15,6 +16,7 @@ SfumatoError
 """
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 MAX_NAMED = 5  # maximum number of errors in a message
@@ -41,6 +43,14 @@ class InvalidSpec(SfumatoError):
     """An invalid round specification, mechanism, encoding or algorithm parameter."""
 
     code = "validation_failed"
+
+
+class InvalidSetting(InvalidSpec):
+    """A setting of a new dataset that is invalid or does not fit the others. `member` is its name in a request."""
+
+    def __init__(self, member: str, message: str) -> None:
+        super().__init__(message)
+        self.member = member
 
 
 class InvalidEpsilon(InvalidSpec):
@@ -72,18 +82,33 @@ class ReportMalformed(SfumatoError):
 
 
 class CapExceeded(SfumatoError):
-    """A round with a report that would exceed the user's cap on this device."""
+    """A round with a report that would exceed the user's cap on this device.
+
+    `period` is None for the lifetime cap. Otherwise the next period begins on `next_begin`, in UTC.
+    """
 
     code = "cap_exceeded"
 
-    def __init__(self, *, cost_nano: int, spent_nano: int, cap_nano: int) -> None:
+    def __init__(
+        self,
+        *,
+        cost_nano: int,
+        spent_nano: int,
+        cap_nano: int,
+        period: str | None = None,
+        next_begin: date | None = None,
+    ) -> None:
+        per = "" if period is None else f" per {period}"
+        later = "" if period is None else f" The next {period} begins on {next_begin} (UTC)."
         super().__init__(
             f"this round costs {cost_nano / 1e9:g}, and {spent_nano / 1e9:g} of the cap of "
-            f"{cap_nano / 1e9:g} is spent. No report was sent."
+            f"{cap_nano / 1e9:g}{per} is spent. No report was sent.{later}"
         )
         self.cost_nano = cost_nano
         self.spent_nano = spent_nano
         self.cap_nano = cap_nano
+        self.period = period
+        self.next_begin = next_begin
 
 
 class RoundRefused(SfumatoError):

@@ -3,6 +3,8 @@
 MAX_FEATURES = 64  # maximum of a record on a device, and of queries with Laplace noise
 MAX_RECORD_FEATURES = 1536  # maximum of a record of a central dataset
 MAX_SYMBOLS = 1 << 20  # maximum for every encoding
+MAX_RECORDS_PER_USER = 1_000_000  # maximum of records of one user that a job uses
+MAX_INT32 = 2**31 - 1
 MAX_STEPS = 1 << 16  # lattice units across a feature's range
 
 MAX_CELL_SYMBOLS = 4096  # maximum cells of a grid with one bit per symbol in a report

@@ -118,6 +118,10 @@ class Parameter:
         Whether JSON has the integer as a decimal string, because it may have 64 bits.
     pattern : str
         Regular expression of a text.
+    label : str
+        Name of a field in the console; by default the name of the parameter.
+    is_object : bool
+        Whether the value is an object or a list of objects, which validate themselves.
     replaced_by : str
         The parameter that may be given instead and determines this one; empty if there is none.
     """
@@ -132,6 +136,8 @@ class Parameter:
     is_word: bool = False
     replaced_by: str = ""
     pattern: str = ""
+    label: str = ""
+    is_object: bool = False
     kind: type = float
     is_optional: bool = False
     choices: tuple[str, ...] = ()
@@ -147,14 +153,15 @@ class Parameter:
 
     def validate(self, name: str, value: object) -> None:
         """Raise InvalidSpec unless the value is allowed."""
-        if value is None and self.is_optional:
+        if self.is_object or (value is None and self.is_optional):
             return
         if self.choices:
             require(isinstance(value, str) and value in self.choices, f"{name} must be one of {self.range_text}")
         elif self.kind is str:
             require(isinstance(value, str) and 0 < len(value) <= MAX_NAME, f"{name} must be a text")
             is_like = re.fullmatch(self.pattern, cast(str, value)) if self.pattern else True
-            require(bool(is_like), f"{name} must be an id such as {self.example}")
+            like = f"an id such as {self.example}" if self.example else "a text of visible characters"
+            require(bool(is_like), f"{name} must be {like}")
         elif self.kind is tuple:
             self._validate_names(name, value)
         elif self.kind is bool:
@@ -191,13 +198,15 @@ def parameter(
     is_word: bool = False,
     replaced_by: str = "",
     pattern: str = "",
+    label: str = "",
+    is_object: bool = False,
 ) -> Any:
     """Return a dataclass field that declares a parameter; see `Parameter`.
 
     With `automatic` or `replaced_by` the default is None.
     """
     declaration = Parameter(
-        description, minimum, maximum, unit, automatic, check, example, is_word, replaced_by, pattern
+        description, minimum, maximum, unit, automatic, check, example, is_word, replaced_by, pattern, label, is_object
     )
     return field(default=None if automatic or replaced_by else default, metadata={"parameter": declaration})
 

@@ -4,7 +4,7 @@
  *     fetch ──► draw in [lo, hi)? ──► within the cap? ──► encode, perturb ──► store ──► send
  *
  * The device does not trust the service. It computes the cost of a round from the published thresholds. It computes the
- * spent epsilon from its own memory. It never perturbs a record twice for one round, even if the record has changed, but
+ * spent epsilon from its own memory, and counts periods by its own clock. It never perturbs a record twice for one round, even if the record has changed, but
  * resends the stored bytes until the service settles them with a receipt or a final problem.
  */
 
@@ -14,6 +14,7 @@ import { check, encodeLittleEndian, isObject } from "./checks.js";
 import { drawWord, SystemEntropy, type Entropy } from "./entropy.js";
 import { ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError } from "./errors.js";
 import { Http, readRetryAfter, unexpectedResponse, type HttpOptions, type RequestOptions } from "./http.js";
+import { findDay, findFirstDay, findNextBegin, readPeriodCap, type PeriodCap } from "./periods.js";
 import { checkReceipt, findSettledState } from "./receipts.js";
 import { describeDifference, hasSpec, readId, readOpenRounds, type OpenRound } from "./rounds.js";
 import { checkRecord, perturb, readRoundSpec, type Feature, type PersonRecord, type RecordCheck, type RoundSpec } from "./specs.js";
@@ -72,6 +73,11 @@ export interface DeviceOptions extends HttpOptions {
   readonly datasetId: string;
   /** Largest epsilon that this device spends on the dataset, set by the user, in [1e-6, 32] with at most nine decimals. */
   readonly cap: number | string;
+  /**
+   * A second limit: the epsilon that this device spends on the dataset within a period of the calendar in UTC. The device
+   * counts by its own clock, and its periods never go back. Without it, a service can spend the whole cap in a day.
+   */
+  readonly capPerPeriod?: PeriodCap;
   /** Storage for the memory of the device. */
   readonly store: Store;
   /** Features that the app expects. The device refuses a round with other features or bounds. */
@@ -89,6 +95,8 @@ export interface DeviceOptions extends HttpOptions {
   readonly acceptKeptReports?: boolean;
   /** Source of randomness; `SystemEntropy` by default. Replace it in tests only. */
   readonly entropy?: Entropy;
+  /** Clock for `capPerPeriod`, in milliseconds since 1970-01-01 UTC; `Date.now` by default. Replace it in tests only. */
+  readonly now?: () => number;
 }
 
 /** The open rounds of a dataset. */
@@ -109,6 +117,8 @@ export interface ReportRequest {
 /** The device of one person for one dataset. */
 export class Device {
   readonly #capNano: bigint;
+  readonly #period: ReturnType<typeof readPeriodCap> | undefined;
+  readonly #now: () => number;
   protected readonly datasetId: string;
   protected readonly store: Store;
   readonly #features: readonly Feature[] | undefined;
@@ -120,9 +130,11 @@ export class Device {
   #etag: string | null = null;
   #open: OpenRounds = { rounds: [], retryAfterSeconds: DEFAULT_RETRY_AFTER_SECONDS };
 
-  /** @throws InvalidSpec The cap or the dataset id is invalid. */
+  /** @throws InvalidSpec A cap or the dataset id is invalid. */
   constructor(options: DeviceOptions) {
     this.#capNano = parseEpsilon(options.cap);
+    this.#period = options.capPerPeriod && readPeriodCap(options.capPerPeriod);
+    this.#now = options.now ?? (() => Date.now());
     this.datasetId = readId(options.datasetId);
     this.store = checkStore(options.store);
     this.#features = options.features && [...options.features];
@@ -216,6 +228,13 @@ export class Device {
     return toNumber(sumSpentNano(await this.store.read(this.datasetId)));
   }
 
+  /** Return the epsilon that this device has spent in the current period, or undefined without `capPerPeriod`. */
+  async spentInPeriod(): Promise<number | undefined> {
+    if (this.#period === undefined) return undefined;
+    const memory = await this.store.read(this.datasetId);
+    return toNumber(sumSpentNano(memory, findFirstDay(this.#period.period, findDay(this.#now(), memory))));
+  }
+
   // ---- open rounds of the service ----
 
   /** Fetch the open rounds. */
@@ -251,16 +270,26 @@ export class Device {
       }
       const epsilonNano = this.computeCost(round, spec);
       if (!this.selects(memory, round, spec)) return { roundId, outcome: "not_selected", epsilon: 0 };
-      const spent = sumSpentNano(memory);
-      if (spent + epsilonNano > this.#capNano) throw new CapExceeded(epsilonNano, spent, this.#capNano);
+      const day = findDay(this.#now(), memory);
+      this.#checkCaps(memory, epsilonNano, day);
       const payload = prepare(round, spec);
-      memory.memos[roundId] = { roundId, collectionId, epsilonNano: epsilonNano.toString(), specHash: round.specHash, state: "pending", ...payload };
+      memory.memos[roundId] = { roundId, collectionId, epsilonNano: epsilonNano.toString(), specHash: round.specHash, state: "pending", ...payload, day };
       const { outside } = checkRecord(spec.features, record);
       return { roundId, outcome: "already_answered", epsilon: toNumber(epsilonNano), ...(outside.length > 0 && { outside }) };
     } catch (error) {
       if (!(error instanceof SfumatoError)) throw error;
       return { roundId, outcome: "refused", epsilon: 0, error };
     }
+  }
+
+  /** Throw CapExceeded if a cost does not fit the lifetime cap or that of the period. */
+  #checkCaps(memory: Memory, costNano: bigint, day: number): void {
+    const spent = sumSpentNano(memory);
+    if (spent + costNano > this.#capNano) throw new CapExceeded(costNano, spent, this.#capNano);
+    if (this.#period === undefined) return;
+    const { period, capNano } = this.#period;
+    const inPeriod = sumSpentNano(memory, findFirstDay(period, day));
+    if (inPeriod + costNano > capNano) throw new CapExceeded(costNano, inPeriod, capNano, period, findNextBegin(period, day));
   }
 
   /** Return whether a round selects this device. Draw for its collection first, if the memory has no draw. */

@@ -17,6 +17,7 @@
  */
 
 import type { Job, Problem } from "./generated/types.gen.js";
+import type { Period } from "./periods.js";
 
 /** The base class of all errors of this package. */
 export class SfumatoError extends Error {
@@ -39,7 +40,11 @@ export class InvalidPoint extends SfumatoError {
   override readonly code = "point_invalid";
 }
 
-/** A round that would exceed the user's cap on this device. Amounts are in nano-epsilon. */
+/**
+ * A round that would exceed the user's cap on this device. Amounts are in nano-epsilon.
+ *
+ * `period` is undefined for the lifetime cap. Otherwise the next period begins on `nextBegin`, in UTC.
+ */
 export class CapExceeded extends SfumatoError {
   override readonly code = "cap_exceeded";
 
@@ -47,8 +52,11 @@ export class CapExceeded extends SfumatoError {
     readonly costNano: bigint,
     readonly spentNano: bigint,
     readonly capNano: bigint,
+    readonly period?: Period,
+    readonly nextBegin?: string,
   ) {
-    super(`the round costs epsilon ${toDecimal(costNano)}, but ${toDecimal(spentNano)} of the cap of ${toDecimal(capNano)} is spent; no report was sent`);
+    const [per, later] = period === undefined ? ["", ""] : [` per ${period}`, `; the next ${period} begins on ${nextBegin} (UTC)`];
+    super(`the round costs epsilon ${toDecimal(costNano)}, but ${toDecimal(spentNano)} of the cap of ${toDecimal(capNano)}${per} is spent; no report was sent${later}`);
   }
 }
 

@@ -5,6 +5,7 @@ export { Device, type DeviceOptions, type Outcome, type Receipt, type RoundOutco
 export { SystemEntropy, type Entropy } from "./entropy.js";
 export * from "./errors.js";
 export type { Fetch, HttpOptions } from "./http.js";
+export type { Period, PeriodCap } from "./periods.js";
 export { perturb, readRoundSpec, type Feature, type Participation, type PersonRecord, type PerturbedValue, type Position, type RecordCheck, type RoundSpec } from "./specs.js";
 export { AsyncStorageStore, type TextStorage } from "./asyncstorage.js";
 export { IndexedDbStore } from "./indexeddb.js";

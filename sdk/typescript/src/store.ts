@@ -8,6 +8,7 @@
 
 import { isObject } from "./checks.js";
 import { StoreUnusable } from "./errors.js";
+import { LAST_DAY } from "./periods.js";
 
 export const STORE_VERSION = 1;
 
@@ -36,6 +37,8 @@ export interface Memo {
   readonly slot: number | null;
   /** Perturbed value, or outer key and sealed report, in base64, or null once the state is final. */
   readonly value: string | null;
+  /** UTC day of the answer by the clock of the device, in days since 1970-01-01. It is never before that of an earlier answer. */
+  readonly day: number;
 }
 
 /** The memory of a device for one dataset, as plain JSON. */
@@ -74,9 +77,9 @@ function copyMemory(memory: Memory): Memory {
   return JSON.parse(JSON.stringify(memory)) as Memory;
 }
 
-/** Return the spent epsilon of a memory, in nano-epsilon. */
-export function sumSpentNano(memory: Memory): bigint {
-  return Object.values(memory.memos).reduce((sum, memo) => sum + BigInt(memo.epsilonNano), 0n);
+/** Return the spent epsilon of a memory since a day, in nano-epsilon. */
+export function sumSpentNano(memory: Memory, since = 0): bigint {
+  return Object.values(memory.memos).reduce((sum, { epsilonNano, day }) => (day >= since ? sum + BigInt(epsilonNano) : sum), 0n);
 }
 
 const STATES: readonly unknown[] = ["pending", "acknowledged", "closed", "refused"];
@@ -103,14 +106,15 @@ export function readMemory(stored: unknown): Memory {
 
 function isMemo(memo: unknown): memo is Memo {
   if (!isObject(memo)) return false;
-  const { roundId, collectionId, epsilonNano, specHash, state, reportId, slot, value } = memo;
+  const { roundId, collectionId, epsilonNano, specHash, state, reportId, slot, value, day } = memo;
   const hasTexts = [roundId, collectionId, specHash].every((text) => typeof text === "string");
   const hasCost = typeof epsilonNano === "string" && /^\d{1,20}$/.test(epsilonNano);
   const isSealed = reportId === "";
   const hasId = isSealed || (typeof reportId === "string" && /^[0-9a-f]{32}$/.test(reportId));
   const hasSlot = isSealed ? slot === null : typeof slot === "number";
   const hasValue = state === "pending" ? typeof value === "string" && hasSlot : value === null;
-  return hasTexts && hasCost && hasId && hasValue && STATES.includes(state);
+  const hasDay = Number.isSafeInteger(day) && (day as number) >= 0 && (day as number) <= LAST_DAY;
+  return hasTexts && hasCost && hasId && hasValue && hasDay && STATES.includes(state);
 }
 
 /** A store that loses its memory when the page or process ends. Use it for tests and simulations only. */

@@ -10,7 +10,7 @@ from models import datasets, maintenance
 from models.identity.caller import Caller
 from models.ledger import ledger, sources
 from models.ledger.amounts import Amounts
-from models.tables.datasets import OutOfBounds, Trust
+from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
@@ -39,7 +39,6 @@ from sfumato.privacy.accountant import Accounting, limit_mu2
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.sizing.required_reports import GRID_FEATURES
 from sfumato.specs import Embedding
-from sfumato.specs.attributes import attributes_from_wire
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=DocumentRoute)
 
@@ -79,21 +78,14 @@ def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
             trust=Trust(body.trust),
             features=features_to_domain(body.features),
             epsilon_nano=parse_epsilon(body.epsilon),
-            min_reports=body.min_reports,
-            keep_reports=body.keep_reports,
             max_datasets=limits.max_datasets,
             now=now,
-            user_feature=body.user_feature,
-            fold_user_case=body.fold_user_case,
-            max_records_per_user=body.max_records_per_user,
-            out_of_bounds=None if body.out_of_bounds is None else OutOfBounds(body.out_of_bounds),
             delta_atto=parse_delta(body.delta),
             source=body.source,
             accounting=_accounting(body),
             shuffled=shuffled_grant(body.shuffled),
-            shuffler=None if body.shuffler is None else body.shuffler.model_dump(),
-            attributes=attributes_from_wire([each.model_dump() for each in body.attributes]),
             ceiling=limits.dataset_ceiling,
+            **body.options(),
         )
         n_others = sources.count_same_people(session, created)
         return Created(serializers.created_dataset(created, n_others), location=f"/v1/datasets/{created.id}")

@@ -5,13 +5,22 @@ import csv
 from starlette.responses import Response
 
 from models.tables.identity import Scope
-from service.console.forms import Json, collect_errors, collect_item_errors, parse_number, parse_seconds
+from service.console.forms import (
+    Json,
+    collect_errors,
+    collect_item_errors,
+    parse_number,
+    parse_seconds,
+    setting_fields,
+    settings_body,
+)
 from service.console.rendering import amount, redirect, show
 from service.console.request import MAX_FILE_BYTES, Page, Visit
 from service.http.auth import check
 from service.http.problems import Forbidden, Problem, ValidationFailed
 from sfumato.mechanisms import COUNTED
 from sfumato.privacy.shuffling import TRUST_STATEMENT
+from sfumato.settings import all_settings
 
 DAY_SECONDS = 86_400
 _USES = {"categorical": "describe", "clustering": "cluster"}  # kinds of attributes with a vocabulary, in a form
@@ -43,6 +52,7 @@ async def dataset_form(visit: Visit, *, problem: Problem | None = None) -> Respo
         problem,
         refusal=collect_item_errors(problem, _ITEMS, within=("shuffler", "shuffled")),
         trust_statement=TRUST_STATEMENT,
+        settings=setting_fields(),
     )
 
 
@@ -53,20 +63,17 @@ async def create_dataset(visit: Visit) -> Response:
         "name": visit.form_value("name"),
         "trust": trust,
         "epsilon": parse_number(visit.form_value("epsilon")),
-        **visit.filled("source", "out_of_bounds"),
+        **visit.filled("source"),
+        **settings_body(trust, visit.filled(*all_settings())),
     }
     if trust != "local":
         body |= visit.filled("accounting")
-    if trust == "local":
-        body |= visit.numbers("min_reports") | {"keep_reports": visit.form_value("keep_reports") == "true"}
-    elif trust == "shuffled":
-        body |= visit.numbers("min_reports")
+    if trust == "shuffled":
         names = ("name", "url", "public_key")
         body["shuffler"] = {name: visit.form_value(f"shuffler_{name}") for name in names}
         body["shuffled"] = {name: parse_number(visit.form_value(f"shuffled_{name}")) for name in ("epsilon", "delta")}
-    else:
-        body |= visit.filled("user_feature") | visit.numbers("delta", "max_records_per_user")
-        body |= {"fold_user_case": True} if visit.form_value("fold_user_case") else {}
+    elif trust == "central":
+        body |= visit.numbers("delta")
     try:
         if trust == "central" and visit.form_value("attributes"):
             body["attributes"] = _attributes(visit)

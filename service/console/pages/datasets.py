@@ -19,7 +19,7 @@ from models.tables.identity import Scope
 from models.tables.ledger import Kind, LedgerEntry
 from models.tables.rounds import RoundState
 from service.console import queries
-from service.console.forms import Json, parse_number
+from service.console.forms import Json, describe_settings, parse_number
 from service.console.rendering import HEADERS, redirect, show
 from service.console.request import Page, Visit
 from service.http.auth import check
@@ -109,7 +109,8 @@ async def ledger_page(visit: Visit, *, verification: ChainVerification | None = 
 
 async def settings_page(visit: Visit) -> Response:
     """Serve `GET /console/datasets/{dataset_id}/settings`: what was declared when the dataset was created."""
-    return _show_tab(visit, "Settings", await visit.api.get(f"/datasets/{visit.id('dataset_id')}"))
+    dataset = await visit.api.get(f"/datasets/{visit.id('dataset_id')}")
+    return _show_tab(visit, "Settings", dataset, settings=describe_settings(dataset))
 
 
 async def source_page(visit: Visit) -> Response:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers import peer_functions
+from benchmarks.speed import fold
 from benchmarks.speed.harness.measurement import Disagreement, Setting, agree, near
 from benchmarks.speed.kernels import algorithms, decoding, k_means
 from benchmarks.speed.kernels.decoding import People
@@ -61,18 +62,10 @@ class TestKMeansRows:
 
 class TestPeers:
     def test_every_called_function_exists(self):
-        text = "".join(Path(module.__file__).read_text() for module in (k_means, algorithms, decoding))
-        called = set(re.findall(r'peer\.call,? ?\(?"(\w+)"', text)) | set(re.findall(r'call_of\(peer, "(\w+)"', text))
-        called |= {"pure_response", "multi_response", "pure_hashed", "multi_hashed"}
-        assert len(called) > 10
+        text = "".join(Path(module.__file__).read_text() for module in (k_means, algorithms, decoding, fold))
+        called = set(re.findall(r'(?:peer\.call|partial\(peer\.call),? ?\(?"(\w+)"', text))
+        assert {"k_means", "density_clusters", "store_reports", "count_reports"} <= called
         assert [name for name in called if not callable(getattr(peer_functions, name, None))] == []
-
-    def test_reports_of_hadamard_response_are_correct_at_a_large_epsilon(self):
-        symbols = np.random.default_rng(1).integers(0, 6, 5_000)
-        peer_functions.report_signs(symbols, epsilon=30.0, cells=6, seed=1)
-        reports = np.array(peer_functions.inputs.pop("reports"))
-        assert (np.bitwise_count(reports & (symbols + 1)) % 2 == 0).all()
-        assert set(reports) <= set(range(8))
 
 
 class TestAlgorithms:

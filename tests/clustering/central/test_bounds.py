@@ -53,7 +53,7 @@ class TestSearch:
         assert curator.spent_nano == NANO
 
     def test_costs_at_most_eight_percent(self) -> None:
-        _, pure = run_over(PURE, two_far_places(2000, 2))
+        _, pure = run_over(PURE, two_far_places(5000, 2))
         found = pure.odometer[:4]
         assert [query.description for query in found] == ["count", "histograms", "histograms", "counts"]
         assert sum(query.epsilon_nano for query in found) == NANO * 8 // 100
@@ -85,6 +85,21 @@ class TestSearch:
         model, _ = run_over(PURE, points)
         assert min(each.upper for each in model.features) > 0.6
 
+    def test_the_width_that_holds_95_percent_lies_in_its_interval(self) -> None:
+        points = two_far_places(12_000, 2)
+        n_held, upper = 0, []
+        for seed in range(10):
+            model = simulate_central(replace(PURE, epsilon=0.5), points, seed=seed)
+            found = model.diagnostics["private_bounds"]
+            middles = [(each.lower + each.upper) / 2 for each in model.features]
+            shares = np.array(found["shares_of_declared"])
+            held = np.quantile((2 * np.abs(points - middles) / shares).max(axis=1), 0.95) * shares
+            interval = found["width_of_95_percent"]
+            n_held += bool((interval["lower"] <= held).all() and (held <= interval["upper"]).all())
+            upper.append(interval["upper"][0] / held[0])
+        assert n_held >= 7  # fewer has probability .12 at .8
+        assert np.median(upper) < 3
+
     def test_features_declared_alike_keep_one_scale(self) -> None:
         points = two_far_places(20_000, 3) * [1, 1, 0.1]
         alike = simulate_central(PURE, points, seed=1).features
@@ -106,7 +121,7 @@ class TestSearch:
 
     @pytest.mark.parametrize(("params", "d"), [(PURE, 2), (BLOCK, 5)])
     def test_a_job_that_runs_again_gets_the_stored_answers(self, params, d: int) -> None:
-        points, journal = two_far_places(3000, d), KeepingJournal()
+        points, journal = two_far_places(5000, d), KeepingJournal()
         first, _ = run_over(params, points, journal)
         again, _ = run_over(params, points[1:], KeepingJournal(journal.answers), entropy=NoEntropy())
         assert again.to_wire() == first.to_wire()

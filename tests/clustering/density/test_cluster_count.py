@@ -162,6 +162,17 @@ class TestVerdict:
     def test_an_open_number_is_not_reliable(self, upper, verdict):
         assert self.judge(None, upper)[1] is verdict
 
+    @pytest.mark.parametrize(
+        ("mass", "verdict"), [(0.01, Verdict.RELIABLE), (0.06, Verdict.UNCERTAIN), (0.2, Verdict.DOUBTFUL)]
+    )
+    def test_a_bump_inside_a_cluster_limits_it(self, mass, verdict):
+        division = divide(Fit(round_bumps((0.2, 0.2, 0.5), (0.8, 0.8, 0.5 - mass), (0.8, 0.3, mass)), clusters=2))
+        counted = replace(division, count=ClusterCount(2, 2, 2, division.agreement, None))
+        assert counted.undivided == pytest.approx(mass if mass > 0.02 else 0, abs=0.02)
+        assert counted.verdict(low_confidence=False) is verdict
+        assert ("divide these clusters" in counted.reason()) == (verdict is not Verdict.RELIABLE)
+        assert division.undivided == 0  # the number was given
+
     @pytest.mark.parametrize(("mean", "verdict"), [(0.6, Verdict.DOUBTFUL), (0.89, Verdict.UNCERTAIN)])
     def test_depends_on_the_expected_agreement(self, mean, verdict):
         expected, found = self.judge(Agreement(mean, mean, mean, mean, 2.0))

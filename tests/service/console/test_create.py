@@ -4,6 +4,7 @@ import pytest
 
 from service.console.request import MAX_FILE_BYTES, MAX_FORM_BYTES
 from sfumato.privacy.shuffling import TRUST_STATEMENT
+from sfumato.settings import all_settings
 from tests.service.api import FEATURES, SQLITE_ONLY, Api
 from tests.service.console.session import DATASET, ROUND, UPLOAD, Console, multipart, once, words
 from tests.service.shuffler import SHUFFLER
@@ -26,6 +27,17 @@ class TestADataset:
         expected = {"trust": "central", "user_feature": "who", "max_records_per_user": 3, "out_of_bounds": "refuse"}
         expected |= {"source": "ward-1", "fold_user_case": True}
         assert created | expected == created
+
+    def test_has_each_declared_setting_in_the_form_and_on_the_page_of_settings(
+        self, api: Api, console: Console
+    ) -> None:
+        form = console.text("/datasets/new")
+        simple = [each for each in all_settings().values() if not each.parameter.is_object]
+        assert [each.name for each in simple if f'name="{each.name}"' not in form] == []
+        for trust in ("local", "central"):
+            page = words(console.get(f"/datasets/{api.dataset(trust=trust)['id']}/settings"))
+            for each in simple:
+                assert (each.parameter.label in page) == (trust in each.trusts), each.name
 
     def test_is_shuffled_after_the_form_states_what_it_promises(self, api: Api, console: Console) -> None:
         assert TRUST_STATEMENT in words(console.get("/datasets/new"))

@@ -68,9 +68,15 @@ class TestDatasets:
     def test_creates_one(self) -> None:
         service, client = serving({"POST datasets": ok(DATASET, 201)})
         dataset = client.create_dataset("world", FEATURES, epsilon=4.5, min_reports=7)
-        body = {"name": "world", "trust": "local", "features": DATASET["features"], "keep_reports": False}
+        body = {"name": "world", "trust": "local", "features": DATASET["features"]}
         assert service.bodies() == [body | {"epsilon": 4.5, "min_reports": 7}]
         assert (dataset.id, dataset.features, dataset.created_at) == ("ds_1", FEATURES, MOMENT)
+
+    def test_refuses_an_unknown_setting(self) -> None:
+        service, client = serving({"POST datasets": ok(DATASET, 201)})
+        with pytest.raises(TypeError, match="no argument 'min_report': use one of min_reports, "):
+            client.create_dataset("world", FEATURES, epsilon=1, min_report=7)  # type: ignore[call-arg]
+        assert service.bodies() == []
 
     def test_accepts_features_as_tuples(self) -> None:
         service, client = serving({"POST datasets": ok(DATASET, 201)})

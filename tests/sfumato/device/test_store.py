@@ -15,7 +15,7 @@ from sfumato.device.store import FileStore, Memo, Memory, MemoryStore, Store
 from sfumato.errors import StoreUnusable
 from sfumato.privacy.accounting import DRAW_SPAN
 
-MEMO = Memo("rnd_1", "job_1", 10**9, "ab" * 32, "pending", "cd" * 16, 3, "ff00")
+MEMO = Memo("rnd_1", "job_1", 10**9, "ab" * 32, "pending", "cd" * 16, 3, "ff00", 20_000)
 
 
 @pytest.fixture(params=["memory", "file"])

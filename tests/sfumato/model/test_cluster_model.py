@@ -100,6 +100,19 @@ class TestAssign:
     def test_a_point_has_the_nearest_centroid_in_scaled_units(self) -> None:
         assert centroids().assign([[4.9, 1], [5.1, -1], [0, 0], [99, 9]]).tolist() == [0, 1, 0, 1]
 
+    @pytest.mark.parametrize("n_features", [1, 8, 15, 16, 64, 300])  # products of matrices from 16 on
+    def test_equals_the_plain_search(self, n_features: int) -> None:
+        random = np.random.default_rng(n_features)
+        features = tuple(Feature(f"x{i}", -5, 15) for i in range(n_features))
+        centres = random.uniform(-5, 15, (7, n_features))
+        model = ClusterModel("centroids", features, np.full(7, 1 / 7), np.zeros(7), centroids=centres)
+        points = random.uniform(-5, 15, (200, n_features))
+        nearest = [min(range(7), key=lambda c: sum((point - centres[c]) ** 2)) for point in points]
+        assert model.assign(points).tolist() == nearest
+        assert model.assign(centres).tolist() == list(range(7))
+        assert model.distances(points).argmin(axis=1).tolist() == nearest
+        assert model.distances(centres).diagonal().tolist() == [0.0] * 7
+
     def test_takes_any_number_of_points(self) -> None:
         points = np.tile([[1.0, 0.0], [9.0, 0.0]], (40_000, 1))  # more than one part
         assert centroids().assign(points).tolist() == [0, 1] * 40_000

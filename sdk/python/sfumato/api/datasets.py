@@ -2,21 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.api import parsers
-from sfumato.api.resources import Budget, Dataset, Round, Shuffler, Source
+from sfumato.api.resources import Budget, Dataset, Round, Source
 from sfumato.device.bulk import Reports, pack
 from sfumato.errors import ApiProblem, ReportMalformed
-from sfumato.kinds import MechanismKind
+from sfumato.kinds import MechanismKind, TrustModel
 from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.ledger import Head, LedgerEntry, LedgerVerifier, Verification
+from sfumato.settings import DatasetOptions, all_settings, declares_settings
 from sfumato.specs import Embedding, Encoding, Feature, Participation, to_features, to_wire
-from sfumato.specs.attributes import Attribute, attribute_to_wire
+from sfumato.specs.attributes import attribute_to_wire
 from sfumato.transport.batches import MEDIA_TYPE, Batch
 from sfumato.transport.exchange import Listing, Request, Response, Steps, delete, drop_none, get, in_order, patch, post
 from sfumato.transport.operations import call, listing
@@ -34,25 +35,19 @@ class DatasetCalls:
     # ---- datasets ----
 
     @call
+    @declares_settings
     def create_dataset(
         self,
         name: str,
         features: Sequence[Feature | tuple[Any, ...]] | Embedding,
         *,
         epsilon: float,
-        trust: Literal["local", "shuffled", "central"] = "local",
-        min_reports: int = 100,
-        keep_reports: bool = False,
-        user_feature: str | None = None,
-        fold_user_case: bool = False,
-        max_records_per_user: int = 1,
-        out_of_bounds: Literal["count", "clip", "refuse"] | None = None,
+        trust: TrustModel = "local",
         delta: float = 0.0,
         accounting: Accounting | None = None,
         source: str | None = None,
         shuffled: tuple[float, float] | None = None,
-        shuffler: Shuffler | None = None,
-        attributes: Sequence[Attribute] = (),
+        **settings: Unpack[DatasetOptions],
     ) -> Steps[Dataset]:
         """Create a dataset.
 
@@ -67,22 +62,6 @@ class DatasetCalls:
         trust : {'local', 'shuffled', 'central'}
             Whether devices send reports to the service, devices send sealed reports to a shuffler, or
             the service stores records.
-        min_reports : int
-            Minimum number of reports for a round's tally.
-        keep_reports : bool
-            Whether the service keeps reports after their tally, for rounds that open from now on. Devices refuse
-            these rounds unless their owners accept.
-        user_feature : str, optional
-            Central datasets: the column of an upload with the user of a record.
-        fold_user_case : bool
-            Central datasets: whether user ids that differ only in case are one user.
-        max_records_per_user : int
-            Central datasets: maximum number of records of one user that a job uses. Public.
-        out_of_bounds : {'count', 'clip', 'refuse'}, optional
-            Treatment of a record with a finite value outside its bounds. 'count', the default of local and
-            shuffled datasets: its report states `outside`, perturbed like all others, and results state the
-            share outside. 'clip', the default of central datasets: the value is moved to the bound.
-            'refuse', central datasets only: the service rejects the upload.
         delta : float
             Central datasets: δ of the first grant, 0 or in [1e-15, 1e-3], at most 18 decimals.
         accounting : {'additive', 'gaussian'}, optional
@@ -93,11 +72,7 @@ class DatasetCalls:
             source add up towards the operator's limit.
         shuffled : tuple (epsilon, delta), optional
             Shuffled datasets: first grant towards an observer of the releases.
-        shuffler : Shuffler, optional
-            Shuffled datasets: the shuffler, which cannot be changed later.
-        attributes : sequence of Categorical or Numeric
-            Central datasets: columns of an upload that describe clusters. Their vocabularies and bins are public and
-            never change. Do not take them from the records.
+        **settings
 
         Examples
         --------
@@ -114,20 +89,12 @@ class DatasetCalls:
             if isinstance(features, Embedding)
             else [*map(to_wire, to_features(features))],
             "epsilon": epsilon,
-            "min_reports": min_reports,
-            "keep_reports": keep_reports,
         }
-        if trust == "central":
-            declared: dict[str, Any] = {"max_records_per_user": max_records_per_user}
-            declared |= {} if user_feature is None else {"user_feature": user_feature}
-            body |= declared | ({"fold_user_case": True} if fold_user_case else {})
-        body |= {} if out_of_bounds is None else {"out_of_bounds": out_of_bounds}
         body |= {"delta": delta} if delta else {}
         body |= {} if accounting is None else {"accounting": accounting}
         body |= {} if source is None else {"source": source}
         body |= {} if shuffled is None else {"shuffled": _shuffled(shuffled)}
-        body |= {} if shuffler is None else {"shuffler": asdict(shuffler)}
-        body |= {"attributes": [*map(attribute_to_wire, attributes)]} if attributes else {}
+        body |= _settings(settings)
         return _dataset((yield post("datasets", body)))
 
     @listing
@@ -393,6 +360,18 @@ class DatasetCalls:
         3
         """
         return (yield from send_in_batches(round_id, Reports(report_ids, slots, values), on_progress))
+
+
+def _settings(given: DatasetOptions) -> dict[str, Any]:
+    """Return the settings of a new dataset as JSON values. Raise TypeError for an unknown name."""
+    if unknown := given.keys() - all_settings().keys():
+        raise TypeError(f"create_dataset has no argument {min(unknown)!r}: use one of {', '.join(all_settings())}")
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if "shuffler" in values:
+        values["shuffler"] = asdict(values["shuffler"])
+    if attributes := values.pop("attributes", ()):
+        values["attributes"] = [*map(attribute_to_wire, attributes)]
+    return values
 
 
 def _shuffled(amounts: tuple[float, float]) -> dict[str, float]:

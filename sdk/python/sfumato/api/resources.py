@@ -15,6 +15,7 @@ from sfumato.privacy.accountant import Accounting, certified_epsilon, count_jobs
 from sfumato.privacy.accounting import ATTO, NANO, format_delta, format_epsilon
 from sfumato.privacy.ledger import Balance, Head
 from sfumato.profiles.cluster_profile import ClusterProfile
+from sfumato.settings import Shuffler as Shuffler
 from sfumato.sizing.job_costs import job_cost
 from sfumato.specs import CentralAlgorithm, Embedding, Feature, RoundSpec
 from sfumato.specs.attributes import Attribute
@@ -29,25 +30,6 @@ Wire = Mapping[str, Any]
 JobState = Literal["queued", "running", "collecting", "succeeded", "failed", "canceled", "expired"]
 SHOWN_FEATURES = 12  # in the HTML of a notebook
 FINAL_STATES: frozenset[JobState] = frozenset({"succeeded", "failed", "canceled", "expired"})
-
-
-@dataclass(frozen=True, slots=True)
-class Shuffler:
-    """The shuffler of a dataset, which signs its releases.
-
-    Attributes
-    ----------
-    name : str
-        Organisation that runs it.
-    url : str
-        Address to which devices send sealed reports.
-    public_key : str
-        Ed25519 public key, base64.
-    """
-
-    name: str
-    url: str
-    public_key: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ A report is settled by the service's receipt or by one of its final problems. Af
 next call sends the same bytes.
 
 A device does not trust the service. It computes the cost of a round from the published thresholds,
-takes the spent epsilon from its own store, and never perturbs a second report for the same round,
-even if the record has changed.
+takes the spent epsilon from its own store, counts periods by its own clock, and never perturbs a
+second report for the same round, even if the record has changed.
 """
 
 import base64
@@ -16,6 +16,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -28,6 +29,7 @@ from numpy.typing import ArrayLike
 
 from sfumato.device.checks import RecordCheck, check_record, describe_difference
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
+from sfumato.device.periods import PeriodCap, find_day, first_day, next_begin
 from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
 from sfumato.errors import ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError
 from sfumato.privacy.accounting import NANO, format_epsilon, parse_epsilon
@@ -145,6 +147,10 @@ class Device:
         [1e-6, 32], at most nine decimals.
     store : str, Path or Store
         The device's memory. A path becomes a FileStore.
+    cap_per_period : tuple of str and float, optional
+        A second limit, such as `("week", 1)`: the epsilon that this device spends on this dataset within a "day",
+        "week", "month", "quarter" or "year" in UTC. The device counts by its own clock, and its periods never go
+        back. Without it, a service can spend the whole cap in a day.
     features : sequence of Feature, optional
         The features that the app supports. The device rejects rounds with other features or bounds.
     entropy : Entropy
@@ -162,11 +168,13 @@ class Device:
         Time during which a request is retried, seconds. 0 sends it once.
     transport : httpx.BaseTransport, optional
         Replacement of the network, such as one that many devices share. The caller closes it.
+    clock : callable
+        Clock for `cap_per_period`, in seconds since 1970-01-01 UTC. Replace it in tests and simulations only.
 
     Raises
     ------
-    InvalidEpsilon
-        The cap is not a valid epsilon.
+    InvalidEpsilon, InvalidSpec
+        A cap is not a valid epsilon, or its period is not known.
 
     Examples
     --------
@@ -189,6 +197,7 @@ class Device:
         *,
         cap: int | float | str | Decimal,
         store: str | Path | Store,
+        cap_per_period: tuple[str, int | float | str | Decimal] | None = None,
         features: Sequence[Feature] | None = None,
         entropy: Entropy | None = None,
         on_outside: Callable[[tuple[str, ...]], None] | None = None,
@@ -196,8 +205,11 @@ class Device:
         timeout_seconds: float = 10.0,
         retry_seconds: float = 30.0,
         transport: "httpx.BaseTransport | None" = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._cap_nano = parse_epsilon(cap)
+        self._period = None if cap_per_period is None else PeriodCap.read(cap_per_period)
+        self._clock = clock
         self._dataset_id = check_id(dataset_id)
         self._store = FileStore(store) if isinstance(store, str | Path) else store
         self._features = None if features is None else tuple(features)
@@ -339,9 +351,14 @@ class Device:
         """
         rounds = self._fetch()
         memory = self._store.read(self._dataset_id)
-        spent_nano = memory.spent_nano
+        spent, in_period = memory.spent_nano, self._spent_in_period(memory)
         previews = tuple(self._preview(memory, each, record) for each in rounds)
-        return DeviceDryRun(previews, (memory.spent_nano - spent_nano) / NANO, spent_nano / NANO, self._cap_nano / NANO)
+        whole = DeviceDryRun(previews, (memory.spent_nano - spent) / NANO, spent / NANO, self._cap_nano / NANO)
+        if self._period is None:
+            return whole
+        return replace(
+            whole, period=self._period.period, spent_in_period=in_period, cap_in_period=self._period.cap_nano / NANO
+        )
 
     def pending(self) -> tuple[str, ...]:
         """Return the ids of answered rounds with reports that the service has not acknowledged."""
@@ -360,6 +377,20 @@ class Device:
     def spent(self) -> float:
         """Return the epsilon that this device has spent on this dataset."""
         return self._store.read(self._dataset_id).spent_nano / NANO
+
+    @property
+    def spent_in_period(self) -> float | None:
+        """Return the epsilon that this device has spent in the current period, or None without `cap_per_period`."""
+        return self._spent_in_period(self._store.read(self._dataset_id))
+
+    def _spent_in_period(self, memory: Memory) -> float | None:
+        if self._period is None:
+            return None
+        return memory.spent_nano_since(first_day(self._period.period, self._today(memory))) / NANO
+
+    def _today(self, memory: Memory) -> int:
+        """Return the day of an answer that is given now."""
+        return find_day(self._clock(), (memo.day for memo in memory.memos.values()))
 
     # ---- fetching open rounds ----
 
@@ -393,13 +424,28 @@ class Device:
                 memory.draws[open_round.collection_id] = word(self._entropy)
             if not spec.participation.holds(memory.draws[open_round.collection_id]):
                 return RoundOutcome(open_round.round_id, Outcome.NOT_SELECTED)
-            if memory.spent_nano + epsilon_nano > self._cap_nano:
-                raise CapExceeded(cost_nano=epsilon_nano, spent_nano=memory.spent_nano, cap_nano=self._cap_nano)
+            today = self._today(memory)
+            self._check_caps(memory, epsilon_nano, today)
             names = outside_features(spec.features, record)  # an invalid record uses no word
-            memory.memos[open_round.round_id] = self._perturb(open_round, spec, epsilon_nano, record)
+            memo = self._perturb(open_round, spec, epsilon_nano, record)
+            memory.memos[open_round.round_id] = replace(memo, day=today)
             return RoundOutcome(open_round.round_id, Outcome.ALREADY_ANSWERED, epsilon_nano / NANO, outside=names)
         except SfumatoError as error:
             return RoundOutcome(open_round.round_id, Outcome.REFUSED, error=error)
+
+    def _check_caps(self, memory: Memory, cost_nano: int, today: int) -> None:
+        """Raise CapExceeded if a cost does not fit the lifetime cap or that of the period."""
+        if memory.spent_nano + cost_nano > self._cap_nano:
+            raise CapExceeded(cost_nano=cost_nano, spent_nano=memory.spent_nano, cap_nano=self._cap_nano)
+        if self._period is None:
+            return
+        period, cap_nano = self._period.period, self._period.cap_nano
+        spent_nano = memory.spent_nano_since(first_day(period, today))
+        if spent_nano + cost_nano > cap_nano:
+            begin = next_begin(period, today)
+            raise CapExceeded(
+                cost_nano=cost_nano, spent_nano=spent_nano, cap_nano=cap_nano, period=period, next_begin=begin
+            )
 
     def _preview(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundPreview:
         """Return the preview of a round. Change `memory`, which must be a copy."""

@@ -137,9 +137,16 @@ class DeviceDryRun:
         Maximum cost of all actions.
     spent, cap : float
         Epsilon that the device has spent, and the user's cap.
+    period : str or None
+        The period of `cap_per_period`.
+    spent_in_period, cap_in_period : float or None
+        Epsilon that the device has spent in the current period, and its cap.
     """
 
     rounds: tuple[RoundPreview, ...]
     epsilon: float
     spent: float
     cap: float
+    period: str | None = None
+    spent_in_period: float | None = None
+    cap_in_period: float | None = None

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args
 
+from sfumato.device.periods import LAST_DAY
 from sfumato.errors import StoreUnusable
 from sfumato.privacy.accounting import DRAW_SPAN
 
@@ -48,6 +49,8 @@ class Memo:
     value : str or None
         The perturbed value, or the outer key and the sealed report, in hex. Slot and value are deleted in a final
         state.
+    day : int
+        UTC day of the answer by the device's clock, in days since 1970-01-01; see `sfumato.device.periods`.
     """
 
     round_id: str
@@ -58,6 +61,7 @@ class Memo:
     report_id: str
     slot: int | None
     value: str | None
+    day: int = 0
 
 
 @dataclass(slots=True)
@@ -70,7 +74,11 @@ class Memory:
     @property
     def spent_nano(self) -> int:
         """Return the spent nano-epsilon."""
-        return sum(memo.epsilon_nano for memo in self.memos.values())
+        return self.spent_nano_since(0)
+
+    def spent_nano_since(self, day: int) -> int:
+        """Return the nano-epsilon of the answers since a day."""
+        return sum(memo.epsilon_nano for memo in self.memos.values() if memo.day >= day)
 
 
 class Store(Protocol):
@@ -265,4 +273,6 @@ def _memo(wire: Mapping[str, Any]) -> Memo:
         raise ValueError("inconsistent memo")
     if not isinstance(cast(object, memo.epsilon_nano), int) or memo.epsilon_nano < 0:
         raise ValueError("invalid cost")
+    if not isinstance(cast(object, memo.day), int) or not 0 <= memo.day <= LAST_DAY:
+        raise ValueError("invalid day")
     return memo

@@ -44,7 +44,9 @@ def scale_many(features: Sequence[Feature], records: Records) -> NDArray[np.floa
     values = to_values(features, records)
     lower = np.array([feature.lower for feature in features])
     upper = np.array([feature.upper for feature in features])
-    scaled: NDArray[np.float64] = (np.clip(values, lower, upper) - lower) / (upper - lower)
+    scaled: NDArray[np.float64] = np.clip(values, lower, upper)
+    scaled -= lower
+    scaled /= upper - lower
     return scaled
 
 

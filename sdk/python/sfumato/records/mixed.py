@@ -22,7 +22,7 @@ from sfumato.specs import Feature
 from sfumato.specs.attributes import Attribute, Categorical, Numeric
 
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters, which UTF-8 cannot encode
-EVEN_VARIANCE = 1 / 24  # of the evenly frequent categories of an attribute with the weight 1
+EVEN_VARIANCE = 1 / 24  # variance of evenly frequent categories with the weight 1
 
 
 def step_of(attribute: Categorical) -> float:

@@ -1,6 +1,6 @@
 """Cost of private bounds, and the number of records that they need, from public facts."""
 
-from math import ceil, log, sqrt
+from math import ceil, inf, log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -16,7 +16,9 @@ ROUNDS = 2  # histograms of each feature
 SHARE = COUNT + LOCATING + SIZING
 FINE_BINS = 64  # bins per feature, or half with few records
 FALSE_ALARMS = 0.05  # probability that noise alone exceeds the threshold in a bin of a round
-NEEDED, NEEDED_IN_BLOCK = 3.0, 2.4  # records in thresholds below which most searches fail
+# Records in thresholds below which no bounds are searched, by the largest number of features (decision 0031)
+NEEDED = ((2, 10.0), (4, 6.0), (inf, 3.0))
+NEEDED_IN_BLOCK = 2.4
 
 
 class BoundsPlan(NamedTuple):
@@ -34,6 +36,8 @@ class BoundsPlan(NamedTuple):
         Noise of one round at the whole cost rarely exceeds it in a bin.
     summed : float
         The same per square root of the number of bins, for sums of many bins.
+    needed : float
+        Records in thresholds below which no bounds are searched.
     """
 
     count_nano: int
@@ -42,11 +46,12 @@ class BoundsPlan(NamedTuple):
     has_block: bool
     threshold: float
     summed: float
+    needed: float
 
     @property
     def needed_records(self) -> int:
         """The number of records below which no bounds are found."""
-        return ceil((NEEDED_IN_BLOCK if self.has_block else NEEDED) * self.threshold)
+        return ceil(self.needed * self.threshold)
 
     def cost_of(self, threshold: float, n_features: int) -> int:
         """Return the cost of a round of histograms with this threshold, at most an equal part."""
@@ -88,6 +93,7 @@ def plan_bounds(
         rho = rho_of(epsilon_nano - count_nano, delta_atto)
         locating, sizing = rho * BLOCK_LOCATING // 1000, rho * BLOCK_SIZING // 1000
         deviation = sqrt(max_per_user**2 * n_searched * PICO / (2 * locating) + ADDED_VARIANCE)
-        return BoundsPlan(count_nano, locating, sizing, True, z * deviation, z * deviation)
+        return BoundsPlan(count_nano, locating, sizing, True, z * deviation, z * deviation, NEEDED_IN_BLOCK)
     scale = max_per_user * n_searched * NANO / locating
-    return BoundsPlan(count_nano, locating, sizing, False, scale * -log(2 * chance), scale * z * sqrt(2))
+    needed = next(factor for most, factor in NEEDED if n_searched <= most)
+    return BoundsPlan(count_nano, locating, sizing, False, scale * -log(2 * chance), scale * z * sqrt(2), needed)

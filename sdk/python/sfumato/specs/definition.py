@@ -6,14 +6,14 @@ from decimal import Decimal
 from typing import Any, ClassVar, Literal, Self, cast
 
 from sfumato.errors import InvalidSpec
+from sfumato.kinds import TrustModel
 from sfumato.plain import to_plain
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.validation import parameters_of
 
-__all__ = ["AlgorithmParameters", "Definition", "Group", "TrustModel"]
+__all__ = ["AlgorithmParameters", "Definition", "Group"]
 
 Group = Literal["automatic", "shapes", "centroids", "comparators", "profile"]
-TrustModel = Literal["local", "shuffled", "central"]
 Count = Literal["", "agreement", "bic", "excess", "noisy count", "regions"]
 
 LOCAL: tuple[TrustModel, ...] = ("local", "shuffled")

@@ -4,7 +4,7 @@
  *     fetch ──► draw in [lo, hi)? ──► within the cap? ──► encode, perturb ──► store ──► send
  *
  * The device does not trust the service. It computes the cost of a round from the published thresholds. It computes the
- * spent epsilon from its own memory. It never perturbs a record twice for one round, even if the record has changed, but
+ * spent epsilon from its own memory, and counts periods by its own clock. It never perturbs a record twice for one round, even if the record has changed, but
  * resends the stored bytes until the service settles them with a receipt or a final problem.
  */
 package sfumato.device
@@ -93,6 +93,9 @@ internal class OpenRound(val roundId: String, val collectionId: String, val epsi
  * @param retrySeconds Seconds during which a failed request is retried. 0 disables retries.
  * @param transport Sends the HTTP requests.
  * @param clock Clock for pauses between retries. Replace it in tests only.
+ * @param capPerPeriod A second limit: the epsilon that this device spends on the dataset within a period. The device counts by
+ *   its own clock, and its periods never go back. Without it, a service can spend the whole cap in a day.
+ * @param now Clock for `capPerPeriod`, in seconds since 1970-01-01 UTC. Replace it in tests only.
  * @throws InvalidSpec The cap or the dataset id is invalid.
  */
 public open class Device(
@@ -108,6 +111,8 @@ public open class Device(
     clock: Clock = SystemClock,
     private var onOutside: ((List<String>) -> Unit)? = null,
     private val acceptKeptReports: Boolean = false,
+    private val capPerPeriod: PeriodCap? = null,
+    private val now: () -> Long = { System.currentTimeMillis() / 1000 },
 ) {
     internal val datasetId: String = readId(datasetId)
     private val capNano = parseEpsilon(cap)
@@ -190,6 +195,12 @@ public open class Device(
     /** The epsilon that this device has spent on the dataset. */
     public val spent: Double get() = toDouble(store.read(datasetId).spentNano)
 
+    /** The epsilon that this device has spent in the current period, or null without `capPerPeriod`. */
+    public val spentInPeriod: Double? get() = capPerPeriod?.let { limit ->
+        val memory = store.read(datasetId)
+        toDouble(memory.spentNanoSince(limit.period.firstDay(findDay(now(), memory))))
+    }
+
     /** Let concurrent calls run one after the other. */
     private fun <T> inTurn(cancellation: Cancellation?, work: () -> T): T {
         if (cancellation == null) turn.lock() else while (!turn.tryLock(TURN_MILLISECONDS, TimeUnit.MILLISECONDS)) cancellation.check()
@@ -239,14 +250,21 @@ public open class Device(
         val epsilonNano = computeRoundCost(round, spec)
         val draw = memory.draws.getOrPut(round.collectionId) { entropy.word() }
         if (!spec.selects(draw)) return RoundOutcome(round.roundId, Outcome.NOT_SELECTED)
-        val spent = memory.spentNano
-        if (spent + epsilonNano > capNano) {
-            val (cost, used, cap) = listOf(epsilonNano, spent, capNano).map(::formatEpsilon)
-            throw CapExceeded("the round costs epsilon $cost, but $used of the cap of $cap is spent; no report was sent")
+        val day = findDay(now(), memory)
+        checkCap(epsilonNano, memory.spentNano, capNano)
+        capPerPeriod?.let { limit ->
+            val (spent, name) = memory.spentNanoSince(limit.period.firstDay(day)) to limit.period.name.lowercase()
+            checkCap(epsilonNano, spent, limit.capNano, " per $name", "; the next $name begins on ${limit.period.nextBegin(day)} (UTC)")
         }
-        memory.memos[round.roundId] = perturbRecord(round, spec, epsilonNano, record)
+        memory.memos[round.roundId] = perturbRecord(round, spec, epsilonNano, record).copy(day = day)
         val outside = checkRecord(spec.features, record).outside
         return RoundOutcome(round.roundId, Outcome.ALREADY_ANSWERED, toDouble(epsilonNano), outside = outside)
+    }
+
+    private fun checkCap(costNano: BigInteger, spentNano: BigInteger, capNano: BigInteger, per: String = "", later: String = "") {
+        if (spentNano + costNano <= capNano) return
+        val (cost, used, cap) = listOf(costNano, spentNano, capNano).map(::formatEpsilon)
+        throw CapExceeded("the round costs epsilon $cost, but $used of the cap of $cap$per is spent; no report was sent$later")
     }
 
     /** Compute the cost of a round in nano-epsilon. Throw RoundRefused if the device does not accept the round. */

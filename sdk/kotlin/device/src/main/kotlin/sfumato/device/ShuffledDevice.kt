@@ -51,7 +51,11 @@ public class ShuffledDevice(
     transport: Transport = UrlTransport(),
     clock: Clock = SystemClock,
     onOutside: ((List<String>) -> Unit)? = null,
-) : Device(url, key, datasetId, cap, store, features, entropy, retrySeconds, transport, clock, onOutside) {
+    capPerPeriod: PeriodCap? = null,
+    now: () -> Long = { System.currentTimeMillis() / 1000 },
+) : Device(
+    url, key, datasetId, cap, store, features, entropy, retrySeconds, transport, clock, onOutside, capPerPeriod = capPerPeriod, now = now,
+) {
     private val shufflerKey = decodeBase64(shufflerKey) ?: throw InvalidSpec("shufflerKey must be base64")
     private var announced: Map<String, Announced> = emptyMap()
 

@@ -41,6 +41,8 @@ public data class Memo(
     val slot: Long?,
     /** Perturbed value, or outer key and sealed report, in base64. It is null once the state is final. */
     val value: String?,
+    /** UTC day of the answer by the clock of the device, in days since 1970-01-01. It is never before that of an earlier answer. */
+    val day: Long = 0,
 )
 
 /** The memory of a device for one dataset. Its draws are secret, because they reveal in which rounds the device takes part. */
@@ -52,7 +54,11 @@ public class Memory {
     public val memos: MutableMap<String, Memo> = LinkedHashMap()
 
     /** The spent epsilon, in nano-epsilon. */
-    public val spentNano: BigInteger get() = memos.values.fold(BigInteger.ZERO) { sum, memo -> sum + memo.epsilonNano }
+    public val spentNano: BigInteger get() = spentNanoSince(0)
+
+    /** Return the epsilon of the answers since a day, in nano-epsilon. */
+    internal fun spentNanoSince(day: Long): BigInteger =
+        memos.values.filter { it.day >= day }.fold(BigInteger.ZERO) { sum, memo -> sum + memo.epsilonNano }
 
     internal fun copy(): Memory = Memory().also {
         it.draws.putAll(draws)
@@ -133,6 +139,7 @@ private fun encodeMemo(memo: Memo): Map<String, Any?> = mapOf(
     "report_id" to memo.reportId,
     "slot" to memo.slot,
     "value" to memo.value,
+    "day" to memo.day,
 )
 
 private fun readMemo(wire: Map<*, *>): Memo {
@@ -145,6 +152,7 @@ private fun readMemo(wire: Map<*, *>): Memo {
         reportId = wire["report_id"] as String,
         slot = (wire["slot"] as JsonNumber?)?.text?.toLong(),
         value = wire["value"] as String?,
+        day = integer(wire["day"], "day", 0, LAST_DAY),
     )
     check((memo.state == MemoState.PENDING) == (memo.value != null)) { "a pending memo must have a value" }
     return memo

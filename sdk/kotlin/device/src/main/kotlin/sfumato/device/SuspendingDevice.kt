@@ -30,6 +30,9 @@ public class SuspendingDevice(private val device: Device) {
     /** Return the epsilon that this device has spent on the dataset. */
     public suspend fun spent(): Double = run { device.spent }
 
+    /** Return the epsilon that this device has spent in the current period; see `Device.spentInPeriod`. */
+    public suspend fun spentInPeriod(): Double? = run { device.spentInPeriod }
+
     private suspend fun <T> run(work: (Cancellation) -> T): T = coroutineScope {
         val cancellation = Cancellation()
         val result = async(Dispatchers.IO) { work(cancellation) }

@@ -51,11 +51,22 @@ private fun createDevice(call: Map<*, *>, entropy: Entropy): Device {
     val store = FileStore(File(call["store"] as String))
     val features = (call["features"] as List<*>?)?.map(::readFeature)
     val retrySeconds = readNumber(call["retry_seconds"])
+    val capPerPeriod = (call["cap_per_period"] as Map<*, *>?)?.let(::readPeriodCap)
+    val clock = call["clock"]?.let { readNumber(it).toLong() }
+    val now = { clock ?: (System.currentTimeMillis() / 1000) }
+    val acceptKeptReports = call["accept_kept_reports"] as Boolean? ?: false
     val shufflerKey = call["shuffler_key"] as String? ?: return Device(
-        url, key, datasetId, cap, store, features, entropy, retrySeconds, acceptKeptReports = call["accept_kept_reports"] as Boolean? ?: false,
+        url, key, datasetId, cap, store, features, entropy, retrySeconds,
+        acceptKeptReports = acceptKeptReports, capPerPeriod = capPerPeriod, now = now,
     )
     val minHonestBatch = readNumber(call["min_honest_batch"]).toInt()
-    return ShuffledDevice(url, key, datasetId, cap, store, shufflerKey, minHonestBatch, features, entropy, retrySeconds)
+    return ShuffledDevice(url, key, datasetId, cap, store, shufflerKey, minHonestBatch, features, entropy, retrySeconds, capPerPeriod = capPerPeriod, now = now)
+}
+
+/** Return the cap of a period. A period that is not known cannot be in an enum of this language. */
+private fun readPeriodCap(limit: Map<*, *>): PeriodCap {
+    val period = Period.entries.find { it.name.lowercase() == limit["period"] } ?: throw InvalidSpec("the period")
+    return PeriodCap(period, limit["epsilon"] as String)
 }
 
 private fun report(call: Map<*, *>): Map<String, Any?> {
