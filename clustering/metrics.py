@@ -33,7 +33,7 @@ class Contingency:
 
     @property
     def n_points(self) -> int:
-        """The number of points."""
+        """Return the number of points."""
         return int(self.counts.sum())
 
 

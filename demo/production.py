@@ -212,7 +212,7 @@ class Comparison:
 
     @property
     def complaints(self) -> list[str]:
-        """The differences from the expected result; empty if there are none."""
+        """Return the differences from the expected result; empty if there are none."""
         killed = [kill.what.split("-")[0] for kill in self.kills]
         checks = {
             "the killed processes are not one gateway and one worker": sorted(killed) == ["gateway", "worker"],

@@ -126,12 +126,12 @@ class DemoResult:
 
     @property
     def model(self) -> ClusterModel:
-        """The released clusters."""
+        """Return the released clusters."""
         return self.result.model
 
     @property
     def n_reports(self) -> int:
-        """The number of reports in all rounds."""
+        """Return the number of reports in all rounds."""
         return sum(asked.n_reports for asked in self.result.rounds)
 
 

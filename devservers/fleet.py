@@ -39,7 +39,7 @@ class Member:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
+        """Return whether the process has not ended."""
         return self.process.poll() is None
 
     def check(self) -> None:
@@ -228,12 +228,12 @@ class Fleet:
 
     @property
     def database_url(self) -> str:
-        """The SQLAlchemy URL of the database."""
+        """Return the SQLAlchemy URL of the database."""
         return self.postgres.url()
 
     @property
     def urls(self) -> list[str]:
-        """The URL of each gateway."""
+        """Return the URL of each gateway."""
         return [gateway.url for gateway in self.gateways]
 
     def check(self) -> None:

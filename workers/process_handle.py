@@ -60,7 +60,7 @@ class JobProcessHandle:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the job process, or None."""
+        """Return the process id of the job process, or None."""
         return self._process.pid if self._process else None
 
     def ensure_ready(self, timeout_seconds: float) -> bool:

@@ -441,7 +441,7 @@ def pairs_for(method: Method) -> Iterable[Pair]:
     """Yield all pairs for all numbers of features of a method, with enough records for its private bounds."""
     for d in method.n_features:
         n_others = N_OTHERS
-        if method.params.bounds == "private":  # fewer are refused before the search
+        if getattr(method.params, "bounds", None) == "private":  # fewer are refused; a profile has no bounds
             needed = plan_bounds(method.params, len(method.columns) or d).needed_records
             n_others = max(n_others, needed + needed // 4)
         yield from make_pairs(d, n_others)

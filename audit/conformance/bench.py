@@ -50,7 +50,7 @@ class Bench:
 
     @property
     def store(self) -> Path:
-        """Path of the device memory of the case."""
+        """Return the path of the device memory of the case."""
         return self.folder / "device.json"
 
     def arguments(self, record: object, **changes: Any) -> dict[str, Any]:

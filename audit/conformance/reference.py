@@ -41,7 +41,7 @@ class ReplayEntropy:
 
     @property
     def n_left(self) -> int:
-        """Number of words that were not drawn."""
+        """Return the number of words that were not drawn."""
         return len(self._words)
 
 

@@ -68,7 +68,7 @@ class ScriptedService:
 
     @property
     def url(self) -> str:
-        """URL of the service."""
+        """Return the URL of the service."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def reset(self, rounds: list[Any], documents: Mapping[str, Answer] | None = None) -> None:

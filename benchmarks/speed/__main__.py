@@ -29,7 +29,8 @@ GROUPS = {
     "ingest": ("benchmarks.speed.ingest", DEVELOPMENT),
     "cold": ("benchmarks.speed.cold", DEVELOPMENT),
     "jobs": ("benchmarks.speed.jobs", DEVELOPMENT),
-    "fold": ("benchmarks.speed.fold", DEVELOPMENT),
+    "fold": ("benchmarks.speed.fold", COMMAND),
+    "shuffling": ("benchmarks.speed.shuffling", DEVELOPMENT),
     "kernels": ("benchmarks.speed.kernels.k_means", COMMAND),
     "scale": ("benchmarks.speed.scale", DEVELOPMENT),
 }

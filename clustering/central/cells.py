@@ -50,7 +50,7 @@ class GridCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return prod(self.shape)
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -75,7 +75,7 @@ class NearestCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return len(self.centres)
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -111,7 +111,7 @@ class GapCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells: `GAP_BINS` for each pair (a, b) with a < b, in row-major order."""
+        """Return the number of cells: `GAP_BINS` for each pair (a, b) with a < b, in row-major order."""
         k = len(self.centres)
         return k * (k - 1) // 2 * GAP_BINS
 
@@ -152,23 +152,23 @@ class CategoryBlock:
 
     @property
     def n_categories(self) -> int:
-        """V."""
+        """Return V."""
         return len(self.attribute.categories)
 
     @property
     def step(self) -> float:
-        """g: the distance along a feature between the shares 0 and 1."""
+        """Return g: the distance along a feature between the shares 0 and 1."""
         return step_of(self.attribute)
 
     @property
     def places(self) -> NDArray[np.int32]:
-        """The lattice places of the categories: (V, V), one row for each category."""
+        """Return the lattice places of the categories: (V, V), one row for each category."""
         shares = 0.5 + self.step * (np.eye(self.n_categories) - 1 / self.n_categories)
         return to_places(shares).astype(np.int32)
 
     @property
     def square(self) -> float:
-        """The squared distance of each category from the middle of the box."""
+        """Return the squared distance of each category from the middle of the box."""
         return self.step**2 * (1 - 1 / self.n_categories)
 
     def confine(self, coordinates: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -187,7 +187,7 @@ class WholeBox:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return 1
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -213,7 +213,7 @@ class ShellCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return len(self.radii) + 1
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -243,7 +243,7 @@ class PairCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return len(self.leaves)
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -307,17 +307,17 @@ class Domain:
 
     @property
     def n_numeric(self) -> int:
-        """The number of features that are no category."""
+        """Return the number of features that are no category."""
         return self.n_features - sum(block.n_categories for block in self.blocks)
 
     @property
     def n_planned(self) -> int:
-        """The number of features by which queries are planned; see `planned_features`."""
+        """Return the number of features by which queries are planned; see `planned_features`."""
         return planned_features(self.n_numeric, self.n_features - self.n_numeric)
 
     @property
     def radius(self) -> float:
-        """The largest distance of a record from the middle of the box. Two records differ by at most twice of it."""
+        """Return the largest distance of a record from the middle of the box, half of the largest difference."""
         numeric = 0.25 if self.is_ball else self.n_numeric / 4
         return sqrt(numeric + sum(block.square for block in self.blocks))
 

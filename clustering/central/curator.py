@@ -106,42 +106,42 @@ class Curator:
 
     @property
     def n_features(self) -> int:
-        """The number of features d."""
+        """Return the number of features d."""
         return self._records.n_features
 
     @property
     def attributes(self) -> tuple[Categorical, ...]:
-        """The attributes with their categories as the last features."""
+        """Return the attributes with their categories as the last features."""
         return tuple(block.attribute for block in self.domain.blocks)
 
     @property
     def max_per_user(self) -> int:
-        """The public maximum number of records of one user. Noise grows with it."""
+        """Return the public maximum number of records of one user. Noise grows with it."""
         return self._records.max_per_user
 
     @property
     def odometer(self) -> tuple[Query, ...]:
-        """All queries charged so far, in order."""
+        """Return all queries charged so far, in order."""
         return tuple(self._queries)
 
     @property
     def spent_nano(self) -> int:
-        """The cost of all queries so far, in nano-epsilon."""
+        """Return the cost of all queries so far, in nano-epsilon."""
         return self._spent_nano
 
     @property
     def left_nano(self) -> int:
-        """The remaining budget in nano-epsilon."""
+        """Return the remaining budget in nano-epsilon."""
         return self._budget - self.spent_nano
 
     @property
     def spent_delta_atto(self) -> int:
-        """The cost of all queries so far, in atto-delta."""
+        """Return the cost of all queries so far, in atto-delta."""
         return self._spent_delta_atto
 
     @property
     def left_delta_atto(self) -> int:
-        """The remaining budget in atto-delta."""
+        """Return the remaining budget in atto-delta."""
         return self._delta_budget - self.spent_delta_atto
 
     def variance(self, sensitivity: int, epsilon_nano: int) -> float:

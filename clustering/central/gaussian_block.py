@@ -101,17 +101,17 @@ class ConcentratedBlock:
 
     @property
     def n_features(self) -> int:
-        """The number of features d, or of coordinates of a projection."""
+        """Return the number of features d, or of coordinates of a projection."""
         return self._records.n_features
 
     @property
     def max_per_user(self) -> int:
-        """The public maximum number of records of one user. Noise grows with it."""
+        """Return the public maximum number of records of one user. Noise grows with it."""
         return self._records.max_per_user
 
     @property
     def left_pico(self) -> int:
-        """The remaining pico-rho."""
+        """Return the remaining pico-rho."""
         return self._left[0]
 
     def project(self, projection: Projection) -> Self:

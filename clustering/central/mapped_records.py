@@ -23,7 +23,7 @@ class RecordMap(Protocol):
 
     @property
     def n_features(self) -> int:
-        """The number of features of a mapped record."""
+        """Return the number of features of a mapped record."""
 
     def apply(self, points: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the mapped records of a block of records: (n, n_features)."""
@@ -49,7 +49,7 @@ class Selection:
 
     @property
     def n_features(self) -> int:
-        """The number of selected columns, with one for each category."""
+        """Return the number of selected columns, with one for each category."""
         return len(self.positions) + sum(block.n_categories for block in self.blocks)
 
     def apply(self, points: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -106,17 +106,17 @@ class MappedRecords(NamedTuple):
 
     @property
     def points(self) -> NDArray[np.int32]:
-        """All mapped records in this process."""
+        """Return all mapped records in this process."""
         return self.mapping.apply(self.source.points)
 
     @property
     def max_per_user(self) -> int:
-        """The public maximum number of records of one user."""
+        """Return the public maximum number of records of one user."""
         return self.source.max_per_user
 
     @property
     def n_features(self) -> int:
-        """The number of features of a mapped record."""
+        """Return the number of features of a mapped record."""
         return self.mapping.n_features
 
     def total(self, record_sum: RecordSum) -> tuple[NDArray[np.int64], ...]:

@@ -190,7 +190,7 @@ class NoisyCount(NamedTuple):
 
     @property
     def lower_bound(self) -> float:
-        """The value less three standard deviations of the noise."""
+        """Return the value less three standard deviations of the noise."""
         return self.value - 3 * sqrt(self.variance)
 
 

@@ -29,7 +29,7 @@ class Bounds:
 
     @property
     def n_features(self) -> int:
-        """The number of features."""
+        """Return the number of features."""
         return len(self.lows)
 
     def keep_others(self, n_features: int) -> "Bounds":
@@ -75,7 +75,7 @@ class BoxShells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return len(self.factors) + 1
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -101,7 +101,7 @@ class FeatureHistograms:
 
     @property
     def n_features(self) -> int:
-        """The number of features d that have a histogram."""
+        """Return the number of features d that have a histogram."""
         return len(self.bounds.lows)
 
     def __call__(self, points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:

@@ -58,7 +58,7 @@ class BoxTree(NamedTuple):
 
     @property
     def leaves(self) -> NDArray[np.int64]:
-        """The indices of the leaves."""
+        """Return the indices of the leaves."""
         return np.flatnonzero(self.first < 0)
 
     def middles(self, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -99,7 +99,7 @@ class BoxCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return len(self.leaves)
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -103,12 +103,12 @@ class ProfileTables:
 
     @property
     def n_clusters(self) -> int:
-        """The number of clusters K."""
+        """Return the number of clusters K."""
         return self.labelling.cells.n_cells
 
     @property
     def n_values(self) -> int:
-        """The number of counts in all tables."""
+        """Return the number of counts in all tables."""
         return self.n_clusters * sum(column.n_values for column in self.columns)
 
     def __call__(self, points: NDArray[np.int32]) -> tuple[NDArray[np.int64], ...]:

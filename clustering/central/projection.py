@@ -31,7 +31,7 @@ class Projection:
 
     @property
     def n_features(self) -> int:
-        """The number of coordinates m."""
+        """Return the number of coordinates m."""
         return int(self.basis.shape[1])
 
     def apply(self, points: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -63,7 +63,7 @@ class ProjectedCells:
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return self.cells.n_cells
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:

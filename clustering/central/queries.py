@@ -54,7 +54,7 @@ class Records(NamedTuple):
 
     @property
     def n_features(self) -> int:
-        """The number of features d."""
+        """Return the number of features d."""
         return int(self.points.shape[1])
 
     def total(self, record_sum: RecordSum) -> tuple[NDArray[np.int64], ...]:
@@ -67,7 +67,7 @@ class RecordSource(Protocol):
 
     @property
     def points(self) -> NDArray[np.int32]:
-        """All records in this process. `halving_tree` needs them."""
+        """Return all records in this process. `halving_tree` needs them."""
 
     @property
     def max_per_user(self) -> int: ...

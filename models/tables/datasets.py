@@ -105,22 +105,22 @@ class Dataset(Base):
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
-        """The attributes in order. A stored record has their codes after its features."""
+        """Return the attributes in order. A stored record has their codes after its features."""
         return attributes_from_wire(self.attributes_wire)
 
     @property
     def n_columns(self) -> int:
-        """The number of features and attributes."""
+        """Return the number of features and attributes."""
         return self.n_features + len(self.attributes_wire)
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """The features in order."""
+        """Return the features in order."""
         return features_from_wire(self.features_wire)
 
     @property
     def n_features(self) -> int:
-        """The number of features."""
+        """Return the number of features."""
         wire = self.features_wire
         return int(wire["dimensions"]) if isinstance(wire, dict) else len(wire)
 
@@ -158,7 +158,7 @@ class Dataset(Base):
 
     @property
     def norm(self) -> float | None:
-        """The largest norm of a record of an embedding; None if each feature has bounds."""
+        """Return the largest norm of a record of an embedding; None if each feature has bounds."""
         return float(self.features_wire["norm"]) if isinstance(self.features_wire, dict) else None
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.openapi.models import Example
@@ -104,22 +104,52 @@ TimeInQuery = Annotated[Time, AfterValidator(check_time)]
 Row = TypeVar("Row")
 
 
+class Bounds(TypedDict):
+    """Arguments of a query for a page of rows by id."""
+
+    after: str
+    limit: int
+    newest_first: bool
+
+
+class NumberedBounds(TypedDict):
+    """Arguments of a query for a page of rows by sequence number."""
+
+    after_seq: int
+    limit: int
+    newest_first: bool
+
+
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """The requested page of a list."""
+    """The requested page of a list.
+
+    `bounds` are the arguments of a query for its rows, by id, and `numbered_bounds` those by sequence number. One row
+    more than the limit shows that another page follows.
+    """
 
     after: str  # last id or sequence number of the previous page; empty for the first page
     limit: int
     newest_first: bool = True
 
     @property
+    def bounds(self) -> Bounds:
+        """Return the arguments of a query by id."""
+        return {"after": self.after, "limit": self.limit + 1, "newest_first": self.newest_first}
+
+    @property
+    def numbered_bounds(self) -> NumberedBounds:
+        """Return the arguments of a query by sequence number."""
+        return {"after_seq": self.after_seq, "limit": self.limit + 1, "newest_first": self.newest_first}
+
+    @property
     def after_seq(self) -> int:
-        """The sequence number after which a `NumberedPage` starts."""
+        """Return the sequence number after which a `NumberedPage` starts."""
         return int(self.after or 0)
 
     @property
     def after_place(self) -> tuple[int, int] | None:
-        """The round and report index after which a `ReportPage` starts; None for the first page."""
+        """Return the round and report index after which a `ReportPage` starts; None for the first page."""
         round_index, _, report_index = self.after.partition(".")
         return (int(round_index), int(report_index)) if self.after else None
 

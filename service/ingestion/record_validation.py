@@ -231,7 +231,7 @@ class RecordValidator:
 
     @property
     def n_constant(self) -> int:
-        """The number of features with one value in all records of the upload; 0 for a single record."""
+        """Return the number of features with one value in all records of the upload; 0 for a single record."""
         return int(self._is_constant.sum()) if self.upload.n_records > 1 else 0
 
     def _user_ids(self, users: Sequence[str | int]) -> list[bytes]:

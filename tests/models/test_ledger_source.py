@@ -47,7 +47,8 @@ class Spent:
 
 def to_ledger(epsilon_nano: int, delta_atto: int) -> sources.Spent:
     """Return amounts without shuffled epsilon. Additive charges have no mu squared."""
-    return sources.Spent(epsilon_nano, 0, delta_atto, None if epsilon_nano or delta_atto else 0)
+    mu2 = None if epsilon_nano or delta_atto else 0
+    return sources.Spent(epsilon_nano, 0, delta_atto, mu2, mu2)
 
 
 class SourceMachine(RuleBasedStateMachine):

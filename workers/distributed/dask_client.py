@@ -52,7 +52,7 @@ class Scheduler:
 
     @property
     def is_confidential(self) -> bool:
-        """Whether the network cannot read the traffic: it uses TLS, or stays on this machine."""
+        """Return whether the network cannot read the traffic: it uses TLS, or stays on this machine."""
         host = self.address.split("://")[1].rsplit(":", 1)[0]
         return self.address.startswith("tls://") or host in ("127.0.0.1", "[::1]", "localhost")
 

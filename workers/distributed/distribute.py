@@ -182,7 +182,7 @@ class DistributedRecords:
 
     @property
     def points(self) -> NDArray[np.int32]:
-        """All records, loaded into this process. Raise Conflict if they changed since the job began."""
+        """Return all records, loaded into this process. Raise Conflict if they changed since the job began."""
         if self._points is None:
             self._points = self._load()
         return self._points

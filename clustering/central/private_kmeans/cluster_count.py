@@ -58,12 +58,12 @@ class ClusterCount(NamedTuple):
 
     @property
     def n_clusters(self) -> int:
-        """The number of clusters, at least 1."""
+        """Return the number of clusters, at least 1."""
         return max(int(self.groups.max(initial=-1)) + 1, 1)
 
     @property
     def verdict(self) -> Verdict:
-        """The quality of the number. It is doubtful for one cluster and near the number of pieces."""
+        """Return the quality of the number. It is doubtful for one cluster and near the number of pieces."""
         if self.n_clusters == 1 or self.n_clusters > NEAR_MOST * self.n_pieces or self.upper > WIDE * self.lower:
             return Verdict.DOUBTFUL
         is_clear = self.jump >= CLEAR_JUMP and self.upper <= CLOSE * self.lower

@@ -129,7 +129,7 @@ class ProblemSize(NamedTuple):
 
     @property
     def q(self) -> float:
-        """N epsilon / k, the records of a cluster in units of the noise."""
+        """Return N epsilon / k, the records of a cluster in units of the noise."""
         return self.n_records * self.epsilon / self.n_clusters
 
 

@@ -61,7 +61,7 @@ class StepPlan(NamedTuple):
 
     @property
     def route(self) -> str:
-        """The plan in words, for the model's diagnostics."""
+        """Return the plan in words, for the model's diagnostics."""
         if self.to_tree == 0:
             return "one mean"
         return f"tree and {len(self.parts)} step{'s' * (len(self.parts) > 1)}"

@@ -29,17 +29,17 @@ class TwoLevelGrid:
 
     @cached_property
     def n_parts(self) -> NDArray[np.int64]:
-        """The number of cells in each coarse cell."""
+        """Return the number of cells in each coarse cell."""
         return np.asarray(self.splits**self.n_features, dtype=np.int64)
 
     @cached_property
     def parents(self) -> NDArray[np.int64]:
-        """The coarse cell of each cell."""
+        """Return the coarse cell of each cell."""
         return np.repeat(np.arange(len(self.splits)), self.n_parts)
 
     @property
     def n_cells(self) -> int:
-        """The number of cells."""
+        """Return the number of cells."""
         return int(self.n_parts.sum())
 
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:

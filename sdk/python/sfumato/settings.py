@@ -206,12 +206,12 @@ class Setting:
 
     @property
     def applies_to(self) -> str:
-        """The trust models as words: 'central', or 'local and shuffled'."""
+        """Return the trust models as words: 'central', or 'local and shuffled'."""
         return " and ".join(self.trusts)
 
     @property
     def text(self) -> str:
-        """The description, with the trust models and a default that is no single value."""
+        """Return the description, with the trust models and a default that is no single value."""
         parts = [self.parameter.description]
         parts += [f"Default: {self.parameter.automatic}."] if self.parameter.automatic else []
         parts += [f"Only {self.applies_to} datasets have it."] if len(self.trusts) < len(SETTINGS) else []

@@ -61,12 +61,10 @@ def list_audit_events(
         rows = audit_trail.page(
             session,
             caller.tenant_id,
-            after_seq=page.after_seq,
-            limit=page.limit + 1,
             dataset_id=dataset_id,
             act=action,
             actor=actor,
             subject_id=object,
-            newest_first=page.newest_first,
+            **page.numbered_bounds,
         )
         return page.respond(rows, serializers.audit_event, lambda row: str(row.seq))

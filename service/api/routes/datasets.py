@@ -109,16 +109,7 @@ def list_datasets(
     Needs one of the scopes `datasets`, `grants`, `records`, `jobs`, `ledger`.
     """
     with services.database.reading() as session:
-        rows = datasets.page(
-            session,
-            caller,
-            name=name,
-            source=source,
-            trust=trust,
-            after=page.after,
-            limit=page.limit + 1,
-            newest_first=page.newest_first,
-        )
+        rows = datasets.page(session, caller, name=name, source=source, trust=trust, **page.bounds)
         return page.respond(rows, serializers.dataset)
 
 

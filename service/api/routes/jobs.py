@@ -152,9 +152,7 @@ def list_jobs(
             algorithm=algorithm,
             created_after=None if created_after is None else from_timestamp(created_after),
             created_before=None if created_before is None else from_timestamp(created_before),
-            after=page.after,
-            limit=page.limit + 1,
-            newest_first=page.newest_first,
+            **page.bounds,
         )
         used = rounds.list_used(session, rows)
         return page.respond(rows, lambda row: serializers.job(row, used[row.id]))

@@ -127,9 +127,7 @@ def list_keys(caller: AdminCaller, page: RequestedPage, services: Services) -> R
     Needs the scope `admin` and a key that is not bound to one dataset.
     """
     with services.database.reading() as session:
-        rows = keys.list_keys(
-            session, caller.tenant_id, after=page.after, limit=page.limit + 1, newest_first=page.newest_first
-        )
+        rows = keys.list_keys(session, caller.tenant_id, **page.bounds)
         return page.respond(rows, serializers.key)
 
 

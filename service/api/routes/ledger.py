@@ -75,10 +75,8 @@ def list_ledger_entries(
         rows = ledger.page(
             session,
             dataset_id,
-            after_seq=page.after_seq,
-            limit=page.limit + 1,
             kind=None if kind is None else Kind(kind),
-            newest_first=page.newest_first,
+            **page.numbered_bounds,
         )
         return page.respond(rows, serializers.ledger_entry, lambda row: str(row.seq))
 

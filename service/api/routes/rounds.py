@@ -143,10 +143,8 @@ def list_rounds(
         rows = rounds.page(
             session,
             dataset_id,
-            after=page.after,
-            limit=page.limit + 1,
             state=state,
-            newest_first=page.newest_first,
+            **page.bounds,
         )
         return page.respond(rows, serializers.round_)
 

@@ -132,14 +132,7 @@ def list_series(
     with services.database.reading() as session:
         if dataset_id is not None:
             datasets.get(session, caller, dataset_id, deleted=True)
-        rows = series.page(
-            session,
-            caller,
-            dataset_id=dataset_id,
-            after=page.after,
-            limit=page.limit + 1,
-            newest_first=page.newest_first,
-        )
+        rows = series.page(session, caller, dataset_id=dataset_id, **page.bounds)
         return page.respond(rows, lambda row: _serialised(session, row))
 
 
@@ -210,9 +203,7 @@ def list_series_clusters(
     """List all clusters that a series has had, newest first. Windows state their shares. Needs the scope `jobs`."""
     with services.database.reading() as session:
         found = series.get(session, caller, series_id)
-        rows = following.page_clusters(
-            session, found, after=page.after, limit=page.limit + 1, newest_first=page.newest_first
-        )
+        rows = following.page_clusters(session, found, **page.bounds)
         return page.respond(rows, serializers.series_cluster)
 
 
@@ -302,9 +293,7 @@ def list_series_events(
     """
     with services.database.reading() as session:
         found = series.get(session, caller, series_id)
-        rows = following.page_events(
-            session, found, after=page.after, limit=page.limit + 1, newest_first=page.newest_first
-        )
+        rows = following.page_events(session, found, **page.bounds)
         return page.respond(rows, serializers.series_event)
 
 

@@ -114,7 +114,7 @@ def list_webhooks(caller: AdminCaller, page: RequestedPage, services: Services) 
     Needs the scope `admin` and a key that is not bound to one dataset.
     """
     with services.database.reading() as session:
-        rows = webhooks.page(session, caller, after=page.after, limit=page.limit + 1, newest_first=page.newest_first)
+        rows = webhooks.page(session, caller, **page.bounds)
         return page.respond(rows, serializers.webhook)
 
 
@@ -233,15 +233,7 @@ def list_webhook_deliveries(
     """
     only = None if state is None else DeliveryState(state)
     with services.database.reading() as session:
-        rows = deliveries.page(
-            session,
-            caller,
-            webhook_id,
-            state=only,
-            after=page.after,
-            limit=page.limit + 1,
-            newest_first=page.newest_first,
-        )
+        rows = deliveries.page(session, caller, webhook_id, state=only, **page.bounds)
         return page.respond(rows, serializers.delivery)
 
 

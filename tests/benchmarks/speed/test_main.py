@@ -99,7 +99,7 @@ class TestRun:
 
 class TestGroups:
     def test_they_are_the_documented_ones(self) -> None:
-        assert list(GROUPS) == ["ingest", "cold", "jobs", "fold", "kernels", "scale"]
+        assert list(GROUPS) == ["ingest", "cold", "jobs", "fold", "shuffling", "kernels", "scale"]
 
     def test_they_are_imported_only_when_they_run(self) -> None:
         code = (

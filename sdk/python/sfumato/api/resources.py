@@ -232,7 +232,7 @@ class Budget:
 
     @property
     def spent(self) -> Spent:
-        """Amounts that the charges spent, stated in three ways."""
+        """Return the amounts that the charges spent, stated in three ways."""
         balance = self.balance
         atto = balance.granted_delta_atto if balance.own_accounting == "gaussian" else balance.charged_delta_atto
         sums = balance.charged_nano / NANO, balance.charged_delta_atto / ATTO
@@ -243,7 +243,7 @@ class Budget:
 
     @property
     def remaining_shuffled_share(self) -> float | None:
-        """The part of the budget towards an observer of releases that remains; None if not shuffled."""
+        """Return the part of the budget towards an observer of releases that remains; None if not shuffled."""
         balance = self.balance
         if not balance.granted_shuffled_delta_atto:
             return None
@@ -251,7 +251,7 @@ class Budget:
 
     @property
     def certified_epsilon(self) -> float | None:
-        """The epsilon that the charges so far certify at the granted delta; None if above 32."""
+        """Return the epsilon that the charges so far certify at the granted delta; None if above 32."""
         balance = self.balance
         nano = certified_epsilon(balance.own_accounting, balance.charged_cost, balance.granted_delta_atto)
         return None if nano is None else nano / NANO

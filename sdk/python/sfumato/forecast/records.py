@@ -59,7 +59,7 @@ class RecordsForecast:
 
     @property
     def mu2_pico(self) -> int:
-        """The most mu^2, in units of 1e-12, that the job counts under Gaussian accounting."""
+        """Return the most mu^2, in units of 1e-12, that the job counts under Gaussian accounting."""
         return job_cost(self.algorithm, self.n_features, self.max_records_per_user).mu2_pico
 
     def _repr_html_(self) -> str:

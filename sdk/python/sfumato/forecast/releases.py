@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import TypedDict, Unpack
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import resolve
@@ -16,22 +17,11 @@ from sfumato.specs import Algorithm
 LOCAL_STEP_NANO = NANO // 100  # local costs that `local_epsilon_for` tries
 
 
-def forecast_releases(
-    algorithm: Algorithm,
-    *,
-    n_features: int,
-    expected_reports: int,
-    min_batch: int,
-    honest_share: Fraction,
-    delta_atto: int,
-) -> Pair:
-    """Return the cost of the collection's releases for one device, as nano-epsilon and atto-delta.
+class ForecastTerms(TypedDict):
+    """Terms of the releases of a collection.
 
-    The service charges this pair for a shuffled job in addition to the local epsilon, when the rounds open.
-
-    Parameters
+    Attributes
     ----------
-    algorithm : Algorithm
     n_features, expected_reports : int
         As for `forecast`.
     min_batch : int
@@ -41,6 +31,25 @@ def forecast_releases(
         Share of the reports from honest devices, in (0, 1].
     delta_atto : int
         Delta of each release.
+    """
+
+    n_features: int
+    expected_reports: int
+    min_batch: int
+    honest_share: Fraction
+    delta_atto: int
+
+
+def forecast_releases(algorithm: Algorithm, **terms: Unpack[ForecastTerms]) -> Pair:
+    """Return the cost of the collection's releases for one device, as nano-epsilon and atto-delta.
+
+    The service charges this pair for a shuffled job in addition to the local epsilon, when the rounds open.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    **terms
+        The members of `ForecastTerms`.
 
     Raises
     ------
@@ -57,20 +66,13 @@ def forecast_releases(
     >>> pair[0] < 100_000_000  # a tenth
     True
     """
-    releases = _plan(algorithm, n_features, expected_reports, min_batch, honest_share)
+    delta_atto = terms["delta_atto"]
+    releases = _plan(algorithm, terms)
     pairs = [(each, (shuffling.epsilon(blanket, n, delta_atto), delta_atto)) for each, blanket, n in releases]
     return shuffling.shuffled_cost([pairs])
 
 
-def forecast_release_mu2(
-    algorithm: Algorithm,
-    *,
-    n_features: int,
-    expected_reports: int,
-    min_batch: int,
-    honest_share: Fraction,
-    delta_atto: int,
-) -> int:
+def forecast_release_mu2(algorithm: Algorithm, **terms: Unpack[ForecastTerms]) -> int:
     """Return mu^2 of the collection's releases for one device, in units of 1e-12.
 
     A shuffled dataset with Gaussian accounting counts it, beside the delta of `forecast_releases`. The parameters and
@@ -85,14 +87,13 @@ def forecast_release_mu2(
     >>> forecast_release_mu2(UniformGrid(epsilon=4), n_features=2, expected_reports=100_000, **terms) < 10**9
     True
     """
-    releases = _plan(algorithm, n_features, expected_reports, min_batch, honest_share)
-    return cost((each, gaussian_cost(blanket, n, delta_atto)[0]) for each, blanket, n in releases)
+    releases = _plan(algorithm, terms)
+    return cost((each, gaussian_cost(blanket, n, terms["delta_atto"])[0]) for each, blanket, n in releases)
 
 
-def _plan(
-    algorithm: Algorithm, n_features: int, expected_reports: int, min_batch: int, honest_share: Fraction
-) -> list[tuple[tuple[int, int], Blanket, int]]:
+def _plan(algorithm: Algorithm, terms: ForecastTerms) -> list[tuple[tuple[int, int], Blanket, int]]:
     """Return the participation interval, the blanket and the number of honest reports of each release."""
+    n_features, expected_reports = terms["n_features"], terms["expected_reports"]
     algorithm, _ = resolve(algorithm, n_features, expected_reports)
     releases = []
     for each in planned_rounds(algorithm, n_features, expected_reports):
@@ -100,21 +101,14 @@ def _plan(
             raise InvalidSpec(
                 f"a round of {algorithm.type} depends on earlier rounds: its release has a cost when the round opens"
             )
-        n_honest = shuffling.honest_reports(reports_of_part(min_batch, each.participation), honest_share)
+        n_honest = shuffling.honest_reports(
+            reports_of_part(terms["min_batch"], each.participation), terms["honest_share"]
+        )
         releases.append(((each.participation.lo, each.participation.hi), each.mechanism().blanket(), n_honest))
     return releases
 
 
-def local_epsilon_for(
-    algorithm: Algorithm,
-    shuffled_nano: int,
-    *,
-    n_features: int,
-    expected_reports: int,
-    min_batch: int,
-    honest_share: Fraction,
-    delta_atto: int,
-) -> int:
+def local_epsilon_for(algorithm: Algorithm, shuffled_nano: int, **terms: Unpack[ForecastTerms]) -> int:
     """Return a local epsilon with which the releases of the collection cost at most `shuffled_nano`.
 
     A bisection over multiples of 0.01 finds it. The cost has small steps where a subset or the grid changes its size.
@@ -125,8 +119,8 @@ def local_epsilon_for(
         Its epsilon has no effect.
     shuffled_nano : int
         Largest nano-epsilon towards an observer of the releases.
-    n_features, expected_reports, min_batch, honest_share, delta_atto
-        As for `forecast_releases`.
+    **terms
+        The members of `ForecastTerms`.
 
     Returns
     -------
@@ -141,14 +135,7 @@ def local_epsilon_for(
 
     def costs(step: int) -> int:
         tried = replace(algorithm, epsilon=step * LOCAL_STEP_NANO / NANO)
-        return forecast_releases(
-            tried,
-            n_features=n_features,
-            expected_reports=expected_reports,
-            min_batch=min_batch,
-            honest_share=honest_share,
-            delta_atto=delta_atto,
-        )[0]
+        return forecast_releases(tried, **terms)[0]
 
     low, high = 0, EPSILON_MAX_NANO // LOCAL_STEP_NANO + 1
     while high - low > 1:

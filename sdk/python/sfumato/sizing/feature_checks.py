@@ -19,7 +19,7 @@ class CheckPlan(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """The cost of the check."""
+        """Return the cost of the check."""
         return self.gaps + self.histograms
 
     def needed_records(self, n_features: int, max_per_user: int = 1) -> int:

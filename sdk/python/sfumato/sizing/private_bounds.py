@@ -50,7 +50,7 @@ class BoundsPlan(NamedTuple):
 
     @property
     def needed_records(self) -> int:
-        """The number of records below which no bounds are found."""
+        """Return the number of records below which no bounds are found."""
         return ceil(self.needed * self.threshold)
 
     def cost_of(self, threshold: float, n_features: int) -> int:

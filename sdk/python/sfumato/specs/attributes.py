@@ -99,17 +99,17 @@ class Categorical:
 
     @property
     def clusters(self) -> bool:
-        """Whether jobs cluster by the attribute."""
+        """Return whether jobs cluster by the attribute."""
         return self.use == "cluster"
 
     @property
     def share_names(self) -> tuple[str, ...]:
-        """The names of the shares of the categories, which are features of clusters, such as `plan = pro`."""
+        """Return the names of the shares of the categories, which are features of clusters, such as `plan = pro`."""
         return tuple(f"{self.name} = {each}" for each in self.categories)
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """The values, then `other` and `missing` where the attribute has these categories."""
+        """Return the values, then `other` and `missing` where the attribute has these categories."""
         return (*self.values, *(OTHER,) * (self.unknown == "other"), *(MISSING,) * (self.missing == "category"))
 
 
@@ -171,7 +171,7 @@ class Numeric:
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """The bins as text, then `missing` where the attribute has this category."""
+        """Return the bins as text, then `missing` where the attribute has this category."""
         shown = [f"{edge:.6g}" for edge in self.bins]
         return (*(f"{low} to {high}" for low, high in pairwise(shown)), *(MISSING,) * (self.missing == "category"))
 

@@ -66,12 +66,12 @@ class Definition:
 
     @property
     def reads_cells(self) -> bool:
-        """Whether the reports of the first round are cells of the box, so that sizes are sums of cells."""
+        """Return whether the reports of the first round are cells of the box, so that sizes are sums of cells."""
         return bool(self.reads) and CELLS.issuperset(self.reads)
 
     @property
     def reads_vectors(self) -> bool:
-        """Whether the reports are noisy vectors, which are stored as a sample and not counted."""
+        """Return whether the reports are noisy vectors, which are stored as a sample and not counted."""
         return "lattice" in self.reads
 
 
