@@ -19,6 +19,11 @@ class ProtocolError(Exception):
     """An answer that is missing, late or not in the protocol."""
 
 
+def _keep_alive() -> None:
+    """Let a write above the limit of `fill_disk` fail. Otherwise it ends the process."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
 class Implementation:
     """A running implementation.
 
@@ -31,17 +36,15 @@ class Implementation:
     """
 
     def __init__(self, command: Sequence[str], *, disk_full: bool = False) -> None:
-        def fill_disk() -> None:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # otherwise a write ends the process
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # a larger limit would shorten files, such as bytecode
-
         self._process = subprocess.Popen(
             [*command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            preexec_fn=fill_disk if disk_full else None,
+            preexec_fn=_keep_alive,
         )
         self._input, self._output = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
+        if disk_full:
+            self.fill_disk()
         self._n_calls = 0
         self._unread = b""
 
@@ -50,6 +53,10 @@ class Implementation:
 
     def __exit__(self, *_error: object) -> None:
         self.kill()
+
+    def fill_disk(self) -> None:
+        """Let each later write to a file fail, as on a full disk."""
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (0, 0))  # a larger limit would shorten files
 
     def kill(self) -> None:
         """End the process with SIGKILL."""

@@ -37,11 +37,25 @@ BAD_RECORDS: dict[str, object] = {
     "the record is text": "0.6",
     "the record is a number": 0.6,
     "the record is null": None,
+    "the record is empty": [],
+    "a value is an object": [{}, 0.2],
+    "a value has more digits than a number": [10**400, 0.2],
     "the record has too few values": [0.6],
     "the record has too many values": [0.6, 0.2, 0.1],
     "a named value is not a number": {"east": {"number": "nan"}, "north": 0.2},
     "a named value is text": {"east": "0.6", "north": 0.2},
 }
+BAD_CAPS = (
+    *("0", "-1", "32.000000001", "33", "1e-7", "1.0000000001", "1e400", "1e-400", "1" * 100),
+    *("nan", "inf", "Infinity", "one", "", " ", " 1", "1 ", "1_0", "1,5", "0x1", "1e", "\u0661"),
+)
+BAD_URLS = (
+    *("", "127.0.0.1", "ftp://127.0.0.1", "http://", "http:///v1", "http://127.0.0.1/v1", "http://[::1", "http://:80"),
+    *("http://user:secret@127.0.0.1", "http://127.0.0.1?a", "http://127.0.0.1#a", "http://127.0.0.1:65536"),
+    *("http://127.0.0.1:port", "http://a b", "http://127.0.0.1:0"),
+)
+BAD_IDS = ("", "a/b", "..", "a b", "a\n", "\u00e4", "x" * 65)
+BAD_KEYS = ("", "a b", "\u00e4", "a\n", "a\r\nHost: b")
 _HUGE = 4 << 20  # bytes; a device reads 1 MiB
 
 
@@ -49,6 +63,9 @@ def create_input_cases() -> Iterator[Case]:
     """Yield the cases of bad records, stores, rounds and services."""
     for name, record in BAD_RECORDS.items():
         yield Case("inputs", name, partial(_check_record, record=record))
+    options = {"cap": BAD_CAPS, "url": BAD_URLS, "dataset_id": BAD_IDS, "key": BAD_KEYS}
+    for name, value in ((name, value) for name, values in options.items() for value in values):
+        yield Case("inputs", f"the {name} is {value[:16]!a}", partial(_check_option, options={name: value}))
     checks: dict[str, Callable[[Bench], None]] = {
         "a value outside of the bounds is counted": partial(_check_outside, treatment="count"),
         "a value outside of the bounds is clipped": partial(_check_outside, treatment="clip"),
@@ -80,6 +97,12 @@ def _check_record(bench: Bench, record: object) -> None:
     answer = bench.report(record)
     expect_error(answer, "point_invalid")
     expect((bench.service.sent, answer.get("spent"), answer.get("pending")), ([], 0, []), "reports, spent and pending")
+
+
+def _check_option(bench: Bench, options: dict[str, str]) -> None:
+    bench.service.reset([ROUND])
+    expect_error(bench.report(RECORD, **options), "validation_failed")
+    expect((bench.service.paths, bench.store.exists()), ([], False), "requests and store")
 
 
 def _check_outside(bench: Bench, treatment: str) -> None:

@@ -98,6 +98,8 @@ class ScriptedService:
         if method == "GET" and len(parts) == 3 and parts[2] in self.documents:
             return self.documents[parts[2]]
         if method == "POST" and len(parts) == 4 and parts[3] in {"reports", "sealed"}:
+            if not body:  # Node.js 20 repeats a request after 421, and loses its body
+                return create_problem(422, "validation_failed")
             report = Sent(parts[2], body, key)
             self.sent.append(report)
             if self.hold is not None:

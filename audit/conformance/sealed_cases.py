@@ -29,6 +29,13 @@ N_HONEST = 29  # honest reports of the smallest release of the round: .29 of 100
 TERMS = {"min_batch": 100, "honest_share": 0.29, "keep_reports": False}
 
 
+BAD_TERMS: dict[str, tuple[object, ...]] = {
+    "min_batch": (0, -1, 100.5, 1e30, 2**31, "100", True),
+    "honest_share": (0, -0.5, 1.5, 1e30, "0.29", True),
+}
+BAD_PINS = ("", "AAAA", "key", base64.b64encode(bytes(31)).decode(), base64.b64encode(bytes(33)).decode())
+
+
 def create_sealed_cases(directory: Path) -> Iterator[Case]:
     """Yield the cases of sealed reports, for implementations that state `sealed`."""
     for vector in read_vectors(directory, "sealed"):
@@ -41,6 +48,12 @@ def create_sealed_cases(directory: Path) -> Iterator[Case]:
         "a round without a number of honest reports": partial(
             _check_refusal, code="validation_failed", honest_share=None
         ),
+        **{
+            f"a round with {name} {value!a}": partial(_check_terms, changes={name: value})
+            for name, values in BAD_TERMS.items()
+            for value in values
+        },
+        "a round whose smallest release has no honest report": partial(_check_refusal, min_batch=1),
         "a round that keeps reports": partial(_check_refusal, keep_reports=True),
         "a round with a key of the wrong length": partial(
             _check_refusal, code="validation_failed", hpke_public_key="AAAA"
@@ -48,6 +61,8 @@ def create_sealed_cases(directory: Path) -> Iterator[Case]:
         "a round with a key of small order": partial(
             _check_refusal, code="validation_failed", hpke_public_key=base64.b64encode(bytes(32)).decode()
         ),
+        **{f"the pinned key is {pin!a}": partial(_check_pin, pin=pin) for pin in BAD_PINS},
+        "the pinned key lacks its last character": partial(_check_pin, pin=None),
         "a round of another shuffler": _check_signature,
         "an outer key of another": _check_outer_key,
         "another round than listed": _check_listed,
@@ -157,6 +172,18 @@ def _check_refusal(bench: Bench, code: str = "round_refused", **changes: Any) ->
     answer = _report(bench, shuffler)
     expect_error(answer, code)
     expect((bench.service.sent, answer.get("spent")), ([], 0), "reports and spent")
+
+
+def _check_pin(bench: Bench, pin: str | None) -> None:
+    shuffler = _Shuffler()
+    bench.service.reset([], {"rnd_1": shuffler.announce(shuffler.document())})
+    key = shuffler.pinned[:-1] if pin is None else pin
+    expect_error(bench.report(RECORD, shuffler_key=key, min_honest_batch=N_HONEST), "validation_failed")
+    expect(bench.service.paths, [], "requests")
+
+
+def _check_terms(bench: Bench, changes: dict[str, Any]) -> None:
+    _check_refusal(bench, "validation_failed", **changes)
 
 
 def _check_signature(bench: Bench) -> None:

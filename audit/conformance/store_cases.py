@@ -18,10 +18,12 @@ def create_store_cases() -> Iterator[Case]:
     """Yield the cases of the store."""
     for name, damage in DAMAGES.items():
         yield Case("store", f"a damaged store: {name}", partial(_check_damage, damage=damage))
+    for name, path in BAD_PATHS.items():
+        yield Case("store", f"the path of the store {name}", partial(_check_path, path=path))
     checks: dict[str, Callable[[Bench], None]] = {
         "a store of another dataset is not this memory": _check_dataset,
-        "the path of the store cannot exist": _check_path,
         "the disk is full": _check_disk,
+        "the disk is full when the answer comes": _check_late_disk,
         "the report is in the store before it is sent": _check_order,
         "a report survives the end of the process": _check_kill,
         f"{N_PROCESSES} processes with one store answer once": _check_processes,
@@ -37,6 +39,16 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "one digit differs": lambda whole: _change_digit(whole),
     "other text": lambda _: b"{}",
     "not text": lambda whole: b"\xff\xfe" + whole,
+}
+
+
+BAD_PATHS = {
+    "is empty": "",
+    "is the root": "/",
+    "has a zero character": "a\0b",
+    "is below a file": "file/device.json",
+    "is below two that are missing, below a file": "file/a/b/device.json",
+    "is where no folder can be": "/proc/sfumato/device.json",
 }
 
 
@@ -76,10 +88,11 @@ def _check_dataset(bench: Bench) -> None:
     expect((other["spent"], again["spent"]), (first["spent"], first["spent"]), "spent epsilon of each dataset")
 
 
-def _check_path(bench: Bench) -> None:
+def _check_path(bench: Bench, path: str) -> None:
     bench.service.reset([ROUND])
     (bench.folder / "file").write_text("")
-    expect_error(bench.report(RECORD, store=str(bench.folder / "file" / "device.json")), "store_unusable")
+    store = str(bench.folder / path) if path.startswith("file") else path
+    expect_error(bench.report(RECORD, store=store), "store_unusable")
     expect(bench.service.sent, [], "reports")
 
 
@@ -89,6 +102,17 @@ def _check_disk(bench: Bench) -> None:
         expect_error(limited.call("report", **bench.arguments(RECORD)), "store_unusable")
     expect(bench.service.sent, [], "reports")
     expect_outcome(bench.report(RECORD), "sent")
+
+
+def _check_late_disk(bench: Bench) -> None:
+    bench.service.reset([ROUND])
+    with bench.another() as limited:
+        limited.call("describe")
+        bench.service.hold = lambda _: limited.fill_disk()
+        expect_error(limited.call("report", **bench.arguments(RECORD)), "store_unusable")
+    bench.service.hold = None
+    expect_outcome(bench.report(RECORD), "sent")  # it is still pending
+    expect(len({each.body for each in bench.service.sent}), 1, "number of different requests")
 
 
 def _check_order(bench: Bench) -> None:

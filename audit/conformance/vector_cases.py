@@ -76,7 +76,7 @@ def _check_answer(bench: Bench, vector: dict[str, Any], call: dict[str, Any]) ->
     service, state = bench.service, vector["state"]
     service.reset(call["open"]["rounds"])
     answer = Answer(vector["status"], vector["body"].encode(), {"Content-Type": vector["content_type"]})
-    service.replies = [answer, answer]  # after 421, `fetch` sends a request once more
+    service.replies = [answer, answer]  # after 421, a browser's `fetch` sends a request once more
     first = bench.report(call["record"])
     n_first, service.replies = len(service.sent), []
     expect(first.get("result", {}).get("outcome"), FINAL_OUTCOMES.get(state), "outcome of the answer")

@@ -29,13 +29,13 @@ from sfumato.records.encodings import unscale_many
 from sfumato.sizing.required_reports import noisy_fcm_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import (
-    MAX_SAMPLE_VALUES,
     MAX_SCALE,
     DiscreteLaplaceMechanism,
     Feature,
     LatticeEncoding,
     NoisyFcm,
     RoundSpec,
+    most_vectors,
 )
 
 STEPS = 1000  # lattice steps per feature, far finer than the noise
@@ -73,15 +73,13 @@ def noisy_fcm(params: NoisyFcm, features: tuple[Feature, ...], expected_reports:
     Raises
     ------
     UnfitRound
-        The expected reports times features exceed the maximum size of a sample.
+        A sample does not hold the vectors of so many reports.
     TooFewReports
         See `fit`.
     """
     d = len(features)
-    if expected_reports * d > MAX_SAMPLE_VALUES:
-        raise UnfitRound(
-            f"noisy_fcm stores every vector: with {d} features it accepts at most {MAX_SAMPLE_VALUES // d} reports"
-        )
+    if expected_reports > (most := most_vectors(d)):
+        raise UnfitRound(f"noisy_fcm stores every vector: with {d} features it accepts at most {most} reports")
     epsilon_nano = params.epsilon_nano
     # with a tiny epsilon, fine steps are useless and would exceed the maximum scale
     steps = max(1, min(STEPS, MAX_SCALE * epsilon_nano // (d * NANO)))

@@ -36,6 +36,7 @@ class CountedFit(NamedTuple):
     criteria: dict[int, float]  # BIC by number of clusters, of the numbers that were compared; the least is selected
     lower: int  # least and greatest number with a BIC close to the least
     upper: int
+    gains: tuple[float, float] | None  # log likelihood over penalty: mean after the first cluster, and the last one
 
 
 def search(sketch: Sketch, n_clusters: int, limits: Limits, words: PublicWords) -> Fitted:
@@ -101,7 +102,11 @@ def count(sketch: Sketch, n_reports: int, n_supported: int, limits: Limits, word
     full = min((fits[best], search(sketch, best, limits, words)), key=lambda fitted: fitted.nll)
     criteria[best] = 2 * full.nll + best * cost
     close = [number for number in criteria if criteria[number] <= criteria[best] + CLOSE]
-    return CountedFit(full, dict(sorted(criteria.items())), min(close), max(close))
+    gains = None
+    if best > 1:  # the numbers beside the best one were compared
+        mean, last = ((criteria[best - n] - criteria[best]) / (n * cost) + 1 for n in (best - 1, 1))
+        gains = mean, last
+    return CountedFit(full, dict(sorted(criteria.items())), min(close), max(close), gains)
 
 
 # ---- placement of clusters ----

@@ -166,7 +166,7 @@ def fit(params: PhaseSketch, collected: Collected) -> ClusterModel:
           components that do not overlap.
         - detectable: per cluster.
         - negative_log_likelihood.
-        - bic, cluster_interval, supported_clusters: if the number of clusters was not given.
+        - bic, cluster_interval, supported_clusters, cluster_gains: if the number of clusters was not given.
         - waves_answered: waves with reports; converged.
 
     Raises

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clustering.centroids.expected_ratio import expected_ratio
 from clustering.centroids.partition_agreement import Population
-from clustering.centroids.verdict import ALONE, BAD_LOSS, few, ground, rate
+from clustering.centroids.verdict import ALONE, BAD_LOSS, Ground, few, ground, rate
 from clustering.density.label_map import PRIVACY, describe_convergence
 from clustering.phases.gaussian_components import Components, round_shape
 from clustering.phases.halves import agreement_of_halves
@@ -27,6 +27,8 @@ from sfumato.sizing.centroids import FEW_CLUSTERS, sketched_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Feature, Mechanism
 
+CLEAR_GAIN = 3.0  # least gains of a reliable number of clusters
+LITTLE_GAIN = 1.4  # mean gain below which the number is doubtful
 DETECTABLE = 2.8  # least pi |c_1| sqrt(N) of a cluster that is distinguishable from noise
 _FLOOR_SLACK = 1.01  # tolerance, because shares at the floor are rescaled
 
@@ -59,6 +61,7 @@ class ClusterCount(NamedTuple):
     upper: int | None  # None if the reports do not bound it
     n_supported: int  # greatest number of clusters that the reports can count
     bic: list[float | None]  # element i is the criterion of i + 1 clusters, or None
+    gains: tuple[float, float] | None = None  # log likelihood over penalty: mean after the first cluster, last cluster
 
     @classmethod
     def of(cls, counted: CountedFit, n_supported: int) -> "ClusterCount":
@@ -66,7 +69,21 @@ class ClusterCount(NamedTuple):
         found = len(counted.fitted.mixture.shares)
         is_bounded = found > 1 and counted.upper < min(n_supported, MAX_COUNTED)
         criteria = [counted.criteria.get(number) for number in range(1, max(counted.criteria) + 1)]
-        return cls(counted.lower, counted.upper if is_bounded else None, n_supported, criteria)
+        return cls(counted.lower, counted.upper if is_bounded else None, n_supported, criteria, counted.gains)
+
+    def ground(self) -> Ground:
+        """Return the ground of clusters that gain little: where they are clear, each gains many times its penalty.
+
+        Of many clusters, a coarse division gains little, comes out again in halves, and has the least criterion.
+        """
+        if self.gains is None or min(self.gains) >= CLEAR_GAIN:
+            return Ground(Verdict.RELIABLE, "")
+        mean, last = self.gains
+        return Ground(
+            Verdict.DOUBTFUL if mean < LITTLE_GAIN else Verdict.UNCERTAIN,
+            f"The clusters gain {mean:.1f} times what is needed to count them, and the last one {last:.1f} times. "
+            "There may be more or fewer.",
+        )
 
     def describe(self, found: int, data: PhaseData) -> tuple[str, ...]:
         """Return a warning if there may be more clusters than were found."""
@@ -108,6 +125,7 @@ def model_of_mixture(
             "bic": None if count is None else count.bic,
             "cluster_interval": None if count is None else [count.lower, count.upper],
             "supported_clusters": None if count is None else count.n_supported,
+            "cluster_gains": None if count is None or count.gains is None else list(count.gains),
             **fitted.diagnostics,
             **(more or {}),
         },
@@ -150,7 +168,7 @@ def _model(
     needed = min(ceil(effective_needed / data.contrast**2), MAX_JSON_INT)
     low_confidence = n_eff < effective_needed
     detectable = _detectable(shares, data)
-    alone = ground(Verdict.DOUBTFUL, ALONE, applies=count is not None and len(shares) == 1)
+    counted = () if count is None else (ground(Verdict.DOUBTFUL, ALONE, applies=len(shares) == 1), count.ground())
     within = data.sketch.n_features * float(shares @ np.square(more["widths"]))
     agreement = agreement_of_halves(data.sketch, population, centres, data.limits)
     estimate = expected_ratio("phase_sketch", shares, centre_errors, within, effective_needed / n_eff)
@@ -181,7 +199,7 @@ def _model(
             *describe_convergence(more),
         ),
         privacy=PRIVACY,
-        **rate(estimate.loss, agreement, few(is_low=low_confidence), alone, bad_from=BAD_LOSS),
+        **rate(estimate.loss, agreement, few(is_low=low_confidence), *counted, bad_from=BAD_LOSS),
     )
 
 

@@ -20,7 +20,7 @@ function readRecord(value) {
 
 async function report(call) {
   const entropy = typeof call.entropy === "string" ? new ReplayEntropy(call.entropy) : undefined;
-  const sealed = call.shuffler_key ? { shufflerKey: call.shuffler_key, minHonestBatch: call.min_honest_batch } : undefined;
+  const sealed = call.shuffler_key !== undefined ? { shufflerKey: call.shuffler_key, minHonestBatch: call.min_honest_batch } : undefined;
   const answer = {};
   let device;
   try {

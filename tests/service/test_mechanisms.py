@@ -56,7 +56,7 @@ class TestRefusals:
             ({"encoding": {"type": "grid", "cells": [2, 2]}, "mechanism": "discrete_laplace"}, None),
             ({"encoding": LATTICE | {"steps": 1 << 16}, "epsilon": 0.001}, None),
             ({"encoding": LATTICE | {"n_features": 3}}, "/encoding"),
-            ({"target_reports": MAX_SAMPLE_VALUES // 2 + 1}, "/target_reports"),
+            ({"target_reports": MAX_SAMPLE_VALUES // 3 + 1}, "/target_reports"),
         ):
             body = {"encoding": LATTICE, "mechanism": "auto", "epsilon": 1, "target_reports": 10} | change
             problem = refused(api.post(f"/datasets/{dataset_id}/rounds", body), 422, "validation_failed")

@@ -68,6 +68,7 @@ interface PreparedRequest {
   readonly signal: AbortSignal | undefined;
 }
 
+const ADDRESS = /^https?:\/\/(\[[\da-f:.]+\]|[^/:[\]\\]+)(?::(\d{1,5}))?(?:\/|$)/i;
 const JSON_TYPE = "application/json";
 const PNG_TYPE = "image/png";
 const PROBLEM_MEDIA_TYPE = "application/problem+json";
@@ -202,6 +203,9 @@ function readUrl(url: unknown): string {
   check(typeof url === "string" && url !== "", "url is missing: pass the URL of the service");
   check(/^https?:\/\/[^/]/i.test(url), `url must begin with http:// or https://${suggestUrl(url)}`);
   check(!/[@?#\s]/.test(url), "url must have no user name, query, fragment or space");
+  const address = ADDRESS.exec(url);
+  const port = Number(address?.[2] ?? 1);
+  check(address !== null && port >= 1 && port < 65536, "url must have a host name or address, and a port up to 65535 if it has one");
   const root = url.replace(/\/+$/, "");
   check(!/\/v1$/.test(root), `url must be without /v1: pass ${root.slice(0, -3)}`);
   const isMixed = findOrigin()?.startsWith("https:") && /^http:\/\/(?!localhost\b|127\.|\[::1\])/i.test(root);

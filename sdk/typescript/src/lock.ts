@@ -21,7 +21,7 @@ import { randomBytes } from "node:crypto";
 import { linkSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, symlinkSync } from "node:fs";
 import { connect, createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 
 const POLL_MILLISECONDS = 20;
 const ABANDONED_MILLISECONDS = 60_000; // age of a socket that its process never linked
@@ -29,6 +29,24 @@ const MAX_PATH_BYTES = 103; // limit of a socket's path on macOS; Linux permits 
 const MAX_NAME_BYTES = 24;
 const DEAD: readonly unknown[] = ["ECONNREFUSED", "ENOENT", "ENOTSOCK"];
 const LOST: readonly unknown[] = ["EEXIST", "ENOENT"]; // another process was faster
+
+/** Create a directory and those above it. `mkdirSync` with `recursive` never ends in a file system that takes no directory. */
+export function makeDirectory(path: string): void {
+  const create = () => {
+    try {
+      mkdirSync(path, { mode: 0o700 });
+    } catch (error) {
+      if (!statSync(path, { throwIfNoEntry: false })?.isDirectory()) throw error;
+    }
+  };
+  try {
+    create();
+  } catch (error) {
+    if (codeOf(error) !== "ENOENT" || path === dirname(path)) throw error;
+    makeDirectory(dirname(path));
+    create();
+  }
+}
 
 /** A lock that a process holds. */
 export interface Held {
@@ -43,7 +61,7 @@ export interface Held {
  * @throws Error The directory cannot be used.
  */
 export async function acquire(directory: string, timeoutMilliseconds: number): Promise<Held | undefined> {
-  mkdirSync(directory, { recursive: true, mode: 0o700 });
+  makeDirectory(directory);
   const short = shorten(directory);
   const deadline = performance.now() + timeoutMilliseconds;
   try {

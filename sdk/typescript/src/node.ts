@@ -1,12 +1,12 @@
 /** A file store for programs on Node.js. */
 
 import { createHash } from "node:crypto";
-import { closeSync, constants, fsyncSync, lstatSync, mkdirSync, openSync, readFileSync, readlinkSync, realpathSync, renameSync, rmSync, statSync, writeSync } from "node:fs";
+import { closeSync, constants, fsyncSync, lstatSync, openSync, readFileSync, readlinkSync, realpathSync, renameSync, rmSync, statSync, writeSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 
 import { isObject } from "./checks.js";
 import { InvalidSpec, StoreUnusable } from "./errors.js";
-import { acquire, codeOf, type Held } from "./lock.js";
+import { acquire, codeOf, makeDirectory, type Held } from "./lock.js";
 import { createMemory, readMemory, type Memory, type Store } from "./store.js";
 import { Turns } from "./turns.js";
 
@@ -35,7 +35,8 @@ export class FileStore implements Store {
    */
   constructor(path: string) {
     if (process.platform === "win32") throw new StoreUnusable("FileStore needs a POSIX system. Pass another Store to the device");
-    if (typeof path !== "string" || path === "") throw new InvalidSpec("the path of a FileStore must be a string that is not empty");
+    if (typeof path !== "string") throw new InvalidSpec("the path of a FileStore must be a string");
+    if (path === "") throw new StoreUnusable("the path of a FileStore is empty: pass the path of a file");
     try {
       this.location = resolveLinks(resolve(path));
     } catch (error) {
@@ -54,7 +55,7 @@ export class FileStore implements Store {
   }
 
   async #change<T>(datasetId: string, change: (memory: Memory) => T): Promise<T> {
-    this.#attempt(() => mkdirSync(dirname(this.location), { recursive: true, mode: 0o700 }));
+    this.#attempt(() => makeDirectory(dirname(this.location)));
     const lock = await this.#lock();
     try {
       this.#checkOneName();

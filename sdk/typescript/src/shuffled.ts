@@ -20,6 +20,7 @@ import { KEY_BYTES, seal, wrap } from "./sealing.js";
 import { perturb, readRoundSpec, type PersonRecord, type RoundSpec } from "./specs.js";
 import type { Memo, Memory } from "./store.js";
 
+const MAX_BATCH = 2 ** 31 - 1; // reports
 const ROUND_LABEL = "sfumato round 2";
 const SIGNATURE_HEADER = "Sfumato-Signature";
 const OUTER_KEY_HEADER = "Sfumato-Outer-Key";
@@ -150,7 +151,7 @@ export class ShuffledDevice extends Device {
 
 /** Return the number of honest reports of the smallest release, rounded down. The share counts as the decimal that it prints as. */
 function countHonest(minBatch: unknown, honestShare: unknown): bigint {
-  check(typeof minBatch === "number" && Number.isSafeInteger(minBatch) && minBatch >= 1, "a shuffled round states min_batch");
+  check(typeof minBatch === "number" && Number.isInteger(minBatch) && minBatch >= 1 && minBatch <= MAX_BATCH, "min_batch of a shuffled round must be an integer from 1 to 2147483647");
   check(typeof honestShare === "number" && honestShare > 0 && honestShare <= 1, "a shuffled round states honest_share in (0, 1]");
   const [mantissa = "", exponent] = honestShare.toExponential().split("e");
   const digits = mantissa.replace(".", "");

@@ -80,7 +80,7 @@ export function readRoundSpec(wire: unknown): RoundSpec {
     const same = encoding.nFeatures === mechanism.nFeatures && encoding.steps === mechanism.steps;
     check(same, "the lattice encoding and discrete_laplace must have the same n_features and steps");
   }
-  const outOfBounds = wire["out_of_bounds"] ?? "clip";
+  const outOfBounds = "out_of_bounds" in wire ? wire["out_of_bounds"] : "clip";
   check(outOfBounds === "clip" || outOfBounds === "count", "out_of_bounds must be count or clip");
   const countsOutside = outOfBounds === "count";
   const nSymbols = encoding.nSymbols === undefined ? undefined : encoding.nSymbols + Number(countsOutside && addsSymbol(encoding));

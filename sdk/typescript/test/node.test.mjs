@@ -181,8 +181,8 @@ test("a store keeps to its file when the working directory or a link changes", a
 test("a path that names no single file is refused", async (context) => {
   const directory = dirname(dirname(scratch(context)));
   symlinkSync("loop", join(directory, "loop"));
-  assert.throws(() => new FileStore(join(directory, "loop")), StoreUnusable);
-  for (const path of ["", undefined, 7]) assert.throws(() => new FileStore(path), (error) => error.code === "validation_failed");
+  for (const path of [join(directory, "loop"), ""]) assert.throws(() => new FileStore(path), StoreUnusable);
+  for (const path of [undefined, 7]) assert.throws(() => new FileStore(path), (error) => error.code === "validation_failed");
   const store = new FileStore(join(directory, "one.json"));
   await store.change("ds_1", (memory) => { memory.draws.c = "1"; });
   linkSync(join(directory, "one.json"), join(directory, "two.json"));

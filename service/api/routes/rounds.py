@@ -44,7 +44,7 @@ from service.schemas.rounds import DeviceRounds, NewRound, Receipt, Round, Round
 from service.schemas.specs import encoding_to_domain
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.records.outside import count_outside
-from sfumato.specs import MAX_SAMPLE_VALUES, LatticeEncoding, Participation, RoundSpec, design_for
+from sfumato.specs import LatticeEncoding, Participation, RoundSpec, design_for, most_vectors
 from sfumato.transport.batches import MEDIA_TYPE
 
 router = APIRouter(prefix="/v1", tags=["rounds"], route_class=DocumentRoute)
@@ -108,10 +108,9 @@ def _spec(dataset: Dataset, body: NewRound) -> RoundSpec:
             spec = count_outside(spec)
     encoding = spec.encoding
     if isinstance(encoding, LatticeEncoding):
-        if body.target_reports * encoding.n_features > MAX_SAMPLE_VALUES:
-            message = (
-                f"target_reports times features may be at most {MAX_SAMPLE_VALUES} for a lattice; reduce target_reports"
-            )
+        most = most_vectors(encoding.n_features)
+        if body.target_reports > most:
+            message = f"target_reports must be at most {most} for {encoding.n_features} features of a lattice"
             raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
     elif encoding.n_slots * spec.mechanism.tally_width > MAX_COUNTERS:
         message = f"slots times symbols may be at most {MAX_COUNTERS} (hr: up to a quarter); use a coarser encoding"

@@ -1,15 +1,23 @@
 """The conformance kit finds planted faults, and refuses programs that break the protocol. tests/sdks runs all of it."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from audit.conformance.__main__ import EXIT_FAILED, EXIT_USAGE, main
+from audit.conformance.__main__ import EXIT_FAILED, EXIT_USAGE, VECTORS, main
 from tests.audit.conformance.faulty import FAULTS
 
+ROOT = VECTORS.parents[1]
+# The declarations of the errors, as patterns of (name, code).
+ERRORS = {
+    "python/sfumato/errors.py": r'class (\w+)\(.*\):\n(?:(?!class )[^\n]*\n)*?    code = "(\w+)"',
+    "typescript/src/errors.ts": r'class (\w+) extends SfumatoError {\n  override readonly code = "(\w+)"',
+    "kotlin/device/src/main/kotlin/sfumato/device/Errors.kt": r'class (\w+)\(.*\) : SfumatoException\("(\w+)"',
+}
 REFERENCE = [sys.executable, "-m", "audit.conformance.reference"]
 
 
@@ -59,3 +67,20 @@ class TestKit:
             with pytest.raises(SystemExit):
                 main(arguments)
         assert "there are no vectors" in capsys.readouterr().err
+
+
+PAGE = (ROOT / "docs" / "conformance.md").read_text()
+TABLE = dict(re.findall(r"^\| `(\w+)` \| `([A-Z]\w+)` \|$", PAGE, re.MULTILINE))
+
+
+class TestTheTableOfErrors:
+    @pytest.mark.parametrize("source", ERRORS)
+    def test_equals_the_declarations_of_each_language(self, source: str) -> None:
+        declared = {code: name for name, code in re.findall(ERRORS[source], (ROOT / "sdk" / source).read_text())}
+        assert len(TABLE) == 6
+        assert {code: declared.get(code) for code in TABLE} == TABLE
+
+    def test_has_each_code_of_the_bad_inputs(self) -> None:
+        bad_inputs = PAGE.split("## Bad inputs")[1].split("The errors have")[0]
+        codes = set(re.findall(r"^\|.*\| `(\w+)` \|", bad_inputs, re.MULTILINE))
+        assert codes == TABLE.keys() | {"unauthenticated", "unexpected_response"}

@@ -58,7 +58,7 @@ class TestTheRound:
         assert spec.mechanism.epsilon_nano() == 1000
 
     def test_rejects_too_many_reports_at_the_start(self):
-        most = MAX_SAMPLE_VALUES // 2
+        most = MAX_SAMPLE_VALUES // 3  # two features and the mark
         assert next(start(NoisyFcm(1, 3), XY, most)).encoding.n_features == 2
         with pytest.raises(UnfitRound, match=f"at most {most} reports"):
             next(start(NoisyFcm(1, 3), XY, most + 1))

@@ -95,8 +95,15 @@ class TestCount:
         assert (counted.lower, counted.upper) == (n_clusters, n_clusters)
         assert counted.criteria.keys() >= {1, max(1, n_clusters - 2), n_clusters, n_clusters + 1, n_clusters + 2, 5}
         assert min(counted.criteria, key=counted.criteria.__getitem__) == n_clusters
+        assert counted.gains is None if n_clusters == 1 else min(counted.gains) > 5
         charge = n_clusters * (3 + 2) * np.log(30_000)
         assert counted.criteria[n_clusters] == pytest.approx(2 * nll(given, counted.fitted.mixture) + charge)
+
+    def test_the_gain_is_that_of_the_likelihood_over_the_penalty(self):
+        counted = count(sketched(), 30_000, 5, limits_for(3), PublicWords(8))
+        likelihoods = {number: (each - number * 5 * np.log(30_000)) / 2 for number, each in counted.criteria.items()}
+        mean, last = (likelihoods[3] - likelihoods[1]) / -2, likelihoods[2] - likelihoods[3]
+        assert counted.gains == pytest.approx((mean / np.log(30_000) / 2.5, last / np.log(30_000) / 2.5))
 
     @pytest.mark.parametrize("n", [1, 20_000])
     def test_an_even_density_or_one_report_is_one_cluster(self, n):

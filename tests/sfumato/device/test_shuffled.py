@@ -189,7 +189,9 @@ class TestRefusals:
         with pytest.raises(InvalidSpec):
             Shuffler().device(transport=transport).report(RECORD)
 
-    @pytest.mark.parametrize("options", [{"shuffler_key": "?"}, {"shuffler_key": "AAAA"}, {"min_honest_batch": 0}])
+    @pytest.mark.parametrize(
+        "options", [{"shuffler_key": "?"}, {"shuffler_key": "AAAA"}, {"min_honest_batch": 0}, {"min_honest_batch": 1.5}]
+    )
     def test_of_bad_options(self, options: dict[str, Any]) -> None:
         with pytest.raises(InvalidSpec):
             Shuffler().device(**options)

@@ -51,7 +51,20 @@ class TestEpsilon:
 
     @pytest.mark.parametrize(
         "value",
-        [*NOT_NUMBERS, 0, -1, 32.000000001, "0.0000009", "0.1234567891", 0.1 + 0.2, MANY_DECIMALS, "0.5" + "0" * 62],
+        [
+            *NOT_NUMBERS,
+            0,
+            -1,
+            32.000000001,
+            "0.0000009",
+            "0.1234567891",
+            0.1 + 0.2,
+            MANY_DECIMALS,
+            "0.5" + "0" * 62,
+            " 1",
+            "1_0",
+            "\u0661",
+        ],
     )
     def test_refuses_other_values(self, value: object) -> None:
         with pytest.raises(InvalidEpsilon):

@@ -95,8 +95,10 @@ class TestWire:
         with pytest.raises(InvalidSpec):
             round_spec_from_wire(_wire(**{part: value}))
 
-    def test_a_participation_without_ends_includes_every_draw(self) -> None:
-        assert round_spec_from_wire(_wire(participation={})).participation == Participation(0, DRAW_SPAN)
+    @pytest.mark.parametrize("participation", [{}, {"lo": "0"}, {"hi": "1"}, None])
+    def test_refuses_a_participation_without_both_ends(self, participation: object) -> None:
+        with pytest.raises(InvalidSpec, match="must have lo and hi"):
+            round_spec_from_wire(_wire(participation=participation))
 
     @pytest.mark.parametrize(
         "threshold", [2**63, 1.5, None, "", "-1", "+1", " 1", "1e3", "0x10", "١", "9" * 21, str(DRAW_SPAN), "0", True]

@@ -199,10 +199,23 @@ class TestRetries:
 
 
 class TestArguments:
-    @pytest.mark.parametrize("url", ["localhost:8000", "https://service.example/v1", "https://service.example/v1/"])
+    @pytest.mark.parametrize(
+        "url",
+        [
+            *("localhost:8000", "https://service.example/v1", "https://service.example/v1/", "https://", "https:///a"),
+            *("https://a:b@service.example", "https://service.example?a", "https://service.example#a", "http://a b"),
+            *("http://[::1", "http://[:::]", "http://a:65536", "http://a:0", "http://a:b"),
+        ],
+    )
     def test_a_wrong_url_is_refused_before_a_request(self, url: str) -> None:
-        with pytest.raises(InvalidSpec, match="url must b"):
+        with pytest.raises(InvalidSpec, match="url must "):
             Http(url, "sfk_secret", PoolSettings(5, 20, 1 << 16))
+
+    @pytest.mark.parametrize(
+        "url", ["HTTPS://service.example", "http://[::1]:8000/", "https://service.example:443/a/b"]
+    )
+    def test_a_right_url_is_accepted(self, url: str) -> None:
+        Http(url, "sfk_secret", PoolSettings(5, 20, 1 << 16)).close()
 
     @pytest.mark.parametrize("key", ["sfk_secret\n", " sfk_secret", "sfk secret"])
     def test_a_key_that_no_header_can_contain_is_refused_and_not_shown(self, key: str) -> None:

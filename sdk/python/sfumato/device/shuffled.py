@@ -19,9 +19,11 @@ from sfumato.device.device import MAX_OPEN_ROUNDS, Device, OpenRound, Record, ch
 from sfumato.device.sealing import KEY_BYTES, OUTER_KEY_HEADER, SIGNATURE_HEADER, seal, verify_round, wrap
 from sfumato.device.store import Memo
 from sfumato.errors import InvalidSpec, RoundRefused
-from sfumato.privacy.shuffling import honest_reports
 from sfumato.specs import RoundSpec
 from sfumato.transport.exchange import Request
+from sfumato.validation import is_number, require, require_int
+
+MAX_BATCH = 2**31 - 1
 
 
 class _Announced(NamedTuple):
@@ -68,8 +70,7 @@ class ShuffledDevice(Device):
         except ValueError:
             raise InvalidSpec("shuffler_key must be base64") from None
         verify_round("", b"", b"", bytes(64), self._shuffler_key)  # raises if the key is not valid
-        if min_honest_batch < 1:
-            raise InvalidSpec("min_honest_batch must be at least 1")
+        require_int(min_honest_batch, 1, MAX_BATCH, "min_honest_batch")
         self._min_honest_batch = min_honest_batch
         self._announced: dict[str, _Announced] = {}
         super().__init__(url, key, dataset_id, **options)
@@ -97,11 +98,7 @@ class ShuffledDevice(Device):
         return _Announced(response.body, outer_key)
 
     def _cost(self, open_round: OpenRound, spec: RoundSpec) -> int:
-        members = _members(self._announced[open_round.round_id].document)
-        try:
-            n_honest = honest_reports(int(members["min_batch"]), Fraction(str(members["honest_share"])))
-        except (KeyError, TypeError, ValueError):
-            raise InvalidSpec("a shuffled round must state min_batch and honest_share") from None
+        n_honest = _count_honest(_members(self._announced[open_round.round_id].document))
         if n_honest < self._min_honest_batch:
             raise RoundRefused(
                 f"{open_round.round_id} may be released with {n_honest} honest reports; "
@@ -135,6 +132,15 @@ class ShuffledDevice(Device):
         outer_key, sealed = stored[:KEY_BYTES], stored[KEY_BYTES:]
         announced = self._announced.get(memo.round_id)
         return wrap(sealed, memo.round_id, outer_key if announced is None else announced.outer_key)
+
+
+def _count_honest(members: Mapping[str, Any]) -> int:
+    """Return the number of honest reports of the smallest release, rounded down. The share counts as it prints."""
+    min_batch: Any = members.get("min_batch")
+    share: Any = members.get("honest_share")
+    require_int(min_batch, 1, MAX_BATCH, "min_batch of a shuffled round")
+    require(is_number(share) and 0 < share <= 1, "honest_share of a shuffled round must be a number in (0, 1]")
+    return int(min_batch * Fraction(str(share)))
 
 
 def _decode(text: str) -> bytes:

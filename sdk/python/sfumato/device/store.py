@@ -131,7 +131,7 @@ class FileStore:
     Raises
     ------
     StoreUnusable
-        The path is a circle of links, or the platform has no file locks.
+        The path cannot name a file or is a circle of links, or the platform has no file locks.
 
     Examples
     --------
@@ -226,11 +226,14 @@ class FileStore:
 
 
 def _resolve(path: str | Path) -> Path:
-    """Return the absolute path of a file, without links. Raise StoreUnusable for a circle of links."""
+    """Return the absolute path of a file, without links. Raise StoreUnusable for a circle of links or a directory."""
     try:
-        return Path(path).resolve()
-    except (OSError, RuntimeError):
-        raise StoreUnusable(f"{path} cannot be resolved: check its links") from None
+        resolved = Path(path).resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise StoreUnusable(f"{path!r} cannot be resolved: check its links and characters") from None
+    if not resolved.name:
+        raise StoreUnusable(f"{path} is a directory: pass the path of a file")
+    return resolved
 
 
 # ---- the file: {"version", "datasets", "sha256" of the datasets' canonical JSON} ----

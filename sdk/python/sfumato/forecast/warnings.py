@@ -10,7 +10,7 @@ from sfumato.privacy.accounting import exp_epsilon
 from sfumato.sizing.methods import required_reports
 from sfumato.sizing.required_reports import SKETCHED_CLUSTERS
 from sfumato.sizing.rounds import MIN_EFFECTIVE_REPORTS, effective_reports
-from sfumato.specs import MAX_SAMPLE_VALUES, Algorithm
+from sfumato.specs import Algorithm, most_vectors
 
 RELIABLE_LOWER, UNCERTAIN_MEDIAN = 0.8, 0.5  # thresholds of the adjusted Rand index
 REJECT_FACTOR = 10  # a job with fewer than 1/10 of the needed reports is rejected unless its caller insists
@@ -79,7 +79,7 @@ def _too_few_for_centroids(params: Algorithm, n_features: int, n_reports: int, r
         needed = to_report_count(more)
     if needed is not None and n_reports >= needed:
         return None
-    if params.definition.reads_vectors and needed is not None and needed * n_features > MAX_SAMPLE_VALUES:
+    if params.definition.reads_vectors and needed is not None and needed > most_vectors(n_features):
         needed = None  # a round cannot keep more vectors
     return Insufficient(
         needed,

@@ -4,6 +4,7 @@ An epsilon is an integer number of nano-epsilon, a delta one of atto-delta, wher
 stored, added or compared; a decimal number only where a person types or reads it.
 """
 
+import re
 from collections.abc import Iterable
 from decimal import ROUND_FLOOR, Context, Decimal, InvalidOperation, localcontext
 from fractions import Fraction
@@ -26,6 +27,7 @@ _DELTA_MAX = Decimal("0.001")
 
 _DIGITS = 80  # decimal digits of the working precision; 64-bit thresholds need 20
 _MAX_TYPED = 64  # maximum length of a number as text
+_TYPED = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # Decimal takes 1_0 and blanks too
 
 
 def parse_epsilon(value: int | float | str | Decimal) -> int:
@@ -99,6 +101,8 @@ def _read(value: int | float | str | Decimal, too_long: str, name: str, error: t
         raise error(f"{name} must be a number")
     if isinstance(value, str) and len(value) > _MAX_TYPED:
         raise error(too_long)
+    if isinstance(value, str) and _TYPED.fullmatch(value) is None:
+        raise error(f"{name} must be a number in the digits 0 to 9, such as 1.5, without spaces")
     try:
         exact = Decimal(repr(float(value)) if isinstance(value, float) else value)
     except (InvalidOperation, ValueError):

@@ -4,6 +4,6 @@ Parameters, the number of features and the expected reports enter; a `PlannedRou
 Plans and forecasts both use `planned_rounds`, so a forecast shows the rounds that a plan opens.
 """
 
-from sfumato.sizing.methods import METHODS, Method, planned_rounds
+from sfumato.sizing.methods import planned_rounds
 
-__all__ = ["METHODS", "Method", "planned_rounds"]
+__all__ = ["planned_rounds"]

@@ -4,10 +4,9 @@ from math import ceil, floor
 
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import NANO
-from sfumato.sizing.rounds import PlannedRound, draws, effective_reports, precision_of, whole_round
+from sfumato.sizing.rounds import PlannedRound, draws, effective_reports, plans, precision_of, whole_round
 from sfumato.specs import (
     MAX_CENTROIDS,
-    MAX_SAMPLE_VALUES,
     MAX_SCALE,
     GridEncoding,
     GridKmeans,
@@ -17,6 +16,7 @@ from sfumato.specs import (
     Participation,
     PhaseSketch,
     Refine,
+    most_vectors,
 )
 
 # phase_sketch. From epsilon 8 on, phases are finer. Two reports with half of epsilon each would be slightly more
@@ -53,6 +53,7 @@ FIRST_WEIGHT = 4  # the first round has one device in 1 + 4; see `centroid_share
 LATTICE_STEPS = 1000  # lattice units per feature, far below the noise
 
 
+@plans(PhaseSketch)
 def phase_sketch_rounds(params: PhaseSketch, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return a round of phases and the later rounds, independent of the reports.
 
@@ -150,9 +151,10 @@ def supported_clusters(n_features: int, n_effective: float) -> int:
     return 1 if crowd < 1 else max(1, floor(FEW_CLUSTERS * crowd ** (1 / 3) + 1e-9))
 
 
+@plans(NoisyFcm)
 def noisy_fcm_rounds(params: NoisyFcm, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return the round of `noisy_fcm`: noisy vectors over a lattice."""
-    most = MAX_SAMPLE_VALUES // n_features
+    most = most_vectors(n_features)
     if expected_reports > most:
         raise InvalidSpec(f"noisy_fcm keeps every vector: over {n_features} features it takes {most} reports")
     epsilon_nano = params.epsilon_nano
@@ -162,6 +164,7 @@ def noisy_fcm_rounds(params: NoisyFcm, n_features: int, expected_reports: int) -
     return (PlannedRound(Participation(), "discrete_laplace", epsilon_nano, encoding.n_symbols, encoding),)
 
 
+@plans(GridKmeans)
 def grid_kmeans_rounds(params: GridKmeans, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return the round of `grid_kmeans`: cells of a grid."""
     epsilon_nano = params.epsilon_nano
@@ -190,6 +193,7 @@ def grid_kmeans_cells(n_features: int, n_reports: int, epsilon_nano: int, cluste
     return int(min(max(2, balanced, least), most, 1024))
 
 
+@plans(LdpKmeans)
 def ldp_kmeans_rounds(
     params: LdpKmeans,
     n_features: int,  # noqa: ARG001 - all rules have it

@@ -9,6 +9,7 @@ from sfumato.sizing.rounds import (
     draws,
     effective_reports,
     largest,
+    plans,
     precision_of,
     reports_to_tell,
     spending,
@@ -78,6 +79,7 @@ SPLITS = 1  # levels below the first; with 2, the ARI of aniso fell by .1 or mor
 LEAST_BITS = 8
 
 
+@plans(ShiftedGrid)
 def shifted_grid_rounds(params: ShiftedGrid, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return the round of `shifted_grid`."""
     cells = params.cells or shifted_grid_cells(n_features, expected_reports, params.epsilon_nano, params.clusters)
@@ -124,6 +126,7 @@ def choose_map_grid(n_features: int, records_epsilon: float) -> tuple[int, float
     return next(grids for below, grids in _MAP_GRIDS if records_epsilon < below)[n_features - 1]
 
 
+@plans(UniformGrid)
 def grid_rounds(params: UniformGrid, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return the round of `uniform_grid`, or the rounds as printed."""
     if params.variant == "paper":
@@ -157,6 +160,7 @@ def uniform_grid_cells(n_features: int, n_reports: int, epsilon_nano: int) -> in
 # ---- adaptive_grid_iterative, adaptive_grid_tree ----
 
 
+@plans(AdaptiveGridIterative)
 def pass_rounds(params: AdaptiveGridIterative, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return the rounds of `adaptive_grid_iterative`: a grid, and a pass for each later part of the devices."""
     if params.variant == "paper":
@@ -174,6 +178,7 @@ def pass_rounds(params: AdaptiveGridIterative, n_features: int, expected_reports
     )
 
 
+@plans(AdaptiveGridTree)
 def tree_rounds(params: AdaptiveGridTree, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
     """Return the rounds of `adaptive_grid_tree`: a level for each part of the devices."""
     if params.variant == "paper":

@@ -1,57 +1,10 @@
-"""The sizing of each local algorithm, registered by its type."""
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+"""The rounds and the required reports of each local algorithm."""
 
 from sfumato.errors import InvalidSpec
-from sfumato.sizing import required_reports as required
-from sfumato.sizing.centroids import grid_kmeans_rounds, ldp_kmeans_rounds, noisy_fcm_rounds, phase_sketch_rounds
-from sfumato.sizing.grids import grid_rounds, pass_rounds, shifted_grid_rounds, tree_rounds
-from sfumato.sizing.rounds import PlannedRound
-from sfumato.specs import (
-    AdaptiveGridIterative,
-    AdaptiveGridTree,
-    Algorithm,
-    GridKmeans,
-    LdpKmeans,
-    NoisyFcm,
-    PhaseSketch,
-    ShiftedGrid,
-    UniformGrid,
-)
-
-Rounds = Callable[[Any, int, int], tuple[PlannedRound, ...]]
-Required = Callable[[Any, int, int], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """The sizing of an algorithm.
-
-    Attributes
-    ----------
-    rounds : callable
-        (params, n_features, expected_reports) -> the rounds of the plan, in order.
-    required : callable or None
-        (params, n_features, expected_reports) -> the number of reports from which a result is not flagged
-        `insufficient_reports`. None if the number follows from the detectable mass.
-    """
-
-    rounds: Rounds
-    required: Required | None = None
-
-
-METHODS: dict[type[Algorithm], Method] = {
-    ShiftedGrid: Method(shifted_grid_rounds),
-    UniformGrid: Method(grid_rounds),
-    AdaptiveGridIterative: Method(pass_rounds),
-    AdaptiveGridTree: Method(tree_rounds),
-    NoisyFcm: Method(noisy_fcm_rounds, required.for_noisy_fcm),
-    GridKmeans: Method(grid_kmeans_rounds, required.for_grid_kmeans),
-    LdpKmeans: Method(ldp_kmeans_rounds, required.for_ldp_kmeans),
-    PhaseSketch: Method(phase_sketch_rounds, required.for_phase_sketch),
-}
+from sfumato.sizing import centroids, grids  # noqa: F401 -- they register the rounds of the algorithms
+from sfumato.sizing import required_reports as _  # noqa: F401 -- it registers the required reports
+from sfumato.sizing.rounds import PLANNED, REQUIRED, PlannedRound
+from sfumato.specs import Algorithm
 
 
 def planned_rounds(params: Algorithm, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
@@ -70,10 +23,10 @@ def planned_rounds(params: Algorithm, n_features: int, expected_reports: int) ->
     InvalidSpec
         The algorithm does not support the features or cells, or epsilon is too small to be divided.
     """
-    if type(params) not in METHODS:
+    if type(params) not in PLANNED:
         raise InvalidSpec("auto stands for another algorithm: choose it first")
     params.require_features(n_features)
-    return METHODS[type(params)].rounds(params, n_features, expected_reports)
+    return PLANNED[type(params)](params, n_features, expected_reports)
 
 
 def required_reports(params: Algorithm, n_features: int, expected_reports: int) -> float | None:
@@ -87,7 +40,7 @@ def required_reports(params: Algorithm, n_features: int, expected_reports: int) 
     InvalidSpec
         The algorithm does not support the arguments.
     """
-    rule = METHODS[type(params)].required
+    rule = REQUIRED.get(type(params))
     if rule is None:
         return None
     params.require_features(n_features)

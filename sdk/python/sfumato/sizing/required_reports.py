@@ -15,7 +15,7 @@ from sfumato.sizing.centroids import (
     ldp_kmeans_rounds,
     sketched_reports,
 )
-from sfumato.sizing.rounds import precision_of
+from sfumato.sizing.rounds import precision_of, requires
 from sfumato.specs import GridKmeans, LdpKmeans, NoisyFcm, PhaseSketch
 
 SKETCHED_CLUSTERS = 4  # assumed number if a phase sketch estimates it
@@ -43,12 +43,14 @@ def planned_features(n_features: int, n_categories: int) -> int:
     return max(n_features + n_categories, GRID_FEATURES + 1) if n_categories else n_features
 
 
+@requires(PhaseSketch)
 def for_phase_sketch(params: PhaseSketch, n_features: int, expected_reports: int) -> float:  # noqa: ARG001 - a rule
     """Return the required reports of `phase_sketch`."""
     contrast = contrast_of(exp_epsilon(params.epsilon_nano))
     return sketched_reports(n_features, params.clusters or SKETCHED_CLUSTERS) / contrast**2
 
 
+@requires(LdpKmeans)
 def for_ldp_kmeans(params: LdpKmeans, n_features: int, expected_reports: int) -> float:
     """Return the required reports of `ldp_kmeans`."""
     last = ldp_kmeans_rounds(params, n_features, expected_reports)[-1]
@@ -56,6 +58,7 @@ def for_ldp_kmeans(params: LdpKmeans, n_features: int, expected_reports: int) ->
     return ldp_kmeans_reports(variance, params.rounds, n_features, params.clusters)
 
 
+@requires(GridKmeans)
 def for_grid_kmeans(params: GridKmeans, n_features: int, expected_reports: int) -> float:
     """Return the required reports of `grid_kmeans`, for the grid of the expected reports."""
     (only,) = grid_kmeans_rounds(params, n_features, expected_reports)
@@ -63,6 +66,7 @@ def for_grid_kmeans(params: GridKmeans, n_features: int, expected_reports: int) 
     return grid_kmeans_reports(variance, only.n_symbols, params.clusters)
 
 
+@requires(NoisyFcm)
 def for_noisy_fcm(params: NoisyFcm, n_features: int, expected_reports: int) -> float:  # noqa: ARG001 - a rule
     """Return the required reports of `noisy_fcm`. The Laplace noise has the scale d/eps of a range, with d features."""
     return noisy_fcm_reports(2 * (n_features * NANO / params.epsilon_nano) ** 2, params.clusters)

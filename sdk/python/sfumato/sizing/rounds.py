@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import ceil, isqrt
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import design
@@ -17,6 +17,8 @@ MAX_JSON_INT = (1 << 53) - 1
 MIN_EFFECTIVE_REPORTS = 1e4  # effective reports required to estimate the number of clusters
 Z = 3.0  # standard errors of a dense cell above noise
 DENSE_SHARE = 0.5  # r, see `uniform_grid_cells`
+
+Sizes = TypeVar("Sizes", bound=Callable[[Any, int, int], object])  # (params, n_features, expected_reports) -> value
 
 SHORTFALL = 3  # standard deviations by which the number of participating devices may fall below its expectation
 
@@ -60,6 +62,31 @@ class PlannedRound:
         if over is None:
             raise InvalidSpec("the plan makes the encoding of this round")
         return RoundSpec(features, over, design_for(over, self.kind, self.epsilon_nano), self.participation)
+
+
+PLANNED: dict[type[Any], Callable[[Any, int, int], tuple[PlannedRound, ...]]] = {}  # rounds of each local algorithm
+REQUIRED: dict[type[Any], Callable[[Any, int, int], float]] = {}  # reports below which a result is insufficient
+
+
+def plans(algorithm: type[Any]) -> Callable[[Sizes], Sizes]:
+    """Return a decorator that registers a function as the planned rounds of an algorithm, in order."""
+    return _register(PLANNED, algorithm)
+
+
+def requires(algorithm: type[Any]) -> Callable[[Sizes], Sizes]:
+    """Return a decorator that registers a function as the required reports of an algorithm.
+
+    An algorithm without such a function has the reports that its detectable mass requires.
+    """
+    return _register(REQUIRED, algorithm)
+
+
+def _register(registry: dict[type[Any], Any], algorithm: type[Any]) -> Callable[[Sizes], Sizes]:
+    def register(function: Sizes) -> Sizes:
+        registry[algorithm] = function
+        return function
+
+    return register
 
 
 def whole_round(epsilon: float, encoding: Encoding, participation: Participation | None = None) -> PlannedRound:

@@ -4,6 +4,7 @@ JSON values enter and leave through `wire`. The classes are frozen dataclasses t
 and have no other behaviour.
 """
 
+from sfumato import mechanisms
 from sfumato.limits import (
     MAX_CELL_SYMBOLS,
     MAX_FEATURES,
@@ -18,18 +19,7 @@ from sfumato.limits import (
     MAX_SYMBOLS,
     MAX_WINDOW_SYMBOLS,
 )
-from sfumato.mechanisms import (
-    MECHANISMS,
-    DiscreteLaplaceMechanism,
-    GrrMechanism,
-    HrMechanism,
-    Mechanism,
-    OlhMechanism,
-    OueMechanism,
-    SsMechanism,
-    Symbol,
-    WindowMechanism,
-)
+from sfumato.mechanisms import *  # noqa: F403
 from sfumato.specs import algorithms, central
 from sfumato.specs.algorithms import *  # noqa: F403
 from sfumato.specs.algorithms import MAX_CLUSTERS, MAX_SKETCHED_CLUSTERS, Algorithm, Distance, Refine, Variant
@@ -54,6 +44,7 @@ from sfumato.specs.encodings import (
     PhaseEncoding,
     ShiftedGridEncoding,
     TreeGridEncoding,
+    most_vectors,
 )
 from sfumato.specs.rounds import (
     MAX_NORM,
@@ -118,7 +109,6 @@ __all__ = [
     "MAX_TREE_CELLS",
     "MAX_WEIGHT",
     "MAX_WINDOW_SYMBOLS",
-    "MECHANISMS",
     "SPEC_VERSION",
     "TURN",
     "Algorithm",
@@ -128,30 +118,21 @@ __all__ = [
     "CentralAlgorithm",
     "CentroidSignEncoding",
     "Definition",
-    "DiscreteLaplaceMechanism",
     "Distance",
     "Embedding",
     "Encoding",
     "Feature",
     "GridEncoding",
-    "GrrMechanism",
-    "HrMechanism",
     "LatticeEncoding",
-    "Mechanism",
     "NearestCentroidEncoding",
-    "OlhMechanism",
-    "OueMechanism",
     "Participation",
     "PhaseEncoding",
     "Refine",
     "RoundBounds",
     "RoundSpec",
     "ShiftedGridEncoding",
-    "SsMechanism",
-    "Symbol",
     "TreeGridEncoding",
     "Variant",
-    "WindowMechanism",
     "adds_symbol",
     "algorithm_from_wire",
     "central_algorithm_from_wire",
@@ -161,6 +142,7 @@ __all__ = [
     "job_from_wire",
     "local_algorithm_from_wire",
     "mechanism_from_wire",
+    "most_vectors",
     "of_trust",
     "profile_from_wire",
     "round_spec_from_wire",
@@ -171,3 +153,4 @@ __all__ = [
 ]
 __all__ += algorithms.__all__
 __all__ += central.__all__
+__all__ += mechanisms.__all__

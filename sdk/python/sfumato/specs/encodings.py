@@ -15,7 +15,7 @@ MAX_TREE_BITS = 48  # bits of a cell's place, which a double represents exactly 
 LATTICE = 1 << 20
 MAX_WEIGHT = 1 << 14
 MAX_CENTROIDS = 256
-MAX_SAMPLE_VALUES = 1 << 24  # maximum reports times features in a lattice's round, 64 MB
+MAX_SAMPLE_VALUES = 1 << 24  # maximum reports times numbers of a vector in a lattice's round, 64 MB
 
 TURN = 1 << 30  # phase units per turn; a weight of 1024 gives one turn across a feature's range
 MAX_PHASES = 1 << 10
@@ -215,6 +215,11 @@ class LatticeEncoding:
     @property
     def n_symbols(self) -> int:
         return int((self.steps + 1) ** self.n_features)
+
+
+def most_vectors(n_features: int) -> int:
+    """Return the number of vectors that a sample holds, each with the mark of a round that counts people outside."""
+    return MAX_SAMPLE_VALUES // (n_features + 1)
 
 
 @dataclass(frozen=True, slots=True)

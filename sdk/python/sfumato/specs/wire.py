@@ -204,10 +204,15 @@ def round_spec_from_wire(wire: object) -> RoundSpec:
     require(isinstance(wire["features"], list), "the features of a round spec must be a list")
     unknown = set(wire) - parts - {"out_of_bounds"}
     require(not unknown, f"RoundSpec: unknown {', '.join(sorted(map(str, unknown)))}")
+    bounds = {"lo", "hi"}
+    interval = wire["participation"]
+    require(
+        isinstance(interval, Mapping) and bounds <= set(interval), "the participation of a round must have lo and hi"
+    )
     return RoundSpec(
         features=features_from_wire(wire["features"]),
         encoding=encoding_from_wire(wire["encoding"]),
         mechanism=mechanism_from_wire(wire["mechanism"]),
-        participation=cast(Participation, _build(Participation, wire["participation"])),
+        participation=cast(Participation, _build(Participation, interval)),
         out_of_bounds=cast(RoundBounds, wire.get("out_of_bounds", "clip")),
     )

@@ -74,6 +74,11 @@ class Request:
         return dict(self.headers) | ({} if self.json_body is None else {"Content-Type": "application/json"})
 
 
+def _refuse_constant(name: str) -> None:
+    """Refuse NaN and Infinity, which Python reads but JSON does not have."""
+    raise ValueError(name)
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """A response with a status below 300, or 304."""
@@ -85,7 +90,7 @@ class Response:
     def json(self) -> Any:
         """Return the body as JSON. Raise ApiProblem if it is not JSON."""
         try:
-            return json.loads(self.body)
+            return json.loads(self.body, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             raise unexpected_response(self.status, "the response is not JSON") from None
 

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ T = TypeVar("T")
 _PROXY_VARIABLES = frozenset({"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"})
 _CERTIFICATE_VARIABLES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR"})
 _CHUNK_BYTES = 1 << 16
+_ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[^/:\[\]\\]+)(:(?P<port>[0-9]{1,5}))?(/|$)", re.IGNORECASE)
+_PORTS = range(1, 1 << 16)
 
 
 class PoolSettings(NamedTuple):
@@ -83,9 +86,14 @@ class _Pool:
         self._url = _given(url, "url", "SFUMATO_URL").rstrip("/")
         self._key = _given(key, "key", "SFUMATO_KEY").encode()
         require(
-            self._url.startswith(("http://", "https://")),
+            self._url.lower().startswith(("http://", "https://")),
             f"url must begin with http:// or https://, for example http://{self._url}",
         )
+        require(
+            not any(character in "@?#" or character.isspace() for character in self._url),
+            "url must have no user name, query, fragment or space",
+        )
+        require(_has_address(self._url), "url must have a host name or address, and a port up to 65535 if it has one")
         require(not self._url.endswith("/v1"), f"url must be without /v1: pass {self._url.removesuffix('/v1')}")
         require(
             all("!" <= character <= "~" for character in self._key.decode()),
@@ -121,6 +129,16 @@ def _given(value: str | None, name: str, variable: str) -> str:
     require(bool(value), f"{name} is missing: pass it, or set {variable}")
     require(isinstance(value, str) and value.isascii(), f"{name} must be a string of ASCII characters")
     return value
+
+
+def _has_address(url: str) -> bool:
+    match = _ADDRESS.match(url)
+    httpx = _load_httpx()
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return match is not None and int(match["port"] or 1) in _PORTS
 
 
 def is_loopback(url: str) -> bool:

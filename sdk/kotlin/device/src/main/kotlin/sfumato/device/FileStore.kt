@@ -6,6 +6,7 @@ import java.io.IOException
 import java.nio.ByteBuffer
 import java.nio.channels.FileChannel
 import java.nio.file.Files
+import java.nio.file.InvalidPathException
 import java.nio.file.NoSuchFileException
 import java.nio.file.Path
 import java.nio.file.StandardCopyOption.ATOMIC_MOVE
@@ -126,6 +127,8 @@ public class FileStore(file: File) : Store {
             work()
         } catch (error: IOException) {
             throw StoreUnusable("$location cannot be used: ${error.javaClass.simpleName}")
+        } catch (_: InvalidPathException) {
+            throw StoreUnusable("the path of the store has a character that no file name can have")
         }
     }
 }

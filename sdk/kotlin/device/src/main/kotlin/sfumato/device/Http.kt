@@ -19,6 +19,8 @@ private const val PROBLEM_TYPE = "urn:sfumato:problem:" // the type of a problem
 /** Title of the problem for an answer that another program than the service wrote. */
 internal const val FOREIGN = "the answer is not from the service"
 private val SCHEME = Regex("^https?://[^/]", RegexOption.IGNORE_CASE)
+private val ADDRESS = Regex("^https?://(\\[[0-9a-f:.]+]|[^/:\\[\\]\\\\]+)(?::([0-9]{1,5}))?(?:/|$)", RegexOption.IGNORE_CASE)
+private val PORTS = 1..65535
 private val VISIBLE = Regex("[!-~]+")
 private val SECONDS = Regex("[0-9]{1,9}(\\.[0-9]+)?")
 
@@ -138,6 +140,8 @@ internal class Http(
 private fun readUrl(url: String): String {
     check(SCHEME.containsMatchIn(url)) { "url must begin with http:// or https://, for example https://sfumato.example" }
     check(url.none { it in "@?#" || it.isWhitespace() }) { "url must have no user name, query, fragment or space" }
+    val address = ADDRESS.find(url)
+    check(address != null && (address.groupValues[2].ifEmpty { "1" }).toInt() in PORTS) { "url must have a host name or address, and a port up to 65535 if it has one" }
     val root = url.trimEnd('/')
     check(!root.endsWith("/v1")) { "url must be without /v1: pass ${root.removeSuffix("/v1")}" }
     return root

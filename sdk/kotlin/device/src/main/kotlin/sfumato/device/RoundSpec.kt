@@ -55,7 +55,7 @@ internal fun readRoundSpec(value: Any?): RoundSpec {
     check(features.size == encoding.nFeatures) { "the number of features of the encoding must match the spec" }
     val lattice = encoding.steps?.let { Pair(encoding.nFeatures, it) }
     check(lattice == mechanism.lattice) { "a lattice encoding requires discrete_laplace with the same n_features and steps, and vice versa" }
-    val outOfBounds = wire["out_of_bounds"] ?: "clip"
+    val outOfBounds = if ("out_of_bounds" in wire) wire["out_of_bounds"] else "clip"
     check(outOfBounds == "clip" || outOfBounds == "count") { "out_of_bounds must be count or clip" }
     val countsOutside = outOfBounds == "count"
     val nSymbols = encoding.nSymbols?.let { if (countsOutside && encoding.addsSymbol) it + 1 else it }

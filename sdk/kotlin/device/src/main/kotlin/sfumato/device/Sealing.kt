@@ -67,12 +67,13 @@ private fun encrypt(plaintext: ByteArray, publicKey: ByteArray, info: ByteArray)
     }
 }
 
-/** Return whether the owner of the Ed25519 key announced the round and its outer key. Throw InvalidSpec if the key is not valid. */
+/** Return whether the owner of the Ed25519 key announced the round and its outer key. Throw InvalidSpec if the key has the wrong length. */
 internal fun verifyRound(roundId: String, roundBytes: ByteArray, outerKey: ByteArray, signature: ByteArray, publicKey: ByteArray): Boolean {
+    check(publicKey.size == KEY_BYTES) { "the public key of the shuffler must have $KEY_BYTES bytes" }
     val key = try {
         Ed25519PublicKeyParameters(publicKey)
-    } catch (_: IllegalArgumentException) {
-        throw InvalidSpec("the public key of the shuffler is not a valid Ed25519 key")
+    } catch (_: IllegalArgumentException) { // no point of the curve, or one of small order
+        return false
     }
     val announced = (ROUND_LABEL + roundId).toByteArray() + sha256(roundBytes) + outerKey
     val verifier = Ed25519Signer()

@@ -16,6 +16,7 @@ import java.util.Base64
 
 private const val SIGNATURE_HEADER = "sfumato-signature"
 private const val OUTER_KEY_HEADER = "sfumato-outer-key"
+private const val BASE64_GROUP = 4 // characters; the decoder takes a text without its padding too
 
 /** A round with a valid signature of the shuffler. */
 private class Announced(val bytes: ByteArray, val outerKey: ByteArray) {
@@ -122,7 +123,7 @@ private fun countHonest(minBatch: Any?, honestShare: Any?): BigInteger {
 
 /** Return the bytes of a base64 text, or null if it is not base64. */
 private fun decodeBase64(text: Any?): ByteArray? = try {
-    (text as? String)?.let(Base64.getDecoder()::decode)
+    (text as? String)?.takeIf { it.length % BASE64_GROUP == 0 }?.let(Base64.getDecoder()::decode)
 } catch (_: IllegalArgumentException) {
     null
 }

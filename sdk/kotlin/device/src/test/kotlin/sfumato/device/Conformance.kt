@@ -24,7 +24,7 @@ private fun readRecord(value: Any?): PersonRecord = when (value) {
 
 private fun readNumber(value: Any?): Double = when (value) {
     is JsonNumber -> value.text.toDouble()
-    is Map<*, *> -> mapOf("nan" to Double.NaN, "inf" to Double.POSITIVE_INFINITY, "-inf" to Double.NEGATIVE_INFINITY).getValue(value["number"] as String)
+    is Map<*, *> -> mapOf("nan" to Double.NaN, "inf" to Double.POSITIVE_INFINITY, "-inf" to Double.NEGATIVE_INFINITY)[value["number"]] ?: throw InvalidPoint("the type of a value")
     else -> throw InvalidPoint("the type of a value")
 }
 
