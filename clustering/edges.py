@@ -42,6 +42,8 @@ class EdgeGrid(NamedTuple):
         Shares of the range of the outermost cells at the lower and the upper bound.
     whole : sequence of float
         Shares of the range of the other cells of each feature.
+    circles : tuple of int
+        Indices of the periodic features, which have no bounds.
     """
 
     shares: NDArray[np.float64]
@@ -50,6 +52,7 @@ class EdgeGrid(NamedTuple):
     slope: float
     widths: Sequence[tuple[float, float]]
     whole: Sequence[float]
+    circles: tuple[int, ...] = ()
 
 
 class _Region(NamedTuple):
@@ -96,14 +99,16 @@ def _regions(grid: EdgeGrid) -> Iterator[tuple[tuple[int, ...], _Region]]:
     """Yield each region with thin outermost cells, by the sides of its features."""
     if grid.weight <= 0 or 3**grid.shares.ndim > MAX_REGIONS:
         return
-    for pattern in product((LOWER, BETWEEN, UPPER), repeat=grid.shares.ndim):
+    n_cells = [n for feature, n in enumerate(grid.shares.shape) if feature not in grid.circles]
+    sides = [(BETWEEN,) if place in grid.circles else (LOWER, BETWEEN, UPPER) for place in range(grid.shares.ndim)]
+    for pattern in product(*sides):
         widths = [ends[side > 0] for side, ends in zip(pattern, grid.widths, strict=True) if side]
         whole = [size for side, size in zip(pattern, grid.whole, strict=True) if side]
-        if not widths or max(widths) * THINNEST > 1 or min(grid.shares.shape) < 2 * 3:
+        if not widths or max(widths) * THINNEST > 1 or min(n_cells) < 2 * 3:
             continue
         part = float(np.prod(widths) / np.prod(whole))
-        own, near, far = (float(grid.shares[_cells_of(grid.shares.shape, pattern, step)].sum()) for step in range(3))
-        size = grid.shares[_cells_of(grid.shares.shape, pattern, 0)].size
+        own, near, far = (float(grid.shares[_cells_of(grid, pattern, step)].sum()) for step in range(3))
+        size = grid.shares[_cells_of(grid, pattern, 0)].size
         noises = [grid.spread * size + grid.slope * max(share, 0.0) for share in (own, near, far)]
         yield (
             pattern,
@@ -111,12 +116,12 @@ def _regions(grid: EdgeGrid) -> Iterator[tuple[tuple[int, ...], _Region]]:
         )
 
 
-def _cells_of(shape: tuple[int, ...], pattern: tuple[int, ...], step: int) -> tuple[slice, ...]:
+def _cells_of(grid: EdgeGrid, pattern: tuple[int, ...], step: int) -> tuple[slice, ...]:
     """Return the cells of a region, moved inwards by some cells along its features at a bound."""
+    shape = grid.shares.shape
     starts = [{LOWER: step, BETWEEN: 1, UPPER: n - 1 - step}[side] for side, n in zip(pattern, shape, strict=True)]
-    return tuple(
-        slice(start, start + 1 if side else n - 1) for start, side, n in zip(starts, pattern, shape, strict=True)
-    )
+    parts = [slice(start, start + 1 if side else n - 1) for start, side, n in zip(starts, pattern, shape, strict=True)]
+    return tuple(slice(None) if feature in grid.circles else part for feature, part in enumerate(parts))
 
 
 def _excess(parts: Sequence[_Region]) -> tuple[float, float]:

@@ -26,6 +26,7 @@ from sfumato.specs import (
     PhaseSketch,
     ShiftedGrid,
     UniformGrid,
+    check_periodic,
     to_wire,
 )
 
@@ -62,14 +63,15 @@ def start(params: Algorithm, features: tuple[Feature, ...], expected_reports: in
     Raises
     ------
     InvalidSpec
-        The algorithm is unknown, or `expected_reports` is below 1. Limits of an algorithm, such as
-        its number of features, raise when the plan yields its first round.
+        The algorithm is unknown or takes no periodic features, or `expected_reports` is below 1. Limits of an
+        algorithm, such as its number of features, raise when the plan yields its first round.
     """
     if expected_reports < 1:
         raise InvalidSpec("expected_reports must be at least 1")
     algorithm, reason = resolve(params, len(features), expected_reports)
     if type(algorithm) not in PLANS:
         raise InvalidSpec("unknown algorithm")
+    check_periodic(algorithm, features)
     plan = PLANS[type(algorithm)](algorithm, features, expected_reports)
     return plan if reason is None else _with_choice(plan, algorithm, reason)
 

@@ -26,6 +26,7 @@ from sfumato.mechanisms import without_noise
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.privacy.entropy import Entropy, below_many
+from sfumato.records.encodings import scale_many
 from sfumato.records.outside import encode_many
 from sfumato.specs import (
     Algorithm,
@@ -34,6 +35,7 @@ from sfumato.specs import (
     CentralAlgorithm,
     Feature,
     RoundSpec,
+    circles_of,
 )
 from sfumato.specs.attributes import Categorical
 
@@ -75,8 +77,9 @@ def simulate(
     features : tuple of Feature, optional
         Features of the model. Default: x1, x2, ... in [0, 1].
     out_of_bounds : {'refuse', 'count', 'clip'}
-        Treatment of points outside [0, 1]. 'count' is for local algorithms: devices report them as outside, as
-        those of a dataset do by default, and the model states their share.
+        Treatment of points outside [0, 1]. 'clip' moves them to the bounds, or by whole periods. 'count' is for
+        local algorithms: devices report them as outside, as those of a dataset do by default, and the model states
+        their share.
 
     Returns
     -------
@@ -221,7 +224,7 @@ def collect(spec: RoundSpec, points: NDArray[np.float64], entropy: Entropy, draw
         Each device's participation draw. A device reports if the round's interval contains it.
     """
     counting = RoundAggregator(spec)
-    unit = replace(spec, features=unit_features(len(spec.features)))
+    unit = replace(spec, features=unit_features(len(spec.features), circles_of(spec.features)))
     for begin in range(0, len(points), _CHUNK_POINTS):
         part = slice(begin, begin + _CHUNK_POINTS)
         answering = points[part][_participates(spec, draws[part])]
@@ -242,9 +245,9 @@ def _unperturbed(spec: RoundSpec) -> RoundSpec:
     return replace(spec, mechanism=without_noise(spec.mechanism))
 
 
-def unit_features(n_features: int) -> tuple[Feature, ...]:
-    """Return the features x1, x2, ... in [0, 1]."""
-    return tuple(Feature(f"x{i + 1}", 0.0, 1.0) for i in range(n_features))
+def unit_features(n_features: int, circles: Sequence[int] = ()) -> tuple[Feature, ...]:
+    """Return the features x1, x2, ... in [0, 1]. Those with the indices `circles` are periodic."""
+    return tuple(Feature(f"x{i + 1}", 0.0, 1.0, periodic=i in circles) for i in range(n_features))
 
 
 def _check(
@@ -258,11 +261,11 @@ def _check(
         raise InvalidSpec(f"out_of_bounds must be one of {', '.join(get_args(OutOfBounds))}")
     if not np.isfinite(array).all():
         raise InvalidPoint("a point is not finite")
-    if out_of_bounds == "clip":
-        array = np.clip(array, 0.0, 1.0)
-    if out_of_bounds == "refuse" and not ((array >= 0) & (array <= 1)).all():
-        raise InvalidPoint("a point lies outside [0, 1]")
     features = unit_features(array.shape[1]) if features is None else features
     if len(features) != array.shape[1]:
         raise InvalidPoint(f"points must have shape (n, {len(features)})")
+    if out_of_bounds == "clip":
+        array = scale_many(unit_features(len(features), circles_of(features)), array)
+    if out_of_bounds == "refuse" and not ((array >= 0) & (array <= 1)).all():
+        raise InvalidPoint("a point lies outside [0, 1]")
     return array, features

@@ -14,8 +14,9 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.api.budgets import Budget
 from sfumato.api.client import Client
-from sfumato.api.resources import Budget, Job, Result
+from sfumato.api.resources import Job, Result
 from sfumato.device.bulk import perturb_records
 from sfumato.device.device import Device
 from sfumato.device.device import Outcome as ReportOutcome

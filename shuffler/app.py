@@ -141,7 +141,6 @@ def create_app(
     clock = clock or Clock()
     releaser = Releaser(queue, service, signing_key, clock, release_seconds)
     intake, directory = Intake(queue, releaser.wake, clock), Directory(queue, listing or service, clock)
-    health = Health(queue)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -159,24 +158,8 @@ def create_app(
         dependencies=[Depends(_reject_unread_input)],
     )
 
-    @app.exception_handler(Rejection)
-    async def reject(_request: Request, rejection: Rejection) -> Response:
-        return rejection.response()
-
-    @app.exception_handler(HTTPException)
-    async def reject_route(_request: Request, error: HTTPException) -> Response:
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
-        return Rejection(error.status_code, code, "See docs/shuffler.md for the shuffler's requests.").response()
-
-    @app.exception_handler(SeveralValues)
-    async def reject_values(_request: Request, error: SeveralValues) -> Response:
-        text = str(error)
-        return Rejection(400, "bad_request", f"{text[0].upper()}{text[1:]}.").response()
-
-    @app.exception_handler(sqlite3.Error)
-    async def reject_busy(_request: Request, error: sqlite3.Error) -> Response:
-        logger.error("the database cannot be used: %s", error)
-        return Rejection(503, "overloaded", "The database cannot be used now. Try again later.").response()
+    _answer_failures(app)
+    _add_operations(app, queue)
 
     def authenticate(request: Request) -> Sender:
         sender = queue.find_sender(_bearer_key(request))
@@ -220,6 +203,36 @@ def create_app(
             raise Rejection.of(verdict)
         return JSONResponse({"round_id": round_id, "accepted": 1}, 202)
 
+    return app
+
+
+def _answer_failures(app: FastAPI) -> None:
+    """Add the handlers that answer failures with problem documents."""
+
+    @app.exception_handler(Rejection)
+    async def reject(_request: Request, rejection: Rejection) -> Response:
+        return rejection.response()
+
+    @app.exception_handler(HTTPException)
+    async def reject_route(_request: Request, error: HTTPException) -> Response:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+        return Rejection(error.status_code, code, "See docs/shuffler.md for the shuffler's requests.").response()
+
+    @app.exception_handler(SeveralValues)
+    async def reject_values(_request: Request, error: SeveralValues) -> Response:
+        text = str(error)
+        return Rejection(400, "bad_request", f"{text[0].upper()}{text[1:]}.").response()
+
+    @app.exception_handler(sqlite3.Error)
+    async def reject_busy(_request: Request, error: sqlite3.Error) -> Response:
+        logger.error("the database cannot be used: %s", error)
+        return Rejection(503, "overloaded", "The database cannot be used now. Try again later.").response()
+
+
+def _add_operations(app: FastAPI, queue: Queue) -> None:
+    """Add the requests of operators: metrics and health."""
+    health = Health(queue)
+
     @app.get("/metrics")
     def show_metrics() -> Response:
         return PlainTextResponse(_metrics(queue), media_type="text/plain; version=0.0.4")
@@ -229,8 +242,6 @@ def create_app(
         if not await health.is_writable():
             raise Rejection(503, "service_unavailable", "The database cannot be written. See the log.")
         return JSONResponse({"status": "ok"})
-
-    return app
 
 
 async def _reject_unread_input(request: Request) -> None:

@@ -77,8 +77,11 @@ def coarse_symbol(encoding: ShiftedGridEncoding, slot: int, fine: tuple[int, ...
         digits.append(slot % encoding.shifts)
         slot //= encoding.shifts
     symbol = 0
-    for x, shift in zip(fine, reversed(digits), strict=True):
-        symbol = symbol * (encoding.cells + 1) + (x + shift) // encoding.shifts
+    for place, (x, shift) in enumerate(zip(fine, reversed(digits), strict=True)):
+        coarse, n_coarse = (x + shift) // encoding.shifts, encoding.cells + 1
+        if place in encoding.circles:
+            coarse, n_coarse = (0 if coarse == encoding.cells else coarse), encoding.cells
+        symbol = symbol * n_coarse + coarse
     return symbol
 
 
@@ -92,17 +95,19 @@ def field(encoding: ShiftedGridEncoding, estimates, reports):
     return out
 
 
-def blur(density, shifts):
+def blur(density, shifts, circles=()):
     """Return T * f by its definition: sum over y of prod (1 - |x_i - y_i| / w)+ f(y)."""
     out = np.zeros(density.shape)
+    turns = [(-n, 0, n) if axis in circles else (0,) for axis, n in enumerate(density.shape)]
     for x in np.ndindex(density.shape):
         for y in np.ndindex(density.shape):
-            out[x] += density[y] * np.prod([max(0.0, 1 - abs(a - b) / shifts) for a, b in zip(x, y, strict=True)])
+            apart = [min(abs(a - b + turn) for turn in of) for a, b, of in zip(x, y, turns, strict=True)]
+            out[x] += density[y] * np.prod([max(0.0, 1 - each / shifts) for each in apart])
     return out
 
 
-def grow_components(density, kept=frozenset()):
-    """Build the excess-of-mass tree with components as sets of cells.
+def grow_components(density, kept=frozenset(), circles=()):
+    """Build the excess-of-mass tree with components as sets of cells. Along circles, the ends are neighbours.
 
     Return the component's peak of each cell and, by peak, the cell, E and S at the end of the component
     or at the first contact of two kept ones.
@@ -123,7 +128,11 @@ def grow_components(density, kept=frozenset()):
 
     for cell in cells:
         level = density[cell]
-        around = [n for step in steps if (n := tuple(int(c + s) for c, s in zip(cell, step, strict=True))) in home]
+        moved = [tuple(int(c + s) for c, s in zip(cell, step, strict=True)) for step in steps]
+        on_circles = [
+            tuple(c % density.shape[axis] if axis in circles else c for axis, c in enumerate(near)) for near in moved
+        ]
+        around = [near for near in on_circles if near in home and near != cell]
         if around:
             steepest = max(around, key=lambda n: density[n])
             home[cell] = home[steepest]

@@ -26,7 +26,7 @@ from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO
 from sfumato.records.encodings import scale_many
 from sfumato.records.mixed import step_of
-from sfumato.sizing.private_bounds import FINE_BINS, ROUNDS, BoundsPlan, plan_bounds
+from sfumato.sizing.private_bounds import FINE_BINS, ROUNDS, WIDE, BoundsPlan, plan_bounds
 from sfumato.specs import LATTICE, CentralAlgorithm, Feature
 
 CLEAR = 100.0  # records in thresholds of a round beyond which it costs less
@@ -39,8 +39,8 @@ DEVIATIONS, OUTER_DEVIATIONS = 2.0, 3.0  # noise in its estimate, for boxes and 
 HELD = 0.95  # share of records in the box of which the width has an interval
 EIGHTY_PERCENT = 1.2816  # standard errors of an 80 % interval
 BALL_RADIUS = 0.5  # radius of the ball in the box
-# Part of the bounds that clusters occupy, below which a warning follows, a result is at best uncertain, and doubtful.
-WIDE, TOO_WIDE, FAR_TOO_WIDE = 0.2, 0.06, 0.03
+# Part of the bounds that clusters occupy, below which a result is at best uncertain, and doubtful. Below WIDE it warns.
+TOO_WIDE, FAR_TOO_WIDE = 0.06, 0.03
 REACH, TAIL = 2.0, 0.05  # reach of a cluster in deviations; ignored share of the records at each end
 LEAST_WIDTH = 1024  # least width of bounds in lattice places
 

@@ -36,6 +36,7 @@ from sfumato.specs import (
     DpUniformGridKmeans,
     Feature,
     PrivateKmeans,
+    check_periodic,
     to_wire,
 )
 
@@ -85,6 +86,7 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     if kind not in FUNCTIONS:
         raise InvalidSpec("unknown central algorithm")
     check_attributes_of(params, attributes)
+    check_periodic(params, features)
     check_over_records(params, n_planned, curator.max_per_user)
     whole, found = params, dict[str, Any]()
     if has_check := isinstance(params, PrivateKmeans) and params.check_features:

@@ -66,7 +66,7 @@ class BumpFit(ABC):
     @cached_property
     def tree(self) -> BumpTree:
         """Return the tree of the bumps."""
-        return BumpTree(self.density)
+        return BumpTree(self.density, self.fitted.circles)
 
     @cached_property
     def all_bumps(self) -> list[Bump]:
@@ -87,7 +87,7 @@ class BumpFit(ABC):
         if bump.saddle is None:
             return 0.0
         if bump not in self._errors:
-            self._errors[bump] = self.fitted.standard_error(above_saddle(self.density, bump))
+            self._errors[bump] = self.fitted.standard_error(above_saddle(self.density, bump, self.fitted.circles))
         return self._errors[bump]
 
     @cached_property

@@ -1,5 +1,6 @@
 """Centres of regions of grid cells, and their standard errors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,8 @@ from numpy.typing import NDArray
 
 from clustering.density.label_map import centres_of, region_totals
 from clustering.rounds.decoders import Decoder
+
+_LEAST_SHARE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,11 @@ class RegionGeometry:
     sizes : ndarray of shape (n,), float64
         Share of the population in each region, at least 1e-9.
     centres, widths : ndarray of shape (n, n_features), float64
-        Centre and extent of each region; the box is [0, 1] in each feature.
+        Centre and extent of each region; the box is [0, 1] in each feature. Along a circle, the extent is that of the
+        shortest arc.
     weights : ndarray of shape (n_cells, n_features), float64
-        (x - c) / S, the derivative of a region's centre with respect to a cell's share.
+        (x - c) / S, the derivative of a region's centre with respect to a cell's share. For the circular mean it is
+        sin 2π(x - c) / (2π S R), with the mean resultant length R.
     cell : ndarray of shape (n_features,), float64
         Sides of a cell.
     """
@@ -38,10 +43,15 @@ class RegionGeometry:
     cell: NDArray[np.float64]
 
     @classmethod
-    def of(cls, labels: NDArray[np.int64], density: NDArray[np.float64]) -> "RegionGeometry":
-        """Return the geometry of a grid with labels 0 .. n-1 and a density that sums to one."""
-        centres = centres_of(labels, density)
-        sizes = np.maximum(region_totals(labels, density), 1e-9)
+    def of(
+        cls, labels: NDArray[np.int64], density: NDArray[np.float64], circles: Sequence[int] = ()
+    ) -> "RegionGeometry":
+        """Return the geometry of a grid with labels 0 .. n-1 and a density that sums to one.
+
+        `circles` are the axes of periodic features.
+        """
+        centres = centres_of(labels, density, circles)
+        sizes = np.maximum(region_totals(labels, density), _LEAST_SHARE)
         sides = 1 / np.array(labels.shape)
         flat = labels.ravel()
         weights, widths = np.empty((flat.size, labels.ndim)), np.empty(centres.shape)
@@ -49,6 +59,12 @@ class RegionGeometry:
             along = (np.arange(labels.shape[axis]) + 0.5) * sides[axis]
             along = along.reshape([-1 if a == axis else 1 for a in range(labels.ndim)])
             middles = np.broadcast_to(along, labels.shape).ravel()
+            if axis in circles:
+                angles = 2 * np.pi * (middles - centres[flat, axis])
+                lengths = region_totals(labels, density * np.cos(angles).reshape(labels.shape))  # S R
+                weights[:, axis] = np.sin(angles) / (2 * np.pi * np.maximum(lengths, _LEAST_SHARE)[flat])
+                widths[:, axis] = [_arc(middles[flat == region], sides[axis]) for region in range(len(sizes))]
+                continue
             weights[:, axis] = (middles - centres[flat, axis]) / sizes[flat]
             low, high = np.ones(len(sizes)), np.zeros(len(sizes))
             np.minimum.at(low, flat, middles)
@@ -85,6 +101,13 @@ class RegionGeometry:
             inside = np.bincount(self.labels, weights=part, minlength=n)
             errors[:, axis] = np.sqrt(variances[:, axis] + sampling / n_reports + inside)
         return np.minimum(errors, self.widths)
+
+
+def _arc(middles: NDArray[np.float64], side: float) -> float:
+    """Return the length of the shortest arc of a circle of length 1 that contains some cells of this side."""
+    places = np.unique(middles)
+    gaps = np.diff(places, append=places[0] + 1)
+    return float(1 + side - gaps.max())
 
 
 def cell_size_errors(

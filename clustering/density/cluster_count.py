@@ -5,9 +5,10 @@ at other length scales, and how far its bumps lie above the next one. All of it 
 released values and costs no privacy budget.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log, sqrt
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +97,7 @@ def score(clusters: int, agreement: Agreement) -> float:
 
 def evidence(fitted: Deconvolution) -> float:
     """Return the evidence of several modes: how much less likely the data are under the density with one mode."""
-    return fitted.excess_loss(unimodal(fitted.density))
+    return fitted.excess_loss(unimodal(fitted.density, fitted.circles))
 
 
 def is_explained_by_one_mode(fit: BumpFit) -> bool:
@@ -107,21 +108,24 @@ def is_explained_by_one_mode(fit: BumpFit) -> bool:
     found = evidence(fit.fitted)
     if found < LEAST_EVIDENCE * sqrt(fit.fitted.precision):
         return True
-    null = unimodal(fit.density)
+    null = unimodal(fit.density, fit.fitted.circles)
     return found < float(np.mean([evidence(fit.redraw(null, throw)) for throw in range(NOISE_THROWS)]))
 
 
-def unimodal(density: NDArray[np.float64]) -> NDArray[np.float64]:
+def unimodal(density: NDArray[np.float64], circles: Sequence[int] = ()) -> NDArray[np.float64]:
     """Return the density with one mode, its greatest, normalised to sum one.
+
+    `circles` are the axes of periodic features, where the first and the last cell are neighbours.
 
     Each cell keeps its density up to the highest level at which it connects to the peak: the
     maximum over paths of their minimum (greyscale reconstruction; Vincent 1993).
     """
     level = np.zeros_like(density)
+    ends: list[Literal["wrap", "constant"]] = ["wrap" if a in circles else "constant" for a in range(density.ndim)]
     peak = np.unravel_index(int(density.argmax()), density.shape)
     level[peak] = density[peak]
     while True:  # terminates, because the level only grows and is bounded by the density
-        grown = np.minimum(density, maximum_filter(level, size=3, mode="constant"))
+        grown = np.minimum(density, maximum_filter(level, size=3, mode=ends))
         if (grown == level).all():
             return np.asarray(level / level.sum(), dtype=np.float64)
         level = grown

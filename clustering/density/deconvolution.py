@@ -38,43 +38,75 @@ def along_axes(values: NDArray[np.float64], matrices: Sequence[NDArray[np.float6
 
 
 @lru_cache(maxsize=8)
-def _triangles(n_cells: int, shifts: int) -> NDArray[np.float64]:
+def _triangles(n_cells: int, shifts: int, is_circle: bool) -> NDArray[np.float64]:
     places = np.arange(n_cells)
-    return np.asarray((1 - np.abs(places[:, None] - places) / shifts).clip(0), dtype=np.float64)
+    apart = np.abs(places[:, None] - places)
+    if is_circle:
+        apart = np.minimum(apart, n_cells - apart)
+    return np.asarray((1 - apart / shifts).clip(0), dtype=np.float64)
 
 
 @lru_cache(maxsize=8)
-def _cosines(n_cells: int) -> NDArray[np.float64]:
-    """Return the orthonormal DCT as a matrix."""
-    return np.asarray(dct(np.eye(n_cells), axis=0, norm="ortho"), dtype=np.float64)
+def _waves(n_cells: int, is_circle: bool) -> NDArray[np.float64]:
+    """Return an orthonormal basis as rows of ascending frequency: cosines (DCT), or sines and cosines of a circle."""
+    if not is_circle:
+        return np.asarray(dct(np.eye(n_cells), axis=0, norm="ortho"), dtype=np.float64)
+    angles = np.outer((np.arange(n_cells) + 1) // 2, 2 * np.pi * (np.arange(n_cells) + 0.5) / n_cells)
+    is_sine = np.arange(n_cells) % 2 == 0
+    is_sine[0] = False
+    if n_cells % 2 == 0:
+        is_sine[-1] = True  # the highest wave has its zeros at the borders of the cells
+    waves = np.where(is_sine[:, None], np.sin(angles), np.cos(angles))
+    return np.asarray(waves / np.linalg.norm(waves, axis=1, keepdims=True), dtype=np.float64)
 
 
-def blur(density: NDArray[np.float64], shifts: int) -> NDArray[np.float64]:
-    """Return T * f, T(Δ) = prod (1 - |Δ_i|/w)+: the coarse-cell mass around each fine cell, averaged over shifts."""
-    return along_axes(density, [_triangles(n_cells, shifts) for n_cells in density.shape])
+def _half_turns(n_cells: int, is_circle: bool) -> NDArray[np.int64]:
+    """Return the frequency of each row of `_waves`, in half turns across the range."""
+    rows = np.arange(n_cells)
+    return (rows + 1) // 2 * 2 if is_circle else rows
 
 
-def prior_deviations(shape: tuple[int, ...], length_scale: float, amplitude: float) -> NDArray[np.float64]:
-    """Return sqrt(S), the prior's standard deviation of each cosine coefficient of the log density g.
+def blur(density: NDArray[np.float64], shifts: int, circles: Sequence[int] = ()) -> NDArray[np.float64]:
+    """Return T * f, T(Δ) = prod (1 - |Δ_i|/w)+: the coarse-cell mass around each fine cell, averaged over shifts.
 
-    S ∝ exp(-½ (π j ℓ)²) per axis for frequency j, scaled so that a cell's sd(g) averages
-    `amplitude`.
+    `circles` are the axes of periodic features, where Δ is the shorter way.
+    """
+    return along_axes(
+        density, [_triangles(n_cells, shifts, axis in circles) for axis, n_cells in enumerate(density.shape)]
+    )
+
+
+def prior_deviations(
+    shape: tuple[int, ...], length_scale: float, amplitude: float, circles: Sequence[int] = ()
+) -> NDArray[np.float64]:
+    """Return sqrt(S), the prior's standard deviation of each coefficient of the log density g.
+
+    S ∝ exp(-½ (π j ℓ)²) per axis for a wave of j half turns, scaled so that a cell's sd(g) averages
+    `amplitude`. The waves are cosines, and sines and cosines of whole turns along `circles`.
     """
     spectrum = np.ones(shape)
     for axis, n_cells in enumerate(shape):
-        along = np.exp(-0.5 * (np.pi * np.arange(n_cells) * length_scale) ** 2)
+        along = np.exp(-0.5 * (np.pi * _half_turns(n_cells, axis in circles) * length_scale) ** 2)
         spectrum *= along.reshape([-1 if a == axis else 1 for a in range(len(shape))])
     return np.asarray(amplitude * np.sqrt(spectrum * spectrum.size / spectrum.sum()), dtype=np.float64)
 
 
 class Model:
-    """The density f = softmax(g), g = IDCT(sqrt(S) u), for the coefficients with a non-negligible prior."""
+    """The density f = softmax(g), g = IDCT(sqrt(S) u), for the coefficients with a non-negligible prior.
 
-    def __init__(self, shape: tuple[int, ...], length_scale: float, amplitude: float) -> None:
-        deviations = prior_deviations(shape, length_scale, amplitude)
+    Along `circles`, the basis is that of the discrete Fourier transform.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], length_scale: float, amplitude: float, circles: Sequence[int] = ()
+    ) -> None:
+        deviations = prior_deviations(shape, length_scale, amplitude, circles)
         active = np.nonzero(deviations > _NEGLIGIBLE * deviations.max())
         self.deviations = deviations[active]
-        self._bases = [_cosines(n)[: max(j) + 1] for n, j in zip(shape, active, strict=True)]
+        self.circles = tuple(circles)
+        self._bases = [
+            _waves(n, axis in circles)[: max(j) + 1] for axis, (n, j) in enumerate(zip(shape, active, strict=True))
+        ]
         self._box = tuple(len(basis) for basis in self._bases)
         self._active = np.ravel_multi_index(active, self._box)
 
@@ -105,7 +137,7 @@ class Model:
         return self._transform(f * (slope - (f * slope).sum())) * self.deviations
 
     def _transform(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the active cosine coefficients of values over the cells."""
+        """Return the active coefficients of values over the cells."""
         return along_axes(values, self._bases).take(self._active)
 
 
@@ -135,21 +167,24 @@ class SmoothedField:
         w, the half width of T.
     precision : float
         N / (v + .02).
+    circles : tuple of int
+        Axes of periodic features.
     """
 
     observed: NDArray[np.float64]
     shifts: int
     precision: float
+    circles: tuple[int, ...] = ()
 
     def loss(self, f: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the value at f and its gradient."""
-        blurred = blur(f, self.shifts)
+        blurred = blur(f, self.shifts, self.circles)
         value = self.precision * (f * (0.5 * blurred - self.observed)).sum()
         return float(value), self.precision * (blurred - self.observed)
 
     def information(self, f: NDArray[np.float64], change: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
         """Return precision * T * change."""
-        return self.precision * blur(change, self.shifts)
+        return self.precision * blur(change, self.shifts, self.circles)
 
 
 class NoisyCounts:
@@ -214,6 +249,11 @@ class Deconvolution:
     _likelihood: Likelihood
 
     @property
+    def circles(self) -> tuple[int, ...]:
+        """Return the axes of periodic features."""
+        return self._model.circles
+
+    @property
     def precision(self) -> float:
         """Return the effective number of records."""
         return self._likelihood.precision
@@ -250,6 +290,7 @@ def fit_log_density(
     *,
     length_scale: float,
     amplitude: float,
+    circles: Sequence[int] = (),
     steps: int = STEPS,
     start: NDArray[np.float64] | None = None,
 ) -> Deconvolution:
@@ -265,6 +306,8 @@ def fit_log_density(
         Cells along each feature; one to three features.
     length_scale, amplitude : float
         ℓ and A of the prior.
+    circles : sequence of int
+        Axes of periodic features.
     steps : int
         Maximum number of L-BFGS steps.
     start : ndarray of this shape, optional
@@ -274,7 +317,7 @@ def fit_log_density(
     -------
     Deconvolution
     """
-    model = Model(shape, length_scale, amplitude)
+    model = Model(shape, length_scale, amplitude, circles)
 
     def loss(u: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         f = model.density(u)
@@ -298,11 +341,18 @@ def deconvolve(
     precision: float,
     length_scale: float,
     amplitude: float,
+    circles: tuple[int, ...] = (),
     steps: int = STEPS,
     start: NDArray[np.float64] | None = None,
 ) -> Deconvolution:
     """Return the most probable density for a `SmoothedField`; see `fit_log_density`."""
-    likelihood = SmoothedField(observed, shifts, precision)
+    likelihood = SmoothedField(observed, shifts, precision, circles)
     return fit_log_density(
-        likelihood, observed.shape, length_scale=length_scale, amplitude=amplitude, steps=steps, start=start
+        likelihood,
+        observed.shape,
+        length_scale=length_scale,
+        amplitude=amplitude,
+        circles=circles,
+        steps=steps,
+        start=start,
     )

@@ -8,6 +8,8 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import generate_binary_structure, label
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from clustering.density.label_map import rank_by_mass
 from clustering.kernels.cells import grow_components
@@ -74,8 +76,10 @@ def regions(density: NDArray[np.float64], kept: Sequence[Bump]) -> Regions:
     return BumpTree(density).regions(kept)
 
 
-def above_saddle(density: NDArray[np.float64], bump: Bump) -> NDArray[np.float64]:
+def above_saddle(density: NDArray[np.float64], bump: Bump, circles: Sequence[int] = ()) -> NDArray[np.float64]:
     """Return weights of the cells; the density summed with them is the bump's excess.
+
+    `circles` are the axes of periodic features, where the first and the last cell are neighbours.
 
     The weight is 1 on the bump's cells, and minus their number at the saddle. If more than two
     bumps meet at one saddle, the last one includes others. The weights omit the others, so
@@ -83,12 +87,23 @@ def above_saddle(density: NDArray[np.float64], bump: Bump) -> NDArray[np.float64
     """
     if bump.saddle is None:
         return np.ones(density.shape)
-    components, _ = label(
-        density > density[bump.saddle], structure=generate_binary_structure(density.ndim, density.ndim)
-    )
+    components = _components(density > density[bump.saddle], circles)
     weights = (components == components[bump.peak]).astype(np.float64)
     weights[bump.saddle] -= weights.sum()
     return np.asarray(weights, dtype=np.float64)
+
+
+def _components(inside: NDArray[np.bool_], circles: Sequence[int]) -> NDArray[np.int64]:
+    """Label the regions of cells that share a face, an edge or a corner 1, 2, ...; other cells are 0."""
+    wrapped = np.pad(inside, [(0, 1) if axis in circles else (0, 0) for axis in range(inside.ndim)], mode="wrap")
+    labels, n_labels = label(wrapped, structure=generate_binary_structure(inside.ndim, inside.ndim))
+    own = labels[tuple(slice(n_cells) for n_cells in inside.shape)]
+    if not circles:
+        return np.asarray(own, dtype=np.int64)
+    again = np.pad(own, [(0, after - n) for after, n in zip(wrapped.shape, inside.shape, strict=True)], mode="wrap")
+    joined = coo_array((np.ones(again.size), (labels.ravel(), again.ravel())), shape=(n_labels + 1,) * 2)
+    _, merged = connected_components(joined, directed=False)
+    return np.asarray(np.where(inside, merged[own] + 1, 0), dtype=np.int64)
 
 
 class BumpTree:
@@ -98,13 +113,16 @@ class BumpTree:
     ----------
     density : ndarray
         Non-negative, sums to one.
+    circles : sequence of int
+        Axes of periodic features, where the first and the last cell are neighbours.
     """
 
-    def __init__(self, density: NDArray[np.float64]) -> None:
+    def __init__(self, density: NDArray[np.float64], circles: Sequence[int] = ()) -> None:
         self._density = density
         self._flat = np.pad(density, 1).ravel()
         self._shape = tuple(n_cells + 2 for n_cells in density.shape)
         self._inside = np.flatnonzero(np.pad(np.ones(density.shape, dtype=np.bool_), 1))
+        self._same = _same_cells(density.shape, circles)
         strides = np.array([int(np.prod(self._shape[axis + 1 :])) for axis in range(density.ndim)], dtype=np.int64)
         steps = np.array([step for step in product((-1, 0, 1), repeat=density.ndim) if any(step)], dtype=np.int64)
         self._offsets = steps @ strides
@@ -139,8 +157,17 @@ class BumpTree:
             kept[np.ravel_multi_index([c + 1 for c in peak], self._shape)] = True
         parent, saddle = np.full(flat.size, -1, dtype=np.int64), np.full(flat.size, -1, dtype=np.int64)
         excess, mass = np.zeros(flat.size), np.zeros(flat.size)
-        grow_components(flat, self._order, self._offsets, kept, parent, saddle, excess, mass)
+        grow_components(flat, self._order, self._offsets, self._same, kept, parent, saddle, excess, mass)
         return GrownTree(self._shape, parent[self._inside], saddle, excess, mass)
+
+
+def _same_cells(shape: tuple[int, ...], circles: Sequence[int]) -> NDArray[np.int64]:
+    """Return the padded index of the cell that each padded index stands for: on a circle, that of the other end."""
+    padded = tuple(n_cells + 2 for n_cells in shape)
+    places = [np.arange(n_cells) for n_cells in padded]
+    for axis in circles:
+        places[axis] = (places[axis] - 1) % shape[axis] + 1
+    return np.ravel_multi_index(np.meshgrid(*places, indexing="ij"), padded).ravel().astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

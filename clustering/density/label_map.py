@@ -1,6 +1,6 @@
 """Regions of labelled cells, and the label-map model that grid plans publish."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from scipy.ndimage import distance_transform_edt, generate_binary_structure, lab
 from sfumato.model.cluster_model import ClusterModel, PrivacyStatus
 from sfumato.model.precision import ExpectedAgreement, Verdict
 from sfumato.records.encodings import unscale_many
-from sfumato.specs import Feature
+from sfumato.specs import Feature, circles_of
 
 UNLABELLED = -1
 UNMEASURED = "The agreement of this method with another run was not measured."
@@ -146,7 +146,7 @@ def label_map_model(
         features=features,
         sizes=sizes / sizes.sum(),
         size_errors=size_errors,
-        centroids=unscale_many(features, centres_of(labels, density)),
+        centroids=unscale_many(features, centres_of(labels, density, circles_of(features))),
         centroid_errors=centre_errors * np.array([feature.upper - feature.lower for feature in features]),
         label_map=labels,
         density=density,
@@ -167,8 +167,14 @@ def describe_agreement(agreement: ExpectedAgreement) -> str:
     )
 
 
-def centres_of(labels: NDArray[np.int64], density: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the centre of mass of each region in [0, 1]^d, or its mean cell if it has no mass."""
+def centres_of(
+    labels: NDArray[np.int64], density: NDArray[np.float64], circles: Sequence[int] = ()
+) -> NDArray[np.float64]:
+    """Return the centre of mass of each region in [0, 1]^d, or of its cells if it has no mass.
+
+    Along a circle it is the circular mean, the direction of the mean of the unit vectors (Mardia and Jupp 2000,
+    "Directional Statistics", section 2.2).
+    """
     n_regions = int(labels.max()) + 1
     totals = region_totals(labels, density)
     weights = np.where(totals[labels] > 0, density, 1.0)
@@ -177,8 +183,21 @@ def centres_of(labels: NDArray[np.int64], density: NDArray[np.float64]) -> NDArr
     for axis, n_cells in enumerate(labels.shape):
         middles = (np.arange(n_cells) + 0.5) / n_cells
         along = middles.reshape([-1 if a == axis else 1 for a in range(labels.ndim)])
-        centres[:, axis] = region_totals(labels, weights * along) / totals
+        if axis in circles:
+            centres[:, axis] = np.angle(_resultants(labels, weights, along)) / (2 * np.pi) % 1
+        else:
+            centres[:, axis] = region_totals(labels, weights * along) / totals
     return centres
+
+
+def _resultants(
+    labels: NDArray[np.int64], weights: NDArray[np.float64], along: NDArray[np.float64]
+) -> NDArray[np.complex128]:
+    """Return the sum of the unit vectors of each region, as complex numbers, for places on a circle of length 1."""
+    angles = 2 * np.pi * along
+    return np.asarray(
+        region_totals(labels, weights * np.cos(angles)) + 1j * region_totals(labels, weights * np.sin(angles))
+    )
 
 
 def describe_convergence(diagnostics: Mapping[str, Any]) -> tuple[str, ...]:

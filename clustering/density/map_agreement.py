@@ -95,9 +95,9 @@ class Divisions:
         self._labels: dict[int, NDArray[np.int64]] = {}
 
     @classmethod
-    def of(cls, density: NDArray[np.float64], selection: Selection) -> "Divisions":
-        """Return the divisions of a density."""
-        tree = BumpTree(density)
+    def of(cls, density: NDArray[np.float64], selection: Selection, circles: Sequence[int] = ()) -> "Divisions":
+        """Return the divisions of a density; `circles` are the axes of periodic features."""
+        tree = BumpTree(density, circles)
         return cls(tree, selection.of(tree.bumps()))
 
     def labels(self, clusters: int) -> NDArray[np.int64]:
@@ -165,15 +165,18 @@ class Comparison:
         """Return the divisions of synthetic data."""
         density = self._fit.density
         n_refits = min(MAX_REFITS, max(2, _WORK // density.size))
-        return [Divisions.of(self._fit.redraw(density, throw).density, self._selection) for throw in range(n_refits)]
+        return [self._divide(self._fit.redraw(density, throw).density) for throw in range(n_refits)]
 
     @cached_property
     def _halves(self) -> list[Divisions]:
-        return [Divisions.of(density, self._selection) for density in self._fit.halve()]
+        return [self._divide(density) for density in self._fit.halve()]
 
     @cached_property
     def _scales(self) -> list[Divisions]:
         return [Divisions(other.tree, self._selection.of(other.all_bumps)) for other in self._fit.other_scales]
+
+    def _divide(self, density: NDArray[np.float64]) -> Divisions:
+        return Divisions.of(density, self._selection, self._fit.fitted.circles)
 
     def _index(self, one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
         return adjusted_rand(one, other, self._fit.density)

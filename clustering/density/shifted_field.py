@@ -35,10 +35,11 @@ def field(encoding: ShiftedGridEncoding, decoder: Decoder, tally: Tally) -> NDAr
 def coarse_symbols(encoding: ShiftedGridEncoding, slot: int) -> NDArray[np.int64]:
     """Return the symbol of each fine cell in a slot: int64 of shape (fine_cells,) * n_features."""
     fine = np.arange(encoding.fine_cells, dtype=np.int64)
-    parts = np.ix_(*[(fine + shift) // encoding.shifts for shift in shift_of(encoding, slot)])
+    base = encoding.symbols_along
+    along = [(fine + shift) // encoding.shifts % n for shift, n in zip(shift_of(encoding, slot), base, strict=True)]
     index = np.zeros((1,) * encoding.n_features, dtype=np.int64)
-    for part in parts:
-        index = index * (encoding.cells + 1) + part
+    for part, n_coarse in zip(np.ix_(*along), base, strict=True):
+        index = index * n_coarse + part
     return index
 
 
@@ -104,9 +105,9 @@ def centre_errors(
     """Return standard errors of the centres of mass of regions, for fixed regions.
 
     The derivative of a centre c = sum x f / sum f over region A is sum (x - c) / S f, a weighted
-    sum like a share (`size_errors`). The error combines the mechanism's variance, the misfit of
-    density and reports, sampling of devices, and the unknown position within a fine cell.
-    It is at most the region's width.
+    sum like a share (`size_errors`). `RegionGeometry` has the derivative along a circle. The error combines the
+    mechanism's variance, the misfit of density and reports, sampling of devices, and the unknown position within a fine
+    cell. It is at most the region's width.
 
     Returns
     -------
@@ -115,7 +116,7 @@ def centre_errors(
     """
     k, n_features = encoding.n_symbols, encoding.n_features
     frequencies = decoder.frequencies(tally)
-    places = RegionGeometry.of(labels, density)
+    places = RegionGeometry.of(labels, density, encoding.circles)
     variance, misfit = np.zeros(places.centres.shape), np.zeros(places.centres.shape)
     for slot in range(encoding.n_slots):
         symbols = coarse_symbols(encoding, slot).ravel()

@@ -90,6 +90,7 @@ def _fit(
         precision=collected.tally.n_reports / (reading.zero_variance + SAMPLING_VARIANCE),
         length_scale=length_scale,
         amplitude=params.amplitude,
+        circles=encoding.circles,
         steps=fit_steps(prod(observed.shape), warm=start is not None),
         start=start,
     )

@@ -12,7 +12,7 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.grids import MAX_FINE_CELLS
 from sfumato.sizing.grids import MAX_SHIFTED_FEATURES as MAX_FEATURES
-from sfumato.specs import Feature, ShiftedGrid, ShiftedGridEncoding
+from sfumato.specs import Feature, ShiftedGrid, ShiftedGridEncoding, circles_of
 
 
 def shifted_grid(params: ShiftedGrid, features: tuple[Feature, ...], expected_reports: int) -> Plan:
@@ -33,7 +33,7 @@ def shifted_grid(params: ShiftedGrid, features: tuple[Feature, ...], expected_re
     TooFewReports, UnfitRound
         From `fit`.
     """
-    (only,) = planned_rounds(params, len(features), expected_reports)
+    (only,) = planned_rounds(params, len(features), expected_reports, circles_of(features))
     return fit(params, (yield only.spec(features)))
 
 

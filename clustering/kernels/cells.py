@@ -19,6 +19,7 @@ def grow_components(
     density: NDArray[np.float64],  # IN (n_padded,)
     order: NDArray[np.int64],  # IN (n,), cells in descending density
     offsets: NDArray[np.int64],  # IN (3**d - 1,), from a cell to its neighbours
+    same: NDArray[np.int64],  # IN (n_padded,), cell that each index stands for: itself, or one at the end of a circle
     kept: NDArray[np.bool_],  # IN (n_padded,), peaks with components that never merge with each other
     parent: NDArray[np.int64],  # OUT (n_padded,), initially -1; then the peak of each cell's component
     saddle: NDArray[np.int64],  # OUT (n_padded,), initially -1; by peak: the cell at which its component ended
@@ -33,7 +34,7 @@ def grow_components(
     component keeps saddle = -1.
 
     The grid is flat and padded by a border of one cell, so that a neighbour is an index offset. `order`
-    never contains border cells.
+    never contains border cells. On a circle, a border cell stands for the cell at the other end.
     """
     total = np.zeros(density.size)  # S of each current component, at its peak
     size = np.zeros(density.size, dtype=np.int64)  # C
@@ -43,7 +44,7 @@ def grow_components(
         parent[cell] = cell
         steepest = -1
         for offset in offsets:
-            other = cell + offset
+            other = same[cell + offset]
             if parent[other] >= 0 and (steepest < 0 or density[other] > density[steepest]):
                 steepest = other
         home = cell
@@ -53,9 +54,10 @@ def grow_components(
         total[home] += level
         size[home] += 1
         for offset in offsets:
-            if parent[cell + offset] < 0:
+            other = same[cell + offset]
+            if parent[other] < 0:
                 continue
-            a, b = _root(parent, cell), _root(parent, cell + offset)
+            a, b = _root(parent, cell), _root(parent, other)
             if a == b:
                 continue
             excess_a = total[a] - size[a] * level

@@ -91,11 +91,12 @@ def edge_grids(collected: Collected) -> Iterator[EdgeGrid]:
             yield EdgeGrid(shares, n, *noise, [(width, width) for width in whole], whole)
             continue
         shifts = shift_of(encoding, slot)
-        shares = frequencies[slot].reshape((encoding.cells + 1,) * encoding.n_features)
-        shares = shares[tuple(slice(None) if shift else slice(-1) for shift in shifts)]  # without empty cells
+        shares, circles = frequencies[slot].reshape(encoding.symbols_along), encoding.circles
+        is_full = [shift > 0 or place in circles for place, shift in enumerate(shifts)]
+        shares = shares[tuple(slice(None) if each else slice(-1) for each in is_full)]  # without empty cells
         fine = encoding.fine_cells
         widths = [((encoding.shifts - shift) / fine, (shift or encoding.shifts) / fine) for shift in shifts]
-        yield EdgeGrid(shares, n, *noise, widths, [1 / encoding.cells] * encoding.n_features)
+        yield EdgeGrid(shares, n, *noise, widths, [1 / encoding.cells] * encoding.n_features, circles)
 
 
 def pooled(estimates: Sequence[OutsideShare]) -> OutsideShare:

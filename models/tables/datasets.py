@@ -55,6 +55,7 @@ class JobColumns(NamedTuple):
     """The columns that a job over records uses."""
 
     names: list[str] | None  # in the order of the dataset; None for all
+    positions: tuple[int, ...]  # those of the features
     attributes: tuple[Categorical, ...]  # attributes with categories that form clusters
     n_planned: int  # features by which the job is planned; see `planned_features`
 
@@ -132,17 +133,18 @@ class Dataset(Base):
         """
         by = clustering_attributes(self.attributes)
         if names is None:
-            return JobColumns(None, by, planned_features(self.n_features, count_categories(by)))
+            every = tuple(range(self.n_features))
+            return JobColumns(None, every, by, planned_features(self.n_features, count_categories(by)))
         if self.norm is not None:
             raise InvalidSpec("an embedding has no columns to choose from: leave out features, so that all are used")
         known = [each.name for each in self.features] + [each.name for each in by]
         positions = find_positions(names, known, "feature")
-        n_features = sum(place < self.n_features for place in positions)
-        if n_features == 0:
+        own = tuple(place for place in positions if place < self.n_features)
+        if not own:
             raise InvalidSpec("a job needs at least one feature beside attributes: name one")
         chosen = tuple(by[place - self.n_features] for place in positions if place >= self.n_features)
         ordered = None if len(positions) == len(known) else [known[place] for place in positions]
-        return JobColumns(ordered, chosen, planned_features(n_features, count_categories(chosen)))
+        return JobColumns(ordered, own, chosen, planned_features(len(own), count_categories(chosen)))
 
     def describe(self, names: Sequence[str]) -> tuple[Attribute, ...]:
         """Return the attributes and features with these names, features in equal bins, in the order of the dataset.

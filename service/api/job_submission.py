@@ -42,6 +42,7 @@ from sfumato.specs import (
     CentralAlgorithm,
     Profile,
     ShiftedGrid,
+    check_periodic,
     of_trust,
 )
 
@@ -120,7 +121,8 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, columns: Jo
     InsufficientReports
         Too few devices for a meaningful result, unless the body allows it.
     InvalidSpec
-        `auto` over records lacks a required parameter, or the algorithm does not support the number of features.
+        `auto` over records lacks a required parameter, or the algorithm does not support the number of features or
+        periodic ones.
     """
     require_algorithm(dataset, algorithm)
     if dataset.trust == Trust.CENTRAL:
@@ -144,6 +146,9 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, columns: Jo
     elif body.target_reports is None:
         message = "target_reports is required without round_ids"
         raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
+    check_periodic(
+        resolve(cast(Algorithm, algorithm), columns.n_planned, body.target_reports or 1)[0], dataset.features
+    )
     release = None if body.round_ids else release_terms(dataset, body)
     if release is not None and body.target_reports is not None:
         _require_blanket(algorithm, dataset.n_features, body.target_reports)
@@ -291,6 +296,8 @@ def check_series(dataset: Dataset, algorithm: ShiftedGrid, n_reports: int, *, al
         The reports of a window are too few for a meaningful result, unless `allow_insufficient`.
     """
     datasets.require_trust(dataset, Trust.LOCAL)
+    if any(feature.periodic for feature in dataset.features):
+        raise Conflict("a series does not take periodic features yet: submit a job for each window")
     planned_rounds(algorithm, dataset.n_features, n_reports)
     if not allow_insufficient:
         _require_enough(algorithm, dataset.n_features, n_reports)

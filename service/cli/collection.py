@@ -22,13 +22,15 @@ rounds_app = typer.Typer(help="Open, list and close the rounds of a dataset.", n
 
 
 def _parse_feature(text: str) -> tuple[Any, ...]:
-    """Return (name, lower, upper[, unit]) of `name:lower:upper[:unit]`."""
-    name, *bounds = text.split(":")
+    """Return (name, lower, upper, unit, periodic) of `name:lower:upper[:unit[:periodic]]`."""
+    name, *rest = text.split(":")
     try:
-        lower, upper, *unit = (bounds[0], bounds[1], *bounds[2:3])
-        return (name, float(lower), float(upper), *unit)
-    except (IndexError, ValueError):
-        raise CommandFailed(f"write the feature {name!r} as name:lower:upper or name:lower:upper:unit", 2) from None
+        lower, upper, unit, periodic = [*rest, *[""] * (4 - len(rest))]
+        if periodic not in ("", "periodic"):
+            raise ValueError
+        return (name, float(lower), float(upper), unit, periodic == "periodic")
+    except ValueError:
+        raise CommandFailed(f"write the feature {name!r} as name:lower:upper[:unit[:periodic]]", 2) from None
 
 
 def _parse_attributes(
@@ -71,7 +73,10 @@ def create_dataset(
     epsilon: Annotated[float, typer.Option(help="First grant of the privacy budget ε, 0.000001 to 32.")],
     feature: Annotated[
         list[str] | None,
-        typer.Option(help="Feature with its public bounds, as NAME:LOWER:UPPER or NAME:LOWER:UPPER:UNIT. Repeatable."),
+        typer.Option(
+            help="Feature with its public bounds, as NAME:LOWER:UPPER, NAME:LOWER:UPPER:UNIT or, if the bounds are one "
+            "period of a circle, NAME:LOWER:UPPER:UNIT:periodic. Repeatable."
+        ),
     ] = None,
     trust: Annotated[
         TrustModel,

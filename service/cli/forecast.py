@@ -61,6 +61,7 @@ def print_forecast(
     delta: float,
     shape: str | None,
     family: Family | None,
+    occupied_share: float | None,
     as_json: bool,
     console: Console,
     releases: ReleaseOptions,
@@ -78,6 +79,8 @@ def print_forecast(
         Shape of interest, for `auto`.
     family : {"compact", "elongated", "curved", "many_small"} or None
         Family of the data, if it is known.
+    occupied_share : float or None
+        Over records: part of the bounds that the data occupy, if it is known.
     releases : ReleaseOptions
         Shuffled reports: terms of the releases, and their cost in place of `epsilon`.
     **targets
@@ -110,6 +113,8 @@ def print_forecast(
                 found_nano = local_epsilon_for(local, parse_epsilon(releases.epsilon), **terms)
                 local = replace(local, epsilon=found_nano / NANO)
             releases_cost = Cost(*forecast_releases(local, **terms), _forecast_mu2(local, terms))
+        if occupied_share is not None:
+            raise InvalidSpec("--occupied-share must come with --records: add it, or remove --occupied-share")
         found = forecast(local, n_features=n_features, expected_reports=n_reports, family=family)
         if has_target:
             found = replace(found, needed=reports_needed(local, n_features, **targets))
@@ -120,7 +125,9 @@ def print_forecast(
         if has_target:
             raise InvalidSpec("--quality, --size-error and --detectable-mass are not available with --records")
         central = central_algorithm_from_wire(wire | ({"delta": delta} if delta else {}))
-        found_records = forecast_records(central, n_features=n_features, expected_records=n_records, family=family)
+        found_records = forecast_records(
+            central, n_features=n_features, expected_records=n_records, family=family, occupied_share=occupied_share
+        )
         _print_central(found_records, as_json=as_json, console=console)
     else:
         raise InvalidSpec("give exactly one of --reports and --records")

@@ -286,6 +286,12 @@ def forecast(
         str | None,
         typer.Option(help="Family of the data, if known: `compact`, `elongated`, `curved` or `many_small`."),
     ] = None,
+    occupied_share: Annotated[
+        float | None,
+        typer.Option(
+            help="With --records: part of the bounds that the data occupy along their widest feature, if known."
+        ),
+    ] = None,
     honest_share: Annotated[
         float | None,
         typer.Option(help="Print the cost of shuffled reports towards the service, with this share of honest devices."),
@@ -320,6 +326,7 @@ def forecast(
             delta=delta,
             shape=shape,
             family=cast("Family | None", family),  # `forecast` checks it
+            occupied_share=occupied_share,
             as_json=as_json,
             console=Console(markup=False, highlight=False, soft_wrap=True),
             quality=quality,

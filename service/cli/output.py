@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from sfumato.api.resources import Budget, Dataset, Job
+from sfumato.api.budgets import Budget
+from sfumato.api.resources import Dataset, Job
 from sfumato.model.levels import describe_levels
 from sfumato.plotting.shading import colour
 from sfumato.privacy.accounting import NANO, format_delta, format_epsilon
@@ -96,9 +97,10 @@ def print_datasets(console: Console, client: "Client", **filters: Any) -> None:
 def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
     """Print a dataset with its features, its budget if the key may read it, and its rounds."""
     dataset = client.get_dataset(dataset_id)
-    table = _new_table("feature", "lower", "upper", "unit", numbers=("lower", "upper"))
+    table = _new_table("feature", "lower", "upper", "unit", "shape", numbers=("lower", "upper"))
     for feature in dataset.features:
-        cells = (f"{feature.lower:g}", f"{feature.upper:g}", escape(_plain(feature.unit)))
+        shape = "circle" if feature.periodic else "line"
+        cells = (f"{feature.lower:g}", f"{feature.upper:g}", escape(_plain(feature.unit)), shape)
         table.add_row(escape(_plain(feature.name)), *cells)
     console.print(f"{dataset.id}  {escape(_plain(dataset.name))}  {dataset.trust}")
     console.print(table)

@@ -109,7 +109,13 @@ def finite_or_none(value: float) -> float | None:
 
 
 def _axis(feature: Feature) -> Json:
-    return {"name": feature.name, "unit": feature.unit, "lower": feature.lower, "upper": feature.upper}
+    return {
+        "name": feature.name,
+        "unit": feature.unit,
+        "lower": feature.lower,
+        "upper": feature.upper,
+        "periodic": feature.periodic,
+    }
 
 
 def _cells(model: ClusterModel, plane: Plane, peak: float) -> Json | None:

@@ -8,7 +8,8 @@ import numpy as np
 from service.console.forms import Json
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.separation import Separation
-from sfumato.records.encodings import scale_many
+from sfumato.records.encodings import differences, scale_many
+from sfumato.specs import circles_of
 
 REACH = 1.959964  # standard errors of a 95 % confidence interval
 
@@ -40,11 +41,16 @@ def find_distinctions(model: ClusterModel) -> list[Json | None]:
         return [None] * model.n_clusters
     scaled = scale_many(model.features, model.centroids)
     weights = np.maximum(model.sizes, 1e-9)
+    circles = circles_of(model.features)
     found: list[Json | None] = []
     for index in range(model.n_clusters):
-        others = np.arange(model.n_clusters) != index
-        mean = np.average(scaled[others], axis=0, weights=weights[others])
+        rest = np.arange(model.n_clusters) != index
+        nearby = scaled[rest]  # on a circle, the places of the others by the shorter way
+        for axis in circles:
+            nearby[:, axis] = scaled[index, axis] + differences(nearby[:, [axis]], scaled[index, axis], (0,))[:, 0]
+        mean = np.average(nearby, axis=0, weights=weights[rest])
         axis = int(np.abs(scaled[index] - mean).argmax())
+        others = float(mean[axis] % 1 if axis in circles else mean[axis])
         feature = model.features[axis]
         error = None if model.centroid_errors is None else float(model.centroid_errors[index, axis])
         # without an error, a thousandth of the range is the finest difference that the table shows
@@ -55,7 +61,7 @@ def find_distinctions(model: ClusterModel) -> list[Json | None]:
                 "unit": feature.unit,
                 "value": float(model.centroids[index, axis]),
                 "error": error,
-                "others": float(feature.lower + mean[axis] * (feature.upper - feature.lower)),
+                "others": feature.lower + others * feature.period,
             }
         )
     return found

@@ -101,6 +101,11 @@ class NewForecast(Wire):
     family: Family | SkipJsonSchema[None] = Field(
         None, description="Family of the data, if it is known. Otherwise the verdict is for the least favourable one."
     )
+    occupied_share: Annotated[Double, Field(gt=0, le=1)] | SkipJsonSchema[None] = Field(
+        None,
+        description="Central only: part of the bounds that the data occupy along their widest feature, if it is known. "
+        "The loss is not known for a fifth or less, unless the job finds private bounds.",
+    )
     target: ForecastTarget | SkipJsonSchema[None] = Field(
         None, description="Local only: accuracy for which the forecast returns the number of reports."
     )
@@ -137,6 +142,8 @@ class NewForecast(Wire):
             raise PydanticCustomError(
                 "users", "max_records_per_user must be sent with expected_records and without dataset_id"
             )
+        if self.occupied_share is not None and self.expected_records is None:
+            raise PydanticCustomError("bounds", "occupied_share must be sent with expected_records")
         if self.job_features is not None and (self.expected_records is None or self.dataset_id is None):
             raise PydanticCustomError("features", "job_features must be sent with expected_records and dataset_id")
         return self

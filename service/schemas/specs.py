@@ -34,11 +34,17 @@ class Feature(Wire):
     )
     upper: Double = Field(ge=-MAX_BOUND, le=MAX_BOUND, description="Upper bound; greater than `lower`.")
     unit: str = Field("", max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$", description="Unit, as text.")
+    periodic: bool = Field(
+        False,
+        description="Whether the values lie on a circle, such as longitudes and hours of the day. The bounds are one "
+        "period: a full turn, if the unit is degrees, radians, hours or minutes. `false`, which is meant if the member "
+        "is absent. Needs a dataset of reports.",
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> "Feature":
-        message = "lower must be less than upper"
-        check(lambda: specs.Feature(self.name, self.lower, self.upper, self.unit), message)
+        message = "lower must be less than upper, and the bounds of a periodic feature one period"
+        check(lambda: specs.Feature(self.name, self.lower, self.upper, self.unit, self.periodic), message)
         return self
 
 
@@ -188,6 +194,12 @@ class ShiftedGridEncoding(_Encoding):
     n_features: Annotated[int, integer(1, 8)] = Field(description="Number of features.")
     cells: Annotated[int, integer(1, 4096)] = Field(description="Number of coarse cells per feature.")
     shifts: Annotated[int, integer(1, 64)] = Field(description="Number of shifts per feature.")
+    circles: list[Annotated[int, integer(0, 7)]] = Field(
+        [],
+        max_length=8,
+        description="Indices of the periodic features, ascending. The first and the last coarse cell of such a feature "
+        "are one. If absent, there are none; in a new round, those of the dataset.",
+    )
 
 
 class TreeGridEncoding(_Encoding):
@@ -357,7 +369,7 @@ def features_to_domain(features: list[Feature] | Embedding) -> tuple[specs.Featu
     """Convert the features of a dataset to dataclasses of the SDK."""
     if isinstance(features, Embedding):
         return specs.Embedding(features.dimensions, features.norm)
-    return tuple(specs.Feature(each.name, each.lower, each.upper, each.unit) for each in features)
+    return tuple(specs.Feature(each.name, each.lower, each.upper, each.unit, each.periodic) for each in features)
 
 
 def encoding_to_domain(encoding: Encoding) -> specs.Encoding:

@@ -109,3 +109,20 @@ class TestResult:
         assert set(found.sides) == {(0, -1), (1, -1)}
         assert abs(found.value - 0.25) < 0.03
         assert edge_share_of_centres(simulate(LdpKmeans(epsilon=4.0, clusters=3), people(), seed=3)) is None
+
+
+class TestCircle:
+    def test_has_no_bounds(self) -> None:
+        features = Feature("hour", 0, 24, "h", periodic=True), Feature("y", 0, 1)
+        points = people()
+        points[: N // 5, 0] = 0.0  # at midnight
+        points[N // 5 : N // 5 * 2, 1] = 0.0
+        params = ShiftedGrid(epsilon=4.0, clusters=2)
+        model = simulate(params, points, seed=1, features=features, out_of_bounds="clip")
+        warnings = [text for text in model.warnings if "at the bounds" in text]
+        assert len(warnings) == 1
+        assert "y" in warnings[0]
+        assert "hour" not in warnings[0]
+        points[:, 1] = np.random.default_rng(1).uniform(0.1, 0.9, N)
+        model = simulate(params, points, seed=1, features=features, out_of_bounds="clip")
+        assert not [text for text in model.warnings if "at the bounds" in text]

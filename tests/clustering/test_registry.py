@@ -3,10 +3,19 @@
 import pytest
 
 from clustering.registry import start
+from clustering.simulate import simulate_central
 from sfumato.errors import InvalidSpec
-from sfumato.specs import Feature, GridEncoding, ShiftedGrid
+from sfumato.specs import ALGORITHMS, Auto, Feature, GridEncoding, ShiftedGrid, algorithm_from_wire
 
 XY = (Feature("x", 0, 1), Feature("y", 0, 1))
+
+
+def run_plan(params, features):
+    return start(params, features, 1000)
+
+
+def run_over_records(params, features):
+    return simulate_central(params, [[0.5] * len(features)], seed=1, features=features)
 
 
 class TestStart:
@@ -17,3 +26,18 @@ class TestStart:
     def test_rejects_zero_expected_reports(self):
         with pytest.raises(InvalidSpec):
             start(ShiftedGrid(epsilon=1), XY, 0)
+
+    def test_rejects_periodic_features_that_a_method_does_not_take(self):
+        of_clock = (Feature("hour", 0, 24, "h", periodic=True), XY[0])
+        takers = {tag for tag, kind in ALGORITHMS.items() if kind.definition.periodic}
+        assert takers == {"shifted_grid"}
+        for tag, kind in ALGORITHMS.items():
+            if tag in takers or tag == "auto":
+                continue
+            params = algorithm_from_wire({"type": tag, "epsilon": 1.0, "clusters": 2})
+            run = run_plan if "local" in kind.definition.trust else run_over_records
+            with pytest.raises(InvalidSpec, match=f"{tag} does not take periodic features, and hour is .*shifted_grid"):
+                run(params, of_clock)
+        assert next(start(Auto(epsilon=1, clusters=2), of_clock, 1000)).encoding.circles == (0,)
+        with pytest.raises(InvalidSpec, match="periodic"):
+            start(Auto(epsilon=1, clusters=2, shape="round"), of_clock, 1000)

@@ -33,6 +33,9 @@ RULES = (
     ("(create|update)Dataset", "Gaussian accounting needs a delta", "the accounting and the delta of a dataset"),
     ("createDataset|createForecast", "lower must be less than upper", "the bounds of a feature are ordered"),
     ("createDataset", "feature names must be unique", "names are compared"),
+    ("createDataset", "periodic features need", "periodic features exist over reports"),
+    ("create(Forecast|Job|Series)", "not take periodic features", "the algorithm decides on periodic features"),
+    ("createRound", "a circle must have", "the cells of an encoding on a circle"),
     ("(create|update)Dataset", "applies to [a-z ]+ datasets only", "the trust model decides on the settings"),
     ("getSource", "name must be left out unless", "a name replaces a label"),
     ("createDataset", "user_feature", "users exist over records, and their column is not a feature"),
@@ -43,7 +46,7 @@ RULES = (
     ("createRound|createJob", "(valid|required) for a shuffled dataset", "the dataset decides on a shuffler"),
     ("createGrant", "it may be 0 if another amount is positive", "a grant is not empty"),
     ("createForecast", "does not work on (reports|records)", "the algorithm decides on reports or records"),
-    ("createForecast", "max_records_per_user must be sent with|target must be sent with", "members of one trust model"),
+    ("createForecast", "(max_records_per_user|target|occupied_share) must be sent with", "members of one trust model"),
     (
         "create(Forecast|Job)",
         "takes \\d+ to|takes at most|keeps every vector|too small (to be|for check)|more than",

@@ -12,7 +12,8 @@ from rich.console import Console
 from clustering.simulate import simulate
 from demo import output, summary
 from demo.scenario import DemoResult, Scene, Step
-from sfumato.api.resources import Budget, Result, ResultRound
+from sfumato.api.budgets import Budget
+from sfumato.api.resources import Result, ResultRound
 from sfumato.plotting import figures
 from sfumato.privacy.ledger import GENESIS_HASH, Balance, Head, LedgerEntry, Verification
 from sfumato.records.encodings import scale_many

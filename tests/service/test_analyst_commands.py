@@ -152,6 +152,10 @@ class TestTheWholePath:
         features = ("--feature", "x:0:1:km", "--feature", "y:0:1")
         dataset_id = run("datasets", "create", "Lunch", "--epsilon", "4", *features).output.splitlines()[-1]
         assert [each["unit"] for each in api.get(f"/datasets/{dataset_id}").json()["features"]] == ["km", ""]
+        circle = ("--feature", "hour:0:24:h:periodic", "--epsilon", "1")
+        of_clock = run("datasets", "create", "Hours", *circle).output.splitlines()[-1]
+        assert api.get(f"/datasets/{of_clock}").json()["features"][0]["periodic"] is True
+        assert "circle" in run("datasets", "show", of_clock).output
         encoding = '{"type": "shifted_grid", "cells": 4, "shifts": 2}'
         opening = ("rounds", "open", dataset_id, "--encoding", encoding, "--epsilon", "2", "--target-reports", "900")
         round_id = run(*opening).output.splitlines()[-1]
@@ -262,6 +266,7 @@ class TestTheWholePath:
                 "none of them",
             ),
             (("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0"), "name:lower:upper"),
+            (("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0:1:m:round"), "[:unit[:periodic]]"),
             (("rounds", "open", "ds_x", "--encoding", "{", "--epsilon", "1", "--target-reports", "9"), "must be JSON"),
             (("jobs", "submit", "ds_x", "--epsilon", "1", "--parameter", "cells"), "NAME=VALUE"),
         ],

@@ -299,6 +299,7 @@ class TestForecast:
         document = json.loads(run(*gated, "--json").stdout)
         expected = forecast_records(PrivateKmeans(1.0, 3), n_features=2, expected_records=50_000)
         assert document == json.loads(json.dumps(records_forecast_to_wire(expected)))
+        assert "0.02 of the bounds" in run(*gated, "--occupied-share", "0.02").stdout
         assert "at most ε = 1 and δ = 1e-6 of the dataset's budget" in run(*gated, "--delta", "1e-6").stdout
         assert "delta" in run(*gated, "--delta", "0.1", status=1).output
         assert "not available with --records" in run(*arguments, "--quality", "0.5", status=1).output

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 
 from models.database.engine import Database
 from models.tables.rounds import ReportBatch, Round
+from sfumato.specs import round_spec_from_wire
 from tests.service.api import FEATURES, GRID, SQLITE_KIND_ONLY, SQLITE_ONLY, UNIFORM, Api, refused
 
 
@@ -50,6 +51,41 @@ class TestDataset:
         job = {"dataset_id": dataset_id, "algorithm": UNIFORM, "target_reports": 10}
         refused(api.post("/jobs", job), 409, "conflict")
         assert api.budget(dataset_id)["charged_nano"] == 0
+
+    @SQLITE_ONLY
+    def test_with_periodic_features_has_rounds_on_circles(self, api: Api) -> None:
+        hour = {"name": "hour", "lower": 0.0, "upper": 24.0, "unit": "h", "periodic": True}
+        dataset = api.dataset(features=[hour, FEATURES[0]])
+        assert dataset["features"] == [hour, FEATURES[0]]
+        path = f"/datasets/{dataset['id']}/rounds"
+        grid = {"type": "shifted_grid", "n_features": 2, "cells": 4, "shifts": 2}
+        body = {"encoding": grid, "epsilon": 1, "target_reports": 10}
+        spec = round_spec_from_wire(api.made(path, body)["spec"])
+        assert (spec.features[0].periodic, spec.encoding.n_symbols) == (True, 4 * 5)
+        for other in (GRID, grid | {"circles": [1]}, grid | {"circles": [2]}):
+            refused(api.post(path, body | {"encoding": other}), 422, "validation_failed")
+        forecast = {"dataset_id": dataset["id"], "expected_reports": 50_000}
+        job = {"dataset_id": dataset["id"], "target_reports": 50_000}
+        for kind, is_taken in (("shifted_grid", True), ("auto", True), ("grid_kmeans", False), ("uniform_grid", False)):
+            algorithm = {"type": kind, "epsilon": 1.0, "clusters": 3}
+            for path, request in (("/forecasts", forecast), ("/jobs", job)):
+                answer = api.post(path, request | {"algorithm": algorithm})
+                if is_taken:
+                    assert answer.status_code < 300
+                else:
+                    assert "hour is periodic" in str(refused(answer, 422, "validation_failed"))
+
+    @SQLITE_ONLY
+    def test_with_periodic_features_that_are_no_circle_is_refused(self, api: Api) -> None:
+        given = {"name": "d", "trust": "local", "epsilon": 8}
+        for bounds in ((0, 23, "h"), (0, 0, "h"), (-180, 170, "degrees"), (24, 0, "h")):
+            lower, upper, unit = bounds
+            feature = {"name": "a", "lower": lower, "upper": upper, "unit": unit, "periodic": True}
+            problem = refused(api.post("/datasets", given | {"features": [feature]}), 422, "validation_failed")
+            assert "one period" in problem["errors"][0]["message"]
+        hour = {"name": "hour", "lower": 0, "upper": 24, "periodic": True}
+        response = api.post("/datasets", given | {"features": [hour], "trust": "central"})
+        assert "dataset of reports" in str(refused(response, 422, "validation_failed"))
 
     @SQLITE_KIND_ONLY
     def test_above_the_limit_is_refused(self, started: Callable[..., Api]) -> None:

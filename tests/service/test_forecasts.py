@@ -135,6 +135,12 @@ class TestOverRecords:
         before = api.get(f"/datasets/{dataset['id']}/budget").json()
         assert (before["reserved_nano"], before["charged_nano"]) == (0, 0)
 
+    def test_of_far_too_wide_bounds_states_that_the_loss_is_not_known(self, api: Api) -> None:
+        wide = api.made("/forecasts", self.BODY | {"occupied_share": 0.02})
+        assert (wide["ratio"], wide["verdict"]) == (None, "doubtful")
+        assert "about 0.02 of the bounds" in wide["warnings"][0]
+        assert api.made("/forecasts", self.BODY | {"occupied_share": 0.5}) == api.made("/forecasts", self.BODY)
+
     def test_of_a_local_dataset_is_refused(self, api: Api) -> None:
         body = {"algorithm": AUTO, "dataset_id": api.dataset()["id"], "expected_records": 50_000}
         refused(api.post("/forecasts", body), 409, "conflict")
@@ -147,6 +153,8 @@ class TestOverRecords:
             {"algorithm": UNIFORM},
             {"target": {"quality": 0.5}},
             local | {"max_records_per_user": 2},
+            local | {"algorithm": UNIFORM, "occupied_share": 0.5},
+            {"occupied_share": 0},
             local | {"algorithm": {"type": "dp_kmeans", "epsilon": 1.0, "clusters": 2}},
         ):
             body = {name: value for name, value in (self.BODY | other).items() if value is not None}

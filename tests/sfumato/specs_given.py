@@ -29,17 +29,28 @@ bounds = st.floats(-1e300, 1e300, allow_subnormal=False)
 
 
 @st.composite
-def features(draw: st.DrawFn, n: int) -> tuple[Feature, ...]:
+def features(draw: st.DrawFn, n: int, circles: Sequence[int] = ()) -> tuple[Feature, ...]:
     names = draw(st.lists(st.text(min_size=1, max_size=64), min_size=n, max_size=n, unique=True))
     ends = [draw(st.tuples(bounds, bounds).filter(lambda e: e[0] != e[1])) for _ in range(n)]
-    return tuple(Feature(name, min(e), max(e), draw(st.text(max_size=8))) for name, e in zip(names, ends, strict=True))
+    units = ["" if place in circles else draw(st.text(max_size=8)) for place in range(n)]
+    return tuple(
+        Feature(name, min(e), max(e), unit, periodic=place in circles)
+        for place, (name, e, unit) in enumerate(zip(names, ends, units, strict=True))
+    )
 
 
 grids = st.lists(st.integers(1, 16), min_size=1, max_size=4).filter(lambda c: max(c) > 1).map(tuple).map(GridEncoding)
-shifted_grids = st.builds(
-    ShiftedGridEncoding, n_features=st.integers(1, 3), cells=st.integers(1, 14), shifts=st.integers(1, 8)
-)
-encodings: st.SearchStrategy[Encoding] = st.one_of(grids, shifted_grids)
+
+
+@st.composite
+def shifted_grids(draw: st.DrawFn) -> ShiftedGridEncoding:
+    n_features = draw(st.integers(1, 3))
+    circles = draw(st.sets(st.integers(0, n_features - 1)))
+    cells = draw(st.integers(2 if circles else 1, 14))
+    return ShiftedGridEncoding(n_features, cells, draw(st.integers(1, 8)), tuple(sorted(circles)))
+
+
+encodings: st.SearchStrategy[Encoding] = st.one_of(grids, shifted_grids())
 
 
 @st.composite
@@ -65,7 +76,7 @@ def participations(draw: st.DrawFn) -> Participation:
 def round_specs(draw: st.DrawFn) -> RoundSpec:
     encoding = draw(encodings)
     return RoundSpec(
-        features=draw(features(encoding.n_features)),
+        features=draw(features(encoding.n_features, getattr(encoding, "circles", ()))),
         encoding=encoding,
         mechanism=draw(mechanisms(encoding.n_symbols)),
         participation=draw(participations()),

@@ -56,6 +56,8 @@ def _plans(name: str, spec: RoundSpec) -> list[tuple[int, list[float], tuple[int
     if spec.counts_outside:  # one value outside is enough, however near to its bound
         records[0][-1] = math.nextafter(upper[-1], math.inf)
         records += [[_between(feature, 0.6) for feature in spec.features]]
+    elif any(feature.periodic for feature in spec.features):
+        records += [[1e300 for _ in spec.features]]
     threshold = next(
         (value for key, value in to_wire(spec.mechanism).items() if key.endswith("threshold")), str(DRAW_SPAN // 2)
     )

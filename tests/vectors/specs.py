@@ -19,6 +19,7 @@ from sfumato.specs import (
     RoundSpec,
     ShiftedGridEncoding,
     TreeGridEncoding,
+    circles_of,
 )
 
 # Bounds with differences and quotients that are rounded, as in practice.
@@ -26,6 +27,11 @@ FEATURES = (
     Feature("lon", -180.0, 180.0, "degree"),
     Feature("lat", -59.7, 83.1, "degree"),
     Feature("age", 0.1, 0.7),
+)
+PERIODIC = (
+    Feature("hour", 0.0, 24.0, "h", periodic=True),
+    Feature("lat", -59.7, 83.1, "degree"),
+    Feature("direction", -0.1, 6.183_185_307_179_586, "rad", periodic=True),
 )
 SCALAR_MECHANISMS = ("grr", "ss", "oue", "olh", "hr", "window")
 EPSILONS = (NANO // 10, NANO, 2_718_281_828, 6 * NANO)  # in turn
@@ -68,7 +74,19 @@ def round_specs() -> Iterator[tuple[str, RoundSpec]]:
         two = GridEncoding((2,))
         yield f"{kind} over two cells", _spec(two, mechanisms.design(kind, 2, 32 * NANO if kind == "grr" else NANO))
 
+    yield from _periodic()
     yield from _counting()
+
+
+def _periodic() -> Iterator[tuple[str, RoundSpec]]:
+    """Rounds over circles, alone and beside a plain feature."""
+    for places, cells in (((0,), 8), ((0, 1), 5), ((1, 2), 4), ((0, 1, 2), 3)):
+        features = tuple(PERIODIC[place] for place in places)
+        encoding = ShiftedGridEncoding(len(places), cells, 4, circles=circles_of(features))
+        spec = RoundSpec(features, encoding, mechanisms.design("auto", encoding.n_symbols, NANO))
+        name = " and ".join(feature.name for feature in features)
+        yield f"shifted_grid over {name}", spec
+        yield f"shifted_grid over {name} with outside", count_outside(spec)
 
 
 def _counting() -> Iterator[tuple[str, RoundSpec]]:

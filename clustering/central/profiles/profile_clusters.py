@@ -27,7 +27,7 @@ from clustering.central.profile_tables import (
 )
 from clustering.central.profiles.distinctions import FALSE_DISCOVERIES as RATE
 from clustering.central.profiles.distinctions import Distinction, Noise, find_distinctions, too_small
-from clustering.central.profiles.shares import association, make_consistent, share_variances
+from clustering.central.profiles.shares import ConsistentTables, association, make_consistent, share_variances
 from clustering.central.queries import split
 from clustering.errors import TooFewRecords
 from sfumato.errors import InvalidSpec
@@ -40,6 +40,9 @@ from sfumato.specs.attributes import DEFAULT_BINS, Attribute
 NULL_SHARE = 0.9  # part of the expected score without association that is subtracted
 LEAST_ASSOCIATION = 0.015  # smallest association of a described attribute
 LAPLACE_DEVIATIONS, GAUSSIAN_DEVIATIONS = 1.5, 2.5  # deviations of the noise that a described attribute exceeds
+PRIVACY = dict.fromkeys(
+    ("sizes", "size_errors", "shares", "share_errors", "distinguishing", "too_small", "names"), "post_processed"
+) | {"counts": "dp", "values": "public", "false_discovery_rate": "public"}
 ODOMETER_FIELDS = ("description", "epsilon_nano", "delta_atto", "rho_pico", "n_values")
 
 Source = Curator | ConcentratedBlock
@@ -137,37 +140,13 @@ def profile_clusters(
             "no cluster has more records than the noise of its counts: increase epsilon, or name fewer attributes"
         )
     distinctions, n_tested = find_distinctions(found, noise, curator.max_per_user)
-    profiles = []
-    for place, each in enumerate(described):
-        if place in chosen:
-            at = chosen.index(place)
-            value, error = association(found, at, noise.variance)
-            if scores is not None:
-                value, error = scores.values[place], scores.error
-            errors = np.sqrt(share_variances(found, at, noise.variance))
-            profiles.append(
-                AttributeProfile(
-                    each.attribute.name,
-                    "described",
-                    value,
-                    error,
-                    each.attribute.categories,
-                    noisy[at].astype(np.int64),
-                    found.shares[at],
-                    errors,
-                )
-            )
-        elif scores is not None:
-            profiles.append(
-                AttributeProfile(each.attribute.name, "no_association_found", scores.values[place], scores.error)
-            )
     total = max(float(found.numbers.sum()), 1.0)
     odometer = [{name: getattr(query, name) for name in ODOMETER_FIELDS} for query in curator.odometer]
     return ClusterProfile(
         of=params.of,
         sizes=np.maximum(found.numbers, 0.0) / total,
         size_errors=np.full(model.n_clusters, sqrt(found.number_variance) / total),
-        attributes=tuple(profiles),
+        attributes=_attribute_profiles(described, chosen, scores, found, noisy, noise),
         distinctions=tuple(_name(each, chosen, described) for each in distinctions),
         too_small=tuple(small),
         false_discovery_rate=RATE,
@@ -180,19 +159,7 @@ def profile_clusters(
             "spent_nano": curator.spent_nano,
             "spent_delta_atto": curator.spent_delta_atto,
         },
-        privacy={
-            "counts": "dp",
-            "association": "dp" if scores is not None else "post_processed",
-            "sizes": "post_processed",
-            "size_errors": "post_processed",
-            "shares": "post_processed",
-            "share_errors": "post_processed",
-            "distinguishing": "post_processed",
-            "too_small": "post_processed",
-            "names": "post_processed",
-            "values": "public",
-            "false_discovery_rate": "public",
-        },
+        privacy=PRIVACY | {"association": "dp" if scores is not None else "post_processed"},
     )
 
 
@@ -227,6 +194,41 @@ def _score(
     above = np.nonzero(excess > least)[0].tolist()
     values = np.clip(excess / n_records, 0.0, 1.0).tolist()
     return _Scores(values, deviation / n_records, above or [int(excess.argmax())])
+
+
+def _attribute_profiles(
+    described: tuple[Described, ...],
+    chosen: list[int],
+    scores: _Scores | None,
+    found: ConsistentTables,
+    noisy: list[NDArray[np.int64]],
+    noise: Noise,
+) -> tuple[AttributeProfile, ...]:
+    """Return the profile of each attribute; only the chosen ones have counts."""
+    profiles = []
+    for place, each in enumerate(described):
+        if place in chosen:
+            at = chosen.index(place)
+            value, error = association(found, at, noise.variance)
+            if scores is not None:
+                value, error = scores.values[place], scores.error
+            profiles.append(
+                AttributeProfile(
+                    each.attribute.name,
+                    "described",
+                    value,
+                    error,
+                    each.attribute.categories,
+                    noisy[at].astype(np.int64),
+                    found.shares[at],
+                    np.sqrt(share_variances(found, at, noise.variance)),
+                )
+            )
+        elif scores is not None:
+            profiles.append(
+                AttributeProfile(each.attribute.name, "no_association_found", scores.values[place], scores.error)
+            )
+    return tuple(profiles)
 
 
 def _table_noise(source: Source, n_tables: int, cost: int) -> Noise:

@@ -23,6 +23,8 @@ export interface Encoding {
   readonly nSlots: number;
   /** Number of symbols, or undefined for a lattice, where symbols are vectors. */
   readonly nSymbols: number | undefined;
+  /** Indices of the periodic features, for a shifted grid. Other encodings have none. */
+  readonly circles?: readonly number[];
   symbol(point: readonly number[], slot: number): Symbol;
 }
 
@@ -61,13 +63,23 @@ function readGrid(wire: Json): Encoding {
   return { type: "grid", nFeatures: cells.length, nSlots: 1, nSymbols, symbol };
 }
 
-/** Read a shifted grid: a coarse grid with `shifts` public shifts per feature. The slot is the shift index in row-major order. */
+/**
+ * Read a shifted grid: a coarse grid with `shifts` public shifts per feature. The slot is the shift index in row-major order.
+ *
+ * A feature has `cells` coarse cells on a circle, and one more between bounds.
+ */
 function readShiftedGrid(wire: Json): Encoding {
-  checkKeys(wire, "shifted_grid", ["type", "n_features", "cells", "shifts"]);
+  checkKeys(wire, "shifted_grid", ["type", "n_features", "cells", "shifts"], ["circles"]);
   const nFeatures = integer(wire["n_features"], "n_features", 1, 8);
   const cells = integer(wire["cells"], "cells", 1, 4096);
   const shifts = integer(wire["shifts"], "shifts", 1, 64);
-  const nSymbols = (cells + 1) ** nFeatures;
+  const places = wire["circles"] ?? [];
+  check(Array.isArray(places), "circles must be a list");
+  const circles = places.map((place) => integer(place, "circles", 0, nFeatures - 1));
+  check(circles.every((place, index) => index === 0 || place > at(circles, index - 1)), "circles must be ascending");
+  check(circles.length === 0 || cells >= 2, "a circle must have at least 2 cells");
+  const along = Array.from({ length: nFeatures }, (_, feature) => cells + Number(!circles.includes(feature)));
+  const nSymbols = along.reduce((product, n) => product * n, 1);
   const nSlots = shifts ** nFeatures;
   check(nSymbols <= MAX_SYMBOLS, `a shifted grid may have at most ${MAX_SYMBOLS} symbols`);
   check(nSlots <= MAX_SYMBOLS, `a shifted grid may have at most ${MAX_SYMBOLS} slots`);
@@ -75,11 +87,12 @@ function readShiftedGrid(wire: Json): Encoding {
     let index = 0;
     for (let feature = 0; feature < nFeatures; feature += 1) {
       const shift = quotient(slot, shifts ** (nFeatures - 1 - feature)) % shifts;
-      index = index * (cells + 1) + quotient(cellIndex(at(point, feature), cells * shifts) + shift, shifts);
+      const coarse = quotient(cellIndex(at(point, feature), cells * shifts) + shift, shifts);
+      index = index * at(along, feature) + (coarse % at(along, feature));
     }
     return index;
   };
-  return { type: "shifted_grid", nFeatures, nSlots, nSymbols, symbol };
+  return { type: "shifted_grid", nFeatures, nSlots, nSymbols, circles, symbol };
 }
 
 /** Read a tree grid: dyadic cells of different levels that tile the bounds, in Z-order. */

@@ -14,6 +14,8 @@ export interface Feature {
   readonly lower: number;
   readonly upper: number;
   readonly unit?: string;
+  /** Whether the values lie on a circle, as longitudes and hours of the day. The bounds are one period. */
+  readonly periodic?: boolean;
 }
 
 /** A position of the browser (`GeolocationPosition`) or of another library with `coords`, in degrees. */
@@ -75,6 +77,8 @@ export function readRoundSpec(wire: unknown): RoundSpec {
   const encoding = readTagged(ENCODINGS, "encoding", wire["encoding"]);
   const mechanism = readTagged(MECHANISMS, "mechanism", wire["mechanism"]);
   check(features.length === encoding.nFeatures, "the number of features of the encoding must match the spec");
+  const circles = features.flatMap(({ periodic }, index) => (periodic ? [index] : []));
+  check(circles.join() === (encoding.circles ?? []).join(), "the circles of the encoding must be the periodic features");
   if (isLattice(encoding) || isLatticeNoise(mechanism)) {
     check(isLattice(encoding) && isLatticeNoise(mechanism), "a lattice encoding requires the mechanism discrete_laplace, and vice versa");
     const same = encoding.nFeatures === mechanism.nFeatures && encoding.steps === mechanism.steps;
@@ -101,15 +105,16 @@ function readTagged<T>(kinds: Readonly<Record<string, (wire: Json) => T>>, name:
 
 function readFeature(wire: unknown): Required<Feature> {
   check(isObject(wire), "a feature must be an object");
-  checkKeys(wire, "Feature", ["name", "lower", "upper"], ["unit"]);
-  const { name, unit = "" } = wire;
+  checkKeys(wire, "Feature", ["name", "lower", "upper"], ["unit", "periodic"]);
+  const { name, unit = "", periodic = false } = wire;
   check(typeof name === "string" && name.length > 0 && name.length <= 64, "the name of a feature must have 1 to 64 characters");
   check(typeof unit === "string" && unit.length <= 64, `${name}: the unit may have at most 64 characters`);
   const lower = finite(wire["lower"], `${name}: lower`);
   const upper = finite(wire["upper"], `${name}: upper`);
   check(lower < upper, `${name}: lower must be less than upper`);
   check(Number.isFinite(upper - lower), `${name}: the distance of the bounds must be finite`);
-  return { name, lower, upper, unit };
+  check(typeof periodic === "boolean", `${name}: periodic must be true or false`);
+  return { name, lower, upper, unit, periodic };
 }
 
 function readParticipation(wire: unknown): Participation {
@@ -121,14 +126,20 @@ function readParticipation(wire: unknown): Participation {
   return { lo, hi };
 }
 
+const MOST_TURNS = 2 ** 52; // doubles beyond it have no fraction
+
 /**
- * Clip a record to the bounds and scale each feature to [0, 1].
+ * Clip a record to the bounds and scale each feature to [0, 1]. Move the value of a periodic feature by whole periods.
  *
  * @throws InvalidPoint The features do not match, or a value is not finite. The message contains no value.
  */
 export function scale(features: readonly Feature[], record: PersonRecord): number[] {
   return readValues(features, record).map((value, index) => {
-    const { lower, upper } = features[index] as Feature;
+    const { lower, upper, periodic } = features[index] as Feature;
+    if (periodic) {
+      const turns = Math.min(Math.max((value - lower) / (upper - lower), -MOST_TURNS), MOST_TURNS);
+      return turns - Math.floor(turns);
+    }
     return (Math.min(Math.max(value, lower), upper) - lower) / (upper - lower);
   });
 }

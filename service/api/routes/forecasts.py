@@ -21,6 +21,7 @@ from service.http.auth import require
 from service.schemas.algorithms import algorithm_to_domain
 from service.schemas.forecasts import AnyForecast, NewForecast, NewProfileForecast, ProfileForecast
 from service.schemas.series_forecasts import NewSeriesForecast, SeriesForecast
+from service.schemas.specs import features_to_domain
 from sfumato.forecast import (
     check_attributes_of,
     forecast,
@@ -31,6 +32,7 @@ from sfumato.forecast import (
     profile_forecast_to_wire,
     records_forecast_to_wire,
     reports_needed,
+    resolve,
     resolve_central,
     series_forecast_to_wire,
 )
@@ -39,8 +41,11 @@ from sfumato.sizing.job_costs import job_cost
 from sfumato.specs import (
     Auto,
     CentralAlgorithm,
+    Feature,
     ShiftedGrid,
     central_algorithm_from_wire,
+    check_periodic,
+    circles_of,
     local_algorithm_from_wire,
     profile_from_wire,
 )
@@ -65,15 +70,18 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
     A forecast reads no data, costs nothing and stores nothing. The same request always has the same response, but for
     the number of jobs that remain. Needs the scope `jobs`; for the numbers of jobs also `ledger` or `grants`.
     """
-    n_features, max_per_user, balance = _dimensions(body, caller, services)
+    features, n_features, max_per_user, balance = _dimensions(body, caller, services)
     wire = body.algorithm.model_dump()
     if body.expected_records is not None:
+        central = central_algorithm_from_wire(wire)
+        check_periodic(resolve_central(central, n_features)[0], features)
         over_records = forecast_records(
-            central_algorithm_from_wire(wire),
+            central,
             n_features=n_features,
             expected_records=body.expected_records,
             max_records_per_user=max_per_user,
             family=body.family,
+            occupied_share=body.occupied_share,
         )
         if balance is not None:
             of, used = balance.granted_cost, balance.used_cost
@@ -82,7 +90,10 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
             over_records = replace(over_records, jobs_granted=n_all, jobs_remaining=n_left)
         return respond(records_forecast_to_wire(over_records))
     algorithm = local_algorithm_from_wire(wire)
-    made = forecast(algorithm, n_features=n_features, expected_reports=body.expected_reports or 0, family=body.family)
+    n_reports = body.expected_reports or 0
+    check_periodic(resolve(algorithm, n_features, n_reports)[0], features)
+    circles = circles_of(features)
+    made = forecast(algorithm, n_features=n_features, expected_reports=n_reports, family=body.family, circles=circles)
     if body.target is not None:
         made = replace(made, needed=reports_needed(algorithm, n_features, **body.target.model_dump()))
     return respond(forecast_to_wire(made))
@@ -147,8 +158,13 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
     return respond(series_forecast_to_wire(found))
 
 
-def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> tuple[int, int, Balance | None]:
-    """Return the number of features, the maximal number of records per user, and the budget if the key may read it."""
+def _dimensions(
+    body: NewForecast, caller: Caller, services: GatewayContext
+) -> tuple[tuple[Feature, ...], int, int, Balance | None]:
+    """Return the features, their number, the maximal records per user, and the budget if the key may read it.
+
+    The features are empty if the body has only their number, or vectors.
+    """
     if body.dataset_id is not None:
         with services.database.reading() as session:
             dataset = datasets.get(session, caller, body.dataset_id)
@@ -156,6 +172,7 @@ def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> 
             datasets.require_trust(dataset, *fit)
             with problems.pointing_at("/job_features"):
                 columns = dataset.select(body.job_features)
+                features = tuple(dataset.features[place] for place in columns.positions)
             if body.expected_records is not None:
                 algorithm = algorithm_to_domain(body.algorithm)
                 require_mu_accounting(dataset, algorithm)
@@ -163,5 +180,7 @@ def _dimensions(body: NewForecast, caller: Caller, services: GatewayContext) -> 
                 check_attributes_of(chosen, columns.attributes)
             reads_budget = caller.may(Scope.LEDGER) or caller.may(Scope.GRANTS)
             balance = ledger.balance(session, dataset.id) if reads_budget else None
-            return columns.n_planned, dataset.max_records_per_user, balance
-    return body.count_features(), body.max_records_per_user or 1, None
+            return features, columns.n_planned, dataset.max_records_per_user, balance
+    listed = features_to_domain(body.features) if isinstance(body.features, list) else ()
+    features = listed if isinstance(listed, tuple) else ()
+    return features, body.count_features(), body.max_records_per_user or 1, None

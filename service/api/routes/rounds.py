@@ -44,7 +44,15 @@ from service.schemas.rounds import DeviceRounds, NewRound, Receipt, Round, Round
 from service.schemas.specs import encoding_to_domain
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.records.outside import count_outside
-from sfumato.specs import LatticeEncoding, Participation, RoundSpec, design_for, most_vectors
+from sfumato.specs import (
+    LatticeEncoding,
+    Participation,
+    RoundSpec,
+    ShiftedGridEncoding,
+    circles_of,
+    design_for,
+    most_vectors,
+)
 from sfumato.transport.batches import MEDIA_TYPE
 
 router = APIRouter(prefix="/v1", tags=["rounds"], route_class=DocumentRoute)
@@ -102,6 +110,8 @@ def _spec(dataset: Dataset, body: NewRound) -> RoundSpec:
     if encoding.n_features != len(features):
         message = f"the encoding must have {len(features)} features, as the dataset does"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
+    if isinstance(encoding, ShiftedGridEncoding) and not encoding.circles:
+        encoding = replace(encoding, circles=circles_of(features))
     with pointing_at("/mechanism"):
         spec = RoundSpec(features, encoding, design_for(encoding, body.mechanism, parse_epsilon(body.epsilon)))
         if dataset.out_of_bounds == OutOfBounds.COUNT:

@@ -24,6 +24,7 @@ from sfumato.settings import all_settings
 
 DAY_SECONDS = 86_400
 _USES = {"categorical": "describe", "clustering": "cluster"}  # kinds of attributes with a vocabulary, in a form
+PERIODIC = "periodic"  # the fifth value of a line
 _ITEMS = {"features": "feature", "attributes": "attribute"}  # lists of a form, with the noun for an item
 ENCODINGS = ("grid", "shifted_grid")  # shown in the form; plans alone use the other encodings
 MECHANISMS = ("auto", *COUNTED)
@@ -111,15 +112,22 @@ def _attributes(visit: Visit) -> list[Json]:
 
 
 def _features(text: str) -> list[Json]:
-    """Parse features, one per line: name, lower, upper, unit. Reject longer lines; the API rejects invalid values."""
+    """Parse features, one per line: name, lower, upper, unit, periodic. Reject longer lines.
+
+    The API rejects invalid values.
+    """
     found: list[Json] = []
     for cells in csv.reader(text.splitlines(), skipinitialspace=True):
-        name, lower, upper, unit, *more = [*(cell.strip() for cell in cells), "", "", "", ""]
-        if any((name, lower, upper, unit)):
-            if any(more):
-                message = "a line must be: name, lower, upper, unit. Put a name that contains a comma in double quotes."
+        name, lower, upper, unit, periodic, *more = [*(cell.strip() for cell in cells), "", "", "", "", ""]
+        if any((name, lower, upper, unit, periodic)):
+            if any(more) or periodic not in ("", PERIODIC):
+                message = (
+                    f"a line must be: name, lower, upper, unit, and {PERIODIC} for a circle. Put a name that contains "
+                    "a comma in double quotes."
+                )
                 raise ValidationFailed(errors=[{"pointer": f"/features/{len(found)}", "message": message}])
-            found.append({"name": name, "lower": parse_number(lower), "upper": parse_number(upper), "unit": unit})
+            feature = {"name": name, "lower": parse_number(lower), "upper": parse_number(upper), "unit": unit}
+            found.append(feature | ({"periodic": True} if periodic else {}))
     return found
 
 

@@ -168,6 +168,8 @@ async def _forecast(visit: Visit, dataset: Json, values: dict[str, str]) -> tupl
     body["expected_reports" if dataset["trust"] != "central" else "expected_records"] = parse_number(expected)
     if values.get("family"):
         body["family"] = values["family"]
+    if values.get("occupied_share"):
+        body["occupied_share"] = parse_number(values["occupied_share"])
     if (names := _chosen(dataset, values)) is not None:
         body["job_features"] = names
     try:

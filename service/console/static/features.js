@@ -1,8 +1,10 @@
-// Shows the lines of a text field as rows of inputs: name, lower, upper, unit. The text field remains the source of the
+// Shows the lines of a text field as rows of inputs: name, lower, upper, unit, periodic. The text field remains the source of the
 // form, so that the page also works without this script.
 "use strict";
 (() => {
-  const COLUMNS = ["Name", "Lower", "Upper", "Unit"];
+  const COLUMNS = ["Name", "Lower", "Upper", "Unit", "Periodic"];
+  const PERIODIC = "periodic"; // the last value of a line
+  const EMPTY = COLUMNS.map(() => "");
   const MOST_ROWS = 64;
 
   // Split a line at commas outside of double quotes, as the server does. A doubled quote is a quote.
@@ -26,8 +28,13 @@
 
   function join(parts) {
     if (parts.every((part) => part === "")) return "";
-    const used = parts[3] === "" ? parts.slice(0, 3) : parts;
-    return used.map(quote).join(", ");
+    const used = parts.findLastIndex((part) => part !== "") + 1;
+    return parts.slice(0, Math.max(used, 3)).map(quote).join(", ");
+  }
+
+  function read(input) {
+    if (input.type === "checkbox") return input.checked ? PERIODIC : "";
+    return input.value.trim();
   }
 
   function edit(text) {
@@ -42,7 +49,7 @@
     const body = table.createTBody();
 
     function store() {
-      text.value = [...body.rows].map((row) => join([...row.querySelectorAll("input")].map((input) => input.value.trim())))
+      text.value = [...body.rows].map((row) => join([...row.querySelectorAll("input")].map(read)))
         .filter((line) => line !== "").join("\n");
     }
 
@@ -63,7 +70,7 @@
       const row = event.target.closest("tr");
       event.target.value = names[0];
       let last = row;
-      for (const name of names.slice(1, MOST_ROWS)) last = add([name, "", "", ""], last);
+      for (const name of names.slice(1, MOST_ROWS)) last = add([name, ...EMPTY.slice(1)], last);
       label();
       store();
     }
@@ -72,9 +79,14 @@
       const row = document.createElement("tr");
       for (const [column, part] of parts.entries()) {
         const input = document.createElement("input");
-        input.value = part;
-        input.autocomplete = "off";
-        input.placeholder = COLUMNS[column];
+        if (column === COLUMNS.length - 1) {
+          input.type = "checkbox";
+          input.checked = part !== "";
+        } else {
+          input.value = part;
+          input.autocomplete = "off";
+          input.placeholder = COLUMNS[column];
+        }
         if (column === 1 || column === 2) input.inputMode = "decimal";
         if (column === 0) input.addEventListener("paste", paste);
         row.insertCell().append(input);
@@ -85,7 +97,7 @@
       remove.textContent = "Remove";
       remove.addEventListener("click", () => {
         row.remove();
-        if (body.rows.length === 0) add(["", "", "", ""]);
+        if (body.rows.length === 0) add(EMPTY);
         label();
         store();
       });
@@ -96,13 +108,13 @@
     }
 
     for (const line of text.value.split("\n")) if (line.trim() !== "") add(split(line));
-    if (body.rows.length === 0) add(["", "", "", ""]);
+    if (body.rows.length === 0) add(EMPTY);
     const more = document.createElement("button");
     more.type = "button";
     more.className = "quiet";
     more.textContent = "Add a feature";
     more.addEventListener("click", () => {
-      const row = add(["", "", "", ""]);
+      const row = add(EMPTY);
       label();
       row.querySelector("input").focus();
     });

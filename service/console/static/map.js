@@ -232,8 +232,10 @@
       pen.setLineDash([]);
     }
 
+    // On a circle, an ellipse over the seam is drawn at both ends.
     ellipses(pen) {
       const { map } = this;
+      const turns = ({ periodic }) => (periodic ? [-1, 0, 1] : [0]);
       pen.strokeStyle = look().ink;
       for (const { centre, reach, apart } of map.centres) {
         const [x, y] = [this.x(centre[0]), this.y(centre[1])];
@@ -243,7 +245,13 @@
         const across = (reach[0] / (map.across.upper - map.across.lower)) * this.inner.width;
         const up = (reach[1] / (map.up.upper - map.up.lower)) * this.inner.height;
         pen.beginPath();
-        pen.ellipse(x, y, across, up, 0, 0, 2 * Math.PI);
+        for (const right of turns(map.across)) {
+          for (const above of turns(map.up)) {
+            const [left, top] = [x + right * this.inner.width, y - above * this.inner.height];
+            pen.moveTo(left + across, top);
+            pen.ellipse(left, top, across, up, 0, 0, 2 * Math.PI);
+          }
+        }
         pen.strokeStyle = look().ground;
         pen.lineWidth = 3;
         pen.stroke();

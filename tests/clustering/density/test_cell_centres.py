@@ -25,6 +25,21 @@ class TestRegionGeometry:
             expected[LABELS.flat[cell]] = places.weights[cell]
             assert slope == pytest.approx(expected, abs=1e-4)
 
+    def test_weights_along_a_circle_are_the_slopes_of_the_circular_mean(self):
+        density = np.array([0.2, 0.05, 0.05, 0.1, 0.1, 0.1, 0.1, 0.3])
+        labels = np.array([0, 0, 0, 1, 1, 1, 1, 0])
+        places, step = RegionGeometry.of(labels, density, (0,)), 1e-6
+        angles = 2 * np.pi * (np.arange(8) + 0.5) / 8
+        inside = labels == 0
+        mean = np.arctan2((density * np.sin(angles))[inside].sum(), (density * np.cos(angles))[inside].sum())
+        assert places.centres[0, 0] == pytest.approx(mean / (2 * np.pi) % 1)
+        assert places.widths[:, 0] == pytest.approx([0.5, 0.5])
+        for cell in range(8):
+            moved = density.copy()
+            moved[cell] += step
+            slope = (centres_of(labels, moved, (0,)) - places.centres)[:, 0] / step
+            assert slope[labels[cell]] == pytest.approx(places.weights[cell, 0], abs=1e-4)
+
     def test_an_error_is_at_most_the_width_of_the_region(self):
         places = RegionGeometry.of(LABELS, DENSITY)
         assert places.widths == pytest.approx(np.array([[2 / 3, 2 / 3], [2 / 3, 2 / 3], [1 / 3, 1]]))

@@ -6,22 +6,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.fft import dctn, idctn
 
-from clustering.density.deconvolution import NoisyCounts, blur, deconvolve, fit_log_density, prior_deviations
+from clustering.density.deconvolution import Model, NoisyCounts, blur, deconvolve, fit_log_density, prior_deviations
 from tests import naive
 
 
 class TestBlur:
     @pytest.mark.parametrize("shape", [(7,), (3, 4, 3)])
     @pytest.mark.parametrize("shifts", [1, 4])
-    def test_is_a_product_of_triangles(self, shape, shifts):
-        density = np.random.default_rng(3).random(shape)
-        assert blur(density, shifts) == pytest.approx(naive.blur(density, shifts))
+    @pytest.mark.parametrize("circles", [(), (0,)])
+    def test_is_a_product_of_triangles(self, shape, shifts, circles):
+        sizes = [2 * n_cells if axis in circles else n_cells for axis, n_cells in enumerate(shape)]
+        density = np.random.default_rng(3).random(sizes)
+        assert blur(density, shifts, circles) == pytest.approx(naive.blur(density, shifts, circles))
 
 
 class TestPrior:
     @pytest.mark.parametrize("shape", [(40,), (32, 32), (8, 8, 8)])
     def test_mean_deviation_is_the_amplitude(self, shape):
         assert np.sqrt((prior_deviations(shape, 0.06, 2.5) ** 2).mean()) == pytest.approx(2.5)
+
+    @pytest.mark.parametrize("n_cells", [9, 32])
+    def test_of_a_circle_has_waves_of_whole_turns(self, n_cells):
+        deviations = prior_deviations((n_cells,), 0.06, 1.0, (0,))
+        model = Model((n_cells,), 0.0, 1.0, (0,))  # with ℓ = 0, every coefficient has the same deviation
+        waves = np.stack([model.log_density(row) for row in np.eye(n_cells)])
+        assert waves @ waves.T == pytest.approx(np.eye(n_cells), abs=1e-12)
+        turned = np.fft.fft(np.roll(waves, 2, axis=1), axis=1)
+        assert np.abs(turned) == pytest.approx(np.abs(np.fft.fft(waves, axis=1)), abs=1e-9)
+        highest = np.abs(np.fft.rfft(waves, axis=1)).argmax(axis=1)
+        assert highest.tolist() == [(row + 1) // 2 for row in range(n_cells)]
+        assert deviations == pytest.approx(deviations[0] * np.exp(-((np.pi * highest * 0.06) ** 2)))
 
     def test_correlation_follows_the_length_scale(self):
         # far from the ends, the correlation is exp(-r²/2ℓ²)

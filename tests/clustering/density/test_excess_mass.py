@@ -26,10 +26,12 @@ class TestTree:
     @settings(max_examples=60, deadline=None)
     @given(densities(SHAPES), st.data())
     def test_equals_sets_of_cells(self, density, data):
-        _, scores = naive.grow_components(density)
+        wide = [axis for axis, n_cells in enumerate(density.shape) if n_cells > 1]
+        circles = data.draw(st.sets(st.sampled_from(wide))) if wide else set()
+        _, scores = naive.grow_components(density, circles=circles)
         kept = data.draw(st.sets(st.sampled_from(sorted(scores)))) if scores else set()
-        homes, ended = naive.grow_components(density, frozenset(kept))
-        grown = BumpTree(density).grow(sorted(kept))
+        homes, ended = naive.grow_components(density, frozenset(kept), circles)
+        grown = BumpTree(density, sorted(circles)).grow(sorted(kept))
         for home, cell in zip(grown.parent, np.ndindex(density.shape), strict=True):
             assert grown.bump(int(home)).peak == homes[cell]
             found = grown.bump(int(np.ravel_multi_index([c + 1 for c in cell], grown.shape)))
@@ -108,3 +110,25 @@ class TestRegions:
         for n_kept in range(1, 5):
             assert len(regions(density, bumps(density)[:n_kept]).bumps) == n_kept
         assert len(bumps(density)) == 4
+
+
+class TestCircle:
+    @pytest.mark.parametrize("circles", [(0,), (1,), (0, 1)])
+    def test_the_seam_makes_no_difference(self, circles):
+        steps = tuple(9 if axis in circles else 0 for axis in (0, 1))
+        rolled = np.roll(THREE, steps, axis=(0, 1))
+        own, turned = BumpTree(THREE, circles).bumps(), BumpTree(rolled, circles).bumps()
+        assert [each.excess for each in own[:3]] == pytest.approx([each.excess for each in turned[:3]])
+        for one, other in zip(own[1:3], turned[1:3], strict=True):
+            weights = np.roll(above_saddle(THREE, one, circles), steps, axis=(0, 1))
+            assert weights == pytest.approx(above_saddle(rolled, other, circles))
+            assert (rolled * weights).sum() == pytest.approx(other.excess)
+        one, other = BumpTree(THREE, circles).regions(own[:3]), BumpTree(rolled, circles).regions(turned[:3])
+        assert np.roll(one.labels, steps, axis=(0, 1)).tolist() == other.labels.tolist()
+
+    def test_a_bump_over_the_seam_is_one(self):
+        x = (np.arange(24) + 0.5) / 24
+        density = np.exp(-0.5 * (np.minimum(x, 1 - x) / 0.08) ** 2)
+        density /= density.sum()
+        assert len([each for each in bumps(density) if each.excess > 0.1]) == 2
+        assert len(BumpTree(density, (0,)).bumps()) == 1

@@ -13,6 +13,7 @@ from sfumato.specs import ShiftedGridEncoding
 from tests import naive
 
 ENCODINGS = [ShiftedGridEncoding(1, 5, 3), ShiftedGridEncoding(2, 3, 2), ShiftedGridEncoding(3, 2, 2)]
+ENCODINGS += [ShiftedGridEncoding(1, 5, 3, (0,)), ShiftedGridEncoding(3, 2, 2, (0, 2))]
 
 
 def a_tally(encoding, seed, empty_slots=0):
@@ -51,6 +52,11 @@ class TestField:
         )
         estimates = counts / density.sum()
         assert naive.field(encoding, estimates, np.ones(9)) == pytest.approx(blur(density / density.sum(), 3))
+        on_circles = ShiftedGridEncoding(2, 3, 3, (1,))
+        symbols_of = [coarse_symbols(on_circles, slot).ravel() for slot in range(9)]
+        counts = np.stack([np.bincount(each, weights=density.ravel(), minlength=12) for each in symbols_of])
+        expected = blur(density / density.sum(), 3, (1,))
+        assert naive.field(on_circles, counts / density.sum(), np.ones(9)) == pytest.approx(expected)
 
 
 class TestSizeErrors:

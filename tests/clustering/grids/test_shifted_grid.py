@@ -10,7 +10,7 @@ from clustering.rounds.plan import Collected
 from clustering.simulate import simulate
 from sfumato.model.precision import Verdict
 from sfumato.sizing.grids import shifted_grid_cells, shifted_grid_length_scale
-from sfumato.specs import Participation, RoundSpec, ShiftedGrid, ShiftedGridEncoding
+from sfumato.specs import Feature, Participation, RoundSpec, ShiftedGrid, ShiftedGridEncoding
 from tests.clustering.local_plans import Devices, features, mixture
 
 XY = features(2)
@@ -23,6 +23,33 @@ def unit(points):
 
 def blobs(n, share=0.5):
     return mixture(n, [[0.3, 0.3], [0.7, 0.7]], [share, 1 - share], width=0.07)
+
+
+class TestCircle:
+    def test_a_turn_of_the_circle_turns_the_result(self):
+        clock = Feature("hour", 0, 24, "h", periodic=True), Feature("x", 0, 1)
+        points, _ = mixture(20_000, [[0.5, 0.3], [0.75, 0.7]], width=0.05)
+        turned = np.column_stack([(points[:, 0] + 0.5) % 1, points[:, 1]])
+        params = ShiftedGrid(epsilon=2, clusters=2, cells=8)
+        own, other = (simulate(params, each, seed=1, perturb=False, features=clock) for each in (points, turned))
+        half = own.label_map.shape[0] // 2
+        assert np.roll(own.density, half, axis=0) == pytest.approx(other.density, abs=5e-4)
+        assert (own.centroids[:, 0] + 12) % 24 == pytest.approx(other.centroids[:, 0], abs=0.02)
+        assert own.centroid_errors == pytest.approx(other.centroid_errors, rel=0.02)
+        assert own.size_errors == pytest.approx(other.size_errors, rel=0.02)
+        labels, places = own.assign(points * [24, 1]), turned * [24, 1]
+        assert adjusted_rand_index(labels, other.assign(places)) > 0.999
+        assert other.assign(places + np.array([48, 0])).tolist() == other.assign(places).tolist()
+
+    def test_two_peaks_about_midnight(self):
+        rng, (hour,) = np.random.default_rng(3), (Feature("hour", 0, 24, "h", periodic=True),)
+        hours = np.concatenate([rng.normal(22.8, 0.7, 20_000), rng.normal(1.7, 0.7, 20_000)]) % 24
+        model = simulate(ShiftedGrid(epsilon=2, clusters=2), hours[:, None] / 24, seed=1, features=(hour,))
+        assert np.sort(model.centroids.ravel()) == pytest.approx([1.7, 22.8], abs=0.3)
+        assert model.sizes == pytest.approx([0.5, 0.5], abs=0.05)
+        away = np.abs((23.9 - model.centroids.T + 12) % 24 - 12) / 24
+        assert model.distances([[23.9]]) == pytest.approx(away, abs=1e-9)
+        assert not any("bounds" in warning for warning in model.warnings)
 
 
 class TestRound:

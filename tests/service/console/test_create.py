@@ -66,6 +66,11 @@ class TestADataset:
         assert features[0] == {"name": "a, b", "lower": 0.0, "upper": 1.0, "unit": "m, or so"}
         assert console.text(f"{path}/settings").count("<bdi>f") == 63
 
+    def test_with_a_circle(self, api: Api, console: Console) -> None:
+        path = console.location("/datasets", DATASET | {"features": "hour, 0, 24, h, periodic\nx, 0, 1"})
+        assert [each.get("periodic", False) for each in api.get(path).json()["features"]] == [True, False]
+        assert "hour 0 24 h circle x 0 1 line" in words(console.get(f"{path}/settings"))
+
     def test_that_is_invalid_keeps_the_input_and_shows_errors(self, console: Console) -> None:
         for field, value, message in (
             ("features", "", "at least 1 item"),

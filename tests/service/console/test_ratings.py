@@ -51,6 +51,16 @@ class TestDistinctions:
         assert [each["name"] for each in found if each is not None] == ["east", "east", "age"]
         assert found[2] == {"name": "age", "unit": "years", "value": 90.0, "error": 0.1, "others": 30.0}
 
+    def test_go_the_shorter_way_round_a_circle(self) -> None:
+        features = Feature("hour", 0, 24, "h", periodic=True), FEATURES[1]
+        places = np.array([[23.0, 30.0], [1.0, 30.0], [2.0, 90.0]])
+        model = replace(MODEL, features=features, centroids=places, sizes=np.array([0.2, 0.3, 0.5]))
+        found = [each for each in find_distinctions(model) if each is not None]
+        assert [each["name"] for each in found] == ["age", "age", "age"]
+        level = replace(model, centroids=places * [1, 0])
+        others = [each["others"] for each in find_distinctions(level) if each is not None]
+        assert others == pytest.approx([1.3 / 0.8, 0.8 / 0.7, 0.2], abs=1e-9)
+
     def test_do_not_exist_for_one_cluster(self) -> None:
         alone = replace(
             MODEL,

@@ -45,7 +45,9 @@ class TestOverReports:
 
 
 class TestOverRecords:
-    @pytest.mark.parametrize("body", [{"dataset_id": "ds_1"}, {"n_features": 2, "max_records_per_user": 7}])
+    @pytest.mark.parametrize(
+        "body", [{"dataset_id": "ds_1", "occupied_share": 0.5}, {"n_features": 2, "max_records_per_user": 7}]
+    )
     def test_returns_the_forecast_of_the_service(self, body: dict[str, Any]) -> None:
         service, client = serving({"POST forecasts": ok(RECORDS_WIRE | {"new": 1})})
         assert client.forecast_records(Auto(1.0, 3), expected_records=50_000, **body) == OVER_RECORDS

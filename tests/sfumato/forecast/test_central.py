@@ -153,6 +153,17 @@ class TestPrivateBounds:
         needed = int(few.split("about ")[-1].split()[0])
         assert not any("private bounds" in each for each in forecast_central(params, 2, needed).warnings)
 
+    def test_find_the_occupied_part_of_declared_bounds(self) -> None:
+        declared, private = PrivateKmeans(1.0, 3), PrivateKmeans(1.0, 3, bounds="private")
+        wide = forecast_central(declared, 2, 10**5, occupied_share=0.02)
+        assert (wide.ratio, wide.clusters, wide.verdict) == (None, 3, "doubtful")
+        assert "about 0.02 of the bounds" in wide.warnings[0]
+        assert forecast_central(declared, 2, 10**5, occupied_share=0.3) == forecast_central(declared, 2, 10**5)
+        assert forecast_central(private, 2, 10**5, occupied_share=0.02) == forecast_central(private, 2, 10**5)
+        for wrong in (0.0, 1.1):
+            with pytest.raises(InvalidSpec, match="occupied_share"):
+                forecast_central(declared, 2, 10**5, occupied_share=wrong)
+
     def test_need_fewer_records_with_a_delta_in_many_features(self) -> None:
         needed = [plan_bounds(PrivateKmeans(1.0, 3, delta=delta), 32).needed_records for delta in (0.0, 1e-6)]
         assert needed[1] < needed[0] / 10

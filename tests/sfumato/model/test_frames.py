@@ -8,7 +8,7 @@ import numpy as np
 import pandas
 import pytest
 
-from sfumato.api.resources import Budget
+from sfumato.api.budgets import Budget
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.forecast import Forecast, RecordsForecast, forecast, forecast_records
 from sfumato.model import frames

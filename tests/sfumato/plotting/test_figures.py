@@ -226,6 +226,13 @@ class TestEllipses:
         inside = ((scattered / drawn[0]) ** 2).sum(axis=1) <= 1
         assert inside.mean() == pytest.approx(0.95, abs=0.005)
 
+    def test_over_the_seam_of_a_circle_are_drawn_at_both_ends(self) -> None:
+        model = replace(label_map(), centroid_errors=np.ones((3, 2)))
+        model = replace(model, features=(replace(model.features[0], periodic=True), model.features[1]))
+        (axes,) = figures.plot(model).axes
+        drawn = [patch.center[0] for patch in axes.patches[:3]]
+        assert drawn == pytest.approx([x - 10 / 3 for x in (-40, 0, 40)])
+
     def test_are_explained_if_they_are_drawn(self) -> None:
         explanation = "Ellipses about centres contain them with 95% confidence, as far as the noise is concerned."
         assert explanation in words(figures.plot(replace(label_map(), centroid_errors=np.ones((3, 2)))))

@@ -41,6 +41,14 @@ class TestBorders:
         assert shading.borders(labels).tolist() == [[[2 / 6, 0.0], [2 / 6, 1.0]]]
         assert shading.borders(np.zeros((3, 3), dtype=np.int64)).shape == (0, 2, 2)  # one cluster
 
+    def test_at_the_seam_of_a_circle_are_at_both_ends(self):
+        labels = np.array([[0, 0], [0, 1], [1, 1]])
+        plain = shading.borders(labels).tolist()
+        seam = [line for line in shading.borders(labels, (0,)).tolist() if line not in plain]
+        assert seam == [[[0.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]]]
+        up = [line for line in shading.borders(labels, (1,)).tolist() if line not in plain]
+        assert up == [[[1 / 3, 0.0], [2 / 3, 0.0]], [[1 / 3, 1.0], [2 / 3, 1.0]]]
+
 
 class TestShaded:
     def test_denser_cells_are_darker(self) -> None:

@@ -23,6 +23,7 @@ from sfumato.privacy.accounting import DRAW_SPAN, NANO
 from sfumato.records.encodings import (
     cell,
     cells,
+    differences,
     scale,
     scale_many,
     shift_of,
@@ -76,7 +77,9 @@ def random_grid(rng: np.random.Generator) -> Encoding:
 
 
 def random_shifted_grid(rng: np.random.Generator) -> Encoding:
-    return ShiftedGridEncoding(*(int(rng.integers(1, most + 1)) for most in (3, 14, 8)))
+    n_features, cells, shifts = (int(rng.integers(1, most + 1)) for most in (3, 14, 8))
+    circles = tuple(np.flatnonzero(rng.random(n_features) < 0.3).tolist()) if cells > 1 else ()
+    return ShiftedGridEncoding(n_features, cells, shifts, circles)
 
 
 def random_rows(rng: np.random.Generator) -> tuple[Row, ...]:
@@ -132,7 +135,9 @@ def define_symbol(encoding: Encoding, point: list[float], slot: int) -> int:
         s, w, d = encoding.cells, encoding.shifts, encoding.n_features
         shift = list(itertools.product(range(w), repeat=d))[slot]
         fine = [min(math.floor(x * s * w), s * w - 1) for x in point]
-        return int(np.ravel_multi_index([(x + a) // w for x, a in zip(fine, shift, strict=True)], (s + 1,) * d))
+        along = [s if place in encoding.circles else s + 1 for place in range(d)]
+        coarse = [(x + a) // w % n for x, a, n in zip(fine, shift, along, strict=True)]
+        return int(np.ravel_multi_index(coarse, along))
     if isinstance(encoding, NearestCentroidEncoding):
         return naive.nearest_centroid_symbol(encoding.centroids, point, slot)
     if isinstance(encoding, CentroidSignEncoding):
@@ -167,6 +172,49 @@ def list_boxes(encoding: TreeGridEncoding) -> list[tuple[tuple[float, ...], floa
 
     walk((0.0,) * encoding.n_features, 0)
     return boxes
+
+
+class TestCircle:
+    HOURS = (Feature("hour", 6, 30, "h", periodic=True), Feature("x", 0, 2))
+
+    def test_a_value_is_moved_by_whole_periods_and_the_upper_bound_is_the_lower_one(self) -> None:
+        values = [6.0, 30.0, 18.0, 31.0, 5.0, -19.0, 1e300, -1e300, math.nextafter(6.0, 0)]
+        expected = [0, 0, 0.5, 1 / 24, 23 / 24, 23 / 24, 0, 0, 1]
+        for value, share in zip(values, expected, strict=True):
+            assert scale(self.HOURS, [value, 3.0]) == pytest.approx([share, 1.0], abs=1e-12)
+        many = scale_many(self.HOURS, [[value, 3.0] for value in values])
+        assert many.tolist() == [scale(self.HOURS, [value, 3.0]) for value in values]
+
+    def test_a_difference_goes_the_shorter_way(self) -> None:
+        points, others = np.array([[0.9, 0.9], [0.2, 0.2]]), np.array([[0.1, 0.1]])
+        assert differences(points, others, (0,)) == pytest.approx(np.array([[-0.2, 0.8], [0.1, 0.1]]))
+        assert differences(points, others).tolist() == (points - others).tolist()
+
+    def test_the_bounds_are_one_period(self) -> None:
+        for bounds in ((0, 23, "h"), (0, 1, "degrees"), (-180, 179, "°"), (0, 3, "rad"), (5, 5, ""), (24, 0, "h")):
+            with pytest.raises(InvalidSpec):
+                Feature("x", *bounds, periodic=True)
+        for bounds in ((0, 24, "h"), (0, 168, "Hours"), (-180, 180, "degrees"), (0, 2 * math.pi, "rad"), (0, 7, "")):
+            assert Feature("x", *bounds, periodic=True).period == bounds[1] - bounds[0]
+        with pytest.raises(InvalidSpec, match="true or false"):
+            Feature("x", 0, 24, "h", periodic=1)  # type: ignore[arg-type]
+
+    def test_a_round_has_circles_where_its_features_are_periodic(self) -> None:
+        encoding = ShiftedGridEncoding(2, 4, 2, (0,))
+        assert (encoding.symbols_along, encoding.n_symbols) == ((4, 5), 20)
+        spec = RoundSpec(self.HOURS, encoding, mechanisms.design("grr", 20, NANO))
+        wire = to_wire(spec)
+        assert (wire["features"][0]["periodic"], wire["encoding"]["circles"]) == (True, [0])
+        assert "periodic" not in wire["features"][1]
+        assert round_spec_from_wire(wire) == spec
+        for other in (ShiftedGridEncoding(2, 4, 2), ShiftedGridEncoding(2, 4, 2, (1,)), GridEncoding((4, 5))):
+            with pytest.raises(InvalidSpec, match="periodic"):
+                RoundSpec(self.HOURS, other, mechanisms.design("grr", other.n_symbols, NANO))
+        for circles in ((2,), (1, 0), (0, 0), (-1,), [0], ("0",)):
+            with pytest.raises(InvalidSpec, match="ascending"):
+                ShiftedGridEncoding(2, 4, 2, circles)  # type: ignore[arg-type]
+        with pytest.raises(InvalidSpec, match="at least 2"):
+            ShiftedGridEncoding(1, 1, 4, (0,))
 
 
 @pytest.mark.parametrize("kind", RANDOM)

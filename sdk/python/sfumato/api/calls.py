@@ -130,6 +130,7 @@ class Calls:
         dataset_id: str | None = None,
         features: Sequence[str] | None = None,
         family: Family | None = None,
+        occupied_share: float | None = None,
     ) -> Steps[RecordsForecast]:
         """Forecast an algorithm over records. A forecast costs no privacy budget and counts no records.
 
@@ -148,6 +149,8 @@ class Calls:
             Maximum number of records of one user. Not allowed with `dataset_id`. The default is 1.
         family : {"compact", "elongated", "curved", "many_small"}, optional
             The family of the data, if it is known. The forecast is then for this family alone.
+        occupied_share : float, optional
+            Part of the bounds that the data occupy along their widest feature, in (0, 1], if it is known.
         """
         body: dict[str, Any] = {
             "algorithm": drop_none(to_wire(to_algorithm(algorithm))),
@@ -155,7 +158,7 @@ class Calls:
         }
         scope = {"n_features": n_features, "dataset_id": dataset_id, "max_records_per_user": max_records_per_user}
         chosen = None if features is None else list_texts(features, "features")
-        body |= drop_none(scope | {"family": family, "job_features": chosen})
+        body |= drop_none(scope | {"family": family, "occupied_share": occupied_share, "job_features": chosen})
         return (yield query("forecasts", body)).read(records_forecast_from_wire)
 
     @call

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.api import parsers
-from sfumato.api.resources import Budget, Dataset, Round, Source
+from sfumato.api.budgets import Budget
+from sfumato.api.resources import Dataset, Round, Source
 from sfumato.device.bulk import Reports, pack
 from sfumato.errors import ApiProblem, ReportMalformed
 from sfumato.kinds import MechanismKind, TrustModel
@@ -80,7 +81,7 @@ class DatasetCalls:
         >>> with Client(url, key) as client:
         ...     dataset = client.create_dataset("Lunch", [Feature("east", 0, 10, "km")], epsilon=2)
         >>> dataset.trust, dataset.features
-        ('local', (Feature(name='east', lower=0.0, upper=10.0, unit='km'),))
+        ('local', (Feature(name='east', lower=0.0, upper=10.0, unit='km', periodic=False),))
         """
         body: dict[str, Any] = {
             "name": name,

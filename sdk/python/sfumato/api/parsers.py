@@ -10,9 +10,9 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.api.budgets import Budget
 from sfumato.api.resources import (
     AttributeCounts,
-    Budget,
     Dataset,
     Job,
     Key,

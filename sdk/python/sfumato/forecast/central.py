@@ -15,7 +15,7 @@ from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO
 from sfumato.sizing.feature_checks import plan_check
 from sfumato.sizing.grids import MAP_INFORMATION, check_map_grid
-from sfumato.sizing.private_bounds import SHARE, plan_bounds
+from sfumato.sizing.private_bounds import SHARE, WIDE, plan_bounds
 from sfumato.sizing.required_reports import (
     CLEAR_BLOCK,
     CLUSTERS_BY_U,
@@ -76,6 +76,7 @@ def forecast_central(
     n_records: float,
     max_per_user: int = 1,
     family: Family | None = None,
+    occupied_share: float | None = None,
 ) -> CentralForecast:
     """Return the expected accuracy of an algorithm over records, without reading records.
 
@@ -90,12 +91,16 @@ def forecast_central(
         Maximum number of records of one user, at least 1.
     family : {"compact", "elongated", "curved", "many_small"}, optional
         The family of the data, if it is known. The forecast is then for this family alone.
+    occupied_share : float, optional
+        Part of the bounds that the data occupy along their widest feature, in (0, 1]. Private bounds find it.
 
     Raises
     ------
     InvalidSpec
-        The number of records or the family is invalid, or see `check_over_records`.
+        The number of records, the family or the part of the bounds is invalid, or see `check_over_records`.
     """
+    if occupied_share is not None and not 0 < occupied_share <= 1:
+        raise InvalidSpec("occupied_share must be more than 0 and at most 1")
     if not n_records >= 1 or max_per_user < 1:
         raise InvalidSpec("expected_records and max_per_user must be at least 1")
     if family is not None and family not in FAMILIES:
@@ -105,7 +110,7 @@ def forecast_central(
     if isinstance(params, PrivateKmeans) and params.check_features:
         plan = plan_check(params.epsilon_nano)
         without = params.with_epsilon(plan.rest / NANO, check_features=False)
-        rest = forecast_central(without, n_features, n_records, max_per_user, family)
+        rest = forecast_central(without, n_features, n_records, max_per_user, family, occupied_share)
         few = _few_for_a_check(n_records, n_features, plan.needed_records(n_features, max_per_user))
         return replace(rest, warnings=(*few, *rest.warnings))
     if params.bounds == "private":
@@ -115,6 +120,9 @@ def forecast_central(
             params.with_epsilon(left, bounds="declared"), n_features, n_records, max_per_user, family
         )
         return replace(rest, warnings=(*_few_for_bounds(n_records, needed), *rest.warnings))
+    if occupied_share is not None and occupied_share <= WIDE:
+        clusters = forecast_central(params, n_features, n_records, max_per_user, family).clusters
+        return CentralForecast(None, None, None, clusters, (_too_wide(occupied_share),))
     if params.definition.group == "shapes":
         epsilon = params.epsilon_nano / NANO / max_per_user
         return CentralForecast(None, None, None, params.clusters, _few_for_a_map(n_records, epsilon))
@@ -218,6 +226,13 @@ def _few_for_bounds(n_records: float, needed: int) -> tuple[str, ...]:
     return (
         f"About {round(n_records)} records are few for private bounds at this epsilon: the job would fail; about "
         f"{needed} would do.",
+    )
+
+
+def _too_wide(occupied_share: float) -> str:
+    return (
+        f"The data occupy about {occupied_share:.2g} of the bounds. The loss was not simulated for such wide bounds "
+        "and can be many times larger. Narrower bounds, or private bounds over enough records, avoid it."
     )
 
 

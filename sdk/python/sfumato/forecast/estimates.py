@@ -154,7 +154,14 @@ class Forecast:
         return html_table(rows | {"verdict": self.verdict.value}, picture)
 
 
-def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int, family: Family | None = None) -> Forecast:
+def forecast(
+    algorithm: Algorithm,
+    *,
+    n_features: int,
+    expected_reports: int,
+    family: Family | None = None,
+    circles: tuple[int, ...] = (),
+) -> Forecast:
     """Return the forecast of an algorithm. It is deterministic, uses no data and costs no privacy budget.
 
     Parameters
@@ -166,6 +173,8 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int, fa
     family : {"compact", "elongated", "curved", "many_small"}, optional
         The family of the data, if it is known: round clusters; long clusters; rings and moons; many
         clusters of very different sizes. It determines `quality` and the verdict.
+    circles : tuple of int
+        Indices of the periodic features. Their rounds have fewer symbols. `quality` is that of plain features.
 
     Raises
     ------
@@ -184,7 +193,7 @@ def forecast(algorithm: Algorithm, *, n_features: int, expected_reports: int, fa
     if not 1 <= expected_reports <= MAX_JSON_INT:
         raise InvalidSpec(f"expected_reports must lie in 1..{MAX_JSON_INT}")
     algorithm, reason = resolve(algorithm, n_features, expected_reports)
-    planned = planned_rounds(algorithm, n_features, expected_reports)
+    planned = planned_rounds(algorithm, n_features, expected_reports, circles)
     rounds = tuple(_forecast_round(each, expected_reports) for each in planned)
     epsilon_nano = algorithm.epsilon_nano
     quality = (

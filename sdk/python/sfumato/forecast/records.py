@@ -83,6 +83,7 @@ def forecast_records(
     expected_records: int,
     max_records_per_user: int = 1,
     family: Family | None = None,
+    occupied_share: float | None = None,
 ) -> RecordsForecast:
     """Return the forecast of an algorithm over records. It uses no data and costs no privacy budget.
 
@@ -96,6 +97,8 @@ def forecast_records(
         The dataset's declaration, at least 1.
     family : {"compact", "elongated", "curved", "many_small"}, optional
         The family of the data, if it is known. The forecast is then for this family alone.
+    occupied_share : float, optional
+        Part of the bounds that the data occupy along their widest feature, in (0, 1], if it is known.
 
     Raises
     ------
@@ -114,7 +117,9 @@ def forecast_records(
         epsilon_nano=algorithm.epsilon_nano,
         delta_atto=algorithm.delta_atto,
         least_records=least_records(algorithm.epsilon_nano, max_records_per_user),
-        expected=forecast_central(algorithm, n_features, expected_records, max_records_per_user, family),
+        expected=forecast_central(
+            algorithm, n_features, expected_records, max_records_per_user, family, occupied_share
+        ),
     )
 
 

@@ -18,9 +18,9 @@ from sfumato.model.levels import Level, levels_of
 from sfumato.model.memberships import Memberships, fits, memberships_from_wire
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 from sfumato.model.tables import Columns, add_column, new_frame
-from sfumato.records.encodings import cells, scale_many
+from sfumato.records.encodings import cells, differences, scale_many
 from sfumato.records.mixed import count_categories, to_points
-from sfumato.specs import Feature, features_from_wire, to_wire
+from sfumato.specs import Feature, circles_of, features_from_wire, to_wire
 from sfumato.specs.attributes import Categorical, attribute_to_wire, attributes_from_wire, clustering_attributes
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class ClusterModel:
         labels = np.empty(len(scaled), dtype=np.int64)
         centres = self._scaled_centres()
         for part in _blocks(scaled.shape):
-            labels[part] = _nearest(scaled[part], centres)
+            labels[part] = _nearest(scaled[part], centres, circles_of(self.features))
         return labels
 
     def _scale(self, points: ArrayLike) -> NDArray[np.float64]:
@@ -201,7 +201,7 @@ class ClusterModel:
         """Return the distance of each point from each centroid.
 
         Each feature is clipped to its bounds and divided by its range, as for the labels: without a label map, the
-        nearest centroid is the cluster of `assign`.
+        nearest centroid is the cluster of `assign`. Along a periodic feature, the distance is that of the shorter way.
 
         Parameters
         ----------
@@ -221,7 +221,7 @@ class ClusterModel:
         scaled, centres = self._scale(points), self._scaled_centres()
         found = np.empty((len(scaled), self.n_clusters))
         for part in _blocks(scaled.shape):
-            found[part] = np.sqrt(squared_distances(scaled[part], centres))
+            found[part] = np.sqrt(squared_distances(scaled[part], centres, circles_of(self.features)))
         return found
 
     def _scaled_centres(self) -> NDArray[np.float64]:
@@ -328,23 +328,28 @@ class ClusterModel:
         }
 
 
-def squared_distances(points: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the squared distance of each point to each centre: (n, k). Needs the memory of n k + n d numbers."""
+def squared_distances(
+    points: NDArray[np.float64], centres: NDArray[np.float64], circles: Sequence[int] = ()
+) -> NDArray[np.float64]:
+    """Return the squared distance of each point to each centre: (n, k). Needs the memory of n k + n d numbers.
+
+    `circles` are the indices of periodic features, where a distance is that of the shorter way.
+    """
     found, away = np.empty((len(points), len(centres))), np.empty_like(points)
     for index, centre in enumerate(centres):
-        np.subtract(points, centre, out=away)
+        differences(points, centre, circles, out=away)
         np.einsum("ij,ij->i", away, away, out=found[:, index])
     return found
 
 
-def _nearest(points: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.int64]:
+def _nearest(points: NDArray[np.float64], centres: NDArray[np.float64], circles: Sequence[int]) -> NDArray[np.int64]:
     """Return the index of the nearest centre of each point.
 
     Products of matrices are ten times as fast with many features. They round differently, so with few features, where
     values are often round numbers, two centres at the same distance of a point need the exact squares.
     """
-    if points.shape[1] < _WIDE:
-        away = squared_distances(points, centres)
+    if circles or points.shape[1] < _WIDE:
+        away = squared_distances(points, centres, circles)
     else:
         middle = centres.mean(axis=0)
         centred = centres - middle

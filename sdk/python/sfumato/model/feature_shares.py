@@ -7,8 +7,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.records.encodings import scale_many
-from sfumato.specs import Feature
+from sfumato.records.encodings import differences, scale_many
+from sfumato.specs import Feature, circles_of
 
 
 def feature_shares(
@@ -37,7 +37,7 @@ def feature_shares(
     centres = scale_many(features, centroids)
     parts = np.zeros(len(features))
     for centre, size in zip(centres, sizes, strict=True):
-        squares = (centres - centre) ** 2
+        squares = differences(centres, centre, circles_of(features)) ** 2
         distances = squares.sum(axis=1)
         distances[distances == 0] = np.inf
         nearest = int(distances.argmin())

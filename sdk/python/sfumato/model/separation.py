@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, squared_distances
-from sfumato.records.encodings import scale_many, unscale_many
+from sfumato.records.encodings import differences, scale_many, unscale_many
+from sfumato.specs import circles_of
 
 _MAX_DISTANCES = 8_000_000  # maximum cells times clusters; finer grids use the cells with most people
 
@@ -53,7 +54,8 @@ def separation(model: ClusterModel) -> Separation:
     if model.centroids is None or n_clusters < 2:
         return Separation(unknown, nobody, unknown, unknown, float("nan"))
     centres = scale_many(model.features, model.centroids)
-    away = np.sqrt(squared_distances(centres, centres))
+    circles = circles_of(model.features)
+    away = np.sqrt(squared_distances(centres, centres, circles))
     np.fill_diagonal(away, np.inf)
     nearest = away.argmin(axis=1)
     distances = away[np.arange(n_clusters), nearest]
@@ -61,7 +63,7 @@ def separation(model: ClusterModel) -> Separation:
     if model.centroid_errors is not None:
         ranges = np.array([feature.upper - feature.lower for feature in model.features])
         scaled = (model.centroid_errors / ranges) ** 2
-        along = (centres - centres[nearest]) / np.where(distances > 0, distances, np.nan)[:, None]
+        along = differences(centres, centres[nearest], circles) / np.where(distances > 0, distances, np.nan)[:, None]
         errors = np.sqrt((along**2 * (scaled + scaled[nearest])).sum(axis=1))
     silhouettes = _silhouettes(model, centres)
     counted = np.isfinite(silhouettes)
@@ -76,7 +78,7 @@ def _silhouettes(model: ClusterModel, centres: NDArray[np.float64]) -> NDArray[n
     if model.label_map is None or model.density is None:
         return found
     places, density, labels = _heaviest(model.label_map, model.density, len(centres))
-    away = np.sqrt(squared_distances(places, centres))
+    away = np.sqrt(squared_distances(places, centres, circles_of(model.features)))
     own = away[np.arange(len(places)), labels]
     away[np.arange(len(places)), labels] = np.inf
     other = away.min(axis=1)
@@ -158,7 +160,7 @@ def compare(left: ClusterModel, right: ClusterModel) -> Comparison:
         agreed = float(sum(shared[pair] for pair in pairs) / whole) if whole > 0 else float("nan")
     elif left.centroids is not None and right.centroids is not None:
         centres = scale_many(left.features, left.centroids), scale_many(right.features, right.centroids)
-        away = np.sqrt(squared_distances(*centres))
+        away = np.sqrt(squared_distances(*centres, circles_of(left.features)))
         pairs = _greedily(1 / (1 + away))
         overlaps, agreed = np.full(away.shape, np.nan), float("nan")
     else:

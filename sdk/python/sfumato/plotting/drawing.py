@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ from sfumato.model import geography
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.shading import borders, colour, is_adaptive, plane_cells, shade, to_xml_text
 from sfumato.records.encodings import scale_many, unscale_many
-from sfumato.specs import Feature
+from sfumato.specs import Feature, circles_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +79,7 @@ def _draw_cells(
     across, up = features
     blocks = density is not None and is_adaptive(density)
     axes.imshow(
-        shade(labels, density, smooth=not blocks).swapaxes(0, 1),
+        shade(labels, density, smooth=not blocks, circles=circles_of(features)).swapaxes(0, 1),
         extent=(across.lower, across.upper, up.lower, up.upper),
         origin="lower",
         aspect="auto",
@@ -87,7 +88,7 @@ def _draw_cells(
     if blocks and density is not None and len(lines := borders(density)) <= _MAX_BORDER_LINES:
         edges = list(unscale_many(features, lines.reshape(-1, 2)).reshape(-1, 2, 2))
         axes.add_collection(LineCollection(edges, colors="#888888", linewidths=0.25, alpha=0.6))
-    lines = borders(labels)
+    lines = borders(labels, circles_of(features))
     if len(lines) <= _MAX_BORDER_LINES:  # more would cover the map
         edges = list(unscale_many(features, lines.reshape(-1, 2)).reshape(-1, 2, 2))
         axes.add_collection(LineCollection(edges, colors="white", linewidths=1.6, capstyle="projecting"))
@@ -129,14 +130,20 @@ def _draw_ellipses(axes: "Axes", model: ClusterModel, plane: tuple[int, int]) ->
     halo: list[AbstractPathEffect] = [withStroke(linewidth=2.2, foreground="white")]
     if model.centroids is None or model.centroid_errors is None:
         return
+    turns = list(product(*(_turns(model.features[axis]) for axis in plane)))
     for centre, error in zip(model.centroids[:, list(plane)], model.centroid_errors[:, list(plane)], strict=True):
         if np.isfinite(error).all() and np.isfinite(centre).all():
             across, up = 2 * PLANE_REACH * error
-            ellipse = Ellipse(
-                (centre[0], centre[1]), across, up, facecolor="none", edgecolor=INK, linewidth=0.9, zorder=3
-            )
-            ellipse.set_path_effects(halo)
-            axes.add_patch(ellipse)
+            for turn in turns:
+                place = (centre[0] + turn[0], centre[1] + turn[1])
+                ellipse = Ellipse(place, across, up, facecolor="none", edgecolor=INK, linewidth=0.9, zorder=3)
+                ellipse.set_path_effects(halo)
+                axes.add_patch(ellipse)
+
+
+def _turns(feature: Feature) -> tuple[float, ...]:
+    """Return the distances at which a shape over the seam of a circle is drawn again."""
+    return (-feature.period, 0.0, feature.period) if feature.periodic else (0.0,)
 
 
 def label_points(model: ClusterModel, centres: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
@@ -181,7 +188,10 @@ def draw_line(axes: "Axes", model: ClusterModel) -> None:
         if model.centroid_errors is not None:
             reach = LINE_REACH * np.nan_to_num(model.centroid_errors[:, 0], posinf=0.0)
             x, y = label_at.T
-            axes.errorbar(x, y, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2, clip_on=False)
+            for turn in _turns(feature):
+                axes.errorbar(
+                    x + turn, y, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2, clip_on=feature.periodic
+                )
         _draw_numbers(axes, label_at)
     axes.set_xlim(feature.lower, feature.upper)
     axes.set_ylim(0, top * 1.18)

@@ -1,6 +1,7 @@
 """Colours, images and border lines of a plotted cluster model, as arrays and without matplotlib."""
 
 import re
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -9,7 +10,8 @@ from numpy.typing import NDArray
 
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.geography import is_map
-from sfumato.records.encodings import unscale_many
+from sfumato.records.encodings import differences, scale_many, unscale_many
+from sfumato.specs import circles_of
 
 # Okabe and Ito (2008), then Tol's muted wine, indigo and olive. People with any colour vision can distinguish them.
 PALETTE = (
@@ -42,11 +44,19 @@ def to_xml_text(text: str) -> str:
 
 
 def spreads_of(model: ClusterModel) -> NDArray[np.float64] | None:
-    """Return the variance of the centres in each feature, relative to its range, or None without centres."""
+    """Return the variance of the centres in each feature, relative to its range, or None without centres.
+
+    It is half of the mean squared difference of two centres, the shorter way round a circle.
+    """
     if model.centroids is None:
         return None
+    circles = circles_of(model.features)
     ranges = np.array([feature.upper - feature.lower for feature in model.features])
-    return np.asarray((model.centroids / ranges).var(axis=0))
+    spreads = np.asarray((model.centroids / ranges).var(axis=0))
+    for place in circles:
+        scaled = scale_many(model.features, model.centroids)[:, place]
+        spreads[place] = (differences(scaled[:, None, None], scaled[:, None], (0,)) ** 2).mean() / 2
+    return spreads
 
 
 def planes(model: ClusterModel) -> list[tuple[int, int]]:
@@ -113,16 +123,26 @@ def is_adaptive(density: NDArray[np.float64]) -> bool:
     return pairs > 0 and 2 * same > pairs
 
 
-def borders(labels: NDArray[Any]) -> NDArray[np.float64]:
+def borders(labels: NDArray[Any], circles: Sequence[int] = ()) -> NDArray[np.float64]:
     """Return the lines between cells of different clusters, in [0, 1]^2, one for each straight run.
+
+    Along `circles`, the axes of periodic features, a border at the seam is at both ends.
 
     Returns
     -------
     ndarray of shape (n, 2 ends, 2), float64
     """
-    upright = _runs(labels[1:] != labels[:-1])
-    level = _runs((labels[:, 1:] != labels[:, :-1]).T)[:, :, ::-1]
+    upright, level = _across(labels, 0 in circles), _across(labels.T, 1 in circles)[:, :, ::-1]
     return np.asarray(np.concatenate([upright, level]) / labels.shape, dtype=np.float64)
+
+
+def _across(labels: NDArray[Any], is_circle: bool) -> NDArray[np.int64]:
+    """Return the runs of edges across the first axis, on a circle also those of the seam, at both ends."""
+    inner = _runs(labels[1:] != labels[:-1])
+    if not is_circle:
+        return inner
+    seam = _runs(labels[:1] != labels[-1:]) - np.array([1, 0])
+    return np.concatenate([seam, inner, seam + np.array([len(labels), 0])])
 
 
 def _runs(edges: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -144,11 +164,11 @@ def tones(density: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def shade(
-    labels: NDArray[np.int64], density: NDArray[np.float64] | None, *, smooth: bool = True
+    labels: NDArray[np.int64], density: NDArray[np.float64] | None, *, smooth: bool = True, circles: Sequence[int] = ()
 ) -> NDArray[np.float64]:
     """Return an RGB image of shape (across, up, 3): hue by cluster, darker with more people.
 
-    With `smooth`, the tone is interpolated between cell centres for appearance only.
+    With `smooth`, the tone is interpolated between cell centres for appearance only, along `circles` over the seam.
     """
     factor = max(1, round(_DISPLAY_CELLS / max(labels.shape)))
     hues = np.array([_rgb(colour(cluster)[1]) for cluster in range(int(labels.max()) + 1)])
@@ -158,7 +178,8 @@ def shade(
     else:
         tone = tones(density)
         if smooth:
-            tone = _interpolate(_interpolate(tone, factor, 0), factor, 1)
+            for axis in (0, 1):
+                tone = _interpolate(tone, factor, axis, wraps=axis in circles)
             tone = tone / (tone.max() or 1.0)
         else:
             tone = tone.repeat(factor, axis=0).repeat(factor, axis=1)
@@ -169,12 +190,13 @@ def shade(
     )  # from the hue to its shade
 
 
-def _interpolate(values: NDArray[np.float64], factor: int, axis: int) -> NDArray[np.float64]:
+def _interpolate(values: NDArray[np.float64], factor: int, axis: int, *, wraps: bool) -> NDArray[np.float64]:
     """Return values interpolated linearly between cell centres, `factor` times as fine along one axis."""
     n_cells = values.shape[axis]
-    at = np.clip((np.arange(n_cells * factor) + 0.5) / factor - 0.5, 0, n_cells - 1)
+    at = (np.arange(n_cells * factor) + 0.5) / factor - 0.5
+    at = at % n_cells if wraps else np.clip(at, 0, n_cells - 1)
     low = at.astype(np.int64)
-    high = np.minimum(low + 1, n_cells - 1)
+    high = (low + 1) % n_cells if wraps else np.minimum(low + 1, n_cells - 1)
     part = (at - low).reshape((-1, 1) if axis == 0 else (1, -1))
     return np.asarray(values.take(low, axis) * (1 - part) + values.take(high, axis) * part, dtype=np.float64)
 

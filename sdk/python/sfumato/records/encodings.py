@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
+from math import floor
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,29 +26,69 @@ from sfumato.specs import (
     ShiftedGridEncoding,
     Symbol,
     TreeGridEncoding,
+    circles_of,
 )
 
 NORM_TOLERANCE = 1e-3  # see `clip_norms`
+_MOST_TURNS = 2.0**52  # doubles beyond it have no fraction
 _CHUNK_POINTS = 1 << 15  # points per block; each needs up to 64 weights of 8 bytes
 
 
 def scale(features: Sequence[Feature], record: Records) -> list[float]:
-    """Return a record clipped to the bounds and scaled to [0, 1] per feature. Raise the errors of `to_record`."""
-    return [
-        (min(max(value, feature.lower), feature.upper) - feature.lower) / (feature.upper - feature.lower)
-        for feature, value in zip(features, to_record(features, record), strict=True)
-    ]
+    """Return a record scaled to [0, 1] per feature. Raise the errors of `to_record`.
+
+    A value beyond the bounds is clipped to them. On a circle it is moved by whole periods, and `upper` becomes 0. A
+    value more than 2**52 periods away becomes 0.
+    """
+    pairs = zip(features, to_record(features, record), strict=True)
+    return [_turn(feature, value) if feature.periodic else _clip(feature, value) for feature, value in pairs]
+
+
+def _clip(feature: Feature, value: float) -> float:
+    return (min(max(value, feature.lower), feature.upper) - feature.lower) / (feature.upper - feature.lower)
+
+
+def _turn(feature: Feature, value: float) -> float:
+    turns = min(max((value - feature.lower) / (feature.upper - feature.lower), -_MOST_TURNS), _MOST_TURNS)
+    return turns - floor(turns)
 
 
 def scale_many(features: Sequence[Feature], records: Records) -> NDArray[np.float64]:
-    """Return records of shape (n, d) clipped and scaled as by `scale`. Raise the errors of `to_values`."""
+    """Return records of shape (n, d) scaled as by `scale`. Raise the errors of `to_values`."""
     values = to_values(features, records)
     lower = np.array([feature.lower for feature in features])
     upper = np.array([feature.upper for feature in features])
     scaled: NDArray[np.float64] = np.clip(values, lower, upper)
     scaled -= lower
     scaled /= upper - lower
+    for place in circles_of(features):
+        with np.errstate(over="ignore"):
+            turns = (values[:, place] - lower[place]) / (upper[place] - lower[place])
+        turns = np.clip(turns, -_MOST_TURNS, _MOST_TURNS)
+        scaled[:, place] = turns - np.floor(turns)
     return scaled
+
+
+def differences(
+    points: NDArray[np.float64],
+    others: NDArray[np.float64],
+    circles: Sequence[int] = (),
+    out: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
+    """Return points minus others, both scaled to [0, 1]; on a circle the shorter way, in [-1/2, 1/2].
+
+    Parameters
+    ----------
+    points, others : ndarray of shapes that broadcast to (..., d)
+    circles : sequence of int
+        Indices of the periodic features.
+    out : ndarray, optional
+        Memory of the result.
+    """
+    apart = np.subtract(points, others, out=out)
+    for place in circles:
+        apart[..., place] -= np.rint(apart[..., place])
+    return apart
 
 
 def clip_norms(values: NDArray[np.float64], norm: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -217,9 +258,9 @@ def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> Symbol:
         finest = [cell(coordinate, 1 << encoding.depth) for coordinate in point]
         return bisect_right(tree_starts(encoding), z_place(finest, encoding.depth)) - 1
     if isinstance(encoding, ShiftedGridEncoding):
-        for coordinate, shift in zip(point, shift_of(encoding, slot), strict=True):
-            coarse = (cell(coordinate, encoding.fine_cells) + shift) // encoding.shifts
-            index = index * (encoding.cells + 1) + coarse
+        for coordinate, shift, n_coarse in zip(point, shift_of(encoding, slot), encoding.symbols_along, strict=True):
+            coarse = (cell(coordinate, encoding.fine_cells) + shift) // encoding.shifts % n_coarse
+            index = index * n_coarse + coarse
         return index
     for coordinate, n_cells in zip(point, encoding.cells, strict=True):
         index = index * n_cells + cell(coordinate, n_cells)
@@ -250,8 +291,8 @@ def symbols(encoding: Encoding, points: NDArray[np.float64], slots: NDArray[np.i
         places = encoding.shifts ** np.arange(encoding.n_features - 1, -1, -1, dtype=np.int64)
         shifts = slots[:, None] // places % encoding.shifts
         fine = cells(points, [encoding.fine_cells] * encoding.n_features)
-        parts = (fine + shifts) // encoding.shifts
-        base = [encoding.cells + 1] * encoding.n_features
+        base = list(encoding.symbols_along)
+        parts = (fine + shifts) // encoding.shifts % np.asarray(base)
     else:
         parts, base = cells(points, encoding.cells), list(encoding.cells)
     index = np.zeros(len(points), dtype=np.int64)

@@ -7,7 +7,9 @@ from sfumato.sizing.rounds import PLANNED, REQUIRED, PlannedRound
 from sfumato.specs import Algorithm
 
 
-def planned_rounds(params: Algorithm, n_features: int, expected_reports: int) -> tuple[PlannedRound, ...]:
+def planned_rounds(
+    params: Algorithm, n_features: int, expected_reports: int, circles: tuple[int, ...] = ()
+) -> tuple[PlannedRound, ...]:
     """Return the rounds of a plan in order, before the first report.
 
     Parameters
@@ -17,16 +19,21 @@ def planned_rounds(params: Algorithm, n_features: int, expected_reports: int) ->
     n_features : int
     expected_reports : int
         At least 1.
+    circles : tuple of int
+        Indices of the periodic features.
 
     Raises
     ------
     InvalidSpec
-        The algorithm does not support the features or cells, or epsilon is too small to be divided.
+        The algorithm does not support the features, their circles or the cells, or epsilon is too small to be divided.
     """
     if type(params) not in PLANNED:
         raise InvalidSpec("auto stands for another algorithm: choose it first")
     params.require_features(n_features)
-    return PLANNED[type(params)](params, n_features, expected_reports)
+    if circles and not params.definition.periodic:
+        raise InvalidSpec(f"{params.type} does not take periodic features")
+    rounds = PLANNED[type(params)](params, n_features, expected_reports)
+    return tuple(each.on_circles(circles) for each in rounds) if circles else rounds
 
 
 def required_reports(params: Algorithm, n_features: int, expected_reports: int) -> float | None:

@@ -19,6 +19,7 @@ FALSE_ALARMS = 0.05  # probability that noise alone exceeds the threshold in a b
 # Records in thresholds below which no bounds are searched, by the largest number of features (decision 0031)
 NEEDED = ((2, 10.0), (4, 6.0), (inf, 3.0))
 NEEDED_IN_BLOCK = 2.4
+WIDE = 0.2  # part of the bounds that clusters occupy, below which results are worse
 
 
 class BoundsPlan(NamedTuple):

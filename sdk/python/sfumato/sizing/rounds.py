@@ -1,7 +1,7 @@
 """Planned rounds, and rules that all plans use for grid sizes, shares of the draws and parts of epsilon."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import ceil, isqrt
@@ -11,7 +11,15 @@ from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import design
 from sfumato.model.precision import Precision, precision, signal_of
 from sfumato.privacy.accounting import DRAW_SPAN, EPSILON_MIN_NANO, exp_epsilon, parse_epsilon
-from sfumato.specs import Encoding, Feature, Mechanism, Participation, RoundSpec, design_for
+from sfumato.specs import (
+    Encoding,
+    Feature,
+    Mechanism,
+    Participation,
+    RoundSpec,
+    ShiftedGridEncoding,
+    design_for,
+)
 
 MAX_JSON_INT = (1 << 53) - 1
 MIN_EFFECTIVE_REPORTS = 1e4  # effective reports required to estimate the number of clusters
@@ -55,6 +63,13 @@ class PlannedRound:
         if self.encoding is None:
             return design(self.kind, self.n_symbols, self.epsilon_nano)
         return design_for(self.encoding, self.kind, self.epsilon_nano)
+
+    def on_circles(self, circles: tuple[int, ...]) -> "PlannedRound":
+        """Return the round over a shifted grid with these periodic features."""
+        if not isinstance(self.encoding, ShiftedGridEncoding):
+            raise InvalidSpec("only a shifted grid has circles")
+        encoding = replace(self.encoding, circles=circles)
+        return replace(self, encoding=encoding, n_symbols=encoding.n_symbols)
 
     def spec(self, features: tuple[Feature, ...], encoding: Encoding | None = None) -> RoundSpec:
         """Return the published specification, with `encoding` if the plan determined it."""

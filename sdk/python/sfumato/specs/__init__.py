@@ -55,6 +55,7 @@ from sfumato.specs.rounds import (
     RoundBounds,
     RoundSpec,
     adds_symbol,
+    circles_of,
     design_for,
 )
 from sfumato.specs.wire import (
@@ -67,6 +68,7 @@ from sfumato.specs.wire import (
     AnyJob,
     algorithm_from_wire,
     central_algorithm_from_wire,
+    check_periodic,
     encoding_from_wire,
     features_from_wire,
     job_from_wire,
@@ -136,6 +138,8 @@ __all__ = [
     "adds_symbol",
     "algorithm_from_wire",
     "central_algorithm_from_wire",
+    "check_periodic",
+    "circles_of",
     "design_for",
     "encoding_from_wire",
     "features_from_wire",

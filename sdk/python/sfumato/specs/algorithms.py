@@ -135,7 +135,7 @@ class ShiftedGrid(AlgorithmParameters):
 
     type: ClassVar[str] = "shifted_grid"
     definition: ClassVar[Definition] = Definition(
-        "shapes", LOCAL, 3, ("shifted_grid",), counts_by="agreement", pools=True
+        "shapes", LOCAL, 3, ("shifted_grid",), counts_by="agreement", pools=True, periodic=True
     )
     epsilon: float = epsilon_parameter(example=2.0)
     clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)

@@ -45,6 +45,8 @@ class Definition:
         Whether a job over records clusters by attributes, too.
     pools : bool
         Whether a job over several earlier rounds of one grid adds their tallies.
+    periodic : bool
+        Whether it takes periodic features.
     limitation : str
         Sentence that every forecast states; empty if there is none.
     """
@@ -58,6 +60,7 @@ class Definition:
     has_block: bool = False
     takes_categories: bool = False
     pools: bool = False
+    periodic: bool = False
     limitation: str = ""
 
     def encodings(self, *, is_first: bool) -> frozenset[str]:

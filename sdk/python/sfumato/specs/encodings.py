@@ -55,18 +55,27 @@ class ShiftedGridEncoding:
     """A coarse grid with a public shift, one of `shifts` per feature.
 
     The fine grid has cells * shifts cells per feature. The slot is the shift, and the symbol is the
-    coarse cell of the shifted fine cell, both in row-major order.
+    coarse cell of the shifted fine cell, both in row-major order. A shift moves the grid beyond the bounds, so a
+    feature has one coarse cell more. On a circle, the first and the last coarse cell are one.
     """
 
     type: ClassVar[str] = "shifted_grid"
     n_features: int
     cells: int  # s, coarse cells per feature
     shifts: int  # w, shifts per feature
+    circles: tuple[int, ...] = ()  # indices of the periodic features, ascending
 
     def __post_init__(self) -> None:
         require_int(self.n_features, 1, 8, "n_features of a shifted grid")
         require_int(self.cells, 1, 4096, "cells per feature")
         require_int(self.shifts, 1, 64, "shifts per feature")
+        require(
+            isinstance(self.circles, tuple)
+            and all(is_int(place) and 0 <= place < self.n_features for place in self.circles)
+            and list(self.circles) == sorted(set(self.circles)),
+            f"circles must be ascending indices of features, 0 to {self.n_features - 1}",
+        )
+        require(not self.circles or self.cells >= 2, "a circle must have at least 2 cells, not 1")
         require(
             self.n_symbols <= MAX_SYMBOLS,
             f"a shifted grid may have at most {MAX_SYMBOLS} symbols, not {self.n_symbols}: reduce cells",
@@ -82,7 +91,12 @@ class ShiftedGridEncoding:
 
     @property
     def n_symbols(self) -> int:
-        return int((self.cells + 1) ** self.n_features)
+        return math.prod(self.symbols_along)
+
+    @property
+    def symbols_along(self) -> tuple[int, ...]:
+        """Return the number of coarse cells of each feature: s on a circle, and s + 1 between bounds."""
+        return tuple(self.cells + (place not in self.circles) for place in range(self.n_features))
 
     @property
     def fine_cells(self) -> int:

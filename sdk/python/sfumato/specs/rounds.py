@@ -1,6 +1,7 @@
 """Specification of a round, with its features and its participation interval."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ from sfumato.specs.encodings import (
     Encoding,
     LatticeEncoding,
     PhaseEncoding,
+    ShiftedGridEncoding,
 )
 from sfumato.validation import is_int, require, require_int, to_finite
 
@@ -23,14 +25,48 @@ MAX_NORM = 1e300  # largest norm that an embedding may declare
 RoundBounds = Literal["count", "clip"]
 
 
+# Full turns of a circle by unit, without white space and in lower case. Directions have one, axes without a sense half.
+_TURNS: dict[str, tuple[float, ...]] = {
+    **dict.fromkeys(("°", "deg", "degree", "degrees", "degrees_east", "degrees_north"), (360.0, 180.0)),
+    **dict.fromkeys(("rad", "radian", "radians"), (2 * math.pi, math.pi)),
+    **dict.fromkeys(("h", "hour", "hours"), (12.0, 24.0, 168.0)),
+    **dict.fromkeys(("min", "minute", "minutes"), (60.0, 1440.0, 10080.0)),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature of a record, with its public bounds in its own unit."""
+    """One feature of a record, with its public bounds in its own unit.
+
+    Parameters
+    ----------
+    name : str
+        1 to 64 characters.
+    lower, upper : float
+        The public bounds.
+    unit : str
+        As text, at most 64 characters.
+    periodic : bool
+        Whether the values lie on a circle, such as longitudes, hours of the day, weekdays, angles and hues. The bounds
+        are one period: `upper` is the same place as `lower`. For a unit of degrees, radians, hours or minutes, the
+        range must be a full turn in this unit.
+
+    Raises
+    ------
+    InvalidSpec
+
+    Examples
+    --------
+    >>> from sfumato import Feature
+    >>> Feature("hour", 0, 24, "h", periodic=True).period
+    24.0
+    """
 
     name: str
     lower: float
     upper: float
     unit: str = ""
+    periodic: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -48,6 +84,23 @@ class Feature:
             math.isfinite(self.upper - self.lower),
             f"{self.name}: the range from {self.lower:g} to {self.upper:g} must be finite",
         )
+        require(isinstance(self.periodic, bool), f"{self.name}: periodic must be true or false")
+        turns = _TURNS.get(self.unit.strip().lower(), ()) if self.periodic else ()
+        require(
+            not turns or any(math.isclose(self.period, turn, rel_tol=1e-9) for turn in turns),
+            f"{self.name}: the bounds of a periodic feature must be one period, {' or '.join(f'{x:g}' for x in turns)} "
+            f"{self.unit} apart, not {self.period:g}",
+        )
+
+    @property
+    def period(self) -> float:
+        """Return the range between the bounds, which is the period of a periodic feature."""
+        return self.upper - self.lower
+
+
+def circles_of(features: Sequence[Feature]) -> tuple[int, ...]:
+    """Return the indices of the periodic features, ascending."""
+    return tuple(place for place, feature in enumerate(features) if feature.periodic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +118,7 @@ class Embedding:
     --------
     >>> from sfumato import Embedding
     >>> Embedding(768).features[0]
-    Feature(name='x0', lower=-1.0, upper=1.0, unit='')
+    Feature(name='x0', lower=-1.0, upper=1.0, unit='', periodic=False)
     """
 
     dimensions: int
@@ -116,7 +169,8 @@ class RoundSpec:
     """The specification of a round: all that a device needs to answer it. It is equal for all devices.
 
     With `out_of_bounds` "count", a record with a value outside of its bounds is reported as outside, perturbed like
-    all others; see `sfumato.records.outside`. With "clip", each value is moved to its nearest bound.
+    all others; see `sfumato.records.outside`. With "clip", each value is moved to its nearest bound, or by whole
+    periods if its feature is periodic.
     """
 
     features: tuple[Feature, ...]
@@ -130,6 +184,13 @@ class RoundSpec:
         require(
             len(self.features) == self.encoding.n_features,
             f"the encoding must be for {len(self.features)} features, not {self.encoding.n_features}",
+        )
+        circles = circles_of(self.features)
+        on_circles = self.encoding.circles if isinstance(self.encoding, ShiftedGridEncoding) else ()
+        require(
+            circles == on_circles,
+            f"the circles of the encoding must be the periodic features {list(circles)}, not {list(on_circles)}: "
+            "only a shifted_grid has circles",
         )
         lattice = (
             (self.encoding.n_features, self.encoding.steps) if isinstance(self.encoding, LatticeEncoding) else None

@@ -1,7 +1,7 @@
 """Conversion of specifications to and from JSON values. 64-bit integers are decimal strings."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast, get_args
 
@@ -28,7 +28,7 @@ ALGORITHMS: dict[str, type[AnyAlgorithm]] = {**LOCAL_ALGORITHMS, **CENTRAL_ALGOR
 JOB_TYPES: dict[str, type[AnyJob]] = {**ALGORITHMS, Profile.type: Profile}
 
 # members that rounds of earlier versions lack, with the value that they then have; written only if it differs
-_LATER_MEMBERS: dict[str, Any] = {"out_of_bounds": "clip", "mark": 0}
+_LATER_MEMBERS: dict[str, Any] = {"out_of_bounds": "clip", "mark": 0, "periodic": False, "circles": ()}
 _MISSING = object()
 
 # 64-bit members, which are decimal strings in JSON because its numbers are exact up to 2**53 only
@@ -152,7 +152,7 @@ def to_algorithm(given: object) -> AnyAlgorithm:
 
 
 def to_features(given: object) -> tuple[Feature, ...]:
-    """Return features, each given as a Feature or as a tuple (name, lower, upper[, unit]). Raise InvalidSpec."""
+    """Return features, each a Feature or a tuple (name, lower, upper[, unit[, periodic]]). Raise InvalidSpec."""
     require(isinstance(given, Iterable) and not isinstance(given, str), "features must be a list of features")
     return tuple(_to_feature(each) for each in cast(Iterable[object], given))
 
@@ -161,10 +161,23 @@ def _to_feature(given: object) -> Feature:
     if isinstance(given, Feature):
         return given
     require(
-        isinstance(given, tuple) and 3 <= len(given) <= 4,
+        isinstance(given, tuple) and 3 <= len(given) <= 5,
         "a feature must be a Feature or a tuple (name, lower, upper), because its bounds are required",
     )
     return Feature(*cast(tuple[Any, ...], given))
+
+
+def check_periodic(algorithm: AnyAlgorithm, features: Sequence[Feature]) -> None:
+    """Raise InvalidSpec if a feature is periodic, and the algorithm does not take periodic features."""
+    if algorithm.definition.periodic:
+        return
+    names = [feature.name for feature in features if feature.periodic]
+    takers = [tag for tag, kind in ALGORITHMS.items() if kind.definition.periodic]
+    require(
+        not names,
+        f"{algorithm.type} does not take periodic features, and {', '.join(names)} is periodic: "
+        f"use {' or '.join(takers)}",
+    )
 
 
 def local_algorithm_from_wire(wire: object) -> Algorithm:

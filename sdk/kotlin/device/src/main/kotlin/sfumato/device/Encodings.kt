@@ -27,6 +27,8 @@ internal class Encoding(
      * a record has a uniformly random one. Vectors have a mark.
      */
     val addsSymbol: Boolean = steps == null,
+    /** Indices of the periodic features, for a shifted grid. Other encodings have none. */
+    val circles: List<Int> = emptyList(),
     val symbol: (point: DoubleArray, slot: Long) -> LongArray,
 )
 
@@ -62,21 +64,30 @@ private fun readGrid(wire: Map<*, *>): Encoding {
     }
 }
 
-/** Read a shifted grid: a coarse grid with `shifts` public shifts per feature. The slot is the shift index in row-major order. */
+/**
+ * Read a shifted grid: a coarse grid with `shifts` public shifts per feature. The slot is the shift index in row-major order.
+ *
+ * A feature has `cells` coarse cells on a circle, and one more between bounds.
+ */
 private fun readShiftedGrid(wire: Map<*, *>): Encoding {
-    checkKeys(wire, "shifted_grid", listOf("type", "n_features", "cells", "shifts"))
+    checkKeys(wire, "shifted_grid", listOf("type", "n_features", "cells", "shifts"), listOf("circles"))
     val nFeatures = integer(wire["n_features"], "n_features", 1, 8).toInt()
     val cells = integer(wire["cells"], "cells", 1, 4096)
     val shifts = integer(wire["shifts"], "shifts", 1, 64)
-    val nSymbols = power(cells + 1, nFeatures)
+    val places = wire.getOrDefault("circles", emptyList<Any?>()) as? List<*> ?: throw InvalidSpec("circles must be a list")
+    val circles = places.map { integer(it, "circles", 0, nFeatures - 1L).toInt() }
+    check(circles.zipWithNext().all { (one, next) -> one < next }) { "circles must be ascending" }
+    check(circles.isEmpty() || cells >= 2) { "a circle must have at least 2 cells" }
+    val along = LongArray(nFeatures) { if (it in circles) cells else cells + 1 }
+    val nSymbols = along.fold(1L) { product, n -> minOf(product * n, MAX_SYMBOLS + 1) } // capped to avoid overflow
     val nSlots = power(shifts, nFeatures)
     check(nSymbols <= MAX_SYMBOLS) { "a shifted grid may have at most $MAX_SYMBOLS symbols" }
     check(nSlots <= MAX_SYMBOLS) { "a shifted grid may have at most $MAX_SYMBOLS slots" }
-    return Encoding(nFeatures, nSlots, nSymbols) { point, slot ->
+    return Encoding(nFeatures, nSlots, nSymbols, circles = circles) { point, slot ->
         var index = 0L
         for (feature in 0 until nFeatures) {
             val shift = slot / power(shifts, nFeatures - 1 - feature) % shifts
-            index = index * (cells + 1) + (cellIndex(point[feature], cells * shifts) + shift) / shifts
+            index = index * along[feature] + (cellIndex(point[feature], cells * shifts) + shift) / shifts % along[feature]
         }
         longArrayOf(index)
     }

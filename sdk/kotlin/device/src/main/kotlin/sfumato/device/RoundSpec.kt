@@ -2,12 +2,17 @@
 package sfumato.device
 
 import java.math.BigInteger
+import kotlin.math.floor
 
 internal const val SPEC_VERSION = "1"
 private const val MAX_NAME = 64
 
-/** A feature of a record with its public bounds, in the unit of the feature. */
-public data class Feature(val name: String, val lower: Double, val upper: Double, val unit: String = "")
+/**
+ * A feature of a record with its public bounds, in the unit of the feature.
+ *
+ * The values of a periodic feature lie on a circle, as longitudes and hours of the day. The bounds are one period.
+ */
+public data class Feature(val name: String, val lower: Double, val upper: Double, val unit: String = "", val periodic: Boolean = false)
 
 /** The values of a record in the units of the features: OrderedRecord, NamedRecord or PositionRecord. */
 public sealed interface PersonRecord
@@ -53,6 +58,8 @@ internal fun readRoundSpec(value: Any?): RoundSpec {
     val encoding = readTagged(ENCODINGS, "encoding", wire["encoding"])
     val mechanism = readTagged(MECHANISMS, "mechanism", wire["mechanism"])
     check(features.size == encoding.nFeatures) { "the number of features of the encoding must match the spec" }
+    val circles = features.indices.filter { features[it].periodic }
+    check(circles == encoding.circles) { "the circles of the encoding must be the periodic features" }
     val lattice = encoding.steps?.let { Pair(encoding.nFeatures, it) }
     check(lattice == mechanism.lattice) { "a lattice encoding requires discrete_laplace with the same n_features and steps, and vice versa" }
     val outOfBounds = if ("out_of_bounds" in wire) wire["out_of_bounds"] else "clip"
@@ -75,7 +82,7 @@ private fun <T> readTagged(kinds: Map<String, (Map<*, *>) -> T>, name: String, v
 
 private fun readFeature(value: Any?): Feature {
     val wire = asObject(value, "a feature")
-    checkKeys(wire, "Feature", listOf("name", "lower", "upper"), listOf("unit"))
+    checkKeys(wire, "Feature", listOf("name", "lower", "upper"), listOf("unit", "periodic"))
     val name = wire["name"] as? String ?: throw InvalidSpec("the name of a feature must be text")
     val unit = wire.getOrDefault("unit", "") as? String ?: throw InvalidSpec("the unit of a feature must be text")
     check(name.length in 1..MAX_NAME) { "the name of a feature must have 1 to $MAX_NAME characters" }
@@ -84,7 +91,8 @@ private fun readFeature(value: Any?): Feature {
     val upper = finite(wire["upper"], "$name: upper")
     check(lower < upper) { "$name: lower must be less than upper" }
     check((upper - lower).isFinite()) { "$name: the distance of the bounds must be finite" }
-    return Feature(name, lower, upper, unit)
+    val periodic = wire.getOrDefault("periodic", false) as? Boolean ?: throw InvalidSpec("$name: periodic must be true or false")
+    return Feature(name, lower, upper, unit, periodic)
 }
 
 private fun readParticipation(value: Any?): Pair<BigInteger, BigInteger> {
@@ -96,11 +104,20 @@ private fun readParticipation(value: Any?): Pair<BigInteger, BigInteger> {
     return Pair(lo, hi)
 }
 
-/** Clip a record to the bounds and scale each feature to [0, 1]. Throw InvalidPoint, without values, if the record is invalid. */
+private const val MOST_TURNS = 4_503_599_627_370_496.0 // 2^52: doubles beyond it have no fraction
+
+/**
+ * Clip a record to the bounds and scale each feature to [0, 1]. Move the value of a periodic feature by whole periods.
+ * Throw InvalidPoint, without values, if the record is invalid.
+ */
 internal fun scale(features: List<Feature>, record: PersonRecord): DoubleArray {
     val values = readValues(features, record)
     return DoubleArray(features.size) { index ->
         val (_, lower, upper) = features[index]
+        if (features[index].periodic) {
+            val turns = minOf(maxOf((values[index] - lower) / (upper - lower), -MOST_TURNS), MOST_TURNS)
+            return@DoubleArray turns - floor(turns)
+        }
         (minOf(maxOf(values[index], lower), upper) - lower) / (upper - lower)
     }
 }
