@@ -19,7 +19,7 @@ from sfumato.api.client import Client
 from sfumato.api.resources import Job, Result
 from sfumato.device.bulk import perturb_records
 from sfumato.device.device import Device
-from sfumato.device.device import Outcome as ReportOutcome
+from sfumato.device.outcomes import Outcome as ReportOutcome
 from sfumato.device.store import MemoryStore
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.ledger import LedgerEntry, Verification

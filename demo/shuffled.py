@@ -32,7 +32,7 @@ from sfumato.api.client import Client
 from sfumato.api.resources import Shuffler
 from sfumato.api.submitted_jobs import SubmittedJob
 from sfumato.device.bulk import perturb_records
-from sfumato.device.device import Outcome
+from sfumato.device.outcomes import Outcome
 from sfumato.device.sealing import (
     OUTER_BYTES,
     OUTER_KEY_HEADER,

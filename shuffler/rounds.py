@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sfumato.device.device import MAX_OPEN_ROUNDS
+from sfumato.device.open_rounds import MAX_OPEN_ROUNDS
 from sfumato.device.sealing import OUTER_BYTES, sealed_length
 from sfumato.errors import InvalidSpec
 from sfumato.specs import round_spec_from_wire

@@ -29,7 +29,8 @@ from audit.checks.bounds import bound_exp
 from audit.checks.check import Check, Effort, Finding, Setting
 from audit.mechanisms.symbolic_random import ExecutionPath, NotEnumerable, exact_distribution
 from sfumato.device.bulk import perturb_records
-from sfumato.device.device import Device, OpenRound
+from sfumato.device.device import Device
+from sfumato.device.open_rounds import OpenRound
 from sfumato.device.store import MemoryStore
 from sfumato.mechanisms import discrete_laplace, olh
 from sfumato.privacy.accounting import NANO

@@ -15,7 +15,7 @@ import pytest
 
 from devservers.servers import free_port
 from sfumato import Client, Device, Feature, MemoryStore
-from sfumato.device.device import Outcome
+from sfumato.device.outcomes import Outcome
 from sfumato.specs import UniformGrid
 from tests.service.processes import Running, running, until
 

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 
 from devservers.servers import free_port
 from sfumato import Client, Device, Feature, MemoryStore
-from sfumato.device.device import Outcome
+from sfumato.device.outcomes import Outcome
 from sfumato.specs import UniformGrid
 from tests.service.processes import running, until
 

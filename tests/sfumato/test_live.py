@@ -15,7 +15,8 @@ from models.database.engine import Database
 from sfumato.api.client import AsyncClient, Client
 from sfumato.api.resources import Dataset, Round
 from sfumato.device.bulk import perturb_records
-from sfumato.device.device import Device, Outcome
+from sfumato.device.device import Device
+from sfumato.device.outcomes import Outcome
 from sfumato.device.store import FileStore, MemoryStore
 from sfumato.errors import ApiProblem, CapExceeded, ReportMalformed
 from sfumato.privacy.accounting import NANO

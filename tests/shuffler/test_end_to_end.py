@@ -14,7 +14,7 @@ from devservers.fleet import Member, create_schema, make_environment, run, start
 from devservers.servers import free_port
 from sfumato import Client, Feature, FileStore, ShuffledDevice
 from sfumato.api.resources import Shuffler
-from sfumato.device.device import Outcome
+from sfumato.device.outcomes import Outcome
 from sfumato.errors import Unreachable
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import UniformGrid

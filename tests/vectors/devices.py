@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from sfumato import mechanisms
-from sfumato.device.device import RoundOutcome
+from sfumato.device.outcomes import RoundOutcome
 from sfumato.device.store import MemoryStore
 from sfumato.errors import SfumatoError
 from sfumato.privacy.accounting import DRAW_SPAN, NANO

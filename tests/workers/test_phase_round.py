@@ -11,7 +11,7 @@ from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Tally
 from models.database.types import canonical_json
-from sfumato.device.device import Outcome as DeviceOutcome
+from sfumato.device.outcomes import Outcome as DeviceOutcome
 from sfumato.records.encodings import symbol
 from sfumato.specs import Feature, PhaseSketch, RoundSpec
 from tests import naive

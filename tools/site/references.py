@@ -33,7 +33,15 @@ _NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", S
 PARTS = (
     (
         "On a device",
-        ("device.device", "device.shuffled", "device.store", "device.checks", "device.dry_runs", "device.bulk"),
+        (
+            "device.device",
+            "device.outcomes",
+            "device.shuffled",
+            "device.store",
+            "device.checks",
+            "device.dry_runs",
+            "device.bulk",
+        ),
     ),
     (
         "For an analyst",

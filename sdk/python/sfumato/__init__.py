@@ -17,12 +17,8 @@ if TYPE_CHECKING:
     from sfumato.api.submitted_jobs import AsyncSubmittedJob as AsyncSubmittedJob, SubmittedJob as SubmittedJob
     from sfumato.device.checks import RecordCheck as RecordCheck
     from sfumato.device.bulk import Reports as Reports, perturb_records as perturb_records
-    from sfumato.device.device import (
-        Device as Device,
-        Outcome as Outcome,
-        Receipt as Receipt,
-        RoundOutcome as RoundOutcome,
-    )
+    from sfumato.device.device import Device as Device
+    from sfumato.device.outcomes import Outcome as Outcome, Receipt as Receipt, RoundOutcome as RoundOutcome
     from sfumato.device.dry_runs import (
         DeviceDryRun as DeviceDryRun,
         DryRun as DryRun,
@@ -79,7 +75,8 @@ _HOMES = {
     "forecast.sweeps": ("Sweep", "SweepPoint", "sweep"),
     "model.cluster_model": ("ClusterModel",),
     "profiles.cluster_profile": ("ClusterProfile", "Distinguishing"),
-    "device.device": ("RoundOutcome", "Device", "Outcome", "Receipt"),
+    "device.device": ("Device",),
+    "device.outcomes": ("Outcome", "Receipt", "RoundOutcome"),
     "device.dry_runs": ("DeviceDryRun", "DryRun", "RoundPreview", "dry_run"),
     "errors": (
         "ApiProblem",

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from sfumato import mechanisms
-from sfumato.device.device import Outcome, Receipt
+from sfumato.device.outcomes import Outcome, Receipt
 from sfumato.device.store import FileStore, MemoryStore
 from sfumato.errors import ApiProblem, InvalidPoint, Unreachable
 from sfumato.privacy.accounting import NANO

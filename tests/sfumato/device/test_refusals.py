@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from sfumato import mechanisms
-from sfumato.device.device import Device, Outcome
+from sfumato.device.device import Device
+from sfumato.device.outcomes import Outcome
 from sfumato.device.store import FileStore, MemoryStore
 from sfumato.errors import (
     ApiProblem,

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sfumato.device.device import Outcome
+from sfumato.device.outcomes import Outcome
 from sfumato.device.sealing import (
     OUTER_KEY_HEADER,
     SIGNATURE_HEADER,

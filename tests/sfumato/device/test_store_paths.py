@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.device.device import Outcome
+from sfumato.device.outcomes import Outcome
 from sfumato.device.store import FileStore
 from sfumato.errors import StoreUnusable
 from tests.sfumato.scripted import RECORD, ScriptedService, open_round

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from clustering.phases.waves import waves_for
 from sfumato import mechanisms
 from sfumato.device.bulk import perturb_records
-from sfumato.device.device import Outcome
+from sfumato.device.outcomes import Outcome
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.mechanisms.base import read_numbers
 from sfumato.privacy.accounting import DRAW_SPAN, NANO

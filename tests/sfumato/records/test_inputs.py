@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.device.bulk import perturb_records
-from sfumato.device.device import Outcome
+from sfumato.device.outcomes import Outcome
 from sfumato.device.store import MemoryStore
 from sfumato.errors import InvalidPoint
 from sfumato.records.inputs import named_columns, to_numbers, to_record, to_values

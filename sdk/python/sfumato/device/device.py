@@ -14,21 +14,21 @@ second report for the same round, even if the record has changed.
 import base64
 import hashlib
 import json
-import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
-from enum import StrEnum
 from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from numpy.typing import ArrayLike
 
 from sfumato.device.checks import RecordCheck, check_record, describe_difference
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
+from sfumato.device.open_rounds import OpenRound, check_id, parse_open_rounds, refuse_shuffled
+from sfumato.device.outcomes import Outcome, Receipt, RoundOutcome, is_refused, overall_outcome
 from sfumato.device.periods import PeriodCap, find_day, first_day, next_begin
 from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
 from sfumato.errors import ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError
@@ -47,76 +47,8 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Record = ArrayLike | Mapping[str, float]
 
-MAX_OPEN_ROUNDS = 64
 MAX_RESPONSE_BYTES = 1 << 20
 DEFAULT_POLL_SECONDS = 60.0
-
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # ids of the service that become parts of paths
-
-
-class Outcome(StrEnum):
-    """The outcome of a round on this device."""
-
-    SENT = "sent"  # the service acknowledged the report in this call
-    ALREADY_ANSWERED = "already_answered"  # the device answered the round in an earlier call
-    NOT_SELECTED = "not_selected"  # the device's draw lies outside the round's interval
-    TOO_LATE = "too_late"  # the round closed before the report arrived; the device counts its cost
-    REFUSED = "refused"  # no receipt, and the error has the reason; `Device.pending` lists the report if it is kept
-    NO_OPEN_ROUND = "no_open_round"  # the dataset has no open round
-
-
-@dataclass(frozen=True, slots=True)
-class RoundOutcome:
-    """The outcome of one round. `epsilon` is its cost for this device, or 0 if the device did not answer.
-
-    `outside` names the features with a value outside of the bounds, if this call perturbed the record. The report
-    then states `outside`, or has the values moved to the bounds if the round has `out_of_bounds` "clip".
-    """
-
-    round_id: str
-    outcome: Outcome
-    epsilon: float = 0.0
-    error: SfumatoError | None = None
-    outside: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """The outcome of one call of `Device.report`.
-
-    Attributes
-    ----------
-    outcome : Outcome
-        The first of sent, too_late, already_answered and not_selected that a round has, or
-        no_open_round.
-    rounds : tuple of RoundOutcome
-        All open rounds in the service's order, then the earlier rounds with reports that were resent.
-    retry_after_seconds : float or None
-        Delay before the next call if no round is open.
-    store : str or None
-        Path of the device's file without links. None if the store has another form.
-    """
-
-    outcome: Outcome
-    rounds: tuple[RoundOutcome, ...] = ()
-    retry_after_seconds: float | None = None
-    store: str | None = None
-
-    @property
-    def outside(self) -> tuple[str, ...]:
-        """Return the features with a value outside of the bounds of a round that this call answered."""
-        return tuple(dict.fromkeys(name for each in self.rounds for name in each.outside))
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRound:
-    """An open round as the service lists it. Its specification is parsed later."""
-
-    round_id: str
-    collection_id: str
-    epsilon: object  # declared by the service
-    spec_wire: object
-    keep_reports: bool  # False only if the service promises to delete the report
 
 
 def _in_turn(
@@ -265,12 +197,12 @@ class Device:
         rounds = self._fetch()
         with self._store.changing(self._dataset_id) as memory:
             outcomes = {each.round_id: self._decide(memory, each, record) for each in rounds}
-            pending = [memo for memo in _pending(memory) if not _is_refused(outcomes.get(memo.round_id))]
+            pending = [memo for memo in _pending(memory) if not is_refused(outcomes.get(memo.round_id))]
         for memo in pending:
             decided = outcomes.get(memo.round_id)
             outcomes[memo.round_id] = replace(self._send(memo), outside=() if decided is None else decided.outside)
         self._inform_outside(tuple(outcomes.values()))
-        outcome = _overall_outcome(outcomes.values(), bool(rounds))
+        outcome = overall_outcome(outcomes.values(), bool(rounds))
         wait = None if rounds else self._poll_seconds
         place = str(self._store.path) if isinstance(self._store, FileStore) else None
         return Receipt(outcome, tuple(outcomes.values()), wait, place)
@@ -399,7 +331,7 @@ class Device:
         response = self._http.send(Request("GET", f"datasets/{self._dataset_id}/round", headers=headers))
         if response.status != 304 or self._etag is None:  # a device without a list sends no ETag, so 304 is no answer
             listed = response.object()
-            _refuse_shuffled(listed)
+            refuse_shuffled(listed)
             self._open = parse_open_rounds(listed)
             self._etag = response.headers.get("ETag")
             wait = response.retry_after_seconds
@@ -541,55 +473,3 @@ def _spec_hash(spec: RoundSpec) -> str:
 
 def _pending(memory: Memory) -> list[Memo]:
     return [memo for memo in memory.memos.values() if memo.state == "pending"]
-
-
-def _is_refused(outcome: RoundOutcome | None) -> bool:
-    return outcome is not None and outcome.outcome is Outcome.REFUSED
-
-
-def _overall_outcome(rounds: Collection[RoundOutcome], is_open: bool) -> Outcome:
-    """Return the outcome of a call from those of its rounds. Raise the first error if no report arrived."""
-    outcomes = {each.outcome for each in rounds}
-    errors = [each.error for each in rounds if each.error is not None]
-    if errors and not outcomes & {Outcome.SENT, Outcome.TOO_LATE}:
-        raise errors[0]
-    if not is_open:
-        return Outcome.NO_OPEN_ROUND
-    order = (Outcome.SENT, Outcome.TOO_LATE, Outcome.ALREADY_ANSWERED, Outcome.NOT_SELECTED)
-    return next(outcome for outcome in order if outcome in outcomes)
-
-
-def check_id(value: object) -> str:
-    """Return an id of the service, which becomes a part of a path. Raise InvalidSpec if it has another form."""
-    if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise InvalidSpec("an id must have 1 to 64 letters, digits, _ or -")
-    return value
-
-
-def _refuse_shuffled(wire: Mapping[str, Any]) -> None:
-    """Raise RoundRefused if a round needs sealed reports: the service must not receive them from a device."""
-    rounds = wire.get("rounds")
-    if isinstance(rounds, list) and any(isinstance(each, Mapping) and "hpke_public_key" in each for each in rounds):
-        raise RoundRefused("this dataset is shuffled: send sealed reports to its shuffler, not to the service")
-
-
-def parse_open_rounds(wire: Mapping[str, Any]) -> tuple[OpenRound, ...]:
-    """Return the listed open rounds. Raise InvalidSpec. Their specifications are parsed later."""
-    rounds = wire.get("rounds")
-    if not isinstance(rounds, list) or len(rounds) > MAX_OPEN_ROUNDS:
-        raise InvalidSpec(f"open rounds must be a list of at most {MAX_OPEN_ROUNDS}")
-    if not all(isinstance(item, Mapping) for item in rounds):
-        raise InvalidSpec("an open round must be an object")
-    open_rounds = tuple(
-        OpenRound(
-            check_id(item.get("id")),
-            check_id(item.get("collection_id")),
-            item.get("epsilon"),
-            item.get("spec"),
-            item.get("keep_reports") is not False,
-        )
-        for item in rounds
-    )
-    if len({open_round.round_id for open_round in open_rounds}) != len(open_rounds):
-        raise InvalidSpec("an open round is listed twice")
-    return open_rounds

@@ -1,4 +1,4 @@
-/** An example that sends a first report. The check compiles it. */
+/** An example that sends a first report. A test runs it with the URL, the key, the dataset and a folder. */
 package sfumato.device.example
 
 import sfumato.device.Device
@@ -16,4 +16,9 @@ fun reportPosition(url: String, key: String, datasetId: String, directory: File,
     } catch (error: SfumatoException) {
         null // `error.code` is the reason; the next call sends pending reports
     }
+}
+
+fun main(arguments: Array<String>) {
+    val (url, key, datasetId, directory) = arguments
+    println(reportPosition(url, key, datasetId, File(directory), east = 3.2, north = 7.9))
 }
