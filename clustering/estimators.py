@@ -11,6 +11,7 @@ as the records.
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from inspect import Parameter, Signature
 from typing import Any, ClassVar, Self
@@ -28,8 +29,10 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.names import find_positions, list_texts
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.records.encodings import scale_many
+from sfumato.records.mixed import encode_column
 from sfumato.records.outside import are_outside
 from sfumato.specs import Feature
+from sfumato.specs.attributes import Categorical
 
 DEFAULTS = {"epsilon": 1.0, "clusters": 8}  # the service requires these parameters
 RENAMED = {"clusters": "n_clusters", "bounds": "bounds_kind"}
@@ -51,6 +54,9 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     features : sequence of str, optional
         Names of the columns that the model uses, in any order; by default all. Without column names they are `x0`,
         `x1`, and so on. `fit`, `predict` and `transform` take records with all columns.
+    attributes : sequence of Categorical
+        `PrivateKMeans` only: attributes with the use `cluster`. The records are then a pandas data frame with their
+        columns, and the others are the features.
     **parameters
         Parameters of the algorithm. Without `epsilon` and `mu`, `fit` spends an epsilon of 1. `random_state` is not
         one, because noise that can be drawn again can be subtracted. `clustering.simulate` has seeded runs.
@@ -75,6 +81,8 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Give the class a constructor with the parameters of its specification."""
         if "specification" in cls.__dict__:
             cls._defaults = {"bounds": None, "features": None}
+            if cls.specification.definition.takes_categories:
+                cls._defaults["attributes"] = ()
             for declared in fields(cls.specification):
                 default = DEFAULTS[declared.name] if declared.default is MISSING else declared.default
                 cls._defaults[RENAMED.get(declared.name, declared.name)] = default
@@ -103,7 +111,8 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ValueError
             The records, the bounds or a parameter are not valid. Nothing was released.
         """
-        records = validate_data(self, X, dtype=np.float64)
+        numbers, codes = self._split(X)
+        records = validate_data(self, numbers, dtype=np.float64)
         names = {RENAMED.get(each.name, each.name): each.name for each in fields(self.specification)}
         self._used: slice | list[int]
         try:
@@ -118,21 +127,54 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 self._used = list(find_positions(list_texts(self.features, "features"), known, "column"))
                 features = tuple(features[place] for place in self._used)
             records = records[:, self._used]
-            self.model_: ClusterModel = self._run(parameters, features, records)
+            attributes = tuple(getattr(self, "attributes", ()))
+            self.model_: ClusterModel = self._run(parameters, features, records, attributes, codes)
         except SfumatoError as error:
             raise ValueError(str(error)) from error
         if self.model_.centroids is not None:
             self.cluster_centers_ = self.model_.centroids
-        self.labels_ = self.model_.assign(records)
+        self.labels_ = self.model_.assign(self._with_shares(records, codes))
         return self
 
+    def _split(self, X: Any) -> tuple[Any, list[NDArray[np.int32]]]:
+        """Return the records without the columns of attributes, and the codes of these columns."""
+        attributes: tuple[Categorical, ...] = tuple(getattr(self, "attributes", ()))
+        if not attributes:
+            return X, []
+        wrong = [each for each in attributes if not isinstance(each, Categorical) or not each.clusters]
+        if wrong or not hasattr(X, "columns") or not hasattr(X, "drop"):
+            raise ValueError(
+                "attributes must be Categorical with the use cluster, and the records a data frame with their columns"
+            )
+        names = [each.name for each in attributes]
+        if missing := [name for name in names if name not in X.columns]:
+            raise ValueError(f"the records have no column {missing[0]}, which is an attribute: add it")
+        return X.drop(columns=names), [encode_column(each, X[each.name]) for each in attributes]
+
+    def _with_shares(self, records: NDArray[np.float64], codes: list[NDArray[np.int32]]) -> NDArray[np.float64]:
+        shares = [np.eye(len(each.categories))[code] for each, code in zip(self.model_.attributes, codes, strict=True)]
+        return np.concatenate([records, *shares], axis=1)
+
+    def _points(self, X: Any) -> NDArray[np.float64]:
+        """Return the records as points of the model."""
+        numbers, codes = self._split(X)
+        records: NDArray[np.float64] = validate_data(self, numbers, dtype=np.float64, reset=False)
+        return self._with_shares(records[:, self._used], codes)
+
     @staticmethod
-    def _run(parameters: Any, features: tuple[Feature, ...], records: NDArray[np.float64]) -> ClusterModel:
+    def _run(
+        parameters: Any,
+        features: tuple[Feature, ...],
+        records: NDArray[np.float64],
+        attributes: tuple[Categorical, ...] = (),
+        codes: Sequence[NDArray[np.int32]] = (),
+    ) -> ClusterModel:
         """Return the model. Reports count the records outside of the bounds; a curator's records are clipped."""
         points = scale_many(features, records)
         if isinstance(parameters, specs.CentralAlgorithm):
             _warn_of_clipping(features, records)
-            return run_central(parameters, points, features, SystemEntropy())
+            joined = np.stack(codes, axis=1) if codes else None
+            return run_central(parameters, points, features, SystemEntropy(), attributes=attributes, codes=joined)
         outside = are_outside(features, records)
         points[outside] = OUTSIDE
         return run_local(parameters, points, features, SystemEntropy(), counts_outside=True)
@@ -150,7 +192,7 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ndarray of shape (n_samples,), int64
         """
         check_is_fitted(self)
-        return self.model_.assign(validate_data(self, X, dtype=np.float64, reset=False)[:, self._used])
+        return self.model_.assign(self._points(X))
 
     def __sklearn_tags__(self) -> Tags:
         """Return the tags of scikit-learn."""
@@ -222,7 +264,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Priva
         ndarray of shape (n_samples, n_clusters), float64
         """
         check_is_fitted(self)
-        return self.model_.distances(validate_data(self, X, dtype=np.float64, reset=False)[:, self._used])
+        return self.model_.distances(self._points(X))
 
     @property
     def _n_features_out(self) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clustering.central.cells import iterate_blocks, to_places
 from clustering.central.curator import Curator
+from clustering.central.mapped_records import select_columns
 from clustering.central.queries import MemoryJournal, Records
 from clustering.central.run import run
 from clustering.random import SeededEntropy
@@ -36,6 +37,7 @@ from sfumato.specs import (
     RoundSpec,
     circles_of,
 )
+from sfumato.specs.attributes import Categorical
 
 __all__ = ["SeededEntropy", "collect", "run_central", "run_local", "simulate", "simulate_central"]
 
@@ -137,6 +139,8 @@ def simulate_central(
     max_per_user: int = 1,
     features: tuple[Feature, ...] | None = None,
     in_ball: bool = False,
+    attributes: Sequence[Categorical] = (),
+    codes: ArrayLike | None = None,
 ) -> ClusterModel:
     """Run a central algorithm over points, as if they were records, with seeded noise.
 
@@ -151,6 +155,10 @@ def simulate_central(
         Maximum number of records of one user.
     features : tuple of Feature, optional
         Features of the model. Default: x1, x2, ... in [0, 1].
+    attributes : sequence of Categorical
+        Attributes by which the job clusters, with the use `cluster`.
+    codes : array-like of shape (n, n_attributes), int
+        The place of each record's value among the categories of the attribute.
 
     Returns
     -------
@@ -159,12 +167,15 @@ def simulate_central(
     Raises
     ------
     InvalidPoint
-        The points have another shape or lie outside [0, 1].
+        The points have another shape or lie outside [0, 1], or a code is not that of a category.
     InvalidSpec
         The algorithm does not support its parameters or the number of features.
     """
     points, features = _check(points, features)
-    return run_central(params, points, features, SeededEntropy(seed), max_per_user, in_ball=in_ball)
+    entropy, declared = SeededEntropy(seed), tuple(attributes)
+    return run_central(
+        params, points, features, entropy, max_per_user, in_ball=in_ball, attributes=declared, codes=codes
+    )
 
 
 def run_central(
@@ -174,15 +185,29 @@ def run_central(
     entropy: Entropy,
     max_per_user: int = 1,
     in_ball: bool = False,
+    attributes: tuple[Categorical, ...] = (),
+    codes: ArrayLike | None = None,
 ) -> ClusterModel:
     """Run a central algorithm over points in [0, 1], see `simulate_central`. The entropy is that of the noise."""
-    places = np.empty(points.shape, dtype=np.int32)
+    places, selection = np.empty(points.shape, dtype=np.int32), None
     for block in iterate_blocks(*points.shape):
         places[block] = to_places(points[block])
-    records = Records(places, max_per_user)
+    if attributes:
+        places = np.concatenate([places, _check_codes(codes, attributes, len(points))], axis=1)
+        selection = select_columns(features, attributes)
     budget = params.epsilon_nano, params.delta_atto
-    curator = Curator(records, budget[0], MemoryJournal(), entropy, delta_atto=budget[1], in_ball=in_ball)
+    curator = Curator(Records(places, max_per_user), budget[0], MemoryJournal(), entropy, budget[1], in_ball, selection)
     return run(params, features, curator)
+
+
+def _check_codes(codes: ArrayLike | None, attributes: tuple[Categorical, ...], n_records: int) -> NDArray[np.int32]:
+    found = np.asarray([] if codes is None else codes)
+    if found.shape != (n_records, len(attributes)) or found.dtype.kind not in "iu":
+        raise InvalidPoint(f"codes must be integers of shape (n, {len(attributes)}), one column for each attribute")
+    for column, attribute in zip(found.T, attributes, strict=True):
+        if n_records and not 0 <= column.min() <= column.max() < len(attribute.categories):
+            raise InvalidPoint(f"a code of {attribute.name} is not the place of a category")
+    return found.astype(np.int32)
 
 
 def collect(spec: RoundSpec, points: NDArray[np.float64], entropy: Entropy, draws: NDArray[np.uint64]) -> Collected:

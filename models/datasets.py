@@ -21,7 +21,7 @@ from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.shuffling import Pair
 from sfumato.settings import CentralSettings, DatasetOptions, DatasetSettings, all_settings, settings_of
 from sfumato.specs import Embedding, Feature, circles_of, to_wire
-from sfumato.specs.attributes import attribute_to_wire, check_attributes
+from sfumato.specs.attributes import attribute_to_wire, check_attributes, clustering_attributes
 from sfumato.validation import parameters_of
 
 SOURCE_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"  # no two labels look alike
@@ -117,6 +117,8 @@ def _check_columns(settings: DatasetSettings, features: tuple[Feature, ...] | Em
             raise InvalidSetting(
                 "features", f"an embedding needs the trust model central; list 1 to {most} features instead"
             )
+        if isinstance(settings, CentralSettings) and clustering_attributes(settings.attributes):
+            raise InvalidSetting("attributes", "attributes of an embedding must describe: remove the use cluster")
         features = features.features
     if len(features) > most:
         raise InvalidSetting("features", f"a {trust} dataset has at most {most} features; a central one may have more")

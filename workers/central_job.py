@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from clustering.central.curator import Curator
-from clustering.central.mapped_records import Selection
+from clustering.central.mapped_records import select_columns
 from clustering.central.profiles.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.central.queries import Query, Records
 from models.database.engine import Database
@@ -129,7 +129,9 @@ def compute(
     journal = JobJournal(database, claim)
     of = load_clusters(database, params) if isinstance(params, Profile) else None
     with open_records(database, job.dataset_id, keyring, scheduler) as source:
-        used = dataset.select(job.features) if of is None else tuple(range(dataset.n_columns))
+        features, attributes = dataset.features, dataset.attributes
+        selection = select_columns(features, attributes, job.features)
+        is_whole = of is not None or len(selection.positions) == dataset.n_columns
         curator = Curator(
             source,
             job.epsilon_nano,
@@ -137,17 +139,17 @@ def compute(
             SystemEntropy(),
             delta_atto=job.delta_atto,
             in_ball=dataset.norm is not None,
-            selection=None if len(used) == dataset.n_columns else Selection(np.array(used)),
+            selection=None if is_whole else selection,
             may_clip=dataset.out_of_bounds != OutOfBounds.REFUSE,
         )
-        features = dataset.features
         if of is None:
-            model = run(cast("CentralAlgorithm | Auto", params), tuple(features[place] for place in used), curator)
+            used = tuple(features[place] for place in selection.positions)
+            model = run(cast("CentralAlgorithm | Auto", params), used, curator)
             released = {"model": model.to_wire()}
         else:
-            of_clusters = cast(Profile, params)
-            described = describe_columns(features, dataset.attributes, dataset.describe(of_clusters.attributes))
-            profile = profile_clusters(of_clusters, of.model, label_records(of.model, features), described, curator)
+            of_clusters, labelling = cast(Profile, params), label_records(of.model, features, attributes)
+            described = describe_columns(features, attributes, dataset.describe(of_clusters.attributes))
+            profile = profile_clusters(of_clusters, of.model, labelling, described, curator)
             released = {"model": of.wire, "profile": profile.to_wire()}
     return {
         **released,

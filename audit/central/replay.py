@@ -19,7 +19,7 @@ from audit.central.privacy_loss import NoisyAnswer, TreeAnswer, compute_privacy_
 from audit.checks.check import Check, Effort, Finding, Setting
 from audit.checks.neighbours import N_OTHERS, Pair, make_pairs
 from clustering.central.curator import LARGEST, Curator
-from clustering.central.mapped_records import Selection
+from clustering.central.mapped_records import Selection, select_columns
 from clustering.central.noise import Noise
 from clustering.central.queries import Exact, Journal, MemoryJournal, Query, Records
 from clustering.central.run import run
@@ -29,6 +29,7 @@ from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy
 from sfumato.sizing.private_bounds import plan_bounds
 from sfumato.specs import (
+    LATTICE,
     Auto,
     DensityMap,
     DpBisectingKmeans,
@@ -39,6 +40,7 @@ from sfumato.specs import (
     Feature,
     PrivateKmeans,
 )
+from sfumato.specs.attributes import Categorical
 
 SAME_QUERIES = "queries and model depend on the records only through query answers"
 PRIVACY_LOSS = "query answers reveal at most the charged epsilon"
@@ -71,6 +73,7 @@ class Method(NamedTuple):
     curator: type[Curator] = Curator
     n_features: tuple[int, ...] = N_FEATURES  # numbers of features that the replay covers
     columns: tuple[int, ...] = ()  # positions of the features that the job uses; empty for all
+    attributes: tuple[Categorical, ...] = ()  # they take the place of the last features; see `encode_last`
 
 
 class DivergenceError(Exception):
@@ -188,14 +191,25 @@ def run_method(method: Method, records: Records, recorder: Recorder) -> Run:
     planted = () if method.curator is Curator else (method.curator,)  # overrides RecordingCurator
     kind: type[RecordingCurator] = type("Recording", (*planted, RecordingCurator), {})
     epsilon_nano, delta_atto = method.params.epsilon_nano, method.params.delta_atto
+    features = features_of(len(method.columns) or records.n_features - len(method.attributes))
     selection = Selection(np.array(method.columns)) if method.columns else None
+    if method.attributes:
+        records, selection = encode_last(records, method.attributes), select_columns(features, method.attributes)
     curator = kind(records, epsilon_nano, recorder, recorder, delta_atto, selection=selection)
     try:
-        document = method.run(method.params, features_of(curator.n_features), curator).to_wire()
+        document = method.run(method.params, features, curator).to_wire()
     except TooFewRecords as refused:  # published as the error of the job
         odometer = [{name: getattr(query, name) for name in ODOMETER_FIELDS} for query in curator.odometer]
         document = {"error": str(refused), "diagnostics": {"odometer": odometer}}
     return Run(json.dumps(document, sort_keys=True), recorder, curator)
+
+
+def encode_last(records: Records, attributes: tuple[Categorical, ...]) -> Records:
+    """Return records with codes of categories in the last columns: the place of each number among equal parts."""
+    points = records.points.copy()
+    n_values = np.array([len(each.categories) for each in attributes])
+    points[:, -len(n_values) :] = points[:, -len(n_values) :].astype(np.int64) * n_values // LATTICE
+    return Records(points, records.max_per_user)
 
 
 def features_of(n_features: int) -> tuple[Feature, ...]:
@@ -368,6 +382,10 @@ def _list_differences(document: str, other: str) -> str:
 REPEATS = {Effort.QUICK: 2, Effort.FULL: 10, Effort.NIGHTLY: 100}
 
 MAP_FEATURES = (1, 2, 3)
+ATTRIBUTES = (
+    Categorical("plan", ("free", "basic", "pro"), use="cluster"),
+    Categorical("region", ("north", "south"), use="cluster", weight=3.0),
+)
 
 METHODS: tuple[Method, ...] = (
     Method("dp_kmeans", DpKmeans(1.0, 2, iterations=3), run),
@@ -406,6 +424,15 @@ METHODS: tuple[Method, ...] = (
     Method("columns", PrivateKmeans(4.0, 3), run, n_features=(12,), columns=(0, 4, 11)),
     Method("columns, private bounds", PrivateKmeans(32.0, 2, bounds="private"), run, n_features=(5,), columns=(1, 3)),
     Method("columns, delta", PrivateKmeans(16.0, 2, delta=1e-3), run, n_features=(12,), columns=(0, 1, 2, 3, 4, 5)),
+    Method("categories", PrivateKmeans(8.0, 3), run, n_features=(3,), attributes=ATTRIBUTES),
+    Method("categories, delta", PrivateKmeans(16.0, 3, delta=1e-3), run, n_features=(2, 6), attributes=ATTRIBUTES[:1]),
+    Method(
+        "categories, private bounds, feature check",
+        PrivateKmeans(32.0, 2, bounds="private", check_features=True),
+        run,
+        n_features=(3,),
+        attributes=ATTRIBUTES,
+    ),
     Method("private bounds, dp_quadtree_kmeans", DpQuadtreeKmeans(32.0, 2, bounds="private"), run, n_features=(1,)),
 )
 

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from audit.central import service_jobs
 from audit.central.black_box import check_released_models
-from audit.central.replay import N_FEATURES, ODOMETER_FIELDS, Method, RunCentral, check_replay
+from audit.central.replay import ATTRIBUTES, N_FEATURES, ODOMETER_FIELDS, Method, RunCentral, check_replay
 from audit.checks.check import Finding, Leak, Setting
 from clustering.central.algorithms.dp_kmeans import NoisyMeans, release_means
 from clustering.central.cells import GridCells, NearestCells, from_places, to_places
 from clustering.central.curator import Curator
-from clustering.central.mapped_records import MappedRecords, Selection
+from clustering.central.mapped_records import MappedRecords, Selection, select_columns
 from clustering.central.model import build_centroid_model
 from clustering.central.narrowing import Bounds
 from clustering.central.noise import LaplaceNoise, Noise
@@ -26,6 +26,7 @@ from clustering.centroids.partition_agreement import PartitionAgreement
 from clustering.centroids.weighted_kmeans import weighted_kmeans
 from clustering.random import PublicWords
 from sfumato.model.cluster_model import ClusterModel
+from sfumato.records.encodings import unscale_many
 from sfumato.specs import (
     LATTICE,
     CentralAlgorithm,
@@ -35,6 +36,7 @@ from sfumato.specs import (
     Feature,
     PrivateKmeans,
 )
+from sfumato.specs.attributes import MAX_WEIGHT, MIN_WEIGHT, Categorical
 from workers.central_job import JobJournal
 
 Features = tuple[Feature, ...]
@@ -105,6 +107,29 @@ def select_by_raw_spread(params: CentralAlgorithm, features: Features, curator: 
     widest = np.sort(np.argsort(-spread, kind="stable")[:2])
     curator._records = MappedRecords(curator._records, Selection(widest))
     return run(params, tuple(features[place] for place in widest), curator)
+
+
+def weigh_by_raw_variance(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
+    """Weigh categories by the variance of the numbers, as k-prototypes does, without a query (Szepannek 2018)."""
+    mapped = curator._records
+    assert isinstance(mapped, MappedRecords)  # noqa: S101 - for the type checker
+    numbers = from_places(mapped.points[:, : len(features)].astype(np.int64))
+    weight = float(np.clip(24 * numbers.var(axis=0).mean() if len(numbers) else 1.0, MIN_WEIGHT, MAX_WEIGHT))
+    chosen = tuple(replace(each, weight=weight) for each in curator.attributes)
+    selection = select_columns(features, chosen)
+    curator._records, curator._space = MappedRecords(mapped.source, selection), (selection,)
+    curator.domain = replace(curator.domain, blocks=selection.blocks)
+    return run(params, features, curator)
+
+
+def publish_raw_shares(params: CentralAlgorithm, features: Features, curator: Curator) -> ClusterModel:
+    """Publish the exact shares of the categories in each cluster."""
+    model = run(params, features, curator)
+    points = unscale_many(model.features, from_places(curator._records.points.astype(np.int64)))
+    centroids, labels = np.array(model.centroids), model.assign(points)
+    for cluster in np.unique(labels):
+        centroids[cluster, model.n_numeric :] = points[labels == cluster, model.n_numeric :].mean(axis=0)
+    return replace(model, centroids=np.round(centroids, 6))
 
 
 class OneFeatureNoise(Curator):
@@ -225,9 +250,13 @@ RunCheck = Callable[[Setting], list[Finding]]
 
 
 def _replay(
-    params: object, planted: RunCentral, curator: type[Curator] = Curator, n_features: tuple[int, ...] = N_FEATURES
+    params: object,
+    planted: RunCentral,
+    curator: type[Curator] = Curator,
+    n_features: tuple[int, ...] = N_FEATURES,
+    attributes: tuple[Categorical, ...] = (),
 ) -> RunCheck:
-    method = Method(f"broken {type(params).__name__}", params, planted, curator, n_features)
+    method = Method(f"broken {type(params).__name__}", params, planted, curator, n_features, attributes=attributes)
     return lambda setting: list(check_replay(method, setting))
 
 
@@ -268,6 +297,16 @@ LEAKS: tuple[Leak, ...] = (
         "columns from data",
         "private_kmeans, replay",
         _replay(PrivateKmeans(4.0, 2), select_by_raw_spread, n_features=(5,)),
+    ),
+    Leak(
+        "weights of categories from data",
+        "categories, replay",
+        _replay(PrivateKmeans(8.0, 2), weigh_by_raw_variance, n_features=(3,), attributes=ATTRIBUTES),
+    ),
+    Leak(
+        "exact shares of categories",
+        "categories, replay",
+        _replay(PrivateKmeans(8.0, 2), publish_raw_shares, n_features=(3,), attributes=ATTRIBUTES),
     ),
     Leak("histograms with the noise of one feature", "replay", _replay(_BOUNDS, run, OneFeatureNoise, n_features=(2,))),
     Leak(

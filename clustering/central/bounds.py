@@ -25,6 +25,7 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO
 from sfumato.records.encodings import scale_many
+from sfumato.records.mixed import step_of
 from sfumato.sizing.private_bounds import FINE_BINS, ROUNDS, WIDE, BoundsPlan, plan_bounds
 from sfumato.specs import LATTICE, CentralAlgorithm, Feature
 
@@ -95,18 +96,20 @@ def narrow_bounds(params: CentralAlgorithm, features: tuple[Feature, ...], curat
         The noisy count is too small for bounds. Only the count was charged.
     """
     epsilon_nano, delta_atto = params.epsilon_nano, params.delta_atto
-    plan = plan_bounds(params, len(features), curator.max_per_user)
+    domain = curator.domain
+    numeric = features[: domain.n_numeric]
+    plan = plan_bounds(params, domain.n_planned, curator.max_per_user, len(numeric))
     n_records = curator.count(plan.count_nano)
     if n_records < plan.needed_records:
         raise TooFewRecords(
-            f"about {max(n_records, 0)} records are few for private bounds of {len(features)} features at this "
+            f"about {max(n_records, 0)} records are few for private bounds of {len(numeric)} features at this "
             f"epsilon: about {plan.needed_records} would do. Declare narrower bounds, or increase epsilon."
         )
     block = curator.open_block(epsilon_nano - plan.count_nano, delta_atto) if plan.has_block else None
     source = curator if block is None else block
-    located = _locate(source, plan, float(n_records), features)
+    located = _locate(source, plan, float(n_records), numeric)
     bounds, lower, upper = _resize(source, plan, float(n_records), located)
-    curator.narrow(bounds, block)
+    curator.narrow(bounds.keep_others(len(features)), block)
     left = epsilon_nano - curator.spent_nano if block is None else epsilon_nano - plan.count_nano
     notes = {
         "noisy_count": n_records,
@@ -271,7 +274,13 @@ def _measure_extent(model: ClusterModel, *, in_ball: bool = False) -> float | No
     if in_ball:
         mean = model.sizes @ centres
         return float((model.sizes @ (spreads**2 + ((centres - mean) ** 2).sum(axis=1))) ** 0.5 / BALL_RADIUS)
-    reach = (REACH * spreads / len(model.features) ** 0.5)[:, None]
+    if model.attributes:  # within clusters, a category varies by share (1 - share)
+        centres = centres[:, : model.n_numeric]
+        varied = sum(
+            step_of(each) ** 2 * (1 - (model.category_shares[each.name] ** 2).sum(axis=1)) for each in model.attributes
+        )
+        spreads = np.sqrt(np.maximum(spreads**2 - varied, 0.0))
+    reach = (REACH * spreads / model.n_numeric**0.5)[:, None]
     order = np.argsort(centres, axis=0)
     ends = np.cumsum(model.sizes[order], axis=0)
     is_inner = (ends > TAIL) & (ends - model.sizes[order] < 1 - TAIL)

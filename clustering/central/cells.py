@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from clustering.kernels.cells import descend_pairs, hash_places
 from clustering.kernels.residuals import find_shells, nearest_centres
 from sfumato.records.encodings import clip_norms
+from sfumato.records.mixed import step_of
+from sfumato.sizing.required_reports import planned_features
 from sfumato.specs import LATTICE
+from sfumato.specs.attributes import Categorical
 
 BLOCK_VALUES = 1 << 18  # coordinates of a block of records in a pass with matrix products
 GAP_BINS = 6  # bins between two centres; the last one is beyond the nearer centre
@@ -131,6 +134,51 @@ class GapCells:
             low, high = np.minimum(nearest, second), np.maximum(nearest, second)
             found[block] = (low * (2 * k - low - 1) // 2 + high - low - 1) * GAP_BINS + bins
         return found
+
+
+@dataclass(frozen=True)
+class CategoryBlock:
+    """The categories of an attribute as features of the unit box. A record has the share 1 of one of them.
+
+    Share s is at 1/2 + g (s - 1/V), so that the middle of the box is that of the categories; see
+    `sfumato.records.mixed`.
+
+    Parameters
+    ----------
+    attribute : Categorical
+    """
+
+    attribute: Categorical
+
+    @property
+    def n_categories(self) -> int:
+        """Return V."""
+        return len(self.attribute.categories)
+
+    @property
+    def step(self) -> float:
+        """Return g: the distance along a feature between the shares 0 and 1."""
+        return step_of(self.attribute)
+
+    @property
+    def places(self) -> NDArray[np.int32]:
+        """Return the lattice places of the categories: (V, V), one row for each category."""
+        shares = 0.5 + self.step * (np.eye(self.n_categories) - 1 / self.n_categories)
+        return to_places(shares).astype(np.int32)
+
+    @property
+    def square(self) -> float:
+        """Return the squared distance of each category from the middle of the box."""
+        return self.step**2 * (1 - 1 / self.n_categories)
+
+    def confine(self, coordinates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the nearest coordinates that are means of categories: (k, V)."""
+        shares = (coordinates - 0.5) / self.step + 1 / self.n_categories
+        descending = -np.sort(-shares, axis=1)
+        constants = (np.cumsum(descending, axis=1) - 1) / np.arange(1, self.n_categories + 1)
+        last = (descending > constants).sum(axis=1) - 1  # see `project_to_shares`
+        shares = np.maximum(shares - np.take_along_axis(constants, last[:, None], axis=1), 0.0)
+        return 0.5 + self.step * (shares - 1 / self.n_categories)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,22 +297,39 @@ def to_places(points: NDArray[np.float64]) -> NDArray[np.int64]:
 class Domain:
     """The public set of possible records in feature ranges: the unit box, or the L2 ball in it.
 
-    Queries clip every residual themselves, so no sensitivity depends on the domain.
+    The last features can be blocks of categories, of which a record has one. Queries clip every residual themselves, so
+    no sensitivity depends on the domain.
     """
 
     n_features: int
     is_ball: bool = False
+    blocks: tuple[CategoryBlock, ...] = ()
+
+    @property
+    def n_numeric(self) -> int:
+        """Return the number of features that are no category."""
+        return self.n_features - sum(block.n_categories for block in self.blocks)
+
+    @property
+    def n_planned(self) -> int:
+        """Return the number of features by which queries are planned; see `planned_features`."""
+        return planned_features(self.n_numeric, self.n_features - self.n_numeric)
 
     @property
     def radius(self) -> float:
         """Return the largest distance of a record from the middle of the box, half of the largest difference."""
-        return 0.5 if self.is_ball else sqrt(self.n_features) / 2
+        numeric = 0.25 if self.is_ball else self.n_numeric / 4
+        return sqrt(numeric + sum(block.square for block in self.blocks))
 
     def confine(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the nearest points of the domain: (k, d)."""
-        if not self.is_ball:
-            return np.clip(centres, 0.0, 1.0)
-        return 0.5 + clip_norms(centres - 0.5, self.radius)[0]
+        if self.is_ball:
+            return 0.5 + clip_norms(centres - 0.5, self.radius)[0]
+        confined, start = np.clip(centres, 0.0, 1.0), self.n_numeric
+        for block in self.blocks:
+            part = slice(start, start := start + block.n_categories)
+            confined[:, part] = block.confine(centres[:, part])
+        return confined
 
 
 def from_places(places: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ Cells, centres and radii of a query are public: they follow from parameters and 
 Computation on answers is post-processing and costs nothing.
 """
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -46,6 +47,7 @@ from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.gaussian_privacy import rho_of
 from sfumato.specs import LATTICE
+from sfumato.specs.attributes import Categorical
 
 LARGEST = 1 << 60  # bound of an answer; larger noisy values are clamped after the noise
 SQUARE_BITS = 20  # low bits dropped from squared distances, so that their sum fits into 64 bits
@@ -97,7 +99,7 @@ class Curator:
         self._entropy = entropy
         self._block: ConcentratedBlock | None = None
         self._queries: list[Query] = []
-        self.domain = Domain(self.n_features, in_ball)
+        self.domain = Domain(self.n_features, in_ball, () if selection is None else selection.blocks)
         self.may_clip = may_clip
         self.grids: list[EdgeGrid] = []
         self._spent_nano = self._spent_delta_atto = 0
@@ -106,6 +108,11 @@ class Curator:
     def n_features(self) -> int:
         """Return the number of features d."""
         return self._records.n_features
+
+    @property
+    def attributes(self) -> tuple[Categorical, ...]:
+        """Return the attributes with their categories as the last features."""
+        return tuple(block.attribute for block in self.domain.blocks)
 
     @property
     def max_per_user(self) -> int:
@@ -180,11 +187,11 @@ class Curator:
         return answer
 
     def histograms(self, histograms: FeatureHistograms, epsilon_nano: int) -> NDArray[np.int64]:
-        """Return noisy histograms of all features: (d n_bins,).
+        """Return noisy histograms of the first d features: (d n_bins,).
 
         One record changes d counts by 1, so each value has sensitivity d.
         """
-        d = self.n_features
+        d = histograms.n_features
         sensitivities = np.full(d * histograms.n_bins, d, dtype=np.int64)
 
         def exact() -> NDArray[np.int64]:
@@ -334,7 +341,7 @@ class Curator:
         """
         self._records = MappedRecords(self._records, bounds)
         self._space = (*self._space, bounds)
-        self.domain = Domain(self.n_features)
+        self.domain = replace(self.domain, is_ball=False)
         self._block = None if block is None else block.narrow(self._records, bounds)
 
     def _answer(

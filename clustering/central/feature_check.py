@@ -25,6 +25,7 @@ from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO
 from sfumato.records.encodings import scale_many
 from sfumato.sizing.feature_checks import CheckPlan, plan_check
+from sfumato.sizing.required_reports import planned_features
 from sfumato.specs import LATTICE, CentralAlgorithm, PrivateKmeans
 
 N_BINS = 32  # bins of a histogram
@@ -55,7 +56,7 @@ def check_features(curator: Curator, model: ClusterModel, plan: CheckPlan) -> Fe
     if model.centroids is None or model.n_clusters < 2:
         return None
     centres = scale_many(model.features, model.centroids)
-    d = len(model.features)
+    d = model.n_numeric
     counts = curator.counts(GapCells(to_places(centres)), plan.gaps).reshape(-1, GAP_BINS).astype(np.float64)
     gapless = find_gapless_shares(centres, counts, curator.deviation(plan.gaps))
     bounds = Bounds(np.zeros(d, dtype=np.int64), np.full(d, LATTICE, dtype=np.int64))
@@ -63,8 +64,11 @@ def check_features(curator: Curator, model: ClusterModel, plan: CheckPlan) -> Fe
     scale = curator.deviation(plan.histograms) * d / 2**0.5
     is_conclusive = count_of(model) >= plan.needed_records(d, curator.max_per_user)
     histograms, words = answer.astype(np.float64), PublicWords(_SEED)
-    scores = np.array([score_peaks(each, scale, words) for each in histograms]) if is_conclusive else np.zeros(d)
+    scores = np.zeros(len(model.features))
+    if is_conclusive:
+        scores[:d] = [score_peaks(each, scale, words) for each in histograms]
     is_irrelevant = (gapless > LEAST_SHARE) & (scores < PEAKS) & is_conclusive
+    is_irrelevant[d:] = False  # categories have no histograms
     names = tuple(each.name for each, found in zip(model.features, is_irrelevant, strict=True) if found)
     return FeatureCheck(plan.cost / NANO, gapless, scores, names, is_conclusive)
 
@@ -84,12 +88,12 @@ def judge_features(
     check : FeatureCheck or None
     max_per_user : int
     """
-    d, shares = len(model.features), model.feature_shares
+    d, shares = model.n_numeric, model.feature_shares
     if model.type != "centroids" or shares is None:
         return model
     if check is None:
         place = int(shares.argmax())
-        if d < DOMINATED or shares[place] < DOMINANT:
+        if len(model.features) < DOMINATED or shares[place] < DOMINANT:
             return model
         name = model.features[place].name
         sentence = f"'{name}' has {shares[place]:.0%} of the separation of the clusters."
@@ -123,7 +127,7 @@ def judge_features(
 
 def _forecast_without(params: CentralAlgorithm, n_features: int, model: ClusterModel, max_per_user: int) -> str:
     """Return a sentence about the expected loss of a job without some of the features, or nothing."""
-    left = len(model.features) - n_features
+    left = planned_features(model.n_numeric - n_features, len(model.features) - model.n_numeric)
     if left < 1 or not isinstance(params, PrivateKmeans) or params.mu is not None or params.bounds == "private":
         return ""
     same = replace(params, clusters=params.clusters or model.n_clusters)

@@ -11,6 +11,7 @@ so the first term is multiplied by its square.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from math import isqrt, sqrt
 from typing import Any, NamedTuple, Self
@@ -121,7 +122,7 @@ class ConcentratedBlock:
 
     def narrow(self, records: RecordSource, bounds: Bounds) -> Self:
         """Return the same block over records scaled by public bounds. Both spend the same rho."""
-        block = type(self)(0, records, self._release, Domain(records.n_features))
+        block = type(self)(0, records, self._release, replace(self.domain, is_ball=False))
         block._left, block._space = self._left, (*self._space, bounds)
         return block
 
@@ -147,16 +148,16 @@ class ConcentratedBlock:
         return self._answer("counts", rho_pico, ones, (cells,), exact_counts(self._records, cells))
 
     def histograms(self, histograms: FeatureHistograms, rho_pico: int) -> NDArray[np.int64]:
-        """Return noisy histograms of all features: (d n_bins,).
+        """Return noisy histograms of the first d features: (d n_bins,).
 
         The d histograms cost `rho_pico` together. One record changes one count of each by 1.
         """
-        ones = np.ones(self.n_features * histograms.n_bins, dtype=np.int64)
+        ones = np.ones(histograms.n_features * histograms.n_bins, dtype=np.int64)
 
         def exact() -> NDArray[np.int64]:
             return self._records.total(histograms)[0]
 
-        return self._answer("histograms", rho_pico, ones, (histograms,), exact, n_changes=self.n_features)
+        return self._answer("histograms", rho_pico, ones, (histograms,), exact, n_changes=histograms.n_features)
 
     def profile_tables(self, tables: ProfileTables, rho_pico: int) -> NDArray[np.int64]:
         """Return noisy counts by cluster and value; see `Curator.profile_tables`. All tables cost `rho_pico`."""

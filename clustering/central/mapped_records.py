@@ -1,18 +1,21 @@
-"""Records as a curator reads them after a public map of each record: selected columns, or narrower bounds.
+"""Records as a curator reads them after a public map of each record: selected columns, categories, narrower bounds.
 
 A mapped record depends on that record and the public map alone, so a sum over mapped records has the sensitivity that
 it has over records.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.central.cells import iterate_blocks
+from clustering.central.cells import CategoryBlock, iterate_blocks
 from clustering.central.queries import RecordSource, RecordSum
+from sfumato.specs import Feature
+from sfumato.specs.attributes import Attribute, clustering_attributes
 
 
 class RecordMap(Protocol):
@@ -33,19 +36,51 @@ class Selection:
     Parameters
     ----------
     positions : ndarray of shape (d,), int64
-        Positions of the columns in a record, ascending.
+        Positions of the numeric columns in a record, ascending.
+    codes : ndarray of shape (m,), int64
+        Positions of the columns with codes of categories, ascending.
+    blocks : tuple of CategoryBlock
+        One for each of these. Its categories become features after the numeric ones.
     """
 
     positions: NDArray[np.int64]
+    codes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    blocks: tuple[CategoryBlock, ...] = ()
 
     @property
     def n_features(self) -> int:
-        """Return the number of selected columns."""
-        return len(self.positions)
+        """Return the number of selected columns, with one for each category."""
+        return len(self.positions) + sum(block.n_categories for block in self.blocks)
 
     def apply(self, points: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the selected columns of a block of records: (n, d)."""
-        return np.ascontiguousarray(points[:, self.positions])
+        """Return the selected columns of a block of records, and the places of the categories: (n, d)."""
+        numbers = points[:, self.positions]
+        if not self.blocks:
+            return np.ascontiguousarray(numbers)
+        parts = [numbers]
+        for code, block in zip(self.codes, self.blocks, strict=True):
+            parts.append(block.places[points[:, code]])
+        return np.concatenate(parts, axis=1, dtype=np.int32)
+
+
+def select_columns(
+    features: Sequence[Feature], attributes: Sequence[Attribute], names: Sequence[str] | None = None
+) -> Selection:
+    """Return the columns of records that a job uses: the named ones, or all features and clustering attributes.
+
+    Parameters
+    ----------
+    features, attributes : sequences
+        Those of a dataset. A record has the features, then the codes of all attributes.
+    names : sequence of str, optional
+        Names among the features and the attributes that form clusters.
+    """
+    chosen = clustering_attributes(attributes)
+    wanted = {each.name for each in features} | {each.name for each in chosen} if names is None else set(names)
+    positions = [place for place, each in enumerate(features) if each.name in wanted]
+    codes = [len(features) + place for place, each in enumerate(attributes) if each in chosen and each.name in wanted]
+    blocks = tuple(CategoryBlock(each) for each in chosen if each.name in wanted)
+    return Selection(np.array(positions, dtype=np.int64), np.array(codes, dtype=np.int64), blocks)
 
 
 @dataclass(frozen=True, eq=False)

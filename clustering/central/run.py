@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from clustering.central.algorithms.density_map import density_map
 from clustering.central.algorithms.dp_bisecting_kmeans import dp_bisecting_kmeans
 from clustering.central.algorithms.dp_density_peaks import dp_density_peaks
@@ -16,10 +18,12 @@ from clustering.central.feature_check import check_features, judge_features
 from clustering.central.private_kmeans.algorithm import private_kmeans
 from clustering.edges import find_edge_share
 from sfumato.errors import InvalidSpec
-from sfumato.forecast import check_over_records, resolve_central
+from sfumato.forecast import check_attributes_of, check_over_records, resolve_central
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.outside import edge_share_of_centres, with_edge_share
 from sfumato.privacy.accounting import NANO
+from sfumato.records.encodings import scale_many, unscale_many
+from sfumato.records.mixed import expand_features
 from sfumato.sizing.feature_checks import plan_check
 from sfumato.specs import (
     Auto,
@@ -58,8 +62,9 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
         The algorithm's parameters; their type selects the function. `Auto` runs the choice of
         `sfumato.forecast.choose_central`; the model's diagnostics name the choice and its reason.
     features : tuple of Feature
-        Features with the public bounds that scale records.
+        Features with the public bounds that scale records, without the categories.
     curator : Curator
+        Its selection states the attributes by which the job clusters.
 
     Returns
     -------
@@ -74,18 +79,21 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     BudgetOverdrawn, DeltaOverdrawn, BlockOverdrawn
         The algorithm tried to spend more than it declared. This is a bug; no noise was drawn.
     """
-    params, reason = resolve_central(params, len(features))
+    attributes, n_planned = curator.attributes, curator.domain.n_planned
+    features = expand_features(features, attributes)
+    params, reason = resolve_central(params, n_planned)
     kind, chosen = type(params), to_wire(params)
     if kind not in FUNCTIONS:
         raise InvalidSpec("unknown central algorithm")
+    check_attributes_of(params, attributes)
     check_periodic(params, features)
-    check_over_records(params, len(features), curator.max_per_user)
+    check_over_records(params, n_planned, curator.max_per_user)
     whole, found = params, dict[str, Any]()
     if has_check := isinstance(params, PrivateKmeans) and params.check_features:
         params = params.with_epsilon(plan_check(params.epsilon_nano).rest / NANO, check_features=False)
     if params.bounds == "private":
         params, features, found = narrow_bounds(params, features, curator)
-    model = FUNCTIONS[kind](params, features, curator)
+    model = with_categories(FUNCTIONS[kind](params, features, curator), curator)
     check = check_features(curator, model, plan_check(whole.epsilon_nano)) if has_check else None
     model = judge_features(whole, model, check, curator.max_per_user)
     if found:
@@ -100,3 +108,18 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     spent = {"spent_nano": curator.spent_nano, "spent_delta_atto": curator.spent_delta_atto}
     choice = {} if reason is None else {"chosen": {"algorithm": chosen, "reason": reason}}
     return replace(model, diagnostics={**model.diagnostics, **found, "odometer": odometer, **spent, **choice})
+
+
+def with_categories(model: ClusterModel, curator: Curator) -> ClusterModel:
+    """Return a model that states the attributes, with shares that are non-negative and sum to 1. No privacy cost."""
+    if not curator.attributes or model.centroids is None:
+        return model
+    confined = curator.domain.confine(scale_many(model.features, model.centroids))
+    centroids = unscale_many(model.features, confined)
+    numeric = model.centroids[:, : curator.domain.n_numeric]
+    shares = np.clip(centroids[:, numeric.shape[1] :], 0.0, 1.0)
+    return replace(
+        model,
+        attributes=curator.attributes,
+        centroids=np.concatenate([numeric, shares], axis=1),
+    )

@@ -37,6 +37,7 @@ PRIVACY: Mapping[str, PrivacyStatus] = {
     "expected_loss": "post_processed",
     "feature_shares": "post_processed",
     "feature_check": "post_processed",
+    "attributes": "public",
     "names": "post_processed",
     "diagnostics": "post_processed",
     "warnings": "post_processed",

@@ -15,7 +15,7 @@ which makes copies of the segments unreadable too.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
@@ -23,8 +23,16 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.database.types import Base, CanonicalJson, Id
 from sfumato.errors import InvalidSpec
 from sfumato.names import find_positions
+from sfumato.records.mixed import count_categories
+from sfumato.sizing.required_reports import planned_features
 from sfumato.specs import Feature, features_from_wire
-from sfumato.specs.attributes import Attribute, attributes_from_wire, bin_feature
+from sfumato.specs.attributes import (
+    Attribute,
+    Categorical,
+    attributes_from_wire,
+    bin_feature,
+    clustering_attributes,
+)
 
 
 class Trust(StrEnum):
@@ -41,6 +49,15 @@ class OutOfBounds(StrEnum):
     COUNT = "count"  # reports: a perturbed symbol states `outside`, and results state the share outside
     CLIP = "clip"  # move the value to the nearest bound; uploads count such records
     REFUSE = "refuse"  # uploads: reject the whole upload
+
+
+class JobColumns(NamedTuple):
+    """The columns that a job over records uses."""
+
+    names: list[str] | None  # in the order of the dataset; None for all
+    positions: tuple[int, ...]  # those of the features
+    attributes: tuple[Categorical, ...]  # attributes with categories that form clusters
+    n_planned: int  # features by which the job is planned; see `planned_features`
 
 
 class Dataset(Base):
@@ -108,16 +125,26 @@ class Dataset(Base):
         wire = self.features_wire
         return int(wire["dimensions"]) if isinstance(wire, dict) else len(wire)
 
-    def select(self, names: list[str] | None) -> tuple[int, ...]:
-        """Return the positions of the features that a job uses; all if it names none.
+    def select(self, names: list[str] | None) -> JobColumns:
+        """Return the columns that a job uses; all features and clustering attributes if it names none.
 
-        Raise InvalidSpec if a name is unknown or repeated, or if the features are those of an embedding.
+        Raise InvalidSpec if a name is unknown or repeated, if no feature is named, or if the features are those of an
+        embedding.
         """
+        by = clustering_attributes(self.attributes)
         if names is None:
-            return tuple(range(self.n_features))
+            every = tuple(range(self.n_features))
+            return JobColumns(None, every, by, planned_features(self.n_features, count_categories(by)))
         if self.norm is not None:
             raise InvalidSpec("an embedding has no columns to choose from: leave out features, so that all are used")
-        return find_positions(names, [feature.name for feature in self.features], "feature")
+        known = [each.name for each in self.features] + [each.name for each in by]
+        positions = find_positions(names, known, "feature")
+        own = tuple(place for place in positions if place < self.n_features)
+        if not own:
+            raise InvalidSpec("a job needs at least one feature beside attributes: name one")
+        chosen = tuple(by[place - self.n_features] for place in positions if place >= self.n_features)
+        ordered = None if len(positions) == len(known) else [known[place] for place in positions]
+        return JobColumns(ordered, own, chosen, planned_features(len(own), count_categories(chosen)))
 
     def describe(self, names: Sequence[str]) -> tuple[Attribute, ...]:
         """Return the attributes and features with these names, features in equal bins, in the order of the dataset.

@@ -11,7 +11,7 @@ from models.errors import Conflict
 from models.identity.caller import Caller
 from models.jobs import jobs
 from models.records import records
-from models.tables.datasets import Dataset, Trust
+from models.tables.datasets import Dataset, JobColumns, Trust
 from models.tables.identity import Scope
 from models.tables.jobs import JobState
 from models.tables.rounds import CollectionTarget, ReleaseTerms, Round, RoundState
@@ -20,7 +20,14 @@ from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from service.schemas.jobs import NewJob
 from service.schemas.rounds import NewRound
 from sfumato.errors import InvalidSpec
-from sfumato.forecast import check_over_records, insufficient_of, is_far_below, resolve, resolve_central
+from sfumato.forecast import (
+    check_attributes_of,
+    check_over_records,
+    insufficient_of,
+    is_far_below,
+    resolve,
+    resolve_central,
+)
 from sfumato.privacy.accounting import NANO, parse_delta
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.job_costs import job_cost
@@ -43,21 +50,18 @@ RELEASE_MEMBERS = ("min_batch", "honest_share", "shuffled_delta")  # members tha
 COLLECTED = ("target_reports", "min_reports", "collect_seconds", *RELEASE_MEMBERS)  # members about a new collection
 
 
-def chosen_features(dataset: Dataset, names: list[str] | None) -> list[str] | None:
-    """Return the names of the features that a job uses, in the order of the dataset; None if it uses all.
+def chosen_columns(dataset: Dataset, names: list[str] | None) -> JobColumns:
+    """Return the columns that a job uses.
 
     Raises
     ------
     ValidationFailed
         A name is unknown or repeated, or the dataset has no columns to choose from.
     """
-    if names is None:
-        return None
     with pointing_at("/features"):
-        if dataset.trust != Trust.CENTRAL:
+        if names is not None and dataset.trust != Trust.CENTRAL:
             raise InvalidSpec("valid for a dataset with records only, because devices report all features; remove it")
-        positions = dataset.select(names)
-    return None if len(positions) == dataset.n_features else [dataset.features[place].name for place in positions]
+        return dataset.select(names)
 
 
 def profiled(session: Session, caller: Caller, dataset: Dataset, profile: Profile, body: NewJob) -> CollectionTarget:
@@ -105,8 +109,8 @@ def _refuse(body: NewJob, names: Sequence[str], message: str) -> None:
         raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in given])
 
 
-def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features: int) -> CollectionTarget:
-    """Return what the job collects, if its algorithm fits the dataset. `n_features` is the number that the job uses.
+def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, columns: JobColumns) -> CollectionTarget:
+    """Return what the job collects, if its algorithm fits the dataset and the columns that the job uses.
 
     Raises
     ------
@@ -123,8 +127,9 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     require_algorithm(dataset, algorithm)
     if dataset.trust == Trust.CENTRAL:
         _refuse_collection(body)
-        chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", algorithm), n_features)
-        check_over_records(chosen, n_features, dataset.max_records_per_user)
+        chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", algorithm), columns.n_planned)
+        check_attributes_of(chosen, columns.attributes)
+        check_over_records(chosen, columns.n_planned, dataset.max_records_per_user)
         require_mu_accounting(dataset, chosen)
         return CollectionTarget(0, 0, 0)
     if getattr(algorithm, "mu", None) is not None:
@@ -141,7 +146,9 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, n_features:
     elif body.target_reports is None:
         message = "target_reports is required without round_ids"
         raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
-    check_periodic(resolve(cast(Algorithm, algorithm), n_features, body.target_reports or 1)[0], dataset.features)
+    check_periodic(
+        resolve(cast(Algorithm, algorithm), columns.n_planned, body.target_reports or 1)[0], dataset.features
+    )
     release = None if body.round_ids else release_terms(dataset, body)
     if release is not None and body.target_reports is not None:
         _require_blanket(algorithm, dataset.n_features, body.target_reports)

@@ -38,14 +38,23 @@ def _parse_attributes(
     bins: list[str],
     unknown: "Literal['refuse', 'other']",
     missing: "Literal['refuse', 'category']",
+    cluster_by: list[str],
 ) -> "list[Attribute]":
     """Return attributes from texts `name=value,value,...` and `name=edge,edge,...`."""
     from sfumato.specs.attributes import Categorical, Numeric
 
     found: list[Attribute] = []
+    weights = {name: weight or "1" for name, _, weight in (text.partition("=") for text in cluster_by)}
     for text in categories:
         name, _, values = text.partition("=")
-        found.append(Categorical(name, tuple(split_names(values)), unknown, missing))
+        use: Literal["describe", "cluster"] = "cluster" if name in weights else "describe"
+        try:
+            weight = float(weights.pop(name, "1"))
+        except ValueError:
+            raise CommandFailed(f"write the weight of {name!r} as NAME=NUMBER", 2) from None
+        found.append(Categorical(name, tuple(split_names(values)), unknown, missing, use, weight))
+    if weights:
+        raise CommandFailed(f"--cluster-by names no attribute of --category: {', '.join(weights)}", 2)
     for text in bins:
         name, _, values = text.partition("=")
         try:
@@ -122,6 +131,10 @@ def create_dataset(
         Literal["refuse", "category"],
         typer.Option(help="Attributes: refuse an upload with a missing value, or count it as `missing`."),
     ] = "refuse",
+    cluster_by: Annotated[
+        list[str] | None,
+        typer.Option(help="Central: category by which jobs cluster, as NAME or NAME=WEIGHT, 0.01 to 6. Repeatable."),
+    ] = None,
     **settings: Any,
 ) -> None:
     """Create a dataset and print its id. For a shuffled dataset, also print the trust statement for its users."""
@@ -150,7 +163,7 @@ def create_dataset(
         shuffler=Shuffler(shuffler_name, shuffler_url, shuffler_key)
         if shuffler_name and shuffler_url and shuffler_key
         else None,
-        attributes=_parse_attributes(category or [], bins or [], unknown, missing),
+        attributes=_parse_attributes(category or [], bins or [], unknown, missing, cluster_by or []),
         **settings,
     )
     for warning in created.warnings:

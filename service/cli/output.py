@@ -105,7 +105,8 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
     console.print(f"{dataset.id}  {escape(_plain(dataset.name))}  {dataset.trust}")
     console.print(table)
     for attribute in dataset.attributes:
-        console.print(escape(_plain(f"Attribute {attribute.name}: {', '.join(attribute.categories)}")))
+        role = "; forms clusters" if attribute.use == "cluster" else ""
+        console.print(escape(_plain(f"Attribute {attribute.name}: {', '.join(attribute.categories)}{role}")))
     if dataset.shuffler is not None:
         name, url = (escape(_plain(part)) for part in (dataset.shuffler.name, dataset.shuffler.url))
         console.print(f"Shuffler: {name}, {url}, public key {dataset.shuffler.public_key}")

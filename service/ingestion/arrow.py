@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from models.collection.report_log import ID_BYTES, SLOT_BYTES
 from service.http.problems import BadRequest, ValidationFailed
-from service.ingestion.attribute_codes import Cells
 from service.ingestion.record_validation import MISSING_USER, USER_TOO_LONG, bad_record, check_columns
+from sfumato.records.attribute_codes import Cells
 from sfumato.specs.attributes import Attribute, Categorical
 
 Bytes = NDArray[np.uint8]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.records.records import Upload
 from models.tables.datasets import Dataset, OutOfBounds
 from service.http.problems import PayloadTooLarge, ValidationFailed
-from service.ingestion.attribute_codes import AttributeCounts, AttributeEncoder, Cells, InvalidCell
+from sfumato.records.attribute_codes import AttributeCounts, AttributeEncoder, Cells, InvalidCell
 from sfumato.records.encodings import cells as cells_of
 from sfumato.records.encodings import clip_norms, scale_many
 from sfumato.specs import LATTICE, Feature

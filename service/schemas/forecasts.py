@@ -79,13 +79,15 @@ class NewForecast(Wire):
 
     algorithm: Algorithm
     n_features: Annotated[int, integer(1, MAX_RECORD_FEATURES)] | SkipJsonSchema[None] = Field(
-        None, description="Number of features, at most 64 for reports; their bounds do not matter."
+        None,
+        description="Number of features, at most 64 for reports; their bounds do not matter. Each category of a "
+        "clustering attribute counts as one.",
     )
     features: Features | SkipJsonSchema[None] = Field(None, description="Features, as for a new dataset.")
     dataset_id: DatasetId | SkipJsonSchema[None] = Field(None, description="Dataset that has the features.")
     job_features: FeatureNames | SkipJsonSchema[None] = Field(
         None,
-        description="Central only, with `dataset_id`: names of the features that the job uses, as `features` of a job.",
+        description="Central only, with `dataset_id`: names of the columns that the job uses, as `features` of a job.",
     )
     expected_reports: Annotated[int, integer(ge=1)] | SkipJsonSchema[None] = Field(
         None, description="Local only: expected number of devices."

@@ -27,7 +27,7 @@ from service.schemas.fields import (
     Time,
 )
 from service.schemas.forecasts import Share, Verdict
-from service.schemas.specs import Feature
+from service.schemas.specs import CategoricalAttribute, Feature
 from sfumato.limits import MAX_CELL_SYMBOLS
 from sfumato.specs import algorithms
 
@@ -59,7 +59,8 @@ class NewJob(Wire):
     algorithm: Algorithm
     features: FeatureNames | SkipJsonSchema[None] = Field(
         None,
-        description="Over records: names of the features that the job uses, in any order. Default: all of them.",
+        description="Over records: names of the features and clustering attributes that the job uses, in any order. "
+        "Default: all of them.",
     )
     target_reports: Annotated[int, integer(ge=1)] | SkipJsonSchema[None] = Field(
         None,
@@ -150,7 +151,9 @@ class Job(Wire):
     id: JobId
     dataset_id: DatasetId
     algorithm: Algorithm
-    features: list[str] | None = Field(description="Names of the features that the job uses; null for all.")
+    features: list[str] | None = Field(
+        description="Names of the features and clustering attributes that the job uses; null for all."
+    )
     round_ids: list[RoundId]
     state: JobState
     epsilon: Amount = Field(description="Epsilon that the submission reserved.")
@@ -341,6 +344,9 @@ class ClusterModel(Wire):
         "distance of each centroid from the nearest other one is divided among the features."
     )
     feature_check: FeatureCheck | None = Field(description="Irrelevant features; null unless the job checks for them.")
+    attributes: list[CategoricalAttribute] = Field(
+        description="Attributes that formed the clusters. Each category is one of the last `features`, with its share."
+    )
     names: _Names
     diagnostics: Diagnostics
     warnings: list[str] = Field(description="Limitations of this result, as sentences.")

@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 from service.schemas.base import Double, Wire, Word, check, example, integer
 from service.schemas.declarations import schema_of
 from sfumato import specs
-from sfumato.specs.attributes import MAX_ATTRIBUTES, MAX_VALUES, attribute_from_wire
+from sfumato.specs.attributes import MAX_ATTRIBUTES, MAX_VALUES, MAX_WEIGHT, MIN_WEIGHT, attribute_from_wire
 from sfumato.validation import NAME_PATTERN, UNIT_PATTERN
 
 MAX_BOUND = 1e150  # plots and standard errors square distances
@@ -91,7 +91,17 @@ AttributeMissing = TypeAliasType(
 )
 AttributeUse = TypeAliasType(
     "AttributeUse",
-    Annotated[Literal["describe"], Field(description="Attributes describe clusters and do not form them.")],
+    Annotated[
+        Literal["describe", "cluster"],
+        Field(
+            description="`describe`: profiles alone read the attribute. `cluster`: jobs cluster by it, too, unless "
+            "their `features` leave it out."
+        ),
+    ],
+)
+NumericUse = TypeAliasType(
+    "NumericUse",
+    Annotated[Literal["describe"], Field(description="Numbers that form clusters are features.")],
 )
 _AttributeText = Annotated[str, Field(min_length=1, max_length=64, pattern=NAME_PATTERN)]
 
@@ -121,6 +131,11 @@ class CategoricalAttribute(_Attribute):
     unknown: AttributeUnknown = "refuse"
     missing: AttributeMissing = "refuse"
     use: AttributeUse = "describe"
+    weight: Annotated[Double, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = Field(
+        1.0,
+        description="With the use `cluster`: part of the attribute in squared distances. With 1, evenly frequent "
+        "categories vary half as much as an even feature.",
+    )
 
 
 class NumericAttribute(_Attribute):
@@ -136,7 +151,7 @@ class NumericAttribute(_Attribute):
         description="Ascending edges. Values beyond them are treated as `out_of_bounds` of the dataset states.",
     )
     missing: AttributeMissing = "refuse"
-    use: AttributeUse = "describe"
+    use: NumericUse = "describe"
     unit: str = Field("", max_length=64, pattern=UNIT_PATTERN, description="Unit, as text.")
 
 
@@ -144,7 +159,7 @@ Attribute = TypeAliasType(
     "Attribute",
     Annotated[
         CategoricalAttribute | NumericAttribute,
-        Field(discriminator="kind", description="A column that describes clusters."),
+        Field(discriminator="kind", description="A column that describes or forms clusters."),
     ],
 )
 Attributes = Annotated[list[Attribute], Field(max_length=MAX_ATTRIBUTES)]

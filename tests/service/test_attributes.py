@@ -69,7 +69,10 @@ class TestADeclaration:
         shown = api.get(f"/datasets/{dataset_id}").json()
         DatasetSchema.model_validate(shown)
         strict = {"missing": "refuse", "use": "describe"}
-        assert shown["attributes"] == [PLAN | strict | {"unknown": "refuse"}, AGE | strict | {"unit": ""}]
+        assert shown["attributes"] == [
+            PLAN | strict | {"unknown": "refuse", "weight": 1.0},
+            AGE | strict | {"unit": ""},
+        ]
         with database.reading() as session:
             assert session.get_one(Dataset, dataset_id).n_columns == 3
 
@@ -85,7 +88,11 @@ class TestADeclaration:
             (PLAN | {"values": ["free", "a" * 65]}, ""),
             (PLAN | {"values": ["free", "ü" * 33]}, "64 bytes"),
             (PLAN | {"unknown": "drop"}, ""),
-            (PLAN | {"use": "cluster"}, ""),
+            (PLAN | {"use": "both"}, ""),
+            (PLAN | {"use": "cluster", "weight": 7.0}, ""),
+            (PLAN | {"weight": 2.0}, "needs the use cluster"),
+            (PLAN | {"use": "cluster", "values": ["free", "a" * 58]}, "61 characters"),
+            (AGE | {"use": "cluster"}, ""),
             (AGE | {"bins": [0.0, 1.0]}, ""),
             (AGE | {"bins": [0.0, 2.0, 1.0]}, "ascending"),
             (AGE | {"kind": "text"}, ""),

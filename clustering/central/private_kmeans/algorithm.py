@@ -38,11 +38,11 @@ from sfumato.specs.central import PrivateKmeans
 def private_kmeans(params: PrivateKmeans, features: tuple[Feature, ...], curator: Curator) -> ClusterModel:
     """Run k-means under differential privacy, by a route that suits epsilon, delta and the features.
 
-    - Above four features with a delta: seeds and repair in a projection, then steps in all features,
-      in one concentrated block.
+    - Above four features, or with categories, with a delta: seeds and repair in a projection, then steps in all
+      features, in one concentrated block.
     - Up to four features: a two-level grid. With a delta and many clear clusters, repair rounds in a
       concentrated block follow.
-    - Above four features without a delta: Lloyd steps with Laplace noise.
+    - Above four features, or with categories, without a delta: Lloyd steps with Laplace noise.
 
     Epsilon, delta, k, d and a noisy count decide the route. Without k, each route but the repair rounds
     after a grid first finds more clusters than there are, then merges those that touch
@@ -66,7 +66,7 @@ def private_kmeans(params: PrivateKmeans, features: tuple[Feature, ...], curator
     InvalidSpec
         Epsilon is too small to be divided.
     """
-    d = len(features)
+    d = curator.domain.n_planned
     epsilon_nano, delta_atto = params.epsilon_nano, params.delta_atto
     words, is_counted = PublicWords(params.seed), params.clusters is None
     if d > GRID_FEATURES and affords_block(epsilon_nano, delta_atto, curator.max_per_user):
@@ -89,7 +89,7 @@ def private_kmeans(params: PrivateKmeans, features: tuple[Feature, ...], curator
             found = refine_grid(curator, size, budget, words)
         else:
             found = find_by_grid(curator, size, rest, words)
-    return build_model(params, features, found, n_records, curator.max_per_user)
+    return build_model(params, features, found, n_records, curator.max_per_user, d)
 
 
 def build_model(
@@ -98,10 +98,14 @@ def build_model(
     found: FoundClusters,
     n_records: float,
     max_per_user: int,
+    n_planned: int,
 ) -> ClusterModel:
-    """Build the model of found clusters. All its numbers follow from query answers."""
+    """Build the model of found clusters. All its numbers follow from query answers.
+
+    `n_planned` is the number of features of the forecast; see `planned_features`.
+    """
     d, clusters = len(features), params.clusters or len(found.centres)
-    forecast = forecast_central(replace(params, clusters=clusters), d, n_records, max_per_user)
+    forecast = forecast_central(replace(params, clusters=clusters), n_planned, n_records, max_per_user)
     q = n_records * usable_epsilon(params.epsilon_nano, max_per_user) / clusters
     sampled = found.spreads**2 / d / np.maximum(found.counts, 1.0)
     errors = np.sqrt(found.centre_variances + sampled)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clustering.central.cells import NearestCells, WholeBox, to_places
 from clustering.central.curator import Curator
 from clustering.central.gaussian_block import ConcentratedBlock
-from clustering.central.mapped_records import Selection
+from clustering.central.mapped_records import select_columns
 from clustering.central.narrowing import Bounds
 from clustering.central.profile_tables import (
     SCORE_UNITS,
@@ -56,29 +56,30 @@ class Described:
     column: Column
 
 
-def label_records(model: ClusterModel, features: tuple[Feature, ...]) -> Labelling:
-    """Return the released clusters as a function of the records of a dataset with these features.
+def label_records(
+    model: ClusterModel, features: tuple[Feature, ...], attributes: tuple[Attribute, ...] = ()
+) -> Labelling:
+    """Return the released clusters as a function of the records of a dataset with these features and attributes.
 
     Raises
     ------
     InvalidSpec
-        The model has features that the dataset does not have.
+        The model has features or attributes that the dataset does not have.
     """
-    places = {feature.name: place for place, feature in enumerate(features)}
-    try:
-        positions = [places[feature.name] for feature in model.features]
-    except KeyError:
-        raise InvalidSpec("the clusters have features that this dataset does not have") from None
-    declared = [features[place] for place in positions]
+    numeric = model.features[: model.n_numeric]
+    names = [each.name for each in numeric] + [each.name for each in model.attributes]
+    by_name = {feature.name: feature for feature in features}
+    if not by_name.keys() >= {each.name for each in numeric} or not set(attributes) >= set(model.attributes):
+        raise InvalidSpec("the clusters have features that this dataset does not have")
+    declared = [by_name[each.name] for each in numeric]
     bounds = None
-    if any((own.lower, own.upper) != (of.lower, of.upper) for own, of in zip(model.features, declared, strict=True)):
+    if any((own.lower, own.upper) != (of.lower, of.upper) for own, of in zip(numeric, declared, strict=True)):
         steps = [(of.upper - of.lower) / LATTICE for of in declared]
-        lows = [
-            round((own.lower - of.lower) / step) for own, of, step in zip(model.features, declared, steps, strict=True)
-        ]
-        widths = [round((own.upper - own.lower) / step) for own, step in zip(model.features, steps, strict=True)]
-        bounds = Bounds(np.array(lows, dtype=np.int64), np.maximum(np.array(widths, dtype=np.int64), 1))
-    selection = Selection(np.array(positions, dtype=np.int64))
+        lows = [round((own.lower - of.lower) / step) for own, of, step in zip(numeric, declared, steps, strict=True)]
+        widths = [round((own.upper - own.lower) / step) for own, step in zip(numeric, steps, strict=True)]
+        found = Bounds(np.array(lows, dtype=np.int64), np.maximum(np.array(widths, dtype=np.int64), 1))
+        bounds = found.keep_others(len(model.features))
+    selection = select_columns(features, attributes, names)
     if model.label_map is not None:
         shape, labels = model.label_map.shape, model.label_map.ravel().astype(np.int64)
         return Labelling(selection, bounds, MapCells(shape, labels, model.n_clusters))

@@ -160,8 +160,8 @@ class CentralSettings(DatasetSettings):
         maximum=MAX_RECORDS_PER_USER,
     )
     attributes: tuple["Attribute", ...] = parameter(
-        "Columns of an upload that describe clusters, with public vocabularies or bins. A vocabulary that is taken "
-        "from the records would reveal rare values.",
+        "Columns of an upload that describe or form clusters, with public vocabularies or bins. A vocabulary that is "
+        "taken from the records would reveal rare values.",
         label="Attributes",
         default=(),
         is_object=True,

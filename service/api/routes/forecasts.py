@@ -1,7 +1,7 @@
 """Routes of forecasts."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Response
 
@@ -23,6 +23,7 @@ from service.schemas.forecasts import AnyForecast, NewForecast, NewProfileForeca
 from service.schemas.series_forecasts import NewSeriesForecast, SeriesForecast
 from service.schemas.specs import features_to_domain
 from sfumato.forecast import (
+    check_attributes_of,
     forecast,
     forecast_profile,
     forecast_records,
@@ -38,6 +39,8 @@ from sfumato.forecast import (
 from sfumato.privacy.accountant import Cost, count_jobs
 from sfumato.sizing.job_costs import job_cost
 from sfumato.specs import (
+    Auto,
+    CentralAlgorithm,
     Feature,
     ShiftedGrid,
     central_algorithm_from_wire,
@@ -168,12 +171,16 @@ def _dimensions(
             fit = (Trust.LOCAL, Trust.SHUFFLED) if body.expected_records is None else (Trust.CENTRAL,)
             datasets.require_trust(dataset, *fit)
             with problems.pointing_at("/job_features"):
-                features = tuple(dataset.features[place] for place in dataset.select(body.job_features))
+                columns = dataset.select(body.job_features)
+                features = tuple(dataset.features[place] for place in columns.positions)
             if body.expected_records is not None:
-                require_mu_accounting(dataset, algorithm_to_domain(body.algorithm))
+                algorithm = algorithm_to_domain(body.algorithm)
+                require_mu_accounting(dataset, algorithm)
+                chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", algorithm), columns.n_planned)
+                check_attributes_of(chosen, columns.attributes)
             reads_budget = caller.may(Scope.LEDGER) or caller.may(Scope.GRANTS)
             balance = ledger.balance(session, dataset.id) if reads_budget else None
-            return features, len(features), dataset.max_records_per_user, balance
+            return features, columns.n_planned, dataset.max_records_per_user, balance
     listed = features_to_domain(body.features) if isinstance(body.features, list) else ()
     features = listed if isinstance(listed, tuple) else ()
     return features, body.count_features(), body.max_records_per_user or 1, None

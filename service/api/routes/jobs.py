@@ -68,8 +68,8 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
     `no_records`, and nothing is reserved. The number of records is private, so the job of another key is accepted.
     Below `least_records` of the forecast, its result is noise.
 
-    Over records, `features` names the features that decide; the order does not matter. The others are not read. Jobs
-    over different features add up in the budget.
+    Over records, `features` names the features and clustering attributes that decide; the order does not matter. The
+    others are not read. Jobs over different features add up in the budget.
 
     A job of the type `profile` describes the clusters of a job that has succeeded, by the attributes of the dataset. It
     costs a budget of its own, and its result has the clusters and their `profile`.
@@ -88,10 +88,10 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
             features, n_features = None, len(algorithm.attributes)
             collect = job_submission.profiled(session, request.caller, dataset, algorithm, body)
         else:
-            features = job_submission.chosen_features(dataset, body.features)
-            n_features = dataset.n_features if features is None else len(features)
+            columns = job_submission.chosen_columns(dataset, body.features)
+            features, n_features = columns.names, columns.n_planned
             with problems.pointing_at("/algorithm"):
-                collect = job_submission.fitting(dataset, algorithm, body, n_features)
+                collect = job_submission.fitting(dataset, algorithm, body, columns)
                 if body.round_ids:
                     earlier = rounds.list_by_ids(session, dataset.id, body.round_ids)
                     job_submission.check_earlier_rounds(

@@ -23,6 +23,7 @@ from sfumato.privacy.shuffling import TRUST_STATEMENT
 from sfumato.settings import all_settings
 
 DAY_SECONDS = 86_400
+_USES = {"categorical": "describe", "clustering": "cluster"}  # kinds of attributes with a vocabulary, in a form
 PERIODIC = "periodic"  # the fifth value of a line
 _ITEMS = {"features": "feature", "attributes": "attribute"}  # lists of a form, with the noun for an item
 ENCODINGS = ("grid", "shifted_grid")  # shown in the form; plans alone use the other encodings
@@ -85,19 +86,27 @@ async def create_dataset(visit: Visit) -> Response:
 
 
 def _attributes(visit: Visit) -> list[Json]:
-    """Parse attributes, one per line: name, `categorical` and values, or name, `numeric` and edges."""
+    """Parse attributes, one per line: name, kind, and values or edges.
+
+    The kind is `categorical`, `numeric`, or `clustering` with an optional weight.
+    """
     found: list[Json] = []
     missing = "category" if visit.form_value("missing_category") else "refuse"
     for cells in csv.reader(visit.form_value("attributes").splitlines(), skipinitialspace=True):
         name, kind, *values = [*(cell.strip() for cell in cells), "", ""][: max(2, len(cells))]
-        if kind == "categorical":
+        kind, _, weight = kind.partition(" ")
+        if kind in _USES:
             unknown = "other" if visit.form_value("unknown_other") else "refuse"
-            found.append({"name": name, "kind": kind, "values": values, "unknown": unknown, "missing": missing})
+            each = {"name": name, "kind": "categorical", "values": values, "unknown": unknown, "missing": missing}
+            found.append(each | {"use": _USES[kind]} | ({"weight": parse_number(weight)} if weight else {}))
         elif kind == "numeric":
             bins = [parse_number(value) for value in values]
             found.append({"name": name, "kind": kind, "bins": bins, "missing": missing})
         elif any((name, kind)):
-            message = "a line must be: name, categorical, value, value, … or: name, numeric, edge, edge, …"
+            message = (
+                "a line must be: name, categorical, value, value, … or: name, clustering, value, value, … or: name, "
+                "numeric, edge, edge, …"
+            )
             raise ValidationFailed(errors=[{"pointer": f"/attributes/{len(found)}", "message": message}])
     return found
 

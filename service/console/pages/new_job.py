@@ -31,8 +31,11 @@ from sfumato.forecast import forecast_release_mu2, forecast_releases, resolve_ce
 from sfumato.forecast.families import FAMILIES
 from sfumato.privacy.accountant import Cost, count_jobs, count_releases
 from sfumato.privacy.accounting import EPSILON_MAX_NANO, NANO, format_delta, parse_delta
+from sfumato.records.mixed import count_categories
 from sfumato.sizing.job_costs import job_cost
+from sfumato.sizing.required_reports import planned_features
 from sfumato.specs import MAX_FEATURES, Auto, CentralAlgorithm, to_algorithm
+from sfumato.specs.attributes import attributes_from_wire, clustering_attributes
 
 DAY_SECONDS = 86_400
 _COLLECTION = ("target_reports", "min_reports", "collect_days")
@@ -110,10 +113,11 @@ def _form_values(visit: Visit) -> dict[str, str]:
 
 
 def columns(dataset: Json) -> list[Json]:
-    """Return the features that the form of a job offers as boxes, with their positions."""
-    features = dataset["features"]
-    is_choice = dataset["trust"] == "central" and isinstance(features, list) and 1 < len(features) <= MAX_FEATURES
-    return features if is_choice else []
+    """Return the features and clustering attributes that the form of a job offers as boxes, with their positions."""
+    if dataset["trust"] != "central" or not isinstance(dataset["features"], list):
+        return []
+    offered = dataset["features"] + [each for each in dataset["attributes"] if each["use"] == "cluster"]
+    return offered if 1 < len(offered) <= MAX_FEATURES else []
 
 
 def _chosen(dataset: Json, values: dict[str, str]) -> list[str] | None:
@@ -241,7 +245,13 @@ def _describe_cost(values: dict[str, str], dataset: Json, budget: Json | None) -
 def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json | None:
     """Return how many jobs like this one the Gaussian budget allows, or None if the form is not complete."""
     names, features = _chosen(dataset, values), dataset["features"]
-    n_features = features["dimensions"] if isinstance(features, dict) else len(features if names is None else names)
+    if isinstance(features, dict):
+        n_features = features["dimensions"]
+    else:
+        by = clustering_attributes(attributes_from_wire(dataset["attributes"]))
+        ticked = [each for each in features if names is None or each["name"] in names]
+        chosen_by = [each for each in by if names is None or each.name in names]
+        n_features = planned_features(len(ticked), count_categories(chosen_by))
     try:
         requested = to_algorithm(algorithm(values["type"], values))
         if dataset["trust"] not in requested.definition.trust:

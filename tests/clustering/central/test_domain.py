@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from clustering.central.cells import Domain
+from clustering.central.cells import CategoryBlock, Domain, from_places
 from clustering.simulate import simulate_central
 from sfumato.specs import PrivateKmeans
+from sfumato.specs.attributes import Categorical
 
 
 class TestDomain:
@@ -22,6 +23,25 @@ class TestDomain:
 
     def test_keeps_the_middle_of_a_ball(self) -> None:
         assert Domain(3, is_ball=True).confine(np.full((1, 3), 0.5)).tolist() == [[0.5] * 3]
+
+    def test_confines_categories_to_shares(self) -> None:
+        blocks = tuple(
+            CategoryBlock(Categorical(name, [*"abcdef"[:n]], use="cluster", weight=weight))
+            for name, n, weight in (("p", 2, 6.0), ("q", 6, 0.5))
+        )
+        domain, chance = Domain(10, blocks=blocks), np.random.default_rng(1)
+        records = np.concatenate([chance.uniform(size=(200, 2)), *_places(blocks, chance)], axis=1)
+        assert np.linalg.norm(records - 0.5, axis=1).max() <= domain.radius + 1e-6
+        assert np.allclose(domain.confine(records), records, atol=1e-6)
+        for centre in 0.5 + chance.normal(0, 0.4, size=(20, 10)):
+            (found,) = domain.confine(centre[None])
+            assert ((records - found) @ (centre - found)).max() < 1e-6  # the projection on the hull of the records
+        assert (domain.n_numeric, domain.n_planned) == (2, 10)
+        assert Domain(3, blocks=blocks[:1]).n_planned == 5
+
+
+def _places(blocks: tuple[CategoryBlock, ...], chance: np.random.Generator) -> list[np.ndarray]:
+    return [from_places(each.places[chance.integers(each.n_categories, size=200)]) for each in blocks]
 
 
 class TestBall:

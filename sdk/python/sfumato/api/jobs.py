@@ -16,7 +16,8 @@ from sfumato.device.bulk import perturb_records
 from sfumato.errors import InvalidSpec, JobTimeout
 from sfumato.names import list_texts
 from sfumato.privacy.entropy import SystemEntropy
-from sfumato.records.inputs import named_columns, to_numbers, to_values
+from sfumato.records.inputs import named_columns, to_numbers
+from sfumato.records.mixed import to_points
 from sfumato.specs import AnyJob, Profile, to_job, to_wire
 from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, in_order, patch, post
 from sfumato.transport.operations import ListOperation, Operation, call
@@ -427,7 +428,7 @@ class JobCalls:
             array = to_numbers(points)
         else:
             model = (yield get(f"jobs/{job_id}/result")).read(parsers.parse_result).model
-            array = to_values(model.features, points)
+            array = to_points(model.features, model.attributes, points)
         labels = np.empty(len(array), dtype=np.int64)
         step = max(1, ASSIGN_NUMBERS // max(1, array.shape[1]))
         for start in range(0, len(array), step):

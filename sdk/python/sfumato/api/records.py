@@ -7,7 +7,6 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from decimal import Decimal
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -19,7 +18,7 @@ from sfumato.api import parsers
 from sfumato.api.resources import AttributeCounts, RecordCounts, RecordUpload
 from sfumato.errors import ApiProblem, InvalidSpec, Unreachable
 from sfumato.records.inputs import Numbers, Records, is_missing, named_columns, to_numbers, to_values
-from sfumato.specs.attributes import Attribute, Categorical, Numeric
+from sfumato.records.mixed import SURROGATES, to_cells
 from sfumato.specs.missing import is_missing_text
 from sfumato.transport.exchange import Request, Steps, choose_idempotency_key, delete, get
 from sfumato.transport.operations import call
@@ -33,7 +32,6 @@ _CSV = "text/csv"
 _NPY = "application/x-npy"
 _ARROW = "application/vnd.apache.arrow.stream"
 _RECORD = re.compile(r"^record (\d+)(?=: )")  # start of an error about one record, numbered within its part
-_SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters, which UTF-8 cannot encode
 
 
 class Target(NamedTuple):
@@ -343,7 +341,7 @@ def _user_id(user: object, place: int) -> str:
     where = f"record {place} (counted from 1)"
     if is_missing(user) or (isinstance(user, str | int | np.integer) and is_missing_text(str(user))):
         raise InvalidSpec(f"{where} has no user; nothing was sent. Give each record a user.")
-    if isinstance(user, str) and not _SURROGATES.search(user):
+    if isinstance(user, str) and not SURROGATES.search(user):
         return user
     if isinstance(user, int | np.integer) and not isinstance(user, bool | np.timedelta64):
         return str(int(user))
@@ -373,39 +371,6 @@ def _add_counts(stored: list[RecordUpload]) -> tuple[AttributeCounts, ...]:
             sum(each.n_outside for each in of_parts),
         )
         for of_parts in zip(*(each.attributes for each in stored), strict=True)
-    )
-
-
-def to_cells(attribute: Attribute, column: Any) -> list[str]:
-    """Return the values of an attribute as text, empty for missing ones. Raise InvalidSpec for values of other types.
-
-    Raises
-    ------
-    InvalidSpec
-        The column is missing, or a value is neither text nor a whole number, or for numeric attributes no number.
-    """
-    if column is None:
-        raise InvalidSpec(f"the records have no column {attribute.name}, which is an attribute of the dataset: add it")
-    for method in ("to_pylist", "to_list", "tolist"):  # pyarrow; pandas and polars; numpy
-        if hasattr(column, method):
-            column = getattr(column, method)()
-            break
-    return [_cell(attribute, value, place) for place, value in enumerate(column, 1)]
-
-
-def _cell(attribute: Attribute, value: Any, place: int) -> str:
-    if is_missing(value):
-        return ""
-    is_text = isinstance(value, str) and not _SURROGATES.search(value)
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
-    if isinstance(attribute, Categorical) and (is_text or is_whole):
-        return str(value)
-    if isinstance(attribute, Numeric) and (is_whole or isinstance(value, float | np.floating | Decimal)):
-        return repr(float(value))
-    wanted = "text or a whole number" if isinstance(attribute, Categorical) else "a number"
-    raise InvalidSpec(
-        f"{attribute.name} of record {place} (counted from 1) must be {wanted}; got {type(value).__name__}; nothing "
-        "was sent"
     )
 
 

@@ -6,7 +6,12 @@ privacy budget.
 """
 
 from sfumato.forecast.auto import CentralChoice, Choice, choose, choose_central, resolve, resolve_central
-from sfumato.forecast.central import CentralForecast, check_over_records, forecast_central
+from sfumato.forecast.central import (
+    CentralForecast,
+    check_attributes_of,
+    check_over_records,
+    forecast_central,
+)
 from sfumato.forecast.estimates import Forecast, Needed, RoundForecast, forecast
 from sfumato.forecast.families import FamilyForecast
 from sfumato.forecast.inverse import reports_needed
@@ -49,6 +54,7 @@ __all__ = [
     "RoundForecast",
     "SeriesForecast",
     "Verdict",
+    "check_attributes_of",
     "check_over_records",
     "choose",
     "choose_central",

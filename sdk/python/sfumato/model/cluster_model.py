@@ -19,7 +19,9 @@ from sfumato.model.memberships import Memberships, fits, memberships_from_wire
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 from sfumato.model.tables import Columns, add_column, new_frame
 from sfumato.records.encodings import cells, differences, scale_many
+from sfumato.records.mixed import count_categories, to_points
 from sfumato.specs import Feature, circles_of, features_from_wire, to_wire
+from sfumato.specs.attributes import Categorical, attribute_to_wire, attributes_from_wire, clustering_attributes
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -42,7 +44,8 @@ class ClusterModel:
     type : {'label_map', 'centroids'}
         A label for each cell of a grid over the bounds, or the nearest centroid.
     features : tuple of Feature
-        The features with their public bounds. Points are in these units.
+        The features with their public bounds. Points are in these units. The last ones are the shares of categories, if
+        attributes formed the clusters.
     sizes : ndarray of shape (n_clusters,), float64
         Estimated share of the people inside the bounds in each cluster, in [0, 1]. The sum is 1.
     size_errors : ndarray of shape (n_clusters,), float64
@@ -74,6 +77,8 @@ class ClusterModel:
         For centroids of methods with a measured loss.
     feature_check : FeatureCheck or None
         Irrelevant features, if the job checks for them.
+    attributes : tuple of Categorical
+        The attributes by which the job clustered. A feature, such as `plan = pro`, has the share of each category.
     names : tuple of str
         Names that an analyst gave to the clusters, in their order; empty for a cluster without a name. Empty without
         names.
@@ -102,6 +107,7 @@ class ClusterModel:
     outside_share_error: float | None = None
     dishonest_shares: NDArray[np.float64] | None = None
     feature_check: FeatureCheck | None = None
+    attributes: tuple[Categorical, ...] = ()
     names: tuple[str, ...] = ()
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -111,6 +117,23 @@ class ClusterModel:
     def n_clusters(self) -> int:
         """Return the number of clusters."""
         return len(self.sizes)
+
+    @property
+    def n_numeric(self) -> int:
+        """Return the number of features that are numbers. The others are shares of categories."""
+        return len(self.features) - count_categories(self.attributes)
+
+    @property
+    def category_shares(self) -> dict[str, NDArray[np.float64]]:
+        """Return the shares of the categories in each cluster: (n_clusters, n_categories), by the attribute's name.
+
+        Empty unless attributes formed the clusters. The errors are in `centroid_errors`.
+        """
+        if self.centroids is None or not self.attributes:
+            return {}
+        sizes = [len(each.categories) for each in self.attributes]
+        parts = np.split(self.centroids[:, self.n_numeric :], np.cumsum(sizes)[:-1], axis=1)
+        return {each.name: part for each, part in zip(self.attributes, parts, strict=True)}
 
     @property
     def feature_shares(self) -> NDArray[np.float64] | None:
@@ -133,7 +156,8 @@ class ClusterModel:
         ----------
         points : array-like of shape (n, n_features)
             Finite, in the features' units. Values outside the bounds are clipped. The columns of a data
-            frame are matched by name; values without names are assumed to have the features' order.
+            frame are matched by name; values without names are assumed to have the features' order. If attributes
+            formed the clusters, a table needs the columns of the numeric features and of the attributes.
 
         Returns
         -------
@@ -156,7 +180,7 @@ class ClusterModel:
         >>> model.assign([[1.0], [9.0], [4.0]])
         array([0, 1, 0])
         """
-        scaled = scale_many(self.features, points)
+        scaled = self._scale(points)
         if self.label_map is not None:
             index = cells(scaled, self.label_map.shape)
             return np.asarray(self.label_map[tuple(index.T)], dtype=np.int64)
@@ -165,6 +189,9 @@ class ClusterModel:
         for part in _blocks(scaled.shape):
             labels[part] = _nearest(scaled[part], centres, circles_of(self.features))
         return labels
+
+    def _scale(self, points: ArrayLike) -> NDArray[np.float64]:
+        return scale_many(self.features, to_points(self.features, self.attributes, points))
 
     def names_of(self, labels: NDArray[np.int64]) -> NDArray[np.object_]:
         """Return the names of labels, in the labels' shape. A cluster without a name has an empty text."""
@@ -191,7 +218,7 @@ class ClusterModel:
         InvalidPoint, InvalidSpec
             As `assign`; InvalidSpec if the model has no centroids.
         """
-        scaled, centres = scale_many(self.features, points), self._scaled_centres()
+        scaled, centres = self._scale(points), self._scaled_centres()
         found = np.empty((len(scaled), self.n_clusters))
         for part in _blocks(scaled.shape):
             found[part] = np.sqrt(squared_distances(scaled[part], centres, circles_of(self.features)))
@@ -232,7 +259,7 @@ class ClusterModel:
         return new_frame(self.to_columns()).set_index("cluster")
 
     def __repr__(self) -> str:
-        names = [each.name for each in self.features]
+        names = [each.name for each in self.features[: self.n_numeric]] + [each.name for each in self.attributes]
         of = ", ".join(names) if len(names) <= SHOWN_FEATURES else f"{len(names)} features"
         return f"<ClusterModel {self.type}: {self.n_clusters} clusters of {of}; verdict {self.verdict.value}>"
 
@@ -263,7 +290,7 @@ class ClusterModel:
         """
         if self.soft is None or self.centroids is None:
             raise InvalidSpec("this model publishes no membership rule. Use assign for hard labels.")
-        scaled, centres = scale_many(self.features, points), scale_many(self.features, self.centroids)
+        scaled, centres = self._scale(points), scale_many(self.features, self.centroids)
         found = np.empty((len(scaled), self.n_clusters))
         for part in _blocks(scaled.shape):
             found[part] = self.soft.of(scaled[part], centres, self.sizes)
@@ -293,6 +320,7 @@ class ClusterModel:
             "expected_loss": None if self.expected_loss is None else asdict(self.expected_loss),
             "feature_shares": None if shares is None else shares.tolist(),
             "feature_check": None if self.feature_check is None else self.feature_check.to_wire(),
+            "attributes": [attribute_to_wire(each) for each in self.attributes],
             "names": list(self.names),
             "diagnostics": dict(self.diagnostics),
             "warnings": list(self.warnings),
@@ -363,6 +391,7 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
             outside_share_error=wire.get("outside_share_error"),
             dishonest_shares=_array(wire.get("dishonest_shares"), None),
             feature_check=FeatureCheck.from_wire(check) if (check := wire.get("feature_check")) else None,
+            attributes=clustering_attributes(attributes_from_wire(wire.get("attributes", []))),
             names=check_names(wire.get("names", ()), len(wire["sizes"])),
             diagnostics=wire.get("diagnostics", {}),
             warnings=tuple(wire.get("warnings", ())),
@@ -380,6 +409,7 @@ def _is_consistent(model: ClusterModel) -> bool:
     labels, centroids, errors = model.label_map, model.centroids, model.centroid_errors
     return (
         model.type in get_args(ModelType)
+        and model.n_numeric >= 0
         and model.sizes.shape == model.size_errors.shape == (n_clusters,)
         and (model.type == "centroids" or labels is not None)
         and (model.type == "centroids") <= (centroids is not None)

@@ -60,7 +60,7 @@ class FeatureCheck:
         1.
     peak_scores : ndarray of shape (d,), float64
         How much more the histogram of each feature differs from one with a single peak than noise explains, in standard
-        deviations. From 3 on, it has more than one peak.
+        deviations. From 3 on, it has more than one peak. 0 for categories, which are not checked.
     irrelevant : tuple of str
         Features with a large gapless share and no second peak. Empty if the check is not conclusive.
     is_conclusive : bool

@@ -14,7 +14,7 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.tables import Columns, add_column, new_frame
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.ledger import LedgerEntry
-from sfumato.records.inputs import to_values
+from sfumato.records.mixed import to_points
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -88,10 +88,11 @@ def labels_columns(model: ClusterModel, points: ArrayLike) -> Columns:
     Returns
     -------
     dict of str to ndarray of shape (n,)
-        `cluster`, `name` if the clusters have names, and a column per feature with the given values.
+        `cluster`, `name` if the clusters have names, and a column per feature with the given values, which are 0 or 1
+        for the share of a category.
     """
     columns = _labelled(model, model.assign(points))
-    given = to_values(model.features, points)
+    given = to_points(model.features, model.attributes, points)
     for place, feature in enumerate(model.features):
         add_column(columns, feature.name, given[:, place])
     return columns

@@ -120,6 +120,7 @@ def edge_share_of_centres(model: ClusterModel) -> EdgeShare | None:
         return None
     lower, upper = (np.array([getattr(each, name) for each in model.features]) for name in ("lower", "upper"))
     near = AT_BOUND * (upper - lower)
+    near[model.n_numeric :] = -np.inf  # the shares of categories end within their bounds
     sharp = True if model.centroid_errors is None else model.centroid_errors <= 2 * near
     at = {-1: (model.centroids - lower <= near) & sharp, 1: (upper - model.centroids <= near) & sharp}
     found = (at[-1] | at[1]).any(axis=1)

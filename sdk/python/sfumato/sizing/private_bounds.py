@@ -66,8 +66,13 @@ class BoundsPlan(NamedTuple):
         return float((self.locating / cost) ** (0.5 if self.has_block else 1.0))
 
 
-def plan_bounds(params: CentralAlgorithm, n_features: int, max_per_user: int = 1) -> BoundsPlan:
+def plan_bounds(
+    params: CentralAlgorithm, n_features: int, max_per_user: int = 1, n_searched: int | None = None
+) -> BoundsPlan:
     """Return the plan of private bounds.
+
+    The shares of categories have no bounds to search, so that `n_searched` of the features have histograms; by default
+    all.
 
     Raises
     ------
@@ -78,7 +83,8 @@ def plan_bounds(params: CentralAlgorithm, n_features: int, max_per_user: int = 1
     count_nano, locating, sizing = (epsilon_nano * share // 1000 for share in (COUNT, LOCATING, SIZING))
     if epsilon_nano - count_nano - locating - sizing < EPSILON_MIN_NANO:
         raise InvalidSpec("epsilon is too small for private bounds: increase epsilon, or use the declared bounds")
-    chance = FALSE_ALARMS / (2 * n_features * FINE_BINS)
+    n_searched = n_searched or n_features
+    chance = FALSE_ALARMS / (2 * n_searched * FINE_BINS)
     z = -NormalDist().inv_cdf(chance)
     if (
         params.definition.has_block
@@ -87,8 +93,8 @@ def plan_bounds(params: CentralAlgorithm, n_features: int, max_per_user: int = 1
     ):
         rho = rho_of(epsilon_nano - count_nano, delta_atto)
         locating, sizing = rho * BLOCK_LOCATING // 1000, rho * BLOCK_SIZING // 1000
-        deviation = sqrt(max_per_user**2 * n_features * PICO / (2 * locating) + ADDED_VARIANCE)
+        deviation = sqrt(max_per_user**2 * n_searched * PICO / (2 * locating) + ADDED_VARIANCE)
         return BoundsPlan(count_nano, locating, sizing, True, z * deviation, z * deviation, NEEDED_IN_BLOCK)
-    scale = max_per_user * n_features * NANO / locating
-    needed = next(factor for most, factor in NEEDED if n_features <= most)
+    scale = max_per_user * n_searched * NANO / locating
+    needed = next(factor for most, factor in NEEDED if n_searched <= most)
     return BoundsPlan(count_nano, locating, sizing, False, scale * -log(2 * chance), scale * z * sqrt(2), needed)

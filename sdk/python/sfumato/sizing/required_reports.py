@@ -35,6 +35,14 @@ LEAST_RHO = 1_000_000  # pico-rho of the smallest block of queries with Gaussian
 CLEAR_BLOCK = 25.0  # N epsilon / k below which clusters of such a block are mostly noise
 
 
+def planned_features(n_features: int, n_categories: int) -> int:
+    """Return the number of features by which a job over records is planned: each category counts as one.
+
+    With categories it is at least five, because a grid of up to four features has no cells for categories.
+    """
+    return max(n_features + n_categories, GRID_FEATURES + 1) if n_categories else n_features
+
+
 @requires(PhaseSketch)
 def for_phase_sketch(params: PhaseSketch, n_features: int, expected_reports: int) -> float:  # noqa: ARG001 - a rule
     """Return the required reports of `phase_sketch`."""

@@ -1,4 +1,4 @@
-"""Attributes of records: columns that describe clusters, with a public vocabulary or public bins.
+"""Attributes of records: columns that describe or form clusters, with a public vocabulary or public bins.
 
 The vocabulary and the bins are public and never change. A vocabulary that is taken from the records would reveal rare
 values, so take it from public knowledge, such as the list of your plans.
@@ -15,12 +15,13 @@ from sfumato.validation import require, require_text, to_finite
 
 MAX_ATTRIBUTES = 64
 MAX_VALUES = 256
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 6.0  # with more weight, a category would lie outside of the unit box
 DEFAULT_BINS = 8  # equal bins of a feature in a profile
 OTHER, MISSING = "other", "missing"  # categories of unknown and of missing values
 
 Unknown = Literal["refuse", "other"]
 Missing = Literal["refuse", "category"]
-Use = Literal["describe"]
+Use = Literal["describe", "cluster"]
 
 
 def _require_choice(value: object, choices: tuple[str, ...], what: str) -> None:
@@ -42,8 +43,11 @@ class Categorical:
         Whether an upload with another value is rejected, or the value becomes the category `other`.
     missing : {'refuse', 'category'}
         Whether an upload with a missing value is rejected, or the value becomes the category `missing`.
-    use : {'describe'}
-        Attributes describe clusters and do not take part in the clustering.
+    use : {'describe', 'cluster'}
+        Whether profiles alone read the attribute, or jobs cluster by it, too, unless their features leave it out.
+    weight : float
+        0.01 to 6, for `cluster` only: the part of the attribute in squared distances. With 1, its categories vary about
+        half as much as a feature that is even between its bounds.
 
     Raises
     ------
@@ -62,6 +66,7 @@ class Categorical:
     unknown: Unknown = "refuse"
     missing: Missing = "refuse"
     use: Use = "describe"
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         require_text(self.name, "the name of an attribute")
@@ -73,12 +78,34 @@ class Categorical:
             require_text(value, f"{self.name}: a value")
         _require_choice(self.unknown, ("refuse", "other"), f"{self.name}: unknown")
         _require_choice(self.missing, ("refuse", "category"), f"{self.name}: missing")
-        _require_choice(self.use, ("describe",), f"{self.name}: use")
+        _require_choice(self.use, ("describe", "cluster"), f"{self.name}: use")
+        object.__setattr__(self, "weight", to_finite(self.weight, f"{self.name}: weight"))
+        require(
+            MIN_WEIGHT <= self.weight <= MAX_WEIGHT,
+            f"{self.name}: weight must lie between {MIN_WEIGHT:g} and {MAX_WEIGHT:g}",
+        )
+        require(
+            self.clusters or self.weight == 1, f"{self.name}: a weight needs the use cluster: set it, or remove weight"
+        )
         found = self.categories
         require(
             len(set(found)) == len(found),
             f"{self.name}: values must be unique, and differ from the categories other and missing if these are used",
         )
+        require(
+            not self.clusters or max(map(len, self.share_names)) <= 64,
+            f"{self.name}: with the use cluster, its name and a category must have at most 61 characters together",
+        )
+
+    @property
+    def clusters(self) -> bool:
+        """Return whether jobs cluster by the attribute."""
+        return self.use == "cluster"
+
+    @property
+    def share_names(self) -> tuple[str, ...]:
+        """Return the names of the shares of the categories, which are features of clusters, such as `plan = pro`."""
+        return tuple(f"{self.name} = {each}" for each in self.categories)
 
     @property
     def categories(self) -> tuple[str, ...]:
@@ -101,7 +128,7 @@ class Numeric:
     missing : {'refuse', 'category'}
         Whether an upload with a missing value is rejected, or the value becomes the category `missing`.
     use : {'describe'}
-        Attributes describe clusters and do not take part in the clustering.
+        A numeric attribute describes clusters. A number that forms clusters is a feature.
     unit : str
         Unit of the edges, as text.
 
@@ -120,7 +147,7 @@ class Numeric:
     name: str
     bins: tuple[float, ...]
     missing: Missing = "refuse"
-    use: Use = "describe"
+    use: Literal["describe"] = "describe"
     unit: str = ""
 
     def __post_init__(self) -> None:
@@ -131,7 +158,10 @@ class Numeric:
         require(3 <= len(self.bins) <= MAX_VALUES + 1, f"{self.name}: an attribute needs 3 to {MAX_VALUES + 1} edges")
         require(all(low < high for low, high in pairwise(self.bins)), f"{self.name}: the edges must be ascending")
         _require_choice(self.missing, ("refuse", "category"), f"{self.name}: missing")
-        _require_choice(self.use, ("describe",), f"{self.name}: use")
+        require(
+            self.use == "describe",
+            f"{self.name}: use must be describe: declare a number that forms clusters as a feature",
+        )
         require(
             isinstance(self.unit, str) and len(self.unit) <= 64, f"{self.name}: a unit must have at most 64 characters"
         )
@@ -148,6 +178,11 @@ class Numeric:
 
 Attribute = Categorical | Numeric
 _KINDS: dict[str, type[Attribute]] = {each.kind: each for each in (Categorical, Numeric)}
+
+
+def clustering_attributes(attributes: Iterable[Attribute]) -> tuple[Categorical, ...]:
+    """Return the attributes by which jobs cluster, in their order."""
+    return tuple(each for each in attributes if isinstance(each, Categorical) and each.clusters)
 
 
 def bin_feature(feature: Feature) -> Numeric:
@@ -187,6 +222,7 @@ def check_attributes(attributes: tuple[Attribute, ...], taken: Iterable[str]) ->
     """Raise InvalidSpec if there are too many attributes, or a name is repeated or taken by another column."""
     require(len(attributes) <= MAX_ATTRIBUTES, f"a dataset may have at most {MAX_ATTRIBUTES} attributes")
     used = set(taken)
-    for attribute in attributes:
-        require(attribute.name not in used, f"the name {attribute.name!r} occurs twice: columns need unique names")
-        used.add(attribute.name)
+    shares = [name for each in clustering_attributes(attributes) for name in each.share_names]
+    for name in [*(attribute.name for attribute in attributes), *shares]:
+        require(name not in used, f"the name {name!r} occurs twice: columns and shares need unique names")
+        used.add(name)

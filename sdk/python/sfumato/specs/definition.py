@@ -41,6 +41,8 @@ class Definition:
         Method that estimates the number of clusters; empty if the number is required.
     has_block : bool
         Whether a δ pays for one block of queries with Gaussian noise above four features.
+    takes_categories : bool
+        Whether a job over records clusters by attributes, too.
     pools : bool
         Whether a job over several earlier rounds of one grid adds their tallies.
     periodic : bool
@@ -56,6 +58,7 @@ class Definition:
     reads_later: tuple[str, ...] = ()
     counts_by: Count = ""
     has_block: bool = False
+    takes_categories: bool = False
     pools: bool = False
     periodic: bool = False
     limitation: str = ""

@@ -1,4 +1,4 @@
-"""Codes of the attributes of uploaded records: the place of each value among the categories of its attribute.
+"""Codes of the attributes of records: the place of each value among the categories of its attribute.
 
 A message names the attribute and never the value. Numbers of unknown and missing values are private: only the uploader
 learns them.
