@@ -5,7 +5,7 @@ score of each attribute, and the second one the tables of the associated ones. 1
 of the scores needs. With a delta, all queries share one concentrated block, unless pure noise is less.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import pi, sqrt
 
@@ -79,7 +79,8 @@ def label_records(
         widths = [round((own.upper - own.lower) / step) for own, step in zip(numeric, steps, strict=True)]
         found = Bounds(np.array(lows, dtype=np.int64), np.maximum(np.array(widths, dtype=np.int64), 1))
         bounds = found.keep_others(len(model.features))
-    selection = select_columns(features, attributes, names)
+    positions = [features.index(each) for each in declared]  # the columns have the order of the model
+    selection = replace(select_columns(features, attributes, names), positions=np.array(positions, dtype=np.int64))
     if model.label_map is not None:
         shape, labels = model.label_map.shape, model.label_map.ravel().astype(np.int64)
         return Labelling(selection, bounds, MapCells(shape, labels, model.n_clusters))
