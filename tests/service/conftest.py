@@ -13,13 +13,13 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 
+from devservers.inprocess import InProcess
 from models import encryption
 from models.database.engine import Database
 from models.database.schema import migrate
 from runtime.settings import Settings
 from service.app import create_app
 from tests.service.api import Api, stranger
-from tests.service.inprocess import InProcess
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from devservers.inprocess import InProcess
 from models.database.engine import Database
 from models.identity import keys
 from service.app import create_app
@@ -22,7 +23,6 @@ from sfumato.privacy.gaussian_privacy import epsilon_of
 from sfumato.specs import PrivateKmeans, UniformGrid
 from tests.service.api import FEATURES, stranger
 from tests.service.commands import Run, run_command
-from tests.service.inprocess import InProcess
 from tests.service.processes import ROOT
 
 

@@ -83,9 +83,30 @@ class TestDataset:
             feature = {"name": "a", "lower": lower, "upper": upper, "unit": unit, "periodic": True}
             problem = refused(api.post("/datasets", given | {"features": [feature]}), 422, "validation_failed")
             assert "one period" in problem["errors"][0]["message"]
-        hour = {"name": "hour", "lower": 0, "upper": 24, "periodic": True}
-        response = api.post("/datasets", given | {"features": [hour], "trust": "central"})
-        assert "dataset of reports" in str(refused(response, 422, "validation_failed"))
+
+    @SQLITE_ONLY
+    def test_with_periodic_features_over_records(self, api: Api) -> None:
+        hour = {"name": "hour", "lower": 0.0, "upper": 24.0, "unit": "h", "periodic": True}
+        for treatment, status in (("clip", 201), ("refuse", 422)):
+            dataset_id = api.dataset(trust="central", features=[hour, FEATURES[0]], out_of_bounds=treatment)["id"]
+            content = f"hour,{FEATURES[0]['name']}\n" + "25,0.5\n3,0.5\n" * 50
+            answer = api.post(f"/datasets/{dataset_id}/records", content=content, headers={"Content-Type": "text/csv"})
+            assert answer.status_code == status
+        dataset_id = api.dataset(trust="central", features=[hour, FEATURES[0]], out_of_bounds="clip")["id"]
+        answer = api.post(f"/datasets/{dataset_id}/records", content=content, headers={"Content-Type": "text/csv"})
+        assert answer.json()["n_clipped"] == 0
+        for kind, columns, is_taken in (
+            ("density_map", None, True),
+            ("private_kmeans", None, False),
+            ("private_kmeans", [FEATURES[0]["name"]], True),
+        ):
+            algorithm = {"type": kind, "epsilon": 1.0, "clusters": 2}
+            body = {"dataset_id": dataset_id, "algorithm": algorithm} | ({"features": columns} if columns else {})
+            answer = api.post("/jobs", body)
+            if is_taken:
+                assert answer.status_code == 202
+            else:
+                assert "hour is periodic" in str(refused(answer, 422, "validation_failed"))
 
     @SQLITE_KIND_ONLY
     def test_above_the_limit_is_refused(self, started: Callable[..., Api]) -> None:

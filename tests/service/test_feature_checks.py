@@ -29,7 +29,7 @@ def test_are_named_in_the_result_the_command_line_and_the_console(
     api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset_id = str(api.dataset(trust="central", features=FEATURES)["id"])
-    rows = three_groups(1, n=8_000).tolist()
+    rows = three_groups(1, n=30_000).tolist()
     api.made(f"/datasets/{dataset_id}/records", {"columns": ["x", "y", "z", "weekday"], "rows": rows})
     job_id = api.made("/jobs", {"dataset_id": dataset_id, "algorithm": CHECKED})["id"]
     assert run(database, claim_job(database, job_id), keyring=lambda: KEYRING) == ClaimOutcome.SUCCEEDED

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
+from devservers.inprocess import InProcess
 from models.database.engine import Database
 from models.database.types import SECOND
 from models.jobs import claims
@@ -27,7 +28,6 @@ from service.app import create_app
 from service.http import metrics
 from service.http.metrics import NO_ROUTE, TIMED, GatewayMetrics
 from tests.service.api import Api, packed, stranger
-from tests.service.inprocess import InProcess
 from workers.metrics import DIED, ClaimMetrics, WorkerMetrics
 
 ROOT = Path(__file__).parents[2]

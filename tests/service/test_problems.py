@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
 
+from devservers.inprocess import InProcess
 from models import errors as refusals
 from models.database.engine import Database
 from runtime.settings import Settings
@@ -18,7 +19,6 @@ from service.http import problems
 from service.http.problems import from_exception
 from sfumato.errors import InvalidEpsilon, InvalidPoint, ReportMalformed
 from tests.service.api import FEATURES, GRID, SQLITE_KIND_ONLY, SQLITE_ONLY, UNIFORM, Api, refused, unknown
-from tests.service.inprocess import InProcess
 
 SECRET = "Zw9-private-4711"
 

@@ -11,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 
+from devservers.inprocess import InProcess
 from models import encryption
 from models.database import schema
 from models.database.engine import Database
@@ -21,7 +22,6 @@ from service.app import create_app
 from tests.service import processes
 from tests.service.api import Api, refused, stranger
 from tests.service.conftest import own_database
-from tests.service.inprocess import InProcess
 
 REFUSED = "the database accepts no write: its disk is full, it is read-only, or another program has locked it"
 MISSING_KEY = "the database has encrypted records, and SFUMATO_RECORDS_KEY has none of their keys"

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from devservers.inprocess import InProcess
 from models.database.engine import Database
 from runtime import redis_client
 from runtime.change_publisher import RedisPublisher
@@ -28,7 +29,6 @@ from service.http.rate_limits import WINDOW_SECONDS
 from service.live import job_watcher
 from tests.servers import RedisServer
 from tests.service.api import Api, a_model, finish, stranger
-from tests.service.inprocess import InProcess
 from tests.service.processes import until
 
 pytestmark = pytest.mark.slow

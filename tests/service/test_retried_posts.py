@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import text
 
+from devservers.inprocess import InProcess
 from models.database.engine import MAX_TRIES, Database
 from models.database.schema import migrate
 from models.identity import audit_trail
@@ -17,7 +18,6 @@ from runtime.settings import Settings
 from service.app import create_app
 from tests.models.world import together
 from tests.service.api import FEATURES, Api, refused, stranger
-from tests.service.inprocess import InProcess
 
 # Every attempt increments a sequence, which a rollback does not undo.
 ATTEMPTS = "CREATE SEQUENCE tries"

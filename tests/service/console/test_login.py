@@ -8,6 +8,7 @@ import pytest
 import structlog
 from sqlalchemy import select
 
+from devservers.inprocess import InProcess
 from models.database.engine import Database
 from models.database.types import SECOND
 from models.identity import console_sessions, keys
@@ -18,7 +19,6 @@ from service.app import create_app
 from service.console.rendering import HERE, POLICY
 from tests.service.api import SQLITE_ONLY, Api, stranger, unknown
 from tests.service.console.session import ORIGIN, Console, words
-from tests.service.inprocess import InProcess
 
 
 @SQLITE_ONLY

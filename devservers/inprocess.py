@@ -28,9 +28,10 @@ class _Transport(httpx.BaseTransport):
 
 
 class InProcess:
-    """A running application; `client` sends requests to it."""
+    """A running application. `client` sends requests to it, and `transport` those of other clients and devices."""
 
     client: httpx.Client
+    transport: httpx.BaseTransport
 
     def __init__(self, app: FastAPI) -> None:
         self.app = app
@@ -41,7 +42,8 @@ class InProcess:
     def __enter__(self) -> Self:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._lifespan.__aenter__(), self.loop).result(PATIENCE_SECONDS)
-        self.client = httpx.Client(transport=_Transport(self.app, self.loop), base_url="http://gateway")
+        self.transport = _Transport(self.app, self.loop)
+        self.client = httpx.Client(transport=self.transport, base_url="http://gateway")
         return self
 
     def __exit__(
