@@ -21,7 +21,7 @@ STEEPEST = 10.0  # largest decline from one cell to the next that is granted to 
 THINNEST = 8  # outermost cells wider than this part of a feature's range show no clipped values
 MAX_REGIONS = 1 << 10
 LEAST = 2.5  # standard errors above zero from which a region counts
-CERTAIN = 3.5  # standard errors above zero from which the sum of all regions is stated
+CERTAIN = 3.5  # standard errors above zero from which a share is stated
 
 NAMED = 0.1  # part of the share from which the bounds of a region are named
 

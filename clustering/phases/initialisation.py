@@ -118,6 +118,11 @@ def first_harmonics(sketch: Sketch) -> NDArray[np.complex128]:
     return np.asarray(seen / np.conj(sketch.harmonics[0]))
 
 
+def residual(sketch: Sketch, mixture: Mixture) -> NDArray[np.complex128]:
+    """Return the first harmonics without those of a mixture: shape (m,)."""
+    return np.asarray(first_harmonics(sketch) - _expected(sketch, *mixture))
+
+
 def greedy(sketch: Sketch, n_clusters: int, width: float, limits: Limits, words: PublicWords) -> Mixture:
     """Return clusters of one width, each placed where the waves agree most on the residual."""
     signal = first_harmonics(sketch)
@@ -179,7 +184,7 @@ def _expected(
 def _add_cluster(sketch: Sketch, mixture: Mixture, limits: Limits, words: PublicWords) -> Mixture:
     """Return the mixture plus one cluster of median width at the peak of the residual."""
     width = float(np.median(mixture.widths))
-    left = first_harmonics(sketch) - _expected(sketch, *mixture)
+    left = residual(sketch, mixture)
     share = 1 / (len(mixture.shares) + 1)
     return Mixture(
         np.vstack([mixture.centres, find_peak(sketch, left, width, words)]),

@@ -144,6 +144,7 @@ def _read_phases(params: PhaseSketch, phases: Sequence[Collected], n_all_reports
         n_requested=params.clusters,
         n_reports=tally.n_reports,
         n_all_reports=n_all_reports,
+        may_clip=all(each.may_clip for each in phases),
     )
 
 

@@ -12,15 +12,17 @@ from clustering.centroids.expected_ratio import expected_ratio
 from clustering.centroids.partition_agreement import Population
 from clustering.centroids.verdict import ALONE, BAD_LOSS, Ground, few, ground, rate
 from clustering.density.label_map import PRIVACY, describe_convergence
+from clustering.phases.edges import edge_share_of_phases
 from clustering.phases.gaussian_components import Components, round_shape
 from clustering.phases.halves import agreement_of_halves
 from clustering.phases.incremental_mixture import PARTICLES
-from clustering.phases.initialisation import MAX_COUNTED, CountedFit
+from clustering.phases.initialisation import MAX_COUNTED, CountedFit, search
 from clustering.phases.mixture_fit import Fitted, Limits, Mixture, Sketch, least_share, standard_errors
 from clustering.phases.particles import CentroidState, predict_cells, sample_components
 from clustering.random import PublicWords
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
+from sfumato.model.outside import with_edge_share
 from sfumato.model.precision import Verdict
 from sfumato.records.encodings import unscale_many
 from sfumato.sizing.centroids import FEW_CLUSTERS, sketched_reports
@@ -43,6 +45,7 @@ class PhaseData(NamedTuple):
     n_requested: int | None  # clusters
     n_reports: int  # reports of phases
     n_all_reports: int  # reports of all rounds
+    may_clip: bool  # whether values outside of the bounds were moved to them
 
 
 def contrast_of(mechanism: Mechanism) -> float:
@@ -132,6 +135,7 @@ def model_of_mixture(
         _draw_population(fitted.mixture),
         count,
         soft=GaussianMixtureMemberships(tuple(widths.tolist())),
+        mixture=fitted.mixture,
     )
 
 
@@ -162,6 +166,7 @@ def _model(
     population: Population,
     count: ClusterCount | None = None,
     soft: GaussianMixtureMemberships | None = None,
+    mixture: Mixture | None = None,
 ) -> ClusterModel:
     n_eff = data.n_all_reports * data.contrast**2
     effective_needed = sketched_reports(data.sketch.n_features, len(shares))
@@ -173,7 +178,11 @@ def _model(
     agreement = agreement_of_halves(data.sketch, population, centres, data.limits)
     estimate = expected_ratio("phase_sketch", shares, centre_errors, within, effective_needed / n_eff)
     ranges = np.array([feature.upper - feature.lower for feature in data.features])
-    return ClusterModel(
+    edges = None
+    if data.may_clip:
+        fitted = mixture or search(data.sketch, len(shares), data.limits, PublicWords(0)).mixture
+        edges = edge_share_of_phases(data.sketch, fitted, data.limits)
+    model = ClusterModel(
         type="centroids",
         features=data.features,
         sizes=shares / shares.sum(),
@@ -201,6 +210,7 @@ def _model(
         privacy=PRIVACY,
         **rate(estimate.loss, agreement, few(is_low=low_confidence), *counted, bad_from=BAD_LOSS),
     )
+    return with_edge_share(model, edges)
 
 
 def _draw_population(mixture: Mixture) -> Population:

@@ -18,6 +18,7 @@ from sfumato.specs import (
     Feature,
     GridKmeans,
     LdpKmeans,
+    PhaseSketch,
     PrivateKmeans,
     ShiftedGrid,
     UniformGrid,
@@ -100,6 +101,29 @@ class TestResult:
         assert abs(model.diagnostics["edge_share"]["value"] - 0.15) < 4 * model.diagnostics["edge_share"]["error"]
         assert model.verdict != Verdict.RELIABLE
         assert "edge_share" not in simulate_central(algorithm, people(), seed=2, features=FEATURES).diagnostics
+
+    @pytest.mark.parametrize("d", [2, 4])
+    def test_of_phases_finds_a_corner_beside_the_given_clusters(self, d: int) -> None:
+        draw = np.random.default_rng(6)
+        points = draw.choice(draw.uniform(0.2, 0.8, (3, d)), size=N) + draw.normal(scale=0.05, size=(N, d))
+        features = tuple(Feature(f"x{place}", 0, 1) for place in range(d))
+        params = PhaseSketch(epsilon=2.0, clusters=3, refine="none")
+        plain = simulate(params, points.clip(0, 1), seed=2, features=features)
+        assert "edge_share" not in plain.diagnostics
+        points[: N // 5] = -9
+        clipped = simulate(params, points.clip(0, 1), seed=2, features=features)
+        found = clipped.diagnostics["edge_share"]
+        assert abs(found["value"] - 0.2) < 0.05
+        assert found["bounds"] == [f"lower bound of x{place}" for place in range(d)]
+        assert clipped.verdict != Verdict.RELIABLE
+        assert sum("at the bounds" in each for each in clipped.warnings) == 1
+
+    def test_of_people_who_were_counted_outside_states_no_corner(self) -> None:
+        outside = people()
+        outside[: N // 5] = -9
+        model = simulate(PhaseSketch(2.0, clusters=3), outside, seed=2, features=FEATURES, out_of_bounds="count")
+        assert "edge_share" not in model.diagnostics
+        assert abs(model.outside_share - 0.2) < 4 * model.outside_share_error
 
     def test_without_a_grid_names_clusters_with_their_centre_at_a_bound(self) -> None:
         clipped = people(0.25, lambda draw, k: draw.uniform(-20, -5, (k, 2)))

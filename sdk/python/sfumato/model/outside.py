@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
@@ -119,15 +120,33 @@ def edge_share_of_centres(model: ClusterModel) -> EdgeShare | None:
     if model.type != "centroids" or model.centroids is None:
         return None
     lower, upper = (np.array([getattr(each, name) for each in model.features]) for name in ("lower", "upper"))
-    near = AT_BOUND * (upper - lower)
-    near[model.n_numeric :] = -np.inf  # the shares of categories end within their bounds
-    sharp = True if model.centroid_errors is None else model.centroid_errors <= 2 * near
-    at = {-1: (model.centroids - lower <= near) & sharp, 1: (upper - model.centroids <= near) & sharp}
+    errors = np.zeros_like(model.centroids) if model.centroid_errors is None else model.centroid_errors
+    scaled = (model.centroids - lower) / (upper - lower)
+    errors, numeric = errors / (upper - lower), slice(model.n_numeric)  # shares of categories end within their bounds
+    return edge_share_of(scaled[:, numeric], errors[:, numeric], model.sizes, model.size_errors)
+
+
+def edge_share_of(
+    centres: NDArray[np.float64],
+    centre_errors: NDArray[np.float64],
+    sizes: NDArray[np.float64],
+    size_errors: NDArray[np.float64],
+) -> EdgeShare | None:
+    """Return the share of the clusters with their centre at a bound, or None if there is none.
+
+    Parameters
+    ----------
+    centres, centre_errors : ndarray of shape (k, d)
+        In the scaled box.
+    sizes, size_errors : ndarray of shape (k,)
+    """
+    sharp = centre_errors <= 2 * AT_BOUND
+    at = {-1: (centres <= AT_BOUND) & sharp, 1: (centres >= 1 - AT_BOUND) & sharp}
     found = (at[-1] | at[1]).any(axis=1)
     if not found.any():
         return None
     sides = {(int(place), side) for side, mask in at.items() for place in np.flatnonzero(mask.any(axis=0))}
-    share, error = float(model.sizes[found].sum()), float(np.sqrt((model.size_errors[found] ** 2).sum()))
+    share, error = float(sizes[found].sum()), float(np.sqrt((size_errors[found] ** 2).sum()))
     return EdgeShare(min(max(share, 0.0), 1.0), error, tuple(sorted(sides)))
 
 
