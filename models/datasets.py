@@ -20,7 +20,7 @@ from sfumato.errors import InvalidSetting, InvalidSpec
 from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.shuffling import Pair
 from sfumato.settings import CentralSettings, DatasetOptions, DatasetSettings, all_settings, settings_of
-from sfumato.specs import Embedding, Feature, circles_of, to_wire
+from sfumato.specs import Embedding, Feature, to_wire
 from sfumato.specs.attributes import attribute_to_wire, check_attributes, clustering_attributes
 from sfumato.validation import parameters_of
 
@@ -122,8 +122,6 @@ def _check_columns(settings: DatasetSettings, features: tuple[Feature, ...] | Em
         features = features.features
     if len(features) > most:
         raise InvalidSetting("features", f"a {trust} dataset has at most {most} features; a central one may have more")
-    if trust == "central" and circles_of(features):
-        raise InvalidSetting("features", "periodic features need a dataset of reports, local or shuffled")
     if isinstance(settings, CentralSettings):
         names = [feature.name for feature in features]
         if settings.user_feature in names:

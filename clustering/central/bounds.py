@@ -27,7 +27,7 @@ from sfumato.privacy.accounting import NANO
 from sfumato.records.encodings import scale_many
 from sfumato.records.mixed import step_of
 from sfumato.sizing.private_bounds import FINE_BINS, ROUNDS, WIDE, BoundsPlan, plan_bounds
-from sfumato.specs import LATTICE, CentralAlgorithm, Feature
+from sfumato.specs import LATTICE, CentralAlgorithm, Feature, circles_of
 
 CLEAR = 100.0  # records in thresholds of a round beyond which it costs less
 COARSE = 4.0  # the same below which bins are twice as wide
@@ -264,8 +264,11 @@ def _measure_extent(model: ClusterModel, *, in_ball: bool = False) -> float | No
     features has a small range, so that the root mean square distance from the mean is compared with the radius.
     """
     if model.density is not None:
-        axes = range(model.density.ndim)
-        marginals = [np.cumsum(model.density.sum(axis=tuple(j for j in axes if j != i))) for i in axes]
+        axes, circles = range(model.density.ndim), circles_of(model.features)
+        lines = [axis for axis in axes if axis not in circles]  # a circle has no bounds to narrow
+        if not lines:
+            return None
+        marginals = [np.cumsum(model.density.sum(axis=tuple(j for j in axes if j != i))) for i in lines]
         return max(float(((each > TAIL) & (each < 1 - TAIL)).mean()) for each in marginals)
     spreads = np.array(model.diagnostics.get("spreads", []), dtype=np.float64)
     if model.centroids is None or not spreads.size or not np.isfinite(spreads).all():

@@ -37,6 +37,7 @@ from sfumato.specs import (
     Feature,
     PrivateKmeans,
     check_periodic,
+    circles_of,
     to_wire,
 )
 
@@ -100,7 +101,8 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
         model = replace(model, privacy={**model.privacy, "features": "post_processed"})
     model = judge_bounds(model, in_ball=curator.domain.is_ball, is_searched=bool(found))
     if curator.may_clip and not curator.domain.is_ball:
-        model = with_edge_share(model, find_edge_share(curator.grids) or edge_share_of_centres(model))
+        grids = [grid._replace(circles=circles_of(features)) for grid in curator.grids]
+        model = with_edge_share(model, find_edge_share(grids) or edge_share_of_centres(model))
     odometer = [
         {name: getattr(query, name) for name in ("description", "epsilon_nano", "delta_atto", "rho_pico", "n_values")}
         for query in curator.odometer

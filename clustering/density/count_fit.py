@@ -75,7 +75,7 @@ class CountFit(BumpFit):
     ) -> Deconvolution:
         """Return the fit to counts of a share of the records, which have this share of the noise variance."""
         likelihood = NoisyCounts(counts, share * noise_variance(self.scale), share * self.n_records)
-        return _fit(likelihood, counts.shape, length_scale, self.amplitude, start)
+        return _fit(likelihood, counts.shape, length_scale, self.amplitude, self.fitted.circles, start)
 
     def size_errors(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return standard errors of the shares of regions: noise, the sampling of people, and misfit of the density.
@@ -98,7 +98,7 @@ class CountFit(BumpFit):
         They cover noise, misfit, the sampling of records and the position within a cell
         (`RegionGeometry.errors`). Shape (n, n_features).
         """
-        places = RegionGeometry.of(labels, self.density)
+        places = RegionGeometry.of(labels, self.density, self.fitted.circles)
         residuals = self.counts.ravel() / self.n_records - places.shares
         variances = np.empty(places.centres.shape)
         for axis in range(labels.ndim):
@@ -117,6 +117,7 @@ def fit_counts(
     length_scale: float,
     amplitude: float,
     clusters: int | None,
+    circles: tuple[int, ...] = (),
 ) -> CountFit:
     """Fit a density to the noisy counts of a grid.
 
@@ -132,9 +133,11 @@ def fit_counts(
         ℓ and A of the prior.
     clusters : int or None
         Requested number of clusters.
+    circles : tuple of int
+        Axes of periodic features.
     """
     likelihood = NoisyCounts(counts, noise_variance(scale), n_records)
-    fitted = _fit(likelihood, counts.shape, length_scale, amplitude, None)
+    fitted = _fit(likelihood, counts.shape, length_scale, amplitude, circles, None)
     return CountFit(fitted, length_scale, counts, scale, n_records, amplitude, clusters)
 
 
@@ -143,10 +146,18 @@ def _fit(
     shape: tuple[int, ...],
     length_scale: float,
     amplitude: float,
+    circles: tuple[int, ...],
     start: NDArray[np.float64] | None,
 ) -> Deconvolution:
-    steps = fit_steps(prod(shape), warm=start is not None)
-    return fit_log_density(likelihood, shape, length_scale=length_scale, amplitude=amplitude, steps=steps, start=start)
+    return fit_log_density(
+        likelihood,
+        shape,
+        length_scale=length_scale,
+        amplitude=amplitude,
+        circles=circles,
+        steps=fit_steps(prod(shape), warm=start is not None),
+        start=start,
+    )
 
 
 def noise_variance(scale: float) -> float:

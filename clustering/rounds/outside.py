@@ -70,6 +70,8 @@ def counting_outside(plan: Plan, *, opens_counting: bool) -> Plan:
         model: ClusterModel = done.value
         if estimates:
             return with_outside_share(model, pooled(estimates), received / used)
+        if "edge_share" in model.diagnostics:
+            return model
         return with_edge_share(model, find_edge_share(grids) or edge_share_of_centres(model))
     finally:
         plan.close()
@@ -266,7 +268,7 @@ def _without(collected: Collected, mechanism: Mechanism, tally: Tally) -> Collec
         encoding = PhaseEncoding(tuple(encoding.weights[place] for place in kept), encoding.phases)
         tally = Tally(tally.counts[kept], tally.reports[kept])
     spec = replace(collected.spec, encoding=encoding, mechanism=mechanism, out_of_bounds="clip")
-    return Collected(spec, tally)
+    return Collected(spec, tally, may_clip=False)
 
 
 def _inside_vectors(collected: Collected, mechanism: DiscreteLaplaceMechanism) -> Collected:
@@ -282,4 +284,4 @@ def _inside_vectors(collected: Collected, mechanism: DiscreteLaplaceMechanism) -
         kept = values[np.argmin(values[:, -1]), None, :-1]
     spec = replace(collected.spec, mechanism=replace(mechanism, mark=0), out_of_bounds="clip")
     low, high = -mechanism.margin, mechanism.steps + mechanism.margin
-    return Collected(spec, Sample(np.ascontiguousarray(np.clip(kept, low, high))))
+    return Collected(spec, Sample(np.ascontiguousarray(np.clip(kept, low, high))), may_clip=False)

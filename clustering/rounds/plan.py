@@ -32,6 +32,8 @@ class Collected:
     map_blocks : callable, optional
         Applies a function to blocks of the sample's vectors on other machines. Vectors are scaled to
         shares of the lattice's range. The results equal local ones to the last bit.
+    may_clip : bool
+        Whether values outside of the bounds were moved to them. Otherwise people outside were counted and removed.
 
     Raises
     ------
@@ -42,6 +44,7 @@ class Collected:
     spec: RoundSpec
     aggregate: Tally | Sample
     map_blocks: MapBlocks | None = None
+    may_clip: bool = True
 
     def __post_init__(self) -> None:
         if not _fits(self.spec, self.aggregate):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clustering.density.deconvolution import along_axes
 from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
-from sfumato.records.encodings import shift_of
+from sfumato.records.encodings import differences, shift_of
 from sfumato.specs import ShiftedGridEncoding
 
 LATTICES = ((0.05, 16), (0.10, 8))  # standard deviation of the bumps, in shares of a range, and bumps along a feature
@@ -72,12 +72,15 @@ def read_channels(collected: Collected) -> Reading:
     frequencies, parts = reading.frequencies(tally), tally.reports / max(tally.n_reports, 1)
     values, squares, noise = [], [], []
     for width, n_bumps in LATTICES[1:] if encoding.n_features > 2 else LATTICES:
-        means = _means(width, n_bumps, encoding.fine_cells, encoding.shifts)
+        means = [
+            _means(width, n_bumps, encoding.fine_cells, encoding.shifts, place in encoding.circles)
+            for place in range(encoding.n_features)
+        ]
         total = np.zeros((3, n_bumps**encoding.n_features))
         for slot, part in enumerate(parts):
-            along = [means[shift] for shift in shift_of(encoding, slot)]
+            along = [of[shift] for of, shift in zip(means, shift_of(encoding, slot), strict=True)]
             square = [each**2 for each in along]
-            shares = frequencies[slot].reshape((encoding.cells + 1,) * encoding.n_features)
+            shares = frequencies[slot].reshape(encoding.symbols_along)
             spread = _outer([each.sum(axis=1) for each in square])
             spread -= _outer([each.sum(axis=1) for each in along]) ** 2 / encoding.n_symbols
             total += part * np.stack([along_axes(shares, along).ravel(), along_axes(shares, square).ravel(), spread])
@@ -104,14 +107,25 @@ def variances(readings: list[Reading]) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=16)
-def _means(width: float, n_bumps: int, fine_cells: int, shifts: int) -> tuple[NDArray[np.float64], ...]:
-    """Return for each shift of one feature the mean weight of each bump in each coarse cell: (n_bumps, cells + 1)."""
+def _means(
+    width: float,
+    n_bumps: int,
+    fine_cells: int,
+    shifts: int,
+    is_circle: bool,
+) -> tuple[NDArray[np.float64], ...]:
+    """Return for each shift of one feature the mean weight of each bump in each coarse cell: (n_bumps, cells + 1).
+
+    A circle has one coarse cell less.
+    """
     places, fine = (np.arange(fine_cells) + 0.5) / fine_cells, np.arange(fine_cells)
     centres = (np.arange(n_bumps) + 0.5) / n_bumps
-    weights = np.exp(-0.5 * ((places - centres[:, None]) / width) ** 2)
+    apart = differences(places[:, None], centres[:, None, None], (0,) if is_circle else ())[..., 0]
+    weights = np.exp(-0.5 * (apart / width) ** 2)
     found = []
     for shift in range(shifts):
-        coarse, n_coarse = (fine + shift) // shifts, fine_cells // shifts + 1
+        n_coarse = fine_cells // shifts + (not is_circle)
+        coarse = (fine + shift) // shifts % n_coarse
         within = (coarse == np.arange(n_coarse)[:, None]).astype(np.float64)
         found.append(weights @ within.T / np.maximum(within.sum(axis=1), 1.0))
     return tuple(found)

@@ -23,7 +23,8 @@ from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
 from clustering.series.identities import NamedMap, match, overlaps
 from clustering.series.pooling import pool
-from sfumato.specs import ShiftedGridEncoding
+from sfumato.records.encodings import differences
+from sfumato.specs import ShiftedGridEncoding, circles_of
 
 ChangeKind = Literal["grown", "shrunk", "gone", "born", "split", "moved", "merged"]
 STRUCTURAL: frozenset[str] = frozenset({"gone", "split", "moved", "merged"})  # the earlier windows show another map
@@ -125,15 +126,15 @@ def describe(
         Returns an unused id.
     """
     old, new = pool(before), pool(after)
-    later = _carry(density, new)
-    tree = BumpTree(later)
+    later, circles = _carry(density, new), circles_of(new.spec.features)
+    tree = BumpTree(later, circles)
     bumps = tree.bumps()
     labels = tree.regions(bumps[:clusters] if clusters else [bump for bump in bumps if _is_clear(bump)]).labels
     pairs = match(earlier.labels, labels, (density + later) / 2)
     kept = {place: earlier.ids[label] for label, place in pairs}
     ids = tuple(kept.get(place) or new_id() for place in range(int(labels.max()) + 1))
     found = NamedMap(labels, ids)
-    directions = _directions(earlier, found, density, later, pairs)
+    directions = _directions(earlier, found, density, later, pairs, circles)
     kinds = _pursue(old, new, directions, (density + later) / 2)
     shared = overlaps(earlier.labels, labels, (density + later) / 2)
     born = {each.cluster for each in kinds if each.kind == "born"}
@@ -155,8 +156,8 @@ def _carry(density: NDArray[np.float64], after: Collected) -> NDArray[np.float64
     assert isinstance(encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a series has this grid
     observed = smooth_field(encoding, reading, after.tally)
     precision = after.tally.n_reports / (reading.zero_variance + SAMPLING_VARIANCE)
-    likelihood = SmoothedField(observed, encoding.shifts, precision)
-    model = Model(observed.shape, _CARRIED_SCALE, _CARRIED_AMPLITUDE)
+    likelihood = SmoothedField(observed, encoding.shifts, precision, encoding.circles)
+    model = Model(observed.shape, _CARRIED_SCALE, _CARRIED_AMPLITUDE, encoding.circles)
     base = np.log(np.maximum(density, 1e-7 / density.size))
 
     def density_of(u: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -186,11 +187,12 @@ def _directions(
     density: NDArray[np.float64],
     later: NDArray[np.float64],
     pairs: list[tuple[int, int]],
+    circles: Sequence[int],
 ) -> list[_Direction]:
     """Return the candidates: shares and moves of kept clusters, new regions, splits and mergers."""
     old, new = earlier.labels, found.labels
     shares, later_shares = region_totals(old, density), region_totals(new, later)
-    moves = centres_of(new, later), centres_of(old, density)
+    moves = centres_of(new, later, circles), centres_of(old, density, circles)
     shared = overlaps(old, new, (density + later) / 2)
     matched, kept = {a for a, _ in pairs}, {b for _, b in pairs}
     candidates = []
@@ -200,7 +202,7 @@ def _directions(
             rest = (density - share * part) / (1 - share)
             candidates.append(_Direction("share", name, part - rest, share))
     for a, b in pairs:
-        if np.linalg.norm(moves[0][b] - moves[1][a]) >= LEAST_MOVE:
+        if np.linalg.norm(differences(moves[0][b], moves[1][a], circles)) >= LEAST_MOVE:
             difference = _within(later, new == b) - _within(density, old == a)
             candidates.append(_Direction("moved", earlier.ids[a], difference, float(shares[a])))
     for b in sorted(set(range(len(found.ids))) - kept):

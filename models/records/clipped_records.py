@@ -66,7 +66,11 @@ def find_clipped(session: Session, dataset: Dataset, upload: Upload) -> Clipping
     for plain, n in segments_of(session, upload):
         points = coordinates(plain, n, dataset.n_columns)[:, : dataset.n_features]
         at_bounds += ((points == 0) | (points == LATTICE - 1)).sum(axis=0)
-    order = [place for place in np.argsort(-at_bounds, kind="stable") if at_bounds[place]]
+    order = [
+        place
+        for place in np.argsort(-at_bounds, kind="stable")
+        if at_bounds[place] and not dataset.features[place].periodic
+    ]
     named = ", ".join(f"{at_bounds[place]:,} in {dataset.features[place].name}" for place in order[:_MAX_LISTED])
     more = f", and others in {len(order) - _MAX_LISTED} more features" if len(order) > _MAX_LISTED else ""
     text = f"{n_clipped:,} of {n_records:,} records were clipped to the bounds. Values at a bound: {named}{more}."

@@ -129,6 +129,7 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, columns: Jo
         _refuse_collection(body)
         chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", algorithm), columns.n_planned)
         check_attributes_of(chosen, columns.attributes)
+        check_periodic(chosen, [dataset.features[place] for place in columns.positions])
         check_over_records(chosen, columns.n_planned, dataset.max_records_per_user)
         require_mu_accounting(dataset, chosen)
         return CollectionTarget(0, 0, 0)
@@ -296,8 +297,6 @@ def check_series(dataset: Dataset, algorithm: ShiftedGrid, n_reports: int, *, al
         The reports of a window are too few for a meaningful result, unless `allow_insufficient`.
     """
     datasets.require_trust(dataset, Trust.LOCAL)
-    if any(feature.periodic for feature in dataset.features):
-        raise Conflict("a series does not take periodic features yet: submit a job for each window")
     planned_rounds(algorithm, dataset.n_features, n_reports)
     if not allow_insufficient:
         _require_enough(algorithm, dataset.n_features, n_reports)

@@ -104,6 +104,7 @@ class RecordValidator:
         self._is_constant = np.ones(len(self.features), dtype=np.bool_)
         self._widths: Sequence[type[np.floating]] | None = None
         self._least, self._most = rounded_bounds(self.features)
+        self._is_clipped = np.array([not each.periodic for each in self.features])  # others are moved by whole periods
         self.attributes = dataset.attributes
         self._encoders = [AttributeEncoder(each, rejects_outside=self._rejects_outside) for each in dataset.attributes]
 
@@ -207,7 +208,7 @@ class RecordValidator:
         self._inspect(values, points)
         n_bytes = self.upload.n_bytes
         stored = np.column_stack([points.astype(np.int32), *codes])
-        self.upload.add(stored, ids, int(outside.any(axis=1).sum()))
+        self.upload.add(stored, ids, int((outside & self._is_clipped).any(axis=1).sum()))
         self.reserve_memory(self.upload.n_bytes - n_bytes)
 
     def _encode(self, cells: Sequence[Cells], n_valid: int) -> list[NDArray[np.int32]]:

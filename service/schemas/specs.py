@@ -38,7 +38,7 @@ class Feature(Wire):
         False,
         description="Whether the values lie on a circle, such as longitudes and hours of the day. The bounds are one "
         "period: a full turn, if the unit is degrees, radians, hours or minutes. `false`, which is meant if the member "
-        "is absent. Needs a dataset of reports.",
+        "is absent.",
     )
 
     @model_validator(mode="after")

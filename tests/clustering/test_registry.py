@@ -30,14 +30,20 @@ class TestStart:
     def test_rejects_periodic_features_that_a_method_does_not_take(self):
         of_clock = (Feature("hour", 0, 24, "h", periodic=True), XY[0])
         takers = {tag for tag, kind in ALGORITHMS.items() if kind.definition.periodic}
-        assert takers == {"shifted_grid"}
+        assert takers == {"shifted_grid", "density_map"}
         for tag, kind in ALGORITHMS.items():
             if tag in takers or tag == "auto":
                 continue
             params = algorithm_from_wire({"type": tag, "epsilon": 1.0, "clusters": 2})
-            run = run_plan if "local" in kind.definition.trust else run_over_records
-            with pytest.raises(InvalidSpec, match=f"{tag} does not take periodic features, and hour is .*shifted_grid"):
+            run, taker = (
+                (run_plan, "shifted_grid") if "local" in kind.definition.trust else (run_over_records, "density_map")
+            )
+            with pytest.raises(InvalidSpec, match=f"{tag} does not take periodic features, and hour is .*use {taker}$"):
                 run(params, of_clock)
         assert next(start(Auto(epsilon=1, clusters=2), of_clock, 1000)).encoding.circles == (0,)
         with pytest.raises(InvalidSpec, match="periodic"):
             start(Auto(epsilon=1, clusters=2, shape="round"), of_clock, 1000)
+        with pytest.raises(InvalidSpec, match="private bounds do not take periodic features"):
+            run_over_records(
+                algorithm_from_wire({"type": "density_map", "epsilon": 1.0, "bounds": "private"}), of_clock
+            )

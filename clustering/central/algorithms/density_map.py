@@ -18,7 +18,7 @@ from clustering.density.map_division import divide
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import NANO
 from sfumato.sizing.grids import MAP_INFORMATION, check_map_grid, choose_map_grid
-from sfumato.specs import DensityMap, Feature
+from sfumato.specs import DensityMap, Feature, circles_of
 
 COUNTING = 2  # percent of epsilon for the count that determines the grid
 
@@ -66,6 +66,7 @@ def density_map(params: DensityMap, features: tuple[Feature, ...], curator: Cura
         length_scale=counted.length_scale,
         amplitude=params.amplitude,
         clusters=params.clusters,
+        circles=circles_of(features),
     )
     return _build_model(features, fit, counted.records, params.epsilon_nano // curator.max_per_user)
 

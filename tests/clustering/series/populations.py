@@ -1,5 +1,7 @@
 """Windows of a small population of two round clusters, with tallies in the normal approximation."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from clustering.density.synthetic_rounds import perturb_counts, symbol_shares
@@ -11,10 +13,11 @@ FEATURES = (Feature("x", 0.0, 1.0), Feature("y", 0.0, 1.0))
 CELLS = 8
 
 
-def spec_of(epsilon: float, n_features: int = 2) -> RoundSpec:
-    """Return the round of a window."""
-    (only,) = planned_rounds(ShiftedGrid(epsilon=epsilon, cells=CELLS), n_features, 1000)
-    return only.spec((*FEATURES, Feature("z", 0.0, 1.0))[:n_features])
+def spec_of(epsilon: float, n_features: int = 2, circles: tuple[int, ...] = ()) -> RoundSpec:
+    """Return the round of a window; `circles` are the indices of periodic features."""
+    (only,) = planned_rounds(ShiftedGrid(epsilon=epsilon, cells=CELLS), n_features, 1000, circles)
+    features = (*FEATURES, Feature("z", 0.0, 1.0))[:n_features]
+    return only.spec(tuple(replace(each, periodic=place in circles) for place, each in enumerate(features)))
 
 
 def blobs(*parts: tuple[float, float, float]) -> np.ndarray:
@@ -28,9 +31,11 @@ def blobs(*parts: tuple[float, float, float]) -> np.ndarray:
     return total / total.sum()
 
 
-def draw(density: np.ndarray, epsilon: float, n: int, rng: np.random.Generator) -> Collected:
+def draw(
+    density: np.ndarray, epsilon: float, n: int, rng: np.random.Generator, circles: tuple[int, ...] = ()
+) -> Collected:
     """Return the tally of a window with n reports."""
-    spec = spec_of(epsilon, density.ndim)
+    spec = spec_of(epsilon, density.ndim, circles)
     shares = symbol_shares(spec.encoding, density)
     reports = rng.multinomial(n, np.full(len(shares), 1 / len(shares))).astype(np.int64)
     people = np.stack([rng.multinomial(each, share) for each, share in zip(reports, shares, strict=True)])

@@ -37,6 +37,16 @@ def test_channels_equal_their_plain_twin() -> None:
         assert found.values[place] == pytest.approx(plain_channel(collected, weights))
 
 
+def test_channels_of_a_circle_go_over_the_seam() -> None:
+    collected = draw(np.roll(TWO, 12, axis=0), 1.0, 5000, np.random.default_rng(1), (0,))
+    found = read_channels(collected)
+    assert found.values.shape == (320,)
+    middles = (np.arange(32) + 0.5) / 32
+    apart = np.abs(middles - 0.5 / 16)
+    weights = np.exp(-0.5 * (np.stack([np.minimum(apart, 1 - apart), apart]) / 0.05) ** 2)
+    assert found.values[0] == pytest.approx(plain_channel(collected, np.multiply.outer(*weights)))
+
+
 @pytest.mark.parametrize("n_features", [1, 3])
 def test_other_numbers_of_features_have_channels(n_features: int) -> None:
     density = np.full((32,) * n_features, 1 / 32**n_features)

@@ -18,7 +18,9 @@ PARAMS = ShiftedGrid(epsilon=EPSILON, cells=CELLS)
 QUIET = blobs((0.5, 0.25, 0.3), (0.3, 0.75, 0.3), (0.2, 0.5, 0.75))
 
 
-def run(densities: list[np.ndarray], seed: int = 1, missing: tuple[int, ...] = ()) -> list[Step]:
+def run(
+    densities: list[np.ndarray], seed: int = 1, missing: tuple[int, ...] = (), circles: tuple[int, ...] = ()
+) -> list[Step]:
     """Follow windows of these densities. Memory passes through its wire form."""
     rng, numbers = np.random.default_rng(seed), count()
     memory, earlier = Memory(), None
@@ -27,7 +29,7 @@ def run(densities: list[np.ndarray], seed: int = 1, missing: tuple[int, ...] = (
     for index, density in enumerate(densities):
         if index in missing:
             continue
-        windows[index] = Measured(draw(density, EPSILON, N, rng))
+        windows[index] = Measured(draw(density, EPSILON, N, rng, circles))
         step = follow(PARAMS, windows, index, memory, earlier, lambda prefix: f"{prefix}_{next(numbers)}")
         memory, earlier = memory_from_wire(step.memory.to_wire()), step.map
         steps.append(step)
@@ -41,6 +43,15 @@ def test_quiet_windows_keep_their_ids_and_raise_no_alarm() -> None:
     assert [step.event for step in steps] == [None] * 7
     assert list(steps[-1].weights) == [0, 1, 2, 4, 5, 6, 7]
     assert not steps[-1].is_provisional
+
+
+def test_a_move_over_the_seam_of_a_circle_is_a_move() -> None:
+    after = blobs((0.5, 0.25, 0.3), (0.3, 0.75, 0.3), (0.2, 0.62, 0.82))
+    before, later = (np.roll(each, 7, axis=1) for each in (QUIET, after))  # 0.75 becomes 0.97, and 0.82 becomes 0.04
+    steps = run([before] * 5 + [later] * 5, circles=(1,))
+    (described,) = [step for step in steps if step.described is not None]
+    assert [each.kind for each in described.kinds] == ["moved"]
+    assert set(steps[-1].map.ids) == set(steps[0].map.ids)
 
 
 @pytest.mark.parametrize(

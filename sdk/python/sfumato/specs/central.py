@@ -175,7 +175,7 @@ class DensityMap(AlgorithmParameters):
     """
 
     type: ClassVar[str] = "density_map"
-    definition: ClassVar[Definition] = Definition("shapes", CENTRAL, 3, counts_by="agreement")
+    definition: ClassVar[Definition] = Definition("shapes", CENTRAL, 3, counts_by="agreement", periodic=True)
     delta: ClassVar[float] = 0.0
     epsilon: float = _epsilon()
     clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)

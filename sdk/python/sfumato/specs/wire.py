@@ -168,11 +168,19 @@ def _to_feature(given: object) -> Feature:
 
 
 def check_periodic(algorithm: AnyAlgorithm, features: Sequence[Feature]) -> None:
-    """Raise InvalidSpec if a feature is periodic, and the algorithm does not take periodic features."""
+    """Raise InvalidSpec if a feature is periodic, and the algorithm does not take periodic features.
+
+    The bounds of a periodic feature are one period, so that private bounds do not exist for it.
+    """
+    names = [feature.name for feature in features if feature.periodic]
+    require(
+        not names or getattr(algorithm, "bounds", "declared") == "declared",
+        f"private bounds do not take periodic features, and {', '.join(names)} is periodic: use the declared bounds",
+    )
     if algorithm.definition.periodic:
         return
-    names = [feature.name for feature in features if feature.periodic]
-    takers = [tag for tag, kind in ALGORITHMS.items() if kind.definition.periodic]
+    trusts = set(algorithm.definition.trust)
+    takers = [tag for tag, kind in ALGORITHMS.items() if kind.definition.periodic and trusts & {*kind.definition.trust}]
     require(
         not names,
         f"{algorithm.type} does not take periodic features, and {', '.join(names)} is periodic: "

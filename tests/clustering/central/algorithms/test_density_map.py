@@ -12,7 +12,7 @@ from clustering.central.noise import laplace_variance
 from clustering.central.run import run
 from clustering.density.count_fit import draw_counts, halve_counts, noise_variance
 from clustering.metrics import adjusted_rand_index
-from clustering.simulate import simulate_central
+from clustering.simulate import simulate, simulate_central
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.privacy.accounting import NANO
@@ -196,3 +196,43 @@ class TestBadInput:
     def test_parameters_out_of_range_are_rejected(self, wrong: dict[str, float]) -> None:
         with pytest.raises(InvalidSpec):
             replace(DensityMap(1.0, 2), **wrong)
+
+
+class TestCircle:
+    HOUR = (Feature("hour", 0, 24, "h", periodic=True),)
+
+    def test_two_peaks_about_midnight(self) -> None:
+        rng = np.random.default_rng(4)
+        part = rng.integers(0, 2, 20_000)
+        hours = (np.where(part == 0, -1.6, 1.6) + rng.normal(0, 0.7, len(part))) % 24
+        model = simulate_central(DensityMap(1.0, 2), hours[:, None] / 24, seed=1, features=self.HOUR)
+        assert model.centroids is not None
+        assert np.sort(model.centroids.ravel()) == pytest.approx([1.6, 22.4], abs=0.3)
+        assert agreement(model, hours[:, None], part) > 0.9
+        assert not [text for text in model.warnings if "bounds" in text]
+
+    def test_a_turn_of_the_circle_turns_the_result(self) -> None:
+        points = np.random.default_rng(5).normal([0.5, 0.4], 0.05, (20_000, 2)).clip(0, 1)
+        features = (*self.HOUR, Feature("x", 0, 1))
+        turned = np.column_stack([(points[:, 0] + 0.5) % 1, points[:, 1]])
+        params = DensityMap(32.0, 1, cells=32)
+        own, other = (simulate_central(params, each, seed=1, features=features) for each in (points, turned))
+        assert own.density is not None
+        assert other.density is not None
+        assert own.centroids is not None
+        assert other.centroids is not None
+        assert own.centroid_errors is not None
+        assert np.roll(own.density, 16, axis=0) == pytest.approx(other.density, abs=5e-4)
+        assert (own.centroids[0, 0] + 12) % 24 == pytest.approx(other.centroids[0, 0], abs=0.05)
+        assert own.centroid_errors == pytest.approx(other.centroid_errors, rel=0.05)
+
+    def test_a_record_beyond_the_bounds_is_moved_by_whole_periods(self) -> None:
+        hours = np.random.default_rng(6).normal(2.0, 0.5, (5000, 1))
+        params = DensityMap(32.0, 1, cells=32)
+        maps = [
+            simulate(params, each / 24, seed=1, features=self.HOUR, out_of_bounds="clip")
+            for each in (hours, hours - 24)
+        ]
+        assert maps[0].density is not None
+        assert maps[1].density is not None
+        assert maps[0].density.tolist() == maps[1].density.tolist()
