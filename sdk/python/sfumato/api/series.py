@@ -46,7 +46,7 @@ class SeriesReleases:
     honest_share: float
     epsilon_per_cycle: float  # the same as of one window
     delta_per_cycle: float
-    epsilon_per_year: float | None  # by the accounting of the dataset; None above 32
+    epsilon_per_year: float | None  # None above 32; cycles add up by the accounting of the dataset
     delta_per_year: float
     epsilon_total: float | None
     delta_total: float
@@ -284,7 +284,7 @@ class SeriesCalls:
         least_change : float, optional
             Least change of a share of all people that raises an alarm, 0 to 0.5. Default: 0.01.
         min_batch : int, optional
-            Minimum number of reports in the release of a window. Required for a shuffled dataset, whose budget towards
+            Minimum number of reports in the release of a window. Required for a shuffled dataset. Its budget towards
             the service must cover the releases of all cycles.
         honest_share : float, optional
             Share of the reports from honest devices, as for `submit_job`. Required for a shuffled dataset.

@@ -59,8 +59,8 @@ class SeriesRelease:
     """Terms of the release of each window of a shuffled series."""
 
     min_batch: int
-    honest_share: Fraction  # of the reports, in (0, 1]
-    delta_atto: int  # of each release
+    honest_share: Fraction  # share of the reports, in (0, 1]
+    delta_atto: int  # delta of each release
     is_gaussian: bool = False  # whether the dataset has Gaussian accounting
 
 
