@@ -11,7 +11,7 @@ from typing_extensions import TypeAliasType
 from service.schemas.algorithms import JOB_SCHEMAS, AlgorithmParameters
 from service.schemas.base import EXAMPLE_ULID, Double, Epsilon, Name, Wire, example, integer
 from service.schemas.fields import Amount, Count, Cursor, DatasetId, JobId, Time, id_field
-from service.schemas.jobs import ClusterModel
+from service.schemas.results import ClusterModel
 from sfumato import specs
 
 if TYPE_CHECKING:
