@@ -57,6 +57,7 @@ from sfumato.specs import (
     Symbol,
     TreeGridEncoding,
     design_for,
+    vector_noise,
 )
 
 Report = tuple[int, bytes]  # slot, value
@@ -92,16 +93,11 @@ _POINTS: dict[int, tuple[tuple[float, ...], ...]] = {
 }
 
 
-def _as_noise(mechanism: Mechanism) -> DiscreteLaplaceMechanism | None:
-    """Return the mechanism if it perturbs vectors, otherwise None."""
-    return mechanism if isinstance(mechanism, DiscreteLaplaceMechanism) else None
-
-
 def example_round(encoding: Encoding, kind: str, epsilon: float, *, counts_outside: bool = False) -> RoundSpec:
     """Return the round of an example."""
     features = tuple(Feature(f"x{place}", 0, 1) for place in range(encoding.n_features))
     mechanism = design_for(encoding, kind, round(epsilon * NANO))
-    if (noise := _as_noise(mechanism)) is not None:  # a small margin is reached and keeps the tree small
+    if (noise := vector_noise(mechanism)) is not None:  # a small margin is reached and keeps the tree small
         mechanism = replace(noise, margin=2)
     spec = RoundSpec(features, encoding, mechanism)
     return count_outside(spec) if counts_outside else spec
@@ -140,7 +136,7 @@ def _lattice_base(mechanism: DiscreteLaplaceMechanism) -> Fraction:
 @contextmanager
 def lattice_coins(mechanism: Mechanism) -> Iterator[None]:
     """Replace coins of exp(-a/b) by coins with the power a t/b of a fraction, and count iterations, in this context."""
-    if (noise := _as_noise(mechanism)) is None:
+    if (noise := vector_noise(mechanism)) is None:
         yield
         return
     t, base = noise.scale_numerator, _lattice_base(noise)
@@ -180,7 +176,7 @@ def lattice_coins(mechanism: Mechanism) -> Iterator[None]:
 
 def _published_channel(mechanism: Mechanism, own: Symbol, values: Sequence[bytes]) -> dict[bytes, Fraction]:
     """Return the published distribution of values for a symbol. For local hashing, use the seeds of `values`."""
-    if (noise := _as_noise(mechanism)) is not None:
+    if (noise := vector_noise(mechanism)) is not None:
         return _published_lattice_channel(noise, cast(tuple[int, ...], own))
     own = cast(int, own)
     if not isinstance(mechanism, OlhMechanism):
@@ -214,7 +210,7 @@ def equally_likely_symbols(spec: RoundSpec, point: Sequence[float], slot: int) -
     if not (spec.counts_outside and outside_features(spec.features, point)):
         own = symbol(encoding, scale(spec.features, point), slot)
         return [(*own, 0) if isinstance(own, tuple) and spec.counts_outside else own]
-    if (noise := _as_noise(mechanism)) is not None:
+    if (noise := vector_noise(mechanism)) is not None:
         return [(*(noise.steps // 2,) * noise.n_features, noise.mark)]
     if isinstance(encoding, PhaseEncoding | CentroidSignEncoding):
         return list(range(encoding.n_symbols))
@@ -278,7 +274,7 @@ def enumerate_channel(make_report: MakeReport, spec: RoundSpec, points: Sequence
 def _epsilon_of_ratio(mechanism: Mechanism, ratio: Fraction) -> float:
     """Return the logarithm of a ratio. For a lattice, it is in units of the fraction that replaces exp(-1/t)."""
     in_units = log(ratio.numerator) - log(ratio.denominator)
-    if (noise := _as_noise(mechanism)) is not None:
+    if (noise := vector_noise(mechanism)) is not None:
         return in_units / -log(_lattice_base(noise)) / noise.scale_numerator
     return in_units
 
@@ -316,14 +312,14 @@ def _find_faults(
 
 
 def _claimed_ratio(mechanism: Mechanism) -> Fraction:
-    if (noise := _as_noise(mechanism)) is not None:
+    if (noise := vector_noise(mechanism)) is not None:
         return _lattice_base(noise) ** -(noise.n_features * noise.steps * noise.scale_denominator)
     return mechanism.ratio()
 
 
 def _is_least_charge(mechanism: Mechanism, charged: int, ratio: Fraction) -> bool:
     """Return whether the charge is the least number of nano-epsilon that covers the ratio."""
-    if (noise := _as_noise(mechanism)) is not None:
+    if (noise := vector_noise(mechanism)) is not None:
         units = log(ratio) / -log(_lattice_base(noise))
         return charged == ceil(Fraction(round(units), noise.scale_numerator) * NANO)
     least, before = bound_exp(Fraction(charged, NANO))[0], bound_exp(Fraction(max(charged - 1, 0), NANO))[1]
