@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 RunCentral = Callable[[CentralAlgorithm | Auto, tuple[Feature, ...], Curator], ClusterModel]
 
-ODOMETER_FIELDS = ("description", "n_values", "epsilon_nano", "delta_atto", "rho_pico")  # published for each query
 
 _ZLIB_LEVEL = 1  # fast: only the leading zeros of noisy numbers can be compressed
 
@@ -156,7 +155,7 @@ def compute(
         "epsilon_nano": curator.spent_nano,
         "delta_atto": curator.spent_delta_atto,
         "rounds": [],
-        "odometer": [{name: getattr(query, name) for name in ODOMETER_FIELDS} for query in curator.odometer],
+        "odometer": [query.entry for query in curator.odometer],
     }
 
 

@@ -101,10 +101,7 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     if curator.may_clip and not curator.domain.is_ball:
         grids = [grid._replace(circles=circles_of(features)) for grid in curator.grids]
         model = with_edge_share(model, find_edge_share(grids) or edge_share_of_centres(model))
-    odometer = [
-        {name: getattr(query, name) for name in ("description", "epsilon_nano", "delta_atto", "rho_pico", "n_values")}
-        for query in curator.odometer
-    ]
+    odometer = [query.entry for query in curator.odometer]
     spent = {"spent_nano": curator.spent_nano, "spent_delta_atto": curator.spent_delta_atto}
     choice = {} if reason is None else {"chosen": {"algorithm": chosen, "reason": reason}}
     return replace(model, diagnostics={**model.diagnostics, **found, "odometer": odometer, **spent, **choice})
