@@ -70,8 +70,8 @@ def swap_clusters(sketch: Sketch, best: Fitted, limits: Limits, words: PublicWor
 def count(sketch: Sketch, n_reports: int, n_supported: int, limits: Limits, words: PublicWords) -> CountedFit:
     """Return the number of clusters with the least 2 NLL + C (d + 2) a, up to 16, and their fit.
 
-    a is ln N as in the BIC, and at most 4.4 with more than four features. There the reports say little about each of
-    many clusters, so a penalty that depends on their number alone exceeds what a clear cluster gains.
+    a is ln N as in the BIC, and at most 4.4 with more than four features. There reports have little information about
+    each of many clusters, so a penalty that depends on their number alone exceeds what a clear cluster gains.
 
     One cluster and the supported number are compared first, because in many features each single cluster of
     many gains less than its cost. Neighbours of the better number follow, until `PATIENCE` numbers on both
