@@ -244,7 +244,7 @@ METHODS: tuple[Method, ...] = (
     Method("private_kmeans, large epsilon", PrivateKmeans(32.0, 2), run),
     Method("private_kmeans, delta", PrivateKmeans(16.0, 2, delta=1e-3), run),
     Method("private_kmeans, delta, one mean", PrivateKmeans(4.0, 1, delta=1e-3), run),
-    Method("private_kmeans, delta, grid and rounds", PrivateKmeans(32.0, 9, delta=1e-3), run),
+    Method("private_kmeans, delta, grid and rounds", PrivateKmeans(32.0, 9, delta=1e-3), run, n_features=(2, 4)),
     Method("feature check", PrivateKmeans(4.0, 2, check_features=True), run),
     Method(
         "feature check, delta, private bounds",
