@@ -20,7 +20,7 @@ from clustering.rounds.plan import Collected
 from clustering.rounds.tally import read_aggregate
 from clustering.series.channels import Measured
 from clustering.series.follow import Memory, Step, follow, memory_from_wire
-from clustering.series.identities import NamedMap, match
+from clustering.series.identities import NamedMap, match_regions
 from clustering.series.shares import window_shares
 from models.database.engine import Database
 from models.database.types import new_id
@@ -136,7 +136,7 @@ def _own_ids(step: Step, own: ClusterModel) -> list[str | None]:
     """Return the id of each cluster of the map of the window alone; None for a cluster that matches no id."""
     assert own.label_map is not None  # noqa: S101 - for the type checker: the caller checked it
     density: NDArray[np.float64] = step.fit.density if own.density is None else (step.fit.density + own.density) / 2
-    found = {other: step.map.ids[label] for label, other in match(step.map.labels, own.label_map, density)}
+    found = {other: step.map.ids[label] for label, other in match_regions(step.map.labels, own.label_map, density)}
     return [found.get(label) for label in range(own.n_clusters)]
 
 

@@ -8,7 +8,7 @@ import pytest
 from clustering.series.channels import Measured
 from clustering.series.description import describe
 from clustering.series.follow import Memory, Step, follow, memory_from_wire
-from clustering.series.identities import NamedMap, match
+from clustering.series.identities import NamedMap, match_regions
 from clustering.series.shares import window_shares
 from sfumato.specs import ShiftedGrid
 from tests.clustering.series.populations import CELLS, blobs, draw
@@ -120,8 +120,8 @@ def test_a_split_names_its_parts() -> None:
 
 def test_matched_regions_are_those_that_overlap_most() -> None:
     one = np.array([[0, 0, 1, 1]])
-    assert match(one, np.array([[1, 1, 0, 0]]), np.full((1, 4), 0.25)) == [(0, 1), (1, 0)]
-    assert match(one, np.array([[0, 1, 2, 3]]), np.array([[0.45, 0.05, 0.45, 0.05]])) == [(0, 0), (1, 2)]
+    assert match_regions(one, np.array([[1, 1, 0, 0]]), np.full((1, 4), 0.25)) == [(0, 1), (1, 0)]
+    assert match_regions(one, np.array([[0, 1, 2, 3]]), np.array([[0.45, 0.05, 0.45, 0.05]])) == [(0, 0), (1, 2)]
 
 
 def test_shares_of_a_window_are_unbiased_with_the_stated_error() -> None:
