@@ -129,7 +129,9 @@ def count_clusters(pieces: NoisyClusters) -> ClusterCount:
         upper = 1 + int((np.maximum.accumulate(ratios) > TOUCHING).sum())
         return ClusterCount(groups, 1, upper, n_pieces, 1.0)
     (possible,) = np.nonzero(jumps >= SIMILAR * jumps.max())
-    return ClusterCount(groups, int(possible[0]) + 1, int(possible[-1]) + 1, n_pieces, float(np.exp(jumps[n_clusters - 1])))
+    return ClusterCount(
+        groups, int(possible[0]) + 1, int(possible[-1]) + 1, n_pieces, float(np.exp(jumps[n_clusters - 1]))
+    )
 
 
 class MergedClusters(NamedTuple):
