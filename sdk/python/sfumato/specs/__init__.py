@@ -79,6 +79,7 @@ from sfumato.specs.wire import (
     to_algorithm,
     to_features,
     to_job,
+    to_series_algorithm,
     to_wire,
 )
 
@@ -153,6 +154,7 @@ __all__ = [
     "to_algorithm",
     "to_features",
     "to_job",
+    "to_series_algorithm",
     "to_wire",
 ]
 __all__ += algorithms.__all__
