@@ -77,7 +77,7 @@ class ClusterCount(NamedTuple):
     def ground(self) -> Ground:
         """Return the ground of clusters that gain little: where they are clear, each gains many times its penalty.
 
-        Of many clusters, a coarse division gains little, comes out again in halves, and has the least criterion.
+        Of many clusters, a coarse division gains little, both halves reproduce it, and it has the least criterion.
         """
         if self.gains is None or min(self.gains) >= CLEAR_GAIN:
             return Ground(Verdict.RELIABLE, "")

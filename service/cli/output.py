@@ -446,7 +446,7 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
     if (again := model.expected_agreement) is not None:
         interval = f"{again.lower:.2f} to {again.upper:.2f}"
         console.print(f"Expected agreement: {again.value:.2f} (80 % interval {interval})")
-        console.print("The clusters would come out again to this degree. They may still differ from the true groups.")
+        console.print("Repeated runs reproduce the clusters this well. They may still differ from the true groups.")
     if (shares := model.feature_shares) is not None and len(shares) > 1:
         largest_first = sorted(zip(shares, model.features, strict=True), key=lambda each: -each[0])[:4]
         listed = ", ".join(f"{_plain(feature.name)} {share:.0%}" for share, feature in largest_first)

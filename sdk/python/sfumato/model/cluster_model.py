@@ -72,7 +72,7 @@ class ClusterModel:
     dishonest_shares : ndarray of shape (n_clusters,), float64, or None
         For reports: the smallest share of dishonest devices that could have made each cluster, a lower bound.
     expected_agreement : ExpectedAgreement or None
-        How far these clusters would come out again. None for label maps without a smooth density.
+        How far repeated runs reproduce these clusters. None for label maps without a smooth density.
     expected_loss : ExpectedLoss or None
         For centroids of methods with a measured loss.
     feature_check : FeatureCheck or None
