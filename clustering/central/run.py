@@ -52,6 +52,7 @@ FUNCTIONS: dict[type[CentralAlgorithm], CentralFunction] = {
     DpUniformGridKmeans: dp_uniform_grid_kmeans,
     PrivateKmeans: private_kmeans,
 }
+ALONG_CIRCLES = (DensityMap,)  # algorithms that divide circles; others see the points on them
 
 
 def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator: Curator) -> ClusterModel:
@@ -94,7 +95,9 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
         params = params.with_epsilon(plan_check(params.epsilon_nano).rest / NANO, check_features=False)
     if params.bounds == "private":
         params, features, found = narrow_bounds(params, features, curator)
-    model = with_categories(FUNCTIONS[kind](params, features, curator), curator)
+    with curator.on_circles(() if kind in ALONG_CIRCLES else circles_of(features)) as circles:
+        model = FUNCTIONS[kind](params, circles.expand(features) if circles.places else features, curator)
+    model = with_categories(circles.restore(model, features) if circles.places else model, curator)
     check = check_features(curator, model, plan_check(whole.epsilon_nano)) if has_check else None
     model = judge_features(whole, model, check, curator.max_per_user)
     if found:

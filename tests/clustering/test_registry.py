@@ -30,13 +30,15 @@ class TestStart:
     def test_rejects_periodic_features_that_a_method_does_not_take(self):
         of_clock = (Feature("hour", 0, 24, "h", periodic=True), XY[0])
         takers = {tag for tag, kind in ALGORITHMS.items() if kind.definition.periodic}
-        assert takers == {"shifted_grid", "density_map"}
+        assert takers == {"shifted_grid", "density_map", "private_kmeans"}
         for tag, kind in ALGORITHMS.items():
             if tag in takers or tag == "auto":
                 continue
             params = algorithm_from_wire({"type": tag, "epsilon": 1.0, "clusters": 2})
             run, taker = (
-                (run_plan, "shifted_grid") if "local" in kind.definition.trust else (run_over_records, "density_map")
+                (run_plan, "shifted_grid")
+                if "local" in kind.definition.trust
+                else (run_over_records, "density_map or private_kmeans")
             )
             with pytest.raises(InvalidSpec, match=f"{tag} does not take periodic features, and hour is .*use {taker}$"):
                 run(params, of_clock)

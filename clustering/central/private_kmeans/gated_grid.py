@@ -146,24 +146,28 @@ def count_grid(curator: Curator, size: ProblemSize, epsilon_nano: int) -> GridCo
     Parameters
     ----------
     curator : Curator
-        Its records have one to four features.
+        Its records have one to four features. The cells divide periodic features along their circle.
     size : ProblemSize
     epsilon_nano : int
         Total cost, all of it for the two counts. Cells of a grid are disjoint, so each grid costs as
         much as one count.
     """
-    d = curator.n_features
+    circles = curator.circles
+    d = circles.n_along
     to_coarse, to_fine = split(epsilon_nano, *LEVELS)
     n_coarse = choose_n_coarse(size, d)
-    coarse = curator.counts(GridCells((n_coarse,) * d), to_coarse)
+    coarse = curator.counts(circles.cells(GridCells((n_coarse,) * d)), to_coarse)
     grid = TwoLevelGrid(d, n_coarse, choose_splits(coarse, to_fine / NANO / curator.max_per_user, size, d, n_coarse))
-    fine = curator.counts(grid, to_fine)
-    return make_consistent(grid, coarse, _variance(curator, to_coarse), fine, _variance(curator, to_fine))
+    fine = curator.counts(circles.cells(grid), to_fine)
+    counts = make_consistent(grid, coarse, _variance(curator, to_coarse), fine, _variance(curator, to_fine))
+    return (
+        counts._replace(middles=circles.to_points(counts.middles), circles=circles.places) if circles.places else counts
+    )
 
 
 def fit_grid(cells: GridCounts, size: ProblemSize, words: PublicWords) -> GridFit:
     """Weigh the cells of a grid and run k-means on them. `words` is the source of its starts."""
-    d = cells.middles.shape[1]
+    d = len(cells.coarse_shape)
     weights = weigh_cells(cells, size.n_records, size.n_clusters, size.q)
     heavy = keep_heavy(weights)
     fit = weighted_kmeans(cells.middles[heavy], weights[heavy], size.n_clusters, words, swaps=SWAPS)
