@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.central.cells import Cells, Domain, GridCells
-from clustering.central.circles import DIAMETER, CellsAlong, Circles
+from clustering.central.circles import CellsAlong, RecordCircles
 from clustering.central.gaussian_block import ConcentratedBlock
 from clustering.central.mapped_records import MappedRecords, RecordMap, Selection
 from clustering.central.narrowing import Bounds, FeatureHistograms
@@ -43,6 +43,7 @@ from clustering.central.queries import (
     exact_counts,
     exact_sums,
 )
+from clustering.circles import DIAMETER
 from clustering.edges import EdgeGrid
 from clustering.errors import BudgetOverdrawn, DeltaOverdrawn
 from sfumato.errors import InvalidSpec
@@ -80,7 +81,7 @@ class Curator:
     ----------
     grids : list of EdgeGrid
         The released counts of regular grids so far, as shares.
-    circles : Circles
+    circles : RecordCircles
         The map of periodic features to points on circles; see `on_circles`.
     """
 
@@ -105,7 +106,7 @@ class Curator:
         self._block: ConcentratedBlock | None = None
         self._queries: list[Query] = []
         self.domain = Domain(self.n_features, in_ball, () if selection is None else selection.blocks)
-        self.circles = Circles(self.n_features)
+        self.circles = RecordCircles(self.n_features)
         self.may_clip = may_clip
         self.grids: list[EdgeGrid] = []
         self._spent_nano = self._spent_delta_atto = 0
@@ -352,11 +353,11 @@ class Curator:
         self._block = None if block is None else block.narrow(self._records, bounds)
 
     @contextmanager
-    def on_circles(self, places: tuple[int, ...]) -> Iterator[Circles]:
+    def on_circles(self, places: tuple[int, ...]) -> Iterator[RecordCircles]:
         """Map periodic features with these indices to points on circles, for the queries in the context. No cost."""
         before = self._records, self._space, self.domain, self.circles
         if places:
-            self.circles = Circles(self.n_features, places)
+            self.circles = RecordCircles(self.n_features, places)
             self._records, self._space = MappedRecords(self._records, self.circles), (*self._space, self.circles)
             disks = tuple(self.circles.firsts.tolist())
             self.domain = replace(

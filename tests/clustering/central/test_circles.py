@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from clustering.central.cells import GridCells, NearestAlongCircles
-from clustering.central.circles import DIAMETER, Circles
+from clustering.central.circles import RecordCircles as Circles
 from clustering.central.profiles.profile_clusters import label_records
+from clustering.circles import DIAMETER
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import simulate_central
 from sfumato.errors import InvalidSpec
