@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DIAMETER = 1 / pi  # in feature ranges
-LARGEST_ERROR = 0.5  # of a place on a circle, in periods
+LARGEST_ERROR = 0.5  # periods; no two places on a circle are farther apart
 _TINY = 1e-12
 
 

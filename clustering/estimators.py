@@ -57,9 +57,9 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     attributes : sequence of Categorical
         `PrivateKMeans` only: attributes with the use `cluster`. The records are then a pandas data frame with their
         columns, and the others are the features.
-    periodic : sequence of str
-        Names of the periodic features, such as hours of the day. Their bounds are one period. Only estimators whose
-        algorithm takes them have it.
+    periodic : sequence of str, optional
+        Names of the periodic features, such as hours of the day. Their bounds are one period. Only
+        estimators of algorithms that take them have this argument.
     **parameters
         Parameters of the algorithm. Without `epsilon` and `mu`, `fit` spends an epsilon of 1. `random_state` is not
         one, because noise that can be drawn again can be subtracted. `clustering.simulate` has seeded runs.
@@ -87,7 +87,7 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             if cls.specification.definition.takes_categories:
                 cls._defaults["attributes"] = ()
             if cls.specification.definition.periodic:
-                cls._defaults["periodic"] = ()
+                cls._defaults["periodic"] = None
             for declared in fields(cls.specification):
                 default = DEFAULTS[declared.name] if declared.default is MISSING else declared.default
                 cls._defaults[RENAMED.get(declared.name, declared.name)] = default
@@ -215,10 +215,11 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 f"bounds must be a pair (lower, upper) of numbers or of {n_features} numbers each"
             ) from None
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(n_features)])
-        on_circles = list_texts(getattr(self, "periodic", ()), "periodic")
-        find_positions(on_circles, list(names), "column")
+        periodic, circles = getattr(self, "periodic", None), tuple[int, ...]()
+        if periodic is not None:
+            circles = find_positions(list_texts(periodic, "periodic"), list(names), "column")
         pairs = zip(names, lower.tolist(), upper.tolist(), strict=True)
-        return tuple(Feature(name, *bounds, periodic=name in on_circles) for name, *bounds in pairs)
+        return tuple(Feature(*each, periodic=place in circles) for place, each in enumerate(pairs))
 
 
 def _warn_of_clipping(features: tuple[Feature, ...], records: NDArray[np.float64]) -> None:
