@@ -140,6 +140,14 @@ class GridFit(NamedTuple):
     cells: WeighedCells
 
 
+class CoarseCounts(NamedTuple):
+    """Noisy counts of the coarse cells."""
+
+    n_coarse: int  # cells per feature
+    counts: NDArray[np.int64]  # (n_coarse**d,)
+    variance: float  # noise variance of each count
+
+
 def count_grid(curator: Curator, size: ProblemSize, epsilon_nano: int) -> GridCounts:
     """Count records in a coarse grid, then in a finer one.
 
@@ -152,17 +160,28 @@ def count_grid(curator: Curator, size: ProblemSize, epsilon_nano: int) -> GridCo
         Total cost, all of it for the two counts. Cells of a grid are disjoint, so each grid costs as
         much as one count.
     """
-    circles = curator.circles
-    d = circles.n_along
     to_coarse, to_fine = split(epsilon_nano, *LEVELS)
+    return count_fine(curator, size, count_coarse(curator, size, to_coarse), to_fine)
+
+
+def count_coarse(curator: Curator, size: ProblemSize, epsilon_nano: int) -> CoarseCounts:
+    """Count records in the coarse grid. It costs `epsilon_nano`, because its cells are disjoint."""
+    d = curator.circles.n_along
     n_coarse = choose_n_coarse(size, d)
-    coarse = curator.counts(circles.cells(GridCells((n_coarse,) * d)), to_coarse)
-    grid = TwoLevelGrid(d, n_coarse, choose_splits(coarse, to_fine / NANO / curator.max_per_user, size, d, n_coarse))
-    fine = curator.counts(circles.cells(grid), to_fine)
-    counts = make_consistent(grid, coarse, _variance(curator, to_coarse), fine, _variance(curator, to_fine))
-    return (
-        counts._replace(middles=circles.to_points(counts.middles), circles=circles.places) if circles.places else counts
+    counts = curator.counts(curator.circles.cells(GridCells((n_coarse,) * d)), epsilon_nano)
+    return CoarseCounts(n_coarse, counts, _variance(curator, epsilon_nano))
+
+
+def count_fine(curator: Curator, size: ProblemSize, coarse: CoarseCounts, epsilon_nano: int) -> GridCounts:
+    """Divide the coarse cells by their noisy counts, and count the parts. It costs `epsilon_nano` more."""
+    circles, n_coarse = curator.circles, coarse.n_coarse
+    d = circles.n_along
+    grid = TwoLevelGrid(
+        d, n_coarse, choose_splits(coarse.counts, epsilon_nano / NANO / curator.max_per_user, size, d, n_coarse)
     )
+    fine = curator.counts(circles.cells(grid), epsilon_nano)
+    counts = make_consistent(grid, coarse.counts, coarse.variance, fine, _variance(curator, epsilon_nano))
+    return counts._replace(middles=circles.to_points(counts.middles), circles=circles.places)
 
 
 def fit_grid(cells: GridCounts, size: ProblemSize, words: PublicWords) -> GridFit:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfumato.api.datasets import release_terms
 from sfumato.api.parsers import parser
 from sfumato.api.resources import Wire
-from sfumato.errors import InvalidSpec
 from sfumato.forecast import SeriesForecast, series_forecast_from_wire
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.tables import new_frame
 from sfumato.plotting.series import plot_shares
-from sfumato.specs import ShiftedGrid, to_algorithm, to_wire
+from sfumato.specs import ShiftedGrid, to_series_algorithm, to_wire
 from sfumato.transport.exchange import Listing, Steps, drop_none, get, in_order, patch, post, query
 from sfumato.transport.operations import call, listing
 
@@ -35,6 +35,20 @@ class WindowPlan:
     time_zone: str
     first: str  # day on which the first window begins, ISO 8601
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesReleases:
+    """Releases of the windows of a shuffled series: their terms, and their cost for one person towards the service."""
+
+    min_batch: int  # minimum number of reports in a release
+    honest_share: float
+    epsilon_per_cycle: float  # the same as of one window
+    delta_per_cycle: float
+    epsilon_per_year: float | None  # None above 32; cycles add up by the accounting of the dataset
+    delta_per_year: float
+    epsilon_total: float | None
+    delta_total: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,7 @@ class Series:
     epsilon_total: float
     epsilon_charged: float
     epsilon_pending: float  # reserved for grants of later cycles
+    releases: SeriesReleases | None  # None if the dataset is not shuffled
     next_window_at: datetime | None
     created_at: datetime
     ended_at: datetime | None
@@ -229,10 +244,15 @@ class SeriesCalls:
         epsilon_total: float | None = None,
         season: int = 1,
         least_change: float | None = None,
+        min_batch: int | None = None,
+        honest_share: float | None = None,
+        shuffled_delta: float | None = None,
         allow_insufficient: bool = False,
         idempotency_key: str | None = None,
     ) -> Steps[Series]:
-        """Create a series: one job over a local dataset in each window. Needs the scopes `jobs` and `grants`.
+        """Create a series: one job over a local or shuffled dataset in each window.
+
+        Needs the scopes `jobs` and `grants`.
 
         A device answers in one secret window of each cycle, so that a cycle costs the ε of one window. Each cycle has a
         grant of its own. What it does not spend expires.
@@ -262,6 +282,13 @@ class SeriesCalls:
             the same place of earlier seasons.
         least_change : float, optional
             Least change of a share of all people that raises an alarm, 0 to 0.5. Default: 0.01.
+        min_batch : int, optional
+            Minimum number of reports in the release of a window. Required for a shuffled dataset. Its budget towards
+            the service must cover the releases of all cycles.
+        honest_share : float, optional
+            Share of the reports from honest devices, as for `submit_job`. Required for a shuffled dataset.
+        shuffled_delta : float, optional
+            δ of each release towards the service. Default: 1e-6.
         allow_insufficient : bool
             Whether to accept windows with too few reports for a result.
         idempotency_key : str, optional
@@ -280,13 +307,10 @@ class SeriesCalls:
         (1.0, 4.0, 4.0)
         """
         day = first.isoformat() if isinstance(first, date) else first
-        pinned = to_algorithm(algorithm)
-        if not isinstance(pinned, ShiftedGrid):
-            raise InvalidSpec("a series needs the algorithm shifted_grid, whose windows share one grid")
         body: dict[str, Any] = {
             "dataset_id": dataset_id,
             "name": name,
-            "algorithm": drop_none(to_wire(pinned)),
+            "algorithm": drop_none(to_wire(to_series_algorithm(algorithm))),
             "windows": drop_none({"every": every, "time_zone": time_zone, "first": day, "count": count}),
             "cycle": cycle,
             "target_reports": target_reports,
@@ -300,6 +324,7 @@ class SeriesCalls:
                 "allow_insufficient": allow_insufficient or None,
             }
         )
+        body |= release_terms(min_batch, honest_share, shuffled_delta)
         return (yield post("series", body, idempotency_key)).read(parse_series)
 
     @call
@@ -313,18 +338,22 @@ class SeriesCalls:
         cycle: int,
         every: Every = "week",
         least_change: float | None = None,
+        min_batch: int | None = None,
+        honest_share: float | None = None,
+        shuffled_delta: float | None = None,
     ) -> Steps[SeriesForecast]:
         """Forecast what a series costs one person, and which changes it finds, before it exists. It costs nothing.
 
-        Give `n_features`, or the id of a local dataset. `sfumato.forecast.forecast_series` computes the same locally.
+        Give `n_features`, or the id of a dataset. A shuffled series needs `min_batch` and `honest_share`.
+        `sfumato.forecast.forecast_series` computes the same locally.
         """
-        pinned = to_algorithm(algorithm)
         body = {
-            "algorithm": drop_none(to_wire(pinned)),
+            "algorithm": drop_none(to_wire(to_series_algorithm(algorithm))),
             "every": every,
             "cycle": cycle,
             "target_reports": target_reports,
             **drop_none({"n_features": n_features, "dataset_id": dataset_id, "least_change": least_change}),
+            **release_terms(min_batch, honest_share, shuffled_delta),
         }
         return (yield query("forecasts/series", body)).read(series_forecast_from_wire)
 

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from numpy.typing import ArrayLike
 
+from sfumato.device.caps import Caps, PeriodCap
 from sfumato.device.checks import RecordCheck, check_record, describe_difference
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
 from sfumato.device.open_rounds import OpenRound, check_id, parse_open_rounds, refuse_shuffled
 from sfumato.device.outcomes import Outcome, Receipt, RoundOutcome, is_refused, overall_outcome
-from sfumato.device.periods import PeriodCap, find_day, first_day, next_begin
 from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
-from sfumato.errors import ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError
+from sfumato.errors import ApiProblem, InvalidSpec, RoundRefused, SfumatoError
 from sfumato.privacy.accounting import NANO, format_epsilon, parse_epsilon
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below, word
 from sfumato.records.outside import encode, outside_features
@@ -139,17 +139,15 @@ class Device:
         transport: "httpx.BaseTransport | None" = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._cap_nano = parse_epsilon(cap)
-        self._period = None if cap_per_period is None else PeriodCap.read(cap_per_period)
-        self._clock = clock
+        period = None if cap_per_period is None else PeriodCap.read(cap_per_period)
+        self._caps = Caps(parse_epsilon(cap), period, clock)
         self._dataset_id = check_id(dataset_id)
         self._store = FileStore(store) if isinstance(store, str | Path) else store
         self._features = None if features is None else tuple(features)
         self._entropy = entropy or SystemEntropy()
         self._on_outside = on_outside
         self._accepts_kept_reports = accept_kept_reports
-        settings = PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES)
-        self._http = Http(url, key, settings, transport)
+        self._http = Http(url, key, PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES), transport)
         self._turn = threading.RLock()
         self._etag: str | None = None
         self._open: tuple[OpenRound, ...] = ()
@@ -283,14 +281,14 @@ class Device:
         """
         rounds = self._fetch()
         memory = self._store.read(self._dataset_id)
-        spent, in_period = memory.spent_nano, self._spent_in_period(memory)
+        spent, in_period, period = memory.spent_nano, self._spent_in_period(memory), self._caps.period
         previews = tuple(self._preview(memory, each, record) for each in rounds)
-        whole = DeviceDryRun(previews, (memory.spent_nano - spent) / NANO, spent / NANO, self._cap_nano / NANO)
-        if self._period is None:
-            return whole
-        return replace(
-            whole, period=self._period.period, spent_in_period=in_period, cap_in_period=self._period.cap_nano / NANO
+        whole = DeviceDryRun(
+            previews, (memory.spent_nano - spent) / NANO, spent / NANO, self._caps.lifetime_nano / NANO
         )
+        if period is None:
+            return whole
+        return replace(whole, period=period.period, spent_in_period=in_period, cap_in_period=period.cap_nano / NANO)
 
     def pending(self) -> tuple[str, ...]:
         """Return the ids of answered rounds with reports that the service has not acknowledged."""
@@ -316,13 +314,9 @@ class Device:
         return self._spent_in_period(self._store.read(self._dataset_id))
 
     def _spent_in_period(self, memory: Memory) -> float | None:
-        if self._period is None:
+        if self._caps.period is None:
             return None
-        return memory.spent_nano_since(first_day(self._period.period, self._today(memory))) / NANO
-
-    def _today(self, memory: Memory) -> int:
-        """Return the day of an answer that is given now."""
-        return find_day(self._clock(), (memo.day for memo in memory.memos.values()))
+        return self._caps.spent_in_period(memory, self._caps.today(memory)) / NANO
 
     # ---- fetching open rounds ----
 
@@ -356,8 +350,8 @@ class Device:
                 memory.draws[open_round.collection_id] = word(self._entropy)
             if not spec.participation.holds(memory.draws[open_round.collection_id]):
                 return RoundOutcome(open_round.round_id, Outcome.NOT_SELECTED)
-            today = self._today(memory)
-            self._check_caps(memory, epsilon_nano, today)
+            today = self._caps.today(memory)
+            self._caps.check(memory, epsilon_nano, today)
             names = outside_features(spec.features, record)  # an invalid record uses no word
             memo = self._perturb(open_round, spec, epsilon_nano, record)
             memory.memos[open_round.round_id] = replace(memo, day=today)
@@ -365,27 +359,10 @@ class Device:
         except SfumatoError as error:
             return RoundOutcome(open_round.round_id, Outcome.REFUSED, error=error)
 
-    def _check_caps(self, memory: Memory, cost_nano: int, today: int) -> None:
-        """Raise CapExceeded if a cost does not fit the lifetime cap or that of the period."""
-        if memory.spent_nano + cost_nano > self._cap_nano:
-            raise CapExceeded(cost_nano=cost_nano, spent_nano=memory.spent_nano, cap_nano=self._cap_nano)
-        if self._period is None:
-            return
-        period, cap_nano = self._period.period, self._period.cap_nano
-        spent_nano = memory.spent_nano_since(first_day(period, today))
-        if spent_nano + cost_nano > cap_nano:
-            begin = next_begin(period, today)
-            raise CapExceeded(
-                cost_nano=cost_nano, spent_nano=spent_nano, cap_nano=cap_nano, period=period, next_begin=begin
-            )
-
     def _preview(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundPreview:
         """Return the preview of a round. Change `memory`, which must be a copy."""
-        was_answered, has_draw, probability = (
-            open_round.round_id in memory.memos,
-            open_round.collection_id in memory.draws,
-            1.0,
-        )
+        was_answered, has_draw = open_round.round_id in memory.memos, open_round.collection_id in memory.draws
+        probability = 1.0
         try:
             spec = round_spec_from_wire(open_round.spec_wire)
             if not has_draw:
@@ -393,10 +370,8 @@ class Device:
         except SfumatoError as error:
             return RoundPreview(open_round.round_id, "refuse", error=error)
         outcome = self._decide(memory, open_round, record)
-        if not has_draw:
-            del memory.draws[
-                open_round.collection_id
-            ]  # the preview of the collection's next round starts without a draw, too
+        if not has_draw:  # the preview of the collection's next round starts without a draw, too
+            del memory.draws[open_round.collection_id]
         if outcome.error is not None:
             return RoundPreview(open_round.round_id, "refuse", probability=probability, error=outcome.error)
         if was_answered or outcome.outcome is Outcome.NOT_SELECTED:

@@ -31,7 +31,9 @@ from sfumato.forecast.records import (
 from sfumato.forecast.releases import forecast_release_mu2, forecast_releases, local_epsilon_for
 from sfumato.forecast.series import (
     SeriesForecast,
+    SeriesRelease,
     forecast_series,
+    release_costs,
     series_forecast_from_wire,
     series_forecast_to_wire,
 )
@@ -53,6 +55,7 @@ __all__ = [
     "RecordsForecast",
     "RoundForecast",
     "SeriesForecast",
+    "SeriesRelease",
     "Verdict",
     "check_attributes_of",
     "check_over_records",
@@ -74,6 +77,7 @@ __all__ = [
     "profile_forecast_to_wire",
     "records_forecast_from_wire",
     "records_forecast_to_wire",
+    "release_costs",
     "reports_needed",
     "resolve",
     "resolve_central",

@@ -80,6 +80,7 @@ from sfumato.specs.wire import (
     to_algorithm,
     to_features,
     to_job,
+    to_series_algorithm,
     to_wire,
 )
 
@@ -155,6 +156,7 @@ __all__ = [
     "to_algorithm",
     "to_features",
     "to_job",
+    "to_series_algorithm",
     "to_wire",
 ]
 __all__ += algorithms.__all__
