@@ -87,6 +87,14 @@ def _periodic() -> Iterator[tuple[str, RoundSpec]]:
         name = " and ".join(feature.name for feature in features)
         yield f"shifted_grid over {name}", spec
         yield f"shifted_grid over {name} with outside", count_outside(spec)
+    encodings = {
+        "grid": GridEncoding((8, 3, 5)),
+        "phase": PhaseEncoding(weights=((1_024, 0, -2_048), (-3_072, -733, 0), (0, 511, 1_024)), phases=16),
+    }
+    for name, encoding in encodings.items():
+        spec = RoundSpec(PERIODIC, encoding, mechanisms.design("auto", encoding.n_symbols, NANO))
+        yield f"{name} over circles", spec
+        yield f"{name} over circles with outside", count_outside(spec)
 
 
 def _counting() -> Iterator[tuple[str, RoundSpec]]:

@@ -12,7 +12,7 @@ from math import pi, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.central.cells import NearestCells, WholeBox, to_places
+from clustering.central.cells import NearestAlongCircles, NearestCells, WholeBox, to_places
 from clustering.central.curator import Curator
 from clustering.central.gaussian_block import ConcentratedBlock
 from clustering.central.mapped_records import select_columns
@@ -34,7 +34,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.profiles.cluster_profile import AttributeProfile, ClusterProfile, Distinguishing
 from sfumato.sizing.profiles import COUNT_SHARE, plan_profile
-from sfumato.specs import LATTICE, Feature, Profile
+from sfumato.specs import LATTICE, Feature, Profile, circles_of
 from sfumato.specs.attributes import DEFAULT_BINS, Attribute
 
 NULL_SHARE = 0.9  # part of the expected score without association that is subtracted
@@ -86,7 +86,9 @@ def label_records(
     lower = np.array([feature.lower for feature in model.features])
     ranges = np.array([feature.upper - feature.lower for feature in model.features])
     centres = to_places((np.asarray(model.centroids) - lower) / ranges)
-    return Labelling(selection, bounds, NearestCells(centres))
+    circles = circles_of(model.features)
+    cells = NearestAlongCircles(centres, circles) if circles else NearestCells(centres)
+    return Labelling(selection, bounds, cells)
 
 
 def profile_clusters(

@@ -78,7 +78,8 @@ export function readRoundSpec(wire: unknown): RoundSpec {
   const mechanism = readTagged(MECHANISMS, "mechanism", wire["mechanism"]);
   check(features.length === encoding.nFeatures, "the number of features of the encoding must match the spec");
   const circles = features.flatMap(({ periodic }, index) => (periodic ? [index] : []));
-  check(circles.join() === (encoding.circles ?? []).join(), "the circles of the encoding must be the periodic features");
+  const isSuited = encoding.suits?.(circles) ?? circles.length === 0;
+  check(isSuited, "the encoding must suit the periodic features: a grid, a shifted grid with these circles, or phases of whole turns");
   if (isLattice(encoding) || isLatticeNoise(mechanism)) {
     check(isLattice(encoding) && isLatticeNoise(mechanism), "a lattice encoding requires the mechanism discrete_laplace, and vice versa");
     const same = encoding.nFeatures === mechanism.nFeatures && encoding.steps === mechanism.steps;

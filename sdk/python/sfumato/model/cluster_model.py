@@ -293,7 +293,7 @@ class ClusterModel:
         scaled, centres = self._scale(points), scale_many(self.features, self.centroids)
         found = np.empty((len(scaled), self.n_clusters))
         for part in _blocks(scaled.shape):
-            found[part] = self.soft.of(scaled[part], centres, self.sizes)
+            found[part] = self.soft.of(scaled[part], centres, self.sizes, circles_of(self.features))
         return found
 
     def to_wire(self) -> dict[str, Any]:

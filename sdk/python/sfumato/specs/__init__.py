@@ -27,6 +27,7 @@ from sfumato.specs.central import *  # noqa: F403
 from sfumato.specs.central import CentralAlgorithm
 from sfumato.specs.definition import AlgorithmParameters, Definition, of_trust
 from sfumato.specs.encodings import (
+    FULL_TURN,
     LATTICE,
     MAX_CENTROIDS,
     MAX_PHASE_SLOTS,
@@ -87,6 +88,7 @@ __all__ = [
     "ALGORITHMS",
     "CENTRAL_ALGORITHMS",
     "ENCODINGS",
+    "FULL_TURN",
     "JOB_TYPES",
     "LATTICE",
     "LOCAL_ALGORITHMS",

@@ -215,7 +215,13 @@ class PrivateKmeans(AlgorithmParameters):
 
     type: ClassVar[str] = "private_kmeans"
     definition: ClassVar[Definition] = Definition(
-        "centroids", CENTRAL, MAX_RECORD_FEATURES, counts_by="noisy count", has_block=True, takes_categories=True
+        "centroids",
+        CENTRAL,
+        MAX_RECORD_FEATURES,
+        counts_by="noisy count",
+        has_block=True,
+        takes_categories=True,
+        periodic=True,
     )
     epsilon: float = _epsilon(replaced_by="mu")
     clusters: int | None = clusters_parameter(

@@ -17,7 +17,8 @@ MAX_WEIGHT = 1 << 14
 MAX_CENTROIDS = 256
 MAX_SAMPLE_VALUES = 1 << 24  # maximum reports times numbers of a vector in a lattice's round, 64 MB
 
-TURN = 1 << 30  # phase units per turn; a weight of 1024 gives one turn across a feature's range
+TURN = 1 << 30  # phase units per turn
+FULL_TURN = TURN // LATTICE  # weight that gives one turn across a feature's range
 MAX_PHASES = 1 << 10
 MAX_PHASE_SLOTS = 1 << 10
 
@@ -309,3 +310,24 @@ Encoding = (
     | NearestCentroidEncoding
     | CentroidSignEncoding
 )
+
+
+def require_circles(encoding: Encoding, circles: tuple[int, ...]) -> None:
+    """Raise InvalidSpec if an encoding does not suit periodic features with these indices.
+
+    A grid divides a circle into cells, and needs no more. A shifted grid states its circles. A wave of phases makes
+    whole turns along a circle, so that the phase is the same on both sides of the seam.
+    """
+    if isinstance(encoding, ShiftedGridEncoding):
+        require(
+            circles == encoding.circles,
+            f"the circles of the encoding must be the periodic features {list(circles)}, not {list(encoding.circles)}",
+        )
+    elif isinstance(encoding, PhaseEncoding):
+        parts = {row[place] % FULL_TURN for row in encoding.weights for place in circles}
+        require(parts <= {0}, f"weights of periodic features must be multiples of {FULL_TURN}, which are whole turns")
+    else:
+        require(
+            not circles or isinstance(encoding, GridEncoding),
+            f"{encoding.type} does not take periodic features: use grid, shifted_grid or phase",
+        )

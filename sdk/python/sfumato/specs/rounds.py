@@ -14,7 +14,7 @@ from sfumato.specs.encodings import (
     Encoding,
     LatticeEncoding,
     PhaseEncoding,
-    ShiftedGridEncoding,
+    require_circles,
 )
 from sfumato.validation import is_int, require, require_int, to_finite
 
@@ -185,13 +185,7 @@ class RoundSpec:
             len(self.features) == self.encoding.n_features,
             f"the encoding must be for {len(self.features)} features, not {self.encoding.n_features}",
         )
-        circles = circles_of(self.features)
-        on_circles = self.encoding.circles if isinstance(self.encoding, ShiftedGridEncoding) else ()
-        require(
-            circles == on_circles,
-            f"the circles of the encoding must be the periodic features {list(circles)}, not {list(on_circles)}: "
-            "only a shifted_grid has circles",
-        )
+        require_circles(self.encoding, circles_of(self.features))
         lattice = (
             (self.encoding.n_features, self.encoding.steps) if isinstance(self.encoding, LatticeEncoding) else None
         )

@@ -186,6 +186,8 @@ def check_periodic(algorithm: AnyAlgorithm, features: Sequence[Feature]) -> None
         f"private bounds do not take periodic features, and {', '.join(names)} is periodic: use the declared bounds",
     )
     if algorithm.definition.periodic:
+        if names:
+            algorithm.on_circles()
         return
     trusts = set(algorithm.definition.trust)
     takers = [tag for tag, kind in ALGORITHMS.items() if kind.definition.periodic and trusts & {*kind.definition.trust}]

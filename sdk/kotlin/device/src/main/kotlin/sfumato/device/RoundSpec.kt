@@ -59,7 +59,9 @@ internal fun readRoundSpec(value: Any?): RoundSpec {
     val mechanism = readTagged(MECHANISMS, "mechanism", wire["mechanism"])
     check(features.size == encoding.nFeatures) { "the number of features of the encoding must match the spec" }
     val circles = features.indices.filter { features[it].periodic }
-    check(circles == encoding.circles) { "the circles of the encoding must be the periodic features" }
+    check(encoding.suits(circles)) {
+        "the encoding must suit the periodic features: a grid, a shifted grid with these circles, or phases of whole turns"
+    }
     val lattice = encoding.steps?.let { Pair(encoding.nFeatures, it) }
     check(lattice == mechanism.lattice) { "a lattice encoding requires discrete_laplace with the same n_features and steps, and vice versa" }
     val outOfBounds = if ("out_of_bounds" in wire) wire["out_of_bounds"] else "clip"
