@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from clustering.central.cells import to_places
 from clustering.central.curator import Curator
-from clustering.central.profiles.profile_clusters import describe_columns, label_records, profile_clusters
+from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.central.queries import MemoryJournal, Records
 from clustering.simulate import SeededEntropy, simulate
 from sfumato import specs

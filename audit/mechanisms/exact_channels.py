@@ -35,7 +35,7 @@ from sfumato.device.store import MemoryStore
 from sfumato.mechanisms import discrete_laplace, olh
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy
-from sfumato.records.encodings import scale, symbol
+from sfumato.records.described import own_symbol
 from sfumato.records.outside import count_outside, outside_features
 from sfumato.specs import (
     ENCODINGS,
@@ -52,12 +52,14 @@ from sfumato.specs import (
     NearestCentroidEncoding,
     OlhMechanism,
     PhaseEncoding,
+    ProfileEncoding,
     RoundSpec,
     ShiftedGridEncoding,
     Symbol,
     TreeGridEncoding,
     design_for,
 )
+from sfumato.specs.attributes import Numeric
 
 Report = tuple[int, bytes]  # slot, value
 MakeReport = Callable[[RoundSpec, Sequence[float], Entropy], Report]
@@ -82,6 +84,7 @@ EXAMPLES: dict[str, Encoding] = {
         LatticeEncoding(2, 2),
         NearestCentroidEncoding(_CENTROIDS),
         CentroidSignEncoding(((LATTICE // 4,), (3 * LATTICE // 4,))),
+        ProfileEncoding((Numeric("x0", (0, 0.5, 1)), Numeric("x1", (0, 0.3, 1))), cells=(2, 1), starts=(0, 1), labels=(0, 1)),
     )
 }
 OUTSIDE = ", records outside counted"
@@ -212,7 +215,7 @@ def equally_likely_symbols(spec: RoundSpec, point: Sequence[float], slot: int) -
     """Return the symbols of a point as docs/vectors.md defines them: one, except outside of the bounds."""
     encoding, mechanism = spec.encoding, spec.mechanism
     if not (spec.counts_outside and outside_features(spec.features, point)):
-        own = symbol(encoding, scale(spec.features, point), slot)
+        own = own_symbol(spec, point, slot)
         return [(*own, 0) if isinstance(own, tuple) and spec.counts_outside else own]
     if (noise := _as_noise(mechanism)) is not None:
         return [(*(noise.steps // 2,) * noise.n_features, noise.mark)]

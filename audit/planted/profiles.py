@@ -21,7 +21,7 @@ from clustering.central.profile_tables import (
     exact_scores,
     public_shares,
 )
-from clustering.central.profiles.profile_clusters import Described, profile_clusters
+from clustering.central.profile_clusters import Described, profile_clusters
 from clustering.central.queries import Exact, Query
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.profiles.cluster_profile import ClusterProfile

@@ -34,18 +34,19 @@ from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
 from sfumato.errors import ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError
 from sfumato.privacy.accounting import NANO, format_epsilon, parse_epsilon
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below, word
-from sfumato.records.outside import encode, outside_features
+from sfumato.records.outside import check_outside, encode
 from sfumato.specs import Feature, RoundSpec, round_spec_from_wire, to_wire
 from sfumato.transport.exchange import Request
 from sfumato.transport.http import Http, PoolSettings
 from sfumato.transport.receipts import check_receipt, settled_state
+from sfumato.validation import require
 
 if TYPE_CHECKING:
     import httpx
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-Record = ArrayLike | Mapping[str, float]
+Record = ArrayLike | Mapping[str, float | str | None]
 
 MAX_RESPONSE_BYTES = 1 << 20
 DEFAULT_POLL_SECONDS = 60.0
@@ -85,6 +86,9 @@ class Device:
         back. Without it, a service can spend the whole cap in a day.
     features : sequence of Feature, optional
         The features that the app supports. The device rejects rounds with other features or bounds.
+    attributes : sequence of str
+        Names of the attributes that the app reports. The device rejects profile rounds that ask for others. With
+        attributes, a record is a mapping that has their values, too: text, numbers, or None for a missing value.
     entropy : Entropy
         Source of all random numbers of the device.
     on_outside : callable, optional
@@ -131,6 +135,7 @@ class Device:
         store: str | Path | Store,
         cap_per_period: tuple[str, int | float | str | Decimal] | None = None,
         features: Sequence[Feature] | None = None,
+        attributes: Sequence[str] = (),
         entropy: Entropy | None = None,
         on_outside: Callable[[tuple[str, ...]], None] | None = None,
         accept_kept_reports: bool = False,
@@ -145,6 +150,8 @@ class Device:
         self._dataset_id = check_id(dataset_id)
         self._store = FileStore(store) if isinstance(store, str | Path) else store
         self._features = None if features is None else tuple(features)
+        require(not isinstance(attributes, str), "attributes must be a list of names, not one text")
+        self._attributes = frozenset(attributes)
         self._entropy = entropy or SystemEntropy()
         self._on_outside = on_outside
         self._accepts_kept_reports = accept_kept_reports
@@ -248,7 +255,8 @@ class Device:
         ('north',)
         """
         known = [self._features] if self._features is not None else self._listed_features()
-        checks = [check_record(features, record) for features in known]
+        part = _without(record, self._attributes)
+        checks = [check_record(features, part) for features in known]
         if not checks:
             raise InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
         return checks[0]
@@ -358,8 +366,9 @@ class Device:
                 return RoundOutcome(open_round.round_id, Outcome.NOT_SELECTED)
             today = self._today(memory)
             self._check_caps(memory, epsilon_nano, today)
-            names = outside_features(spec.features, record)  # an invalid record uses no word
-            memo = self._perturb(open_round, spec, epsilon_nano, record)
+            part = self._part_for(spec, record)
+            names = check_outside(spec, part)  # an invalid record uses no word
+            memo = self._perturb(open_round, spec, epsilon_nano, part)
             memory.memos[open_round.round_id] = replace(memo, day=today)
             return RoundOutcome(open_round.round_id, Outcome.ALREADY_ANSWERED, epsilon_nano / NANO, outside=names)
         except SfumatoError as error:
@@ -410,6 +419,12 @@ class Device:
         if self._features is not None and spec.features != self._features:
             difference = describe_difference(self._features, spec.features)
             raise RoundRefused(f"{open_round.round_id} has features that this app does not support: {difference}")
+        asked = [each.name for each in spec.attributes if each.name not in self._attributes]
+        if asked:
+            raise RoundRefused(
+                f"{open_round.round_id} asks for attributes that this app does not report: {', '.join(asked)}. "
+                "Update the app, or pass their names as `attributes` to the device"
+            )
         if open_round.keep_reports and not self._accepts_kept_reports:
             raise RoundRefused(
                 f"{open_round.round_id} keeps reports after their tally: "
@@ -423,6 +438,10 @@ class Device:
             declared, real = format_epsilon(declared_nano), format_epsilon(epsilon_nano)
             raise RoundRefused(f"{open_round.round_id} declares epsilon {declared} but costs {real}")
         return epsilon_nano
+
+    def _part_for(self, spec: RoundSpec, record: Record) -> Record:
+        """Return a record without the attributes that a round does not ask for."""
+        return _without(record, self._attributes - {each.name for each in spec.attributes})
 
     def _perturb(self, open_round: OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
         slot = below(self._entropy, spec.encoding.n_slots)
@@ -464,6 +483,13 @@ class Device:
     def _settle(self, memo: Memo, state: MemoState) -> None:
         with self._store.changing(self._dataset_id) as memory:
             memory.memos[memo.round_id] = replace(memo, state=state, slot=None, value=None)
+
+
+def _without(record: Record, names: frozenset[str]) -> Record:
+    """Return a record without the values of some names. A record without names is returned as it is."""
+    if not names or not isinstance(record, Mapping):
+        return record
+    return {name: value for name, value in record.items() if name not in names}
 
 
 def _spec_hash(spec: RoundSpec) -> str:

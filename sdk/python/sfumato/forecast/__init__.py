@@ -18,6 +18,7 @@ from sfumato.forecast.inverse import reports_needed
 from sfumato.forecast.profiles import (
     ProfileForecast,
     forecast_profile,
+    forecast_reported_profile,
     profile_forecast_from_wire,
     profile_forecast_to_wire,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "forecast_central",
     "forecast_from_wire",
     "forecast_profile",
+    "forecast_reported_profile",
     "forecast_records",
     "forecast_release_mu2",
     "forecast_releases",
