@@ -84,7 +84,9 @@ EXAMPLES: dict[str, Encoding] = {
         LatticeEncoding(2, 2),
         NearestCentroidEncoding(_CENTROIDS),
         CentroidSignEncoding(((LATTICE // 4,), (3 * LATTICE // 4,))),
-        ProfileEncoding((Numeric("x0", (0, 0.5, 1)), Numeric("x1", (0, 0.3, 1))), cells=(2, 1), starts=(0, 1), labels=(0, 1)),
+        ProfileEncoding(
+            (Numeric("x0", (0, 0.5, 1)), Numeric("x1", (0, 0.3, 1))), cells=(2, 1), starts=(0, 1), labels=(0, 1)
+        ),
     )
 }
 OUTSIDE = ", records outside counted"

@@ -68,7 +68,7 @@ class ConsistentTables:
 def make_consistent(noisy: list[NDArray[np.int64]] | list[Floats], noise: Noise) -> ConsistentTables:
     """Return consistent tables from noisy ones with independent noise in each cell.
 
-    If each person reports one of m attributes, the row sums of a table have the draw's variance, too. Everybody is in
+    If each person reports one of m attributes, the row sums of a table have the draw's variance, too. Each person is in
     one of the tables, so that m times the mean of the tables has none; weights w leave n p (1 - p) (m sum w^2 - 1).
     """
     widths = np.array([table.shape[1] for table in noisy])

@@ -200,9 +200,7 @@ def profile_clusters(
     attributes: Annotated[
         str, typer.Option(help="Names of attributes or features of the dataset, with commas between.")
     ],
-    epsilon: Annotated[
-        float, typer.Option(help="Privacy budget of the profile: over all records, or for one device.")
-    ],
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of the profile: over all records, or for one device.")],
     delta: Annotated[float, typer.Option(help="Maximum δ of the profile, over records.")] = 0.0,
     target_reports: Annotated[
         int | None, typer.Option(min=1, help="Number of devices expected to participate; not for records.")

@@ -293,7 +293,7 @@ class PhaseEncoding(_Encoding):
 
 
 class ProfileEncoding(_Encoding):
-    """The cluster of a record among published clusters, together with the category of the attribute that the slot names.
+    """The cluster of a record among published clusters, together with the category of the slot's attribute.
 
     The clusters are the nearest of `centroids`, or labels of the `cells` of a grid.
     """
@@ -307,7 +307,7 @@ class ProfileEncoding(_Encoding):
     type: Literal["profile"]
     attributes: Attributes = Field(
         min_length=1,
-        description="Attributes in the order of the slots. One with the name of a feature has the value of the feature. "
+        description="Attributes in the order of the slots. One with the name of a feature has the feature's value. "
         "The symbol is c V + v for cluster c and category v, with V the largest number of categories.",
     )
     centroids: list[_CentroidRow] = Field(
@@ -319,7 +319,7 @@ class ProfileEncoding(_Encoding):
     starts: Annotated[list[Annotated[int, integer(ge=0)]], FailFast()] = Field(
         [],
         max_length=specs.MAX_MAP_RUNS,
-        description="First cell of each run of equal labels, ascending from 0, in row-major order; empty with centroids.",
+        description="First cell of each run of equal labels, row-major, ascending from 0; empty with centroids.",
     )
     labels: Annotated[list[Annotated[int, integer(0, specs.MAX_CELL_SYMBOLS - 1)]], FailFast()] = Field(
         [], max_length=specs.MAX_MAP_RUNS, description="Cluster of each run of cells; empty with centroids."

@@ -24,9 +24,9 @@ from sfumato.specs import ProfileEncoding, round_spec_from_wire
 from tests.service.api import SQLITE_ONLY, UNIFORM, Api, a_model, claim_job, finish, refused
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console, once, words
-from tests.service.test_report_labels import send
 from tests.service.shuffler import SHUFFLER, TERMS, signed
 from tests.service.shuffler import send as send_batch
+from tests.service.test_report_labels import send
 from tests.workers.archive import KEYRING, RECORDS_KEY
 from workers.job_runner import ClaimOutcome, run
 
@@ -171,7 +171,8 @@ class TestAProfile:
     @SQLITE_ONLY
     def test_attributes_of_reports_must_describe(self, api: Api) -> None:
         body = {"name": "d", "trust": "local", "features": [{"name": "x", "lower": 0, "upper": 1}], "epsilon": 1}
-        problem = refused(api.post("/datasets", body | {"attributes": [PLAN | {"use": "cluster"}]}), 422, "validation_failed")
+        body |= {"attributes": [PLAN | {"use": "cluster"}]}
+        problem = refused(api.post("/datasets", body), 422, "validation_failed")
         assert "must describe" in problem["errors"][0]["message"]
 
 
@@ -205,7 +206,7 @@ class TestShuffledReports:
         assert work(database, made) == ClaimOutcome.SUCCEEDED
         result = api.get(f"/jobs/{made}/result").json()
         assert result["profile"]["diagnostics"]["n_reports"] == 600
-        assert api.budget(dataset_id)["shuffled"]["charged"] > 0
+        assert api.budget(dataset_id)["charged_shuffled_nano"] > 0
 
 
 @SQLITE_ONLY
@@ -223,8 +224,10 @@ class TestADevice:
             assert str(device.report(record).outcome) == "sent"
             assert str(device.report(record).outcome) == "already_answered"
             assert device.spent == pytest.approx(4, abs=1e-6)
-        with Device("http://gateway", api.secret, dataset_id, store=MemoryStore(), **options | {"attributes": ["plan"]}) as old:
-            with pytest.raises(RoundRefused, match="attributes that this app does not report: age"):
+        with Device(
+            "http://gateway", api.secret, dataset_id, store=MemoryStore(), **options | {"attributes": ["plan"]}
+        ) as old:
+            with pytest.raises(RoundRefused, match="needs attributes that this app does not report: age"):
                 old.report({"x": 0.9, "y": 0.0, "plan": "pro"})
             assert old.spent == 0
 

@@ -109,9 +109,7 @@ class _ReportSettings(DatasetSettings):
         minimum=1,
         maximum=MAX_INT32,
     )
-    attributes: tuple["Attribute", ...] = parameter(
-        _ATTRIBUTES, label="Attributes", default=(), is_object=True
-    )
+    attributes: tuple["Attribute", ...] = parameter(_ATTRIBUTES, label="Attributes", default=(), is_object=True)
 
     def __post_init__(self) -> None:
         super(_ReportSettings, self).__post_init__()
@@ -176,9 +174,7 @@ class CentralSettings(DatasetSettings):
         minimum=1,
         maximum=MAX_RECORDS_PER_USER,
     )
-    attributes: tuple["Attribute", ...] = parameter(
-        _ATTRIBUTES, label="Attributes", default=(), is_object=True
-    )
+    attributes: tuple["Attribute", ...] = parameter(_ATTRIBUTES, label="Attributes", default=(), is_object=True)
     out_of_bounds: Literal["clip", "refuse"] = parameter(_OUTSIDE, label=_OUTSIDE_LABEL, default="clip")
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from service.http.problems import Problem
 MOST_BOXES = 100  # attributes and features that the form offers
 SHOWN_VALUES = 5  # values of a card
 _COLLECTED = ("target_reports", "min_batch", "honest_share", "shuffled_delta")  # members about a round of reports
-_EXPECTED = {True: ("expected_records", 20_000), False: ("expected_reports", 100_000)}  # of a forecast, by default
+_EXPECTED = {True: ("expected_records", 20_000), False: ("expected_reports", 100_000)}  # defaults of a forecast
 
 
 async def form(visit: Visit) -> Response:

@@ -12,6 +12,7 @@ from scipy.stats import norm
 from clustering.central.cells import NearestCells, to_places
 from clustering.central.curator import Curator
 from clustering.central.mapped_records import Selection
+from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.central.profile_tables import (
     SCORE_UNITS,
     SHARE_BITS,
@@ -22,16 +23,15 @@ from clustering.central.profile_tables import (
     exact_scores,
     public_shares,
 )
+from clustering.central.queries import MemoryJournal, Records
+from clustering.errors import TooFewRecords
 from clustering.profiles.distinctions import (
     find_distinctions,
     laplace_normal_tail,
     select_discoveries,
     too_small,
 )
-from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.profiles.shares import Noise, make_consistent, share_variances
-from clustering.central.queries import MemoryJournal, Records
-from clustering.errors import TooFewRecords
 from clustering.random import SeededEntropy
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel

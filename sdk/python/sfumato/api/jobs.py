@@ -221,8 +221,8 @@ class JobCalls:
         epsilon, delta : float
             Maximum cost of the profile. Over reports, delta is 0.
         first_pass : float, optional
-            Over records: share of ε that releases the association of each attribute, so that only associated ones are described;
-            0 describes all. By default 0.1 with more than five attributes, else 0.
+            Over records: share of ε that releases the association of each attribute, so that only associated ones are
+            described; 0 describes all. By default 0.1 with more than five attributes, else 0.
         idempotency_key : str, optional
             Key to find the same job again after a crash of the caller. The default is random.
         **collection

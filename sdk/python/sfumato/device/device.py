@@ -87,7 +87,7 @@ class Device:
     features : sequence of Feature, optional
         The features that the app supports. The device rejects rounds with other features or bounds.
     attributes : sequence of str
-        Names of the attributes that the app reports. The device rejects profile rounds that ask for others. With
+        Names of the attributes that the app reports. The device rejects profile rounds about others. With
         attributes, a record is a mapping that has their values, too: text, numbers, or None for a missing value.
     entropy : Entropy
         Source of all random numbers of the device.
@@ -422,7 +422,7 @@ class Device:
         asked = [each.name for each in spec.attributes if each.name not in self._attributes]
         if asked:
             raise RoundRefused(
-                f"{open_round.round_id} asks for attributes that this app does not report: {', '.join(asked)}. "
+                f"{open_round.round_id} needs attributes that this app does not report: {', '.join(asked)}. "
                 "Update the app, or pass their names as `attributes` to the device"
             )
         if open_round.keep_reports and not self._accepts_kept_reports:
@@ -440,7 +440,7 @@ class Device:
         return epsilon_nano
 
     def _part_for(self, spec: RoundSpec, record: Record) -> Record:
-        """Return a record without the attributes that a round does not ask for."""
+        """Return a record without the attributes that a round does not need."""
         return _without(record, self._attributes - {each.name for each in spec.attributes})
 
     def _perturb(self, open_round: OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:

@@ -88,7 +88,7 @@ def read_record(spec: RoundSpec, record: Records) -> tuple[Records, list[int]]:
     Raises
     ------
     InvalidPoint
-        A name is missing, repeated or not asked for, or a value is refused.
+        A name is missing, repeated or unknown, or a value is refused.
     """
     encoding = spec.encoding
     if not isinstance(encoding, ProfileEncoding):

@@ -310,9 +310,9 @@ class ProfileEncoding:
     """The cluster of a record among published clusters, together with the category of one attribute.
 
     The clusters are either the nearest of `centroids`, as in `NearestCentroidEncoding`, or labels of the `cells` of a
-    grid over the bounds. In row-major order, each label holds from a cell of `starts` on, up to the next one. The slot is the attribute. The symbol is c V + v for cluster c and
-    category v, where V is the largest number of categories of an attribute. An attribute with the name of a feature
-    has the value of that feature.
+    grid over the bounds. In row-major order, each label holds from a cell of `starts` on, up to the next one. The slot
+    is the attribute. The symbol is c V + v for cluster c and category v, where V is the largest number of categories of
+    an attribute. An attribute with the name of a feature has the value of that feature.
     """
 
     type: ClassVar[str] = "profile"
