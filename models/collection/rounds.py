@@ -20,7 +20,7 @@ from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
 from models.tables.jobs import Job
 from models.tables.ledger import Ceiling
-from models.tables.rounds import RELEASE_SECONDS, CollectionTarget, Round, RoundState, Slot
+from models.tables.rounds import RELEASE_SECONDS, CollectionTarget, ReleaseTerms, Round, RoundState, Slot
 from models.tables.webhooks import EventType
 from models.webhooks import deliveries
 from sfumato.privacy.accountant import Cost
@@ -54,7 +54,7 @@ def open_standalone(
     `keyring` returns the keys that encrypt the private key of a shuffled round. Raise BudgetExhausted, CeilingExceeded,
     LimitExceeded, InvalidSpec (see `releases.release_cost`), or NotFound if the dataset is deleted.
     """
-    release = _release_cost(spec, collect, dataset)
+    release = release_cost(spec, collect.release, dataset)
     datasets.lock_live(session, dataset.id)
     n_open = session.scalar(select(func.count()).where(Round.dataset_id == dataset.id, Round.state == RoundState.OPEN))
     if n_open is not None and n_open >= max_open_rounds:
@@ -105,7 +105,7 @@ def open_for_job(
     Raise Conflict if the time of the slot has passed.
     """
     share = collect.share(spec.participation)
-    release = _release_cost(spec, share, dataset)
+    release = release_cost(spec, share.release, dataset)
     if slot is None:
         earlier = list_for_job(session, job_id)
     else:
@@ -142,10 +142,11 @@ def open_for_job(
     )
 
 
-def _release_cost(spec: RoundSpec, collect: CollectionTarget, dataset: Dataset) -> Cost:
-    if collect.release is None:
+def release_cost(spec: RoundSpec, terms: ReleaseTerms | None, dataset: Dataset) -> Cost:
+    """Return the cost of the release of a round; 0 without terms. Raise InvalidSpec, see `releases.release_cost`."""
+    if terms is None:
         return Cost(0, 0, 0)
-    return releases.release_cost(spec, collect.release, "gaussian" if dataset.accounting == "gaussian" else "additive")
+    return releases.release_cost(spec, terms, "gaussian" if dataset.accounting == "gaussian" else "additive")
 
 
 def _add(

@@ -192,6 +192,15 @@ def require_gaussian(grants: Amounts) -> None:
         )
 
 
+def check_free(session: Session, dataset_id: str, amounts: Amounts) -> None:
+    """Raise BudgetExhausted unless a later charge of these amounts would be allowed now. Nothing is reserved."""
+    before = balance(session, dataset_id)
+    after = before.after(Kind.CHARGE, amounts, None)
+    for currency, left in zip(CURRENCIES, after.slack, strict=True):
+        if left < 0:
+            raise _exhausted(session, dataset_id, currency, getattr(amounts, currency.amount), before)
+
+
 def balance(session: Session, dataset_id: str) -> Balance:
     """Return the balance after the last entry."""
     entry = session.scalars(

@@ -7,20 +7,27 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models import datasets
+from models.collection import rounds
 from models.database.types import SECOND, new_id, select_page
 from models.errors import Conflict, LimitExceeded, NotFound
 from models.identity import audit_trail, tenants
 from models.identity.caller import Caller
 from models.identity.tenants import TenantLimits
 from models.ledger import ledger, sources
+from models.ledger.amounts import Amounts
 from models.ledger.sources import Spent
 from models.series import windows
 from models.series.calendar import boundary, check_first, find_zone
-from models.tables.datasets import Dataset, Trust
+from models.tables.datasets import Dataset, OutOfBounds, Trust
 from models.tables.identity import Act
+from models.tables.rounds import ReleaseTerms
 from models.tables.series import Every, Series, SeriesState
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import EPSILON_MAX_NANO, format_epsilon
+from sfumato.privacy.accounting import DRAW_SPAN, EPSILON_MAX_NANO, format_epsilon
+from sfumato.records.outside import count_outside
+from sfumato.sizing import planned_rounds
+from sfumato.sizing.rounds import expected_reports
+from sfumato.specs import Participation, circles_of, local_algorithm_from_wire
 
 MAX_WINDOWS = 1000
 MAX_SEASON = 26  # windows; an alarm needs two seasons, and a test has 52 windows
@@ -47,23 +54,31 @@ def create(
     total_nano: int | None,
     season: int = 1,
     least_change: float = LEAST_CHANGE,
+    release: ReleaseTerms | None = None,
     limits: TenantLimits,
     now: int,
 ) -> Series:
     """Create a series and plan its first window. Its total counts towards the ceilings from now on.
+
+    A shuffled series has the terms of the release of each window. The pair of a release is not reserved: each round
+    charges it to the budget towards the service. That budget must be large enough for all cycles now.
 
     Raises
     ------
     NotFound
         The dataset was deleted.
     Conflict
-        The dataset is not local.
+        The dataset is central, or terms of a release are missing for a shuffled dataset or given for a local one.
     InvalidSpec
-        There is no such time zone, the first window lies in the past or too far ahead, or the total is less than the
-        cost of all cycles.
+        There is no such time zone, the first window lies in the past or too far ahead, the total is less than the cost
+        of all cycles, or a release has more reports than windows expect or no known cost.
+    BudgetExhausted
+        The budget towards the service does not cover the releases of all cycles.
     LimitExceeded, CeilingExceeded
     """
-    datasets.require_trust(dataset, Trust.LOCAL)
+    datasets.require_trust(dataset, Trust.LOCAL, Trust.SHUFFLED)
+    if (release is not None) != (dataset.trust == Trust.SHUFFLED):
+        raise Conflict("a series must have terms of a release if its dataset is shuffled, and none otherwise")
     check_plan(every, time_zone, first, n_windows, now=now)
     check_cycle(cycle, n_windows)
     cost_nano = -(-n_windows // cycle) * epsilon_nano
@@ -100,6 +115,8 @@ def create(
         pending_nano=total_nano or cost_nano,
         season=season,
         least_change=least_change,
+        min_batch=None if release is None else release.min_batch,
+        honest_share_nano=None if release is None else release.honest_share_nano,
         state=SeriesState.ACTIVE.value,
         open_cycle=None,
         next_at=None,
@@ -107,6 +124,8 @@ def create(
         created_at=now,
         ended_at=None,
     )
+    if release is not None:
+        _plan_releases(session, dataset, series, release)
     session.add(series)
     windows.plan(session, series, 0)
     before = ledger.balance(session, dataset.id)
@@ -114,6 +133,39 @@ def create(
     sources.check_series(session, series, limits.dataset_ceiling, limits.source_ceiling, granted)
     audit_trail.record(session, caller, Act.SERIES_CREATED, series.id, dataset_id=dataset.id, now=now)
     return series
+
+
+def _plan_releases(session: Session, dataset: Dataset, series: Series, terms: ReleaseTerms) -> None:
+    """Store the cost of the release of a window. Raise InvalidSpec or BudgetExhausted if it cannot be paid.
+
+    Windows of a cycle have disjoint draws and equal terms, so that a cycle costs one release.
+    """
+    expected = check_batch(terms.min_batch, series.target_reports, series.cycle)
+    planned = local_algorithm_from_wire(series.algorithm)
+    (only,) = planned_rounds(planned, dataset.n_features, expected, circles_of(dataset.features))
+    spec = only.spec(dataset.features)
+    counts = dataset.out_of_bounds == OutOfBounds.COUNT
+    found = rounds.release_cost(count_outside(spec) if counts else spec, terms, dataset)
+    series.shuffled_nano, series.shuffled_delta_atto = found.epsilon_nano, found.delta_atto
+    series.shuffled_mu2_pico = found.mu2_pico or None
+    unended = select(Series).where(Series.dataset_id == dataset.id, Series.state != SeriesState.ENDED)
+    later = Amounts()
+    for each in (series, *session.scalars(unended)):
+        n_cycles = each.n_cycles if each is series else windows.count_later_cycles(session, each)
+        nano, atto, mu2 = each.release_cost
+        later = later.plus(Amounts(0, 0, n_cycles * nano, n_cycles * atto, n_cycles * mu2))
+    ledger.check_free(session, dataset.id, later)
+
+
+def check_batch(min_batch: int, target_reports: int, cycle: int) -> int:
+    """Return the least number of reports that a window expects. Raise InvalidSpec if a release has more."""
+    expected = expected_reports(target_reports, Participation(0, DRAW_SPAN // cycle))
+    if min_batch > expected:
+        raise InvalidSpec(
+            f"windows expect {expected} reports at least, so that a release of {min_batch} would rarely happen: "
+            "lower min_batch, plan more devices, or a shorter cycle"
+        )
+    return expected
 
 
 def check_cycle(cycle: int, n_windows: int) -> None:

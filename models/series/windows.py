@@ -115,6 +115,15 @@ def next_window(session: Session, series_id: str) -> Window | None:
     return session.scalars(query.execution_options(populate_existing=True)).first()
 
 
+def count_later_cycles(session: Session, series: Series) -> int:
+    """Return the number of cycles that have not opened a window yet."""
+    planned = next_window(session, series.id)
+    if planned is None:
+        return 0
+    begun = planned.index // series.cycle
+    return series.n_cycles - begun - (begun == series.open_cycle)
+
+
 def last_window(session: Session, series_id: str) -> Window | None:
     """Return the last window that is not planned."""
     query = select(Window).where(Window.series_id == series_id, Window.state != WindowState.PLANNED)
@@ -154,7 +163,10 @@ def _open(session: Session, series: Series, window: Window, max_active_jobs: int
         algorithm=series.algorithm,
         epsilon_nano=series.epsilon_nano,
         collect=CollectionTarget(
-            most_reports(series.target_reports, share), series.min_reports, (window.closes_at - now) // SECOND
+            most_reports(series.target_reports, share),
+            series.min_reports,
+            (window.closes_at - now) // SECOND,
+            series.release,
         ),
         collection_id=series.cycle_id(number),
         opens_cycle=series.open_cycle is None,

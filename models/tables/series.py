@@ -22,6 +22,8 @@ from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, LargeBinar
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.database.types import Base, CanonicalJson, Id
+from models.tables.rounds import ReleaseTerms
+from sfumato.privacy.accountant import Cost
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.specs import Participation
 
@@ -73,6 +75,17 @@ class Series(Base):
     pending_nano: Mapped[int] = mapped_column(BigInteger, comment="part of the total that is not granted yet")
     season: Mapped[int] = mapped_column(Integer, comment="windows of a season; 1 for none")
     least_change: Mapped[float] = mapped_column(Float, comment="least change of a share that raises an alarm")
+    min_batch: Mapped[int | None] = mapped_column(
+        BigInteger, comment="minimum number of reports in the release of a window; shuffled only"
+    )
+    honest_share_nano: Mapped[int | None] = mapped_column(
+        BigInteger, comment="share of honest reports, in units of 1e-9"
+    )
+    shuffled_nano: Mapped[int | None] = mapped_column(BigInteger, comment="cost of a release, in nano-epsilon")
+    shuffled_delta_atto: Mapped[int | None] = mapped_column(BigInteger, comment="cost of a release, in atto-delta")
+    shuffled_mu2_pico: Mapped[int | None] = mapped_column(
+        BigInteger, comment="mu^2 of a release, in 1e-12; null if additive"
+    )
     state: Mapped[str] = mapped_column(String(6), comment="active, paused or ended")
     open_cycle: Mapped[int | None] = mapped_column(Integer, comment="cycle with a grant that has not expired")
     next_at: Mapped[int | None] = mapped_column(BigInteger, comment="time of the next change; null after the last")
@@ -89,6 +102,18 @@ class Series(Base):
     def n_cycles(self) -> int:
         """Return the number of cycles; the last one may have fewer windows."""
         return -(-self.n_windows // self.cycle)
+
+    @property
+    def release(self) -> ReleaseTerms | None:
+        """Return the terms of the release of each window; None if devices send their reports to the service."""
+        if self.min_batch is None:
+            return None
+        return ReleaseTerms(self.min_batch, self.honest_share_nano or 0, self.shuffled_delta_atto or 0)
+
+    @property
+    def release_cost(self) -> Cost:
+        """Return what the release of a window, and so of a cycle, costs one person; 0 if there is none."""
+        return Cost(self.shuffled_nano or 0, self.shuffled_delta_atto or 0, self.shuffled_mu2_pico or 0)
 
     def cycle_id(self, number: int) -> str:
         """Return the id of a cycle: the collection of its rounds, and its grant and reservation in the ledger."""

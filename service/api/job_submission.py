@@ -20,6 +20,8 @@ from service.http.problems import InsufficientReports, NoRecords, ValidationFail
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from service.schemas.jobs import NewJob
 from service.schemas.rounds import NewRound
+from service.schemas.series import NewSeries
+from service.schemas.series_forecasts import NewSeriesForecast
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import (
     ProfileForecast,
@@ -53,6 +55,7 @@ from sfumato.specs import (
     of_trust,
 )
 
+WithTerms = NewJob | NewRound | NewSeries | NewSeriesForecast
 RELEASE_MEMBERS = ("min_batch", "honest_share", "shuffled_delta")  # members that are valid for shuffled datasets only
 COLLECTED = ("target_reports", "min_reports", "collect_seconds", *RELEASE_MEMBERS)  # members about a new collection
 
@@ -235,7 +238,7 @@ def require_records(session: Session, caller: Caller, dataset: Dataset, algorith
         )
 
 
-def release_terms(dataset: Dataset, body: NewJob | NewRound) -> ReleaseTerms | None:
+def release_terms(dataset: Dataset, body: WithTerms) -> ReleaseTerms | None:
     """Return the terms of releases in a body, or None if the dataset is not shuffled.
 
     Raises
@@ -243,15 +246,28 @@ def release_terms(dataset: Dataset, body: NewJob | NewRound) -> ReleaseTerms | N
     ValidationFailed
         A shuffled dataset needs a missing member, another dataset has one, or no report would be honest.
     """
-    given = {name: getattr(body, name) for name in RELEASE_MEMBERS}
-    if dataset.trust != Trust.SHUFFLED:
-        message = "valid for a shuffled dataset only; remove this member"
-        defaults = type(body).model_fields
-        wrong = [name for name, value in given.items() if value != defaults[name].default]
-        if wrong:
-            raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in wrong])
-        return None
-    missing = [name for name in ("min_batch", "honest_share") if given[name] is None]
+    if dataset.trust == Trust.SHUFFLED:
+        return read_release_terms(body)
+    message = "valid for a shuffled dataset only; remove this member"
+    if wrong := _given_terms(body):
+        raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in wrong])
+    return None
+
+
+def _given_terms(body: WithTerms) -> list[str]:
+    """Return the members about releases that a body states."""
+    members = type(body).model_fields
+    return [name for name in RELEASE_MEMBERS if getattr(body, name) != members[name].default]
+
+
+def is_shuffled(body: WithTerms) -> bool:
+    """Return whether a body without a dataset is about a shuffled one, because it states a term of releases."""
+    return bool(_given_terms(body))
+
+
+def read_release_terms(body: WithTerms) -> ReleaseTerms:
+    """Return the terms of releases that a body states. Raise ValidationFailed if one is missing or invalid."""
+    missing = [name for name in ("min_batch", "honest_share") if getattr(body, name) is None]
     if missing:
         message = "required for a shuffled dataset, because the cost of a release follows from it"
         raise ValidationFailed(errors=[{"pointer": f"/{name}", "message": message} for name in missing])
@@ -343,13 +359,13 @@ def check_series(dataset: Dataset, algorithm: ShiftedGrid, n_reports: int, *, al
     Raises
     ------
     Conflict
-        The dataset is not local.
+        The dataset is central.
     InvalidSpec
         The algorithm does not take the number of features.
     InsufficientReports
         The reports of a window are too few for a meaningful result, unless `allow_insufficient`.
     """
-    datasets.require_trust(dataset, Trust.LOCAL)
+    datasets.require_trust(dataset, Trust.LOCAL, Trust.SHUFFLED)
     planned_rounds(algorithm, dataset.n_features, n_reports)
     if not allow_insufficient:
         _require_enough(algorithm, dataset.n_features, n_reports)

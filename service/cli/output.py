@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from service.cli.report import ReportedRound
     from sfumato.api.client import Client
     from sfumato.api.resources import Result, Round
-    from sfumato.api.series import Series, SeriesEvent, SeriesHistory, SeriesMap, Window
+    from sfumato.api.series import Series, SeriesEvent, SeriesHistory, SeriesMap, SeriesReleases, Window
     from sfumato.forecast import ProfileForecast, SeriesForecast
+    from sfumato.forecast.series import ReleaseCosts
     from sfumato.model.cluster_model import ClusterModel
     from sfumato.privacy.ledger import LedgerEntry
     from sfumato.profiles.cluster_profile import ClusterProfile
@@ -212,10 +213,28 @@ def print_series(console: Console, found: Iterable["Series"]) -> None:
     console.print(table if table.row_count else "There are no series yet.")
 
 
+def _print_release_costs(console: Console, costs: "ReleaseCosts | SeriesReleases | None") -> None:
+    """Print what the releases of a series cost one person towards the service, if it has any."""
+    if costs is None:
+        return
+    of_year = "above 32" if costs.epsilon_per_year is None else f"{costs.epsilon_per_year:g}"
+    console.print(
+        f"towards the service: ε {costs.epsilon_per_cycle:g} and δ {costs.delta_per_cycle:g} per cycle, "
+        f"ε {of_year} and δ {costs.delta_per_year:g} per year"
+    )
+
+
+def print_one_series(console: Console, series: "Series") -> None:
+    """Print a series, and what its releases cost."""
+    print_series(console, [series])
+    _print_release_costs(console, series.releases)
+
+
 def print_series_forecast(console: Console, forecast: "SeriesForecast") -> None:
     """Print what a series costs one person, and which changes it finds."""
     amounts = (forecast.epsilon_per_window, forecast.epsilon_per_cycle, forecast.epsilon_per_year)
     console.print("ε per window {:g}, per cycle {:g}, per year {:g}".format(*amounts))
+    _print_release_costs(console, forecast.releases)
     console.print(f"{forecast.reports_per_window:,} reports per window, {forecast.n_eff:,.0f} effective ones")
     for delay in forecast.delays:
         found = "never found" if delay.windows is None else f"found after {delay.windows} windows"

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from service.cli.common import DatasetArgument, print_json
+from service.cli.common import DatasetArgument, HonestShare, MinBatch, ShuffledDelta, print_json
 from service.cli.connection import Service, calls_service
 
 if TYPE_CHECKING:
@@ -43,11 +43,14 @@ def create_series(
     least_change: Annotated[
         float | None, typer.Option(help="Least change of a share that raises an alarm.", show_default="0.01")
     ] = None,
+    min_batch: MinBatch = None,
+    honest_share: HonestShare = None,
+    shuffled_delta: ShuffledDelta = None,
     allow_insufficient: Annotated[
         bool, typer.Option("--allow-insufficient", help="Create the series even if its windows are too small.")
     ] = False,
 ) -> None:
-    """Create a series over a local dataset and print its id."""
+    """Create a series over a local or shuffled dataset and print its id."""
     algorithm = {"type": "shifted_grid", "epsilon": epsilon} | ({} if clusters is None else {"clusters": clusters})
     series = service.client.create_series(
         dataset_id,
@@ -63,6 +66,9 @@ def create_series(
         epsilon_total=epsilon_total,
         season=season,
         least_change=least_change,
+        min_batch=min_batch,
+        honest_share=honest_share,
+        shuffled_delta=shuffled_delta,
         allow_insufficient=allow_insufficient,
     )
     service.show(f"series/{series.id}", lambda: typer.echo(series.id))
@@ -80,6 +86,9 @@ def forecast_series(
     least_change: Annotated[
         float | None, typer.Option(help="Least change of a share that raises an alarm.", show_default="0.01")
     ] = None,
+    min_batch: MinBatch = None,
+    honest_share: HonestShare = None,
+    shuffled_delta: ShuffledDelta = None,
 ) -> None:
     """Forecast what a series costs one person, and which changes it finds."""
     from service.cli import output
@@ -92,6 +101,9 @@ def forecast_series(
         cycle=cycle,
         every=cast("Every", every),  # the service checks it
         least_change=least_change,
+        min_batch=min_batch,
+        honest_share=honest_share,
+        shuffled_delta=shuffled_delta,
     )
     if service.as_json:
         print_json(series_forecast_to_wire(found))
@@ -121,7 +133,7 @@ def show_series(service: Service, series_id: SeriesArgument) -> None:
     from service.cli import output
 
     found = service.client.get_series(series_id)
-    service.show(f"series/{series_id}", lambda: output.print_series(output.open_console(), [found]))
+    service.show(f"series/{series_id}", lambda: output.print_one_series(output.open_console(), found))
 
 
 @series_app.command("windows")

@@ -5,6 +5,7 @@ stored a kind that this one does not know.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from models.collection import releases
@@ -27,9 +28,12 @@ from models.tables.webhooks import Delivery, Webhook
 from service.schemas import datasets, jobs, keys, ledger, rounds, sources, webhooks
 from service.schemas import series as series_schemas
 from service.schemas.base import Wire, optional_timestamp
+from sfumato.forecast import release_costs
 from sfumato.privacy.accountant import (
+    Accounting,
     Cost,
     certified_epsilon,
+    cost_of_releases,
     count_jobs,
     count_releases,
     limit_mu2,
@@ -346,8 +350,24 @@ def series(row: Series, planned: Window | None, charged_nano: int) -> Json:
         epsilon_total=epsilon(row.total_nano),
         epsilon_charged=epsilon(charged_nano),
         epsilon_pending=epsilon(row.pending_nano),
+        releases=_series_releases(row),
         next_window_at=None if planned is None else planned.opens_at,
     )
+
+
+def _series_releases(row: Series) -> Json | None:
+    terms = row.release
+    if terms is None:
+        return None
+    accounting: Accounting = "additive" if row.shuffled_mu2_pico is None else "gaussian"
+    nano, atto = cost_of_releases(accounting, row.release_cost, row.n_cycles)
+    return {
+        "min_batch": terms.min_batch,
+        "honest_share": terms.honest_share_nano / NANO,
+        "epsilon_total": None if nano is None else epsilon(nano),
+        "delta_total": delta(atto),
+        **asdict(release_costs(accounting, row.release_cost, row.every, row.cycle)),
+    }
 
 
 def window(of: Series, row: Window, job: Job | None, used: Sequence[Round], now: int) -> Json:

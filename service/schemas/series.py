@@ -10,7 +10,18 @@ from typing_extensions import TypeAliasType
 
 from service.schemas.algorithms import JOB_SCHEMAS, AlgorithmParameters
 from service.schemas.base import EXAMPLE_ULID, Double, Epsilon, Name, Wire, example, integer
-from service.schemas.fields import Amount, Count, Cursor, DatasetId, JobId, Time, id_field
+from service.schemas.fields import (
+    Amount,
+    Count,
+    Cursor,
+    DatasetId,
+    HonestShare,
+    JobId,
+    MinBatch,
+    ReleaseDelta,
+    Time,
+    id_field,
+)
 from service.schemas.jobs import ClusterModel
 from sfumato import specs
 
@@ -133,6 +144,15 @@ class NewSeries(Wire):
     least_change: LeastChange = Field(
         0.01, description="Least change of a share of all people that raises an alarm, from 0 to 0.5."
     )
+    min_batch: MinBatch | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only, required: minimal number of reports in the release of a window."
+    )
+    honest_share: HonestShare | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only, required: share of the reports from honest devices."
+    )
+    shuffled_delta: ReleaseDelta | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only: delta of each release towards the service. Default: 1e-6."
+    )
     allow_insufficient: bool = Field(
         False,
         description="Accept the series even if the reports of a window are less than a tenth of what the forecast "
@@ -149,6 +169,24 @@ class SeriesChange(Wire):
     state: SeriesState | SkipJsonSchema[None] = Field(
         None, description="New state. An open window is completed. `ended` is final."
     )
+
+
+class ReleaseCosts(Wire):
+    """Cost of the releases of a shuffler for one person, towards the service. Cycles add up by the accounting."""
+
+    epsilon_per_cycle: Amount = Field(description="Epsilon of a window, and of a cycle.")
+    delta_per_cycle: Amount = Field(description="Delta of a window, and of a cycle.")
+    epsilon_per_year: Amount | None = Field(description="Epsilon of all cycles that begin in a year; null above 32.")
+    delta_per_year: Amount = Field(description="Delta of the same cycles.")
+
+
+class SeriesReleases(ReleaseCosts):
+    """Releases of the windows of a shuffled series: their terms, and their cost for one person."""
+
+    min_batch: Count = Field(description="Minimal number of reports in a release.")
+    honest_share: Share = Field(description="Share of the reports from honest devices.")
+    epsilon_total: Amount | None = Field(description="Epsilon of all cycles; null above 32.")
+    delta_total: Amount = Field(description="Delta of all cycles.")
 
 
 class Series(Wire):
@@ -174,6 +212,9 @@ class Series(Wire):
     epsilon_total: Amount = Field(description="Most that all cycles may cost.")
     epsilon_charged: Amount = Field(description="Charged so far. It bounds the loss of a person in all cycles.")
     epsilon_pending: Amount = Field(description="Part of the total that later cycles may still be granted.")
+    releases: SeriesReleases | None = Field(
+        description="Releases and their cost towards the service, in addition to epsilon; null if not shuffled."
+    )
     next_window_at: Time | None = Field(description="Start of the next window; null after the last one.")
     created_at: Time
     ended_at: Time | None = Field(description="Time at which the series ended; null if it has not.")

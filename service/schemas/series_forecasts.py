@@ -7,13 +7,13 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from service.schemas.base import Wire, example, integer
-from service.schemas.fields import Amount, Count, DatasetId
-from service.schemas.series import MAX_WINDOWS, LeastChange, PinnedAlgorithm, Share, WindowLength
+from service.schemas.fields import Amount, Count, DatasetId, HonestShare, MinBatch, ReleaseDelta
+from service.schemas.series import MAX_WINDOWS, LeastChange, PinnedAlgorithm, ReleaseCosts, Share, WindowLength
 from sfumato.sizing.grids import MAX_SHIFTED_FEATURES
 
 
 class NewSeriesForecast(Wire):
-    """A series to forecast: of a local dataset, or of a number of features."""
+    """A series to forecast: of a dataset, or of a number of features. With terms of releases it is shuffled."""
 
     model_config = example(
         n_features=2,
@@ -24,7 +24,7 @@ class NewSeriesForecast(Wire):
     )
 
     dataset_id: DatasetId | SkipJsonSchema[None] = Field(
-        None, description="Local dataset, which gives the number of features."
+        None, description="Local or shuffled dataset, which gives the number of features."
     )
     n_features: Annotated[int, integer(1, MAX_SHIFTED_FEATURES)] | SkipJsonSchema[None] = Field(
         None, description="Number of features, without `dataset_id`."
@@ -36,6 +36,15 @@ class NewSeriesForecast(Wire):
         description="Number of devices expected to take part in a cycle."
     )
     least_change: LeastChange = Field(0.01, description="Least change of a share that raises an alarm, from 0 to 0.5.")
+    min_batch: MinBatch | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only, required: minimal number of reports in the release of a window."
+    )
+    honest_share: HonestShare | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only, required: share of the reports from honest devices."
+    )
+    shuffled_delta: ReleaseDelta | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only: delta of each release towards the service. Default: 1e-6."
+    )
 
     @model_validator(mode="after")
     def _one_place(self) -> "NewSeriesForecast":
@@ -69,4 +78,7 @@ class SeriesForecast(Wire):
     n_eff_pooled: Amount = Field(description="Effective number of reports of a pool of many windows.")
     smallest_changes: list[SmallestChange] = Field(description="Smallest gains that 1, 4 and 13 windows find.")
     delays: list[ChangeDelay] = Field(description="Windows until gains of 5, 10 and 20 points are found.")
+    releases: ReleaseCosts | None = Field(
+        description="Cost of the releases towards the service, in addition to epsilon; null if not shuffled."
+    )
     warnings: list[str] = Field(description="Limitations, as sentences.")

@@ -26,7 +26,8 @@ from sfumato.privacy.ledger import Head
 from sfumato.privacy.ledger import LedgerEntry as Published
 from sfumato.privacy.ledger import verify as verify_published
 from sfumato.sizing.rounds import expected_reports, most_reports
-from sfumato.specs import Participation
+from sfumato.specs import Participation, RoundSpec
+from tests.models.test_webhook import KEYRING
 from tests.models.world import World, rolled_back, spec, together
 
 ALGORITHM = {"type": "shifted_grid", "epsilon": 1.0, "cells": 4}
@@ -67,7 +68,7 @@ class Run:
             if step.is_done:
                 return found
 
-    def open_round(self, job_id: str, **parts: Any) -> Round:
+    def open_round(self, job_id: str, published: RoundSpec | None = None, **parts: Any) -> Round:
         """Open the round of a window's job, like the job runner."""
         with self.world.database.transaction() as session:
             claim = claims.Claim(job_id, self.world.job(job_id).fence)
@@ -80,11 +81,12 @@ class Run:
             opened = rounds.open_for_job(
                 session,
                 session.get_one(Dataset, self.dataset.id),
-                spec(**parts),
+                published or spec(**parts),
                 job.collection_target,
                 job_id=job_id,
                 actor=job.created_by,
                 slot=windows.find_slot(session, job),
+                keyring=lambda: KEYRING,
                 now=self.world.now,
             )
             lifecycle.wait_for_reports(session, claim, now=self.world.now)

@@ -30,7 +30,7 @@ from sfumato.privacy.shuffling import TRUST_STATEMENT
 from sfumato.specs import Feature
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.commands import Run, connect_commands, run_command
-from tests.service.shuffler import SHUFFLER
+from tests.service.shuffler import SHUFFLER, shuffled_dataset
 from tests.service.test_ceilings import set_ceilings
 
 
@@ -518,6 +518,19 @@ class TestSeries:
             assert api.get(f"/series/{series_id}").json()["state"] == state
         assert "There are no windows." in run("series", "windows", series_id).output
         assert series_id in run("series", "list", "--dataset", dataset_id).output
+
+    def test_a_shuffled_series_states_its_cost_towards_the_service(self, api: Api, run: Run) -> None:
+        of = shuffled_dataset(api)
+        plan = ("--epsilon", "2", "--cycle", "13", "--target-reports", "1300000")
+        terms = ("--min-batch", "90000", "--honest-share", "0.8", "--shuffled-delta", "1e-7")
+        predicted = run("series", "forecast", of, *plan, *terms).output
+        run("series", "create", of, "--name", "lunch", "--count", "26", *plan, *terms)
+        (made,) = api.get("/series").json()["items"]
+        found = made["releases"]
+        assert (found["min_batch"], found["honest_share"], found["delta_per_cycle"]) == (90_000, 0.8, 1e-7)
+        text = f"per cycle, ε {found['epsilon_per_year']:g} and δ 4e-07 per year"
+        assert text in run("series", "show", made["id"]).output
+        assert "towards the service" in predicted
 
     def test_a_refusal_is_a_sentence(self, api: Api, run: Run) -> None:
         plan = ("--epsilon", "1", "--count", "2", "--cycle", "3", "--target-reports", "1000000")

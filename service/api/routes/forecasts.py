@@ -1,6 +1,7 @@
 """Routes of forecasts."""
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Response
@@ -14,7 +15,13 @@ from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import JSON_BODY, Services, rejections, respond
-from service.api.job_submission import forecast_described, require_mu_accounting
+from service.api.job_submission import (
+    forecast_described,
+    is_shuffled,
+    read_release_terms,
+    release_terms,
+    require_mu_accounting,
+)
 from service.context import GatewayContext
 from service.http import problems
 from service.http.auth import require
@@ -23,6 +30,7 @@ from service.schemas.forecasts import AnyForecast, NewForecast, NewProfileForeca
 from service.schemas.series_forecasts import NewSeriesForecast, SeriesForecast
 from service.schemas.specs import features_to_domain
 from sfumato.forecast import (
+    SeriesRelease,
     check_attributes_of,
     forecast,
     forecast_records,
@@ -36,6 +44,7 @@ from sfumato.forecast import (
     series_forecast_to_wire,
 )
 from sfumato.privacy.accountant import Cost, count_jobs
+from sfumato.privacy.accounting import NANO
 from sfumato.sizing.job_costs import job_cost
 from sfumato.specs import (
     Auto,
@@ -140,12 +149,15 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
     """
     algorithm = algorithm_to_domain(body.algorithm)
     assert isinstance(algorithm, ShiftedGrid)  # noqa: S101 - for the type checker
-    n_features = body.n_features or 0
+    n_features, accounting = body.n_features or 0, "additive"
     if body.dataset_id is not None:
         with services.database.reading() as session:
             dataset = datasets.get(session, caller, body.dataset_id)
-            datasets.require_trust(dataset, Trust.LOCAL)
-            n_features = dataset.n_features
+            datasets.require_trust(dataset, Trust.LOCAL, Trust.SHUFFLED)
+            n_features, accounting = dataset.n_features, dataset.accounting
+            release = release_terms(dataset, body)
+    else:
+        release = read_release_terms(body) if is_shuffled(body) else None
     found = forecast_series(
         algorithm,
         n_features=n_features,
@@ -153,6 +165,11 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
         cycle=body.cycle,
         every=body.every,
         least_change=body.least_change,
+        release=None
+        if release is None
+        else SeriesRelease(
+            release.min_batch, Fraction(release.honest_share_nano, NANO), release.delta_atto, accounting == "gaussian"
+        ),
     )
     return respond(series_forecast_to_wire(found))
 

@@ -72,12 +72,15 @@ IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.JOBS
     ),
 )
 def create_series(body: NewSeries, request: IdempotentPost) -> Response:
-    """Create a series of windows over a local dataset.
+    """Create a series of windows over a local or shuffled dataset.
 
     In each window, a job collects reports until the window ends, and its result is that of a job. A device has one
     secret draw for each cycle and answers in one of its windows. Each cycle gets a grant of its own when its first
     window opens. What a cycle does not spend expires at its end, and no other job or cycle can spend it. The grants of
     all cycles count towards the limits of the operator when the series is created.
+
+    In a shuffled dataset, each window has one release. Its cost towards the service is charged when the round opens,
+    once per cycle. The budget towards the service must cover all cycles when the series is created.
 
     Needs the scope `jobs`, and the scope `grants` as well.
     """
@@ -90,6 +93,7 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
         share = max(1, body.target_reports // body.cycle)
         with problems.pointing_at("/algorithm"):
             job_submission.check_series(dataset, algorithm, share, allow_insufficient=body.allow_insufficient)
+        release = job_submission.release_terms(dataset, body)
         epsilon_nano = parse_epsilon(algorithm.epsilon)
         cells = algorithm.cells or shifted_grid_cells(dataset.n_features, share, epsilon_nano, algorithm.clusters)
         plan = body.windows
@@ -98,6 +102,9 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
             series.check_plan(plan.every, plan.time_zone, first, plan.count, now=now)
         with problems.pointing_at("/cycle"):
             series.check_cycle(body.cycle, plan.count)
+        if release is not None:
+            with problems.pointing_at("/min_batch"):
+                series.check_batch(release.min_batch, body.target_reports, body.cycle)
         total = body.epsilon_total
         created = series.create(
             session,
@@ -116,6 +123,7 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
             total_nano=None if total is None else parse_epsilon(total),
             season=body.season,
             least_change=body.least_change,
+            release=release,
             limits=request.limits(session),
             now=now,
         )

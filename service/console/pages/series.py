@@ -16,6 +16,8 @@ MAPS = 12  # small maps on a page
 CLUSTERS = 200  # clusters on a page
 EVENTS = 100  # events on a page
 EVERY = ("week", "day", "month")
+RELEASES = ("min_batch", "honest_share", "shuffled_delta")  # fields for shuffled datasets
+FORECAST = ("dataset_id", "algorithm", "cycle", "target_reports", "least_change", *RELEASES)
 
 
 async def list_page(visit: Visit) -> Response:
@@ -51,14 +53,12 @@ async def create(visit: Visit) -> Response:
         "name": visit.form_value("name"),
         "algorithm": algorithm,
         "windows": windows,
-        **visit.numbers("cycle", "target_reports", "min_reports", "epsilon_total", "season", "least_change"),
+        **visit.numbers("cycle", "target_reports", "min_reports", "epsilon_total", "season", "least_change", *RELEASES),
     }
     if visit.form_value("allow_insufficient"):
         body["allow_insufficient"] = True
     if visit.form_value("step") == "forecast":
-        wanted = {
-            name: body.get(name) for name in ("dataset_id", "algorithm", "cycle", "target_reports", "least_change")
-        }
+        wanted = {name: body.get(name) for name in FORECAST}
         asked = wanted | {"every": windows.get("every")}
         try:
             found = await visit.api.post(

@@ -291,9 +291,9 @@ class TestADataset:
     def test_has_the_tabs_that_apply(self, api: Api, console: Console) -> None:
         of_reports = ["Overview", "Rounds", "Jobs", "Ledger", "Keys", "Settings"]
         of_records = ["Overview", "Records", *of_reports[2:]]
-        of_local = [*of_reports[:3], "Series", *of_reports[3:]]
+        of_reports.insert(3, "Series")
         for dataset_id, names in (
-            (api.dataset()["id"], of_local),
+            (api.dataset()["id"], of_reports),
             (shuffled_dataset(api), of_reports),
             (api.dataset(trust="central")["id"], of_records),
         ):

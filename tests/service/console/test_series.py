@@ -8,6 +8,7 @@ from models.database.types import new_id
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish
 from tests.service.console.session import Console, words
 from tests.service.followed import follow
+from tests.service.shuffler import shuffled_dataset
 from tests.service.test_series import advance, body
 
 pytestmark = SQLITE_ONLY
@@ -49,6 +50,22 @@ def test_the_form_forecasts_which_changes_are_found(api: Api, console: Console, 
     few = console.post(f"/datasets/{dataset_id}/series", FORM | {"step": "forecast", "target_reports": "20000"})
     assert "A gain of 10 points never found" in words(few)
     assert api.get("/series").json()["items"] == []
+
+
+def test_a_shuffled_series_has_fields_and_costs_of_releases(api: Api, console: Console) -> None:
+    of = shuffled_dataset(api)
+    assert "Reports in a release" in words(console.get(f"/datasets/{of}/series/new"))
+    form = FORM | {"min_batch": "90000", "honest_share": "0.8"}
+    predicted = words(console.post(f"/datasets/{of}/series", form | {"step": "forecast"}))
+    console.post(f"/datasets/{of}/series", form)
+    (made,) = api.get("/series").json()["items"]
+    per_year = f"{made['releases']['epsilon_per_year']:.9f}".rstrip("0")
+    text = words(console.get(f"/series/{made['id']}"))
+    assert f"Towards the service, per year ε {per_year}, δ 4e-06" in text
+    assert "90,000 or more, 80.0 % honest" in text
+    assert "Towards the service, per year" in predicted
+    large = console.post(f"/datasets/{of}/series", form | {"min_batch": "100000"})
+    assert "lower min_batch" in words(large)
 
 
 @pytest.mark.parametrize(

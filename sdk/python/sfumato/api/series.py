@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfumato.api.datasets import release_terms
 from sfumato.api.parsers import parser
 from sfumato.api.resources import Wire
 from sfumato.errors import InvalidSpec
@@ -38,6 +39,20 @@ class WindowPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class SeriesReleases:
+    """Releases of the windows of a shuffled series: their terms, and their cost for one person towards the service."""
+
+    min_batch: int  # minimum number of reports in a release
+    honest_share: float
+    epsilon_per_cycle: float  # the same as of one window
+    delta_per_cycle: float
+    epsilon_per_year: float | None  # None above 32; cycles add up by the accounting of the dataset
+    delta_per_year: float
+    epsilon_total: float | None
+    delta_total: float
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
     """A series: a job in each window, with a budget for each cycle. Amounts are for one person."""
 
@@ -59,6 +74,7 @@ class Series:
     epsilon_total: float
     epsilon_charged: float
     epsilon_pending: float  # reserved for grants of later cycles
+    releases: SeriesReleases | None  # None if the dataset is not shuffled
     next_window_at: datetime | None
     created_at: datetime
     ended_at: datetime | None
@@ -229,10 +245,15 @@ class SeriesCalls:
         epsilon_total: float | None = None,
         season: int = 1,
         least_change: float | None = None,
+        min_batch: int | None = None,
+        honest_share: float | None = None,
+        shuffled_delta: float | None = None,
         allow_insufficient: bool = False,
         idempotency_key: str | None = None,
     ) -> Steps[Series]:
-        """Create a series: one job over a local dataset in each window. Needs the scopes `jobs` and `grants`.
+        """Create a series: one job over a local or shuffled dataset in each window.
+
+        Needs the scopes `jobs` and `grants`.
 
         A device answers in one secret window of each cycle, so that a cycle costs the ε of one window. Each cycle has a
         grant of its own. What it does not spend expires.
@@ -262,6 +283,13 @@ class SeriesCalls:
             the same place of earlier seasons.
         least_change : float, optional
             Least change of a share of all people that raises an alarm, 0 to 0.5. Default: 0.01.
+        min_batch : int, optional
+            Minimum number of reports in the release of a window. Required for a shuffled dataset. Its budget towards
+            the service must cover the releases of all cycles.
+        honest_share : float, optional
+            Share of the reports from honest devices, as for `submit_job`. Required for a shuffled dataset.
+        shuffled_delta : float, optional
+            δ of each release towards the service. Default: 1e-6.
         allow_insufficient : bool
             Whether to accept windows with too few reports for a result.
         idempotency_key : str, optional
@@ -300,6 +328,7 @@ class SeriesCalls:
                 "allow_insufficient": allow_insufficient or None,
             }
         )
+        body |= release_terms(min_batch, honest_share, shuffled_delta)
         return (yield post("series", body, idempotency_key)).read(parse_series)
 
     @call
@@ -313,10 +342,14 @@ class SeriesCalls:
         cycle: int,
         every: Every = "week",
         least_change: float | None = None,
+        min_batch: int | None = None,
+        honest_share: float | None = None,
+        shuffled_delta: float | None = None,
     ) -> Steps[SeriesForecast]:
         """Forecast what a series costs one person, and which changes it finds, before it exists. It costs nothing.
 
-        Give `n_features`, or the id of a local dataset. `sfumato.forecast.forecast_series` computes the same locally.
+        Give `n_features`, or the id of a dataset. A shuffled series needs `min_batch` and `honest_share`.
+        `sfumato.forecast.forecast_series` computes the same locally.
         """
         pinned = to_algorithm(algorithm)
         body = {
@@ -325,6 +358,7 @@ class SeriesCalls:
             "cycle": cycle,
             "target_reports": target_reports,
             **drop_none({"n_features": n_features, "dataset_id": dataset_id, "least_change": least_change}),
+            **release_terms(min_batch, honest_share, shuffled_delta),
         }
         return (yield query("forecasts/series", body)).read(series_forecast_from_wire)
 

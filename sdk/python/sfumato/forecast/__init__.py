@@ -32,7 +32,9 @@ from sfumato.forecast.records import (
 from sfumato.forecast.releases import forecast_release_mu2, forecast_releases, local_epsilon_for
 from sfumato.forecast.series import (
     SeriesForecast,
+    SeriesRelease,
     forecast_series,
+    release_costs,
     series_forecast_from_wire,
     series_forecast_to_wire,
 )
@@ -54,6 +56,7 @@ __all__ = [
     "RecordsForecast",
     "RoundForecast",
     "SeriesForecast",
+    "SeriesRelease",
     "Verdict",
     "check_attributes_of",
     "check_over_records",
@@ -76,6 +79,7 @@ __all__ = [
     "profile_forecast_to_wire",
     "records_forecast_from_wire",
     "records_forecast_to_wire",
+    "release_costs",
     "reports_needed",
     "resolve",
     "resolve_central",

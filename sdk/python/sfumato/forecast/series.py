@@ -12,11 +12,15 @@ It is never found if (s/z)² <= 1/t0. z follows from the threshold and from the 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from math import ceil, exp, inf, log, sqrt
 from typing import Any
 
 from sfumato.errors import InvalidSpec
+from sfumato.forecast.releases import ForecastTerms, forecast_release_mu2, forecast_releases
 from sfumato.model.precision import precision
+from sfumato.privacy.accountant import Accounting, Cost, cost_of_releases
+from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.sizing import planned_rounds
 from sfumato.specs import Feature, ShiftedGrid, ShiftedGridEncoding
 
@@ -51,6 +55,43 @@ class Delay:
 
 
 @dataclass(frozen=True, slots=True)
+class SeriesRelease:
+    """Terms of the release of each window of a shuffled series."""
+
+    min_batch: int
+    honest_share: Fraction  # share of the reports, in (0, 1]
+    delta_atto: int  # delta of each release
+    is_gaussian: bool = False  # whether the dataset has Gaussian accounting
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCosts:
+    """Cost of the releases of a series for one person, towards the service. It counts in addition to epsilon.
+
+    Attributes
+    ----------
+    epsilon_per_cycle, delta_per_cycle : float
+        The same as of one window, because a person is in one release of a cycle.
+    epsilon_per_year, delta_per_year : float
+        All cycles that begin in a year, by the accounting of the dataset. No epsilon if it is above 32.
+    """
+
+    epsilon_per_cycle: float
+    delta_per_cycle: float
+    epsilon_per_year: float | None
+    delta_per_year: float
+
+
+def release_costs(accounting: Accounting, release: Cost, every: str, cycle: int) -> ReleaseCosts:
+    """Return the costs of a series from that of the release of a window."""
+    n_cycles = -(-PER_YEAR[every] // cycle)
+    nano, atto = cost_of_releases(accounting, release, n_cycles)
+    return ReleaseCosts(
+        release.epsilon_nano / NANO, release.delta_atto / ATTO, None if nano is None else nano / NANO, atto / ATTO
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SeriesForecast:
     """The forecast of a series. Amounts are for one person.
 
@@ -65,6 +106,8 @@ class SeriesForecast:
     smallest_changes : tuple of SmallestChange
         After `QUIET` windows without a change.
     delays : tuple of Delay
+    releases : ReleaseCosts or None
+        None if the series is not shuffled.
     warnings : tuple of str
     """
 
@@ -76,6 +119,7 @@ class SeriesForecast:
     n_eff_pooled: float
     smallest_changes: tuple[SmallestChange, ...]
     delays: tuple[Delay, ...]
+    releases: ReleaseCosts | None
     warnings: tuple[str, ...]
 
 
@@ -87,6 +131,7 @@ def forecast_series(
     cycle: int,
     every: str = "week",
     least_change: float = 0.01,
+    release: SeriesRelease | None = None,
 ) -> SeriesForecast:
     """Return the forecast of a series. It reads no data and costs no privacy budget.
 
@@ -102,11 +147,13 @@ def forecast_series(
     every : {'day', 'week', 'month'}
     least_change : float
         Least change that raises an alarm, in [0, 0.5].
+    release : SeriesRelease, optional
+        Terms of the release of each window of a shuffled series.
 
     Raises
     ------
     InvalidSpec
-        A value is out of range, or the algorithm does not support the features.
+        A value is out of range, the algorithm does not support the features, or a release has no known cost.
 
     Examples
     --------
@@ -147,8 +194,24 @@ def forecast_series(
         n_eff_pooled=POOLED * n_eff,
         smallest_changes=smallest,
         delays=delays,
-        warnings=_warnings(n_eff, delays),
+        releases=None if release is None else _release_costs(algorithm, n_features, n, release, every, cycle),
+        warnings=_warnings(n_eff, delays, n, release),
     )
+
+
+def _release_costs(
+    algorithm: ShiftedGrid, n_features: int, n: int, release: SeriesRelease, every: str, cycle: int
+) -> ReleaseCosts:
+    terms = ForecastTerms(
+        n_features=n_features,
+        expected_reports=n,
+        min_batch=release.min_batch,
+        honest_share=release.honest_share,
+        delta_atto=release.delta_atto,
+    )
+    nano, atto = forecast_releases(algorithm, **terms)
+    mu2 = forecast_release_mu2(algorithm, **terms) if release.is_gaussian else 0
+    return release_costs("gaussian" if release.is_gaussian else "additive", Cost(nano, atto, mu2), every, cycle)
 
 
 def _gain_and_noise(encoding: ShiftedGridEncoding, width: float) -> tuple[float, float]:
@@ -187,7 +250,7 @@ def _delay(signals: list[tuple[float, float]], threshold: float, share: float) -
     return ceil(windows) if windows <= MOST_WINDOWS else None
 
 
-def _warnings(n_eff: float, delays: tuple[Delay, ...]) -> tuple[str, ...]:
+def _warnings(n_eff: float, delays: tuple[Delay, ...], n: int, release: SeriesRelease | None) -> tuple[str, ...]:
     never = [f"{100 * each.share:g}" for each in delays if each.windows is None]
     messages = []
     if never:
@@ -199,6 +262,11 @@ def _warnings(n_eff: float, delays: tuple[Delay, ...]) -> tuple[str, ...]:
         messages.append(
             f"A window has {n_eff:,.0f} effective reports. Below {LEAST_EFFECTIVE:,}, most changes take half a year or "
             "are not found."
+        )
+    if release is not None and release.min_batch > n - 3 * sqrt(n):
+        messages.append(
+            f"Windows expect {n:,} reports, with a standard deviation of {sqrt(n):,.0f}. Some have fewer than the "
+            f"{release.min_batch:,} of a release, and are empty. Lower min_batch, or plan more devices."
         )
     return tuple(messages)
 
@@ -218,6 +286,7 @@ def series_forecast_from_wire(wire: Mapping[str, Any]) -> SeriesForecast:
             | {
                 "smallest_changes": tuple(SmallestChange(**each) for each in values["smallest_changes"]),
                 "delays": tuple(Delay(**each) for each in values["delays"]),
+                "releases": None if values["releases"] is None else ReleaseCosts(**values["releases"]),
                 "warnings": tuple(values["warnings"]),
             }
         )

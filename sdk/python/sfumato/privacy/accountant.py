@@ -124,6 +124,18 @@ def certified_release_epsilon(accounting: Accounting, granted: Cost, charged: Co
     return epsilon_of(charged.mu2_pico, granted.delta_atto - release_delta(granted.delta_atto))
 
 
+def cost_of_releases(accounting: Accounting, release: Cost, n_releases: int) -> tuple[int | None, int]:
+    """Return the nano-epsilon and the atto-delta of releases that a person takes part in; no epsilon if above 32.
+
+    Additive costs add up. Under Gaussian accounting, half of the delta covers the sum of the deltas, which are delta_0,
+    and the other half the sum of mu^2.
+    """
+    epsilon_nano, delta_atto, mu2_pico = (each * n_releases for each in release)
+    if accounting == "additive":
+        return (epsilon_nano if epsilon_nano <= EPSILON_MAX_NANO else None), delta_atto
+    return epsilon_of(mu2_pico, delta_atto), 2 * delta_atto
+
+
 def remaining_share(accounting: Accounting, granted: Cost, used: Cost) -> float:
     """Return the part of a budget that is left: of epsilon, or under Gaussian accounting the larger of both conditions.
 
