@@ -47,7 +47,7 @@ class TestRound:
 class TestForecast:
     @pytest.mark.parametrize(
         ("epsilon", "needed"), [(1.0, 1_085_000), (2.0, 206_000), (4.0, 14_700)]
-    )  # of five attributes of eight values in a cluster of 20 %
+    )  # five attributes of eight values, a cluster of 20 %
     def test_states_the_reports_for_an_error_of_two_points(self, epsilon: float, needed: int) -> None:
         params = Profile(of="job_1", attributes=["a", "b", "c", "d", "e"], epsilon=epsilon)
         given = {"n_values": 8, "counts_outside": False}
