@@ -106,6 +106,8 @@ class TestAProfile:
         assert [each["n_reports"] for each in result["rounds"]] == [N]
         assert result["model"] == api.get(f"/jobs/{job_id}/result").json()["model"]
         assert api.budget(dataset_id)["reserved_nano"] == 0
+        labels = refused(api.get(f"/jobs/{made}/labels", params={"of": "reports"}), 409, "conflict")
+        assert f"name the job of its clusters, {job_id}" in labels["detail"]
         cards = words(Console(api).get(f"/jobs/{made}/result"))
         assert "What the clusters are" in cards
         assert "plan = pro" in cards

@@ -7,7 +7,7 @@ import { InvalidPoint } from "./errors.js";
 const MAX_ATTRIBUTES = 64;
 const MAX_VALUES = 256;
 const MAX_PROFILE_SYMBOLS = 4096;
-const MAX_MAP_RUNS = 2 ** 16;
+const MAX_MAP_RUNS = 2 ** 15;
 
 /** An attribute of a profile round: a public vocabulary, or numbers with public bins. */
 export interface Attribute {

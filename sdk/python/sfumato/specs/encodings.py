@@ -24,7 +24,7 @@ TURN = 1 << 30  # phase units per turn; a weight of 1024 gives one turn across a
 MAX_PHASES = 1 << 10
 MAX_PHASE_SLOTS = 1 << 10
 
-MAX_MAP_RUNS = 1 << 16  # runs of equal labels in the label map of a round
+MAX_MAP_RUNS = 1 << 15  # runs of equal labels in the label map of a round
 
 
 @dataclass(frozen=True, slots=True)

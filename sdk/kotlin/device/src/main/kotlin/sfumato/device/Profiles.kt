@@ -4,7 +4,7 @@ package sfumato.device
 private const val MAX_ATTRIBUTES = 64
 private const val MAX_VALUES = 256
 private const val MAX_PROFILE_SYMBOLS = 4096L
-private const val MAX_MAP_RUNS = 1 shl 16
+private const val MAX_MAP_RUNS = 1 shl 15
 private const val MAX_TEXT = 64
 
 /**
