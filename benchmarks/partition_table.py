@@ -182,11 +182,11 @@ def measure(name: str, epsilon: float, runs: int, methods: Sequence[str] | None)
     for method, params in choose_methods(data, d, epsilon):
         if methods and method not in methods:
             continue
-        is_local = isinstance(params, GridKmeans | LdpKmeans | PhaseSketch)
-        points = draw(DEVICES if is_local else RECORDS)
+        is_local = not params.definition.needs_records
+        points = draw(DEVICES if is_local and not params.definition.reads_vectors else RECORDS)
         models = [
             simulate(params, points, seed=seed)
-            if isinstance(params, GridKmeans | LdpKmeans | PhaseSketch | NoisyFcm)
+            if is_local
             else simulate_central(params, points, seed=seed, in_ball=data.in_ball)
             for seed in range(runs)
         ]

@@ -171,7 +171,7 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     ) -> ClusterModel:
         """Return the model. Reports count the records outside of the bounds; a curator's records are clipped."""
         points = scale_many(features, records)
-        if isinstance(parameters, specs.CentralAlgorithm):
+        if parameters.definition.needs_records:
             _warn_of_clipping(features, records)
             joined = np.stack(codes, axis=1) if codes else None
             return run_central(parameters, points, features, SystemEntropy(), attributes=attributes, codes=joined)

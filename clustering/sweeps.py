@@ -12,7 +12,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.forecast.sweeps import AGREEMENT, Sweep, SweepPoint
 from sfumato.records.encodings import scale_many
 from sfumato.records.inputs import to_values
-from sfumato.specs import AnyAlgorithm, CentralAlgorithm, Feature, to_algorithm, to_features
+from sfumato.specs import AnyAlgorithm, Feature, to_algorithm, to_features
 
 
 def sweep_sample(
@@ -59,7 +59,7 @@ def sweep_sample(
     truth = None if labels is None else np.asarray(labels)
     if truth is not None and truth.shape != (len(rows),):
         raise InvalidSpec("labels must have one entry for each record of the sample")
-    if truth is None and isinstance(base, CentralAlgorithm):
+    if truth is None and base.definition.needs_records:
         raise InvalidSpec("a simulation over records needs the labels of the sample")
 
     def points() -> Iterator[SweepPoint]:

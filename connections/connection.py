@@ -1,4 +1,4 @@
-"""Connections of clients: limits for each request, timeouts for slow clients, and one write per response.
+"""Connections of clients: limits for each request, and timeouts for slow clients.
 
 A `Connection` passes the bytes of one request at a time to the protocol of uvicorn. It uses only the public interfaces
 of asyncio and the constructor of that protocol. Before uvicorn parses a request, the connection
@@ -8,19 +8,21 @@ of asyncio and the constructor of that protocol. Before uvicorn parses a request
 - removes trailers and chunk extensions, so that a field after the body never acts as a header;
 - limits the bytes that chunks add to a body.
 
-The gateway and the shuffler share this module.
+A `Shortcut` may answer complete requests without uvicorn. The gateway and the shuffler share this module.
 """
 
 import asyncio
 import re
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from connections.joined_transport import JoinedTransport, WriteQueue
 from connections.problems import BadRequest, HeadTooLarge, Problem, new_request_id
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE
 
@@ -33,10 +35,7 @@ MAX_FRAMING_BYTES = 16 << 10  # chunk lines and trailers, in addition to half of
 MAX_WAITING_BYTES = 64 << 10  # data of later requests on a connection; more is left to the kernel
 WHOLE_BYTES = 16 << 10  # a body up to this size is passed on with its head, because many clients send them apart
 WHOLE_SECONDS = 0.1  # longest wait for such a body
-JOINED_BYTES = 64 << 10  # size from which a write is not delayed
 SMALL_BYTES = 1 << 10  # unsent bytes without a write timeout; the kernel buffers as much for each client anyway
-
-IS_WHOLE = "is_whole"  # key in the state of a scope: whether the whole body has arrived
 
 _FRAMING = re.compile(rb"\r\n(content-length|transfer-encoding|upgrade|expect):[ \t]*([^\r]*)", re.IGNORECASE)
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r]*", re.IGNORECASE)
@@ -47,84 +46,26 @@ _CHUNK_LINE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(?:" + _EXTENSION + rb")*")
 _TRAILER = re.compile(_TOKEN + rb":[^\r\n\0]*")
 _STATE = "connection"  # key of a request's connection in the state of its scope
 
-
-class WriteQueue:
-    """The transports that have bytes to write. They write once per iteration of the event loop."""
-
-    def __init__(self) -> None:
-        self._transports: list[JoinedTransport] = []
-
-    def add(self, transport: "JoinedTransport") -> None:
-        """Let a transport write at the next iteration."""
-        if not self._transports:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._transports.append(transport)
-
-    def _flush(self) -> None:
-        transports, self._transports = self._transports, []
-        for transport in transports:
-            transport.flush()
+Finish = Callable[[bytes | None], None]
 
 
-class JoinedTransport(asyncio.Transport):
-    """A transport that joins the writes of one iteration of the event loop, because each write is a system call."""
+class Shortcut(Protocol):
+    """Function that answers requests with a complete body in place of the application."""
 
-    def __init__(self, transport: asyncio.Transport, queue: WriteQueue) -> None:
-        super().__init__()
-        self._transport = transport
-        self._queue = queue
-        self._parts: list[bytes] = []
-        self._n_passed = 0  # bytes of `n_written` that the transport has
-        self.n_written = 0  # bytes in total
-        self.is_closing = transport.is_closing  # type: ignore[method-assign]
+    def __call__(self, head: bytes, body: bytes, client: tuple[str, int] | None, finish: Finish) -> bool:
+        """Return whether this function answers a request, which it does later.
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write data now and without a copy if it is large, otherwise with all data of this iteration."""
-        if len(data) >= JOINED_BYTES:
-            self.flush()
-            self.n_written += len(data)
-            self._n_passed = self.n_written
-            if not self.is_closing():
-                self._transport.write(data)
-            return
-        if not self._parts:
-            self._queue.add(self)
-        self._parts.append(bytes(data))
-        self.n_written += len(data)
-        if self.n_written - self._n_passed >= JOINED_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the joined data."""
-        parts, self._parts, self._n_passed = self._parts, [], self.n_written
-        if parts and not self.is_closing():
-            self._transport.write(b"".join(parts))
-
-    def get_write_buffer_size(self) -> int:
-        """Return the bytes that the kernel has not accepted yet."""
-        return self._transport.get_write_buffer_size()
-
-    def close(self) -> None:
-        """Close the transport after the joined data."""
-        self.flush()
-        self._transport.close()
-
-    def abort(self) -> None:
-        """Close the transport without unsent data."""
-        self._parts = []
-        self._transport.abort()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return information about the socket."""
-        return self._transport.get_extra_info(name, default)
-
-    def pause_reading(self) -> None:
-        """Leave arriving data to the kernel."""
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read again."""
-        self._transport.resume_reading()
+        Parameters
+        ----------
+        head : bytes
+            Request line and headers, without the empty line.
+        body : bytes
+        client : tuple of str and int, optional
+            Address and port of the peer.
+        finish : callable
+            Takes the rest of a response with status 202: headers, empty line and body. None leaves the request to the
+            application. It must be called once, at a later iteration of the event loop.
+        """
 
 
 class Connection(asyncio.Protocol):
@@ -136,7 +77,11 @@ class Connection(asyncio.Protocol):
     slow_seconds : float
         Read timeout of a head and of the rest of an answered body. Write timeout for each PACE_BYTES of a response.
         `BodyLimit` covers all other bodies.
+    idle_seconds : float
+        Longest time between a response and the first byte of the next request.
+    shortcut : Shortcut, optional
     config : uvicorn.Config
+        Its `timeout_keep_alive` must be long, because uvicorn knows no requests that the shortcut answered.
     server_state : ServerState
     app_state : dict
         State of the application.
@@ -149,6 +94,8 @@ class Connection(asyncio.Protocol):
         *,
         queue: WriteQueue,
         slow_seconds: float,
+        idle_seconds: float,
+        shortcut: Shortcut | None,
         config: uvicorn.Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -159,7 +106,8 @@ class Connection(asyncio.Protocol):
         self._inner = HttpToolsProtocol(config=config, server_state=server_state, app_state=self._state, **arguments)
         self._connections: set[Any] = server_state.connections  # uvicorn's server shuts these down
         self._pass_on = self._inner.data_received
-        self._queue, self._slow_seconds, self._idle_seconds = queue, slow_seconds, config.timeout_keep_alive
+        self._queue, self._slow_seconds, self._idle_seconds = queue, slow_seconds, idle_seconds
+        self._shortcut, self._server_state = shortcut, server_state
         self._unread = b""
         self._at = 0  # start of the unread part of `_unread`
         self._step = self._read_head
@@ -170,6 +118,9 @@ class Connection(asyncio.Protocol):
         self._first_byte = 0  # position of the response in all written bytes
         self._is_holding = self._is_late = False  # whether a head waits for its body, and has waited
         self._is_idle = False  # whether no byte of the next request has arrived since the last response
+        self._request = b""  # the request that the shortcut answers now
+        self._is_paused = False  # whether the client reads too slowly
+        self._is_stopping = False  # whether `shutdown` was called
         self._sent_bytes = self._unsent_bytes = 0  # at the last check
 
     # ---- events of the transport ----
@@ -178,6 +129,8 @@ class Connection(asyncio.Protocol):
         """Start the read timeout of a new connection."""
         self._loop = asyncio.get_running_loop()
         self._transport = JoinedTransport(transport, self._queue)
+        peer = transport.get_extra_info("peername")
+        self._client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
         self._inner.connection_made(self._transport)
         self._connections.remove(self._inner)
         self._connections.add(self)
@@ -191,23 +144,27 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Let the application wait until the client reads."""
+        self._is_paused = True
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         """Let the application continue."""
+        self._is_paused = False
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer and free the data, because the collector frees the connection later."""
         self._timer.cancel()
-        self._unread = b""
+        self._unread = self._request = b""
         self._connections.discard(self)
         self._inner.connection_lost(exc)
 
     def shutdown(self) -> None:
         """Close the connection after the current request, also if its head waits for its body."""
         self._pass_on_held_head()
-        self._inner.shutdown()
+        self._is_stopping = True
+        if not self._request:
+            self._inner.shutdown()
 
     # ---- requests ----
 
@@ -285,9 +242,32 @@ class Connection(asyncio.Protocol):
             self._framing_bytes, self._in_body, self._step = MAX_FRAMING_BYTES, True, self._read_chunk_line
         elif self._left_bytes:
             self._in_body, self._step = True, self._read_body
-        self._state[IS_WHOLE] = bool(length) and not self._in_body
-        self._pass_on(data[start : self._at])
+        request = data[start : self._at]
+        if (
+            self._shortcut is not None
+            and length
+            and not (self._in_body or self._is_paused)
+            and self._shortcut(data[start:end], data[body:stop], self._client, self._finish)
+        ):
+            self._request, self._deadline = request, None
+        else:
+            self._pass_on(request)
         return True
+
+    def _finish(self, rest: bytes | None) -> None:
+        """Write the response of the shortcut, or pass its request on."""
+        request, self._request = self._request, b""
+        if self._transport.is_closing():
+            return
+        if rest is None:
+            self._deadline = self._loop.time() + self._slow_seconds
+            self._pass_on(request)
+        else:
+            default = b"".join([b"%b: %b\r\n" % header for header in self._server_state.default_headers])
+            self._transport.write(b"HTTP/1.1 202 Accepted\r\n%b%b" % (default, rest))
+            self.end_request()
+        if self._is_stopping:
+            self._inner.shutdown()
 
     def _hold(self) -> None:
         """Wait a short time for the body of a head."""

@@ -7,9 +7,11 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from connections.connection import Connection, TrackRequests, WriteQueue
+from connections.connection import Connection, Shortcut, TrackRequests
+from connections.joined_transport import WriteQueue
 
 IDLE_SECONDS = 65  # longer than the idle timeout of proxies and connection pools, so that they close the connection
+UNUSED_SECONDS = 365 * 86_400  # timeout of uvicorn for idle connections, which `Connection` replaces
 STOP_SECONDS = 30  # longest time for current requests after the server stops accepting connections
 
 
@@ -35,9 +37,13 @@ def address(bound: socket.socket, public_url: str | None) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def configuration(app: ASGIApp, slow_seconds: float, idle_seconds: int = IDLE_SECONDS) -> uvicorn.Config:
+def configuration(
+    app: ASGIApp, slow_seconds: float, idle_seconds: int = IDLE_SECONDS, shortcut: Shortcut | None = None
+) -> uvicorn.Config:
     """Return the configuration of uvicorn."""
-    connection: Any = partial(Connection, queue=WriteQueue(), slow_seconds=slow_seconds)
+    connection: Any = partial(
+        Connection, queue=WriteQueue(), slow_seconds=slow_seconds, idle_seconds=idle_seconds, shortcut=shortcut
+    )
     return uvicorn.Config(
         TrackRequests(app),
         http=connection,
@@ -47,6 +53,6 @@ def configuration(app: ASGIApp, slow_seconds: float, idle_seconds: int = IDLE_SE
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=idle_seconds,
+        timeout_keep_alive=UNUSED_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )

@@ -2,7 +2,7 @@
 
 A request passes RequestContext (id, problems, log), Authentication, BodyLimit and OpenRoundsMiddleware to its route.
 An upload of reports bypasses the web framework: RequestContext, Authentication, BodyLimit, ReportEndpoint.
-`ReportFront` answers most uploads before this middleware, and the gateway answers `/healthz` itself.
+`ReportFront` answers most uploads before the application, and the gateway answers `/healthz` itself.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class Gateway(FastAPI):
     """The FastAPI application, with separate ASGI applications for uploads of reports and for `/healthz`."""
 
     mount_path: Mount
-    reports: ReportFront
+    reports: ReportFront  # shortcut of connections, see `connections.connection`
     uploads: ASGIApp  # the endpoint for reports and its middleware
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:  # type: ignore[override]
@@ -111,7 +111,7 @@ class Gateway(FastAPI):
             if scope["method"] == "HEAD" and not entry.is_stream:
                 scope = {**scope, "method": "GET"}  # the server sends the head of the answer without its body
             if entry is REPORTS:
-                return self.reports(scope, receive, send)
+                return self.uploads(scope, receive, send)
             is_health = entry is HEALTH and scope["method"] == "GET" and not has_unread_input(scope)
             if is_health and not self.state.context.stopping.is_set():
                 return self._answer_health(send)
@@ -125,7 +125,7 @@ class Gateway(FastAPI):
         self.state.context.metrics.count_request("GET", HEALTH.template, 200, time.perf_counter() - start)
 
 
-def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
+def create_app(settings: Settings, database: Database | None = None) -> Gateway:
     """Return a gateway application for one database.
 
     Parameters
@@ -199,9 +199,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     app.uploads = endpoint
     for each in reversed(common):
         app.uploads = each.cls(app.uploads, *each.args, **each.kwargs)
-    app.reports = ReportFront(
-        app.uploads, endpoint, settings, context.keys, writer, metrics, rate_limits, context.stopping
-    )
+    app.reports = ReportFront(endpoint, settings, context.keys, writer, metrics, rate_limits, context.stopping)
     app.include_router(health.router)
     for module in ROUTES:
         app.include_router(module.router, dependencies=[Security(documented_key)])

@@ -111,7 +111,7 @@ def draw_picture(picture: Picture) -> Figure:
     """Return the plot of one picture, with a part of the points where no density is drawn."""
     points = picture.draw(picture.n_points, np.random.default_rng(SEED)).clip(0, 1)
     model = simulate(picture.algorithm, points, seed=SEED)
-    noun = "reports" if isinstance(picture.algorithm, specs.Algorithm) else "records"
+    noun = "records" if picture.algorithm.definition.needs_records else "reports"
     caption = f"ε = {picture.algorithm.epsilon:g} · {picture.n_points:,} {noun} · verdict: {model.verdict.value}"
     figure = plot(model, title=picture.title, caption=caption)
     if model.density is None and points.shape[1] == 2:

@@ -83,7 +83,7 @@ class Image:
 
     @property
     def user(self) -> str:
-        """The user id of the processes."""
+        """Return the user id of the processes."""
         return str(self.config["User"])
 
     @property

@@ -62,7 +62,7 @@ class Finding(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The top-level folder. Files outside the folders give "."."""
+        """Return the top-level folder, or "." for a file outside the folders."""
         return self.path.split("/")[0] if "/" in self.path else "."
 
 

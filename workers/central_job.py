@@ -9,7 +9,7 @@ neither in the database nor in the log.
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 RunCentral = Callable[[CentralAlgorithm | Auto, tuple[Feature, ...], Curator], ClusterModel]
 
-ODOMETER_FIELDS = ("description", "n_values", "epsilon_nano", "delta_atto", "rho_pico")  # published for each query
 
 _ZLIB_LEVEL = 1  # fast: only the leading zeros of noisy numbers can be compressed
 
@@ -124,10 +123,9 @@ def compute(
     SfumatoError
         The algorithm rejects its input, the records cannot be decrypted, or the claim is stale.
     """
-    is_profile = job.algorithm["type"] == Profile.type
-    params = profile_from_wire(job.algorithm) if is_profile else central_algorithm_from_wire(job.algorithm)
+    profile = profile_from_wire(job.algorithm) if job.algorithm["type"] == Profile.type else None
+    of = None if profile is None else load_clusters(database, profile)
     journal = JobJournal(database, claim)
-    of = load_clusters(database, params) if isinstance(params, Profile) else None
     with open_records(database, job.dataset_id, keyring, scheduler) as source:
         features, attributes = dataset.features, dataset.attributes
         selection = select_columns(features, attributes, job.features)
@@ -142,22 +140,22 @@ def compute(
             selection=None if is_whole else selection,
             may_clip=dataset.out_of_bounds != OutOfBounds.REFUSE,
         )
-        if of is None:
+        if profile is None or of is None:
             used = tuple(features[place] for place in selection.positions)
-            model = run(cast("CentralAlgorithm | Auto", params), used, curator)
+            model = run(central_algorithm_from_wire(job.algorithm), used, curator)
             released = {"model": model.to_wire()}
         else:
-            of_clusters, labelling = cast(Profile, params), label_records(of.model, features, attributes)
-            described = describe_columns(features, attributes, dataset.describe(of_clusters.attributes))
-            profile = profile_clusters(of_clusters, of.model, labelling, described, curator)
-            released = {"model": of.wire, "profile": profile.to_wire()}
+            labelling = label_records(of.model, features, attributes)
+            described = describe_columns(features, attributes, dataset.describe(profile.attributes))
+            found = profile_clusters(profile, of.model, labelling, described, curator)
+            released = {"model": of.wire, "profile": found.to_wire()}
     return {
         **released,
         "algorithm": job.algorithm,
         "epsilon_nano": curator.spent_nano,
         "delta_atto": curator.spent_delta_atto,
         "rounds": [],
-        "odometer": [{name: getattr(query, name) for name in ODOMETER_FIELDS} for query in curator.odometer],
+        "odometer": [query.entry for query in curator.odometer],
     }
 
 

@@ -29,7 +29,7 @@ from models.series.following import Due, Outcome
 from models.tables.rounds import Round
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.outside import with_outside_share
-from sfumato.specs import ShiftedGrid, ShiftedGridEncoding, local_algorithm_from_wire
+from sfumato.specs import ShiftedGridEncoding, to_series_algorithm
 
 
 def follow_series(database: Database, job_id: str, model: ClusterModel | None = None) -> None:
@@ -60,8 +60,7 @@ def follow_series(database: Database, job_id: str, model: ClusterModel | None = 
 
 
 def _follow(due: Due, own: ClusterModel | None) -> Outcome:
-    params = local_algorithm_from_wire(due.series.algorithm)
-    assert isinstance(params, ShiftedGrid)  # noqa: S101 - for the type checker: a series has this algorithm
+    params = to_series_algorithm(due.series.algorithm)
     windows = {index: Measured(_people_inside(found)) for index, found in due.tallied.items()}
     memory, earlier = Memory(), None
     if due.before is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.central.replay import Method, features_of
+from audit.central.recordings import Method, features_of
 from audit.checks.bounds import bound_epsilon, distinguish
 from audit.checks.check import Check, Effort, Finding, Setting
 from audit.checks.neighbours import Pair, make_pairs

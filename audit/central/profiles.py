@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from audit.central.replay import Method, check_replay
+from audit.central.recordings import Method
+from audit.central.replay import check_replay
 from audit.checks.check import Check, Finding, Setting
 from clustering.central.curator import Curator
 from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters

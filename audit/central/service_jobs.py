@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from audit.central.replay import Method, RecordedAnswers, Recorder, ReplayResults
+from audit.central.recordings import Method, RecordedAnswers, Recorder
+from audit.central.replay import ReplayResults
 from audit.checks.check import Check, Finding, Setting
 from audit.checks.neighbours import Pair, make_pairs
 from clustering.central.queries import Journal, Query

@@ -23,8 +23,8 @@ from models.errors import BudgetExhausted, Conflict
 from models.ledger import ledger
 from models.ledger.amounts import Amounts, Balance
 from models.tables.ledger import Kind, LedgerEntry
+from sfumato.privacy.cycles import CYCLE_PREFIX
 from sfumato.privacy.entropy import Entropy, below
-from sfumato.privacy.ledger import CYCLE_PREFIX
 
 N_STEPS = 3000
 STEPS_PER_WALK = 150  # then a new walk starts with new ledgers

@@ -12,31 +12,33 @@ arrays, where two devices end their loops at different times; tests/statistics h
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import product
-from math import ceil, log
-from typing import Any, cast
-from unittest.mock import patch
+from typing import cast
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.bounds import bound_exp
 from audit.checks.check import Check, Effort, Finding, Setting
+from audit.mechanisms.published_channels import (
+    claimed_ratio,
+    epsilon_of_ratio,
+    equally_likely_symbols,
+    is_least_charge,
+    lattice_coins,
+    published_mixture,
+)
 from audit.mechanisms.symbolic_random import ExecutionPath, NotEnumerable, exact_distribution
 from sfumato.device.bulk import perturb_records
 from sfumato.device.device import Device
 from sfumato.device.open_rounds import OpenRound
 from sfumato.device.store import MemoryStore
-from sfumato.mechanisms import discrete_laplace, olh
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy
-from sfumato.records.described import own_symbol
-from sfumato.records.outside import count_outside, outside_features
+from sfumato.records.outside import count_outside
 from sfumato.specs import (
     ENCODINGS,
     LATTICE,
@@ -46,18 +48,16 @@ from sfumato.specs import (
     Encoding,
     Feature,
     GridEncoding,
-    GrrMechanism,
     LatticeEncoding,
     Mechanism,
     NearestCentroidEncoding,
-    OlhMechanism,
     PhaseEncoding,
     ProfileEncoding,
     RoundSpec,
     ShiftedGridEncoding,
-    Symbol,
     TreeGridEncoding,
     design_for,
+    vector_noise,
 )
 from sfumato.specs.attributes import Numeric
 
@@ -97,16 +97,11 @@ _POINTS: dict[int, tuple[tuple[float, ...], ...]] = {
 }
 
 
-def _as_noise(mechanism: Mechanism) -> DiscreteLaplaceMechanism | None:
-    """Return the mechanism if it perturbs vectors, otherwise None."""
-    return mechanism if isinstance(mechanism, DiscreteLaplaceMechanism) else None
-
-
 def example_round(encoding: Encoding, kind: str, epsilon: float, *, counts_outside: bool = False) -> RoundSpec:
     """Return the round of an example."""
     features = tuple(Feature(f"x{place}", 0, 1) for place in range(encoding.n_features))
     mechanism = design_for(encoding, kind, round(epsilon * NANO))
-    if (noise := _as_noise(mechanism)) is not None:  # a small margin is reached and keeps the tree small
+    if (noise := vector_noise(mechanism)) is not None:  # a small margin is reached and keeps the tree small
         mechanism = replace(noise, margin=2)
     spec = RoundSpec(features, encoding, mechanism)
     return count_outside(spec) if counts_outside else spec
@@ -132,112 +127,6 @@ def bulk_report(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> R
     """Return the report of an array of one device."""
     reports = perturb_records(spec, [record], entropy, draws=np.zeros(1, dtype=np.uint64))
     return int(reports.slots[0]), reports.values[0].tobytes()
-
-
-# ---- expected distributions ----
-
-
-def _lattice_base(mechanism: DiscreteLaplaceMechanism) -> Fraction:
-    """Return a fraction that replaces exp(-1/t). The distribution is an identity in it."""
-    return Fraction(round(np.exp(-1 / mechanism.scale_numerator) * 64), 64)
-
-
-@contextmanager
-def lattice_coins(mechanism: Mechanism) -> Iterator[None]:
-    """Replace coins of exp(-a/b) by coins with the power a t/b of a fraction, and count iterations, in this context."""
-    if (noise := _as_noise(mechanism)) is None:
-        yield
-        return
-    t, base = noise.scale_numerator, _lattice_base(noise)
-    names = ("noise", "_noise_many", "pick", "pick_many")
-    originals: dict[str, Any] = {name: getattr(discrete_laplace, name) for name in names}
-
-    def start_loop(name: str, place: int) -> Callable[..., Any]:
-        def draw(*arguments: Any) -> Any:
-            arguments[place].begin_loop()
-            return originals[name](*arguments)
-
-        return draw
-
-    def pick(path: ExecutionPath, bound: int, *n: int) -> Any:
-        if bound == t:
-            path.count_iteration()
-        return originals["pick_many" if n else "pick"](path, bound, *n)
-
-    def coin(a: int, b: int, path: ExecutionPath) -> bool:
-        power = Fraction(a * t, b)
-        if power.denominator != 1:
-            raise NotEnumerable(f"a coin of exp(-{a}/{b}) at a scale of {t} units has no exact fraction")
-        return path.coin(base**power.numerator)
-
-    def coins(parts: Any, b: int, path: ExecutionPath) -> Any:
-        return np.array([coin(a, b, path) for a in parts.tolist()], dtype=np.bool_)
-
-    patches: dict[str, Any] = {
-        "noise": start_loop("noise", 1),
-        "_noise_many": start_loop("_noise_many", 2),
-        "pick": pick,
-        "pick_many": pick,
-    }
-    with patch.multiple(discrete_laplace, bernoulli_exp=coin, bernoulli_exp_many=coins, **patches):
-        yield
-
-
-def _published_channel(mechanism: Mechanism, own: Symbol, values: Sequence[bytes]) -> dict[bytes, Fraction]:
-    """Return the published distribution of values for a symbol. For local hashing, use the seeds of `values`."""
-    if (noise := _as_noise(mechanism)) is not None:
-        return _published_lattice_channel(noise, cast(tuple[int, ...], own))
-    own = cast(int, own)
-    if not isinstance(mechanism, OlhMechanism):
-        return {value: row[own] for value, row in mechanism.channel().items()}
-    response = GrrMechanism(mechanism.hash_range, mechanism.keep_threshold)
-    keep, other = response.support()
-    heads = {value[: olh.SEED_BYTES] for value in values}
-    distribution = {}
-    for head, sent in product(heads, range(mechanism.hash_range)):
-        a, b, c = (int.from_bytes(head[at : at + 4], "little") for at in (0, 4, 8))
-        hashed = (a * own**2 + b * own + c) % (2**31 - 1) * mechanism.hash_range >> 31
-        value = head + sent.to_bytes(response.value_bytes, "little")
-        distribution[value] = (keep if hashed == sent else other) / len(heads)
-    return distribution
-
-
-def _published_mixture(
-    mechanism: Mechanism, symbols: Sequence[Symbol], values: Sequence[bytes]
-) -> dict[bytes, Fraction]:
-    """Return the mean of the published distributions of equally likely symbols."""
-    mixture: dict[bytes, Fraction] = {}
-    for own in symbols:
-        for value, probability in _published_channel(mechanism, own, values).items():
-            mixture[value] = mixture.get(value, Fraction(0)) + probability / len(symbols)
-    return mixture
-
-
-def equally_likely_symbols(spec: RoundSpec, point: Sequence[float], slot: int) -> list[Symbol]:
-    """Return the symbols of a point as docs/vectors.md defines them: one, except outside of the bounds."""
-    encoding, mechanism = spec.encoding, spec.mechanism
-    if not (spec.counts_outside and outside_features(spec.features, point)):
-        own = own_symbol(spec, point, slot)
-        return [(*own, 0) if isinstance(own, tuple) and spec.counts_outside else own]
-    if (noise := _as_noise(mechanism)) is not None:
-        return [(*(noise.steps // 2,) * noise.n_features, noise.mark)]
-    if isinstance(encoding, PhaseEncoding | CentroidSignEncoding):
-        return list(range(encoding.n_symbols))
-    return [encoding.n_symbols]
-
-
-def _published_lattice_channel(mechanism: DiscreteLaplaceMechanism, own: tuple[int, ...]) -> dict[bytes, Fraction]:
-    r = _lattice_base(mechanism) ** mechanism.scale_denominator
-    low, high = -mechanism.margin, mechanism.reach + mechanism.margin
-    distribution = {b"": Fraction(1)}
-    for coordinate in own:
-        part = {sent: (1 - r) / (1 + r) * r ** abs(sent - coordinate) for sent in range(low + 1, high)}
-        part |= {low: r ** (coordinate - low) / (1 + r), high: r ** (high - coordinate) / (1 + r)}
-        distribution = {
-            value + (sent - low).to_bytes(mechanism.width, "little"): probability * more
-            for (value, probability), (sent, more) in product(distribution.items(), part.items())
-        }
-    return distribution
 
 
 @dataclass(slots=True)
@@ -280,26 +169,18 @@ def enumerate_channel(make_report: MakeReport, spec: RoundSpec, points: Sequence
     return channel
 
 
-def _epsilon_of_ratio(mechanism: Mechanism, ratio: Fraction) -> float:
-    """Return the logarithm of a ratio. For a lattice, it is in units of the fraction that replaces exp(-1/t)."""
-    in_units = log(ratio.numerator) - log(ratio.denominator)
-    if (noise := _as_noise(mechanism)) is not None:
-        return in_units / -log(_lattice_base(noise)) / noise.scale_numerator
-    return in_units
-
-
 def _find_faults(
     spec: RoundSpec, points: Sequence[Sequence[float]], device: Channel, bulk: Channel, charged: int, requested: int
 ) -> Iterator[str]:
     mechanism, n_slots = spec.mechanism, spec.encoding.n_slots
     ratio = device.largest_ratio()
-    claimed = _claimed_ratio(mechanism)
+    claimed = claimed_ratio(mechanism)
     if ratio is None:
         yield "a report is possible for one point and impossible for another"
     elif ratio != claimed:
         side = "above" if ratio > claimed else "below"
-        yield f"the largest ratio is {side} the published one: epsilon {_epsilon_of_ratio(mechanism, ratio):.9g}"
-    if not _is_least_charge(mechanism, charged, claimed if ratio is None else ratio):
+        yield f"the largest ratio is {side} the published one: epsilon {epsilon_of_ratio(mechanism, ratio):.9g}"
+    if not is_least_charge(mechanism, charged, claimed if ratio is None else ratio):
         yield f"a charge of {charged} nano-epsilon is not the least that covers the ratio"
     for point, distribution in zip(points, device.distributions, strict=True):
         slots = [sum((c for (slot, _), c in distribution.items() if slot == at), Fraction(0)) for at in range(n_slots)]
@@ -312,27 +193,12 @@ def _find_faults(
     for point, distribution in zip(points, device.distributions, strict=True):
         for slot in range(n_slots):
             in_slot = {value: probability * n_slots for (at, value), probability in distribution.items() if at == slot}
-            if in_slot != _published_mixture(mechanism, equally_likely_symbols(spec, point, slot), list(in_slot)):
+            if in_slot != published_mixture(mechanism, equally_likely_symbols(spec, point, slot), list(in_slot)):
                 yield f"the distribution in slot {slot} at {point} is not the published channel"
             if not all(mechanism.is_value(value) for value in in_slot):
                 yield "the service rejects a value"
     if mechanism.form != "vector" and not _matches_likelihood(spec, points, device):
         yield "`Mechanism.likelihood` computes another likelihood"
-
-
-def _claimed_ratio(mechanism: Mechanism) -> Fraction:
-    if (noise := _as_noise(mechanism)) is not None:
-        return _lattice_base(noise) ** -(noise.n_features * noise.steps * noise.scale_denominator)
-    return mechanism.ratio()
-
-
-def _is_least_charge(mechanism: Mechanism, charged: int, ratio: Fraction) -> bool:
-    """Return whether the charge is the least number of nano-epsilon that covers the ratio."""
-    if (noise := _as_noise(mechanism)) is not None:
-        units = log(ratio) / -log(_lattice_base(noise))
-        return charged == ceil(Fraction(round(units), noise.scale_numerator) * NANO)
-    least, before = bound_exp(Fraction(charged, NANO))[0], bound_exp(Fraction(max(charged - 1, 0), NANO))[1]
-    return before < ratio <= least
 
 
 def _matches_likelihood(spec: RoundSpec, points: Sequence[Sequence[float]], device: Channel) -> bool:
@@ -386,7 +252,7 @@ def check_channel(
             channel, faults = Channel(), [str(error)]
         n_paths += channel.n_paths
         ratio = channel.largest_ratio() if channel.distributions else None
-        spent = float("inf") if ratio is None else _epsilon_of_ratio(spec.mechanism, ratio)
+        spent = float("inf") if ratio is None else epsilon_of_ratio(spec.mechanism, ratio)
         if spent - charged / NANO >= largest_spent - charge_of_largest or faults:
             largest_spent, charge_of_largest = spent, charged / NANO
         if faults:

@@ -14,8 +14,8 @@ from audit.plans.cases import Points, Respond, RoundReports
 from sfumato.privacy.entropy import Entropy
 from sfumato.records.encodings import symbols
 from sfumato.specs import (
-    DiscreteLaplaceMechanism,
     RoundSpec,
+    vector_noise,
 )
 
 _CHUNK_SIZE = 1 << 17  # devices per array
@@ -86,10 +86,10 @@ def log_odds(spec: RoundSpec, reports: RoundReports, pair: tuple[Points, Points]
     mechanism, encoding = spec.mechanism, spec.encoding
     every = np.arange(encoding.n_slots)
     own, other = (symbols(encoding, np.tile(point, (encoding.n_slots, 1)), every) for point in pair)
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
-        vectors = mechanism.vectors_of(reports.values).astype(np.float64)
+    if (noise := vector_noise(mechanism)) is not None:
+        vectors = noise.vectors_of(reports.values).astype(np.float64)
         farther = np.abs(vectors - other[0]).sum(axis=1) - np.abs(vectors - own[0]).sum(axis=1)
-        return np.asarray(farther * mechanism.scale_denominator / mechanism.scale_numerator)
+        return np.asarray(farther * noise.scale_denominator / noise.scale_numerator)
     supported, unsupported = mechanism.normalised_evidence()
     supports_own, supports_other = (
         mechanism.supports(reports.values, own_symbols[reports.slots][:, None])[:, 0] for own_symbols in (own, other)

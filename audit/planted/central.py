@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from audit.central import service_jobs
 from audit.central.black_box import check_released_models
-from audit.central.replay import ATTRIBUTES, N_FEATURES, ODOMETER_FIELDS, Method, RunCentral, check_replay
+from audit.central.recordings import N_FEATURES, ODOMETER_FIELDS, Method, RunCentral
+from audit.central.replay import ATTRIBUTES, check_replay
 from audit.checks.check import Finding, Leak, Setting
 from clustering.central.algorithms.dp_kmeans import NoisyMeans, release_means
 from clustering.central.cells import GridCells, NearestCells, from_places, to_places

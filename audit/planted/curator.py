@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.central import curator_queries, gaussian_blocks
-from audit.central.replay import MAP_FEATURES, N_FEATURES, Method, check_replay
+from audit.central.recordings import N_FEATURES, Method
+from audit.central.replay import MAP_FEATURES, check_replay
 from audit.central.trees import check_paths
 from audit.checks.check import Finding, Leak, Setting
 from clustering.central.cells import Cells

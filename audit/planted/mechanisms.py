@@ -22,7 +22,8 @@ from audit.mechanisms.exact_channels import (
     device_reports,
 )
 from sfumato import mechanisms
-from sfumato.device.device import Device, Record
+from sfumato.device.checks import Record
+from sfumato.device.device import Device
 from sfumato.device.open_rounds import OpenRound
 from sfumato.device.store import Memo
 from sfumato.mechanisms import discrete_laplace

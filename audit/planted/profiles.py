@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.central.profiles import check_profile, parameters, run_profile
-from audit.central.replay import Method
+from audit.central.recordings import Method
 from audit.checks.check import Finding, Leak, Setting
 from clustering.central.curator import Curator
 from clustering.central.noise import LaplaceNoise, Noise

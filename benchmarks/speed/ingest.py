@@ -24,7 +24,7 @@ CONNECTIONS, MANY_CONNECTIONS, BATCH_CONNECTIONS = 64, 256, 4
 SECONDS, QUICK_SECONDS, WARM_SECONDS = 3.0, 1.0, 1.0
 MAX_SECONDS = 64.0  # longest run on a busy machine, if shorter ones got no response
 BATCH = 100_000
-GRID = {"encoding": {"type": "grid", "cells": [16, 16]}, "mechanism": "grr", "epsilon": 1}
+GRID = {"encoding": {"type": "grid", "cells": [15, 17]}, "mechanism": "grr", "epsilon": 1}
 FEATURES = [{"name": name, "lower": 0.0, "upper": 1.0, "unit": ""} for name in ("x", "y")]
 
 

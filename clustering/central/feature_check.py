@@ -26,7 +26,7 @@ from sfumato.privacy.accounting import NANO
 from sfumato.records.encodings import scale_many
 from sfumato.sizing.feature_checks import CheckPlan, plan_check
 from sfumato.sizing.required_reports import planned_features
-from sfumato.specs import LATTICE, CentralAlgorithm, PrivateKmeans
+from sfumato.specs import LATTICE, CentralAlgorithm
 
 N_BINS = 32  # bins of a histogram
 NO_GAP = 0.6  # density at the border, in the density inside of the clusters, from which there is no gap
@@ -128,7 +128,7 @@ def judge_features(
 def _forecast_without(params: CentralAlgorithm, n_features: int, model: ClusterModel, max_per_user: int) -> str:
     """Return a sentence about the expected loss of a job without some of the features, or nothing."""
     left = planned_features(model.n_numeric - n_features, len(model.features) - model.n_numeric)
-    if left < 1 or not isinstance(params, PrivateKmeans) or params.mu is not None or params.bounds == "private":
+    if left < 1 or params.bounds == "private" or getattr(params, "mu", None) is not None:
         return ""
     same = replace(params, clusters=params.clusters or model.n_clusters)
     forecast = forecast_central(same, left, count_of(model), max_per_user)

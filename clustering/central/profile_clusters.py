@@ -43,7 +43,6 @@ LAPLACE_DEVIATIONS, GAUSSIAN_DEVIATIONS = 1.5, 2.5  # deviations of the noise th
 PRIVACY = dict.fromkeys(
     ("sizes", "size_errors", "shares", "share_errors", "distinguishing", "too_small", "names"), "post_processed"
 ) | {"counts": "dp", "values": "public", "false_discovery_rate": "public"}
-ODOMETER_FIELDS = ("description", "epsilon_nano", "delta_atto", "rho_pico", "n_values")
 
 Source = Curator | ConcentratedBlock
 
@@ -143,7 +142,6 @@ def profile_clusters(
     distinctions, n_tested = find_distinctions(found, noise, curator.max_per_user)
     attributes = [described[place].attribute for place in chosen]
     total = max(float(found.numbers.sum()), 1.0)
-    odometer = [{name: getattr(query, name) for name in ODOMETER_FIELDS} for query in curator.odometer]
     return ClusterProfile(
         of=params.of,
         sizes=np.maximum(found.numbers, 0.0) / total,
@@ -157,7 +155,7 @@ def profile_clusters(
         diagnostics={
             "noise_per_count": sqrt(noise.variance),
             "n_records": total,
-            "odometer": odometer,
+            "odometer": [query.entry for query in curator.odometer],
             "spent_nano": curator.spent_nano,
             "spent_delta_atto": curator.spent_delta_atto,
         },

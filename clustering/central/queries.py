@@ -107,6 +107,12 @@ class Query:
     delta_atto: int = 0
     rho_pico: int = 0
 
+    @property
+    def entry(self) -> dict[str, Any]:
+        """Return the entry of the published odometer."""
+        names = ("description", "epsilon_nano", "delta_atto", "rho_pico", "n_values")
+        return {name: getattr(self, name) for name in names}
+
 
 class Journal(Protocol):
     """Storage of charges and answers. An interrupted job runs again without paying twice."""

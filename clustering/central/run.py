@@ -21,10 +21,9 @@ from sfumato.errors import InvalidSpec
 from sfumato.forecast import check_attributes_of, check_over_records, resolve_central
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.outside import edge_share_of_centres, with_edge_share
-from sfumato.privacy.accounting import NANO
 from sfumato.records.encodings import scale_many, unscale_many
 from sfumato.records.mixed import expand_features
-from sfumato.sizing.feature_checks import plan_check
+from sfumato.sizing.feature_checks import split_check
 from sfumato.specs import (
     Auto,
     CentralAlgorithm,
@@ -89,24 +88,20 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     check_attributes_of(params, attributes)
     check_periodic(params, features)
     check_over_records(params, n_planned, curator.max_per_user)
-    whole, found = params, dict[str, Any]()
-    if has_check := isinstance(params, PrivateKmeans) and params.check_features:
-        params = params.with_epsilon(plan_check(params.epsilon_nano).rest / NANO, check_features=False)
-    if params.bounds == "private":
-        params, features, found = narrow_bounds(params, features, curator)
-    model = with_categories(FUNCTIONS[kind](params, features, curator), curator)
-    check = check_features(curator, model, plan_check(whole.epsilon_nano)) if has_check else None
-    model = judge_features(whole, model, check, curator.max_per_user)
+    found = dict[str, Any]()
+    rest, plan = split_check(params)
+    if rest.bounds == "private":
+        rest, features, found = narrow_bounds(rest, features, curator)
+    model = with_categories(FUNCTIONS[kind](rest, features, curator), curator)
+    check = None if plan is None else check_features(curator, model, plan)
+    model = judge_features(params, model, check, curator.max_per_user)
     if found:
         model = replace(model, privacy={**model.privacy, "features": "post_processed"})
     model = judge_bounds(model, in_ball=curator.domain.is_ball, is_searched=bool(found))
     if curator.may_clip and not curator.domain.is_ball:
         grids = [grid._replace(circles=circles_of(features)) for grid in curator.grids]
         model = with_edge_share(model, find_edge_share(grids) or edge_share_of_centres(model))
-    odometer = [
-        {name: getattr(query, name) for name in ("description", "epsilon_nano", "delta_atto", "rho_pico", "n_values")}
-        for query in curator.odometer
-    ]
+    odometer = [query.entry for query in curator.odometer]
     spent = {"spent_nano": curator.spent_nano, "spent_delta_atto": curator.spent_delta_atto}
     choice = {} if reason is None else {"chosen": {"algorithm": chosen, "reason": reason}}
     return replace(model, diagnostics={**model.diagnostics, **found, "odometer": odometer, **spent, **choice})

@@ -26,7 +26,9 @@ FAINT_WAVE = 1e-3  # ignore waves that a cluster's width damps below this share
 
 MAX_COUNTED = 16  # most clusters if their number is not given
 PATIENCE = 2  # numbers of clusters on either side of the best that must be worse
-CLOSE = 10.0  # excess of BIC up to which a number of clusters is in the interval (Kass and Raftery 1995, section 3.2)
+CLOSE = 0.5  # excess of the criterion up to which a number of clusters is in the interval, in costs of a cluster
+FEW_FEATURES = 4  # largest number of features with the whole cost of BIC
+NOISE_COST = 4.4  # largest cost of a parameter with more features; noise alone gains up to it
 
 
 class CountedFit(NamedTuple):
@@ -36,7 +38,7 @@ class CountedFit(NamedTuple):
     criteria: dict[int, float]  # BIC by number of clusters, of the numbers that were compared; the least is selected
     lower: int  # least and greatest number with a BIC close to the least
     upper: int
-    gains: tuple[float, float] | None  # log likelihood over penalty: mean after the first cluster, and the last one
+    gains: tuple[float, float] | None  # log likelihood over BIC penalty: mean after the first cluster, and the last one
 
 
 def search(sketch: Sketch, n_clusters: int, limits: Limits, words: PublicWords) -> Fitted:
@@ -66,7 +68,10 @@ def swap_clusters(sketch: Sketch, best: Fitted, limits: Limits, words: PublicWor
 
 
 def count(sketch: Sketch, n_reports: int, n_supported: int, limits: Limits, words: PublicWords) -> CountedFit:
-    """Return the number of clusters by BIC = 2 NLL + C (d + 2) ln N, up to 16, and their fit.
+    """Return the number of clusters with the least 2 NLL + C (d + 2) a, up to 16, and their fit.
+
+    a is ln N as in the BIC, and at most 4.4 with more than four features. There reports have little information about
+    each of many clusters, so a penalty that depends on their number alone exceeds what a clear cluster gains.
 
     One cluster and the supported number are compared first, because in many features each single cluster of
     many gains less than its cost. Neighbours of the better number follow, until `PATIENCE` numbers on both
@@ -82,7 +87,7 @@ def count(sketch: Sketch, n_reports: int, n_supported: int, limits: Limits, word
     limits : Limits
     words : PublicWords
     """
-    cost = (sketch.n_features + 2) * log(max(n_reports, 3))
+    cost = cluster_cost(sketch.n_features, n_reports)
     middle = sorted(limits.start_widths)[len(limits.start_widths) // 2]
     fits: dict[int, Fitted] = {}
     criteria: dict[int, float] = {}
@@ -101,12 +106,19 @@ def count(sketch: Sketch, n_reports: int, n_supported: int, limits: Limits, word
             waiting = [number for number in near if 1 <= number <= MAX_COUNTED and number not in fits][:1]
     full = min((fits[best], search(sketch, best, limits, words)), key=lambda fitted: fitted.nll)
     criteria[best] = 2 * full.nll + best * cost
-    close = [number for number in criteria if criteria[number] <= criteria[best] + CLOSE]
+    close = [number for number in criteria if criteria[number] <= criteria[best] + CLOSE * cost]
     gains = None
     if best > 1:  # the numbers beside the best one were compared
-        mean, last = ((criteria[best - n] - criteria[best]) / (n * cost) + 1 for n in (best - 1, 1))
+        of_bic = (sketch.n_features + 2) * log(max(n_reports, 3))
+        mean, last = (((criteria[best - n] - criteria[best]) / n + cost) / of_bic for n in (best - 1, 1))
         gains = mean, last
     return CountedFit(full, dict(sorted(criteria.items())), min(close), max(close), gains)
+
+
+def cluster_cost(n_features: int, n_reports: int) -> float:
+    """Return the cost of a cluster in the criterion of `count`."""
+    of_parameter = log(max(n_reports, 3))
+    return (n_features + 2) * (of_parameter if n_features <= FEW_FEATURES else min(of_parameter, NOISE_COST))
 
 
 # ---- placement of clusters ----

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.errors import TallyMalformed, UnfitRound
-from sfumato.specs import MAX_SAMPLE_VALUES, DiscreteLaplaceMechanism, RoundSpec
+from sfumato.specs import MAX_SAMPLE_VALUES, DiscreteLaplaceMechanism, RoundSpec, vector_noise
 
 MAX_COUNTERS = 1 << 24  # slots times symbols: 128 MB of counts
 
@@ -233,9 +233,9 @@ def keeps_vectors(spec: RoundSpec) -> bool:
 
 def noise_of(spec: RoundSpec) -> DiscreteLaplaceMechanism:
     """Return the mechanism of a round of noisy vectors; raise UnfitRound for another round."""
-    if not isinstance(spec.mechanism, DiscreteLaplaceMechanism):
+    if (noise := vector_noise(spec.mechanism)) is None:
         raise UnfitRound(f"this round must have noisy vectors, not reports of {spec.mechanism.type}")
-    return spec.mechanism
+    return noise
 
 
 def read_aggregate(spec: RoundSpec, data: bytes) -> Tally | Sample:

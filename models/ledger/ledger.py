@@ -21,7 +21,8 @@ from models.tables.ledger import Ceiling, Kind, LedgerEntry, LedgerHead, LedgerR
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accountant import Accounting, Cost, charge_mu2, is_counted, most_mu2, release_delta, sum_mu2
 from sfumato.privacy.accounting import DELTA_MAX_ATTO, format_delta, format_epsilon
-from sfumato.privacy.ledger import CYCLE_PREFIX, GENESIS_HASH, Cycles, Head
+from sfumato.privacy.cycles import CYCLE_PREFIX, Cycles
+from sfumato.privacy.ledger import GENESIS_HASH, Head
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def charge(
 
 def release(session: Session, dataset_id: str, *, job_id: str, actor: str, now: int) -> LedgerEntry | None:
     """Release what remains of a job's reservation. Return None if nothing remains."""
-    _lock(session, dataset_id)
+    head(session, dataset_id, lock=True)
     left = reserved_for(session, dataset_id, job_id)
     if not any(left):
         return None
@@ -161,7 +162,7 @@ def switch_to_gaussian(session: Session, dataset_id: str, *, actor: str, now: in
     BudgetExhausted if the charges so far exceed the Gaussian budget, as large pure charges beside blocks can. A dataset
     with a shuffler can switch before its first round only, because the cost of a release is chosen for one accounting.
     """
-    _lock(session, dataset_id)
+    head(session, dataset_id, lock=True)
     before = balance(session, dataset_id)
     if before.accounting == "gaussian":
         raise Conflict("this dataset has Gaussian accounting already")
@@ -215,9 +216,9 @@ def reserved_for(session: Session, dataset_id: str, job_id: str) -> Amounts:
     return Amounts() if row is None else Amounts(row.epsilon_nano, row.delta_atto, mu2_pico=row.mu2_pico or 0)
 
 
-def head(session: Session, dataset_id: str) -> LedgerHead:
-    """Return the head of the ledger. Raise NotFound."""
-    found = session.get(LedgerHead, dataset_id)
+def head(session: Session, dataset_id: str, *, lock: bool = False) -> LedgerHead:
+    """Return the head of the ledger, and lock it until the end of the transaction. Raise NotFound."""
+    found = session.get(LedgerHead, dataset_id, populate_existing=True, with_for_update=lock or None)
     if found is None:
         raise NotFound("ledger")
     return found
@@ -271,10 +272,7 @@ def verify(session: Session, dataset_id: str) -> ChainVerification:
     """
 
     def read_end() -> Head:
-        row = session.execute(select(LedgerHead.seq, LedgerHead.hash).where(LedgerHead.dataset_id == dataset_id))
-        found = row.first()
-        if found is None:
-            raise NotFound("ledger")
+        found = head(session, dataset_id)
         return Head(found.seq, found.hash)
 
     running = Balance()
@@ -355,14 +353,12 @@ def _miscounts(entry: LedgerEntry, before: Balance, additive: Counter[tuple[int,
 
 def _counted(change: _Change, before: Balance) -> _Change:
     """Return a change with its mu^2: none under additive accounting, else that of the caller or of the amounts."""
-    amounts = change.amounts
+    amounts, of_releases = change.amounts, before.release_accounting == "gaussian"
     if change.kind is Kind.GAUSSIAN:
         return change
-    if before.accounting == "additive":
+    if before.accounting == "additive" or (of_releases and change.kind is not Kind.CHARGE):
         return replace(change, amounts=amounts._replace(mu2_pico=0))
-    if before.release_accounting == "gaussian":
-        if change.kind is not Kind.CHARGE:
-            return replace(change, amounts=amounts._replace(mu2_pico=0))
+    if of_releases:
         if any(amounts.shuffled) and not amounts.mu2_pico:
             raise Conflict("the accounting of this dataset has changed: open the round again")
         return change
@@ -385,22 +381,10 @@ def _move_reservation(kind: Kind, amounts: Amounts, job_id: str | None, reserved
     return min(left) >= 0
 
 
-def _lock(session: Session, dataset_id: str) -> LedgerHead:
-    end = session.scalars(
-        select(LedgerHead)
-        .where(LedgerHead.dataset_id == dataset_id)
-        .with_for_update()
-        .execution_options(populate_existing=True)
-    ).first()
-    if end is None:
-        raise NotFound("ledger")
-    return end
-
-
 def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
     if change.adds_to_source:
         lock_source(session, dataset_id)  # before the head, see `models.database.engine`
-    end = _lock(session, dataset_id)
+    end = head(session, dataset_id, lock=True)
     before = balance(session, dataset_id)
     if end.seq == 0 and change.starts == "gaussian":
         before = Balance(**GAUSSIAN_START)
@@ -450,13 +434,10 @@ def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:
 
 def _store_reservation(session: Session, dataset_id: str, job_id: str, left: Amounts) -> None:
     """Store what remains of a reservation; delete the row if nothing remains. The caller has locked the head."""
-    row = session.get(LedgerReservation, (dataset_id, job_id))
-    if row is None and any(left):
-        row = LedgerReservation(dataset_id=dataset_id, job_id=job_id)
-        session.add(row)
-    if row is not None and any(left):
-        row.epsilon_nano, row.delta_atto, row.mu2_pico = left.epsilon_nano, left.delta_atto, left.mu2_pico or None
-    elif row is not None:
+    costs = {"epsilon_nano": left.epsilon_nano, "delta_atto": left.delta_atto, "mu2_pico": left.mu2_pico or None}
+    if any(left):
+        session.merge(LedgerReservation(dataset_id=dataset_id, job_id=job_id, **costs))
+    elif (row := session.get(LedgerReservation, (dataset_id, job_id))) is not None:
         session.delete(row)
 
 

@@ -9,8 +9,27 @@ import typer
 
 from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, ShuffledDelta, split_names
 from service.cli.connection import Service, calls_service
-from service.cli.dataset_options import takes_settings
-from sfumato.kinds import MechanismKind, TrustModel
+from service.cli.dataset_options import (
+    Accounting,
+    Bins,
+    Categories,
+    ClusterBy,
+    Dimensions,
+    Features,
+    FirstDelta,
+    FirstShuffledDelta,
+    Missing,
+    Norm,
+    ShuffledEpsilon,
+    ShufflerKey,
+    ShufflerName,
+    ShufflerUrl,
+    Source,
+    Trust,
+    Unknown,
+    takes_settings,
+)
+from sfumato.kinds import MechanismKind
 
 if TYPE_CHECKING:
     from sfumato.specs.attributes import Attribute
@@ -71,70 +90,23 @@ def create_dataset(
     service: Service,
     name: Annotated[str, typer.Argument(help="Name of the dataset.")],
     epsilon: Annotated[float, typer.Option(help="First grant of the privacy budget ε, 0.000001 to 32.")],
-    feature: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Feature with its public bounds, as NAME:LOWER:UPPER, NAME:LOWER:UPPER:UNIT or, if the bounds are one "
-            "period of a circle, NAME:LOWER:UPPER:UNIT:periodic. Repeatable."
-        ),
-    ] = None,
-    trust: Annotated[
-        TrustModel,
-        typer.Option(
-            help="Trust model: devices send reports to the service (local) or to a shuffler (shuffled), or a client "
-            "uploads records (central)."
-        ),
-    ] = "local",
-    delta: Annotated[float, typer.Option(help="Central: first grant of δ, 0 or 1e-15 to 1e-3.")] = 0.0,
-    accounting: Annotated[
-        Literal["additive", "gaussian"] | None,
-        typer.Option(
-            help="Central, shuffled: `additive` or `gaussian` sums of costs.", show_default="by the features and δ"
-        ),
-    ] = None,
-    dimensions: Annotated[
-        int | None, typer.Option(min=1, help="Central: dimensions of embeddings, in place of --feature.")
-    ] = None,
-    norm: Annotated[float, typer.Option(help="Central: maximum norm of an embedding.")] = 1.0,
-    source: Annotated[
-        str | None, typer.Option(help="Label of the people in the data. Needs the scope `grants`.", show_default="none")
-    ] = None,
-    shuffler_name: Annotated[
-        str | None, typer.Option(help="Shuffled: name of the organisation that runs the shuffler.", show_default="none")
-    ] = None,
-    shuffler_url: Annotated[
-        str | None, typer.Option(help="Shuffled: address to which devices send sealed reports.", show_default="none")
-    ] = None,
-    shuffler_key: Annotated[
-        str | None,
-        typer.Option(help="Shuffled: public key that `sfumato shuffler public-key` prints.", show_default="none"),
-    ] = None,
-    shuffled_epsilon: Annotated[
-        float | None, typer.Option(help="Shuffled: first grant of ε towards the service.", show_default="none")
-    ] = None,
-    shuffled_delta: Annotated[
-        float, typer.Option(help="Shuffled: first grant of δ towards the service, 1e-15 to 1e-3.")
-    ] = 1e-5,
-    category: Annotated[
-        list[str] | None,
-        typer.Option(help="Central: attribute with a public vocabulary, as NAME=VALUE,VALUE,... Repeatable."),
-    ] = None,
-    bins: Annotated[
-        list[str] | None,
-        typer.Option(help="Central: numeric attribute with public edges, as NAME=0,18,65. Repeatable."),
-    ] = None,
-    unknown: Annotated[
-        Literal["refuse", "other"],
-        typer.Option(help="Attributes: refuse an upload with a value outside the vocabulary, or count it as `other`."),
-    ] = "refuse",
-    missing: Annotated[
-        Literal["refuse", "category"],
-        typer.Option(help="Attributes: refuse an upload with a missing value, or count it as `missing`."),
-    ] = "refuse",
-    cluster_by: Annotated[
-        list[str] | None,
-        typer.Option(help="Central: category by which jobs cluster, as NAME or NAME=WEIGHT, 0.01 to 6. Repeatable."),
-    ] = None,
+    feature: Features = None,
+    trust: Trust = "local",
+    delta: FirstDelta = 0.0,
+    accounting: Accounting = None,
+    dimensions: Dimensions = None,
+    norm: Norm = 1.0,
+    source: Source = None,
+    shuffler_name: ShufflerName = None,
+    shuffler_url: ShufflerUrl = None,
+    shuffler_key: ShufflerKey = None,
+    shuffled_epsilon: ShuffledEpsilon = None,
+    shuffled_delta: FirstShuffledDelta = 1e-5,
+    category: Categories = None,
+    bins: Bins = None,
+    unknown: Unknown = "refuse",
+    missing: Missing = "refuse",
+    cluster_by: ClusterBy = None,
     **settings: Any,
 ) -> None:
     """Create a dataset and print its id. For a shuffled dataset, also print the trust statement for its users."""

@@ -1,4 +1,4 @@
-"""Options of `sfumato datasets create` that follow from the declared settings of datasets."""
+"""Options of `sfumato datasets create`. Those of settings follow from the declarations of the settings."""
 
 import inspect
 from collections.abc import Callable
@@ -6,7 +6,73 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from sfumato.kinds import TrustModel
 from sfumato.settings import Setting, all_settings
+
+Features = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Feature with its public bounds, as NAME:LOWER:UPPER, NAME:LOWER:UPPER:UNIT or, if the bounds are one "
+        "period of a circle, NAME:LOWER:UPPER:UNIT:periodic. Repeatable."
+    ),
+]
+Trust = Annotated[
+    TrustModel,
+    typer.Option(
+        help="Trust model: devices send reports to the service (local) or to a shuffler (shuffled), or a client "
+        "uploads records (central)."
+    ),
+]
+FirstDelta = Annotated[float, typer.Option(help="Central: first grant of δ, 0 or 1e-15 to 1e-3.")]
+Accounting = Annotated[
+    Literal["additive", "gaussian"] | None,
+    typer.Option(
+        help="Central, shuffled: `additive` or `gaussian` sums of costs.", show_default="by the features and δ"
+    ),
+]
+Dimensions = Annotated[
+    int | None, typer.Option(min=1, help="Central: dimensions of embeddings, in place of --feature.")
+]
+Norm = Annotated[float, typer.Option(help="Central: maximum norm of an embedding.")]
+Source = Annotated[
+    str | None, typer.Option(help="Label of the people in the data. Needs the scope `grants`.", show_default="none")
+]
+ShufflerName = Annotated[
+    str | None, typer.Option(help="Shuffled: name of the organisation that runs the shuffler.", show_default="none")
+]
+ShufflerUrl = Annotated[
+    str | None, typer.Option(help="Shuffled: address to which devices send sealed reports.", show_default="none")
+]
+ShufflerKey = Annotated[
+    str | None,
+    typer.Option(help="Shuffled: public key that `sfumato shuffler public-key` prints.", show_default="none"),
+]
+ShuffledEpsilon = Annotated[
+    float | None, typer.Option(help="Shuffled: first grant of ε towards the service.", show_default="none")
+]
+FirstShuffledDelta = Annotated[
+    float, typer.Option(help="Shuffled: first grant of δ towards the service, 1e-15 to 1e-3.")
+]
+Categories = Annotated[
+    list[str] | None,
+    typer.Option(help="Central: attribute with a public vocabulary, as NAME=VALUE,VALUE,... Repeatable."),
+]
+Bins = Annotated[
+    list[str] | None,
+    typer.Option(help="Central: numeric attribute with public edges, as NAME=0,18,65. Repeatable."),
+]
+Unknown = Annotated[
+    Literal["refuse", "other"],
+    typer.Option(help="Attributes: refuse an upload with a value outside the vocabulary, or count it as `other`."),
+]
+Missing = Annotated[
+    Literal["refuse", "category"],
+    typer.Option(help="Attributes: refuse an upload with a missing value, or count it as `missing`."),
+]
+ClusterBy = Annotated[
+    list[str] | None,
+    typer.Option(help="Central: category by which jobs cluster, as NAME or NAME=WEIGHT, 0.01 to 6. Repeatable."),
+]
 
 
 def takes_settings(function: Callable[..., None]) -> Callable[..., None]:

@@ -22,7 +22,7 @@ from service.schemas.fields import (
     Time,
     id_field,
 )
-from service.schemas.jobs import ClusterModel
+from service.schemas.results import ClusterModel
 from sfumato import specs
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
 
 from connections.server import configuration
 from runtime.process import GATEWAY_KEPT_BYTES, keep_freed_memory, leave_no_core
+from service.app import Gateway
 from service.context import GatewayContext
 from service.ingestion.upload_memory import return_freed_memory
 
@@ -59,10 +59,11 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
 
-def run(app: FastAPI, bound: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
+def run(app: Gateway, bound: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT, finish the current requests, store the queued reports and return."""
     context = app.state.context
-    server = Server(configuration(app, context.settings.slow_seconds, context.settings.idle_seconds), context, on_start)
+    settings = context.settings
+    server = Server(configuration(app, settings.slow_seconds, settings.idle_seconds, app.reports), context, on_start)
     leave_no_core()
     keep_freed_memory(GATEWAY_KEPT_BYTES, max_arenas=1)
     previous = {sig: signal.signal(sig, _ignore) for sig in (signal.SIGTERM, signal.SIGINT)}

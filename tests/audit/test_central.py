@@ -4,18 +4,8 @@ import numpy as np
 import pytest
 
 from audit.central import black_box, replay, service_jobs
-from audit.central.replay import (
-    CHARGE_ORDER,
-    METHODS,
-    NOISE_SCALE,
-    PAYMENT,
-    PRIVACY_LOSS,
-    SAME_QUERIES,
-    Method,
-    Recorder,
-    check_replay,
-    run_method,
-)
+from audit.central.recordings import Method, Recorder, run_method
+from audit.central.replay import CHARGE_ORDER, METHODS, NOISE_SCALE, PAYMENT, PRIVACY_LOSS, SAME_QUERIES, check_replay
 from audit.checks.check import Effort, Setting
 from audit.checks.neighbours import make_pairs
 from audit.planted import central as planted

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from audit.central.replay import N_FEATURES
+from audit.central.recordings import N_FEATURES
 from audit.checks.neighbours import LAST, MIDDLE, USER_RECORDS, make_pairs
 
 

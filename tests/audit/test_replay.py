@@ -9,20 +9,15 @@ import numpy as np
 import pytest
 
 from audit.central.privacy_loss import compute_gaussian_rho, compute_laplace_epsilon, epsilon_from_rho, sum_noise_excess
+from audit.central.recordings import ODOMETER_FIELDS, DivergenceError, Method, RecordedAnswers, Recorder, run_method
 from audit.central.replay import (
     CHARGE_ORDER,
     MAX_DEVIATIONS,
     NOISE_SCALE,
-    ODOMETER_FIELDS,
     PAYMENT,
     PRIVACY_LOSS,
     SAME_QUERIES,
-    DivergenceError,
-    Method,
-    RecordedAnswers,
-    Recorder,
     ReplayResults,
-    run_method,
 )
 from audit.central.trees import check_paths, compute_tree_loss, find_largest_loss, log_probabilities
 from audit.checks.check import Effort, Setting

@@ -81,7 +81,6 @@ def build(language: str, home: Path) -> list[str]:
     run(generator(home), "tools/sdks.py", "--only", language, "--into", home, cwd=ROOT)
     client = home / language
     if language == "go":
-        shutil.copytree(ROOT / "sdk" / "go" / "example", client / "example", dirs_exist_ok=True)
         (client / "call").mkdir()
         shutil.copy(CALLERS / "call.go", client / "call")
         run("go", "build", "-o", client / "caller", "./call", cwd=client)
@@ -134,19 +133,6 @@ class TestEveryOperation:
             assert answer["status"] in success, answer["content"]
             if "application/json" in success[answer["status"]].get("content", {}):
                 assert without_nulls(answer["decoded"]) == without_nulls(json.loads(answer["content"]))
-
-
-@pytest.mark.parametrize("caller", ["go", "java"], indirect=True)
-class TestExamples:
-    def test_print_the_jobs_of_a_service(self, caller: Caller, api: Api) -> None:
-        classes = f"{caller.client}/target/classes:{caller.client}/target/lib/*"
-        java = ("java", "-cp", classes, ROOT / "sdk" / "java" / "Example.java")
-        command = java if caller.language == "java" else ("go", "run", "./example")
-        job_id = api.job(str(api.dataset()["id"]))["id"]
-        service = {"SFUMATO_URL": str(api.http.base_url), "SFUMATO_KEY": api.secret}
-        assert f"{job_id} " in run(*command, cwd=caller.client, **service)
-        refused = run(*command, cwd=caller.client, **service | {"SFUMATO_KEY": "sfm_wrong"})
-        assert refused.startswith("unauthenticated: ")
 
 
 def problems() -> list[tuple[str, Operation, int, dict[str, Any]]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdks.conftest import Live
+from tests.sdks.conftest import Live, serving
 from tests.sdks.packages import ROOT, block_after, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]
@@ -31,17 +31,16 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = shutil.ignore_patterns("node_modules", "dist", "generated", "*.egg-info", "build", "__pycache__")
     for name in ("sdk", "openapi", "tools"):
         shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-    shutil.copy(ROOT / "Makefile", copy)
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy2(ROOT / name, copy)  # with its time, so that make finds the environment up to date
+    (copy / ".venv").symlink_to(ROOT / ".venv")
     return copy
 
 
 def install(clone: Path, language: str) -> Path:
     """Run the commands of a README in the clone. Return the directory of the app."""
-    app = clone.parent / "my-app"
-    app.mkdir(exist_ok=True)
-    commands = block_after(clone / "sdk" / language / "README.md", ORDER[0], "sh")
-    run("sh", "-e", "-c", commands, cwd=clone)
-    return app
+    run("sh", "-e", "-c", block_after(clone / "sdk" / language / "README.md", ORDER[0], "sh"), cwd=clone)
+    return clone.parent / "my-app"
 
 
 class TestTheReadmes:
@@ -65,6 +64,7 @@ class TestInstallation:
         assert run("node", "first.mjs", cwd=app, **live.environment) == "sent\n"
 
     def test_of_the_python_package_sends_a_first_report(self, clone: Path, live: Live) -> None:
+        (clone.parent / "my-app").mkdir(exist_ok=True)
         app = install(clone, "python")
         (app / "device.json").unlink(missing_ok=True)
         (app / "first.py").write_text(block_after(ROOT / "sdk" / "python" / "README.md", ORDER[1], "python"))
@@ -77,3 +77,18 @@ class TestInstallation:
         (library,) = repository.rglob("sfumato-device-*.jar")
         with zipfile.ZipFile(library) as opened:
             assert {"sfumato/device/Device.class", "sfumato/device/ShuffledDevice.class"} <= set(opened.namelist())
+
+    @pytest.mark.parametrize("language", ["go", "java"])
+    def test_of_a_client_for_backends_prints_the_jobs(
+        self, clone: Path, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MAVEN_OPTS", f"-Dmaven.repo.local={clone.parent / 'maven'}")
+        shutil.rmtree(clone.parent / "my-app", ignore_errors=True)
+        app = install(clone, language)
+        first = block_after(clone / "sdk" / language / "README.md", ORDER[1], "sh")
+        with serving(tmp_path / "home") as api:
+            service = {"SFUMATO_URL": str(api.http.base_url), "SFUMATO_KEY": api.secret}
+            job_id = api.job(str(api.dataset()["id"]))["id"]
+            assert f"{job_id} " in run("sh", "-e", "-c", first, cwd=app, **service)
+            refused = run("sh", "-e", "-c", first, cwd=app, **service | {"SFUMATO_KEY": "sfm_wrong"})
+            assert refused.startswith("unauthenticated: ")

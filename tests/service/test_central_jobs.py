@@ -10,7 +10,7 @@ import pytest
 
 from models.database.engine import Database
 from service.schemas.jobs import Job as JobSchema
-from service.schemas.jobs import Result as ResultSchema
+from service.schemas.results import Result as ResultSchema
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, to_wire
 from tests.service.api import SQLITE_ONLY, UNIFORM, Api, claim_job, refused, unknown

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.database.engine import Database
-from service.schemas.jobs import Result
+from service.schemas.results import Result
 from sfumato.api.client import Client
 from sfumato.errors import InvalidSpec
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, refused, stranger

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from connections import connection
-from connections.connection import JoinedTransport, WriteQueue
+from connections.joined_transport import JOINED_BYTES, JoinedTransport, WriteQueue
 from models.database.engine import Database
 from runtime.settings import Settings
 from service.app import create_app
@@ -582,7 +582,7 @@ class TestJoinedTransport:
             for transport in joined:
                 transport.write(b"head")
                 transport.write(b"body")
-            joined[1].write(large := bytes(connection.JOINED_BYTES))
+            joined[1].write(large := bytes(JOINED_BYTES))
             joined[2].close()
             joined[3].abort()
             inner[4].close()

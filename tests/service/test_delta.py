@@ -9,8 +9,8 @@ from clustering.central.cells import GridCells
 from clustering.central.curator import Curator
 from models.database.engine import Database
 from service.schemas.jobs import Job as JobSchema
-from service.schemas.jobs import Result as ResultSchema
 from service.schemas.ledger import Budget as BudgetSchema
+from service.schemas.results import Result as ResultSchema
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import NANO
 from tests.service.api import FEATURES, SQLITE_ONLY, UNIFORM, Api, refused, unknown

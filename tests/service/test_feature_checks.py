@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from models.database.engine import Database
-from service.schemas.jobs import Result as ResultSchema
+from service.schemas.results import Result as ResultSchema
 from sfumato.api.parsers import parse_result
 from tests.clustering.central.test_feature_check import three_groups
 from tests.service.api import SQLITE_ONLY, Api, claim_job, refused

@@ -36,9 +36,9 @@ def test_finds_an_intended_difference_to_uvicorn(
 
 @pytest.mark.slow
 def test_finds_a_wrong_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def accept(front: ReportFront, report_format: Any, read: Any, message: Any) -> Any:
+    def accept(front: ReportFront, report_format: Any, read: Any, body: bytes, most: int) -> Any:
         try:
-            return read(report_format, message["body"], front._endpoint.max_batch_reports)
+            return read(report_format, body, most)
         except Exception:
             return read(report_format, b'{"report_id":"%032x","slot":0,"value":"AQ=="}' % 0, 1)
 

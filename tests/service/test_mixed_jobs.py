@@ -11,7 +11,7 @@ import pytest
 
 from models.database.engine import Database
 from service.schemas.datasets import Dataset as DatasetSchema
-from service.schemas.jobs import Result as ResultSchema
+from service.schemas.results import Result as ResultSchema
 from sfumato.api.client import Client
 from sfumato.specs import Auto
 from tests.clustering.central.test_categories import N, people, table

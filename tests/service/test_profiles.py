@@ -14,7 +14,7 @@ from models.database.engine import Database
 from models.jobs.claims import Claim
 from models.tables.jobs import Job as JobRow
 from service.schemas.jobs import Job as JobSchema
-from service.schemas.jobs import Result as ResultSchema
+from service.schemas.results import Result as ResultSchema
 from sfumato.api.client import Client
 from sfumato.api.parsers import parse_result
 from sfumato.errors import InvalidSpec

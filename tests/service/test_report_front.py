@@ -1,20 +1,16 @@
 """The front answers plain uploads of reports as the application does, and leaves all others to it."""
 
-import asyncio
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
-from connections.connection import IS_WHOLE
 from models.database.engine import Database
 from runtime.settings import Settings
 from service.app import create_app
-from service.http.route_table import enter
 from tests.service.api import SQLITE_ONLY, Api, packed, refused, single, stranger
 from tests.service.test_report_endpoint import OCTETS, stored
 from tests.service.wire import OnTheWire, read_answers
@@ -142,7 +138,7 @@ class TestPlainReport:
                 ((status, _, _),) = read_answers(connected, 1)
                 assert (status, wire.n_regular) == (202, n_regular)
 
-    def test_keeps_its_memory_until_its_commit_ends_if_it_is_cancelled(
+    def test_keeps_its_memory_until_its_commit_ends_if_its_client_leaves(
         self, wire: OnTheWire, api: Api, round_id: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         front, real = wire.app.reports, wire.app.state.context.database.run_in
@@ -153,33 +149,65 @@ class TestPlainReport:
             assert may_end.wait(60)
             return real(*given)
 
-        async def cancel() -> None:
-            body = {"type": "http.request", "body": json.dumps(single()).encode()}
-            headers = [(b"authorization", f"Bearer {api.secret}".encode()), (b"content-type", b"application/json")]
-            scope = {"method": "POST", "path": f"/v1/rounds/{round_id}/reports", "headers": headers}
-            scope |= {"type": "http", "state": {IS_WHOLE: True}}
-            enter(scope)
-            task = asyncio.create_task(front(scope, AsyncMock(return_value=body), AsyncMock()))
-            assert await asyncio.to_thread(has_begun.wait, 60)
-            task.cancel()
-            await asyncio.sleep(0.05)
-            assert front._memory.n_bytes > 0
-            may_end.set()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
         monkeypatch.setattr(wire.app.state.context.database, "run_in", run_in)
-        asyncio.run(cancel())
-        assert (front._memory.n_bytes, wire.n_regular, api.n_received(round_id)) == (0, 0, 1)
-
-    def test_is_stored_if_its_client_leaves(self, wire: OnTheWire, api: Api, round_id: str) -> None:
         connected = wire.connect()
         connected.sendall(sent(api, round_id))
+        assert has_begun.wait(60)
         connected.close()
+        time.sleep(0.05)
+        assert front._memory.n_bytes > 0
+        may_end.set()
         until = time.monotonic() + 60
-        while api.n_received(round_id) == 0 and time.monotonic() < until:
+        while front._memory.n_bytes > 0 and time.monotonic() < until:
             time.sleep(0.01)
-        assert api.n_received(round_id) == 1
+        assert (front._memory.n_bytes, wire.n_regular, api.n_received(round_id)) == (0, 0, 1)
+
+
+@SQLITE_ONLY
+class TestConnection:
+    def test_that_reads_too_slowly_is_left_to_the_application(self, wire: OnTheWire, api: Api, round_id: str) -> None:
+        """The application waits until the client has read earlier responses."""
+        with wire.connect() as connected:
+            connected.sendall(sent(api, round_id))
+            read_answers(connected, 1)
+            (own,) = (each for each in wire.server.server_state.connections if each._client == connected.getsockname())
+            loop, is_paused = own._loop, threading.Event()
+            loop.call_soon_threadsafe(own.pause_writing)
+            loop.call_soon_threadsafe(is_paused.set)
+            assert is_paused.wait(60)
+            connected.sendall(sent(api, round_id))
+            connected.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                connected.recv(1)
+            loop.call_soon_threadsafe(own.resume_writing)
+            connected.settimeout(60)
+            ((status, _, _),) = read_answers(connected, 1)
+        assert (status, wire.n_regular) == (202, 1)
+
+    def test_is_closed_after_the_response_if_the_gateway_stops(
+        self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real, has_begun, may_end = database.run_in, threading.Event(), threading.Event()
+
+        def run_in(transaction: Any, name: str, work: Callable[..., Any]) -> Any:
+            if name == "receive_reports":
+                has_begun.set()
+                assert may_end.wait(60)
+            return real(transaction, name, work)
+
+        with OnTheWire(create_app(settings, database)) as wire:
+            api = stranger(wire.client, database)
+            round_id = known(wire, api)
+            monkeypatch.setattr(database, "run_in", run_in)
+            with wire.connect() as connected:
+                connected.sendall(sent(api, round_id))
+                assert has_begun.wait(60)
+                wire.server.should_exit = True
+                time.sleep(0.5)
+                may_end.set()
+                ((status, _, _),) = read_answers(connected, 1)
+                assert connected.recv(1) == b""
+        assert (status, wire.n_regular) == (202, 0)
 
 
 @SQLITE_ONLY

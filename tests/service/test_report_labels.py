@@ -11,7 +11,7 @@ from clustering.simulate import SeededEntropy
 from models.database.engine import Database
 from models.tables.rounds import ReportBatch, Round
 from service.ingestion import report_labels
-from service.schemas.jobs import ReportLabelPage
+from service.schemas.results import ReportLabelPage
 from sfumato.api.client import Client
 from sfumato.device.bulk import pack, perturb_records
 from sfumato.model.cluster_model import ClusterModel, model_from_wire

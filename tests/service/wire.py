@@ -30,18 +30,17 @@ class OnTheWire:
         self.app: Any = app
         self.n_regular = 0
         self.bound = bind("127.0.0.1", 0)
-        config = configuration(app, slow_seconds, idle_seconds)
+        config = configuration(app, slow_seconds, idle_seconds, self.app.reports)
         self._begun = threading.Event()
         self.server = server.Server(config, app.state.context, self._begun.set)
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.bound]}, daemon=True)
-        front = self.app.reports
-        application = front._app
+        uploads = self.app.uploads
 
         async def count(*given: Any) -> None:
             self.n_regular += 1
-            await application(*given)
+            await uploads(*given)
 
-        front._app = count
+        self.app.uploads = count
 
     @property
     def address(self) -> tuple[str, int]:

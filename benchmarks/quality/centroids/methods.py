@@ -14,10 +14,12 @@ from benchmarks.quality.scores import best_k_means, nearest
 from clustering.centroids.fuzzy_cmeans import Rule
 from clustering.registry import PLANS, start
 from clustering.rounds.plan import Collected, drive
+from clustering.rounds.tally import keeps_vectors, noise_of
 from clustering.simulate import SeededEntropy, collect
 from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.memberships import FuzzyMemberships
 from sfumato.records.encodings import lattice_places
-from sfumato.specs import LOCAL_ALGORITHMS, Algorithm, DiscreteLaplaceMechanism, Feature, NoisyFcm, RoundSpec
+from sfumato.specs import LOCAL_ALGORITHMS, Algorithm, Feature, RoundSpec
 
 K_MEANS_POINTS = 20_000  # points that starts of k-means are tried on
 
@@ -46,7 +48,8 @@ def run_plan(params: Algorithm, points: Points, seed: int) -> tuple[ClusterModel
     model = drive(start(params, features, len(points)), devices.report)
     seconds = time.process_time() - began - devices.seconds
     assert model.centroids is not None  # label maps publish them too
-    rule = Rule(params.distance, params.m, model.diagnostics["sigma0"]) if isinstance(params, NoisyFcm) else None
+    of = model.memberships
+    rule = Rule(of.distance, of.m, of.sigma0) if isinstance(of, FuzzyMemberships) else None
     array, reports = devices.vectors(seed)
     return model, Found(model.centroids, model.assign(points), seconds, devices.seconds, array, reports, rule)
 
@@ -64,7 +67,7 @@ class _Devices:
         began = time.process_time()
         collected = collect(spec, self._points, self._entropy, self._draws)
         self.seconds += time.process_time() - began
-        if isinstance(spec.mechanism, DiscreteLaplaceMechanism):
+        if keeps_vectors(spec):
             self._collected = collected
         return collected
 
@@ -75,8 +78,7 @@ class _Devices:
         """
         if self._collected is None:
             return None, None
-        mechanism = self._collected.spec.mechanism
-        assert isinstance(mechanism, DiscreteLaplaceMechanism)
+        mechanism = noise_of(self._collected.spec)
         values = mechanism.perturb_many(lattice_places(self._points, mechanism.steps), SeededEntropy(seed + 1))
         reports = mechanism.vectors_of(values) / mechanism.steps
         return self._collected.sample.values / mechanism.steps, reports

@@ -17,7 +17,7 @@ from clustering.density.label_map import label_map_model
 from clustering.density.map_division import divide
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import NANO
-from sfumato.sizing.grids import MAP_INFORMATION, check_map_grid, choose_map_grid
+from sfumato.sizing.grids import MAP_INFORMATION, choose_map_grid
 from sfumato.specs import DensityMap, Feature, circles_of
 
 COUNTING = 2  # percent of epsilon for the count that determines the grid
@@ -57,7 +57,7 @@ def density_map(params: DensityMap, features: tuple[Feature, ...], curator: Cura
         The number of features is not supported, the grid has too many cells, or epsilon is too small to
         be divided. Nothing was charged.
     """
-    check_map_grid(params, len(features))
+    params.require_features(len(features))
     counted = count_map(params, len(features), curator)
     fit = fit_counts(
         counted.counts,

@@ -10,9 +10,9 @@ from clustering.central.private_kmeans.cluster_count import choose_pieces
 from clustering.central.private_kmeans.concentrated_kmeans import (
     Budget,
     find_ball,
+    find_by_grid_or_rounds,
     find_in_projection,
-    pays_to_refine,
-    refine_grid,
+    may_refine,
 )
 from clustering.central.private_kmeans.gated_grid import FoundClusters, ProblemSize
 from clustering.central.private_kmeans.pure_kmeans import count_by_steps, find_by_grid, find_by_steps
@@ -85,8 +85,8 @@ def private_kmeans(params: PrivateKmeans, features: tuple[Feature, ...], curator
             found = (count_by_steps if is_counted else find_by_steps)(curator, size, rest, words)
         elif is_counted:
             found = find_by_grid(curator, size, rest, words, is_counted=True)
-        elif pays_to_refine(size, budget := Budget(rest, delta_atto), curator.max_per_user):
-            found = refine_grid(curator, size, budget, words)
+        elif may_refine(size, budget := Budget(rest, delta_atto), curator.max_per_user):
+            found = find_by_grid_or_rounds(curator, size, budget, words)
         else:
             found = find_by_grid(curator, size, rest, words)
     return build_model(params, features, found, n_records, curator.max_per_user, d)

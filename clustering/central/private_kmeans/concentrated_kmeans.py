@@ -1,7 +1,7 @@
 """The routes of `private_kmeans` with Gaussian noise: projection, seeds, repair, then steps in all features."""
 
 from collections.abc import Sequence
-from math import sqrt
+from math import log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +15,17 @@ from clustering.central.private_kmeans.cluster_count import ClusterCount, NoisyC
 from clustering.central.private_kmeans.count_tree import choose_rho, count_tree
 from clustering.central.private_kmeans.full_steps import full_steps
 from clustering.central.private_kmeans.gated_grid import (
+    LEVELS,
+    CoarseCounts,
     FoundClusters,
     ProblemSize,
-    count_grid,
+    count_coarse,
+    count_fine,
     fit_grid,
     summarise_clusters,
 )
 from clustering.central.private_kmeans.grid_refits import agreement_of_grid
+from clustering.central.private_kmeans.pure_kmeans import find_in_cells
 from clustering.central.private_kmeans.repair import RADIUS, Clusters, Step, choose_radii, repair_round
 from clustering.central.projection import ProjectedCells, Projection, make_projection
 from clustering.central.queries import split
@@ -56,8 +60,12 @@ LONG = 2.5  # least variance along the longest axis of a cluster that may be two
 CLEAR_AXIS = 2.5  # least excess of a long axis, in standard deviations of an element times sqrt(m)
 
 # up to four features
-GRID_ONLY = (8, 200.0)  # largest number of clusters, and q, for which the grid alone is as good
-TO_GRID = (45, 55)  # weights of epsilon for the grid and for the block
+GRID_ONLY = 8  # largest number of clusters for which the grid alone is as good
+REFINED_FROM = 110.0  # least q for which rounds may pay
+CROWDED = 0.4  # occupied coarse cells per cluster below which the cells of a grid hide clusters
+EVEN = 0.75  # least effective number of occupied coarse cells (the exponential of their entropy), as a share of them
+WIDE_CELLS = (4, 150.0)  # number of features, and q, from which cells are wider than the error of rounds
+AFTER_COARSE = (25, 55)  # weights of epsilon for the fine cells and for the block, after the coarse cells
 GRID_ROUNDS = 5
 LAST_ROUND = (85, 10, 5)  # weights of the last round's cost, which has no swap
 
@@ -87,22 +95,50 @@ class Subspace(NamedTuple):
     outside: float  # variance outside the directions
 
 
-def pays_to_refine(size: ProblemSize, budget: Budget, max_per_user: int) -> bool:
-    """Return whether repair rounds after the grid pay: with many clear clusters and a sufficient budget."""
-    few, unclear = GRID_ONLY
-    epsilon_nano = budget.epsilon_nano * TO_GRID[1] // sum(TO_GRID)
-    return size.n_clusters > few and size.q >= unclear and affords_block(epsilon_nano, budget.delta_atto, max_per_user)
+def may_refine(size: ProblemSize, budget: Budget, max_per_user: int) -> bool:
+    """Return whether repair rounds after a grid may pay: with many clusters and a sufficient budget."""
+    epsilon_nano = budget.epsilon_nano * LEVELS[1] // sum(LEVELS) * AFTER_COARSE[1] // sum(AFTER_COARSE)
+    return (
+        size.n_clusters > GRID_ONLY
+        and size.q >= REFINED_FROM
+        and affords_block(epsilon_nano, budget.delta_atto, max_per_user)
+    )
 
 
-def refine_grid(curator: Curator, size: ProblemSize, budget: Budget, words: PublicWords) -> FoundClusters:
-    """Find clusters in up to four features by a grid, then by repair rounds.
+def hides_clusters(coarse: CoarseCounts, size: ProblemSize, n_features: int) -> bool:
+    """Return whether the cells of a grid would hide clusters that rounds find.
 
-    Privacy: the whole budget.
+    In four features cells are wide in any case. In fewer, the records are in few coarse cells. Rounds share one noise
+    scale, so clusters of very unequal size are worse in rounds. Then the coarse cells are unequal too.
+
+    Parameters
+    ----------
+    coarse : CoarseCounts
+    size : ProblemSize
+    n_features : int
     """
-    to_grid, to_block = split(budget.epsilon_nano, *TO_GRID)
-    share = TO_GRID[0] / sum(TO_GRID)
+    if n_features >= WIDE_CELLS[0] and size.q >= WIDE_CELLS[1]:
+        return True
+    counts = coarse.counts[coarse.counts > log(len(coarse.counts)) * sqrt(coarse.variance / 2)]
+    if not 0 < len(counts) < CROWDED * size.n_clusters:
+        return False
+    shares = counts / counts.sum()
+    return float(np.exp(-(shares * np.log(shares)).sum())) >= EVEN * len(counts)
+
+
+def find_by_grid_or_rounds(curator: Curator, size: ProblemSize, budget: Budget, words: PublicWords) -> FoundClusters:
+    """Find clusters in up to four features by a grid, then by repair rounds where its cells would hide clusters.
+
+    Privacy: epsilon, and delta with the rounds. The noisy coarse counts decide.
+    """
+    to_coarse, rest = split(budget.epsilon_nano, *LEVELS)
+    coarse = count_coarse(curator, size, to_coarse)
+    if not hides_clusters(coarse, size, curator.n_features):
+        return find_in_cells(count_fine(curator, size, coarse, rest), size, words)
+    to_fine, to_block = split(rest, *AFTER_COARSE)
+    share = (to_coarse + to_fine) / budget.epsilon_nano
     grid_size = size._replace(epsilon=size.epsilon * share)
-    counts = count_grid(curator, grid_size, to_grid)
+    counts = count_fine(curator, grid_size, coarse, to_fine)
     fit = fit_grid(counts, grid_size, words)
     found = summarise_clusters(fit.cells, fit.centres)
     block = curator.open_block(to_block, budget.delta_atto)

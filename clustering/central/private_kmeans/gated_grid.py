@@ -140,6 +140,14 @@ class GridFit(NamedTuple):
     cells: WeighedCells
 
 
+class CoarseCounts(NamedTuple):
+    """Noisy counts of the coarse cells."""
+
+    n_coarse: int  # cells per feature
+    counts: NDArray[np.int64]  # (n_coarse**d,)
+    variance: float  # noise variance of each count
+
+
 def count_grid(curator: Curator, size: ProblemSize, epsilon_nano: int) -> GridCounts:
     """Count records in a coarse grid, then in a finer one.
 
@@ -152,13 +160,26 @@ def count_grid(curator: Curator, size: ProblemSize, epsilon_nano: int) -> GridCo
         Total cost, all of it for the two counts. Cells of a grid are disjoint, so each grid costs as
         much as one count.
     """
-    d = curator.n_features
     to_coarse, to_fine = split(epsilon_nano, *LEVELS)
+    return count_fine(curator, size, count_coarse(curator, size, to_coarse), to_fine)
+
+
+def count_coarse(curator: Curator, size: ProblemSize, epsilon_nano: int) -> CoarseCounts:
+    """Count records in the coarse grid. It costs `epsilon_nano`, because its cells are disjoint."""
+    d = curator.n_features
     n_coarse = choose_n_coarse(size, d)
-    coarse = curator.counts(GridCells((n_coarse,) * d), to_coarse)
-    grid = TwoLevelGrid(d, n_coarse, choose_splits(coarse, to_fine / NANO / curator.max_per_user, size, d, n_coarse))
-    fine = curator.counts(grid, to_fine)
-    return make_consistent(grid, coarse, _variance(curator, to_coarse), fine, _variance(curator, to_fine))
+    counts = curator.counts(GridCells((n_coarse,) * d), epsilon_nano)
+    return CoarseCounts(n_coarse, counts, _variance(curator, epsilon_nano))
+
+
+def count_fine(curator: Curator, size: ProblemSize, coarse: CoarseCounts, epsilon_nano: int) -> GridCounts:
+    """Divide the coarse cells by their noisy counts, and count the parts. It costs `epsilon_nano` more."""
+    d, n_coarse = curator.n_features, coarse.n_coarse
+    grid = TwoLevelGrid(
+        d, n_coarse, choose_splits(coarse.counts, epsilon_nano / NANO / curator.max_per_user, size, d, n_coarse)
+    )
+    fine = curator.counts(grid, epsilon_nano)
+    return make_consistent(grid, coarse.counts, coarse.variance, fine, _variance(curator, epsilon_nano))
 
 
 def fit_grid(cells: GridCounts, size: ProblemSize, words: PublicWords) -> GridFit:

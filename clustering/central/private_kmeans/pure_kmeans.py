@@ -26,6 +26,7 @@ from clustering.central.private_kmeans.gated_grid import (
 )
 from clustering.central.private_kmeans.grid_refits import agreement_of_grid
 from clustering.central.private_kmeans.private_lloyd import LloydFit, LloydStart, private_lloyd
+from clustering.central.private_kmeans.two_level_grid import GridCounts
 from clustering.central.privtree import build_tree
 from clustering.central.queries import Shares, split
 from clustering.centroids.piece_population import agreement_of_spreads
@@ -76,7 +77,13 @@ def find_by_grid(
 
     Privacy: `epsilon_nano`, pure.
     """
-    counts = count_grid(curator, size, epsilon_nano)
+    return find_in_cells(count_grid(curator, size, epsilon_nano), size, words, is_counted=is_counted)
+
+
+def find_in_cells(
+    counts: GridCounts, size: ProblemSize, words: PublicWords, *, is_counted: bool = False
+) -> FoundClusters:
+    """Find clusters by k-means on counted cells. It depends on the counts only."""
     fit = fit_grid(counts, size, words)
     (centres, cells), count = fit, None
     if is_counted:

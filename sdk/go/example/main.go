@@ -1,4 +1,4 @@
-// Package main prints the jobs of a service: SFUMATO_URL=... SFUMATO_KEY=... go run ./example.
+// Package main prints the jobs of a service: SFUMATO_URL=... SFUMATO_KEY=... go run .
 package main
 
 import (

@@ -17,7 +17,7 @@ from service.http import problems
 from service.http.route_table import ENTRIES, REPORTS
 from service.schemas.base import EXAMPLE_ULID, Problem, Wire
 from service.schemas.datasets import RecordRows
-from service.schemas.jobs import Points
+from service.schemas.results import Points
 from service.schemas.rounds import Receipt, Report, ReportColumns
 
 OPENAPI_VERSION = "3.1.0"

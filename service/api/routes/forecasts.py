@@ -50,12 +50,12 @@ from sfumato.specs import (
     Auto,
     CentralAlgorithm,
     Feature,
-    ShiftedGrid,
     central_algorithm_from_wire,
     check_periodic,
     circles_of,
     local_algorithm_from_wire,
     profile_from_wire,
+    to_series_algorithm,
 )
 
 router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"], route_class=DocumentRoute)
@@ -147,8 +147,7 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
 
     A forecast reads no data, costs nothing and stores nothing. Needs the scope `jobs`.
     """
-    algorithm = algorithm_to_domain(body.algorithm)
-    assert isinstance(algorithm, ShiftedGrid)  # noqa: S101 - for the type checker
+    algorithm = to_series_algorithm(body.algorithm.model_dump())
     n_features, accounting = body.n_features or 0, "additive"
     if body.dataset_id is not None:
         with services.database.reading() as session:

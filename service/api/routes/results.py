@@ -20,7 +20,7 @@ from service.http.headers import media_type
 from service.ingestion.point_formats import READERS, PointLabeller
 from service.ingestion.upload_memory import MemoryReservation, read_upload, run_parser
 from service.schemas import serializers
-from service.schemas.jobs import LabelKind, LabelsAnswer, PointLabels, Result, ResultChange
+from service.schemas.results import LabelKind, LabelsAnswer, PointLabels, Result, ResultChange
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["results"], route_class=DocumentRoute)

@@ -37,7 +37,6 @@ from service.api.dependencies import (
 from service.http import problems
 from service.http.auth import check, require
 from service.schemas import serializers
-from service.schemas.algorithms import algorithm_to_domain
 from service.schemas.series import (
     MAX_WINDOWS,
     ClusterChange,
@@ -53,7 +52,7 @@ from service.schemas.series import (
 )
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.sizing.grids import shifted_grid_cells
-from sfumato.specs import ShiftedGrid, to_wire
+from sfumato.specs import to_series_algorithm, to_wire
 
 router = APIRouter(prefix="/v1/series", tags=["series"], route_class=DocumentRoute)
 
@@ -85,8 +84,7 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
     Needs the scope `jobs`, and the scope `grants` as well.
     """
     check(request.caller, Scope.GRANTS)
-    algorithm = algorithm_to_domain(body.algorithm)
-    assert isinstance(algorithm, ShiftedGrid)  # noqa: S101 - for the type checker
+    algorithm = to_series_algorithm(body.algorithm.model_dump())
 
     def create(session: Session, now: int) -> Created:
         dataset = datasets.get(session, request.caller, body.dataset_id)

@@ -34,7 +34,7 @@ from sfumato.privacy.accounting import EPSILON_MAX_NANO, NANO, format_delta, par
 from sfumato.records.mixed import count_categories
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.required_reports import planned_features
-from sfumato.specs import MAX_FEATURES, Auto, CentralAlgorithm, to_algorithm
+from sfumato.specs import MAX_FEATURES, Auto, CentralAlgorithm, local_algorithm_from_wire, to_algorithm
 from sfumato.specs.attributes import attributes_from_wire, clustering_attributes
 
 DAY_SECONDS = 86_400
@@ -274,9 +274,7 @@ def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json
 def _describe_releases(values: dict[str, str], dataset: Json, budget: Json | None) -> str:
     """Return sentences about the cost of a job's releases, or nothing if the form has no valid values for it."""
     try:
-        requested = to_algorithm(algorithm(values["type"], values))
-        if isinstance(requested, CentralAlgorithm):
-            return ""
+        requested = local_algorithm_from_wire(algorithm(values["type"], values))
         terms: Json = {
             "n_features": len(dataset["features"]),
             "expected_reports": int(values.get("target_reports", "")),

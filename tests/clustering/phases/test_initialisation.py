@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from clustering.phases.initialisation import count, find_peak, first_harmonics, greedy, search, swap_clusters
+from clustering.phases.initialisation import (
+    NOISE_COST,
+    count,
+    find_peak,
+    first_harmonics,
+    greedy,
+    search,
+    swap_clusters,
+)
 from clustering.phases.mixture_fit import Mixture, climb, nll
 from clustering.phases.waves import limits_for
 from clustering.random import PublicWords
@@ -104,6 +112,19 @@ class TestCount:
         likelihoods = {number: (each - number * 5 * np.log(30_000)) / 2 for number, each in counted.criteria.items()}
         mean, last = (likelihoods[3] - likelihoods[1]) / -2, likelihoods[2] - likelihoods[3]
         assert counted.gains == pytest.approx((mean / np.log(30_000) / 2.5, last / np.log(30_000) / 2.5))
+
+    def test_many_features_have_a_bounded_penalty(self):
+        """The penalty of the BIC leaves four of these clusters."""
+        chance = np.random.default_rng(0)
+        centres = np.array([chance.permutation([0.2, 0.8] * 4) for _ in range(6)])
+        points = centres[chance.integers(0, 6, 20_000)] + chance.normal(0, 0.05, (20_000, 8))
+        given = sketch_points(points.clip(0, 1), 1.2, 128, seed=0)
+        counted = count(given, 20_000, 5, limits_for(8), PublicWords(0))
+        assert len(counted.fitted.mixture.shares) == 6
+        assert counted.lower <= 6 <= counted.upper
+        gain = (counted.criteria[5] - counted.criteria[6] + 10 * NOISE_COST) / 2
+        assert counted.gains is not None
+        assert counted.gains[1] == pytest.approx(gain / (5 * np.log(20_000)))
 
     @pytest.mark.parametrize("n", [1, 20_000])
     def test_an_even_density_or_one_report_is_one_cluster(self, n):

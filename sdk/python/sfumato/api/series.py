@@ -11,12 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from sfumato.api.datasets import release_terms
 from sfumato.api.parsers import parser
 from sfumato.api.resources import Wire
-from sfumato.errors import InvalidSpec
 from sfumato.forecast import SeriesForecast, series_forecast_from_wire
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.tables import new_frame
 from sfumato.plotting.series import plot_shares
-from sfumato.specs import ShiftedGrid, to_algorithm, to_wire
+from sfumato.specs import ShiftedGrid, to_series_algorithm, to_wire
 from sfumato.transport.exchange import Listing, Steps, drop_none, get, in_order, patch, post, query
 from sfumato.transport.operations import call, listing
 
@@ -308,13 +307,10 @@ class SeriesCalls:
         (1.0, 4.0, 4.0)
         """
         day = first.isoformat() if isinstance(first, date) else first
-        pinned = to_algorithm(algorithm)
-        if not isinstance(pinned, ShiftedGrid):
-            raise InvalidSpec("a series needs the algorithm shifted_grid, whose windows share one grid")
         body: dict[str, Any] = {
             "dataset_id": dataset_id,
             "name": name,
-            "algorithm": drop_none(to_wire(pinned)),
+            "algorithm": drop_none(to_wire(to_series_algorithm(algorithm))),
             "windows": drop_none({"every": every, "time_zone": time_zone, "first": day, "count": count}),
             "cycle": cycle,
             "target_reports": target_reports,
@@ -351,9 +347,8 @@ class SeriesCalls:
         Give `n_features`, or the id of a dataset. A shuffled series needs `min_batch` and `honest_share`.
         `sfumato.forecast.forecast_series` computes the same locally.
         """
-        pinned = to_algorithm(algorithm)
         body = {
-            "algorithm": drop_none(to_wire(pinned)),
+            "algorithm": drop_none(to_wire(to_series_algorithm(algorithm))),
             "every": every,
             "cycle": cycle,
             "target_reports": target_reports,

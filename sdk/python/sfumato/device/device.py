@@ -16,22 +16,28 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
-from numpy.typing import ArrayLike
-
-from sfumato.device.checks import RecordCheck, check_record, describe_difference
+from sfumato.device.caps import Caps, PeriodCap
+from sfumato.device.checks import (
+    Record,
+    RecordCheck,
+    check_record,
+    describe_difference,
+    lacking_attributes,
+    leave_out,
+    part_for,
+)
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
 from sfumato.device.open_rounds import OpenRound, check_id, parse_open_rounds, refuse_shuffled
 from sfumato.device.outcomes import Outcome, Receipt, RoundOutcome, is_refused, overall_outcome
-from sfumato.device.periods import PeriodCap, find_day, first_day, next_begin
 from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
-from sfumato.errors import ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError
+from sfumato.errors import ApiProblem, InvalidSpec, RoundRefused, SfumatoError
 from sfumato.privacy.accounting import NANO, format_epsilon, parse_epsilon
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below, word
 from sfumato.records.outside import check_outside, encode
@@ -46,7 +52,6 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-Record = ArrayLike | Mapping[str, float | str | None]
 
 MAX_RESPONSE_BYTES = 1 << 20
 DEFAULT_POLL_SECONDS = 60.0
@@ -144,9 +149,8 @@ class Device:
         transport: "httpx.BaseTransport | None" = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._cap_nano = parse_epsilon(cap)
-        self._period = None if cap_per_period is None else PeriodCap.read(cap_per_period)
-        self._clock = clock
+        period = None if cap_per_period is None else PeriodCap.read(cap_per_period)
+        self._caps = Caps(parse_epsilon(cap), period, clock)
         self._dataset_id = check_id(dataset_id)
         self._store = FileStore(store) if isinstance(store, str | Path) else store
         self._features = None if features is None else tuple(features)
@@ -155,8 +159,7 @@ class Device:
         self._entropy = entropy or SystemEntropy()
         self._on_outside = on_outside
         self._accepts_kept_reports = accept_kept_reports
-        settings = PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES)
-        self._http = Http(url, key, settings, transport)
+        self._http = Http(url, key, PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES), transport)
         self._turn = threading.RLock()
         self._etag: str | None = None
         self._open: tuple[OpenRound, ...] = ()
@@ -255,7 +258,7 @@ class Device:
         ('north',)
         """
         known = [self._features] if self._features is not None else self._listed_features()
-        part = _without(record, self._attributes)
+        part = leave_out(record, self._attributes)
         checks = [check_record(features, part) for features in known]
         if not checks:
             raise InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
@@ -291,14 +294,14 @@ class Device:
         """
         rounds = self._fetch()
         memory = self._store.read(self._dataset_id)
-        spent, in_period = memory.spent_nano, self._spent_in_period(memory)
+        spent, in_period, period = memory.spent_nano, self._spent_in_period(memory), self._caps.period
         previews = tuple(self._preview(memory, each, record) for each in rounds)
-        whole = DeviceDryRun(previews, (memory.spent_nano - spent) / NANO, spent / NANO, self._cap_nano / NANO)
-        if self._period is None:
-            return whole
-        return replace(
-            whole, period=self._period.period, spent_in_period=in_period, cap_in_period=self._period.cap_nano / NANO
+        whole = DeviceDryRun(
+            previews, (memory.spent_nano - spent) / NANO, spent / NANO, self._caps.lifetime_nano / NANO
         )
+        if period is None:
+            return whole
+        return replace(whole, period=period.period, spent_in_period=in_period, cap_in_period=period.cap_nano / NANO)
 
     def pending(self) -> tuple[str, ...]:
         """Return the ids of answered rounds with reports that the service has not acknowledged."""
@@ -324,13 +327,9 @@ class Device:
         return self._spent_in_period(self._store.read(self._dataset_id))
 
     def _spent_in_period(self, memory: Memory) -> float | None:
-        if self._period is None:
+        if self._caps.period is None:
             return None
-        return memory.spent_nano_since(first_day(self._period.period, self._today(memory))) / NANO
-
-    def _today(self, memory: Memory) -> int:
-        """Return the day of an answer that is given now."""
-        return find_day(self._clock(), (memo.day for memo in memory.memos.values()))
+        return self._caps.spent_in_period(memory, self._caps.today(memory)) / NANO
 
     # ---- fetching open rounds ----
 
@@ -364,9 +363,9 @@ class Device:
                 memory.draws[open_round.collection_id] = word(self._entropy)
             if not spec.participation.holds(memory.draws[open_round.collection_id]):
                 return RoundOutcome(open_round.round_id, Outcome.NOT_SELECTED)
-            today = self._today(memory)
-            self._check_caps(memory, epsilon_nano, today)
-            part = self._part_for(spec, record)
+            today = self._caps.today(memory)
+            self._caps.check(memory, epsilon_nano, today)
+            part = part_for(spec, record, self._attributes)
             names = check_outside(spec, part)  # an invalid record uses no word
             memo = self._perturb(open_round, spec, epsilon_nano, part)
             memory.memos[open_round.round_id] = replace(memo, day=today)
@@ -374,27 +373,10 @@ class Device:
         except SfumatoError as error:
             return RoundOutcome(open_round.round_id, Outcome.REFUSED, error=error)
 
-    def _check_caps(self, memory: Memory, cost_nano: int, today: int) -> None:
-        """Raise CapExceeded if a cost does not fit the lifetime cap or that of the period."""
-        if memory.spent_nano + cost_nano > self._cap_nano:
-            raise CapExceeded(cost_nano=cost_nano, spent_nano=memory.spent_nano, cap_nano=self._cap_nano)
-        if self._period is None:
-            return
-        period, cap_nano = self._period.period, self._period.cap_nano
-        spent_nano = memory.spent_nano_since(first_day(period, today))
-        if spent_nano + cost_nano > cap_nano:
-            begin = next_begin(period, today)
-            raise CapExceeded(
-                cost_nano=cost_nano, spent_nano=spent_nano, cap_nano=cap_nano, period=period, next_begin=begin
-            )
-
     def _preview(self, memory: Memory, open_round: OpenRound, record: Record) -> RoundPreview:
         """Return the preview of a round. Change `memory`, which must be a copy."""
-        was_answered, has_draw, probability = (
-            open_round.round_id in memory.memos,
-            open_round.collection_id in memory.draws,
-            1.0,
-        )
+        was_answered, has_draw = open_round.round_id in memory.memos, open_round.collection_id in memory.draws
+        probability = 1.0
         try:
             spec = round_spec_from_wire(open_round.spec_wire)
             if not has_draw:
@@ -402,10 +384,8 @@ class Device:
         except SfumatoError as error:
             return RoundPreview(open_round.round_id, "refuse", error=error)
         outcome = self._decide(memory, open_round, record)
-        if not has_draw:
-            del memory.draws[
-                open_round.collection_id
-            ]  # the preview of the collection's next round starts without a draw, too
+        if not has_draw:  # the preview of the collection's next round starts without a draw, too
+            del memory.draws[open_round.collection_id]
         if outcome.error is not None:
             return RoundPreview(open_round.round_id, "refuse", probability=probability, error=outcome.error)
         if was_answered or outcome.outcome is Outcome.NOT_SELECTED:
@@ -419,12 +399,8 @@ class Device:
         if self._features is not None and spec.features != self._features:
             difference = describe_difference(self._features, spec.features)
             raise RoundRefused(f"{open_round.round_id} has features that this app does not support: {difference}")
-        asked = [each.name for each in spec.attributes if each.name not in self._attributes]
-        if asked:
-            raise RoundRefused(
-                f"{open_round.round_id} needs attributes that this app does not report: {', '.join(asked)}. "
-                "Update the app, or pass their names as `attributes` to the device"
-            )
+        if lacking := lacking_attributes(spec, self._attributes):
+            raise RoundRefused(f"{open_round.round_id} {lacking}")
         if open_round.keep_reports and not self._accepts_kept_reports:
             raise RoundRefused(
                 f"{open_round.round_id} keeps reports after their tally: "
@@ -438,10 +414,6 @@ class Device:
             declared, real = format_epsilon(declared_nano), format_epsilon(epsilon_nano)
             raise RoundRefused(f"{open_round.round_id} declares epsilon {declared} but costs {real}")
         return epsilon_nano
-
-    def _part_for(self, spec: RoundSpec, record: Record) -> Record:
-        """Return a record without the attributes that a round does not need."""
-        return _without(record, self._attributes - {each.name for each in spec.attributes})
 
     def _perturb(self, open_round: OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
         slot = below(self._entropy, spec.encoding.n_slots)
@@ -483,13 +455,6 @@ class Device:
     def _settle(self, memo: Memo, state: MemoState) -> None:
         with self._store.changing(self._dataset_id) as memory:
             memory.memos[memo.round_id] = replace(memo, state=state, slot=None, value=None)
-
-
-def _without(record: Record, names: frozenset[str]) -> Record:
-    """Return a record without the values of some names. A record without names is returned as it is."""
-    if not names or not isinstance(record, Mapping):
-        return record
-    return {name: value for name, value in record.items() if name not in names}
 
 
 def _spec_hash(spec: RoundSpec) -> str:

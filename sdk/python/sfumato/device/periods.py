@@ -1,8 +1,7 @@
-"""Cap of a device for a day, week, month, quarter or year, by the device's own clock.
+"""Days, weeks, months, quarters and years by the device's own clock.
 
-The lifetime cap does not stop a server that opens the rounds of a year within a day. The cap of a period does. The
-device therefore reads neither the times nor the indices of the service. Its periods never go back: the day of an answer
-is never before that of an earlier answer, even if the clock is.
+A device reads neither the times nor the indices of the service. Its periods never go back: the day of an answer is
+never before that of an earlier answer, even if the clock is.
 
 Periods are those of the Gregorian calendar in UTC, so that a change of the time zone begins no new period. Weeks begin
 on Monday.
@@ -10,37 +9,14 @@ on Monday.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import date, timedelta
-from decimal import Decimal
-from typing import Literal, cast, get_args
-
-from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import parse_epsilon
+from typing import Literal
 
 Period = Literal["day", "week", "month", "quarter", "year"]
 
 LAST_DAY = 2_900_000  # in the year 9909; a later clock counts as this day
 _EPOCH = date(1970, 1, 1)  # a Thursday
 _SECONDS = 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class PeriodCap:
-    """The largest epsilon that a device spends on a dataset within a period."""
-
-    period: Period
-    cap_nano: int
-
-    @classmethod
-    def read(cls, pair: tuple[str, int | float | str | Decimal]) -> "PeriodCap":
-        """Return the cap of a pair, such as `("week", 1)`. Raise InvalidSpec or InvalidEpsilon."""
-        if not isinstance(cast(object, pair), tuple | list) or len(pair) != 2 or pair[0] not in get_args(Period):
-            periods = ", ".join(get_args(Period))
-            raise InvalidSpec(
-                f'cap_per_period must be a period and an epsilon, such as ("week", 1); periods: {periods}'
-            )
-        return cls(cast(Period, pair[0]), parse_epsilon(pair[1]))
 
 
 def find_day(seconds: float, earlier: Iterable[int]) -> int:

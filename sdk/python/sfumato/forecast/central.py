@@ -13,8 +13,8 @@ from sfumato.forecast.auto import resolve_central
 from sfumato.forecast.families import FAMILIES, Family, FamilyForecast, RouteName, forecast_families
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO
-from sfumato.sizing.feature_checks import plan_check
-from sfumato.sizing.grids import MAP_INFORMATION, check_map_grid
+from sfumato.sizing.feature_checks import split_check
+from sfumato.sizing.grids import MAP_INFORMATION
 from sfumato.sizing.private_bounds import SHARE, WIDE, plan_bounds
 from sfumato.sizing.required_reports import (
     CLEAR_BLOCK,
@@ -26,7 +26,7 @@ from sfumato.sizing.required_reports import (
     detectable_clusters,
     usable_epsilon,
 )
-from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm, DensityMap, PrivateKmeans
+from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm
 from sfumato.specs.attributes import Categorical
 
 RELIABLE_UPPER = 1.3  # largest upper end of the band of a reliable result
@@ -107,9 +107,8 @@ def forecast_central(
         raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}")
     params, _ = resolve_central(params, n_features)
     check_over_records(params, n_features, max_per_user)
-    if isinstance(params, PrivateKmeans) and params.check_features:
-        plan = plan_check(params.epsilon_nano)
-        without = params.with_epsilon(plan.rest / NANO, check_features=False)
+    without, plan = split_check(params)
+    if plan is not None:
         rest = forecast_central(without, n_features, n_records, max_per_user, family, occupied_share)
         few = _few_for_a_check(n_records, n_features, plan.needed_records(n_features, max_per_user))
         return replace(rest, warnings=(*few, *rest.warnings))
@@ -168,10 +167,9 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
     """
     if not 1 <= n_features <= MAX_RECORD_FEATURES:
         raise InvalidSpec(f"records must have 1 to {MAX_RECORD_FEATURES} features")
-    if isinstance(params, DensityMap):
-        check_map_grid(params, n_features)
-    if isinstance(params, PrivateKmeans) and params.check_features:
-        params = params.with_epsilon(plan_check(params.epsilon_nano).rest / NANO, check_features=False)
+    if params.definition.group == "shapes":
+        params.require_features(n_features)
+    params, _ = split_check(params)
     if params.bounds == "private":
         plan_bounds(params, n_features, max_per_user)
     if getattr(params, "mu", None) is not None and n_features <= GRID_FEATURES:

@@ -131,7 +131,7 @@ def sweep(
     given = [base.with_epsilon(float(each)) for each in epsilons] or [base]
     if not sizes:
         raise InvalidSpec("sizes must name at least one number of reports or records")
-    measure = RATIO if isinstance(base, CentralAlgorithm) else AGREEMENT
+    measure = RATIO if base.definition.needs_records else AGREEMENT
     points = (_forecast(each, n_features, size, max_records_per_user, family) for size in sizes for each in given)
     return Sweep(base.type, measure, tuple(points))
 

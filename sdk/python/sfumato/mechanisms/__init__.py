@@ -35,6 +35,7 @@ __all__ = [
     "WindowMechanism",
     "design",
     "resize",
+    "vector_noise",
     "without_noise",
 ]
 
@@ -109,6 +110,11 @@ def resize(mechanism: Mechanism, n_symbols: int) -> Mechanism:
 
 def without_noise(mechanism: Mechanism) -> Mechanism:
     """Return a mechanism for the same symbols or vectors that does not perturb reports, for a dry run."""
-    if isinstance(mechanism, DiscreteLaplaceMechanism):
-        return replace(mechanism, scale_numerator=0)
+    if (noise := vector_noise(mechanism)) is not None:
+        return replace(noise, scale_numerator=0)
     return GrrMechanism(mechanism.n_symbols, WORD_SPAN)
+
+
+def vector_noise(mechanism: Mechanism) -> DiscreteLaplaceMechanism | None:
+    """Return the mechanism if it perturbs vectors, otherwise None."""
+    return mechanism if isinstance(mechanism, DiscreteLaplaceMechanism) else None

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfumato.errors import InvalidSpec, ReportMalformed
 from sfumato.model.cluster_likelihood import symbol_shares, vector_evidence, vector_posterior_terms
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.specs import DiscreteLaplaceMechanism, RoundSpec
+from sfumato.specs import RoundSpec, vector_noise
 
 MAX_KEPT_ENTRIES = 1 << 22  # cached table entries of a round, 32 MB; other tables are computed again
 
@@ -40,7 +40,7 @@ class Reader:
         self._spec = spec
         self._kept: dict[int, NDArray[np.float64]] = {}
         self._n_kept = MAX_KEPT_ENTRIES // max(1, model.n_clusters * spec.encoding.n_symbols)
-        self._noise = spec.mechanism if isinstance(spec.mechanism, DiscreteLaplaceMechanism) else None
+        self._noise = vector_noise(spec.mechanism)
         if self._noise is not None:
             self._vectors = vector_evidence(model, self._noise)
             self._shares = None

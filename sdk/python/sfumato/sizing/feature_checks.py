@@ -1,12 +1,15 @@
 """Cost of the check for irrelevant features, and the records that it needs."""
 
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import EPSILON_MIN_NANO, NANO
+from sfumato.specs import AlgorithmParameters
 
 GAPS, HISTOGRAMS = 3, 5  # per cent of ε for the gap counts and for the histograms
+P = TypeVar("P", bound=AlgorithmParameters)
+
 PER_FEATURE = 160.0  # N ε / d, with the ε of the check, below which it finds too little
 
 
@@ -34,3 +37,17 @@ def plan_check(epsilon_nano: int) -> CheckPlan:
     if plan.rest < EPSILON_MIN_NANO:
         raise InvalidSpec("epsilon is too small for check_features: increase epsilon, or set check_features to false")
     return plan
+
+
+def split_check(params: P) -> tuple[P, CheckPlan | None]:
+    """Return the parameters with what the check leaves, and its plan; None if the job has no check.
+
+    Raises
+    ------
+    InvalidSpec
+        Epsilon is too small to be divided.
+    """
+    if not getattr(params, "check_features", False):
+        return params, None
+    plan = plan_check(params.epsilon_nano)
+    return params.with_epsilon(plan.rest / NANO, check_features=False), plan

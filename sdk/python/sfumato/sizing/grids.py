@@ -51,7 +51,6 @@ FEW_CLUSTERS, FEW_EFFECTIVE, FEW_CLUSTER_CELLS = 4, 8e4, 12
 
 # density_map, over records
 MAX_MAP_FEATURES = DensityMap.definition.max_features
-MAX_MAP_CELLS = 1 << 16
 MAP_INFORMATION = 1000.0  # N epsilon below which a map is flagged; the mean ARI of 22 sets is .7 there
 
 # Upper limit of N epsilon; cells per feature and length scale for one, two and three features (decision 0022)
@@ -104,13 +103,6 @@ def shifted_grid_length_scale(n_features: int, n_effective: float) -> float:
 
 def _shifted_grid(n_features: int, n_effective: float) -> tuple[int, float]:
     return next(grids for below, grids in _SHIFTED_GRIDS if n_effective < below or below == inf)[n_features - 1]
-
-
-def check_map_grid(params: DensityMap, n_features: int) -> None:
-    """Raise InvalidSpec if `density_map` does not support the number of features or of cells."""
-    params.require_features(n_features)
-    if params.cells is not None and params.cells**n_features > MAX_MAP_CELLS:
-        raise InvalidSpec(f"the grid may have at most {MAX_MAP_CELLS} cells in total: reduce cells per feature")
 
 
 def choose_map_grid(n_features: int, records_epsilon: float) -> tuple[int, float]:

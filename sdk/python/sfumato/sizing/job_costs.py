@@ -1,8 +1,7 @@
 """Compute the cost of a job over records under Gaussian accounting."""
 
 from sfumato.privacy.accountant import Cost, charge_mu2, most_mu2
-from sfumato.privacy.accounting import NANO
-from sfumato.sizing.feature_checks import plan_check
+from sfumato.sizing.feature_checks import split_check
 from sfumato.sizing.private_bounds import plan_bounds
 from sfumato.sizing.required_reports import GRID_FEATURES, affords_block
 from sfumato.specs import CentralAlgorithm, PrivateKmeans, Profile
@@ -21,17 +20,17 @@ def job_cost(params: CentralAlgorithm | Profile, n_features: int, max_per_user: 
         Epsilon is too small for private bounds.
     """
     epsilon_nano, delta_atto = params.epsilon_nano, params.delta_atto
-    if isinstance(params, PrivateKmeans) and params.check_features and n_features > GRID_FEATURES:
-        check = plan_check(epsilon_nano)
-        rest = job_cost(params.with_epsilon(check.rest / NANO, check_features=False), n_features, max_per_user)
-        mu2 = rest.mu2_pico + charge_mu2(check.gaps, 0) + charge_mu2(check.histograms, 0)
-        return Cost(epsilon_nano, delta_atto, mu2)
     mu2 = most_mu2(epsilon_nano, delta_atto)
-    if isinstance(params, PrivateKmeans) and n_features > GRID_FEATURES:
-        if params.bounds == "private":
-            plan = plan_bounds(params, n_features, max_per_user)
-            if plan.has_block:
-                mu2 = charge_mu2(plan.count_nano, 0) + charge_mu2(epsilon_nano - plan.count_nano, delta_atto)
-        elif affords_block(epsilon_nano, delta_atto, max_per_user):
-            mu2 = charge_mu2(epsilon_nano, delta_atto)
+    if not isinstance(params, PrivateKmeans) or n_features <= GRID_FEATURES:
+        return Cost(epsilon_nano, delta_atto, mu2)
+    rest, check = split_check(params)
+    if check is not None:
+        mu2 = job_cost(rest, n_features, max_per_user).mu2_pico
+        mu2 += charge_mu2(check.gaps, 0) + charge_mu2(check.histograms, 0)
+    elif params.bounds == "private":
+        plan = plan_bounds(params, n_features, max_per_user)
+        if plan.has_block:
+            mu2 = charge_mu2(plan.count_nano, 0) + charge_mu2(epsilon_nano - plan.count_nano, delta_atto)
+    elif affords_block(epsilon_nano, delta_atto, max_per_user):
+        mu2 = charge_mu2(epsilon_nano, delta_atto)
     return Cost(epsilon_nano, delta_atto, mu2)

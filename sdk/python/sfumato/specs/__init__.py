@@ -82,6 +82,7 @@ from sfumato.specs.wire import (
     to_algorithm,
     to_features,
     to_job,
+    to_series_algorithm,
     to_wire,
 )
 
@@ -159,6 +160,7 @@ __all__ = [
     "to_algorithm",
     "to_features",
     "to_job",
+    "to_series_algorithm",
     "to_wire",
 ]
 __all__ += algorithms.__all__

@@ -7,6 +7,7 @@ console. docs/algorithms.md describes the methods.
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from sfumato.errors import InvalidSpec
 from sfumato.limits import MAX_FEATURES, MAX_RECORD_FEATURES
 from sfumato.specs.algorithms import (
     REPEATED,
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 MAX_CELLS = 1024  # cells per feature
+MAX_MAP_CELLS = 1 << 16  # cells of a label map
 MAX_STEPS_OF_LLOYD = 32
 MAX_HEIGHT = 20
 _JOB = "job_01jd0b1v3tq5c9m8x2h7r4k6ez"
@@ -196,6 +198,12 @@ class DensityMap(AlgorithmParameters):
         "Standard deviation of the log density under the prior.", default=2.5, minimum=0.1, maximum=10
     )
     bounds: Bounds = bounds_parameter()
+
+    def require_features(self, n_features: int) -> None:
+        """Raise InvalidSpec if the number of features or of cells is not supported."""
+        AlgorithmParameters.require_features(self, n_features)
+        if self.cells is not None and self.cells**n_features > MAX_MAP_CELLS:
+            raise InvalidSpec(f"the grid may have at most {MAX_MAP_CELLS} cells in total: reduce cells per feature")
 
 
 @dataclass(frozen=True, slots=True)

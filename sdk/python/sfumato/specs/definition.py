@@ -68,6 +68,11 @@ class Definition:
         return frozenset(self.reads if is_first else self.reads_later or self.reads)
 
     @property
+    def needs_records(self) -> bool:
+        """Return whether it works on records that the service stores, and on no reports."""
+        return self.trust == CENTRAL
+
+    @property
     def reads_cells(self) -> bool:
         """Return whether the reports of the first round are cells of the box, so that sizes are sums of cells."""
         return bool(self.reads) and CELLS.issuperset(self.reads)

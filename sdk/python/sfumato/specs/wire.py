@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 from sfumato.errors import InvalidSpec
 from sfumato.limits import MAX_RECORD_FEATURES
 from sfumato.mechanisms import MECHANISMS, Mechanism
-from sfumato.specs.algorithms import Algorithm, Auto
+from sfumato.specs.algorithms import Algorithm, Auto, ShiftedGrid
 from sfumato.specs.attributes import Attribute, attribute_to_wire
 from sfumato.specs.central import CentralAlgorithm, Profile
 from sfumato.specs.encodings import Encoding
@@ -136,23 +136,31 @@ def profile_from_wire(wire: object) -> Profile:
 
 def to_job(given: object) -> AnyJob:
     """Return the parameters of an algorithm or a profile, given as such or as a mapping. Raise InvalidSpec."""
-    if isinstance(given, Profile):
-        return given
-    if isinstance(given, Mapping) and given.get("type") == Profile.type:
-        return job_from_wire(given)
-    return to_algorithm(given)
+    return cast(AnyJob, _to_parameters(JOB_TYPES, given))
 
 
 def to_algorithm(given: object) -> AnyAlgorithm:
     """Return the parameters of an algorithm, given as such or as a mapping with a type. Raise InvalidSpec."""
-    if isinstance(given, tuple(ALGORITHMS.values())):
-        return cast(AnyAlgorithm, given)
+    return cast(AnyAlgorithm, _to_parameters(ALGORITHMS, given))
+
+
+def to_series_algorithm(given: object) -> ShiftedGrid:
+    """Return the parameters of the algorithm of a series, given as such or as a mapping. Raise InvalidSpec."""
+    algorithm = to_algorithm(given)
+    if not isinstance(algorithm, ShiftedGrid):
+        raise InvalidSpec("a series needs the algorithm shifted_grid, whose windows share one grid")
+    return algorithm
+
+
+def _to_parameters(kinds: Mapping[str, type[Any]], given: object) -> Any:
+    if isinstance(given, Mapping):
+        return _tagged(kinds, "algorithm", given)
     require(
-        isinstance(given, Mapping),
+        type(given) in kinds.values(),
         "algorithm must be parameters such as PrivateKmeans(epsilon=1, clusters=4), or a mapping such as "
         "{'type': 'private_kmeans', 'epsilon': 1, 'clusters': 4}",
     )
-    return algorithm_from_wire(given)
+    return given
 
 
 def to_features(given: object) -> tuple[Feature, ...]:

@@ -65,11 +65,42 @@ def distance(points: np.ndarray, centres: np.ndarray) -> float:
 
 ROUTES = [
     *((d, k, epsilon, 0.0) for d, k, epsilon in ((2, 5, 1.0), (4, 3, 0.01), (6, 4, 1.0), (6, 4, 0.005), (12, 1, 1.0))),
-    *((d, k, epsilon, 1e-6) for d, k, epsilon in ((6, 4, 1.0), (12, 8, 0.3), (30, 1, 1.0), (30, 20, 0.1), (3, 9, 1.0))),
-    *((d, k, epsilon, 1e-6) for d, k, epsilon in ((2, 5, 1.0), (3, 9, 0.1))),  # the grid alone is as good
+    *((d, k, epsilon, 1e-6) for d, k, epsilon in ((6, 4, 1.0), (12, 8, 0.3), (30, 1, 1.0), (30, 20, 0.1), (4, 9, 1.0))),
+    *((d, k, epsilon, 1e-6) for d, k, epsilon in ((4, 5, 1.0), (4, 9, 0.1), (3, 9, 1.0))),  # the grid alone is as good
     (6, 4, 1e-3, 1e-15),  # too little for a block
     *((d, None, 1.0, delta) for d in (2, 6) for delta in (0.0, 1e-6)),
 ]
+
+
+class TestCrowdedCells:
+    """Up to three features, coarse cells decide between a finer grid and repair rounds."""
+
+    LINE = np.column_stack([(np.arange(40) + 0.5) / 40, np.full(40, 0.45)])
+
+    def route(self, centres: np.ndarray, shares: np.ndarray | None = None) -> tuple[str, float]:
+        """Return the route, and the loss divided by that of the true centres."""
+        rng = np.random.default_rng(3)
+        labels = rng.choice(len(centres), 12_000, p=shares)
+        places = np.clip(centres[labels] + rng.normal(0, 0.002, (12_000, 2)), 0, 1 - 1e-9)
+        points = np.floor(places * LATTICE).astype(np.int32)
+        model, _ = run(points, PrivateKmeans(0.5, len(centres), delta=1e-6))
+        assert model.centroids is not None
+        return model.diagnostics["route"], distance(points, model.centroids) / distance(points, centres)
+
+    def test_many_clusters_in_few_coarse_cells_have_rounds(self) -> None:
+        route, loss = self.route(self.LINE)
+        assert route.startswith("grid and")
+        assert loss < 2
+
+    def test_clusters_in_many_cells_have_the_grid_alone(self) -> None:
+        places = (np.arange(6) + 0.5) / 6
+        route, _ = self.route(np.array([(x, y) for x in places for y in places]))
+        assert route == "grid"
+
+    def test_very_unequal_cells_have_the_grid_alone(self) -> None:
+        shares = 1.4 ** -np.arange(40.0)
+        route, _ = self.route(self.LINE, shares / shares.sum())
+        assert route == "grid"
 
 
 class TestCost:
@@ -81,7 +112,7 @@ class TestCost:
         model, curator = run(blobs(3000, d, k or 4), params, journal=journal)
         assert sum(query.epsilon_nano for query in curator.odometer) == parse_epsilon(epsilon)
         blocks = [query for query in curator.odometer if query.delta_atto]
-        uses_delta = delta == 1e-6 and (d > 4 or (k, epsilon) == (9, 1.0))
+        uses_delta = delta == 1e-6 and (d > 4 or (d, k, epsilon) == (4, 9, 1.0))
         assert [query.delta_atto for query in blocks] == [parse_delta(delta)] * uses_delta
         rho_pico = sum(query.rho_pico for query in curator.odometer)
         assert rho_pico == sum(rho_of(query.epsilon_nano, query.delta_atto) for query in blocks)

@@ -5,7 +5,7 @@ import sfumato.api.JobsApi;
 import sfumato.model.Job;
 import sfumato.model.Problem;
 
-/** Prints the jobs of a service: {@code SFUMATO_URL=... SFUMATO_KEY=... java -cp ... Example.java}. */
+/** Prints the jobs of a service: {@code SFUMATO_URL=... SFUMATO_KEY=... mvn compile exec:java}. */
 public final class Example {
     public static void main(String[] arguments) {
         ApiClient client = new ApiClient();
