@@ -11,7 +11,7 @@ import pytest
 from models.database.engine import Database
 from models.database.types import canonical_json
 from service.schemas.forecasts import ProfileForecast as ForecastSchema
-from service.schemas.jobs import Result as ResultSchema
+from service.schemas.results import Result as ResultSchema
 from service.schemas.rounds import Round as RoundSchema
 from sfumato.api.client import Client
 from sfumato.api.parsers import parse_result
