@@ -140,7 +140,7 @@ def forecast_reported_profile(
     >>> profile = Profile(of="job_1", attributes=["plan", "age"], epsilon=2)
     >>> forecast = forecast_reported_profile(profile, [0.7, 0.3], expected_reports=100_000)
     >>> [round(error, 3) for error in forecast.share_errors]
-    [0.004, 0.009]
+    [0.005, 0.011]
     """
     if expected_reports < 1 or n_values < 2 or not sizes:
         raise InvalidSpec("a forecast needs at least one report, one cluster and two values")
