@@ -4,10 +4,10 @@ from math import pi
 
 import numpy as np
 import pytest
+from clustering.central.profiles.profile_clusters import label_records
 
 from clustering.central.cells import GridCells, NearestAlongCircles
 from clustering.central.circles import RecordCircles as Circles
-from clustering.central.profiles.profile_clusters import label_records
 from clustering.circles import DIAMETER
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import simulate_central

@@ -403,8 +403,8 @@ Encoding = (
 def require_circles(encoding: Encoding, circles: tuple[int, ...]) -> None:
     """Raise InvalidSpec if an encoding does not suit periodic features with these indices.
 
-    A grid, or a profile of cells, divides a circle into cells, and needs no more. A shifted grid states its circles. A wave of phases makes
-    whole turns along a circle, so that the phase is the same on both sides of the seam.
+    A grid, or a profile of cells, divides a circle into cells, and needs no more. A shifted grid states its circles. A
+    wave of phases makes whole turns along a circle, so that the phase is the same on both sides of the seam.
     """
     if isinstance(encoding, ShiftedGridEncoding):
         require(
@@ -415,7 +415,7 @@ def require_circles(encoding: Encoding, circles: tuple[int, ...]) -> None:
         parts = {row[place] % FULL_TURN for row in encoding.weights for place in circles}
         require(parts <= {0}, f"weights of periodic features must be multiples of {FULL_TURN}, which are whole turns")
     else:
-        has_cells = isinstance(encoding, GridEncoding) or (isinstance(encoding, ProfileEncoding) and bool(encoding.cells))
+        has_cells = isinstance(encoding, GridEncoding | ProfileEncoding) and bool(encoding.cells)
         require(
             not circles or has_cells,
             f"{encoding.type} does not take periodic features: use grid, shifted_grid, phase or a profile of cells",
