@@ -148,7 +148,7 @@ class TestCrash:
         monkeypatch.setattr(server, "Server", lambda *_: idle)
         bound = bind("127.0.0.1", 0)
         services = SimpleNamespace(settings=Settings())
-        server.run(SimpleNamespace(state=SimpleNamespace(context=services)), bound)  # type: ignore[arg-type]
+        server.run(SimpleNamespace(state=SimpleNamespace(context=services), reports=None), bound)  # type: ignore[arg-type]
         assert limits == 2 * [(resource.RLIMIT_CORE, (0, 0))]
 
     def test_is_logged_without_message_and_values(self) -> None:
