@@ -20,7 +20,7 @@ from service.http.problems import InsufficientReports, NoRecords, ValidationFail
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from service.schemas.jobs import NewJob
 from service.schemas.rounds import NewRound
-from service.schemas.series import NewSeries
+from service.schemas.series import NewRevision, NewSeries
 from service.schemas.series_forecasts import NewSeriesForecast
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import (
@@ -55,7 +55,7 @@ from sfumato.specs import (
     of_trust,
 )
 
-WithTerms = NewJob | NewRound | NewSeries | NewSeriesForecast
+WithTerms = NewJob | NewRound | NewSeries | NewSeriesForecast | NewRevision
 RELEASE_MEMBERS = ("min_batch", "honest_share", "shuffled_delta")  # members that are valid for shuffled datasets only
 COLLECTED = ("target_reports", "min_reports", "collect_seconds", *RELEASE_MEMBERS)  # members about a new collection
 

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from service.cli.report import ReportedRound
     from sfumato.api.client import Client
     from sfumato.api.resources import Result, Round
-    from sfumato.api.series import Series, SeriesEvent, SeriesHistory, SeriesMap, SeriesReleases, Window
+    from sfumato.api.series import (
+        Series,
+        SeriesEvent,
+        SeriesHistory,
+        SeriesMap,
+        SeriesReleases,
+        SeriesRevision,
+        Window,
+    )
     from sfumato.forecast import ProfileForecast, SeriesForecast
     from sfumato.forecast.series import ReleaseCosts
     from sfumato.model.cluster_model import ClusterModel
@@ -244,6 +252,19 @@ def print_series_forecast(console: Console, forecast: "SeriesForecast") -> None:
         console.print(f"smallest gain that {smallest.windows} windows find: {gain}")
     for warning in forecast.warnings:
         console.print(f"Warning: {warning}")
+
+
+def print_revisions(console: Console, revisions: Iterable["SeriesRevision"]) -> None:
+    """Print one row per revision of a series, with its terms."""
+    numbers = ("#", "first window", "ε cycle", "cells", "clusters", "devices", "season", "least change")
+    table = _new_table(*numbers, "created (UTC)", numbers=numbers)
+    for each in revisions:
+        grid = [each.algorithm.get(name) or "estimated" for name in ("cells", "clusters")]
+        cells = (f"{each.epsilon_per_cycle:g}", *map(str, grid), f"{each.target_reports:,}", str(each.season))
+        table.add_row(
+            str(each.number), str(each.first_window), *cells, f"{each.least_change:g}", f"{each.created_at:%Y-%m-%d}"
+        )
+    console.print(table)
 
 
 def print_windows(console: Console, windows: Iterable["Window"]) -> None:

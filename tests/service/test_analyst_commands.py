@@ -519,6 +519,17 @@ class TestSeries:
         assert "There are no windows." in run("series", "windows", series_id).output
         assert series_id in run("series", "list", "--dataset", dataset_id).output
 
+    def test_are_revised_from_the_next_cycle_on(self, api: Api, run: Run) -> None:
+        plan = ("--epsilon", "1", "--count", "26", "--cycle", "13", "--target-reports", "1300000")
+        series_id = run("series", "create", api.dataset()["id"], "--name", "s", *plan).output.split()[-1]
+        told = run("series", "revise", series_id, "--epsilon", "0.5", "--clusters", "4", "--season", "2").output
+        assert told.splitlines()[-1] == "revision 1 begins with window 0"
+        listed = read_lines(run("series", "revisions", series_id, "--json").output)
+        assert [each["number"] for each in listed] == [1, 0]
+        assert listed[0]["algorithm"]["clusters"] == 4
+        assert "0.5" in run("series", "revisions", series_id).output
+        assert "give both" in run("series", "revise", series_id, "--clusters", "4", status=1).output
+
     def test_a_shuffled_series_states_its_cost_towards_the_service(self, api: Api, run: Run) -> None:
         of = shuffled_dataset(api)
         plan = ("--epsilon", "2", "--cycle", "13", "--target-reports", "1300000")
