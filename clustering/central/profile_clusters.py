@@ -33,6 +33,7 @@ from clustering.profiles.shares import ConsistentTables, Noise, association, mak
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.profiles.cluster_profile import AttributeProfile, ClusterProfile
+from sfumato.records.encodings import scale_many
 from sfumato.sizing.profiles import COUNT_SHARE, plan_profile
 from sfumato.specs import LATTICE, Feature, Profile, circles_of
 from sfumato.specs.attributes import DEFAULT_BINS, Attribute
@@ -83,9 +84,7 @@ def label_records(
     if model.label_map is not None:
         shape, labels = model.label_map.shape, model.label_map.ravel().astype(np.int64)
         return Labelling(selection, bounds, MapCells(shape, labels, model.n_clusters))
-    lower = np.array([feature.lower for feature in model.features])
-    ranges = np.array([feature.upper - feature.lower for feature in model.features])
-    centres = to_places((np.asarray(model.centroids) - lower) / ranges)
+    centres = to_places(scale_many(model.features, np.asarray(model.centroids)))
     circles = circles_of(model.features)
     cells = NearestAlongCircles(centres, circles) if circles else NearestCells(centres)
     return Labelling(selection, bounds, cells)

@@ -29,7 +29,7 @@ from clustering.random import PublicWords
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.records.encodings import unscale_many
+from sfumato.records.encodings import unscale_errors, unscale_many
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.centroids import MAX_KMEANS_CELLS as MAX_CELLS
 from sfumato.sizing.centroids import MAX_KMEANS_FEATURES as MAX_FEATURES
@@ -132,7 +132,7 @@ def fit(params: GridKmeans, collected: Collected) -> ClusterModel:
     noise = noise_errors(kept, found, decoding, tally.n_reports, circles)
     errors = circles.limit_errors(np.hypot(noise, width_errors(encoding, kept, found)))
     order = np.argsort(-sizes, kind="stable")
-    ranges = np.array([feature.upper - feature.lower for feature in features])
+    centroids = unscale_many(features, circles.along(found.centres[order]))
     diagnostics = _diagnostics(params.clusters, encoding, decoding, kept, found, tally.n_reports)
     lack = diagnostics["reports_needed"] / tally.n_reports
     estimate = expected_ratio("grid_kmeans", sizes, errors, diagnostics["inertia"], lack)
@@ -142,8 +142,8 @@ def fit(params: GridKmeans, collected: Collected) -> ClusterModel:
         features=features,
         sizes=sizes[order],
         size_errors=size_errors[order],
-        centroids=unscale_many(features, circles.along(found.centres[order])),
-        centroid_errors=errors[order] * ranges,
+        centroids=centroids,
+        centroid_errors=unscale_errors(features, centroids, errors[order]),
         diagnostics={**diagnostics, "expected_ratio": estimate.to_wire(), "refits": agreement.to_wire()},
         warnings=_warnings(params.clusters, len(sizes), diagnostics),
         privacy=PRIVACY,

@@ -25,7 +25,7 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
 from sfumato.model.outside import with_edge_share
 from sfumato.model.precision import Verdict
-from sfumato.records.encodings import unscale_many
+from sfumato.records.encodings import unscale_errors, unscale_many
 from sfumato.sizing.centroids import FEW_CLUSTERS, sketched_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Feature, Mechanism
@@ -183,7 +183,7 @@ def _model(
     within = data.sketch.n_features * float(shares @ np.square(more["widths"]))
     agreement = agreement_of_halves(data.sketch, population, data.circles.to_points(centres), data.limits)
     estimate = expected_ratio("phase_sketch", shares, centre_errors, within, effective_needed / n_eff)
-    ranges = np.array([feature.upper - feature.lower for feature in data.features])
+    centroids = unscale_many(data.features, np.clip(centres, 0.0, 1.0))
     edges = None
     if data.may_clip and not data.limits.circles:  # clipped values of the plain features lie all along a circle
         fitted = mixture or search(data.sketch, len(shares), data.limits, PublicWords(0)).mixture
@@ -193,8 +193,8 @@ def _model(
         features=data.features,
         sizes=shares / shares.sum(),
         size_errors=share_errors,
-        centroids=unscale_many(data.features, np.clip(centres, 0.0, 1.0)),
-        centroid_errors=centre_errors * ranges,
+        centroids=centroids,
+        centroid_errors=unscale_errors(data.features, centroids, centre_errors),
         soft=soft,
         diagnostics={
             "n_reports": data.n_all_reports,

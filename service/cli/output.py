@@ -108,8 +108,7 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
     dataset = client.get_dataset(dataset_id)
     table = _new_table("feature", "lower", "upper", "unit", "shape", numbers=("lower", "upper"))
     for feature in dataset.features:
-        shape = "circle" if feature.periodic else "line"
-        cells = (f"{feature.lower:g}", f"{feature.upper:g}", escape(_plain(feature.unit)), shape)
+        cells = (f"{feature.lower:g}", f"{feature.upper:g}", escape(_plain(feature.unit)), feature.shape)
         table.add_row(escape(_plain(feature.name)), *cells)
     console.print(f"{dataset.id}  {escape(_plain(dataset.name))}  {dataset.trust}")
     console.print(table)

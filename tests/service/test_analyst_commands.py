@@ -156,6 +156,10 @@ class TestTheWholePath:
         of_clock = run("datasets", "create", "Hours", *circle).output.splitlines()[-1]
         assert api.get(f"/datasets/{of_clock}").json()["features"][0]["periodic"] is True
         assert "circle" in run("datasets", "show", of_clock).output
+        place = ("--feature", "lat:58:71.2:deg:latitude", "--feature", "lon:170:-170:deg:longitude", "--epsilon", "1")
+        of_place = run("datasets", "create", "Places", *place).output.splitlines()[-1]
+        assert api.get(f"/datasets/{of_place}").json()["features"][1]["upper"] == 190
+        assert "longitude" in run("datasets", "show", of_place).output
         encoding = '{"type": "shifted_grid", "cells": 4, "shifts": 2}'
         opening = ("rounds", "open", dataset_id, "--encoding", encoding, "--epsilon", "2", "--target-reports", "900")
         round_id = run(*opening).output.splitlines()[-1]
@@ -266,7 +270,7 @@ class TestTheWholePath:
                 "none of them",
             ),
             (("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0"), "name:lower:upper"),
-            (("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0:1:m:round"), "[:unit[:periodic]]"),
+            (("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0:1:m:round"), "[:unit[:shape]]"),
             (("rounds", "open", "ds_x", "--encoding", "{", "--epsilon", "1", "--target-reports", "9"), "must be JSON"),
             (("jobs", "submit", "ds_x", "--epsilon", "1", "--parameter", "cells"), "NAME=VALUE"),
         ],

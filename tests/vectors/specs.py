@@ -16,6 +16,7 @@ from sfumato.specs import (
     NearestCentroidEncoding,
     Participation,
     PhaseEncoding,
+    Place,
     ProfileEncoding,
     RoundSpec,
     ShiftedGridEncoding,
@@ -36,6 +37,7 @@ PERIODIC = (
     Feature("lat", -59.7, 83.1, "degree"),
     Feature("direction", -0.1, 6.183_185_307_179_586, "rad", periodic=True),
 )
+PLACES = (Place(58.0, 5.0, 71.2, 31.2), Place(-21.3, 176.9, -12.1, -177.7), Place(-59.7, -170.0, 83.1, 190.0), Place())
 SCALAR_MECHANISMS = ("grr", "ss", "oue", "olh", "hr", "window")
 EPSILONS = (NANO // 10, NANO, 2_718_281_828, 6 * NANO)  # in turn
 
@@ -85,6 +87,7 @@ def round_specs() -> Iterator[tuple[str, RoundSpec]]:
         yield f"{kind} over two cells", _spec(two, mechanisms.design(kind, 2, 32 * NANO if kind == "grr" else NANO))
 
     yield from _periodic()
+    yield from _places()
     yield from _counting()
     yield from _profiles()
 
@@ -119,6 +122,20 @@ def _periodic() -> Iterator[tuple[str, RoundSpec]]:
         spec = RoundSpec(PERIODIC, encoding, mechanisms.design("auto", encoding.n_symbols, NANO))
         yield f"{name} over circles", spec
         yield f"{name} over circles with outside", count_outside(spec)
+
+
+def _places() -> Iterator[tuple[str, RoundSpec]]:
+    """Rounds over places: regions, one over the antimeridian, and whole turns of longitude."""
+    for number, place in enumerate(PLACES, 1):
+        encoding = ShiftedGridEncoding(2, 12, 5, circles=circles_of(place.features))
+        spec = RoundSpec(place.features, encoding, mechanisms.design("auto", encoding.n_symbols, NANO))
+        yield f"shifted_grid over place {number}", spec
+        yield f"shifted_grid over place {number} with outside", count_outside(spec)
+    fine = PhaseEncoding(weights=((16_384, 0), (0, 16_384), (-16_383, 16_381)), phases=1_024)
+    yield "phase over place 1", RoundSpec(PLACES[0].features, fine, mechanisms.design("window", 1_024, NANO))
+    lattice = LatticeEncoding(n_features=2, steps=1 << 16)
+    noise = DiscreteLaplaceMechanism.design(2, lattice.steps, NANO)
+    yield "discrete_laplace over place 2", RoundSpec(PLACES[1].features, lattice, noise)
 
 
 def _counting() -> Iterator[tuple[str, RoundSpec]]:

@@ -62,4 +62,4 @@ def describe_difference(expected: Sequence[Feature], actual: Sequence[Feature]) 
     if wanted != found:
         return f"its order is {', '.join(found)}, not {', '.join(wanted)}"
     changed = [mine.name for mine, other in zip(expected, actual, strict=True) if mine != other]
-    return f"the bounds, the unit or the period of {', '.join(changed)} differ"
+    return f"the bounds, the unit or the shape of {', '.join(changed)} differ"

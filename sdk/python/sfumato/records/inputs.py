@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import MAX_NAMED, InvalidPoint
+from sfumato.records.places import to_place, to_places
 from sfumato.specs import Feature
 
 Records = ArrayLike | Mapping[str, Any]
@@ -62,20 +63,21 @@ def to_values(features: Sequence[Feature], records: Records) -> NDArray[np.float
     Raises
     ------
     InvalidPoint
-        A name is missing, repeated or not a feature, the shape differs, or a value is not a finite number.
+        A name is missing, repeated or not a feature, the shape differs, a value is not a finite number, or degrees of a
+        place are beyond their limits.
     """
     names = [feature.name for feature in features]
     columns = named_columns(records)
     if columns is None:
         values = to_numbers(records, names)
-        return values.astype(np.float64, copy=False)
+        return to_places(features, values.astype(np.float64, copy=False))
     check_names(names, list(columns))
     arrays = [_column(columns[name], name) for name in names]
     if len({len(each) for each in arrays}) > 1:
         raise InvalidPoint(f"the columns {list_names(names)} have different lengths")
     values = np.stack(arrays, axis=1) if arrays else np.empty((0, 0))
     _check_finite(values, names)
-    return values
+    return to_places(features, values)
 
 
 def to_record(features: Sequence[Feature], record: Records) -> list[float]:
@@ -108,7 +110,7 @@ def to_record(features: Sequence[Feature], record: Records) -> list[float]:
             raise InvalidPoint(
                 f"a record must have the values {list_names(names)} in this order; got {len(given)} values"
             )
-    return [to_number(value, name) for name, value in zip(names, given, strict=True)]
+    return to_place(features, [to_number(value, name) for name, value in zip(names, given, strict=True)])
 
 
 def named_columns(records: object) -> dict[Any, Any] | None:

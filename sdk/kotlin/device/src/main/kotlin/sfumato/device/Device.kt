@@ -361,7 +361,7 @@ private fun describeDifference(expected: List<Feature>, actual: List<Feature>): 
         expected == actual -> null
         wanted.sorted() != found.sorted() -> parts.filter { it.second.isNotEmpty() }.joinToString(" and ") { (text, names) -> "$text ${names.joinToString()}" }
         wanted != found -> "its order is ${found.joinToString()}, not ${wanted.joinToString()}"
-        else -> "the bounds, the unit or the period of ${wanted.filterIndexed { n, _ -> expected[n] != actual[n] }.joinToString()} differ"
+        else -> "the bounds, the unit or the shape of ${wanted.filterIndexed { n, _ -> expected[n] != actual[n] }.joinToString()} differ"
     }
 }
 
