@@ -138,11 +138,10 @@ def print_parties(console: Console, summary: dict[str, Any]) -> None:
     _print_table(console, "What each party saw", [Column("party"), Column("saw"), _right("costs ε")], rows)
     console.print(
         f"[bold]At ε = {epsilon:g} towards the service[/], clusters agree with those of exact counts with an ARI of "
-        f"{summary['ari_vs_unperturbed']:.3f} (verdict: {summary['verdict']}). Clusters of local reports at ε = "
-        f"{summary['compared_epsilon']:g} agree with an ARI of {summary['local_ari_vs_unperturbed']:.3f} (verdict: "
-        f"{summary['local_verdict']}).\n"
+        f"{summary['ari_vs_unperturbed']:.3f} through the shuffler, and {summary['local_ari_vs_unperturbed']:.3f} "
+        "with local reports.\n"
         f"Sealing took {summary['sealing_seconds']:.1f} s of CPU time, sending {summary['sending_seconds']:.1f} s.\n"
-        f"Map: {escape(summary['svg'])}. It took {summary['seconds']:.1f} s.",
+        f"Maps: {escape(summary['svg'])}, {escape(summary['local_svg'])}. It took {summary['seconds']:.1f} s.",
         soft_wrap=True,
     )
 

@@ -14,8 +14,6 @@ from demo.production import Comparison
 from demo.scenario import DemoResult, Scene
 from demo.shuffled import ShuffledOutcome
 from sfumato.plotting import figures
-from sfumato.plotting.drawing import aspect
-from sfumato.plotting.shading import colour
 from sfumato.privacy.accounting import NANO
 from sfumato.records.encodings import scale_many
 
@@ -71,7 +69,6 @@ def summarize(
         "singles": scene.singles,
         "epsilon": scene.algorithm.epsilon,
         "n_clusters": outcome.model.n_clusters,
-        "verdict": outcome.model.verdict.value,
         "ari_vs_unperturbed": agreement.with_unperturbed,
         "epsilon_charged": balance.charged_nano / NANO,
         "epsilon_granted": balance.granted_nano / NANO,
@@ -109,9 +106,6 @@ def summarize_shuffled(
         "reports_before_release": outcome.n_before,
         "ari_vs_unperturbed": agreement,
         "local_ari_vs_unperturbed": local_agreement,
-        "verdict": outcome.shuffled.model.verdict.value,
-        "local_verdict": outcome.local.model.verdict.value,
-        "compared_epsilon": outcome.local.result.epsilon,
         "ledger_verified": outcome.shuffled.verification.ok and outcome.local.verification.ok,
         "sealing_seconds": round(outcome.sealing_seconds, 2),
         "sending_seconds": round(outcome.sending_seconds, 2),
@@ -127,43 +121,6 @@ def write_maps(out: Path, scene: Scene, outcome: DemoResult, names: Sequence[str
     (out / "map.svg").write_text(figures.svg(outcome.model, **options), encoding="utf-8")
     (out / "map.png").write_bytes(figures.png(outcome.model, **options))
     return {"svg": str(out / "map.svg"), "png": str(out / "map.png")}
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One map of a picture with several."""
-
-    title: str
-    outcome: DemoResult
-    names: Sequence[str]
-
-
-def write_panels(out: Path, title: str, panels: Sequence[Panel]) -> dict[str, str]:
-    """Write map.svg and map.png with the maps side by side, and return their paths."""
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-
-    out.mkdir(parents=True, exist_ok=True)
-    features = panels[0].outcome.model.features
-    high = 5.2 / (aspect(features, (0, 1)) if len(features) == 2 else 1.2)  # inches
-    whole = high + 2.7
-    figure = Figure(figsize=(12, whole), facecolor="white")
-    figure.text(0.05, 1 - 0.3 / whole, title, size=14, weight="bold", va="top")
-    for place, panel in enumerate(panels):
-        axes = figure.add_axes((0.05 + 0.5 * place, 1.6 / whole, 5.2 / 12, high / whole))
-        model = panel.outcome.model
-        figures.plot(model, axes)
-        axes.set_title(f"{panel.title}\n{figures.describe(model, n_reports=panel.outcome.n_reports)}", size=10)
-        names = [*panel.names, *[""] * (model.n_clusters - len(panel.names))]
-        entries = [
-            Patch(color=colour(cluster)[1], label=f"{cluster}  {name}  {figures.share(model, cluster)}")
-            for cluster, name in enumerate(names)
-        ]
-        axes.legend(handles=entries, loc="upper left", bbox_to_anchor=(0.0, -0.6 / high), ncols=2, frameon=False)
-    paths = {kind: out / f"map.{kind}" for kind in ("svg", "png")}
-    for path in paths.values():
-        figure.savefig(path)
-    return {kind: str(path) for kind, path in paths.items()}
 
 
 def write_result(out: Path, outcome: DemoResult, summary: dict[str, Any], comparison: Comparison | None = None) -> str:
