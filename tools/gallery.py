@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.series import POPULATIONS, draw, round_spec
 from clustering.central.cells import to_places
 from clustering.central.curator import Curator
-from clustering.central.profiles.profile_clusters import describe_columns, label_records, profile_clusters
+from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.central.queries import MemoryJournal, Records
 from clustering.series.channels import Measured
 from clustering.series.follow import Memory, follow

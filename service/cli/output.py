@@ -388,9 +388,10 @@ def _print_cards(console: Console, profile: "ClusterProfile") -> None:
 
 def print_profile_forecast(console: Console, forecast: "ProfileForecast") -> None:
     """Print the expected errors of a profile."""
-    console.print(f"A count has noise of about ± {forecast.noise_per_count:.3g} records.")
+    console.print(f"A count has noise of about ± {forecast.noise_per_count:.3g} people.")
+    needed = [f"; ± 2 points need {n:,} reports" for n in forecast.reports_needed]
     for cluster, error in enumerate(forecast.share_errors):
-        console.print(f"cluster {cluster}: shares ± {100 * error:.1f} points")
+        console.print(f"cluster {cluster}: shares ± {100 * error:.1f} points{needed[cluster] if needed else ''}")
     for warning in forecast.warnings:
         console.print(f"- {warning}")
 

@@ -292,6 +292,40 @@ class PhaseEncoding(_Encoding):
     )
 
 
+class ProfileEncoding(_Encoding):
+    """The cluster of a record among published clusters, together with the category of the slot's attribute.
+
+    The clusters are the nearest of `centroids`, or labels of the `cells` of a grid.
+    """
+
+    model_config = example(
+        type="profile",
+        attributes=[{"name": "plan", "kind": "categorical", "values": ["free", "pro"], "missing": "category"}],
+        centroids=[[262144, 786432], [524288, 131072]],
+    )
+
+    type: Literal["profile"]
+    attributes: Attributes = Field(
+        min_length=1,
+        description="Attributes in the order of the slots. One with the name of a feature has the feature's value. "
+        "The symbol is c V + v for cluster c and category v, with V the largest number of categories.",
+    )
+    centroids: list[_CentroidRow] = Field(
+        [], max_length=specs.MAX_CENTROIDS, description="Coordinates of each centroid as floor(x 2^20), or empty."
+    )
+    cells: list[Annotated[int, integer(ge=1)]] = Field(
+        [], max_length=specs.MAX_FEATURES, description="Number of cells of each feature; empty with centroids."
+    )
+    starts: Annotated[list[Annotated[int, integer(ge=0)]], FailFast()] = Field(
+        [],
+        max_length=specs.MAX_MAP_RUNS,
+        description="First cell of each run of equal labels, row-major, ascending from 0; empty with centroids.",
+    )
+    labels: Annotated[list[Annotated[int, integer(0, specs.MAX_CELL_SYMBOLS - 1)]], FailFast()] = Field(
+        [], max_length=specs.MAX_MAP_RUNS, description="Cluster of each run of cells; empty with centroids."
+    )
+
+
 Encoding = TypeAliasType(
     "Encoding",
     Annotated[
@@ -301,7 +335,8 @@ Encoding = TypeAliasType(
         | LatticeEncoding
         | NearestCentroidEncoding
         | CentroidSignEncoding
-        | PhaseEncoding,
+        | PhaseEncoding
+        | ProfileEncoding,
         Field(discriminator="type", description="Encoding: how a point becomes a symbol."),
     ],
 )

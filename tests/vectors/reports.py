@@ -27,7 +27,8 @@ def report_vectors() -> list[dict[str, Any]]:
     ]
 
 
-def _report(name: str, spec: RoundSpec, number: int, record: list[float], first: tuple[int, ...]) -> dict[str, Any]:
+def _report(name: str, spec: RoundSpec, number: int, values: list[float], first: tuple[int, ...]) -> dict[str, Any]:
+    record = _described(spec, number, values) if spec.attributes else values
     entropy = PlannedEntropy(f"sfumato {name} {number}", first)
     slot = below(entropy, spec.encoding.n_slots)
     own = encode(spec, record, slot, entropy)
@@ -39,6 +40,21 @@ def _report(name: str, spec: RoundSpec, number: int, record: list[float], first:
         "symbol": list(own) if isinstance(own, tuple) else own,
         "value": value.hex(),
     }
+
+
+# Values of attributes by turn: known, missing, unknown, at an edge, beyond the edges
+_VALUES: dict[str, tuple[str | float | None, ...]] = {
+    "plan": ("free", None, "e\u0301te\u0301", "\u00e9t\u00e9", "pro ", "pro", "Free"),
+    "income": (0.1, 0.30000000000000004, 0.3, None, -5, 1e9, 0.09999999999999999),
+}
+
+
+def _described(spec: RoundSpec, number: int, values: list[float]) -> dict[str, str | float | None]:
+    """Return a record by name with the values of its attributes."""
+    record: dict[str, str | float | None] = {
+        feature.name: value for feature, value in zip(spec.features, values, strict=True)
+    }
+    return record | {each.name: _VALUES[each.name][number] for each in spec.attributes}
 
 
 def _plans(name: str, spec: RoundSpec) -> list[tuple[int, list[float], tuple[int, ...]]]:

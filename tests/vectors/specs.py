@@ -16,11 +16,14 @@ from sfumato.specs import (
     NearestCentroidEncoding,
     Participation,
     PhaseEncoding,
+    ProfileEncoding,
     RoundSpec,
     ShiftedGridEncoding,
     TreeGridEncoding,
+    bin_feature,
     circles_of,
 )
+from sfumato.specs.attributes import Categorical, Numeric
 
 # Bounds with differences and quotients that are rounded, as in practice.
 FEATURES = (
@@ -36,13 +39,20 @@ PERIODIC = (
 SCALAR_MECHANISMS = ("grr", "ss", "oue", "olh", "hr", "window")
 EPSILONS = (NANO // 10, NANO, 2_718_281_828, 6 * NANO)  # in turn
 
+CENTROIDS = ((0, 0, LATTICE - 1), (524_288, 524_288, 524_288), (1_000_000, 7, 1))
 ENCODINGS: dict[str, Encoding] = {
     "grid": GridEncoding((5, 3)),
     "shifted_grid": ShiftedGridEncoding(n_features=2, cells=6, shifts=3),
     "tree_grid": TreeGridEncoding(2, (1, 2, 2, 2, 3, 3, 3, 3, 1, 1)),
     "phase": PhaseEncoding(weights=((1_024, 0, 0), (511, -733, 1_200), (-3, -5, -7)), phases=32),
-    "nearest_centroid": NearestCentroidEncoding(((0, 0, LATTICE - 1), (524_288, 524_288, 524_288), (1_000_000, 7, 1))),
+    "nearest_centroid": NearestCentroidEncoding(CENTROIDS),
     "centroid_sign": CentroidSignEncoding(((0, 0, 9), (524_288, 524_287, 524_288), (LATTICE - 1, 7, 1), (5, 6, 7))),
+}
+PLAN = Categorical("plan", ["free", "pro", "\u00e9t\u00e9"], unknown="other", missing="category")
+INCOME = Numeric("income", [0, 0.1, 0.30000000000000004, 1e6], missing="category")
+PROFILES: dict[str, Encoding] = {
+    "profile": ProfileEncoding((PLAN, INCOME, bin_feature(FEATURES[0])), CENTROIDS),
+    "profile of a map": ProfileEncoding((INCOME, PLAN), (), (5, 3), (0, 1, 4, 11), (1, 0, 2, 1)),
 }
 LATTICES = {
     "lattice": LatticeEncoding(n_features=3, steps=100),
@@ -76,6 +86,20 @@ def round_specs() -> Iterator[tuple[str, RoundSpec]]:
 
     yield from _periodic()
     yield from _counting()
+    yield from _profiles()
+
+
+def _profiles() -> Iterator[tuple[str, RoundSpec]]:
+    """Rounds of profiles: every mechanism, and with records outside."""
+    for name, encoding in PROFILES.items():
+        for turn, kind in enumerate(SCALAR_MECHANISMS):
+            mechanism = mechanisms.design(kind, encoding.n_symbols, EPSILONS[turn % len(EPSILONS)])
+            yield f"{kind} over {name}", _spec(encoding, mechanism)
+        outside = _spec(encoding, mechanisms.design("ss", encoding.n_symbols, NANO))
+        yield f"ss over {name} with outside", count_outside(outside)
+    circles = ProfileEncoding((PLAN,), (), (4, 2), (0, 3), (0, 1))
+    spec = RoundSpec(PERIODIC[:2], circles, mechanisms.design("auto", circles.n_symbols, NANO))
+    yield "profile of a map over hour", spec
 
 
 def _periodic() -> Iterator[tuple[str, RoundSpec]]:

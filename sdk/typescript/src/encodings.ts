@@ -48,7 +48,7 @@ export function isLattice(encoding: Encoding): encoding is Lattice {
 }
 
 /** Return the cell, 0 .. nCells-1, of a coordinate in [0, 1]. */
-function cellIndex(coordinate: number, nCells: number): number {
+export function cellIndex(coordinate: number, nCells: number): number {
   return Math.min(Math.floor(coordinate * nCells), nCells - 1);
 }
 
@@ -129,7 +129,7 @@ function zOrderPosition(index: readonly number[], depth: number): number {
 }
 
 /** Return the index of the last item of an ascending list that is at most `value`. */
-function findLastAtOrBelow(ascending: readonly number[], value: number): number {
+export function findLastAtOrBelow(ascending: readonly number[], value: number): number {
   let low = 0;
   let high = ascending.length;
   while (high - low > 1) {
@@ -179,7 +179,7 @@ function readLattice(wire: Json): Lattice {
 
 type Centroids = readonly (readonly number[])[];
 
-function readCentroids(wire: unknown): Centroids {
+export function readCentroids(wire: unknown): Centroids {
   const rows = list(wire, "centroids", 1, 256, (row) =>
     list(row, "a centroid", 1, MAX_FEATURES, (coordinate) => integer(coordinate, "coordinates", 0, LATTICE - 1)),
   );
@@ -192,7 +192,7 @@ function readCentroids(wire: unknown): Centroids {
  *
  * Of equally near centroids, return the first. For `feature` equal to the number of features, the second value is true.
  */
-function findNearest(centroids: Centroids, point: readonly number[], feature: number): [number, boolean] {
+export function findNearest(centroids: Centroids, point: readonly number[], feature: number): [number, boolean] {
   const coordinates = point.map((coordinate) => cellIndex(coordinate, LATTICE));
   let best = 0;
   let least = Infinity;
@@ -229,7 +229,7 @@ function readCentroidSign(wire: Json): Encoding {
   return { type: "centroid_sign", nFeatures, nSlots: (nFeatures + 1) * nRows, nSymbols: 2, symbol };
 }
 
-/** Readers of the encodings, by their `type` in JSON. */
+/** Readers of the encodings of points, by their `type` in JSON. `profiles.ts` reads the one that also has attributes. */
 export const ENCODINGS: Readonly<Record<string, (wire: Json) => Encoding>> = {
   grid: readGrid,
   shifted_grid: readShiftedGrid,

@@ -1,10 +1,11 @@
 /** Round specs and records. A spec contains everything that a device needs to send a report. All devices receive the same bytes. */
 
-import { check, checkKeys, decimalWord, finite, isObject, list, type Json } from "./checks.js";
+import { at, check, checkKeys, decimalWord, finite, isObject, list, type Json } from "./checks.js";
 import { addsSymbol, ENCODINGS, isLattice, MAX_FEATURES, type Encoding, type Symbol } from "./encodings.js";
 import { drawBelow, WORD_SPAN, type Entropy } from "./entropy.js";
 import { InvalidPoint } from "./errors.js";
 import { isLatticeNoise, MECHANISMS, type Mechanism } from "./mechanisms.js";
+import { isProfile, readProfile, type Attribute } from "./profiles.js";
 
 export const SPEC_VERSION = 1;
 
@@ -26,10 +27,12 @@ export interface Position {
 /**
  * The values of a record in the units of the features: in the order of the features, by feature name, or a position.
  *
+ * A record by name also has the values of the attributes that the device reports: text, numbers, or null for a missing value.
+ *
  * A position is for datasets of one latitude and one longitude, with a name of `LATITUDES` and of `LONGITUDES`. A longitude
  * outside of the bounds is turned by 360 degrees if it is inside of them afterwards, as 179 west in bounds from 170 to 190.
  */
-export type PersonRecord = readonly number[] | Readonly<Record<string, number>> | Position;
+export type PersonRecord = readonly number[] | Readonly<Record<string, number | string | null>> | Position;
 
 export const LATITUDES: readonly string[] = ["latitude", "lat"];
 export const LONGITUDES: readonly string[] = ["longitude", "lon", "lng", "long"];
@@ -74,11 +77,13 @@ export function readRoundSpec(wire: unknown): RoundSpec {
   checkKeys(wire, "RoundSpec", ["version", "features", "encoding", "mechanism", "participation"], ["out_of_bounds"]);
   const features = list(wire["features"], "features", 1, MAX_FEATURES, readFeature);
   check(new Set(features.map((feature) => feature.name)).size === features.length, "feature names must be different");
-  const encoding = readTagged(ENCODINGS, "encoding", wire["encoding"]);
+  const encoding = readTagged({ ...ENCODINGS, profile: readProfile }, "encoding", wire["encoding"]);
   const mechanism = readTagged(MECHANISMS, "mechanism", wire["mechanism"]);
   check(features.length === encoding.nFeatures, "the number of features of the encoding must match the spec");
   const circles = features.flatMap(({ periodic }, index) => (periodic ? [index] : []));
-  check(circles.join() === (encoding.circles ?? []).join(), "the circles of the encoding must be the periodic features");
+  const hasMap = isProfile(encoding) && encoding.hasMap; // a cell of a map is one on a circle
+  check(hasMap || circles.join() === (encoding.circles ?? []).join(), "the circles of the encoding must be the periodic features");
+  checkAttributes(features, encoding);
   if (isLattice(encoding) || isLatticeNoise(mechanism)) {
     check(isLattice(encoding) && isLatticeNoise(mechanism), "a lattice encoding requires the mechanism discrete_laplace, and vice versa");
     const same = encoding.nFeatures === mechanism.nFeatures && encoding.steps === mechanism.steps;
@@ -93,6 +98,44 @@ export function readRoundSpec(wire: unknown): RoundSpec {
     check(mechanism.mark > 0 === countsOutside, "vectors must have a mark if and only if the round counts records outside");
   }
   return { features, encoding, mechanism, participation: readParticipation(wire["participation"]), countsOutside };
+}
+
+function checkAttributes(features: readonly Feature[], encoding: Encoding): void {
+  for (const { name, kind } of isProfile(encoding) ? encoding.attributes : []) {
+    const feature = features.find((each) => each.name === name);
+    const fits = feature === undefined || (kind === "numeric" && feature.periodic !== true);
+    check(fits, "an attribute with the name of a feature must be numeric, and the feature must not be periodic");
+  }
+}
+
+/** Return the attributes that the record of a round has in addition to its features. */
+export function ownAttributes({ features, encoding }: RoundSpec): readonly Attribute[] {
+  if (!isProfile(encoding)) return [];
+  return encoding.attributes.filter(({ name }) => !features.some((feature) => feature.name === name));
+}
+
+/**
+ * Return the part of a record that has the features, and the category of each attribute of a profile round.
+ *
+ * All attributes are read before the slot is drawn, so that a refusal does not depend on the slot.
+ */
+export function readRecord(spec: RoundSpec, record: PersonRecord): { readonly point: PersonRecord; readonly codes: readonly number[] } {
+  const { features, encoding } = spec;
+  if (!isProfile(encoding)) return { point: record, codes: [] };
+  const names = features.map(({ name }) => name);
+  const own = ownAttributes(spec).map(({ name }) => name);
+  let point = record;
+  const given: Json = own.length > 0 && isObject(record) ? record : {};
+  if (own.length > 0) {
+    const known = [...names, ...own];
+    if (Object.keys(given).length !== known.length || !known.every((name) => Object.hasOwn(given, name))) {
+      throw new InvalidPoint(`a record must have the features and attributes ${known.join(", ")} by name`);
+    }
+    point = Object.fromEntries(names.map((name) => [name, given[name] as number]));
+  }
+  const values = readValues(features, point);
+  const valueOf = (name: string): unknown => (names.includes(name) ? values[names.indexOf(name)] : given[name]);
+  return { point: values, codes: encoding.attributes.map((each) => each.category(valueOf(each.name))) };
 }
 
 function readTagged<T>(kinds: Readonly<Record<string, (wire: Json) => T>>, name: string, wire: unknown): T {
@@ -151,6 +194,11 @@ export function checkRecord(features: readonly Feature[], record: PersonRecord):
   return { outside: features.filter(isOutside).map(({ name }) => name) };
 }
 
+/** Return the names of the features of a record for a round with a value outside of their bounds. Throw InvalidPoint. */
+export function findOutside(spec: RoundSpec, record: PersonRecord): readonly string[] {
+  return checkRecord(spec.features, readRecord(spec, record).point).outside;
+}
+
 /** Return the finite values of a record in the order of the features. */
 function readValues(features: readonly Feature[], record: PersonRecord): number[] {
   return orderValues(features, record).map((value, index) => {
@@ -192,7 +240,7 @@ function orderPosition(features: readonly Feature[], { coords }: Position): numb
 
 /** Encode and perturb a record. Draw the slot first, then the words of the mechanism. */
 export function perturb(spec: RoundSpec, record: PersonRecord, entropy: Entropy): PerturbedValue {
-  checkRecord(spec.features, record); // an invalid record uses no word
+  findOutside(spec, record); // an invalid record uses no word
   const slot = drawBelow(entropy, spec.encoding.nSlots);
   return { slot, value: spec.mechanism.perturb(encode(spec, record, slot, entropy), entropy) };
 }
@@ -200,8 +248,10 @@ export function perturb(spec: RoundSpec, record: PersonRecord, entropy: Entropy)
 /** Return the symbol of a record. Words are drawn only outside of the bounds in a round of phases or signs: its symbol. */
 export function encode(spec: RoundSpec, record: PersonRecord, slot: number, entropy: Entropy): Symbol {
   const { encoding, mechanism } = spec;
-  if (!spec.countsOutside || checkRecord(spec.features, record).outside.length === 0) {
-    const own = encoding.symbol(scale(spec.features, record), slot);
+  const { point, codes } = readRecord(spec, record);
+  if (!spec.countsOutside || checkRecord(spec.features, point).outside.length === 0) {
+    const first = encoding.symbol(scale(spec.features, point), slot);
+    const own = typeof first === "number" && codes.length > 0 ? first + at(codes, slot) : first;
     return spec.countsOutside && typeof own !== "number" ? [...own, 0] : own;
   }
   if (isLatticeNoise(mechanism)) return [...spec.features.map(() => Math.floor(mechanism.steps / 2)), mechanism.mark];

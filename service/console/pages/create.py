@@ -76,7 +76,7 @@ async def create_dataset(visit: Visit) -> Response:
     elif trust == "central":
         body |= visit.numbers("delta")
     try:
-        if trust == "central" and visit.form_value("attributes"):
+        if visit.form_value("attributes"):
             body["attributes"] = _attributes(visit)
         body["features"] = visit.numbers("dimensions", "norm") or _features(visit.form_value("features"))
         created = await visit.api.post("/datasets", body, once=visit.form_value("once"))

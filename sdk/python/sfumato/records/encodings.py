@@ -23,6 +23,7 @@ from sfumato.specs import (
     LatticeEncoding,
     NearestCentroidEncoding,
     PhaseEncoding,
+    ProfileEncoding,
     ShiftedGridEncoding,
     Symbol,
     TreeGridEncoding,
@@ -242,8 +243,31 @@ def _signed_many(
     return np.asarray((np.bitwise_count(rows & nearest) + above) % 2, dtype=np.int64)
 
 
+def _cluster(encoding: ProfileEncoding, point: Sequence[float]) -> int:
+    if encoding.centroids:
+        return _nearest(encoding.centroids, point, encoding.n_features)[0]
+    place = 0
+    for coordinate, n_cells in zip(point, encoding.cells, strict=True):
+        place = place * n_cells + cell(coordinate, n_cells)
+    return encoding.labels[bisect_right(encoding.starts, place) - 1]
+
+
+def _clusters(encoding: ProfileEncoding, points: NDArray[np.float64]) -> NDArray[np.int64]:
+    if encoding.centroids:
+        beyond = np.full(len(points), encoding.n_features, dtype=np.int64)
+        return _nearest_many(encoding.centroids, points, beyond)[0]
+    places = np.zeros(len(points), dtype=np.int64)
+    for column, n_cells in zip(cells(points, encoding.cells).T, encoding.cells, strict=True):
+        places = places * n_cells + column
+    runs = np.searchsorted(np.asarray(encoding.starts, dtype=np.int64), places, side="right") - 1
+    return np.asarray(encoding.labels, dtype=np.int64)[runs]
+
+
 def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> Symbol:
-    """Return the symbol 0 .. n_symbols-1 of a point of [0, 1]^d under a slot, or the vector of a lattice."""
+    """Return the symbol 0 .. n_symbols-1 of a point of [0, 1]^d under a slot, or the vector of a lattice.
+
+    For a profile, it is the first symbol of the cluster; see `sfumato.records.described`.
+    """
     index = 0
     if isinstance(encoding, LatticeEncoding):
         return tuple(lattice_place(coordinate, encoding.steps) for coordinate in point)
@@ -254,6 +278,8 @@ def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> Symbol:
         return 2 * nearest + above
     if isinstance(encoding, CentroidSignEncoding):
         return _signed(encoding, point, slot)
+    if isinstance(encoding, ProfileEncoding):
+        return encoding.n_values * _cluster(encoding, point)
     if isinstance(encoding, TreeGridEncoding):
         finest = [cell(coordinate, 1 << encoding.depth) for coordinate in point]
         return bisect_right(tree_starts(encoding), z_place(finest, encoding.depth)) - 1
@@ -283,6 +309,8 @@ def symbols(encoding: Encoding, points: NDArray[np.float64], slots: NDArray[np.i
         return 2 * nearest + above
     if isinstance(encoding, CentroidSignEncoding):
         return _signed_many(encoding, points, slots)
+    if isinstance(encoding, ProfileEncoding):
+        return encoding.n_values * _clusters(encoding, points)
     if isinstance(encoding, TreeGridEncoding):
         finest = cells(points, [1 << encoding.depth] * encoding.n_features)
         starts = np.asarray(tree_starts(encoding), dtype=np.int64)

@@ -9,11 +9,13 @@ from sfumato.errors import InvalidSpec
 from sfumato.limits import MAX_RECORD_FEATURES
 from sfumato.mechanisms import DiscreteLaplaceMechanism, Mechanism, design
 from sfumato.privacy.accounting import DRAW_SPAN
+from sfumato.specs.attributes import DEFAULT_BINS, Attribute, Numeric
 from sfumato.specs.encodings import (
     CentroidSignEncoding,
     Encoding,
     LatticeEncoding,
     PhaseEncoding,
+    ProfileEncoding,
     ShiftedGridEncoding,
 )
 from sfumato.validation import is_int, require, require_int, to_finite
@@ -103,6 +105,13 @@ def circles_of(features: Sequence[Feature]) -> tuple[int, ...]:
     return tuple(place for place, feature in enumerate(features) if feature.periodic)
 
 
+def bin_feature(feature: Feature) -> Numeric:
+    """Return a feature as an attribute of eight equal bins between its bounds."""
+    step = (feature.upper - feature.lower) / DEFAULT_BINS
+    edges = [feature.lower + place * step for place in range(DEFAULT_BINS)]
+    return Numeric(feature.name, (*edges, feature.upper), unit=feature.unit)
+
+
 @dataclass(frozen=True, slots=True)
 class Embedding:
     """Vectors in an L2 ball around the origin, as the public bound of all features at once.
@@ -187,10 +196,18 @@ class RoundSpec:
         )
         circles = circles_of(self.features)
         on_circles = self.encoding.circles if isinstance(self.encoding, ShiftedGridEncoding) else ()
+        has_map = isinstance(self.encoding, ProfileEncoding) and bool(self.encoding.cells)  # a cell is one on a circle
         require(
-            circles == on_circles,
+            circles == on_circles or has_map,
             f"the circles of the encoding must be the periodic features {list(circles)}, not {list(on_circles)}: "
             "only a shifted_grid has circles",
+        )
+        own = set(self.attributes)
+        described = self.encoding.attributes if isinstance(self.encoding, ProfileEncoding) else ()
+        plain = {feature.name for feature in self.features if not feature.periodic}
+        require(
+            all(each in own or (isinstance(each, Numeric) and each.name in plain) for each in described),
+            "an attribute with the name of a feature must be numeric, and the feature must not be periodic",
         )
         lattice = (
             (self.encoding.n_features, self.encoding.steps) if isinstance(self.encoding, LatticeEncoding) else None
@@ -209,6 +226,14 @@ class RoundSpec:
                 has_mark == self.counts_outside,
                 "vectors must have a mark if and only if the round counts records outside",
             )
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """Return the attributes that the record of the round has in addition to its features."""
+        if not isinstance(self.encoding, ProfileEncoding):
+            return ()
+        names = {each.name for each in self.features}
+        return tuple(each for each in self.encoding.attributes if each.name not in names)
 
     @property
     def counts_outside(self) -> bool:

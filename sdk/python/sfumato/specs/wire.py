@@ -9,6 +9,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.limits import MAX_RECORD_FEATURES
 from sfumato.mechanisms import MECHANISMS, Mechanism
 from sfumato.specs.algorithms import Algorithm, Auto, ShiftedGrid
+from sfumato.specs.attributes import Attribute, attribute_to_wire
 from sfumato.specs.central import CentralAlgorithm, Profile
 from sfumato.specs.encodings import Encoding
 from sfumato.specs.rounds import SPEC_VERSION, Embedding, Feature, Participation, RoundBounds, RoundSpec
@@ -61,7 +62,10 @@ def to_wire(spec: Any) -> dict[str, Any]:
 
 
 def _lists(value: tuple[Any, ...]) -> list[Any]:
-    return [_lists(item) if isinstance(item, tuple) else item for item in value]
+    return [
+        _lists(item) if isinstance(item, tuple) else attribute_to_wire(item) if isinstance(item, Attribute) else item
+        for item in value
+    ]
 
 
 def _tuples(value: list[Any]) -> tuple[Any, ...]:

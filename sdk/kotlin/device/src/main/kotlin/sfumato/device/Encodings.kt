@@ -29,6 +29,10 @@ internal class Encoding(
     val addsSymbol: Boolean = steps == null,
     /** Indices of the periodic features, for a shifted grid. Other encodings have none. */
     val circles: List<Int> = emptyList(),
+    /** Attributes of a profile, one for each slot. Its `symbol` is the first one of the cluster; the category is added. */
+    val attributes: List<Attribute> = emptyList(),
+    /** Whether the clusters of a profile are labels of cells. */
+    val hasMap: Boolean = false,
     val symbol: (point: DoubleArray, slot: Long) -> LongArray,
 )
 
@@ -41,10 +45,11 @@ internal val ENCODINGS: Map<String, (Map<*, *>) -> Encoding> = mapOf(
     "lattice" to ::readLattice,
     "nearest_centroid" to ::readNearestCentroid,
     "centroid_sign" to ::readCentroidSign,
+    "profile" to ::readProfile,
 )
 
 /** Return the cell, 0 .. nCells-1, of a coordinate in [0, 1]. */
-private fun cellIndex(coordinate: Double, nCells: Long): Long = minOf(floor(coordinate * nCells).toLong(), nCells - 1)
+internal fun cellIndex(coordinate: Double, nCells: Long): Long = minOf(floor(coordinate * nCells).toLong(), nCells - 1)
 
 /** Return base^exponent, or MAX_SYMBOLS + 1 if the power is larger than MAX_SYMBOLS. */
 private fun power(base: Long, exponent: Int): Long {
@@ -157,7 +162,7 @@ private fun readLattice(wire: Map<*, *>): Encoding {
     return Encoding(nFeatures, 1, null, steps) { point, _ -> LongArray(nFeatures) { floor(point[it] * steps + 0.5).toLong() } }
 }
 
-private fun readCentroids(wire: Any?): List<List<Long>> {
+internal fun readCentroids(wire: Any?): List<List<Long>> {
     val rows = list(wire, "centroids", 1, 256) { row ->
         list(row, "a centroid", 1, MAX_FEATURES) { integer(it, "coordinates", 0, LATTICE - 1) }
     }
@@ -170,7 +175,7 @@ private fun readCentroids(wire: Any?): List<List<Long>> {
  *
  * Of equally near centroids, return the first. For `feature` equal to the number of features, the second value is true.
  */
-private fun findNearest(centroids: List<List<Long>>, point: DoubleArray, feature: Int): Pair<Int, Boolean> {
+internal fun findNearest(centroids: List<List<Long>>, point: DoubleArray, feature: Int): Pair<Int, Boolean> {
     val coordinates = point.map { cellIndex(it, LATTICE) }
     val best = centroids.indices.minBy { index -> // minBy returns the first minimum
         coordinates.indices.sumOf { axis -> (centroids[index][axis] - coordinates[axis]).let { it * it } }

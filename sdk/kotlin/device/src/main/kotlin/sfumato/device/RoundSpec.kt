@@ -20,8 +20,17 @@ public sealed interface PersonRecord
 /** A record with values in the order of the features. */
 public class OrderedRecord(public vararg val values: Double) : PersonRecord
 
-/** A record with values by feature name. */
-public class NamedRecord(public val values: Map<String, Double>) : PersonRecord
+/**
+ * A record with values by feature name.
+ *
+ * `attributes` has the values of the attributes that the device reports: text, numbers, or null for a missing value.
+ */
+public class NamedRecord(
+    public val values: Map<String, Double>,
+    public val attributes: Map<String, Any?> = emptyMap(),
+) : PersonRecord {
+    internal fun without(names: Collection<String>): NamedRecord = NamedRecord(values - names.toSet(), attributes - names.toSet())
+}
 
 /**
  * A position in degrees, as an Android `Location` has it, for a dataset of one latitude and one longitude.
@@ -44,6 +53,9 @@ internal class RoundSpec(
     private val lo: BigInteger,
     private val hi: BigInteger,
 ) {
+    /** The attributes that the record of the round has in addition to its features. */
+    val attributes: List<Attribute> = encoding.attributes.filter { each -> features.none { it.name == each.name } }
+
     /** Return whether the round selects a device with this participation draw. */
     fun selects(draw: BigInteger): Boolean = draw >= lo && draw < hi
 }
@@ -59,7 +71,13 @@ internal fun readRoundSpec(value: Any?): RoundSpec {
     val mechanism = readTagged(MECHANISMS, "mechanism", wire["mechanism"])
     check(features.size == encoding.nFeatures) { "the number of features of the encoding must match the spec" }
     val circles = features.indices.filter { features[it].periodic }
-    check(circles == encoding.circles) { "the circles of the encoding must be the periodic features" }
+    check(encoding.hasMap || circles == encoding.circles) { "the circles of the encoding must be the periodic features" }
+    for (each in encoding.attributes) {
+        val feature = features.firstOrNull { it.name == each.name } ?: continue
+        check(each.isNumeric && !feature.periodic) {
+            "an attribute with the name of a feature must be numeric, and the feature must not be periodic"
+        }
+    }
     val lattice = encoding.steps?.let { Pair(encoding.nFeatures, it) }
     check(lattice == mechanism.lattice) { "a lattice encoding requires discrete_laplace with the same n_features and steps, and vice versa" }
     val outOfBounds = if ("out_of_bounds" in wire) wire["out_of_bounds"] else "clip"
@@ -146,7 +164,7 @@ private fun orderValues(features: List<Feature>, record: PersonRecord): DoubleAr
     }
     is NamedRecord -> {
         val names = features.map { it.name }
-        if (record.values.keys != names.toSet()) throw InvalidPoint("a record must have the features ${names.joinToString()}")
+        if (record.values.keys != names.toSet() || record.attributes.isNotEmpty()) throw InvalidPoint("a record must have the features ${names.joinToString()}")
         DoubleArray(names.size) { record.values.getValue(names[it]) }
     }
     is PositionRecord -> orderPosition(features, record)
@@ -167,9 +185,41 @@ private fun orderPosition(features: List<Feature>, position: PositionRecord): Do
 /** The public slot and the perturbed value of a report. */
 internal class PerturbedValue(val slot: Long, val value: ByteArray)
 
+/** The part of a record with the features, and the category of each attribute of a profile round. */
+internal class ReadRecord(val point: PersonRecord, val codes: List<Int>)
+
+/**
+ * Read a record for a round. All attributes are read before the slot is drawn, so that a refusal does not depend on the slot.
+ * Throw InvalidPoint, without values, if the record is invalid.
+ */
+internal fun readRecord(spec: RoundSpec, record: PersonRecord): ReadRecord {
+    if (spec.encoding.attributes.isEmpty()) return ReadRecord(record, emptyList())
+    val names = spec.features.map { it.name }
+    val own = spec.attributes.map { it.name }
+    var point = record
+    var given: Map<String, Any?> = emptyMap()
+    if (own.isNotEmpty()) {
+        val named = record as? NamedRecord ?: throw InvalidPoint("a record with attributes must have names")
+        given = named.values + named.attributes
+        if (given.keys != (names + own).toSet() || given.size != named.values.size + named.attributes.size) {
+            throw InvalidPoint("a record must have the features and attributes ${(names + own).joinToString()}")
+        }
+        point = NamedRecord(named.values - own.toSet())
+    }
+    val values = readValues(spec.features, point)
+    val codes = spec.encoding.attributes.map { each ->
+        val place = names.indexOf(each.name)
+        each.category(if (place == -1) given[each.name] else values[place])
+    }
+    return ReadRecord(OrderedRecord(*values), codes)
+}
+
+/** Return the names of the features of a record for a round with a value outside of their bounds. Throw InvalidPoint. */
+internal fun findOutside(spec: RoundSpec, record: PersonRecord): List<String> = checkRecord(spec.features, readRecord(spec, record).point).outside
+
 /** Encode and perturb a record. Draw the slot first, then the words of the mechanism. */
 internal fun perturb(spec: RoundSpec, record: PersonRecord, entropy: Entropy): PerturbedValue {
-    checkRecord(spec.features, record) // an invalid record uses no word
+    findOutside(spec, record) // an invalid record uses no word
     val slot = entropy.drawBelow(spec.encoding.nSlots)
     return PerturbedValue(slot, spec.mechanism.perturb(encode(spec, record, slot, entropy), entropy))
 }
@@ -177,8 +227,10 @@ internal fun perturb(spec: RoundSpec, record: PersonRecord, entropy: Entropy): P
 /** Return the symbol of a record. Words are drawn only outside of the bounds in a round of phases or signs: its symbol. */
 private fun encode(spec: RoundSpec, record: PersonRecord, slot: Long, entropy: Entropy): LongArray {
     val (nSymbols, steps) = Pair(spec.encoding.nSymbols, spec.encoding.steps)
-    if (!spec.countsOutside || checkRecord(spec.features, record).outside.isEmpty()) {
-        val own = spec.encoding.symbol(scale(spec.features, record), slot)
+    val read = readRecord(spec, record)
+    if (!spec.countsOutside || checkRecord(spec.features, read.point).outside.isEmpty()) {
+        val first = spec.encoding.symbol(scale(spec.features, read.point), slot)
+        val own = if (read.codes.isEmpty()) first else longArrayOf(first[0] + read.codes[slot.toInt()])
         return if (spec.countsOutside && steps != null) own + 0L else own
     }
     if (steps != null || nSymbols == null) return LongArray(spec.features.size) { (steps ?: 0) / 2 } + spec.mechanism.mark
