@@ -338,7 +338,7 @@ class TestDemoCheck:
             ("ledger_verified", False),
             ("epsilon_charged", 2.1),
             ("epsilon_charged", 0.0),
-            ("seconds", 61.0),
+            ("seconds", 181.0),
         ],
     )
     def test_an_incomplete_demo_fails(self, name: str, value: object) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 MIN_REPORTS = 200_000
 MIN_ARI = 0.95  # agreement with the same pipeline on unperturbed counts, at epsilon 3
-MAX_SECONDS = 60.0
+MAX_SECONDS = 180.0  # three times the target for an idle machine, because a check must also pass under load
 
 
 def find_problems(summary: dict[str, Any]) -> list[str]:
