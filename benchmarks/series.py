@@ -23,6 +23,8 @@ from clustering.series.channels import Measured, Reading, read_channels, varianc
 from clustering.series.follow import Memory, Step, follow
 from clustering.series.identities import NamedMap
 from clustering.series.pooling import forgetting_weights, pool
+from sfumato.forecast import forecast_series
+from sfumato.forecast.series import CHANGES, MOST_WINDOWS, QUIET
 from sfumato.sizing import planned_rounds
 from sfumato.specs import Feature, RoundSpec, ShiftedGrid, ShiftedGridEncoding
 
@@ -310,6 +312,45 @@ def _first_event(steps: list[Step]) -> tuple[int | None, list[str], bool]:
     return next(iter(alarms), None), [str(each) for each in next(iter(kinds), [])], not lost
 
 
+def delays(n_seeds: int) -> None:
+    """Print how often the alarm of a gain of 10 points comes within a factor of 1.5 of its forecast."""
+    share, all_within = CHANGES[1], []
+    for epsilon, n, cells in SETTINGS[1:]:
+        made = forecast_series(ShiftedGrid(epsilon=epsilon, cells=cells), n_features=2, target_reports=n, cycle=1)
+        (expected,) = (each.windows for each in made.delays if each.share == share)
+        found = [
+            _delay(population, change, (epsilon, n, cells), seed)
+            for change in ("grows", "born")
+            for population in POPULATIONS
+            for seed in range(n_seeds)
+        ]
+        within = [expected is not None and expected / 1.5 <= each <= 1.5 * expected for each in found]
+        all_within += within
+        print(
+            f"epsilon {epsilon:g}, {n:,} reports: forecast {expected}, found {np.median(found):g} (median), "
+            f"{sorted(found)}, within a factor of 1.5 {np.mean(within):.2f}",
+            flush=True,
+        )
+    print(f"within a factor of 1.5 in {np.mean(all_within):.2f}")
+
+
+def _delay(population: Population, change: str, setting: tuple[float, int, int], seed: int) -> float:
+    """Return the windows from a change after `QUIET` quiet windows to its alarm; infinite after `MOST_WINDOWS`."""
+    epsilon, n, cells = setting
+    spec, rng = round_spec(epsilon, cells), np.random.default_rng([seed, n, cells, int(10 * epsilon), len(change)])
+    readings: list[Reading] = []
+    for window in range(QUIET + MOST_WINDOWS):
+        place = max(0, window - QUIET + CHANGED)  # nothing differs between the windows before the change
+        readings.append(read_channels(draw(population, change, place if window >= QUIET else 0, spec, n, rng)))
+        if window < QUIET:
+            continue
+        values = np.array([each.values for each in readings])
+        found = evidence(range(len(readings)), values, variances(readings), test_from=0)
+        if found is not None and found.is_alarm:
+            return window - QUIET + 1
+    return np.inf
+
+
 def seasons(n_seeds: int) -> None:
     """Print the number of seasonal series with an event, if the season is set."""
     for setting in ((1.0, 100_000, 16), (2.0, 20_000, 16)):
@@ -325,6 +366,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.series", description=__doc__)
     measures = {
         "false-alarms": false_alarms, "pooling": pooling, "ids": ids, "changes": changes, "seasons": seasons,
+        "delays": delays,
     }  # fmt: skip
     parser.add_argument("measure", choices=measures, help="what to measure")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="series of each population, or of all")

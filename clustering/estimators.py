@@ -57,6 +57,9 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     attributes : sequence of Categorical
         `PrivateKMeans` only: attributes with the use `cluster`. The records are then a pandas data frame with their
         columns, and the others are the features.
+    periodic : sequence of str, optional
+        Names of the periodic features, such as hours of the day. Their bounds are one period. Only
+        estimators of algorithms that take them have this argument.
     **parameters
         Parameters of the algorithm. Without `epsilon` and `mu`, `fit` spends an epsilon of 1. `random_state` is not
         one, because noise that can be drawn again can be subtracted. `clustering.simulate` has seeded runs.
@@ -83,6 +86,8 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             cls._defaults = {"bounds": None, "features": None}
             if cls.specification.definition.takes_categories:
                 cls._defaults["attributes"] = ()
+            if cls.specification.definition.periodic:
+                cls._defaults["periodic"] = None
             for declared in fields(cls.specification):
                 default = DEFAULTS[declared.name] if declared.default is MISSING else declared.default
                 cls._defaults[RENAMED.get(declared.name, declared.name)] = default
@@ -210,11 +215,17 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 f"bounds must be a pair (lower, upper) of numbers or of {n_features} numbers each"
             ) from None
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(n_features)])
-        return tuple(Feature(*each) for each in zip(names, lower.tolist(), upper.tolist(), strict=True))
+        periodic, circles = getattr(self, "periodic", None), tuple[int, ...]()
+        if periodic is not None:
+            circles = find_positions(list_texts(periodic, "periodic"), list(names), "column")
+        pairs = zip(names, lower.tolist(), upper.tolist(), strict=True)
+        return tuple(Feature(*each, periodic=place in circles) for place, each in enumerate(pairs))
 
 
 def _warn_of_clipping(features: tuple[Feature, ...], records: NDArray[np.float64]) -> None:
     """Warn the caller, the holder of the records, if more than `WARN_SHARE` of them are outside of the bounds."""
+    lines = [not each.periodic for each in features]  # values on circles are moved by whole periods
+    features, records = tuple(each for each in features if not each.periodic), records[:, lines]
     n_clipped = int(are_outside(features, records).sum())
     if n_clipped <= WARN_SHARE * len(records):
         return

@@ -8,7 +8,8 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
+
+from clustering.matching import match
 
 
 @dataclass(frozen=True)
@@ -120,13 +121,12 @@ def accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
     """Return the share of correct labels under the best one-to-one match of clusters to classes, in (0, 1].
 
     Points of unmatched clusters or classes count as wrong. Memory is proportional to
-    classes * clusters. The assignment algorithm is Crouse 2016 (scipy).
+    classes * clusters.
     """
     table = contingency(truth, labels)
     matrix = np.zeros((len(table.first_counts), len(table.second_counts)), dtype=np.int64)
     matrix[table.first, table.second] = table.counts
-    rows, columns = linear_sum_assignment(matrix, maximize=True)
-    return int(matrix[rows, columns].sum()) / table.n_points
+    return int(sum(matrix[pair] for pair in match(matrix))) / table.n_points
 
 
 def _pairs(counts: NDArray[np.int64]) -> int:

@@ -122,11 +122,11 @@ def _check_columns(settings: DatasetSettings, features: tuple[Feature, ...] | Em
         features = features.features
     if len(features) > most:
         raise InvalidSetting("features", f"a {trust} dataset has at most {most} features; a central one may have more")
-    if isinstance(settings, CentralSettings):
-        names = [feature.name for feature in features]
-        if settings.user_feature in names:
-            raise InvalidSetting("user_feature", "user_feature must not be the name of a feature")
-        check_attributes(settings.attributes, [*names, settings.user_feature or ""])
+    names = [feature.name for feature in features]
+    user_feature = settings.user_feature if isinstance(settings, CentralSettings) else None
+    if user_feature in names:
+        raise InvalidSetting("user_feature", "user_feature must not be the name of a feature")
+    check_attributes(settings.attributes, [*names, user_feature or ""])
 
 
 def _check_amounts(trust: Trust, delta_atto: int, shuffled: Pair) -> None:

@@ -6,22 +6,30 @@ The inputs follow from formulas and a seed, and the noise is simulated, so the p
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from benchmarks.series import POPULATIONS, draw, round_spec
 from clustering.central.cells import to_places
 from clustering.central.curator import Curator
-from clustering.central.profiles.profile_clusters import describe_columns, label_records, profile_clusters
+from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.central.queries import MemoryJournal, Records
+from clustering.series.channels import Measured
+from clustering.series.follow import Memory, follow
+from clustering.series.shares import window_shares
 from clustering.simulate import SeededEntropy, simulate
 from sfumato import specs
 from sfumato.plotting.figures import plot
+from sfumato.plotting.series import plot_shares
 from sfumato.specs.attributes import Categorical, Numeric
 
 CARDS, CARDS_TITLE = "cards", "A profile describes the clusters"  # the picture of a profile
+SERIES, SERIES_TITLE = "series", "A series finds a cluster that grows"
+EPSILON, N_REPORTS, N_WINDOWS = 2.0, 200_000, 20  # ε and reports of a window, and the windows of the series
 FOLDER = Path(__file__).parents[1] / "docs" / "images" / "gallery"
 DOTS_PER_INCH = 70
 POINTS_SHOWN = 1_000
@@ -140,6 +148,30 @@ def draw_cards() -> Figure:
     return profile_clusters(params, model, label_records(model, features), described, curator).plot(rows=3)
 
 
+def draw_series() -> Figure:
+    """Return the shares of the clusters of a series of simulated tallies. One cluster grows in window 6."""
+    spec, rng, numbers = round_spec(EPSILON, 16), np.random.default_rng(SEED), count()
+    memory, earlier = Memory(), None
+    windows: dict[int, Measured] = {}
+    curves: dict[str, tuple[list[int], list[float], list[float]]] = {}
+    events = []
+    for index in range(N_WINDOWS):
+        windows[index] = Measured(draw(POPULATIONS[0], "grows", index, spec, N_REPORTS, rng))
+        params = specs.ShiftedGrid(EPSILON, cells=16)
+        step = follow(params, windows, index, memory, earlier, lambda kind: f"{kind}_{next(numbers)}")
+        memory, earlier = step.memory, step.map
+        shares, errors = window_shares(windows[index].collected, step.map.labels, step.fit.density)
+        for name, share, error in zip(step.map.ids, shares, errors, strict=True):
+            places, means, widths = curves.setdefault(name, ([], [], []))
+            places.append(index)
+            means.append(float(share))
+            widths.append(float(error))
+        if step.event is not None:
+            events.append((step.event.window, step.event.first, step.event.last))
+    titled = {f"cluster {number}": curve for number, curve in enumerate(curves.values())}
+    return plot_shares(titled, events, title=f"ε = {EPSILON:g} · {N_REPORTS:,} reports in each window")
+
+
 def render_page() -> str:
     """Return the page of all pictures as Markdown."""
     parts = [
@@ -150,13 +182,13 @@ def render_page() -> str:
         page = "tutorials/trust.md" if name in ("clear", "faint") else f"algorithms/{name}.md"
         parts += [f"## {picture.title}", f"[![{picture.title}](images/gallery/{name}.png)]({page})"]
     parts += [f"## {CARDS_TITLE}", f"[![{CARDS_TITLE}](images/gallery/{CARDS}.png)](tutorials/customers.md)"]
+    parts += [f"## {SERIES_TITLE}", f"[![{SERIES_TITLE}](images/gallery/{SERIES}.png)](series.md)"]
     return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[1:] or (*PICTURES, CARDS):
-        if name == CARDS:
-            draw_cards().savefig(FOLDER / f"{name}.png", dpi=DOTS_PER_INCH)
-            continue
-        draw_picture(PICTURES[name]).savefig(FOLDER / f"{name}.png", dpi=DOTS_PER_INCH)
+    others = {CARDS: draw_cards, SERIES: draw_series}
+    for name in sys.argv[1:] or (*PICTURES, *others):
+        figure = others[name]() if name in others else draw_picture(PICTURES[name])
+        figure.savefig(FOLDER / f"{name}.png", dpi=DOTS_PER_INCH)

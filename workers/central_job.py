@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from clustering.central.curator import Curator
 from clustering.central.mapped_records import select_columns
-from clustering.central.profiles.profile_clusters import describe_columns, label_records, profile_clusters
+from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.central.queries import Query, Records
 from models.database.engine import Database
 from models.encryption import Keyring

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from clustering import registry
 from clustering.central import run as central_run
+from clustering.profiles.reported import profile_reports
 from clustering.rounds.law import checking_law
 from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, Plan, drive
@@ -39,7 +40,8 @@ from runtime.logging import describe
 from runtime.settings import settings
 from sfumato.errors import InvalidSpec, SfumatoError
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.specs import Algorithm, Feature, RoundSpec, local_algorithm_from_wire
+from sfumato.profiles.profile_round import profile_round
+from sfumato.specs import Algorithm, Feature, Profile, RoundSpec, local_algorithm_from_wire, profile_from_wire
 from workers import central_job
 from workers.aggregation.aggregate import aggregate_round, aggregate_sealed_round
 from workers.central_job import RunCentral
@@ -171,16 +173,20 @@ def _load(session: Session, claim: Claim) -> tuple[Job, Dataset]:
 def _collect(
     database: Database, claim: Claim, job: Job, dataset: Dataset, source: "_Source", start: StartPlan
 ) -> ClaimOutcome:
-    plan = start(local_algorithm_from_wire(job.algorithm), dataset.features, source.expected_reports)
-    plan = checking_law(counting_outside(plan, opens_counting=dataset.out_of_bounds == OutOfBounds.COUNT))
+    is_profile = job.algorithm["type"] == Profile.type
     try:
-        model = drive(plan, source.collect)
+        if is_profile:
+            released = _profile(database, job, dataset, source)
+        else:
+            model = _cluster(job, dataset, source, start)
+            released = {"model": model.to_wire()}
     except _Suspended as suspended:
         return suspended.outcome
     source.finish()
-    _follow(database, claim.job_id, model)
+    if not is_profile:
+        _follow(database, claim.job_id, model)
     document = {
-        "model": model.to_wire(),
+        **released,
         "algorithm": job.algorithm,
         "epsilon_nano": rounds.cost_nano(source.used),
         "rounds": [
@@ -189,6 +195,23 @@ def _collect(
         ],
     }
     return _publish(database, claim, document)
+
+
+def _cluster(job: Job, dataset: Dataset, source: "_Source", start: StartPlan) -> ClusterModel:
+    """Run the plan of the job's algorithm. Raise _Suspended if it needs a round without a tally."""
+    plan = start(local_algorithm_from_wire(job.algorithm), dataset.features, source.expected_reports)
+    plan = checking_law(counting_outside(plan, opens_counting=dataset.out_of_bounds == OutOfBounds.COUNT))
+    return drive(plan, source.collect)
+
+
+def _profile(database: Database, job: Job, dataset: Dataset, source: "_Source") -> dict[str, Any]:
+    """Return the profile of released clusters, with the clusters. Raise _Suspended if its round has no tally."""
+    params = profile_from_wire(job.algorithm)
+    of = central_job.load_clusters(database, params)
+    counts_outside = dataset.out_of_bounds == OutOfBounds.COUNT
+    spec = profile_round(params, of.model, dataset.describe(params.attributes), counts_outside=counts_outside)
+    profile = profile_reports(params.of, source.collect(spec))
+    return {"model": of.wire, "profile": profile.to_wire()}
 
 
 def _follow(database: Database, job_id: str, model: ClusterModel | None = None) -> None:

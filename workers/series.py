@@ -19,8 +19,8 @@ from clustering.rounds.outside import inside, outside_share, pooled
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import read_aggregate
 from clustering.series.channels import Measured
-from clustering.series.follow import Memory, Step, follow, memory_from_wire
-from clustering.series.identities import NamedMap, match
+from clustering.series.follow import Memory, Step, begin_revision, follow, memory_from_wire
+from clustering.series.identities import NamedMap, match_regions
 from clustering.series.shares import window_shares
 from models.database.engine import Database
 from models.database.types import new_id
@@ -60,7 +60,7 @@ def follow_series(database: Database, job_id: str, model: ClusterModel | None = 
 
 
 def _follow(due: Due, own: ClusterModel | None) -> Outcome:
-    params = to_series_algorithm(due.series.algorithm)
+    params = to_series_algorithm(due.terms.algorithm)
     windows = {index: Measured(_people_inside(found)) for index, found in due.tallied.items()}
     memory, earlier = Memory(), None
     if due.before is not None:
@@ -68,8 +68,12 @@ def _follow(due: Due, own: ClusterModel | None) -> Outcome:
         before = model_from_wire(due.before["model"])
         assert before.label_map is not None  # noqa: S101 - for the type checker: a pooled map
         earlier = NamedMap(before.label_map, tuple(due.before["cluster_ids"]))
-    series = due.series
-    step = follow(params, windows, due.index, memory, earlier, new_id, season=series.season, least=series.least_change)
+    dropped = None
+    if due.begins and earlier is not None:
+        dropped = memory.alarm
+        memory, earlier = begin_revision(windows, due.index, due.terms.first_window, memory, earlier)
+    season, least = due.terms.season, due.terms.least_change
+    step = follow(params, windows, due.index, memory, earlier, new_id, season=season, least=least)
     model = _pooled_model(step, due.tallied)
     document = {
         "model": model.to_wire(),
@@ -89,7 +93,7 @@ def _follow(due: Due, own: ClusterModel | None) -> Outcome:
             "change_last": found.last,
             "evidence": found.evidence,
         }
-    described = None
+    described: tuple[str, list[dict[str, Any]]] | None = None if dropped is None else (dropped.event, [])
     if step.described is not None:
         described = (step.described[0], [asdict(each) | {"others": list(each.others)} for each in step.kinds])
     return Outcome(document, _shares(step, model, windows[due.index].collected), step.parents, event, described)
@@ -136,7 +140,7 @@ def _own_ids(step: Step, own: ClusterModel) -> list[str | None]:
     """Return the id of each cluster of the map of the window alone; None for a cluster that matches no id."""
     assert own.label_map is not None  # noqa: S101 - for the type checker: the caller checked it
     density: NDArray[np.float64] = step.fit.density if own.density is None else (step.fit.density + own.density) / 2
-    found = {other: step.map.ids[label] for label, other in match(step.map.labels, own.label_map, density)}
+    found = {other: step.map.ids[label] for label, other in match_regions(step.map.labels, own.label_map, density)}
     return [found.get(label) for label in range(own.n_clusters)]
 
 

@@ -13,11 +13,10 @@ from audit.central.recordings import Method
 from audit.central.replay import check_replay
 from audit.checks.check import Check, Finding, Setting
 from clustering.central.curator import Curator
-from clustering.central.profiles.profile_clusters import describe_columns, label_records, profile_clusters
+from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.profiles.cluster_profile import ClusterProfile
-from sfumato.specs import Feature, Profile
-from sfumato.specs.attributes import bin_feature
+from sfumato.specs import Feature, Profile, bin_feature
 
 Features = tuple[Feature, ...]
 RunProfile = Callable[[Profile, ClusterModel, Any, Any, Curator], ClusterProfile]

@@ -37,6 +37,7 @@ class Method(NamedTuple):
     n_features: tuple[int, ...] = N_FEATURES  # numbers of features that the replay covers
     columns: tuple[int, ...] = ()  # positions of the features that the job uses; empty for all
     attributes: tuple[Categorical, ...] = ()  # they take the place of the last features; see `encode_last`
+    circles: tuple[int, ...] = ()  # indices of the periodic features
 
 
 class DivergenceError(Exception):
@@ -154,7 +155,7 @@ def run_method(method: Method, records: Records, recorder: Recorder) -> Run:
     planted = () if method.curator is Curator else (method.curator,)  # overrides RecordingCurator
     kind: type[RecordingCurator] = type("Recording", (*planted, RecordingCurator), {})
     epsilon_nano, delta_atto = method.params.epsilon_nano, method.params.delta_atto
-    features = features_of(len(method.columns) or records.n_features - len(method.attributes))
+    features = features_of(len(method.columns) or records.n_features - len(method.attributes), method.circles)
     selection = Selection(np.array(method.columns)) if method.columns else None
     if method.attributes:
         records, selection = encode_last(records, method.attributes), select_columns(features, method.attributes)
@@ -175,6 +176,6 @@ def encode_last(records: Records, attributes: tuple[Categorical, ...]) -> Record
     return Records(points, records.max_per_user)
 
 
-def features_of(n_features: int) -> tuple[Feature, ...]:
-    """Return features with bounds that are neither [0, 1] nor symmetric."""
-    return tuple(Feature(f"x{i}", -3.0, 5.0 + i) for i in range(n_features))
+def features_of(n_features: int, circles: tuple[int, ...] = ()) -> tuple[Feature, ...]:
+    """Return features with bounds that are neither [0, 1] nor symmetric. Those at `circles` are periodic."""
+    return tuple(Feature(f"x{i}", -3.0, 5.0 + i, periodic=i in circles) for i in range(n_features))

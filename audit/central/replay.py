@@ -270,6 +270,10 @@ METHODS: tuple[Method, ...] = (
         n_features=(3,),
         attributes=ATTRIBUTES,
     ),
+    Method("circles", PrivateKmeans(8.0, 3), run, n_features=(2, 5), circles=(1,)),
+    Method("circles, delta", PrivateKmeans(32.0, 9, delta=1e-3), run, n_features=(2, 5), circles=(0,)),
+    Method("circles, feature check", PrivateKmeans(4.0, 2, check_features=True), run, n_features=(2,), circles=(0,)),
+    Method("circles, density_map", DensityMap(32.0, cells=6), run, n_features=(2,), circles=(0,)),
     Method("private bounds, dp_quadtree_kmeans", DpQuadtreeKmeans(32.0, 2, bounds="private"), run, n_features=(1,)),
 )
 

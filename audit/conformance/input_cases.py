@@ -67,6 +67,10 @@ def create_input_cases() -> Iterator[Case]:
     for name, value in ((name, value) for name, values in options.items() for value in values):
         yield Case("inputs", f"the {name} is {value[:16]!a}", partial(_check_option, options={name: value}))
     checks: dict[str, Callable[[Bench], None]] = {
+        "a latitude is beyond the pole": partial(_check_place, record=[90.5, 5.0], is_place=False),
+        "a latitude and a longitude are exchanged": partial(_check_place, record=[179.5, 60.0], is_place=False),
+        "a longitude stands for a missing value": partial(_check_place, record=[60.0, 999.0], is_place=False),
+        "a longitude is a turn away": partial(_check_place, record=[60.0, -181.0], is_place=True),
         "a value outside of the bounds is counted": partial(_check_outside, treatment="count"),
         "a value outside of the bounds is clipped": partial(_check_outside, treatment="clip"),
         "the round is above the cap": _check_cap,
@@ -97,6 +101,20 @@ def _check_record(bench: Bench, record: object) -> None:
     answer = bench.report(record)
     expect_error(answer, "point_invalid")
     expect((bench.service.sent, answer.get("spent"), answer.get("pending")), ([], 0, []), "reports, spent and pending")
+
+
+def _check_place(bench: Bench, record: list[float], is_place: bool) -> None:
+    ends = {"latitude": (58.0, 71.2), "longitude": (170.0, 190.0)}
+    features = [
+        {"name": name, "lower": lower, "upper": upper, "unit": "degrees", "coordinate": name}
+        for name, (lower, upper) in ends.items()
+    ]
+    bench.service.reset([{**ROUND, "spec": {**ROUND["spec"], "features": features}}])
+    if is_place:
+        expect_outcome(bench.report(record), "sent")
+        return
+    expect_error(bench.report(record), "point_invalid")
+    expect(bench.service.sent, [], "reports")
 
 
 def _check_option(bench: Bench, options: dict[str, str]) -> None:

@@ -52,12 +52,14 @@ from sfumato.specs import (
     Mechanism,
     NearestCentroidEncoding,
     PhaseEncoding,
+    ProfileEncoding,
     RoundSpec,
     ShiftedGridEncoding,
     TreeGridEncoding,
     design_for,
     vector_noise,
 )
+from sfumato.specs.attributes import Numeric
 
 Report = tuple[int, bytes]  # slot, value
 MakeReport = Callable[[RoundSpec, Sequence[float], Entropy], Report]
@@ -82,6 +84,9 @@ EXAMPLES: dict[str, Encoding] = {
         LatticeEncoding(2, 2),
         NearestCentroidEncoding(_CENTROIDS),
         CentroidSignEncoding(((LATTICE // 4,), (3 * LATTICE // 4,))),
+        ProfileEncoding(
+            (Numeric("x0", (0, 0.5, 1)), Numeric("x1", (0, 0.3, 1))), cells=(2, 1), starts=(0, 1), labels=(0, 1)
+        ),
     )
 }
 OUTSIDE = ", records outside counted"

@@ -17,7 +17,7 @@ from audit.checks.bounds import bound_exp
 from audit.mechanisms.symbolic_random import ExecutionPath, NotEnumerable
 from sfumato.mechanisms import discrete_laplace, olh
 from sfumato.privacy.accounting import NANO
-from sfumato.records.encodings import scale, symbol
+from sfumato.records.described import own_symbol
 from sfumato.records.outside import outside_features
 from sfumato.specs import (
     CentroidSignEncoding,
@@ -112,7 +112,7 @@ def equally_likely_symbols(spec: RoundSpec, point: Sequence[float], slot: int) -
     """Return the symbols of a point as docs/vectors.md defines them: one, except outside of the bounds."""
     encoding, mechanism = spec.encoding, spec.mechanism
     if not (spec.counts_outside and outside_features(spec.features, point)):
-        own = symbol(encoding, scale(spec.features, point), slot)
+        own = own_symbol(spec, point, slot)
         return [(*own, 0) if isinstance(own, tuple) and spec.counts_outside else own]
     if (noise := vector_noise(mechanism)) is not None:
         return [(*(noise.steps // 2,) * noise.n_features, noise.mark)]

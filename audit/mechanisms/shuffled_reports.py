@@ -29,7 +29,7 @@ from sfumato.mechanisms import olh
 from sfumato.privacy import shuffling
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.shuffling import Blanket
-from sfumato.records.encodings import symbol
+from sfumato.records.described import own_symbol
 from sfumato.specs import (
     MECHANISMS,
     DiscreteLaplaceMechanism,
@@ -78,7 +78,7 @@ def enumerate_outcomes(spec: RoundSpec) -> Matrix:
     slots = range(spec.encoding.n_slots)
     rows: list[tuple[Fraction, ...]] = []
     for slot in slots:
-        symbols = [int(symbol(spec.encoding, point, slot)) for point in points]  # type: ignore[arg-type]
+        symbols = [int(own_symbol(spec, point, slot)) for point in points]  # type: ignore[arg-type]
         rows += [tuple(row[own] for own in symbols) for row in _list_rows(spec.mechanism, sorted(set(symbols)))]
     merged: dict[tuple[Fraction, ...], Fraction] = {}
     for row in rows:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from clustering.registry import start
 from clustering.rounds.plan import Plan
+from clustering.simulate import unit_features
 from sfumato.device.bulk import perturb_records
 from sfumato.forecast import resolve
 from sfumato.privacy.accounting import cost
@@ -79,6 +80,8 @@ class PlanCase:
         Makes the reports of a round.
     charge : callable
         Returns the cost of rounds in nano-epsilon.
+    circles : tuple of int
+        Indices of the periodic features.
     """
 
     params: Algorithm
@@ -87,17 +90,18 @@ class PlanCase:
     start: Callable[[Points], Plan] | None = None
     respond: Respond = respond_as_devices
     charge: Callable[[Sequence[tuple[Interval, int]]], int] = field(default=cost)
+    circles: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         """Return the name of the case, such as "phase_sketch, 4 features, lloyd"."""
         more = [str(getattr(self.params, name)) for name in ("variant", "refine") if hasattr(self.params, name)]
         features = "1 feature" if self.n_features == 1 else f"{self.n_features} features"
-        return ", ".join([self.params.type, features, *more])
+        return ", ".join([self.params.type, features, *more, *(["a circle"] if self.circles else [])])
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        return tuple(Feature(f"x{i + 1}", 0.0, 1.0) for i in range(self.n_features))
+        return unit_features(self.n_features, self.circles)
 
     def start_plan(self, points: Points) -> Plan:
         """Return the plan before its first round."""
@@ -108,7 +112,7 @@ class PlanCase:
     def declared_rounds(self, n_reports: int) -> tuple[PlannedRound, ...]:
         """Return the rounds that the plan declares before the first report."""
         chosen, _ = resolve(self.params, self.n_features, n_reports)
-        return planned_rounds(chosen, self.n_features, n_reports)
+        return planned_rounds(chosen, self.n_features, n_reports, self.circles)
 
 
 # Few symbols and slots, so that probable transcripts occur often enough to be counted. If costs add up over rounds,
@@ -128,6 +132,9 @@ CASES: tuple[PlanCase, ...] = (
     PlanCase(NoisyFcm(2.0, 2, max_iterations=20), 2),
     PlanCase(GridKmeans(1.0, 2, cells=4), 2),
     PlanCase(LdpKmeans(1.0, 2, rounds=3), 2),
+    PlanCase(ShiftedGrid(1.0, 2, cells=3), 2, circles=(0,)),
+    PlanCase(PhaseSketch(1.0, 2, slots=32), 4, circles=(0,)),
+    PlanCase(GridKmeans(1.0, 2, cells=4), 2, circles=(0,)),
     PlanCase(Auto(1.0, 2), 1),
     PlanCase(Auto(1.0, 2), 4),
 )

@@ -187,6 +187,19 @@ class OverlappingCells(Curator):
         return self._answer("counts", epsilon_nano, cells.n_cells, (cells,), exact)
 
 
+class WideCircle(Curator):
+    """A curator that sums points of circles with twice the radius, and adds the noise of the stated one."""
+
+    def _release(self, query: Query, exact: Exact, noise: Noise) -> NDArray[np.int64]:
+        def wide() -> NDArray[np.int64]:
+            sums = exact().reshape(-1, self.n_features).copy()
+            pairs = np.concatenate([self.circles.firsts, self.circles.firsts + 1])
+            sums[:, pairs] *= 2
+            return sums.ravel()
+
+        return super()._release(query, wide if query.description == "sums" else exact, noise)
+
+
 class LateCharge(Curator):
     """A curator that reads records and draws noise before the charge."""
 
@@ -241,10 +254,13 @@ class UnstoredAnswer(Curator):
 
 
 def _replay(
-    params: object, planted: type[Curator], n_features: tuple[int, ...] = N_FEATURES
+    params: object,
+    planted: type[Curator],
+    n_features: tuple[int, ...] = N_FEATURES,
+    circles: tuple[int, ...] = (),
 ) -> Callable[[Setting], list[Finding]]:
     n_features = (12,) if params is _BLOCK else n_features  # enough for a projection
-    method = Method(f"{planted.__name__} curator", params, run, planted, n_features)
+    method = Method(f"{planted.__name__} curator", params, run, planted, n_features, circles=circles)
     return lambda setting: list(check_replay(method, setting))
 
 
@@ -286,6 +302,11 @@ LEAKS: tuple[Leak, ...] = (
     Leak("noise sampled at 70 % of its stated scale", "counts, black box", _probe("counts", SamplesAt70)),
     Leak("sensitivity of uncentred data", "sums, replay", _replay(_STEPS, UncentredSums)),
     Leak("noise for the longest residual in the data", "sums, replay", _replay(_STEPS, LocalSensitivity)),
+    Leak(
+        "circle with twice the accounted radius",
+        "sums, replay",
+        _replay(PrivateKmeans(4.0, 3), WideCircle, n_features=(5,), circles=(0, 2)),
+    ),
     Leak("float Laplace low bits", "counts, black box", _probe("counts, lowest bit", FloatNoise)),
     Leak("charge after the draw", "curator, replay", _replay(_STEPS, LateCharge)),
     Leak("answer not stored", "curator, replay", _replay(_STEPS, UnstoredAnswer)),

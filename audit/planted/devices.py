@@ -10,7 +10,8 @@ from audit.checks.check import Leak
 from audit.devices.bulk import check_transcripts, participates, report_with_shared_draws
 from audit.devices.exact import CASES, check_case
 from audit.devices.replay import check_cap, check_participation, check_repetition
-from sfumato.device.device import Device, Record
+from sfumato.device.checks import Record
+from sfumato.device.device import Device
 from sfumato.device.open_rounds import OpenRound
 from sfumato.device.outcomes import RoundOutcome
 from sfumato.device.store import Memo, Memory

@@ -22,12 +22,14 @@ from audit.mechanisms.exact_channels import (
     device_reports,
 )
 from sfumato import mechanisms
-from sfumato.device.device import Device, Record
+from sfumato.device.checks import Record
+from sfumato.device.device import Device
 from sfumato.device.open_rounds import OpenRound
 from sfumato.device.store import Memo
 from sfumato.mechanisms import discrete_laplace
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import Entropy, below, below_many, word
+from sfumato.records.described import read_record
 from sfumato.records.encodings import scale, symbol
 from sfumato.records.outside import encode, outside_features
 from sfumato.specs import (
@@ -36,6 +38,7 @@ from sfumato.specs import (
     Mechanism,
     OlhMechanism,
     OueMechanism,
+    ProfileEncoding,
     RoundSpec,
     Symbol,
 )
@@ -156,6 +159,22 @@ def mark_beyond_features(spec: RoundSpec, record: Sequence[float], entropy: Entr
     return 0, spec.mechanism.perturb(own, entropy)
 
 
+def choose_attribute(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+    """Report the first attribute of a profile if its category is the first one, otherwise a uniform attribute."""
+    slot = int(below(entropy, spec.encoding.n_slots))
+    if read_record(spec, record)[1][0] == 0:
+        slot = 0
+    return slot, spec.mechanism.perturb(encode(spec, record, slot, entropy), entropy)
+
+
+def keep_cluster(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+    """Perturb the category of a profile and send the cluster without noise."""
+    slot, n_values = int(below(entropy, spec.encoding.n_slots)), cast(ProfileEncoding, spec.encoding).n_values
+    own = cast(int, encode(spec, record, slot, entropy))
+    sent = int.from_bytes(spec.mechanism.perturb(own, entropy), "little")
+    return slot, (own // n_values * n_values + sent % n_values).to_bytes(1, "little")
+
+
 def round_down(mechanism: Mechanism) -> int:
     """Round the charge down to nano-epsilon."""
     ratio = mechanism.ratio()
@@ -201,6 +220,10 @@ LEAKS: tuple[Leak, ...] = (
     _leak("own bit always set", "oue", "grid", set_own_bit),
     _leak("one noise for all features", "discrete_laplace", "lattice", share_noise),
     Leak("slot derived from data", "grr x shifted_grid", _check_slot_by_record),
+    Leak(
+        "attribute chosen by its value", "ss x profile", partial(_check, "ss", "profile", make_report=choose_attribute)
+    ),
+    Leak("cluster without noise", "grr x profile", partial(_check, "grr", "profile", make_report=keep_cluster)),
     Leak(
         "keep probability too high in arrays", "grr x grid", partial(_check, "grr", "grid", bulk=keep_too_often_in_bulk)
     ),

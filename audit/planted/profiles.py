@@ -13,6 +13,7 @@ from audit.central.recordings import Method
 from audit.checks.check import Finding, Leak, Setting
 from clustering.central.curator import Curator
 from clustering.central.noise import LaplaceNoise, Noise
+from clustering.central.profile_clusters import Described, profile_clusters
 from clustering.central.profile_tables import (
     SCORE_UNITS,
     SHARE_BITS,
@@ -21,7 +22,6 @@ from clustering.central.profile_tables import (
     exact_scores,
     public_shares,
 )
-from clustering.central.profiles.profile_clusters import Described, profile_clusters
 from clustering.central.queries import Exact, Query
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.profiles.cluster_profile import ClusterProfile

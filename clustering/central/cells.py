@@ -94,6 +94,39 @@ class NearestCells:
 
 
 @dataclass(frozen=True, eq=False)
+class NearestAlongCircles:
+    """Cells of the nearest of k centres, where the distance along a periodic feature is that of the shorter way.
+
+    A record at equal distances belongs to the first centre.
+
+    Parameters
+    ----------
+    centres : ndarray of shape (k, d), int64
+        Lattice places.
+    circles : tuple of int
+        Indices of the periodic features.
+    """
+
+    centres: NDArray[np.int64]
+    circles: tuple[int, ...]
+
+    @property
+    def n_cells(self) -> int:
+        """Return the number of cells."""
+        return len(self.centres)
+
+    def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the cell of each record."""
+        labels = np.empty(len(points), dtype=np.int64)
+        for block in iterate_blocks(len(points), self.centres.size):
+            away = np.abs(points[block, None].astype(np.int64) - self.centres)
+            for place in self.circles:
+                away[..., place] = np.minimum(away[..., place], LATTICE - away[..., place])
+            labels[block] = (away**2).sum(axis=2).argmin(axis=1)
+        return labels
+
+
+@dataclass(frozen=True, eq=False)
 class GapCells:
     """Bins between the two nearest centres of a record, for each pair of centres.
 
@@ -299,11 +332,23 @@ class Domain:
 
     The last features can be blocks of categories, of which a record has one. Queries clip every residual themselves, so
     no sensitivity depends on the domain.
+
+    Parameters
+    ----------
+    n_features : int
+    is_ball : bool
+    blocks : tuple of CategoryBlock
+    disks : tuple of int
+        First of the two coordinates of each periodic feature, if records are points on circles.
+    disk_radius : float
+        Radius of these circles around the middle of the box.
     """
 
     n_features: int
     is_ball: bool = False
     blocks: tuple[CategoryBlock, ...] = ()
+    disks: tuple[int, ...] = ()
+    disk_radius: float = 0.0
 
     @property
     def n_numeric(self) -> int:
@@ -313,19 +358,22 @@ class Domain:
     @property
     def n_planned(self) -> int:
         """Return the number of features by which queries are planned; see `planned_features`."""
-        return planned_features(self.n_numeric, self.n_features - self.n_numeric)
+        return planned_features(self.n_numeric - len(self.disks), self.n_features - self.n_numeric)
 
     @property
     def radius(self) -> float:
         """Return the largest distance of a record from the middle of the box, half of the largest difference."""
-        numeric = 0.25 if self.is_ball else self.n_numeric / 4
-        return sqrt(numeric + sum(block.square for block in self.blocks))
+        numeric = 0.25 if self.is_ball else (self.n_numeric - 2 * len(self.disks)) / 4
+        return sqrt(numeric + len(self.disks) * self.disk_radius**2 + sum(block.square for block in self.blocks))
 
     def confine(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the nearest points of the domain: (k, d)."""
         if self.is_ball:
             return 0.5 + clip_norms(centres - 0.5, self.radius)[0]
         confined, start = np.clip(centres, 0.0, 1.0), self.n_numeric
+        for first in self.disks:
+            pair = slice(first, first + 2)
+            confined[:, pair] = 0.5 + clip_norms(centres[:, pair] - 0.5, self.disk_radius)[0]
         for block in self.blocks:
             part = slice(start, start := start + block.n_categories)
             confined[:, part] = block.confine(centres[:, part])

@@ -11,6 +11,8 @@ Cells, centres and radii of a query are public: they follow from parameters and 
 Computation on answers is post-processing and costs nothing.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.central.cells import Cells, Domain, GridCells
+from clustering.central.circles import CellsAlong, RecordCircles
 from clustering.central.gaussian_block import ConcentratedBlock
 from clustering.central.mapped_records import MappedRecords, RecordMap, Selection
 from clustering.central.narrowing import Bounds, FeatureHistograms
@@ -40,6 +43,7 @@ from clustering.central.queries import (
     exact_counts,
     exact_sums,
 )
+from clustering.circles import DIAMETER
 from clustering.edges import EdgeGrid
 from clustering.errors import BudgetOverdrawn, DeltaOverdrawn
 from sfumato.errors import InvalidSpec
@@ -77,6 +81,8 @@ class Curator:
     ----------
     grids : list of EdgeGrid
         The released counts of regular grids so far, as shares.
+    circles : RecordCircles
+        The map of periodic features to points on circles; see `on_circles`.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class Curator:
         self._block: ConcentratedBlock | None = None
         self._queries: list[Query] = []
         self.domain = Domain(self.n_features, in_ball, () if selection is None else selection.blocks)
+        self.circles = RecordCircles(self.n_features)
         self.may_clip = may_clip
         self.grids: list[EdgeGrid] = []
         self._spent_nano = self._spent_delta_atto = 0
@@ -180,9 +187,10 @@ class Curator:
             The noise scale would exceed `MAX_SCALE`.
         """
         answer = self._answer("counts", epsilon_nano, cells.n_cells, (cells,), exact_counts(self._records, cells))
-        if isinstance(cells, GridCells) and answer.sum() > 0:
-            n, whole = float(answer.sum()), [1 / size for size in cells.shape]
-            shares, variance = answer.reshape(cells.shape) / n, self.variance(1, epsilon_nano)
+        grid = cells.inner if isinstance(cells, CellsAlong) else cells
+        if isinstance(grid, GridCells) and answer.sum() > 0:
+            n, whole = float(answer.sum()), [1 / size for size in grid.shape]
+            shares, variance = answer.reshape(grid.shape) / n, self.variance(1, epsilon_nano)
             self.grids.append(EdgeGrid(shares, n, variance / n**2, 1 / n, [(each, each) for each in whole], whole))
         return answer
 
@@ -332,7 +340,7 @@ class Curator:
         digest = compute_digest("concentrated block", self.max_per_user, rho_pico)
         if self._charge(Query("concentrated block", epsilon_nano, 0, digest, delta_atto)) is None:
             self._store(np.empty(0, dtype=np.int64))  # the block has no values of its own
-        return ConcentratedBlock(rho_pico, self._records, self._release, self.domain, self._selected)
+        return ConcentratedBlock(rho_pico, self._records, self._release, self.domain, self._space)
 
     def narrow(self, bounds: Bounds, block: ConcentratedBlock | None = None) -> None:
         """Scale the records by public bounds for all later queries. No cost.
@@ -343,6 +351,22 @@ class Curator:
         self._space = (*self._space, bounds)
         self.domain = replace(self.domain, is_ball=False)
         self._block = None if block is None else block.narrow(self._records, bounds)
+
+    @contextmanager
+    def on_circles(self, places: tuple[int, ...]) -> Iterator[RecordCircles]:
+        """Map periodic features with these indices to points on circles, for the queries in the context. No cost."""
+        before = self._records, self._space, self.domain, self.circles
+        if places:
+            self.circles = RecordCircles(self.n_features, places)
+            self._records, self._space = MappedRecords(self._records, self.circles), (*self._space, self.circles)
+            disks = tuple(self.circles.firsts.tolist())
+            self.domain = replace(
+                self.domain, n_features=self.circles.n_features, disks=disks, disk_radius=DIAMETER / 2
+            )
+        try:
+            yield self.circles
+        finally:
+            self._records, self._space, self.domain, self.circles = before
 
     def _answer(
         self,

@@ -6,6 +6,7 @@ between them. Histograms show which features have a single peak. A feature witho
 separation of clusters without a gap is irrelevant. `docs/algorithms.md` has the measurements.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,10 +24,10 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.feature_shares import FeatureCheck, list_names
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO
-from sfumato.records.encodings import scale_many
+from sfumato.records.encodings import differences, scale_many
 from sfumato.sizing.feature_checks import CheckPlan, plan_check
 from sfumato.sizing.required_reports import planned_features
-from sfumato.specs import LATTICE, CentralAlgorithm
+from sfumato.specs import LATTICE, CentralAlgorithm, circles_of
 
 N_BINS = 32  # bins of a histogram
 NO_GAP = 0.6  # density at the border, in the density inside of the clusters, from which there is no gap
@@ -55,10 +56,12 @@ def check_features(curator: Curator, model: ClusterModel, plan: CheckPlan) -> Fe
     """
     if model.centroids is None or model.n_clusters < 2:
         return None
-    centres = scale_many(model.features, model.centroids)
+    centres, periodic = scale_many(model.features, model.centroids), circles_of(model.features)
     d = model.n_numeric
-    counts = curator.counts(GapCells(to_places(centres)), plan.gaps).reshape(-1, GAP_BINS).astype(np.float64)
-    gapless = find_gapless_shares(centres, counts, curator.deviation(plan.gaps))
+    with curator.on_circles(periodic) as circles:
+        answer = curator.counts(GapCells(to_places(circles.to_points(centres))), plan.gaps)
+    counts = answer.reshape(-1, GAP_BINS).astype(np.float64)
+    gapless = find_gapless_shares(centres, counts, curator.deviation(plan.gaps), periodic)
     bounds = Bounds(np.zeros(d, dtype=np.int64), np.full(d, LATTICE, dtype=np.int64))
     answer = curator.histograms(FeatureHistograms(bounds, N_BINS), plan.histograms).reshape(d, N_BINS)
     scale = curator.deviation(plan.histograms) * d / 2**0.5
@@ -66,7 +69,9 @@ def check_features(curator: Curator, model: ClusterModel, plan: CheckPlan) -> Fe
     histograms, words = answer.astype(np.float64), PublicWords(_SEED)
     scores = np.zeros(len(model.features))
     if is_conclusive:
-        scores[:d] = [score_peaks(each, scale, words) for each in histograms]
+        scores[:d] = [
+            score_peaks(each, scale, words, is_circle=place in periodic) for place, each in enumerate(histograms)
+        ]
     is_irrelevant = (gapless > LEAST_SHARE) & (scores < PEAKS) & is_conclusive
     is_irrelevant[d:] = False  # categories have no histograms
     names = tuple(each.name for each, found in zip(model.features, is_irrelevant, strict=True) if found)
@@ -146,7 +151,7 @@ def count_of(model: ClusterModel) -> float:
 
 
 def find_gapless_shares(
-    centres: NDArray[np.float64], counts: NDArray[np.float64], deviation: float
+    centres: NDArray[np.float64], counts: NDArray[np.float64], deviation: float, circles: Sequence[int] = ()
 ) -> NDArray[np.float64]:
     """Return the share of each feature in the separation of pairs of clusters without a gap: (d,).
 
@@ -157,19 +162,21 @@ def find_gapless_shares(
         Noisy counts between the centres of each pair.
     deviation : float
         Standard deviation of the noise of a count.
+    circles : sequence of int
+        Indices of the periodic features.
     """
     first, second = np.triu_indices(len(centres), 1)
     masses = np.maximum(counts.sum(axis=1), 0.0)
     is_clear = masses > CLEAR_PAIR * deviation * GAP_BINS**0.5
     inside = np.maximum(counts[:, 2:5].mean(axis=1), 2 * deviation)
     has_no_gap = is_clear & (counts[:, 0] > NO_GAP * inside)
-    squares = (centres[first] - centres[second]) ** 2
+    squares = differences(centres[first], centres[second], circles) ** 2
     parts = squares / np.maximum(squares.sum(axis=1, keepdims=True), _TINY**2)
     shares: NDArray[np.float64] = (masses * has_no_gap) @ parts / max(float(masses @ is_clear), 1.0)
     return np.clip(shares, 0.0, 1.0)
 
 
-def score_peaks(histogram: NDArray[np.float64], scale: float, words: PublicWords) -> float:
+def score_peaks(histogram: NDArray[np.float64], scale: float, words: PublicWords, *, is_circle: bool = False) -> float:
     """Return how much more a noisy histogram differs from one with a single peak than noise explains.
 
     The difference is the range of the cumulated residuals from the nearest histogram with one peak, as a share of the
@@ -181,7 +188,13 @@ def score_peaks(histogram: NDArray[np.float64], scale: float, words: PublicWords
     scale : float
         Scale of the Laplace noise of each bin.
     words : PublicWords
+    is_circle : bool
+        Whether the last bin is next to the first one. The histogram then starts at its lowest place, on a mean of three
+        bins.
     """
+    if is_circle:
+        smooth = histogram + np.roll(histogram, 1) + np.roll(histogram, -1)
+        histogram = np.roll(histogram, -int(smooth.argmin()))
     difference, fit = _differ_from_one_peak(histogram)
     n = max(float(histogram.sum()), 100.0)
     expected = n * fit / max(float(fit.sum()), _TINY)

@@ -14,7 +14,7 @@ from clustering.density.label_map import project_to_shares
 from sfumato.model.cluster_model import ClusterModel, PrivacyStatus
 from sfumato.model.precision import ExpectedLoss, Verdict
 from sfumato.privacy.accounting import NANO
-from sfumato.records.encodings import unscale_many
+from sfumato.records.encodings import unscale_errors, unscale_many
 from sfumato.specs import Feature
 
 CLEAR = 30.0  # N epsilon / k below which centres are mostly noise
@@ -79,8 +79,8 @@ def build_centroid_model(
     total = max(float(counts.sum()), float(np.abs(counts).max()) * 2.0**-20, 1.0)
     shares = project_to_shares(counts / total)
     spread = (1 - shares) ** 2 * variances + shares**2 * (variances.sum() - variances)
-    ranges = np.array([feature.upper - feature.lower for feature in features])
     errors = np.minimum(centre_errors[order], 1.0)
+    centroids = unscale_many(features, np.clip(centres, 0.0, 1.0))
     sorted_spreads = np.full(len(order), np.nan) if spreads is None else spreads[order]
     one_mean = compare_with_one_mean(centres, counts, variances, errors, sorted_spreads)
     is_low = bool(diagnostics.get("low_confidence", True))
@@ -94,8 +94,8 @@ def build_centroid_model(
         features=features,
         sizes=shares,
         size_errors=np.minimum(np.sqrt(spread) / total, 1.0),
-        centroids=unscale_many(features, np.clip(centres, 0.0, 1.0)),
-        centroid_errors=errors * ranges,
+        centroids=centroids,
+        centroid_errors=unscale_errors(features, centroids, errors),
         diagnostics={
             **diagnostics,
             "low_confidence": is_low,

@@ -51,6 +51,7 @@ FUNCTIONS: dict[type[CentralAlgorithm], CentralFunction] = {
     DpUniformGridKmeans: dp_uniform_grid_kmeans,
     PrivateKmeans: private_kmeans,
 }
+ALONG_CIRCLES = (DensityMap,)  # algorithms that divide circles; others see the points on them
 
 
 def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator: Curator) -> ClusterModel:
@@ -92,7 +93,9 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     rest, plan = split_check(params)
     if rest.bounds == "private":
         rest, features, found = narrow_bounds(rest, features, curator)
-    model = with_categories(FUNCTIONS[kind](rest, features, curator), curator)
+    with curator.on_circles(() if kind in ALONG_CIRCLES else circles_of(features)) as circles:
+        model = FUNCTIONS[kind](rest, circles.expand(features) if circles.places else features, curator)
+    model = with_categories(circles.restore(model, features) if circles.places else model, curator)
     check = None if plan is None else check_features(curator, model, plan)
     model = judge_features(params, model, check, curator.max_per_user)
     if found:

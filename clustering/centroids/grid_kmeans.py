@@ -22,19 +22,20 @@ from clustering.centroids.partition_agreement import (
 )
 from clustering.centroids.verdict import BAD_LOSS, few, rate
 from clustering.centroids.weighted_kmeans import WeightedFit, weighted_kmeans
+from clustering.circles import Circles
 from clustering.density.label_map import PRIVACY, project_to_shares
 from clustering.errors import TooFewReports, UnfitRound
 from clustering.random import PublicWords
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.records.encodings import unscale_many
+from sfumato.records.encodings import unscale_errors, unscale_many
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.centroids import MAX_KMEANS_CELLS as MAX_CELLS
 from sfumato.sizing.centroids import MAX_KMEANS_FEATURES as MAX_FEATURES
 from sfumato.sizing.required_reports import grid_kmeans_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
-from sfumato.specs import Feature, GridEncoding, GridKmeans
+from sfumato.specs import Feature, GridEncoding, GridKmeans, circles_of
 
 STARTS = 4  # starts of a refit
 STANDS_OUT = (3.0, 2.0)  # thresholds in standard errors; the second applies if the first leaves too little
@@ -61,7 +62,7 @@ def grid_kmeans(params: GridKmeans, features: tuple[Feature, ...], expected_repo
     TooFewReports, UnfitRound
         See `fit`.
     """
-    (only,) = planned_rounds(params, len(features), expected_reports)
+    (only,) = planned_rounds(params, len(features), expected_reports, circles_of(features))
     return fit(params, (yield only.spec(features)))
 
 
@@ -69,7 +70,7 @@ class SelectedCells(NamedTuple):
     """The noisy cells that k-means uses."""
 
     places: NDArray[np.int64]  # (n,), indices in the grid
-    points: NDArray[np.float64]  # (n, d), middles in [0, 1]^d
+    points: NDArray[np.float64]  # (n, d), middles in [0, 1]^d; points on circles for periodic features
     estimates: NDArray[np.float64]  # (n,), positive, not normalised
     threshold: float  # in standard errors above zero; 0 if all cells were projected
     n_standing: int  # number of cells above three standard errors
@@ -120,26 +121,29 @@ def fit(params: GridKmeans, collected: Collected) -> ClusterModel:
         raise UnfitRound(f"a round of grid_kmeans may have at most {MAX_CELLS} cells")
     if tally.n_reports == 0:
         raise TooFewReports(n_reports=0, n_needed=1)
+    features = collected.spec.features
+    circles = Circles(len(features), circles_of(features))
     decoding = decoder(collected.spec.mechanism)
     estimates = decoding.frequencies(tally)[0]
-    kept = select_cells(encoding, estimates, sqrt(decoding.variance(0.0, tally.n_reports)), params.clusters)
+    middles = circles.to_points(_middles(encoding))
+    kept = select_cells(middles, estimates, sqrt(decoding.variance(0.0, tally.n_reports)), params.clusters)
     found = weighted_kmeans(kept.points, kept.estimates, params.clusters, PublicWords(params.seed))
-    sizes, size_errors = _sizes(encoding, decoding, estimates, found.centres, tally.n_reports)
-    errors = np.hypot(noise_errors(kept, found, decoding, tally.n_reports), width_errors(encoding, kept, found))
+    sizes, size_errors = _sizes(middles, decoding, estimates, found.centres, tally.n_reports)
+    noise = noise_errors(kept, found, decoding, tally.n_reports, circles)
+    errors = circles.limit_errors(np.hypot(noise, width_errors(encoding, kept, found)))
     order = np.argsort(-sizes, kind="stable")
-    features = collected.spec.features
-    ranges = np.array([feature.upper - feature.lower for feature in features])
+    centroids = unscale_many(features, circles.along(found.centres[order]))
     diagnostics = _diagnostics(params.clusters, encoding, decoding, kept, found, tally.n_reports)
     lack = diagnostics["reports_needed"] / tally.n_reports
     estimate = expected_ratio("grid_kmeans", sizes, errors, diagnostics["inertia"], lack)
-    agreement = _compare_refits(params, encoding, decoding, kept, found, tally.n_reports)
+    agreement = _compare_refits(params, middles, decoding, kept, found, tally.n_reports)
     return ClusterModel(
         type="centroids",
         features=features,
         sizes=sizes[order],
         size_errors=size_errors[order],
-        centroids=unscale_many(features, found.centres[order]),
-        centroid_errors=errors[order] * ranges,
+        centroids=centroids,
+        centroid_errors=unscale_errors(features, centroids, errors[order]),
         diagnostics={**diagnostics, "expected_ratio": estimate.to_wire(), "refits": agreement.to_wire()},
         warnings=_warnings(params.clusters, len(sizes), diagnostics),
         privacy=PRIVACY,
@@ -149,7 +153,7 @@ def fit(params: GridKmeans, collected: Collected) -> ClusterModel:
 
 def _compare_refits(
     params: GridKmeans,
-    encoding: GridEncoding,
+    middles: NDArray[np.float64],
     decoding: Decoder,
     kept: SelectedCells,
     found: WeightedFit,
@@ -157,41 +161,45 @@ def _compare_refits(
 ) -> PartitionAgreement:
     """Return the agreement of refits to cells around the selected ones, with new noise."""
     words = PublicWords(params.seed)
-    shares = np.zeros(encoding.n_symbols)
+    shares = np.zeros(len(middles))
     shares[kept.places] = kept.estimates / kept.estimates.sum()
     variances = (decoding.zero_variance + shares * max(decoding.slope_variance, 0.0)) / n_reports
     refits = []
     for _ in range(REFITS):
-        noise = NOISE * np.sqrt(variances) * draw_normal(words, encoding.n_symbols)
+        noise = NOISE * np.sqrt(variances) * draw_normal(words, len(middles))
         drawn = shares + noise - noise.mean()
-        again = select_cells(encoding, drawn, sqrt(decoding.variance(0.0, n_reports)), params.clusters)
+        again = select_cells(middles, drawn, sqrt(decoding.variance(0.0, n_reports)), params.clusters)
         refits.append(weighted_kmeans(again.points, again.estimates, params.clusters, words, STARTS).centres)
     return compare_partitions("cells", Population(kept.points, kept.estimates), found.centres, refits)
 
 
 def select_cells(
-    encoding: GridEncoding, estimates: NDArray[np.float64], deviation: float, clusters: int
+    middles: NDArray[np.float64], estimates: NDArray[np.float64], deviation: float, clusters: int
 ) -> SelectedCells:
-    """Select the cells for k-means; see `fit`."""
+    """Select the cells with these middles, (n, d), for k-means; see `fit`."""
     standing = [np.flatnonzero(estimates > z * deviation) for z in STANDS_OUT]
     for z, places in zip(STANDS_OUT, standing, strict=True):
         if len(places) >= 2 * clusters and estimates[places].sum() >= STANDING_SHARE:
-            points = _middles(encoding)[places]
-            return SelectedCells(places, points, estimates[places], z, len(standing[0]), encoding.n_symbols)
+            return SelectedCells(places, middles[places], estimates[places], z, len(standing[0]), len(middles))
     shares = project_to_shares(estimates)
     places = np.flatnonzero(shares > 0)
-    return SelectedCells(places, _middles(encoding)[places], shares[places], 0.0, len(standing[0]), len(places))
+    return SelectedCells(places, middles[places], shares[places], 0.0, len(standing[0]), len(places))
 
 
-def noise_errors(kept: SelectedCells, found: WeightedFit, decoding: Decoder, n_reports: int) -> NDArray[np.float64]:
+def noise_errors(
+    kept: SelectedCells, found: WeightedFit, decoding: Decoder, n_reports: int, circles: Circles
+) -> NDArray[np.float64]:
     """Return standard errors of centroids from the cells' noise and the sampling of devices: (n_clusters, d).
 
     A centroid is sum f x / sum f over its selected cells, so f has the influence w = (x - centroid) / sum f.
     Normalisation of the estimates subtracts the mean of w over its n cells:
-    N Var = v' (sum w^2 - (sum w)^2 / n) + (u + 1) sum f w^2.
+    N Var = v' (sum w^2 - (sum w)^2 / n) + (u + 1) sum f w^2. The influence on a circular mean follows from its
+    derivatives (`Circles.slopes`).
     """
-    d = kept.points.shape[1]
+    d = circles.n_along
     pulls = (kept.points - found.centres[found.labels]) / found.masses[found.labels][:, None]
+    if circles.places:
+        pulls = np.einsum("nij,nj->ni", circles.slopes(found.centres)[found.labels], pulls)
     n_clusters = len(found.centres)
     errors = np.empty((n_clusters, d))
     for j in range(d):
@@ -216,18 +224,17 @@ def width_errors(encoding: GridEncoding, kept: SelectedCells, found: WeightedFit
 
 
 def _sizes(
-    encoding: GridEncoding,
+    middles: NDArray[np.float64],
     decoding: Decoder,
     estimates: NDArray[np.float64],
     centres: NDArray[np.float64],
     n_reports: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return unbiased sums over the cells nearest to each centre, projected onto the simplex, and their errors."""
-    middles = _middles(encoding)
     nearest = ((centres**2).sum(axis=1) - 2 * middles @ centres.T).argmin(axis=1)
     n_cells = np.bincount(nearest, minlength=len(centres))
     sums = np.bincount(nearest, weights=estimates, minlength=len(centres)).astype(np.float64)
-    spreads = np.asarray(n_cells * (1 - n_cells / encoding.n_symbols), dtype=np.float64)
+    spreads = np.asarray(n_cells * (1 - n_cells / len(middles)), dtype=np.float64)
     errors = decoding.standard_errors(spreads, n_cells, sums, n_reports)
     return project_to_shares(sums), errors
 

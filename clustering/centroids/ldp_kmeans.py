@@ -44,7 +44,7 @@ from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
-from sfumato.records.encodings import unscale_many
+from sfumato.records.encodings import unscale_errors, unscale_many
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.required_reports import ldp_kmeans_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
@@ -176,7 +176,7 @@ def _model(
     sizes = project_to_shares(masses)
     order = np.argsort(-sizes, kind="stable")
     features = last.spec.features
-    ranges = np.array([feature.upper - feature.lower for feature in features])
+    centroids = unscale_many(features, centres[order])
     diagnostics = _diagnostics(params, decoder(last.spec.mechanism), history, order)
     lack = diagnostics["reports_needed"] / n_reports
     agreement = _compare_refits(params, history[0], centres, errors)
@@ -187,8 +187,8 @@ def _model(
         features=features,
         sizes=sizes[order],
         size_errors=np.sqrt(squares)[order],
-        centroids=unscale_many(features, centres[order]),
-        centroid_errors=errors[order] * ranges,
+        centroids=centroids,
+        centroid_errors=unscale_errors(features, centroids, errors[order]),
         diagnostics={**diagnostics, "expected_ratio": estimate.to_wire(), "refits": agreement.to_wire()},
         warnings=_warnings(diagnostics),
         privacy=PRIVACY,

@@ -25,7 +25,7 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import FuzzyMemberships
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import WORD_SPAN
-from sfumato.records.encodings import unscale_many
+from sfumato.records.encodings import unscale_errors, unscale_many
 from sfumato.sizing.required_reports import noisy_fcm_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import (
@@ -154,14 +154,15 @@ def fit(params: NoisyFcm, collected: Collected) -> ClusterModel:
     n_distinct, n_outside = _n_distinct(centres), int((centres != found.centres).any(axis=1).sum())
     order = np.argsort(-found.shares, kind="stable")
     agreement = agreement_of_errors(centres, found.shares, centre_errors, PublicWords(params.seed))
-    ranges = np.array([feature.upper - feature.lower for feature in collected.spec.features])
+    features = collected.spec.features
+    centroids = unscale_many(features, centres[order])
     return ClusterModel(
         type="centroids",
-        features=collected.spec.features,
+        features=features,
         sizes=found.shares[order] / found.shares.sum(),
         size_errors=size_errors[order],
-        centroids=unscale_many(collected.spec.features, centres[order]),
-        centroid_errors=centre_errors[order] * ranges,
+        centroids=centroids,
+        centroid_errors=unscale_errors(features, centroids, centre_errors[order]),
         soft=FuzzyMemberships(params.distance, float(params.m), float(sigma)),
         diagnostics={
             "n_reports": n_reports,

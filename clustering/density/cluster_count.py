@@ -1,7 +1,7 @@
 """Number of clusters of a density, by the agreement of its label map with the maps of refits.
 
-Each number of clusters has a score: how far the map comes out again from synthetic data, from halves of the data and
-at other length scales, and how far its bumps lie above the next one. All of it is post-processing of
+Each number of clusters has a score: how far refits of synthetic data, of halves of the data and at other length scales
+reproduce the map, and how far its bumps lie above the next one. All of it is post-processing of
 released values and costs no privacy budget.
 """
 
@@ -84,7 +84,7 @@ def count_clusters(fit: BumpFit, comparison: Comparison) -> ClusterCount:
     scores = {clusters: score(clusters, agreement) for clusters, agreement in agreements.items()}
     best = max(scores, key=scores.__getitem__)
     if agreements[best].mean_of_four < LEAST_AGREEMENT:
-        return _one(most, "no division into several clusters comes out again with other noise")
+        return _one(most, "refits with other noise reproduce no division into several clusters")
     close = [clusters for clusters in scores if scores[clusters] >= scores[best] - CLOSE_SCORE]
     levels = {clusters: agreements[clusters] for clusters in choose_levels(scores)}
     return ClusterCount(best, min(close), max(close), agreements[best], levels=levels)

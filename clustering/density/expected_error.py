@@ -5,11 +5,10 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from clustering.density.synthetic_rounds import SyntheticPopulation
+from clustering.matching import match, on_grid
 from clustering.rounds.plan import Collected
-from sfumato.records.encodings import cells
 from sfumato.specs import RoundSpec
 
 T = TypeVar("T")
@@ -91,17 +90,8 @@ def disagreement(one: NDArray[np.int64], other: NDArray[np.int64], density: NDAr
     float
         Share in [0, 1].
     """
-    a, b = (_at_middles(labels, density.shape).ravel() for labels in (one, other))
+    a, b = (on_grid(labels, density.shape).ravel() for labels in (one, other))
     table = np.zeros((int(a.max()) + 1, int(b.max()) + 1))
     np.add.at(table, (a, b), density.ravel())
-    rows, columns = linear_sum_assignment(table, maximize=True)
-    return float(np.clip(1 - table[rows, columns].sum() / table.sum(), 0.0, 1.0))
-
-
-def _at_middles(labels: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64]:
-    if labels.shape == shape:
-        return labels
-    middles = [
-        cells((np.arange(n)[:, None] + 0.5) / n, [n_own]).ravel() for n, n_own in zip(shape, labels.shape, strict=True)
-    ]
-    return labels[np.ix_(*middles)]
+    together = np.sum([table[pair] for pair in match(table)])
+    return float(np.clip(1 - together / table.sum(), 0.0, 1.0))

@@ -9,7 +9,7 @@ from scipy.ndimage import distance_transform_edt, generate_binary_structure, lab
 
 from sfumato.model.cluster_model import ClusterModel, PrivacyStatus
 from sfumato.model.precision import ExpectedAgreement, Verdict
-from sfumato.records.encodings import unscale_many
+from sfumato.records.encodings import unscale_errors, unscale_many
 from sfumato.specs import Feature, circles_of
 
 UNLABELLED = -1
@@ -141,13 +141,14 @@ def label_map_model(
     ClusterModel
     """
     sizes = region_totals(labels, density)
+    centroids = unscale_many(features, centres_of(labels, density, circles_of(features)))
     return ClusterModel(
         type="label_map",
         features=features,
         sizes=sizes / sizes.sum(),
         size_errors=size_errors,
-        centroids=unscale_many(features, centres_of(labels, density, circles_of(features))),
-        centroid_errors=centre_errors * np.array([feature.upper - feature.lower for feature in features]),
+        centroids=centroids,
+        centroid_errors=unscale_errors(features, centroids, centre_errors),
         label_map=labels,
         density=density,
         verdict=verdict or Verdict.unmeasured(is_low=diagnostics.get("low_confidence", True)),

@@ -1,7 +1,7 @@
 """Division of a fitted density into clusters, with its expected agreement and the verdict.
 
 The expected agreement estimates the adjusted Rand index of the map from the agreement of refits. It
-states how far this map would come out again. A map can come out again and still differ from the true groups, for
+states how far repeated runs reproduce this map. They can reproduce a map that differs from the true groups, for
 example if the grid is too coarse for them. Everything here is post-processing and costs no privacy budget.
 """
 
@@ -113,7 +113,7 @@ class MapDivision:
     def undivided(self) -> float:
         """Return the excess of mass of all large bumps inside clusters; 0 if the number of clusters was given.
 
-        A coarse map comes out again whether or not its clusters are whole. Such bumps are noise or further clusters.
+        Refits reproduce a coarse map whether or not its clusters are whole. Such bumps are noise or further clusters.
         """
         if self.count is None:
             return 0.0

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.centroids.partition_agreement import PartitionAgreement, Population, compare_partitions
+from clustering.circles import Circles
 from clustering.phases.initialisation import search
 from clustering.phases.mixture_fit import Limits, Sketch
 from clustering.phases.model_selection import APART, separation, state_of_overlap
@@ -49,10 +50,11 @@ def halve(sketch: Sketch, division: int = 0) -> tuple[Sketch, Sketch]:
 
 
 def _fit(sketch: Sketch, n_clusters: int, limits: Limits) -> NDArray[np.float64]:
-    """Return centroids of shape (n_clusters, d), as those of a whole round."""
+    """Return centroids of a whole round, as points on circles for periodic features."""
     if not sketch.counts.any():
-        return np.full((n_clusters, sketch.n_features), 0.5)  # no report, and no division
+        n_coordinates = Circles(sketch.n_features, limits.circles).n_features
+        return np.full((n_clusters, n_coordinates), 0.5)  # no report, and no division
     mixture = search(sketch, n_clusters, limits, PublicWords(SEED)).mixture
-    if separation(mixture) >= APART:
-        return np.clip(mixture.centres, 0.0, 1.0)
-    return state_of_overlap(sketch, mixture, SEED).centres
+    if separation(mixture, limits.circles) >= APART:
+        return Circles(sketch.n_features, limits.circles).to_points(np.clip(mixture.centres, 0.0, 1.0))
+    return state_of_overlap(sketch, mixture, SEED, limits.circles).centres

@@ -60,6 +60,18 @@ class Limits(NamedTuple):
     least_width: float
     most_width: float
     start_widths: tuple[float, ...]
+    circles: tuple[int, ...] = ()  # indices of the periodic features
+
+    def move(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return centres of a step: clipped to the box with its margin, and along circles moved by whole turns.
+
+        Waves make whole turns along a circle. So a normal cluster and the same one wrapped around the circle have the
+        same phases, and a centre is as good as one a turn away.
+        """
+        moved = np.clip(centres, -MARGIN, 1 + MARGIN)
+        for place in self.circles:
+            moved[:, place] = centres[:, place] % 1.0
+        return moved
 
 
 class Fitted(NamedTuple):
@@ -191,7 +203,7 @@ def step(
     shares = mixture.shares - np.clip(move[n_centres : n_centres + n_clusters], -SHARE_STEP, SHARE_STEP)
     widths = mixture.widths * np.exp(-np.clip(move[n_centres + n_clusters :], -LOG_WIDTH_STEP, LOG_WIDTH_STEP))
     return Mixture(
-        np.clip(centres, -MARGIN, 1 + MARGIN),
+        limits.move(centres),
         raise_to_floor(shares, limits),
         np.clip(widths, limits.least_width, limits.most_width),
     )

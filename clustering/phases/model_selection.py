@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.centroids.centroid_statistics import CentroidStatistics
+from clustering.circles import Circles
 from clustering.phases.gaussian_components import Components, round_shape
 from clustering.phases.incremental_mixture import PARTICLES, MixtureFit, fit_cloud
 from clustering.phases.initialisation import search
@@ -28,6 +29,7 @@ from clustering.phases.particles import (
 )
 from clustering.phases.waves import limits_for
 from clustering.random import PublicWords
+from sfumato.records.encodings import differences
 from sfumato.sizing.centroids import sketched_reports
 from sfumato.specs import Refine
 
@@ -92,17 +94,18 @@ def start_of_particles(sketch: Sketch, n_clusters: int, seed: int) -> Refinement
     return RefinementStart("particles", initial_state(path.cloud, centres), path)
 
 
-def state_of_overlap(sketch: Sketch, mixture: Mixture, seed: int) -> CentroidState:
+def state_of_overlap(sketch: Sketch, mixture: Mixture, seed: int, circles: tuple[int, ...] = ()) -> CentroidState:
     """Return the centroids of k-means over particles of overlapping components.
 
     The means of overlapping components do not minimise the distance of points to the nearest of them.
-    The errors of a cell are those of the components that its particles belong to.
+    The errors of a cell are those of the components that its particles belong to. They are along the features; the
+    particles and the centres are points on `circles`, the indices of the periodic features.
     """
     errors = standard_errors(sketch, mixture)
     k, d = mixture.centres.shape
     components = Components(mixture.centres, mixture.shares, mixture.widths[:, None])
-    points = np.clip(sample_components(round_shape(d), components, PARTICLES, PublicWords(seed)), 0.0, 1.0)
-    cloud = Cloud(points, np.full(PARTICLES, 1 / PARTICLES))
+    points = Circles(d, circles).to_points(sample_components(round_shape(d), components, PARTICLES, PublicWords(seed)))
+    cloud = Cloud(np.clip(points, 0.0, 1.0), np.full(PARTICLES, 1 / PARTICLES))
     state = initial_state(cloud, centroids_of(cloud, k, PublicWords(seed)))
     ends = np.cumsum(mixture.shares)
     owners = np.searchsorted(ends, (np.arange(PARTICLES) + 0.5) / PARTICLES * ends[-1], side="right").clip(max=k - 1)
@@ -121,10 +124,13 @@ def contradicts_clusters(state: CentroidState, statistics: CentroidStatistics) -
     return misfit(state, statistics) > max(MISFIT, 1 + chance)
 
 
-def separation(mixture: Mixture) -> float:
-    """Return the least distance of two centres over the sum of their widths; infinite for one cluster."""
+def separation(mixture: Mixture, circles: tuple[int, ...] = ()) -> float:
+    """Return the least distance of two centres over the sum of their widths; infinite for one cluster.
+
+    Along `circles`, the indices of the periodic features, it is the shorter way.
+    """
     centres, _, widths = mixture
-    distances = np.sqrt(((centres[:, None] - centres) ** 2).sum(axis=2))
+    distances = np.sqrt((differences(centres[:, None], centres, circles) ** 2).sum(axis=2))
     np.fill_diagonal(distances, np.inf)
     return float((distances / (widths[:, None] + widths)).min())
 

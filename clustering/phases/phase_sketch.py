@@ -36,6 +36,7 @@ from sfumato.specs import (
     NearestCentroidEncoding,
     PhaseEncoding,
     PhaseSketch,
+    circles_of,
 )
 
 DENSITY_LENGTHS = 3.0, 20.0  # least and greatest |omega| of waves that estimate the density
@@ -58,10 +59,11 @@ def phase_sketch(params: PhaseSketch, features: tuple[Feature, ...], expected_re
     UnfitRound
         A round does not match the plan, or carries no information.
     """
-    d = len(features)
-    first, *later = planned_rounds(params, d, expected_reports)
+    d, circles = len(features), circles_of(features)
+    params = params.on_circles() if circles else params
+    first, *later = planned_rounds(params, d, expected_reports, circles)
     lengths = DENSITY_LENGTHS if needs_density(params, d, expected_reports) else None
-    waves = waves_for(d, params.clusters, params.slots, first.epsilon_nano, params.seed, lengths)
+    waves = waves_for(d, params.clusters, params.slots, first.epsilon_nano, params.seed, lengths, circles)
     collected = yield first.spec(features, waves)
     if not later or params.clusters is None:
         return fit(params, collected)
@@ -140,7 +142,7 @@ def _read_phases(params: PhaseSketch, phases: Sequence[Collected], n_all_reports
         features=first.features,
         sketch=sketch_of(first.encoding, first.mechanism, tally),
         contrast=contrast_of(first.mechanism),
-        limits=limits_for(first.encoding.n_features),
+        limits=limits_for(first.encoding.n_features, circles_of(first.features)),
         n_requested=params.clusters,
         n_reports=tally.n_reports,
         n_all_reports=n_all_reports,
@@ -184,6 +186,8 @@ def fit(params: PhaseSketch, collected: Collected) -> ClusterModel:
         counted = count(data.sketch, data.n_reports, n_supported, data.limits, words)
         return model_of_mixture(data, counted.fitted, count=ClusterCount.of(counted, n_supported))
     fitted = search(data.sketch, params.clusters, data.limits, words)
-    if separation(fitted.mixture) >= APART:
+    circles = data.limits.circles
+    if separation(fitted.mixture, circles) >= APART:
         return model_of_mixture(data, fitted)
-    return model_of_particles(data, state_of_overlap(data.sketch, fitted.mixture, params.seed), fitted.diagnostics)
+    state = state_of_overlap(data.sketch, fitted.mixture, params.seed, circles)
+    return model_of_particles(data, state, fitted.diagnostics)

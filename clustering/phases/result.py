@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from clustering.centroids.expected_ratio import expected_ratio
 from clustering.centroids.partition_agreement import Population
 from clustering.centroids.verdict import ALONE, BAD_LOSS, Ground, few, ground, rate
+from clustering.circles import Circles
 from clustering.density.label_map import PRIVACY, describe_convergence
 from clustering.phases.edges import edge_share_of_phases
 from clustering.phases.gaussian_components import Components, round_shape
@@ -24,7 +25,7 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
 from sfumato.model.outside import with_edge_share
 from sfumato.model.precision import Verdict
-from sfumato.records.encodings import unscale_many
+from sfumato.records.encodings import unscale_errors, unscale_many
 from sfumato.sizing.centroids import FEW_CLUSTERS, sketched_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Feature, Mechanism
@@ -46,6 +47,11 @@ class PhaseData(NamedTuple):
     n_reports: int  # reports of phases
     n_all_reports: int  # reports of all rounds
     may_clip: bool  # whether values outside of the bounds were moved to them
+
+    @property
+    def circles(self) -> Circles:
+        """Return the map to points on circles for periodic features."""
+        return Circles(len(self.features), self.limits.circles)
 
 
 def contrast_of(mechanism: Mechanism) -> float:
@@ -77,7 +83,7 @@ class ClusterCount(NamedTuple):
     def ground(self) -> Ground:
         """Return the ground of clusters that gain little: where they are clear, each gains many times its penalty.
 
-        Of many clusters, a coarse division gains little, comes out again in halves, and has the least criterion.
+        Of many clusters, a coarse division gains little, both halves reproduce it, and it has the least criterion.
         """
         if self.gains is None or min(self.gains) >= CLEAR_GAIN:
             return Ground(Verdict.RELIABLE, "")
@@ -132,7 +138,7 @@ def model_of_mixture(
             **fitted.diagnostics,
             **(more or {}),
         },
-        _draw_population(fitted.mixture),
+        _draw_population(fitted.mixture, data.circles),
         count,
         soft=GaussianMixtureMemberships(tuple(widths.tolist())),
         mixture=fitted.mixture,
@@ -147,11 +153,11 @@ def model_of_particles(data: PhaseData, state: CentroidState, more: Mapping[str,
     order = np.argsort(-masses, kind="stable")
     return _model(
         data,
-        state.centres[order],
+        data.circles.along(state.centres[order]),
         state.errors[order],
         masses[order],
         state.share_errors[order],
-        {"widths": np.sqrt((cells.spreads[order] ** 2).mean(axis=1)).tolist(), **more},
+        {"widths": np.sqrt((cells.spreads[order] ** 2).sum(axis=1) / len(data.features)).tolist(), **more},
         Population(state.cloud.points, state.cloud.weights),
     )
 
@@ -175,11 +181,11 @@ def _model(
     detectable = _detectable(shares, data)
     counted = () if count is None else (ground(Verdict.DOUBTFUL, ALONE, applies=len(shares) == 1), count.ground())
     within = data.sketch.n_features * float(shares @ np.square(more["widths"]))
-    agreement = agreement_of_halves(data.sketch, population, centres, data.limits)
+    agreement = agreement_of_halves(data.sketch, population, data.circles.to_points(centres), data.limits)
     estimate = expected_ratio("phase_sketch", shares, centre_errors, within, effective_needed / n_eff)
-    ranges = np.array([feature.upper - feature.lower for feature in data.features])
+    centroids = unscale_many(data.features, np.clip(centres, 0.0, 1.0))
     edges = None
-    if data.may_clip:
+    if data.may_clip and not data.limits.circles:  # clipped values of the plain features lie all along a circle
         fitted = mixture or search(data.sketch, len(shares), data.limits, PublicWords(0)).mixture
         edges = edge_share_of_phases(data.sketch, fitted, data.limits)
     model = ClusterModel(
@@ -187,8 +193,8 @@ def _model(
         features=data.features,
         sizes=shares / shares.sum(),
         size_errors=share_errors,
-        centroids=unscale_many(data.features, np.clip(centres, 0.0, 1.0)),
-        centroid_errors=centre_errors * ranges,
+        centroids=centroids,
+        centroid_errors=unscale_errors(data.features, centroids, centre_errors),
         soft=soft,
         diagnostics={
             "n_reports": data.n_all_reports,
@@ -213,10 +219,10 @@ def _model(
     return with_edge_share(model, edges)
 
 
-def _draw_population(mixture: Mixture) -> Population:
+def _draw_population(mixture: Mixture, circles: Circles) -> Population:
     components = Components(mixture.centres, mixture.shares, mixture.widths[:, None])
     points = sample_components(round_shape(mixture.centres.shape[1]), components, PARTICLES, PublicWords(0))
-    return Population(np.clip(points, 0.0, 1.0), np.full(PARTICLES, 1 / PARTICLES))
+    return Population(np.clip(circles.to_points(points), 0.0, 1.0), np.full(PARTICLES, 1 / PARTICLES))
 
 
 def _detectable(shares: NDArray[np.float64], data: PhaseData) -> list[bool]:

@@ -7,7 +7,7 @@ import numpy as np
 from clustering.phases.mixture_fit import RADIANS, Limits
 from clustering.random import PublicWords
 from sfumato.sizing.centroids import phases
-from sfumato.specs import PhaseEncoding
+from sfumato.specs import FULL_TURN, PhaseEncoding
 
 WAVES = 512
 MANY_FEATURES, MANY_WAVES = 16, 1024  # from 16 features on there are 1024 waves
@@ -28,9 +28,12 @@ _TIGHT = Limits(least_share=0.005, least_width=0.004, most_width=0.35, start_wid
 _CLEAR = Limits(least_share=0.02, least_width=0.015, most_width=0.35, start_widths=(0.05, 0.065, 0.08, 0.14, 0.22))
 
 
-def limits_for(n_features: int) -> Limits:
-    """Return the constants of the fit. Clusters may be tighter and smaller in one or two features."""
-    return _TIGHT if n_features <= FEW_FEATURES else _CLEAR
+def limits_for(n_features: int, circles: tuple[int, ...] = ()) -> Limits:
+    """Return the constants of the fit. Clusters may be tighter and smaller in one or two features.
+
+    `circles` are the indices of the periodic features.
+    """
+    return (_TIGHT if n_features <= FEW_FEATURES else _CLEAR)._replace(circles=circles)
 
 
 def waves_for(
@@ -40,6 +43,7 @@ def waves_for(
     epsilon_nano: int,
     seed: int,
     lengths: tuple[float, float] | None = None,
+    circles: tuple[int, ...] = (),
 ) -> PhaseEncoding:
     """Return waves of uniform direction and log-uniform frequency, spread evenly over its range.
 
@@ -57,6 +61,9 @@ def waves_for(
     lengths : (float, float), optional
         Least and greatest |omega|, radians across the box. None gives those of the fit of
         clear clusters.
+    circles : tuple of int
+        Indices of the periodic features, along which a wave makes whole turns. A wave that would be constant makes
+        one turn along the circle closest to its direction.
 
     Returns
     -------
@@ -71,6 +78,12 @@ def waves_for(
     least, greatest = lengths or (LONGEST, _shortest(n_features, n_clusters))
     frequencies = least * np.exp(log(greatest / least) * places)
     weights = np.rint(directions * frequencies[:, None] / RADIANS).astype(np.int64)
+    if circles:
+        along = list(circles)
+        weights[:, along] = FULL_TURN * np.rint(weights[:, along] / FULL_TURN).astype(np.int64)
+        constant = np.flatnonzero(~weights.any(axis=1))
+        nearest = np.array(along)[np.abs(directions[constant][:, along]).argmax(axis=1)]
+        weights[constant, nearest] = FULL_TURN
     return PhaseEncoding(tuple(tuple(row) for row in weights.tolist()), phases(epsilon_nano))
 
 

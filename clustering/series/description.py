@@ -21,7 +21,7 @@ from clustering.density.shifted_field import SAMPLING_VARIANCE, coarse_symbols
 from clustering.density.shifted_field import field as smooth_field
 from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
-from clustering.series.identities import NamedMap, match, overlaps
+from clustering.series.identities import NamedMap, match_regions, overlaps
 from clustering.series.pooling import pool
 from sfumato.records.encodings import differences
 from sfumato.specs import ShiftedGridEncoding, circles_of
@@ -130,7 +130,7 @@ def describe(
     tree = BumpTree(later, circles)
     bumps = tree.bumps()
     labels = tree.regions(bumps[:clusters] if clusters else [bump for bump in bumps if _is_clear(bump)]).labels
-    pairs = match(earlier.labels, labels, (density + later) / 2)
+    pairs = match_regions(earlier.labels, labels, (density + later) / 2)
     kept = {place: earlier.ids[label] for label, place in pairs}
     ids = tuple(kept.get(place) or new_id() for place in range(int(labels.max()) + 1))
     found = NamedMap(labels, ids)

@@ -130,6 +130,33 @@ class Step:
         return () if self.described is None else self.described[1].kinds
 
 
+def begin_revision(
+    windows: Mapping[int, Measured], now: int, first: int, memory: Memory, earlier: NamedMap
+) -> tuple[Memory, NamedMap]:
+    """Return the memory and the map with which the first measured window of a revision is followed.
+
+    The test starts again with this revision. An alarm that is not described stays without kinds. If the encoding or the
+    mechanism changed, the pool starts again as well, and the map is moved to the new grid with its ids.
+
+    Parameters
+    ----------
+    windows : mapping of int to Measured
+        The measured windows up to this one.
+    now : int
+        Number of this window.
+    first : int
+        First window of the revision.
+    memory, earlier : Memory, NamedMap
+        From the last step.
+    """
+    spec = windows[now].collected.spec
+    before = [windows[index].collected.spec for index in windows if index < first]
+    is_same = bool(before) and (before[-1].encoding, before[-1].mechanism) == (spec.encoding, spec.mechanism)
+    assert isinstance(spec.encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a series has this grid
+    pool_from = memory.pool_from if is_same else first
+    return Memory(pool_from, first, first), earlier.on_grid(spec.encoding.fine_cells)
+
+
 def follow(
     params: ShiftedGrid,
     windows: Mapping[int, Measured],

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from clustering.density.bump_fit import BumpFit
 from clustering.density.excess_mass import Bump
+from clustering.matching import match, on_grid
 
 LEAST_EXCESS = 0.01  # excess of mass of a bump that founds a cluster
 LEAST_RATIO = 0.3  # the same, relative to its mass
@@ -36,6 +36,10 @@ class NamedMap:
 
     labels: NDArray[np.int64]
     ids: tuple[str, ...]
+
+    def on_grid(self, fine_cells: int) -> "NamedMap":
+        """Return the map on a grid with another number of fine cells along each feature."""
+        return NamedMap(on_grid(self.labels, (fine_cells,) * self.labels.ndim), self.ids)
 
 
 @dataclass(frozen=True)
@@ -125,9 +129,8 @@ def jaccard(shared: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(shared / np.maximum(union, 1e-300), dtype=np.float64)
 
 
-def match(one: NDArray[np.int64], other: NDArray[np.int64], density: NDArray[np.float64]) -> list[tuple[int, int]]:
+def match_regions(
+    one: NDArray[np.int64], other: NDArray[np.int64], density: NDArray[np.float64]
+) -> list[tuple[int, int]]:
     """Return the pairs of regions of two maps with the greatest total overlap, each above `MATCHED_OVERLAP`."""
-    agreement = jaccard(overlaps(one, other, density))
-    gains = np.maximum(agreement - MATCHED_OVERLAP, 0.0)
-    rows, columns = linear_sum_assignment(gains, maximize=True)
-    return [(int(a), int(b)) for a, b in zip(rows, columns, strict=True) if gains[a, b] > 0]
+    return match(jaccard(overlaps(one, other, density)) - MATCHED_OVERLAP)

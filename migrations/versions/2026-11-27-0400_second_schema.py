@@ -111,32 +111,15 @@ def _add_gaussian_accounting() -> None:
         )
 
 
-def _add_series() -> None:
-    """Create the tables of series and windows, and the cycle of a job."""
-    cycle = "cycle of the series that submitted the job, with the reservation; null for other jobs"
-    op.add_column("jobs", sa.Column("collection_id", ID, comment=cycle))
-    op.create_index("ix_rounds_of_collection", "rounds", ["collection_id", "id"])
-    op.create_table(
-        "series",
-        sa.Column("id", ID, primary_key=True),
-        sa.Column("tenant_id", ID, sa.ForeignKey("tenants.id"), nullable=False),
-        sa.Column("dataset_id", ID, sa.ForeignKey("datasets.id"), nullable=False),
-        sa.Column("name", sa.String(200), nullable=False),
+def _terms() -> list[sa.Column[object]]:
+    """Return the columns of the terms of windows: of a series and of its revisions."""
+    return [
         sa.Column("algorithm", sa.Text, nullable=False, comment="type and parameters of all windows"),
-        sa.Column("every", sa.String(5), nullable=False, comment="day, week or month"),
-        sa.Column("time_zone", sa.String(64), nullable=False, comment="IANA name; windows begin at midnight there"),
-        sa.Column("first_day", sa.String(10), nullable=False, comment="day on which the first window begins, ISO 8601"),
-        sa.Column("n_windows", sa.Integer, nullable=False, comment="number of windows"),
-        sa.Column("cycle", sa.Integer, nullable=False, comment="windows of a cycle; a device answers in one of them"),
         sa.Column("target_reports", sa.BigInteger, nullable=False, comment="devices expected to take part in a cycle"),
         sa.Column("min_reports", sa.BigInteger, nullable=False, comment="reports that a window needs"),
         sa.Column(
             "epsilon_nano", sa.BigInteger, nullable=False, comment="cost of a window and of a cycle, in nano-epsilon"
         ),
-        sa.Column(
-            "total_nano", sa.BigInteger, nullable=False, comment="most that all cycles may cost, in nano-epsilon"
-        ),
-        sa.Column("pending_nano", sa.BigInteger, nullable=False, comment="part of the total that is not granted yet"),
         sa.Column("season", sa.Integer, nullable=False, comment="windows of a season; 1 for none"),
         sa.Column("least_change", sa.Float, nullable=False, comment="least change of a share that raises an alarm"),
         sa.Column(
@@ -148,9 +131,36 @@ def _add_series() -> None:
         sa.Column("shuffled_nano", sa.BigInteger, comment="cost of a release, in nano-epsilon"),
         sa.Column("shuffled_delta_atto", sa.BigInteger, comment="cost of a release, in atto-delta"),
         sa.Column("shuffled_mu2_pico", sa.BigInteger, comment="mu^2 of a release, in 1e-12; null if additive"),
+    ]
+
+
+def _add_series() -> None:
+    """Create the tables of series and windows, and the cycle of a job."""
+    cycle = "cycle of the series that submitted the job, with the reservation; null for other jobs"
+    op.add_column("jobs", sa.Column("collection_id", ID, comment=cycle))
+    op.create_index("ix_rounds_of_collection", "rounds", ["collection_id", "id"])
+    op.create_table(
+        "series",
+        sa.Column("id", ID, primary_key=True),
+        sa.Column("tenant_id", ID, sa.ForeignKey("tenants.id"), nullable=False),
+        sa.Column("dataset_id", ID, sa.ForeignKey("datasets.id"), nullable=False),
+        sa.Column("name", sa.String(200), nullable=False),
+        sa.Column("every", sa.String(5), nullable=False, comment="day, week or month"),
+        sa.Column("time_zone", sa.String(64), nullable=False, comment="IANA name; windows begin at midnight there"),
+        sa.Column("first_day", sa.String(10), nullable=False, comment="day on which the first window begins, ISO 8601"),
+        sa.Column("n_windows", sa.Integer, nullable=False, comment="number of windows"),
+        sa.Column("cycle", sa.Integer, nullable=False, comment="windows of a cycle; a device answers in one of them"),
+        sa.Column(
+            "total_nano", sa.BigInteger, nullable=False, comment="most that all cycles may cost, in nano-epsilon"
+        ),
+        sa.Column("pending_nano", sa.BigInteger, nullable=False, comment="part of the total that is not granted yet"),
+        *_terms(),
         sa.Column("state", sa.String(6), nullable=False, comment="active, paused or ended"),
         sa.Column("open_cycle", sa.Integer, comment="cycle with a grant that has not expired"),
         sa.Column("next_at", sa.BigInteger, comment="time of the next change; null after the last"),
+        sa.Column(
+            "revision", sa.Integer, nullable=False, comment="number of the revision with these terms; 0 at first"
+        ),
         sa.Column("created_by", ID, nullable=False, comment="key that created the series; actor of its jobs"),
         sa.Column("created_at", sa.BigInteger, nullable=False, comment="microseconds since the epoch"),
         sa.Column("ended_at", sa.BigInteger, comment="time of the end"),
@@ -165,6 +175,9 @@ def _add_series() -> None:
         sa.Column("opens_at", sa.BigInteger, nullable=False, comment="microseconds since the epoch"),
         sa.Column("closes_at", sa.BigInteger, nullable=False, comment="start of the next window"),
         sa.Column("state", sa.String(7), nullable=False, comment="planned, opened or missed"),
+        sa.Column(
+            "revision", sa.Integer, nullable=False, comment="revision of the series with the terms of the window"
+        ),
         sa.Column("job_id", ID, sa.ForeignKey("jobs.id"), comment="null unless opened", unique=True),
         sa.Column("reason", sa.String(500), comment="why it is missed, or has not opened yet"),
         sa.Column("shares", sa.Text, comment="clusters of a followed window with their shares; null before"),
@@ -173,6 +186,15 @@ def _add_series() -> None:
             sa.LargeBinary,
             comment="pooled map and memory of a followed window, canonical JSON, deflated",
         ),
+    )
+    op.create_table(
+        "series_revisions",
+        sa.Column("series_id", ID, sa.ForeignKey("series.id"), primary_key=True, comment="series of the revision"),
+        sa.Column("number", sa.Integer, primary_key=True, comment="0, 1, ... within the series"),
+        sa.Column("first_window", sa.Integer, nullable=False, comment="first window with these terms"),
+        *_terms(),
+        sa.Column("created_by", ID, nullable=False, comment="key that revised the series"),
+        sa.Column("created_at", sa.BigInteger, nullable=False, comment="microseconds since the epoch"),
     )
     _add_clusters_of_series()
 

@@ -16,7 +16,7 @@ from models.identity.caller import Caller
 from models.tables.identity import Act
 from models.tables.jobs import Job, Result
 from models.tables.rounds import Round, RoundState
-from models.tables.series import Series, SeriesCluster, SeriesEvent, Window
+from models.tables.series import Series, SeriesCluster, SeriesEvent, SeriesRevision, Window
 from models.tables.webhooks import EventType
 from models.webhooks import deliveries
 from sfumato.errors import InvalidSpec
@@ -33,6 +33,10 @@ class Due:
     ----------
     series : Series
     index : int
+    terms : SeriesRevision
+        Terms of this window.
+    begins : bool
+        Whether this is the first followed window with these terms, after one with others.
     tallied : dict of int to Round
         Rounds with tallies of the measured windows within `REACH`, up to this one.
     before : dict or None
@@ -43,6 +47,8 @@ class Due:
 
     series: Series
     index: int
+    terms: SeriesRevision
+    begins: bool
     tallied: Mapping[int, Round]
     before: dict[str, Any] | None
     own: dict[str, Any] | None
@@ -81,9 +87,19 @@ def find_due(session: Session, job_id: str) -> Due | None:
     series = session.get_one(Series, series_id)
     loaded = rounds.list_by_ids(session, series.dataset_id, [round_id for _, round_id in measured], tallies=True)
     tallied = {index: found for (index, _), found in zip(measured, loaded, strict=True)}
-    before = None if followed < 0 else _get_window(session, series_id, followed).following
+    last = None if followed < 0 else _get_window(session, series_id, followed)
+    terms = session.get_one(SeriesRevision, (series_id, window.revision))
+    begins = last is not None and last.revision != window.revision
     result = session.get(Result, job.id, options=[undefer(Result.packed)])
-    return Due(series, window.index, tallied, before, None if result is None else result.document)
+    return Due(
+        series,
+        window.index,
+        terms,
+        begins,
+        tallied,
+        None if last is None else last.following,
+        None if result is None else result.document,
+    )
 
 
 def _is_measured(opened: Sequence[Round]) -> bool:

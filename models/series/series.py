@@ -7,27 +7,21 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models import datasets
-from models.collection import rounds
 from models.database.types import SECOND, new_id, select_page
 from models.errors import Conflict, LimitExceeded, NotFound
 from models.identity import audit_trail, tenants
 from models.identity.caller import Caller
 from models.identity.tenants import TenantLimits
 from models.ledger import ledger, sources
-from models.ledger.amounts import Amounts
 from models.ledger.sources import Spent
-from models.series import windows
+from models.series import revisions, windows
 from models.series.calendar import boundary, check_first, find_zone
-from models.tables.datasets import Dataset, OutOfBounds, Trust
+from models.tables.datasets import Dataset, Trust
 from models.tables.identity import Act
 from models.tables.rounds import ReleaseTerms
 from models.tables.series import Every, Series, SeriesState
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import DRAW_SPAN, EPSILON_MAX_NANO, format_epsilon
-from sfumato.records.outside import count_outside
-from sfumato.sizing import planned_rounds
-from sfumato.sizing.rounds import expected_reports
-from sfumato.specs import Participation, circles_of, local_algorithm_from_wire
+from sfumato.privacy.accounting import EPSILON_MAX_NANO, format_epsilon
 
 MAX_WINDOWS = 1000
 MAX_SEASON = 26  # windows; an alarm needs two seasons, and a test has 52 windows
@@ -77,8 +71,6 @@ def create(
     LimitExceeded, CeilingExceeded
     """
     datasets.require_trust(dataset, Trust.LOCAL, Trust.SHUFFLED)
-    if (release is not None) != (dataset.trust == Trust.SHUFFLED):
-        raise Conflict("a series must have terms of a release if its dataset is shuffled, and none otherwise")
     check_plan(every, time_zone, first, n_windows, now=now)
     check_cycle(cycle, n_windows)
     cost_nano = -(-n_windows // cycle) * epsilon_nano
@@ -115,57 +107,26 @@ def create(
         pending_nano=total_nano or cost_nano,
         season=season,
         least_change=least_change,
-        min_batch=None if release is None else release.min_batch,
-        honest_share_nano=None if release is None else release.honest_share_nano,
         state=SeriesState.ACTIVE.value,
         open_cycle=None,
         next_at=None,
+        revision=0,
         created_by=caller.key_id,
         created_at=now,
         ended_at=None,
     )
+    revisions.set_release(dataset, series, cycle, release)
     if release is not None:
-        _plan_releases(session, dataset, series, release)
+        revisions.require_release_budget(session, series, series, series.n_cycles)
     session.add(series)
+    session.flush()
+    session.add(revisions.first_revision(series))
     windows.plan(session, series, 0)
     before = ledger.balance(session, dataset.id)
     granted = Spent(before.granted_nano, before.granted_shuffled_nano, before.granted_delta_atto)
     sources.check_series(session, series, limits.dataset_ceiling, limits.source_ceiling, granted)
     audit_trail.record(session, caller, Act.SERIES_CREATED, series.id, dataset_id=dataset.id, now=now)
     return series
-
-
-def _plan_releases(session: Session, dataset: Dataset, series: Series, terms: ReleaseTerms) -> None:
-    """Store the cost of the release of a window. Raise InvalidSpec or BudgetExhausted if it cannot be paid.
-
-    Windows of a cycle have disjoint draws and equal terms, so that a cycle costs one release.
-    """
-    expected = check_batch(terms.min_batch, series.target_reports, series.cycle)
-    planned = local_algorithm_from_wire(series.algorithm)
-    (only,) = planned_rounds(planned, dataset.n_features, expected, circles_of(dataset.features))
-    spec = only.spec(dataset.features)
-    counts = dataset.out_of_bounds == OutOfBounds.COUNT
-    found = rounds.release_cost(count_outside(spec) if counts else spec, terms, dataset)
-    series.shuffled_nano, series.shuffled_delta_atto = found.epsilon_nano, found.delta_atto
-    series.shuffled_mu2_pico = found.mu2_pico or None
-    unended = select(Series).where(Series.dataset_id == dataset.id, Series.state != SeriesState.ENDED)
-    later = Amounts()
-    for each in (series, *session.scalars(unended)):
-        n_cycles = each.n_cycles if each is series else windows.count_later_cycles(session, each)
-        nano, atto, mu2 = each.release_cost
-        later = later.plus(Amounts(0, 0, n_cycles * nano, n_cycles * atto, n_cycles * mu2))
-    ledger.check_free(session, dataset.id, later)
-
-
-def check_batch(min_batch: int, target_reports: int, cycle: int) -> int:
-    """Return the least number of reports that a window expects. Raise InvalidSpec if a release has more."""
-    expected = expected_reports(target_reports, Participation(0, DRAW_SPAN // cycle))
-    if min_batch > expected:
-        raise InvalidSpec(
-            f"windows expect {expected} reports at least, so that a release of {min_batch} would rarely happen: "
-            "lower min_batch, plan more devices, or a shorter cycle"
-        )
-    return expected
 
 
 def check_cycle(cycle: int, n_windows: int) -> None:

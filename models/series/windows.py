@@ -23,7 +23,7 @@ from models.tables.datasets import Dataset
 from models.tables.jobs import Job
 from models.tables.ledger import Kind, LedgerEntry
 from models.tables.rounds import CollectionTarget, Slot
-from models.tables.series import Series, SeriesState, Window, WindowState
+from models.tables.series import TERMS, Series, SeriesRevision, SeriesState, Window, WindowState
 from sfumato.sizing.rounds import most_reports
 
 RETRY_SECONDS = 30  # until a window that could not open is tried again
@@ -115,15 +115,6 @@ def next_window(session: Session, series_id: str) -> Window | None:
     return session.scalars(query.execution_options(populate_existing=True)).first()
 
 
-def count_later_cycles(session: Session, series: Series) -> int:
-    """Return the number of cycles that have not opened a window yet."""
-    planned = next_window(session, series.id)
-    if planned is None:
-        return 0
-    begun = planned.index // series.cycle
-    return series.n_cycles - begun - (begun == series.open_cycle)
-
-
 def last_window(session: Session, series_id: str) -> Window | None:
     """Return the last window that is not planned."""
     query = select(Window).where(Window.series_id == series_id, Window.state != WindowState.PLANNED)
@@ -142,6 +133,7 @@ def plan(session: Session, series: Series, index: int) -> None:
                 opens_at=opens_at,
                 closes_at=closes_at,
                 state=WindowState.PLANNED.value,
+                revision=series.revision,
                 job_id=None,
                 reason=None,
             )
@@ -153,6 +145,7 @@ def plan(session: Session, series: Series, index: int) -> None:
 def _open(session: Session, series: Series, window: Window, max_active_jobs: int, now: int) -> Job:
     """Submit the job of a window. Before the first one of a cycle, grant and reserve the cost of the cycle."""
     dataset = datasets.get_live(session, series.dataset_id)
+    _begin_revision(session, series, window)
     number = window.index // series.cycle
     caller = Caller(series.created_by, series.tenant_id, frozenset(), None, None)
     share = series.participation(window.index)
@@ -178,6 +171,16 @@ def _open(session: Session, series: Series, window: Window, max_active_jobs: int
     window.state, window.job_id, window.reason = WindowState.OPENED.value, job.id, None
     session.flush()
     return job
+
+
+def _begin_revision(session: Session, series: Series, window: Window) -> None:
+    """Take the terms of the revision that begins with a window, if there is one."""
+    pending = session.get(SeriesRevision, (series.id, series.revision + 1), populate_existing=True)
+    if pending is not None and pending.first_window <= window.index:
+        for name in TERMS:
+            setattr(series, name, getattr(pending, name))
+        series.revision = pending.number
+    window.revision = series.revision
 
 
 def find_slot(session: Session, job: Job) -> Slot | None:

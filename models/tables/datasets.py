@@ -25,12 +25,11 @@ from sfumato.errors import InvalidSpec
 from sfumato.names import find_positions
 from sfumato.records.mixed import count_categories
 from sfumato.sizing.required_reports import planned_features
-from sfumato.specs import Feature, features_from_wire
+from sfumato.specs import Feature, bin_feature, features_from_wire
 from sfumato.specs.attributes import (
     Attribute,
     Categorical,
     attributes_from_wire,
-    bin_feature,
     clustering_attributes,
 )
 

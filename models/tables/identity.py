@@ -128,6 +128,7 @@ class Act(StrEnum):
     CLUSTERS_NAMED = "clusters.named"
     SERIES_CREATED = "series.created"
     SERIES_UPDATED = "series.updated"
+    SERIES_REVISED = "series.revised"
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_UPDATED = "webhook.updated"
     WEBHOOK_DELETED = "webhook.deleted"

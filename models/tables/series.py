@@ -48,31 +48,13 @@ class WindowState(StrEnum):
     MISSED = "missed"  # nothing was opened, and nothing charged
 
 
-class Series(Base):
-    """A plan of windows in a time zone, the pinned algorithm, and what the windows may cost."""
+class Terms:
+    """Terms of windows: they change with a revision. Columns of a series and of its revisions."""
 
-    __tablename__ = "series"
-    __table_args__ = (
-        Index("ix_series_of_tenant", "tenant_id", "id"),
-        Index("ix_series_of_dataset", "dataset_id", "id"),
-        Index("ix_series_by_time", "next_at"),
-    )
-
-    id: Mapped[str] = mapped_column(Id, primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
-    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
-    name: Mapped[str] = mapped_column(String(200))
     algorithm: Mapped[dict[str, Any]] = mapped_column(CanonicalJson, comment="type and parameters of all windows")
-    every: Mapped[Every] = mapped_column(String(5), comment="day, week or month")
-    time_zone: Mapped[str] = mapped_column(String(64), comment="IANA name; windows begin at midnight there")
-    first_day: Mapped[str] = mapped_column(String(10), comment="day on which the first window begins, ISO 8601")
-    n_windows: Mapped[int] = mapped_column(Integer, comment="number of windows")
-    cycle: Mapped[int] = mapped_column(Integer, comment="windows of a cycle; a device answers in one of them")
     target_reports: Mapped[int] = mapped_column(BigInteger, comment="devices expected to take part in a cycle")
     min_reports: Mapped[int] = mapped_column(BigInteger, comment="reports that a window needs")
     epsilon_nano: Mapped[int] = mapped_column(BigInteger, comment="cost of a window and of a cycle, in nano-epsilon")
-    total_nano: Mapped[int] = mapped_column(BigInteger, comment="most that all cycles may cost, in nano-epsilon")
-    pending_nano: Mapped[int] = mapped_column(BigInteger, comment="part of the total that is not granted yet")
     season: Mapped[int] = mapped_column(Integer, comment="windows of a season; 1 for none")
     least_change: Mapped[float] = mapped_column(Float, comment="least change of a share that raises an alarm")
     min_batch: Mapped[int | None] = mapped_column(
@@ -86,9 +68,45 @@ class Series(Base):
     shuffled_mu2_pico: Mapped[int | None] = mapped_column(
         BigInteger, comment="mu^2 of a release, in 1e-12; null if additive"
     )
+
+    @property
+    def release(self) -> ReleaseTerms | None:
+        """Return the terms of the release of each window; None if devices send their reports to the service."""
+        if self.min_batch is None:
+            return None
+        return ReleaseTerms(self.min_batch, self.honest_share_nano or 0, self.shuffled_delta_atto or 0)
+
+    @property
+    def release_cost(self) -> Cost:
+        """Return what the release of a window, and so of a cycle, costs one person; 0 if there is none."""
+        return Cost(self.shuffled_nano or 0, self.shuffled_delta_atto or 0, self.shuffled_mu2_pico or 0)
+
+
+class Series(Terms, Base):
+    """A plan of windows in a time zone, the terms of its next window, and what the windows may cost."""
+
+    __tablename__ = "series"
+    __table_args__ = (
+        Index("ix_series_of_tenant", "tenant_id", "id"),
+        Index("ix_series_of_dataset", "dataset_id", "id"),
+        Index("ix_series_by_time", "next_at"),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
+    name: Mapped[str] = mapped_column(String(200))
+    every: Mapped[Every] = mapped_column(String(5), comment="day, week or month")
+    time_zone: Mapped[str] = mapped_column(String(64), comment="IANA name; windows begin at midnight there")
+    first_day: Mapped[str] = mapped_column(String(10), comment="day on which the first window begins, ISO 8601")
+    n_windows: Mapped[int] = mapped_column(Integer, comment="number of windows")
+    cycle: Mapped[int] = mapped_column(Integer, comment="windows of a cycle; a device answers in one of them")
+    total_nano: Mapped[int] = mapped_column(BigInteger, comment="most that all cycles may cost, in nano-epsilon")
+    pending_nano: Mapped[int] = mapped_column(BigInteger, comment="part of the total that is not granted yet")
     state: Mapped[str] = mapped_column(String(6), comment="active, paused or ended")
     open_cycle: Mapped[int | None] = mapped_column(Integer, comment="cycle with a grant that has not expired")
     next_at: Mapped[int | None] = mapped_column(BigInteger, comment="time of the next change; null after the last")
+    revision: Mapped[int] = mapped_column(Integer, comment="number of the revision with these terms; 0 at first")
     created_by: Mapped[str] = mapped_column(Id, comment="key that created the series; actor of its jobs")
     created_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     ended_at: Mapped[int | None] = mapped_column(BigInteger, comment="time of the end")
@@ -103,18 +121,6 @@ class Series(Base):
         """Return the number of cycles; the last one may have fewer windows."""
         return -(-self.n_windows // self.cycle)
 
-    @property
-    def release(self) -> ReleaseTerms | None:
-        """Return the terms of the release of each window; None if devices send their reports to the service."""
-        if self.min_batch is None:
-            return None
-        return ReleaseTerms(self.min_batch, self.honest_share_nano or 0, self.shuffled_delta_atto or 0)
-
-    @property
-    def release_cost(self) -> Cost:
-        """Return what the release of a window, and so of a cycle, costs one person; 0 if there is none."""
-        return Cost(self.shuffled_nano or 0, self.shuffled_delta_atto or 0, self.shuffled_mu2_pico or 0)
-
     def cycle_id(self, number: int) -> str:
         """Return the id of a cycle: the collection of its rounds, and its grant and reservation in the ledger."""
         return f"{self.id}-{number}"
@@ -123,6 +129,21 @@ class Series(Base):
         """Return the participation draws that answer a window: one of `cycle` equal parts, disjoint in a cycle."""
         place = index % self.cycle
         return Participation(place * DRAW_SPAN // self.cycle, (place + 1) * DRAW_SPAN // self.cycle)
+
+
+class SeriesRevision(Terms, Base):
+    """The terms of a series from a window on. Number 0 has those of the creation. A later one begins with a cycle."""
+
+    __tablename__ = "series_revisions"
+
+    series_id: Mapped[str] = mapped_column(ForeignKey("series.id"), primary_key=True, comment="series of the revision")
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, comment="0, 1, ... within the series")
+    first_window: Mapped[int] = mapped_column(Integer, comment="first window with these terms")
+    created_by: Mapped[str] = mapped_column(Id, comment="key that revised the series")
+    created_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
+
+
+TERMS = tuple(name for name in Terms.__annotations__)  # columns that a revision changes
 
 
 class Window(Base):
@@ -135,6 +156,7 @@ class Window(Base):
     opens_at: Mapped[int] = mapped_column(BigInteger, comment="microseconds since the epoch")
     closes_at: Mapped[int] = mapped_column(BigInteger, comment="start of the next window")
     state: Mapped[str] = mapped_column(String(7), comment="planned, opened or missed")
+    revision: Mapped[int] = mapped_column(Integer, comment="revision of the series with the terms of the window")
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), unique=True, comment="null unless opened")
     reason: Mapped[str | None] = mapped_column(String(500), comment="why it is missed, or has not opened yet")
     shares: Mapped[list[dict[str, Any]] | None] = mapped_column(

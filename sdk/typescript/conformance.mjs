@@ -24,7 +24,7 @@ async function report(call) {
   const answer = {};
   let device;
   try {
-    const options = { url: call.url, key: call.key, datasetId: call.dataset_id, cap: call.cap, store: new FileStore(call.store), retrySeconds: call.retry_seconds, acceptKeptReports: call.accept_kept_reports, ...(call.cap_per_period && { capPerPeriod: call.cap_per_period }), ...(call.clock !== undefined && { now: () => 1000 * call.clock }) };
+    const options = { url: call.url, key: call.key, datasetId: call.dataset_id, cap: call.cap, store: new FileStore(call.store), retrySeconds: call.retry_seconds, acceptKeptReports: call.accept_kept_reports, attributes: call.attributes, ...(call.cap_per_period && { capPerPeriod: call.cap_per_period }), ...(call.clock !== undefined && { now: () => 1000 * call.clock }) };
     device = new (sealed ? ShuffledDevice : Device)({ ...options, ...sealed, ...(entropy && { entropy }), ...(call.features && { features: call.features }) });
     const { outcome, rounds } = await device.report(readRecord(call.record));
     answer.outcome = outcome;

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import ceil
 from typing import Any, cast
 
 from sqlalchemy.orm import Session
@@ -11,7 +12,7 @@ from models.errors import Conflict
 from models.identity.caller import Caller
 from models.jobs import jobs
 from models.records import records
-from models.tables.datasets import Dataset, JobColumns, Trust
+from models.tables.datasets import Dataset, JobColumns, OutOfBounds, Trust
 from models.tables.identity import Scope
 from models.tables.jobs import JobState
 from models.tables.rounds import CollectionTarget, ReleaseTerms, Round, RoundState
@@ -19,18 +20,24 @@ from service.http.problems import InsufficientReports, NoRecords, ValidationFail
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from service.schemas.jobs import NewJob
 from service.schemas.rounds import NewRound
-from service.schemas.series import NewSeries
+from service.schemas.series import NewRevision, NewSeries
 from service.schemas.series_forecasts import NewSeriesForecast
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import (
+    ProfileForecast,
     check_attributes_of,
     check_over_records,
+    forecast_profile,
+    forecast_reported_profile,
     insufficient_of,
     is_far_below,
     resolve,
     resolve_central,
 )
+from sfumato.forecast.profiles import AIM_ERROR, WARN_ERROR
+from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.privacy.accounting import NANO, parse_delta
+from sfumato.profiles.profile_round import profile_round
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.profiles import check_profile
@@ -48,7 +55,7 @@ from sfumato.specs import (
     of_trust,
 )
 
-WithTerms = NewJob | NewRound | NewSeries | NewSeriesForecast
+WithTerms = NewJob | NewRound | NewSeries | NewSeriesForecast | NewRevision
 RELEASE_MEMBERS = ("min_batch", "honest_share", "shuffled_delta")  # members that are valid for shuffled datasets only
 COLLECTED = ("target_reports", "min_reports", "collect_seconds", *RELEASE_MEMBERS)  # members about a new collection
 
@@ -68,23 +75,26 @@ def chosen_columns(dataset: Dataset, names: list[str] | None) -> JobColumns:
 
 
 def profiled(session: Session, caller: Caller, dataset: Dataset, profile: Profile, body: NewJob) -> CollectionTarget:
-    """Return what a profile collects, which is nothing, if it fits the dataset and the job of its clusters.
+    """Return what a profile collects, which is nothing over records, if it fits the dataset and its clusters.
 
     Raises
     ------
     Conflict
-        The dataset has no records, or the job of the clusters has not succeeded.
+        The job of the clusters has not succeeded.
     NotFound
         The caller has no such job.
     ValidationFailed
         The job belongs to another dataset or is a profile, an attribute is unknown, or the body has members about
-        features or collection.
+        features, or over records about collection. Over reports, it has a delta, or lacks members about collection.
+    InsufficientReports
+        The errors of the shares would be large in all clusters, unless the body allows it.
     """
-    datasets.require_trust(dataset, Trust.CENTRAL)
-    _refuse_collection(body)
     if body.features is not None:
         message = "not valid for a profile, which has the features of its clusters; name its attributes instead"
         raise ValidationFailed(errors=[{"pointer": "/features", "message": message}])
+    has_records = dataset.trust == Trust.CENTRAL
+    if has_records:
+        _refuse_collection(body)
     of = jobs.get(session, caller, profile.of)
     with pointing_at("/algorithm/of"):
         if of.dataset_id != dataset.id:
@@ -94,10 +104,53 @@ def profiled(session: Session, caller: Caller, dataset: Dataset, profile: Profil
     if of.state != JobState.SUCCEEDED:
         raise Conflict(f"job {of.id} is {of.state}: a profile needs the clusters of a job that has succeeded")
     with pointing_at("/algorithm/attributes"):
-        dataset.describe(profile.attributes)
+        described = dataset.describe(profile.attributes)
+    if not has_records:
+        return _reported(dataset, profile, body, model_from_wire(jobs.get_result(session, of.id).document["model"]))
     with pointing_at("/algorithm/epsilon"):
-        check_profile(profile, len(profile.attributes))
+        check_profile(profile, len(described))
     return CollectionTarget(0, 0, 0)
+
+
+def _reported(dataset: Dataset, profile: Profile, body: NewJob, model: ClusterModel) -> CollectionTarget:
+    """Return what a profile over reports collects; see `profiled`."""
+    for name in ("delta", "first_pass"):
+        if getattr(profile, name):
+            message = "valid for a profile over records only, because each report describes one attribute; remove it"
+            raise ValidationFailed(errors=[{"pointer": f"/algorithm/{name}", "message": message}])
+    _refuse(body, ("round_ids",), "not valid for a profile, which collects a round of its own; remove this member")
+    if body.target_reports is None:
+        message = "target_reports is required, because the profile collects a round of reports"
+        raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
+    described = dataset.describe(profile.attributes)
+    with pointing_at("/algorithm/attributes"):
+        profile_round(profile, model, described, counts_outside=dataset.out_of_bounds == OutOfBounds.COUNT)
+    if not body.allow_insufficient:
+        forecast = forecast_described(profile, model.sizes.tolist(), dataset, body.target_reports)
+        if min(forecast.share_errors) > WARN_ERROR:
+            least = ceil(min(forecast.reports_needed) * (AIM_ERROR / WARN_ERROR) ** 2)
+            raise InsufficientReports(
+                f"With {body.target_reports} reports, a share has an error of {min(forecast.share_errors):.0%} in the "
+                f"largest cluster, more than {WARN_ERROR:.0%}. Collect at least {least} reports, increase epsilon, "
+                "name fewer attributes, or set allow_insufficient.",
+                reports_needed=least,
+            )
+    release = release_terms(dataset, body)
+    return CollectionTarget(body.target_reports, body.min_reports, body.collect_seconds, release)
+
+
+def forecast_described(profile: Profile, sizes: list[float], dataset: Dataset, n_expected: int) -> ProfileForecast:
+    """Return the forecast of a profile of clusters of these sizes, for a number of records or of reports."""
+    n_values = max(len(each.categories) for each in dataset.describe(profile.attributes))
+    if dataset.trust == Trust.CENTRAL:
+        own = dataset.max_records_per_user
+        return forecast_profile(
+            profile, sizes, expected_records=n_expected, n_values=n_values, max_records_per_user=own
+        )
+    counts_outside = dataset.out_of_bounds == OutOfBounds.COUNT
+    return forecast_reported_profile(
+        profile, sizes, expected_reports=n_expected, n_values=n_values, counts_outside=counts_outside
+    )
 
 
 def _refuse_collection(body: NewJob) -> None:

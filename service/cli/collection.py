@@ -41,15 +41,20 @@ rounds_app = typer.Typer(help="Open, list and close the rounds of a dataset.", n
 
 
 def _parse_feature(text: str) -> tuple[Any, ...]:
-    """Return (name, lower, upper, unit, periodic) of `name:lower:upper[:unit[:periodic]]`."""
+    """Return the values of a feature from `name:lower:upper[:unit[:shape]]`."""
     name, *rest = text.split(":")
     try:
-        lower, upper, unit, periodic = [*rest, *[""] * (4 - len(rest))]
-        if periodic not in ("", "periodic"):
+        lower, upper, unit, shape = [*rest, *[""] * (4 - len(rest))]
+        if shape not in ("", "periodic", "latitude", "longitude"):
             raise ValueError
-        return (name, float(lower), float(upper), unit, periodic == "periodic")
+        coordinate = shape if shape in ("latitude", "longitude") else None
+        return (name, float(lower), float(upper), unit, shape == "periodic", coordinate)
     except ValueError:
-        raise CommandFailed(f"write the feature {name!r} as name:lower:upper[:unit[:periodic]]", 2) from None
+        raise CommandFailed(
+            f"write the feature {name!r} as name:lower:upper[:unit[:shape]] with the shape periodic, latitude or "
+            "longitude",
+            2,
+        ) from None
 
 
 def _parse_attributes(

@@ -12,8 +12,8 @@ from sfumato.settings import Setting, all_settings
 Features = Annotated[
     list[str] | None,
     typer.Option(
-        help="Feature with its public bounds, as NAME:LOWER:UPPER, NAME:LOWER:UPPER:UNIT or, if the bounds are one "
-        "period of a circle, NAME:LOWER:UPPER:UNIT:periodic. Repeatable."
+        help="Feature with its public bounds, as NAME:LOWER:UPPER[:UNIT[:SHAPE]]. The shape is `periodic` if the "
+        "bounds are one period of a circle, and `latitude` or `longitude` for a place on Earth. Repeatable."
     ),
 ]
 Trust = Annotated[

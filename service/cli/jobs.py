@@ -200,12 +200,22 @@ def profile_clusters(
     attributes: Annotated[
         str, typer.Option(help="Names of attributes or features of the dataset, with commas between.")
     ],
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of the profile, over all records.")],
-    delta: Annotated[float, typer.Option(help="Maximum δ of the profile.")] = 0.0,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of the profile: over all records, or for one device.")],
+    delta: Annotated[float, typer.Option(help="Maximum δ of the profile, over records.")] = 0.0,
+    target_reports: Annotated[
+        int | None, typer.Option(min=1, help="Number of devices expected to participate; not for records.")
+    ] = None,
+    collect_seconds: Annotated[int, typer.Option(min=1, help="Time that the round accepts reports.")] = 604_800,
+    min_batch: MinBatch = None,
+    honest_share: HonestShare = None,
+    shuffled_delta: ShuffledDelta = None,
+    allow_insufficient: Annotated[
+        bool, typer.Option("--allow-insufficient", help="Submit the profile even if its reports are insufficient.")
+    ] = False,
     forecast: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Print the forecast for this number of records, and submit nothing.", show_default="no"
+            min=1, help="Print the forecast for this number of records or devices; submit nothing.", show_default="no"
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for the profile and print it.")] = False,
@@ -215,7 +225,9 @@ def profile_clusters(
 
     names = split_names(attributes)
     if forecast is not None:
-        found = service.client.forecast_profile(job_id, names, epsilon=epsilon, delta=delta, expected_records=forecast)
+        dataset = service.client.get_dataset(service.client.get_job(job_id).dataset_id)
+        expected = {"expected_records" if dataset.trust == "central" else "expected_reports": forecast}
+        found = service.client.forecast_profile(job_id, names, epsilon=epsilon, delta=delta, **expected)
         if service.as_json:
             from sfumato.forecast import profile_forecast_to_wire
 
@@ -223,7 +235,18 @@ def profile_clusters(
         else:
             output.print_profile_forecast(output.open_console(), found)
         return
-    job = service.client.profile(job_id, names, epsilon=epsilon, delta=delta)
+    job = service.client.profile(
+        job_id,
+        names,
+        epsilon=epsilon,
+        delta=delta,
+        target_reports=target_reports,
+        collect_seconds=collect_seconds,
+        allow_insufficient=allow_insufficient,
+        min_batch=min_batch,
+        honest_share=honest_share,
+        shuffled_delta=shuffled_delta,
+    )
     if not follow:
         service.show(f"jobs/{job.id}", lambda: typer.echo(job.id))
         return

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from service.cli.report import ReportedRound
     from sfumato.api.client import Client
     from sfumato.api.resources import Result, Round
-    from sfumato.api.series import Series, SeriesEvent, SeriesHistory, SeriesMap, SeriesReleases, Window
+    from sfumato.api.series import (
+        Series,
+        SeriesEvent,
+        SeriesHistory,
+        SeriesMap,
+        SeriesReleases,
+        SeriesRevision,
+        Window,
+    )
     from sfumato.forecast import ProfileForecast, SeriesForecast
     from sfumato.forecast.series import ReleaseCosts
     from sfumato.model.cluster_model import ClusterModel
@@ -100,8 +108,7 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
     dataset = client.get_dataset(dataset_id)
     table = _new_table("feature", "lower", "upper", "unit", "shape", numbers=("lower", "upper"))
     for feature in dataset.features:
-        shape = "circle" if feature.periodic else "line"
-        cells = (f"{feature.lower:g}", f"{feature.upper:g}", escape(_plain(feature.unit)), shape)
+        cells = (f"{feature.lower:g}", f"{feature.upper:g}", escape(_plain(feature.unit)), feature.shape)
         table.add_row(escape(_plain(feature.name)), *cells)
     console.print(f"{dataset.id}  {escape(_plain(dataset.name))}  {dataset.trust}")
     console.print(table)
@@ -246,6 +253,19 @@ def print_series_forecast(console: Console, forecast: "SeriesForecast") -> None:
         console.print(f"Warning: {warning}")
 
 
+def print_revisions(console: Console, revisions: Iterable["SeriesRevision"]) -> None:
+    """Print one row per revision of a series, with its terms."""
+    numbers = ("#", "first window", "ε cycle", "cells", "clusters", "devices", "season", "least change")
+    table = _new_table(*numbers, "created (UTC)", numbers=numbers)
+    for each in revisions:
+        grid = [each.algorithm.get(name) or "estimated" for name in ("cells", "clusters")]
+        cells = (f"{each.epsilon_per_cycle:g}", *map(str, grid), f"{each.target_reports:,}", str(each.season))
+        table.add_row(
+            str(each.number), str(each.first_window), *cells, f"{each.least_change:g}", f"{each.created_at:%Y-%m-%d}"
+        )
+    console.print(table)
+
+
 def print_windows(console: Console, windows: Iterable["Window"]) -> None:
     """Print one row per window."""
     table = _new_table("#", "cycle", "state", "opens (UTC)", "closes (UTC)", "reports", "job", "reason", numbers=("#",))
@@ -367,9 +387,10 @@ def _print_cards(console: Console, profile: "ClusterProfile") -> None:
 
 def print_profile_forecast(console: Console, forecast: "ProfileForecast") -> None:
     """Print the expected errors of a profile."""
-    console.print(f"A count has noise of about ± {forecast.noise_per_count:.3g} records.")
+    console.print(f"A count has noise of about ± {forecast.noise_per_count:.3g} people.")
+    needed = [f"; ± 2 points need {n:,} reports" for n in forecast.reports_needed]
     for cluster, error in enumerate(forecast.share_errors):
-        console.print(f"cluster {cluster}: shares ± {100 * error:.1f} points")
+        console.print(f"cluster {cluster}: shares ± {100 * error:.1f} points{needed[cluster] if needed else ''}")
     for warning in forecast.warnings:
         console.print(f"- {warning}")
 
@@ -425,7 +446,7 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
     if (again := model.expected_agreement) is not None:
         interval = f"{again.lower:.2f} to {again.upper:.2f}"
         console.print(f"Expected agreement: {again.value:.2f} (80 % interval {interval})")
-        console.print("The clusters would come out again to this degree. They may still differ from the true groups.")
+        console.print("Repeated runs reproduce the clusters this well. They may still differ from the true groups.")
     if (shares := model.feature_shares) is not None and len(shares) > 1:
         largest_first = sorted(zip(shares, model.features, strict=True), key=lambda each: -each[0])[:4]
         listed = ", ".join(f"{_plain(feature.name)} {share:.0%}" for share, feature in largest_first)

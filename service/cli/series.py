@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from service.cli.common import DatasetArgument, HonestShare, MinBatch, ShuffledDelta, print_json
+from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, ShuffledDelta, print_json
 from service.cli.connection import Service, calls_service
 
 if TYPE_CHECKING:
@@ -195,6 +195,69 @@ def name_cluster(
     """Name a cluster of a series. The name stays with its id in all windows."""
     service.client.name_series_cluster(series_id, cluster_id, name)
     service.show(f"series/{series_id}/clusters/{cluster_id}", lambda: typer.echo(name))
+
+
+@series_app.command("revise")
+@calls_service
+def revise_series(
+    service: Service,
+    series_id: SeriesArgument,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Privacy cost of a window, and of a cycle.", show_default="unchanged")
+    ] = None,
+    clusters: Annotated[
+        int | None, typer.Option(min=1, help="Number of clusters, with --epsilon.", show_default="estimated")
+    ] = None,
+    target_reports: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of devices expected to take part in a cycle.", show_default="unchanged"),
+    ] = None,
+    min_reports: Annotated[
+        int | None, typer.Option(min=0, help="Minimum number of reports of a window.", show_default="unchanged")
+    ] = None,
+    season: Annotated[
+        int | None, typer.Option(min=1, help="Windows of a season; 1 for none.", show_default="unchanged")
+    ] = None,
+    least_change: Annotated[
+        float | None, typer.Option(help="Least change of a share that raises an alarm.", show_default="unchanged")
+    ] = None,
+    min_batch: MinBatch = None,
+    honest_share: HonestShare = None,
+    shuffled_delta: ShuffledDelta = None,
+    allow_insufficient: Annotated[
+        bool, typer.Option("--allow-insufficient", help="Accept windows that are too small.")
+    ] = False,
+) -> None:
+    """Change terms of a series from its next cycle on, and print the first window with them."""
+    if clusters is not None and epsilon is None:
+        raise CommandFailed("--clusters needs --epsilon, because both belong to the algorithm: give both")
+    algorithm = None
+    if epsilon is not None:
+        algorithm = {"type": "shifted_grid", "epsilon": epsilon} | ({} if clusters is None else {"clusters": clusters})
+    found = service.client.revise_series(
+        series_id,
+        algorithm,
+        target_reports=target_reports,
+        min_reports=min_reports,
+        season=season,
+        least_change=least_change,
+        min_batch=min_batch,
+        honest_share=honest_share,
+        shuffled_delta=shuffled_delta,
+        allow_insufficient=allow_insufficient,
+    )
+    text = f"revision {found.number} begins with window {found.first_window}"
+    service.show_list(f"series/{series_id}/revisions", lambda: typer.echo(text))
+
+
+@series_app.command("revisions")
+@calls_service
+def list_revisions(service: Service, series_id: SeriesArgument) -> None:
+    """List the terms that a series has had, and those that begin later, newest first."""
+    from service.cli import output
+
+    found = service.client.series_revisions(series_id)
+    service.show_list(f"series/{series_id}/revisions", lambda: output.print_revisions(output.open_console(), found))
 
 
 @series_app.command("pause")

@@ -115,6 +115,7 @@ def _axis(feature: Feature) -> Json:
         "lower": feature.lower,
         "upper": feature.upper,
         "periodic": feature.periodic,
+        "sines": feature.coordinate == "latitude",
     }
 
 

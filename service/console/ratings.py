@@ -8,7 +8,7 @@ import numpy as np
 from service.console.forms import Json
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.separation import Separation
-from sfumato.records.encodings import differences, scale_many
+from sfumato.records.encodings import differences, scale_many, unscale_many
 from sfumato.specs import circles_of
 
 REACH = 1.959964  # standard errors of a 95 % confidence interval
@@ -61,7 +61,7 @@ def find_distinctions(model: ClusterModel) -> list[Json | None]:
                 "unit": feature.unit,
                 "value": float(model.centroids[index, axis]),
                 "error": error,
-                "others": feature.lower + others * feature.period,
+                "others": float(unscale_many([feature], [[others]])[0, 0]),
             }
         )
     return found

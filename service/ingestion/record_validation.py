@@ -19,6 +19,7 @@ from service.http.problems import PayloadTooLarge, ValidationFailed
 from sfumato.records.attribute_codes import AttributeCounts, AttributeEncoder, Cells, InvalidCell
 from sfumato.records.encodings import cells as cells_of
 from sfumato.records.encodings import clip_norms, scale_many
+from sfumato.records.places import are_beyond, describe_limits, turn_longitudes
 from sfumato.specs import LATTICE, Feature
 from sfumato.specs.attributes import Attribute
 from sfumato.specs.missing import MISSING_INTEGERS, is_missing_text
@@ -181,12 +182,14 @@ class RecordValidator:
         return self.upload
 
     def _add(self, values: NDArray[np.float64], users: Sequence[str | int] | None, cells: Sequence[Cells]) -> None:
+        beyond = None if self._norm is not None else are_beyond(self.features, values)
         if self._norm is None:
+            values = turn_longitudes(self.features, values)
             outside = (values < self._least) | (values > self._most)
         else:
             values, is_outside = clip_norms(values, self._norm)
             outside = is_outside[:, None]
-        bad = ~np.isfinite(values)
+        bad = ~np.isfinite(values) if beyond is None else ~np.isfinite(values) | beyond
         if self._rejects_outside:
             bad = bad | outside
         elif self._norm is None and outside.any():
@@ -198,6 +201,8 @@ class RecordValidator:
             feature = self.features[column]
             if not np.isfinite(values[row, column]) or values[row, column] in MISSING_INTEGERS:
                 reason = f"{feature.name} must be a finite number"
+            elif beyond is not None and beyond[row, column]:
+                reason = describe_limits(feature)
             elif self._norm is None:
                 reason = f"{feature.name} must lie in its bounds [{feature.lower:g}, {feature.upper:g}]"
             else:

@@ -15,6 +15,7 @@ from service.schemas.base import (
     Epsilon,
     Name,
     Wire,
+    check,
     example,
     examples,
     integer,
@@ -26,6 +27,7 @@ from service.schemas.specs import Attributes, Features
 from sfumato import settings
 from sfumato.limits import MAX_INT32
 from sfumato.settings import DatasetOptions, all_settings
+from sfumato.specs import check_place
 from sfumato.specs.attributes import attributes_from_wire
 
 Source = Annotated[
@@ -125,6 +127,9 @@ class _NewDataset(Wire):
     def _names_differ(self) -> Self:
         if isinstance(self.features, list) and len({each.name for each in self.features}) < len(self.features):
             raise PydanticCustomError("names", "feature names must be unique", {"names": ["features"]})
+        if isinstance(self.features, list):
+            features = [each.to_domain() for each in self.features]
+            check(lambda: check_place(features))
         return self
 
     def options(self) -> DatasetOptions:

@@ -302,7 +302,7 @@ class CentralForecast(Wire):
 
 
 class NewProfileForecast(Wire):
-    """A profile to forecast, for an assumed number of records."""
+    """A profile to forecast, for an assumed number of records or reports."""
 
     model_config = examples(
         {
@@ -317,22 +317,33 @@ class NewProfileForecast(Wire):
     )
 
     algorithm: ProfileParameters
-    expected_records: Annotated[int, integer(ge=1)] = Field(
-        description="Assumed number of records. A forecast does not count the records of a dataset."
+    expected_records: Annotated[int, integer(ge=1)] | SkipJsonSchema[None] = Field(
+        None,
+        description="Assumed number of records, required if the dataset is central. A forecast does not count the "
+        "records of a dataset.",
+    )
+    expected_reports: Annotated[int, integer(ge=1)] | SkipJsonSchema[None] = Field(
+        None, description="Assumed number of reports, required if the dataset is local or shuffled."
     )
 
 
 class ProfileForecast(Wire):
-    """Cost and errors of a profile, for an assumed number of records."""
+    """Cost and errors of a profile, for an assumed number of records or reports."""
 
     epsilon_nano: Nano
     delta_atto: Atto = Field(description="Delta that would be spent; 0 if Gaussian noise would not be less.")
     n_described: Count = Field(description="Number of attributes that are expected to be described.")
     first_pass: Share = Field(description="Share of epsilon that releases the association of each attribute.")
-    noise_per_count: Amount = Field(description="Standard deviation of the noise of a count, in records.")
-    share_errors: list[Share] = Field(description="Largest standard error of a share in each cluster.")
+    noise_per_count: Amount = Field(description="Standard deviation of the noise of a count, in people.")
+    share_errors: list[Share] = Field(
+        description="Largest standard error of a share in each cluster; over reports, the error of a share of 5 %."
+    )
     too_small: list[Count] = Field(description="Clusters with too few records to describe.")
     warnings: list[str] = Field(description="Limitations, as sentences.")
+    reports_needed: list[Count] = Field(
+        description="Over reports: number of reports with which a share of 5 % has an error of 2 points in each "
+        "cluster. Empty over records."
+    )
 
 
 AnyForecast = TypeAliasType(

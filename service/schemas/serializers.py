@@ -23,7 +23,7 @@ from models.tables.identity import AuditEvent, Key
 from models.tables.jobs import Job, JobState, Result
 from models.tables.ledger import Ceiling, LedgerEntry
 from models.tables.rounds import Round, RoundState
-from models.tables.series import FALSE_ALARMS, Series, SeriesCluster, SeriesEvent, Window
+from models.tables.series import FALSE_ALARMS, Series, SeriesCluster, SeriesEvent, SeriesRevision, Window
 from models.tables.webhooks import Delivery, Webhook
 from service.schemas import datasets, jobs, keys, ledger, rounds, sources, webhooks
 from service.schemas import series as series_schemas
@@ -352,6 +352,20 @@ def series(row: Series, planned: Window | None, charged_nano: int) -> Json:
         epsilon_pending=epsilon(row.pending_nano),
         releases=_series_releases(row),
         next_window_at=None if planned is None else planned.opens_at,
+    )
+
+
+def series_revision(row: SeriesRevision) -> Json:
+    """Serialise the terms of a series from a window on."""
+    is_shuffled = row.min_batch is not None
+    return _members(
+        series_schemas.SeriesRevision,
+        row,
+        algorithm=_without_unset(row.algorithm),
+        epsilon_per_cycle=epsilon(row.epsilon_nano),
+        honest_share=(row.honest_share_nano or 0) / NANO if is_shuffled else None,
+        shuffled_epsilon_per_cycle=epsilon(row.shuffled_nano or 0) if is_shuffled else None,
+        shuffled_delta_per_cycle=delta(row.shuffled_delta_atto or 0) if is_shuffled else None,
     )
 
 

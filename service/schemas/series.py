@@ -171,6 +171,67 @@ class SeriesChange(Wire):
     )
 
 
+class NewRevision(Wire):
+    """Terms of a series that change with its next cycle. Absent members stay unchanged."""
+
+    model_config = example(algorithm={"type": "shifted_grid", "epsilon": 0.5, "clusters": 4}, season=4)
+
+    algorithm: PinnedAlgorithm | SkipJsonSchema[None] = Field(
+        None, description="New algorithm. Without `cells`, they follow from the reports of one window."
+    )
+    target_reports: Annotated[int, integer(ge=1)] | SkipJsonSchema[None] = Field(
+        None, description="Number of devices expected to take part in a cycle."
+    )
+    min_reports: Count | SkipJsonSchema[None] = Field(None, description="Minimal number of reports of a window.")
+    season: Annotated[int, integer(1, MAX_SEASON)] | SkipJsonSchema[None] = Field(
+        None, description="Windows of a season; 1 for none."
+    )
+    least_change: LeastChange | SkipJsonSchema[None] = Field(
+        None, description="Least change of a share of all people that raises an alarm, from 0 to 0.5."
+    )
+    min_batch: MinBatch | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only: minimal number of reports in the release of a window."
+    )
+    honest_share: HonestShare | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only: share of the reports from honest devices."
+    )
+    shuffled_delta: ReleaseDelta | SkipJsonSchema[None] = Field(
+        None, description="Shuffled only: delta of each release towards the service."
+    )
+    allow_insufficient: bool = Field(
+        False, description="Accept windows with less than a tenth of the reports that the forecast requires."
+    )
+
+
+class SeriesRevision(Wire):
+    """Terms of a series from a window on."""
+
+    number: Count = Field(description="Number of the revision: 0 for the terms of the creation.")
+    first_window: Count = Field(description="Number of the first window with these terms. It begins a cycle.")
+    algorithm: PinnedAlgorithm = Field(description="The algorithm of these windows, with the grid that they share.")
+    target_reports: Count = Field(description="Number of devices expected to take part in a cycle.")
+    min_reports: Count = Field(description="Minimal number of reports of a window.")
+    season: Count = Field(description="Windows of a season; 1 for none.")
+    least_change: LeastChange = Field(description="Least change of a share of all people that raises an alarm.")
+    epsilon_per_cycle: Amount = Field(description="Cost of a cycle, and of a report in a window.")
+    min_batch: Count | None = Field(description="Minimal number of reports in a release; null if not shuffled.")
+    honest_share: Share | None = Field(description="Share of the reports from honest devices; null if not shuffled.")
+    shuffled_epsilon_per_cycle: Amount | None = Field(
+        description="Cost of a cycle towards the service; null if not shuffled."
+    )
+    shuffled_delta_per_cycle: Amount | None = Field(
+        description="Cost of a cycle towards the service; null if not shuffled."
+    )
+    created_at: Time
+
+
+class SeriesRevisionPage(Wire):
+    """Revisions of a series, newest first."""
+
+    items: list[SeriesRevision]
+    next_cursor: Cursor
+
+
 class ReleaseCosts(Wire):
     """Cost of the releases of a shuffler for one person, towards the service. Cycles add up by the accounting."""
 
@@ -185,8 +246,8 @@ class SeriesReleases(ReleaseCosts):
 
     min_batch: Count = Field(description="Minimal number of reports in a release.")
     honest_share: Share = Field(description="Share of the reports from honest devices.")
-    epsilon_total: Amount | None = Field(description="Epsilon of all cycles; null above 32.")
-    delta_total: Amount = Field(description="Delta of all cycles.")
+    epsilon_total: Amount | None = Field(description="Epsilon of all cycles with these terms; null above 32.")
+    delta_total: Amount = Field(description="Delta of all cycles with these terms.")
 
 
 class Series(Wire):
@@ -204,6 +265,7 @@ class Series(Wire):
     least_change: LeastChange = Field(description="Least change of a share of all people that raises an alarm.")
     false_alarms: Share = Field(description="Bound on the probability of a false event in 52 windows without a change.")
     state: SeriesState
+    revision: Count = Field(description="Number of the revision with these terms; 0 for those of the creation.")
     epsilon_per_window: Amount = Field(description="Cost of a report in a window.")
     epsilon_per_cycle: Amount = Field(description="Cost of a cycle for all values: a person answers once.")
     epsilon_per_year: Amount = Field(
@@ -242,6 +304,7 @@ class Window(Wire):
 
     index: Count = Field(description="Number of the window: 0, 1, 2, ... within the series.")
     cycle: Count = Field(description="Number of the cycle, from 0.")
+    revision: Count = Field(description="Number of the revision with the terms of the window.")
     state: WindowState
     opens_at: Time = Field(description="Start of the window.")
     closes_at: Time = Field(description="End of the window, and start of the next one.")

@@ -5,6 +5,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, FailFast, Field, Tag, model_validator
+from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import TypeAliasType
 
 from service.schemas.base import Double, Wire, Word, check, example, integer
@@ -14,6 +15,11 @@ from sfumato.specs.attributes import MAX_ATTRIBUTES, MAX_VALUES, MAX_WEIGHT, MIN
 from sfumato.validation import NAME_PATTERN, UNIT_PATTERN
 
 MAX_BOUND = 1e150  # plots and standard errors square distances
+
+
+Coordinate = TypeAliasType(
+    "Coordinate", Annotated[specs.Coordinate, Field(description="The part of a place on Earth that a feature is.")]
+)
 
 
 class Feature(Wire):
@@ -40,12 +46,26 @@ class Feature(Wire):
         "period: a full turn, if the unit is degrees, radians, hours or minutes. `false`, which is meant if the member "
         "is absent.",
     )
+    coordinate: Coordinate | SkipJsonSchema[None] = Field(
+        None,
+        description="The part of a place on Earth that the feature is, in degrees. A dataset has one latitude and one "
+        "longitude, or none of both. Latitudes are scaled by their sine, so that equal areas have equal shares of the "
+        "grid. Longitudes are moved by whole turns towards the bounds. `upper` may be a longitude west of `lower`, if "
+        "the bounds cross the antimeridian.",
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> "Feature":
-        message = "lower must be less than upper, and the bounds of a periodic feature one period"
-        check(lambda: specs.Feature(self.name, self.lower, self.upper, self.unit, self.periodic), message)
+        check(
+            self.to_domain,
+            "lower must be less than upper, the bounds of a periodic feature one period, and the bounds of a latitude "
+            "or longitude a region on Earth in degrees",
+        )
         return self
+
+    def to_domain(self) -> specs.Feature:
+        """Return the feature as a dataclass of the SDK."""
+        return specs.Feature(self.name, self.lower, self.upper, self.unit, self.periodic, self.coordinate)
 
 
 class Embedding(Wire):
@@ -292,6 +312,40 @@ class PhaseEncoding(_Encoding):
     )
 
 
+class ProfileEncoding(_Encoding):
+    """The cluster of a record among published clusters, together with the category of the slot's attribute.
+
+    The clusters are the nearest of `centroids`, or labels of the `cells` of a grid.
+    """
+
+    model_config = example(
+        type="profile",
+        attributes=[{"name": "plan", "kind": "categorical", "values": ["free", "pro"], "missing": "category"}],
+        centroids=[[262144, 786432], [524288, 131072]],
+    )
+
+    type: Literal["profile"]
+    attributes: Attributes = Field(
+        min_length=1,
+        description="Attributes in the order of the slots. One with the name of a feature has the feature's value. "
+        "The symbol is c V + v for cluster c and category v, with V the largest number of categories.",
+    )
+    centroids: list[_CentroidRow] = Field(
+        [], max_length=specs.MAX_CENTROIDS, description="Coordinates of each centroid as floor(x 2^20), or empty."
+    )
+    cells: list[Annotated[int, integer(ge=1)]] = Field(
+        [], max_length=specs.MAX_FEATURES, description="Number of cells of each feature; empty with centroids."
+    )
+    starts: Annotated[list[Annotated[int, integer(ge=0)]], FailFast()] = Field(
+        [],
+        max_length=specs.MAX_MAP_RUNS,
+        description="First cell of each run of equal labels, row-major, ascending from 0; empty with centroids.",
+    )
+    labels: Annotated[list[Annotated[int, integer(0, specs.MAX_CELL_SYMBOLS - 1)]], FailFast()] = Field(
+        [], max_length=specs.MAX_MAP_RUNS, description="Cluster of each run of cells; empty with centroids."
+    )
+
+
 Encoding = TypeAliasType(
     "Encoding",
     Annotated[
@@ -301,7 +355,8 @@ Encoding = TypeAliasType(
         | LatticeEncoding
         | NearestCentroidEncoding
         | CentroidSignEncoding
-        | PhaseEncoding,
+        | PhaseEncoding
+        | ProfileEncoding,
         Field(discriminator="type", description="Encoding: how a point becomes a symbol."),
     ],
 )
@@ -369,7 +424,7 @@ def features_to_domain(features: list[Feature] | Embedding) -> tuple[specs.Featu
     """Convert the features of a dataset to dataclasses of the SDK."""
     if isinstance(features, Embedding):
         return specs.Embedding(features.dimensions, features.norm)
-    return tuple(specs.Feature(each.name, each.lower, each.upper, each.unit, each.periodic) for each in features)
+    return tuple(each.to_domain() for each in features)
 
 
 def encoding_to_domain(encoding: Encoding) -> specs.Encoding:

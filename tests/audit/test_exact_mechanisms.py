@@ -32,7 +32,7 @@ class TestRows:
         encodings = {kind.type for kind in get_args(Encoding)}
         assert set(EXAMPLES) == encodings
         assert {kind for kind, _ in list_rows()} == kinds
-        assert len(list_rows()) == (len(kinds) - 1) * (len(encodings) - 1) + 1 == 37
+        assert len(list_rows()) == (len(kinds) - 1) * (len(encodings) - 1) + 1 == 43
         assert len(CHECKS) == 44 + len(list_counting_rows()) == 55
         (finding,) = check_completeness(QUICK)
         assert finding.holds

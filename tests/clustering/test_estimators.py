@@ -15,7 +15,15 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from clustering import estimators
 from clustering.central.run import FUNCTIONS
-from clustering.estimators import RENAMED, DensityMap, GridKMeans, NoisyFCM, PrivateEstimator, PrivateKMeans
+from clustering.estimators import (
+    RENAMED,
+    DensityMap,
+    DPKMeans,
+    GridKMeans,
+    NoisyFCM,
+    PrivateEstimator,
+    PrivateKMeans,
+)
 from clustering.metrics import adjusted_rand_index
 from clustering.registry import PLANS
 from sfumato import specs
@@ -87,7 +95,8 @@ class TestConventions:
         for each in ALL:
             names = {RENAMED.get(field.name, field.name) for field in fields(each.specification)}
             categories = {"attributes"} if each is PrivateKMeans else set()
-            assert set(each().get_params()) == names | {"bounds", "features"} | categories
+            circles = {"periodic"} if each.specification.definition.periodic else set()
+            assert set(each().get_params()) == names | {"bounds", "features"} | categories | circles
         assert set(FUNCTIONS) == set(get_args(specs.CentralAlgorithm))
 
     def test_a_pipeline_a_frame_and_a_clone_work(self) -> None:
@@ -203,6 +212,18 @@ class TestFeatures:
         assert found.transform(frame).argmin(axis=1).tolist() == found.labels_.tolist()
         local = GridKMeans(epsilon=4, n_clusters=3, bounds=(0, 10), features=["x3", "x1"]).fit(frame.to_numpy())
         assert [each.name for each in local.model_.features] == ["x1", "x3"]
+
+    def test_may_be_periodic(self) -> None:
+        hours = np.random.default_rng(3).normal([[0.0], [12.0]], 1.0, (2, 3000)).reshape(-1, 1) % 24
+        frame = pd.DataFrame({"hour": hours.ravel() - 24})  # values are moved by whole periods, and none is clipped
+        found = PrivateKMeans(epsilon=2, n_clusters=2, bounds=(0, 24), periodic=["hour"]).fit(frame)
+        centres = found.cluster_centers_.ravel()
+        assert min(np.minimum(centres, 24 - centres)) < 0.5
+        assert adjusted_rand_index(found.predict(frame), np.repeat([0, 1], 3000)) > 0.95
+        with pytest.raises(ValueError, match="there is no column 'our'"):
+            PrivateKMeans(bounds=(0, 24), periodic=["our"]).fit(frame)
+        with pytest.raises(TypeError, match="periodic"):
+            DPKMeans(bounds=(0, 24), periodic=["hour"])
 
     def test_with_an_unknown_name_are_refused_with_the_nearest(self) -> None:
         with pytest.raises(ValueError, match="there is no column 'x2': use 'x"):

@@ -5,7 +5,7 @@ import pytest
 from clustering.registry import start
 from clustering.simulate import simulate_central
 from sfumato.errors import InvalidSpec
-from sfumato.specs import ALGORITHMS, Auto, Feature, GridEncoding, ShiftedGrid, algorithm_from_wire
+from sfumato.specs import ALGORITHMS, Auto, Feature, GridEncoding, PhaseSketch, ShiftedGrid, algorithm_from_wire
 
 XY = (Feature("x", 0, 1), Feature("y", 0, 1))
 
@@ -30,19 +30,22 @@ class TestStart:
     def test_rejects_periodic_features_that_a_method_does_not_take(self):
         of_clock = (Feature("hour", 0, 24, "h", periodic=True), XY[0])
         takers = {tag for tag, kind in ALGORITHMS.items() if kind.definition.periodic}
-        assert takers == {"shifted_grid", "density_map"}
+        assert takers == {"shifted_grid", "grid_kmeans", "phase_sketch", "density_map", "private_kmeans"}
         for tag, kind in ALGORITHMS.items():
             if tag in takers or tag == "auto":
                 continue
             params = algorithm_from_wire({"type": tag, "epsilon": 1.0, "clusters": 2})
             run, taker = (
-                (run_plan, "shifted_grid") if "local" in kind.definition.trust else (run_over_records, "density_map")
+                (run_plan, "shifted_grid or grid_kmeans or phase_sketch")
+                if "local" in kind.definition.trust
+                else (run_over_records, "density_map or private_kmeans")
             )
             with pytest.raises(InvalidSpec, match=f"{tag} does not take periodic features, and hour is .*use {taker}$"):
                 run(params, of_clock)
         assert next(start(Auto(epsilon=1, clusters=2), of_clock, 1000)).encoding.circles == (0,)
-        with pytest.raises(InvalidSpec, match="periodic"):
-            start(Auto(epsilon=1, clusters=2, shape="round"), of_clock, 1000)
+        assert next(start(Auto(epsilon=1, clusters=2, shape="round"), of_clock, 1000)).features == of_clock
+        with pytest.raises(InvalidSpec, match="refine=lloyd does not take periodic features: use refine='none'"):
+            start(PhaseSketch(1.0, 2, refine="lloyd"), of_clock, 1000)
         with pytest.raises(InvalidSpec, match="private bounds do not take periodic features"):
             run_over_records(
                 algorithm_from_wire({"type": "density_map", "epsilon": 1.0, "bounds": "private"}), of_clock

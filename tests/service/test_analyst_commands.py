@@ -156,6 +156,10 @@ class TestTheWholePath:
         of_clock = run("datasets", "create", "Hours", *circle).output.splitlines()[-1]
         assert api.get(f"/datasets/{of_clock}").json()["features"][0]["periodic"] is True
         assert "circle" in run("datasets", "show", of_clock).output
+        place = ("--feature", "lat:58:71.2:deg:latitude", "--feature", "lon:170:-170:deg:longitude", "--epsilon", "1")
+        of_place = run("datasets", "create", "Places", *place).output.splitlines()[-1]
+        assert api.get(f"/datasets/{of_place}").json()["features"][1]["upper"] == 190
+        assert "longitude" in run("datasets", "show", of_place).output
         encoding = '{"type": "shifted_grid", "cells": 4, "shifts": 2}'
         opening = ("rounds", "open", dataset_id, "--encoding", encoding, "--epsilon", "2", "--target-reports", "900")
         round_id = run(*opening).output.splitlines()[-1]
@@ -266,7 +270,7 @@ class TestTheWholePath:
                 "none of them",
             ),
             (("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0"), "name:lower:upper"),
-            (("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0:1:m:round"), "[:unit[:periodic]]"),
+            (("datasets", "create", "d", "--epsilon", "1", "--feature", "x:0:1:m:round"), "[:unit[:shape]]"),
             (("rounds", "open", "ds_x", "--encoding", "{", "--epsilon", "1", "--target-reports", "9"), "must be JSON"),
             (("jobs", "submit", "ds_x", "--epsilon", "1", "--parameter", "cells"), "NAME=VALUE"),
         ],
@@ -518,6 +522,17 @@ class TestSeries:
             assert api.get(f"/series/{series_id}").json()["state"] == state
         assert "There are no windows." in run("series", "windows", series_id).output
         assert series_id in run("series", "list", "--dataset", dataset_id).output
+
+    def test_are_revised_from_the_next_cycle_on(self, api: Api, run: Run) -> None:
+        plan = ("--epsilon", "1", "--count", "26", "--cycle", "13", "--target-reports", "1300000")
+        series_id = run("series", "create", api.dataset()["id"], "--name", "s", *plan).output.split()[-1]
+        told = run("series", "revise", series_id, "--epsilon", "0.5", "--clusters", "4", "--season", "2").output
+        assert told.splitlines()[-1] == "revision 1 begins with window 0"
+        listed = read_lines(run("series", "revisions", series_id, "--json").output)
+        assert [each["number"] for each in listed] == [1, 0]
+        assert listed[0]["algorithm"]["clusters"] == 4
+        assert "0.5" in run("series", "revisions", series_id).output
+        assert "give both" in run("series", "revise", series_id, "--clusters", "4", status=1).output
 
     def test_a_shuffled_series_states_its_cost_towards_the_service(self, api: Api, run: Run) -> None:
         of = shuffled_dataset(api)

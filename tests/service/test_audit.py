@@ -43,6 +43,7 @@ ACTS = {
     "updateResult": "clusters.named",
     "createSeries": "series.created",
     "updateSeries": "series.updated",
+    "createRevision": "series.revised",
     "updateSeriesCluster": "clusters.named",
     "createKey": "key.created",
     "rotateKey": "key.rotated",

@@ -108,6 +108,46 @@ class TestDataset:
             else:
                 assert "hour is periodic" in str(refused(answer, 422, "validation_failed"))
 
+    @SQLITE_ONLY
+    def test_with_a_place_over_the_antimeridian(self, api: Api) -> None:
+        given = [{"name": "lat", "lower": -21, "upper": -12, "coordinate": "latitude"},
+                 {"name": "lon", "lower": 177, "upper": -178, "coordinate": "longitude"}]  # fmt: skip
+        dataset = api.dataset(features=given)
+        assert [each["coordinate"] for each in dataset["features"]] == ["latitude", "longitude"]
+        assert dataset["features"][1]["upper"] == 182
+        grid = {"type": "shifted_grid", "n_features": 2, "cells": 4, "shifts": 2}
+        body = {"encoding": grid, "epsilon": 1, "target_reports": 10}
+        spec = round_spec_from_wire(api.made(f"/datasets/{dataset['id']}/rounds", body)["spec"])
+        assert [each.coordinate for each in spec.features] == ["latitude", "longitude"]
+        central = api.dataset(trust="central", features=given, out_of_bounds="refuse")["id"]
+        for rows, reason in (
+            ("-15,-179\n-16,181\n-17,179\n", ""),
+            ("-15,-179\n-90.5,179\n", "record 2: lat must be from -90 to 90 degrees"),
+            ("-15,-179\n-15,999\n", "record 2: lon must be from -360 to 360 degrees"),
+            ("-15,-179\n-15,170\n", "record 2: lon must lie in its bounds [177, 182]"),
+        ):
+            answer = api.post(
+                f"/datasets/{central}/records", content=f"lat,lon\n{rows}", headers={"Content-Type": "text/csv"}
+            )
+            if reason:
+                assert reason in str(refused(answer, 422, "validation_failed"))
+            else:
+                assert answer.status_code == 201
+
+    @SQLITE_ONLY
+    def test_with_no_place_on_earth_is_refused(self, api: Api) -> None:
+        given = {"name": "d", "trust": "local", "epsilon": 8}
+        latitude = {"name": "lat", "lower": 58, "upper": 71.2, "coordinate": "latitude"}
+        longitude = {"name": "lon", "lower": 5, "upper": 31.2, "coordinate": "longitude"}
+        for features, message in (
+            ([latitude], "one latitude and one longitude"),
+            ([latitude, longitude | {"coordinate": "latitude"}], "one latitude and one longitude"),
+            ([latitude | {"upper": 91}, longitude], "a region on Earth in degrees"),
+            ([latitude, longitude | {"unit": "km"}], "a region on Earth in degrees"),
+        ):
+            problem = refused(api.post("/datasets", given | {"features": features}), 422, "validation_failed")
+            assert message in problem["errors"][0]["message"]
+
     @SQLITE_KIND_ONLY
     def test_above_the_limit_is_refused(self, started: Callable[..., Api]) -> None:
         api = started(max_datasets=2)

@@ -188,7 +188,10 @@ class TestShape:
 class TestGallery:
     def test_has_a_picture_of_every_algorithm(self) -> None:
         assert {*ALGORITHMS, *CENTRAL_ALGORITHMS} <= gallery.PICTURES.keys()
-        assert {path.stem for path in gallery.FOLDER.glob("*.png")} == gallery.PICTURES.keys() | {gallery.CARDS}
+        assert {path.stem for path in gallery.FOLDER.glob("*.png")} == gallery.PICTURES.keys() | {
+            gallery.CARDS,
+            gallery.SERIES,
+        }
 
 
 class TestReferences:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -18,16 +19,21 @@ from sfumato.specs import (
     GridEncoding,
     LatticeEncoding,
     Participation,
+    ProfileEncoding,
     RoundSpec,
     round_spec_from_wire,
     to_wire,
 )
+from sfumato.specs.attributes import attribute_to_wire
 from tests.sfumato.scripted import ScriptedService
-from tests.vectors.specs import FEATURES
+from tests.vectors.specs import FEATURES, INCOME, PLAN
 from tests.vectors.words import PlannedEntropy
 
 Json = dict[str, Any]
 RECORD = [12.5, 48.2]
+NAMES = ["plan", "income"]
+PERSON = {"lon": 12.5, "lat": 48.2, "plan": "pro", "income": 0.2}
+UNKNOWN = PERSON | {"plan": "none", "income": None}
 HALF = DRAW_SPAN // 2
 NOON = "2027-01-15T12:00:00"  # clock of the devices of most vectors, a Friday
 
@@ -53,6 +59,14 @@ def counting(**changes: Any) -> Json:
     """An open round that counts records outside of the bounds."""
     spec = count_outside(round_spec_from_wire(asked()["spec"]))
     return asked(epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec)) | changes
+
+
+def profile(round_id: str = "rnd_1", **attributes: str) -> Json:
+    """An open round of a profile. `attributes` changes `unknown` and `missing` of the plan."""
+    described = (replace(PLAN, **attributes), INCOME) if attributes else (PLAN, INCOME)
+    encoding = ProfileEncoding(described, (), (5, 3), (0, 1, 4, 11), (1, 0, 2, 1))
+    spec = count_outside(RoundSpec(FEATURES[:2], encoding, mechanisms.design("ss", encoding.n_symbols, NANO)))
+    return asked(round_id, epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec))
 
 
 def device_vectors() -> list[Json]:
@@ -89,6 +103,11 @@ def device_vectors() -> list[Json]:
         _played(
             "kept reports are refused, others are not", 2, [([asked(keep_reports=True), asked("rnd_2")], RECORD, ())]
         ),
+        _played("a profile is answered", 4, [([profile()], PERSON, ())], attributes=NAMES),
+        _played("a profile with missing values is answered", 4, [([profile()], UNKNOWN, ())], attributes=NAMES),
+        _played("a profile outside the bounds", 4, [([profile()], PERSON | {"lat": 500}, ())], attributes=NAMES),
+        _played("other rounds ignore attributes", 4, [([asked(), profile("rnd_2")], PERSON, ())], attributes=NAMES),
+        _played("attributes that no round needs", 4, [([asked()], PERSON, ())], attributes=NAMES),
         _played("a round that changed is refused", 4, [([asked()], RECORD, ()), ([asked(kind="grr")], RECORD, ())]),
         *(_timed(f"a cap per period: {name}", period, times) for name, (period, times) in _PERIODS.items()),
         _timed("a cap per period does not raise the cap", "day", _days(3), cap=2),
@@ -123,6 +142,9 @@ def _timed(name: str, period: str, times: list[str], cap: float = 8) -> Json:
 def refusal_vectors() -> list[Json]:
     """Devices that refuse: one call each, which sends nothing and raises."""
     cases = [_played(name, cap, [(rounds, record, ())]) for name, cap, rounds, record in _refused()]
+    cases += [
+        _played(name, 4, [([listed], record, ())], attributes=names) for name, listed, record, names in _undescribed()
+    ]
     for case in cases:
         (call,) = case["calls"]
         assert call["error"], case["name"]
@@ -141,6 +163,43 @@ def _refused() -> list[tuple[str, float, list[Any], Any]]:
         ("a feature is missing", {"lon": 1.0}), ("another feature", {"lon": 1.0, "lat": 2.0, "age": 3.0}),
     ]  # fmt: skip
     return rounds + caps + [(name, 2.0, [asked()], record) for name, record in records]
+
+
+def _undescribed() -> list[tuple[str, Json, Any, list[str]]]:
+    strict, wide = profile(unknown="refuse", missing="refuse"), profile()
+    wide["spec"]["encoding"]["labels"] = [1, 0, 900, 1]
+    return [
+        ("a profile of an app without attributes", profile(), RECORD, []),
+        ("a profile of other attributes", profile(), PERSON, ["plan"]),
+        ("a profile without names", profile(), RECORD, NAMES),
+        ("a profile without a value", profile(), {"lon": 12.5, "lat": 48.2, "plan": "pro"}, NAMES),
+        ("a number for a text", profile(), PERSON | {"plan": 3}, NAMES),
+        ("a text for a number", profile(), PERSON | {"income": "0.2"}, NAMES),
+        ("a value outside of the vocabulary", strict, PERSON | {"plan": "none"}, NAMES),
+        ("a missing value that is refused", strict, PERSON | {"plan": None}, NAMES),
+        ("a profile of another number of symbols", wide, PERSON, NAMES),
+        *(
+            (name, _with_profile(**changes), PERSON, NAMES)
+            for name, changes in {
+                "starts that do not ascend": {"starts": [0, 4, 4, 11]},
+                "starts beyond the cells": {"starts": [0, 1, 4, 15]},
+                "a start without a label": {"labels": [1, 0, 2]},
+                "centroids and cells": {"centroids": [[1, 2]]},
+                "neither centroids nor cells": {"cells": [], "starts": [], "labels": []},
+                "an attribute twice": {"attributes": [attribute_to_wire(PLAN)] * 2},
+                "no attributes": {"attributes": []},
+                "edges that do not ascend": {"attributes": [attribute_to_wire(INCOME) | {"bins": [0, 2, 1]}]},
+                "a kind of attribute nobody knows": {"attributes": [attribute_to_wire(PLAN) | {"kind": "text"}]},
+                "a treatment nobody knows": {"attributes": [attribute_to_wire(PLAN) | {"unknown": "drop"}]},
+            }.items()
+        ),
+    ]
+
+
+def _with_profile(**changes: Any) -> Json:
+    listed = profile()
+    listed["spec"]["encoding"] |= changes
+    return listed
 
 
 def _changed(change: Callable[[Json], None]) -> Json:
@@ -266,6 +325,7 @@ def _played(
     cap: float,
     calls: list[tuple[list[Any], Any, tuple[int, ...]]],
     accept_kept_reports: bool = False,
+    attributes: Sequence[str] = (),
     cap_per_period: Json | None = None,
     times: Sequence[str] | None = None,
 ) -> Json:
@@ -283,6 +343,7 @@ def _played(
             store=store,
             entropy=entropy,
             accept_kept_reports=accept_kept_reports,
+            attributes=attributes,
             clock=partial(float, clock),
         )
         call: Json = {"open": {"rounds": rounds}, "record": record, "clock": clock}
@@ -299,6 +360,7 @@ def _played(
         "cap": str(Decimal(repr(cap))),
         "cap_per_period": cap_per_period,
         "accept_kept_reports": accept_kept_reports,
+        "attributes": [*attributes],
         "calls": played,
     }
 

@@ -6,6 +6,7 @@ from typing import Any
 from sfumato.privacy.accounting import DRAW_SPAN, parse_epsilon
 from sfumato.privacy.entropy import below
 from sfumato.records.outside import encode
+from sfumato.records.places import LIMITS
 from sfumato.specs import Feature, RoundSpec, to_wire
 from tests.vectors.specs import round_specs
 from tests.vectors.words import PlannedEntropy
@@ -27,7 +28,8 @@ def report_vectors() -> list[dict[str, Any]]:
     ]
 
 
-def _report(name: str, spec: RoundSpec, number: int, record: list[float], first: tuple[int, ...]) -> dict[str, Any]:
+def _report(name: str, spec: RoundSpec, number: int, values: list[float], first: tuple[int, ...]) -> dict[str, Any]:
+    record = _described(spec, number, values) if spec.attributes else values
     entropy = PlannedEntropy(f"sfumato {name} {number}", first)
     slot = below(entropy, spec.encoding.n_slots)
     own = encode(spec, record, slot, entropy)
@@ -41,6 +43,21 @@ def _report(name: str, spec: RoundSpec, number: int, record: list[float], first:
     }
 
 
+# Values of attributes by turn: known, missing, unknown, at an edge, beyond the edges
+_VALUES: dict[str, tuple[str | float | None, ...]] = {
+    "plan": ("free", None, "e\u0301te\u0301", "\u00e9t\u00e9", "pro ", "pro", "Free"),
+    "income": (0.1, 0.30000000000000004, 0.3, None, -5, 1e9, 0.09999999999999999),
+}
+
+
+def _described(spec: RoundSpec, number: int, values: list[float]) -> dict[str, str | float | None]:
+    """Return a record by name with the values of its attributes."""
+    record: dict[str, str | float | None] = {
+        feature.name: value for feature, value in zip(spec.features, values, strict=True)
+    }
+    return record | {each.name: _VALUES[each.name][number] for each in spec.attributes}
+
+
 def _plans(name: str, spec: RoundSpec) -> list[tuple[int, list[float], tuple[int, ...]]]:
     """Records at borders and inside, and words at thresholds, below them, and such as are drawn again."""
     lower = [feature.lower for feature in spec.features]
@@ -50,14 +67,14 @@ def _plans(name: str, spec: RoundSpec) -> list[tuple[int, list[float], tuple[int
         lower,
         upper,
         [_between(feature, 0.5) for feature in spec.features],
-        [bound - 1e9 for bound in lower],
+        [_far_below(feature) for feature in spec.features],
         [_between(feature, 0.2 * (place + 1)) for place, feature in enumerate(spec.features)],
     ]
     if spec.counts_outside:  # one value outside is enough, however near to its bound
-        records[0][-1] = math.nextafter(upper[-1], math.inf)
+        records[0][-1] = _just_above(spec.features[-1])
         records += [[_between(feature, 0.6) for feature in spec.features]]
     elif any(feature.periodic for feature in spec.features):
-        records += [[1e300 for _ in spec.features]]
+        records += [[1e300 if feature.coordinate is None else -45.0 for feature in spec.features]]
     threshold = next(
         (value for key, value in to_wire(spec.mechanism).items() if key.endswith("threshold")), str(DRAW_SPAN // 2)
     )
@@ -65,6 +82,16 @@ def _plans(name: str, spec: RoundSpec) -> list[tuple[int, list[float], tuple[int
     firsts: list[tuple[int, ...]] = [(), (0, near), (0, near - 1), (LAST_WORD, 0), (LAST_WORD,) * 3, (0,), ()]
     few = 2 if " cells" in name and "two" not in name else len(records)  # wide ones take many words
     return [(number, records[number], firsts[number]) for number in range(few)]
+
+
+def _far_below(feature: Feature) -> float:
+    """Return a value far below the lower bound; the least degrees of a place."""
+    return feature.lower - 1e9 if feature.coordinate is None else -float(LIMITS[feature.coordinate])
+
+
+def _just_above(feature: Feature) -> float:
+    """Return the next value above the upper bound. On a whole turn of longitude, it is another name of a place."""
+    return math.nextafter(feature.upper, math.inf)
 
 
 def _between(feature: Feature, share: float) -> float:

@@ -113,6 +113,7 @@ def test_devices(case: dict[str, Any]) -> None:
             store=store,
             entropy=entropy,
             accept_kept_reports=case["accept_kept_reports"],
+            attributes=case["attributes"],
             clock=lambda clock=clock: clock,
         )
         if call["error"]:

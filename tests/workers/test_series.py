@@ -15,7 +15,7 @@ from models.identity.tenants import TenantLimits
 from models.jobs import claims
 from models.jobs.claims import Claim
 from models.ledger import sources
-from models.series import following, series, windows
+from models.series import following, revisions, series, windows
 from models.tables.jobs import JobState
 from models.tables.rounds import Round
 from models.tables.series import WindowState
@@ -156,6 +156,38 @@ def test_each_person_reports_in_one_window_of_a_cycle(
     check_followed(collection, series_id)
     balance = collection.balance()
     assert (balance.granted_nano, balance.reserved_nano) == (35 * NANO, 0)
+
+
+def test_clusters_keep_their_ids_over_a_revision(collection: Collection, supervisor: Supervisor, clock: Clock) -> None:
+    """The second window has another grid and epsilon. Its pool starts again, its ids continue, and it has no event."""
+    rng = np.random.default_rng(4)
+    centres = np.array([[0.25, 0.3], [0.75, 0.7]])[rng.integers(0, 2, PEOPLE)]
+    people = np.clip(centres + rng.normal(0, 0.06, (PEOPLE, 2)), 0, 1)
+    series_id = create(collection, cycle=1, total_nano=9 * NANO)
+    finer = {"type": "shifted_grid", "epsilon": 4.0, "clusters": 2, "cells": 6}
+    for day in range(2):
+        clock.now = START + day * DAY
+        supervisor._advance_series()
+        assert step(collection) is ClaimOutcome.COLLECTING
+        if day == 0:
+            with collection.database.transaction() as session:
+                locked = series.get(session, collection.caller, series_id, lock=True)
+                changed = {"algorithm": finer, "epsilon_nano": 4 * NANO}
+                revisions.revise(session, collection.caller, locked, changed, release=None, now=clock.now)
+        answer(collection, collection.get_open_round(), rng.integers(0, DRAW_SPAN, PEOPLE, dtype=np.uint64), people)
+        clock.now = START + (day + 1) * DAY
+        close_due(collection.database)
+        assert step(collection) is ClaimOutcome.SUCCEEDED
+    first, second = shares_of(collection, series_id)
+    assert {each["cluster_id"] for each in first} == {each["cluster_id"] for each in second}
+    assert all(0.4 < each["share"] < 0.6 for each in second)
+    with collection.database.reading() as session:
+        found = series.get(session, collection.caller, series_id)
+        _, pooled = following.get_map(session, found, None, pooled=True)
+        assert following.page_events(session, found, after="", limit=9) == []
+    assert pooled["weights"] == [{"window": 1, "weight": 1.0}]
+    assert pooled["model"]["diagnostics"]["coarse_cells"] == 6
+    assert [charge.epsilon_nano for charge in collection.charges()] == [3 * NANO, 4 * NANO]
 
 
 def check_followed(collection: Collection, series_id: str) -> None:

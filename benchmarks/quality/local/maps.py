@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from benchmarks.output import FAINT_INK, add_heading, chart_settings, save
 from benchmarks.quality.data import DataSet, Labels, Sample
@@ -16,6 +15,7 @@ from benchmarks.quality.local.data import SHAPES, draw
 from benchmarks.quality.local.methods import METHODS
 from benchmarks.quality.runs import Run
 from benchmarks.quality.tables import NONE, number
+from clustering.matching import match
 from clustering.metrics import adjusted_rand_index, contingency
 from sfumato.errors import SfumatoError
 from sfumato.plotting.shading import PALETTE
@@ -90,10 +90,10 @@ def matched(truth: Labels, labels: Labels | None) -> NDArray[np.str_]:
     table = contingency(truth, labels)
     counts = np.zeros((len(table.first_counts), len(table.second_counts)), dtype=np.int64)
     counts[table.first, table.second] = table.counts
-    classes, clusters = linear_sum_assignment(counts, maximize=True)
-    colours = dict(zip(clusters.tolist(), classes.tolist(), strict=True))
+    colours = {cluster: of for of, cluster in match(counts)}
+    n_matched = len(colours)
     for cluster in range(len(table.second_counts)):  # clusters without a class get the next colours
-        colours.setdefault(cluster, len(table.first_counts) + len(colours) - len(classes))
+        colours.setdefault(cluster, len(table.first_counts) + len(colours) - n_matched)
     palette = np.array([PALETTE[colours[c] % len(PALETTE)][1] for c in range(len(table.second_counts))])
     return palette[np.unique(labels, return_inverse=True)[1]]
 

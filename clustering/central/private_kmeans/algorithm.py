@@ -89,7 +89,7 @@ def private_kmeans(params: PrivateKmeans, features: tuple[Feature, ...], curator
             found = find_by_grid_or_rounds(curator, size, budget, words)
         else:
             found = find_by_grid(curator, size, rest, words)
-    return build_model(params, features, found, n_records, curator.max_per_user, d)
+    return build_model(params, features, found, n_records, curator)
 
 
 def build_model(
@@ -97,15 +97,11 @@ def build_model(
     features: tuple[Feature, ...],
     found: FoundClusters,
     n_records: float,
-    max_per_user: int,
-    n_planned: int,
+    curator: Curator,
 ) -> ClusterModel:
-    """Build the model of found clusters. All its numbers follow from query answers.
-
-    `n_planned` is the number of features of the forecast; see `planned_features`.
-    """
-    d, clusters = len(features), params.clusters or len(found.centres)
-    forecast = forecast_central(replace(params, clusters=clusters), n_planned, n_records, max_per_user)
+    """Build the model of found clusters. All its numbers follow from query answers."""
+    d, clusters, max_per_user = curator.circles.n_along, params.clusters or len(found.centres), curator.max_per_user
+    forecast = forecast_central(replace(params, clusters=clusters), curator.domain.n_planned, n_records, max_per_user)
     q = n_records * usable_epsilon(params.epsilon_nano, max_per_user) / clusters
     sampled = found.spreads**2 / d / np.maximum(found.counts, 1.0)
     errors = np.sqrt(found.centre_variances + sampled)
@@ -128,7 +124,7 @@ def build_model(
         found.centres,
         found.counts,
         found.count_variances,
-        centre_errors=np.repeat(errors[:, None], d, axis=1),
+        centre_errors=np.repeat(errors[:, None], len(features), axis=1),
         spreads=found.spreads,
         agreement=found.agreement,
         loss=loss,

@@ -65,14 +65,15 @@ def _find_significant(cells: GridCounts) -> NDArray[np.bool_]:
     least = log(len(cells.totals))
     sizes = cells.totals / cells.total_scales
     is_above = sizes > least
-    return is_above & (_has_neighbour(is_above, cells.coarse_shape) | (sizes > least + ALONE))
+    return is_above & (_has_neighbour(is_above, cells.coarse_shape, cells.circles) | (sizes > least + ALONE))
 
 
-def _has_neighbour(marked: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return whether a marked cell touches each cell at a side or corner."""
+def _has_neighbour(marked: NDArray[np.bool_], shape: tuple[int, ...], circles: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Return whether a marked cell touches each cell at a side or corner. On a circle, the ends touch."""
     near = marked.reshape(shape).astype(np.int64)
     for axis in range(len(shape)):
-        wide = np.pad(near, [(1, 1) if j == axis else (0, 0) for j in range(len(shape))])
+        margins = [(1, 1) if j == axis else (0, 0) for j in range(len(shape))]
+        wide = np.pad(near, margins, mode="wrap" if axis in circles else "constant")
         windows = [np.take(wide, np.arange(shape[axis]) + step, axis=axis) for step in range(3)]
         near = windows[0] + windows[1] + windows[2]
     return np.asarray(near.ravel() > marked, dtype=np.bool_)

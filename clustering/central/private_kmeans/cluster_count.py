@@ -29,6 +29,7 @@ SIMILAR = 0.25  # a number of clusters is possible if its jump is this share of 
 
 NEAR_MOST = 0.75  # share of the pieces from which there may be more clusters than pieces
 LEAST_JUMP = 1.7  # least factor of a jump; pieces of one skewed cluster have ratios that grow gradually
+FEW, LEAST_JUMP_OF_FEW = 8, 2.0  # number of clusters, up to it the least factor: a skewed cluster is divided into few
 CLEAR_JUMP = 2.0  # least factor of a jump for a reliable number
 CLOSE = 1.1  # largest ratio of the interval's ends for a reliable number
 WIDE = 1.5  # largest one for an uncertain number
@@ -118,7 +119,8 @@ def count_clusters(pieces: NoisyClusters) -> ClusterCount:
         return ClusterCount(groups, 1, n_pieces, n_pieces, 1.0)
     ratios, mergers = _merge_all(NoisyClusters(*(part[kept] for part in pieces)))
     jumps = _find_jumps(ratios)
-    n_clusters = 1 + int(jumps.argmax()) if jumps.max() >= log(LEAST_JUMP) else 1
+    least = np.where(np.arange(len(jumps)) < FEW, log(LEAST_JUMP_OF_FEW), log(LEAST_JUMP))
+    n_clusters = 1 + int(np.where(jumps >= least, jumps, 0.0).argmax())
     labels = np.arange(len(kept))
     for into, gone in mergers[: len(kept) - n_clusters]:
         labels[labels == gone] = into
@@ -127,7 +129,9 @@ def count_clusters(pieces: NoisyClusters) -> ClusterCount:
         upper = 1 + int((np.maximum.accumulate(ratios) > TOUCHING).sum())
         return ClusterCount(groups, 1, upper, n_pieces, 1.0)
     (possible,) = np.nonzero(jumps >= SIMILAR * jumps.max())
-    return ClusterCount(groups, int(possible[0]) + 1, int(possible[-1]) + 1, n_pieces, float(np.exp(jumps.max())))
+    return ClusterCount(
+        groups, int(possible[0]) + 1, int(possible[-1]) + 1, n_pieces, float(np.exp(jumps[n_clusters - 1]))
+    )
 
 
 class MergedClusters(NamedTuple):

@@ -133,7 +133,7 @@ def find_by_grid_or_rounds(curator: Curator, size: ProblemSize, budget: Budget, 
     """
     to_coarse, rest = split(budget.epsilon_nano, *LEVELS)
     coarse = count_coarse(curator, size, to_coarse)
-    if not hides_clusters(coarse, size, curator.n_features):
+    if not hides_clusters(coarse, size, curator.circles.n_along):
         return find_in_cells(count_fine(curator, size, coarse, rest), size, words)
     to_fine, to_block = split(rest, *AFTER_COARSE)
     share = (to_coarse + to_fine) / budget.epsilon_nano

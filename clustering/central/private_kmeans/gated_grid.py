@@ -154,7 +154,7 @@ def count_grid(curator: Curator, size: ProblemSize, epsilon_nano: int) -> GridCo
     Parameters
     ----------
     curator : Curator
-        Its records have one to four features.
+        Its records have one to four features. The cells divide periodic features along their circle.
     size : ProblemSize
     epsilon_nano : int
         Total cost, all of it for the two counts. Cells of a grid are disjoint, so each grid costs as
@@ -166,25 +166,27 @@ def count_grid(curator: Curator, size: ProblemSize, epsilon_nano: int) -> GridCo
 
 def count_coarse(curator: Curator, size: ProblemSize, epsilon_nano: int) -> CoarseCounts:
     """Count records in the coarse grid. It costs `epsilon_nano`, because its cells are disjoint."""
-    d = curator.n_features
+    d = curator.circles.n_along
     n_coarse = choose_n_coarse(size, d)
-    counts = curator.counts(GridCells((n_coarse,) * d), epsilon_nano)
+    counts = curator.counts(curator.circles.cells(GridCells((n_coarse,) * d)), epsilon_nano)
     return CoarseCounts(n_coarse, counts, _variance(curator, epsilon_nano))
 
 
 def count_fine(curator: Curator, size: ProblemSize, coarse: CoarseCounts, epsilon_nano: int) -> GridCounts:
     """Divide the coarse cells by their noisy counts, and count the parts. It costs `epsilon_nano` more."""
-    d, n_coarse = curator.n_features, coarse.n_coarse
+    circles, n_coarse = curator.circles, coarse.n_coarse
+    d = circles.n_along
     grid = TwoLevelGrid(
         d, n_coarse, choose_splits(coarse.counts, epsilon_nano / NANO / curator.max_per_user, size, d, n_coarse)
     )
-    fine = curator.counts(grid, epsilon_nano)
-    return make_consistent(grid, coarse.counts, coarse.variance, fine, _variance(curator, epsilon_nano))
+    fine = curator.counts(circles.cells(grid), epsilon_nano)
+    counts = make_consistent(grid, coarse.counts, coarse.variance, fine, _variance(curator, epsilon_nano))
+    return counts._replace(middles=circles.to_points(counts.middles), circles=circles.places)
 
 
 def fit_grid(cells: GridCounts, size: ProblemSize, words: PublicWords) -> GridFit:
     """Weigh the cells of a grid and run k-means on them. `words` is the source of its starts."""
-    d = cells.middles.shape[1]
+    d = len(cells.coarse_shape)
     weights = weigh_cells(cells, size.n_records, size.n_clusters, size.q)
     heavy = keep_heavy(weights)
     fit = weighted_kmeans(cells.middles[heavy], weights[heavy], size.n_clusters, words, swaps=SWAPS)

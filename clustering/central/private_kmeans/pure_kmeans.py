@@ -90,8 +90,10 @@ def find_in_cells(
         count, centres = count_in_cells(cells, centres)
     found = summarise_clusters(cells, centres)
     agreement = agreement_of_grid(counts, size, fit, centres, words, is_counted=is_counted)
+    # Records lie along the features, so that no noise moves a centre towards the middle of a circle.
+    variances = found.centre_variances * (centres.shape[1] / len(counts.coarse_shape))
     return FoundClusters(
-        centres, found.centre_variances, found.masses, found.mass_variances, found.spreads, "grid", agreement, count
+        centres, variances, found.masses, found.mass_variances, found.spreads, "grid", agreement, count
     )
 
 

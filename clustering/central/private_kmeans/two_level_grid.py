@@ -64,7 +64,7 @@ class TwoLevelGrid:
 class GridCounts(NamedTuple):
     """Consistent noisy counts of both levels: the cells of a coarse cell add up to its total."""
 
-    middles: NDArray[np.float64]  # (n, d), in [0, 1]
+    middles: NDArray[np.float64]  # (n, d), in [0, 1]; points on circles for periodic features
     sides: NDArray[np.float64]  # (n,)
     counts: NDArray[np.float64]  # (n,)
     scales: NDArray[np.float64]  # (n,), scale of Laplace noise with the same variance
@@ -73,6 +73,7 @@ class GridCounts(NamedTuple):
     total_scales: NDArray[np.float64]  # (n_coarse^d,)
     n_parts: NDArray[np.int64]  # (n_coarse^d,)
     coarse_shape: tuple[int, ...]  # coarse cells per feature
+    circles: tuple[int, ...] = ()  # indices of the periodic features
 
 
 def make_consistent(

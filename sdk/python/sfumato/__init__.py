@@ -64,7 +64,12 @@ if TYPE_CHECKING:
         ShiftedGridEncoding as ShiftedGridEncoding,
         TreeGridEncoding as TreeGridEncoding,
     )
-    from sfumato.specs.rounds import Embedding as Embedding, Feature as Feature, Participation as Participation
+    from sfumato.specs.rounds import (
+        Embedding as Embedding,
+        Feature as Feature,
+        Participation as Participation,
+        Place as Place,
+    )
 
 __version__ = "0.1.0"
 
@@ -105,7 +110,7 @@ _HOMES = {
         "ShiftedGridEncoding",
         "TreeGridEncoding",
     ),
-    "specs.rounds": ("Participation", "Embedding", "Feature"),
+    "specs.rounds": ("Participation", "Embedding", "Feature", "Place"),
     "specs.attributes": ("Categorical", "Numeric"),
     "device.shuffled": ("ShuffledDevice",),
     "device.store": ("FileStore", "MemoryStore"),

@@ -32,6 +32,12 @@ _OUTSIDE = (
 )
 
 
+_ATTRIBUTES = (
+    "Columns of a record that describe or form clusters, with public vocabularies or bins. A vocabulary that is taken "
+    "from the records would reveal rare values. Over reports, they describe clusters only."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Shuffler:
     """The shuffler of a dataset, which signs its releases.
@@ -80,6 +86,7 @@ class DatasetSettings:
     trust: ClassVar[TrustModel]
     max_features: ClassVar[int] = MAX_FEATURES
     ignored: ClassVar[tuple[str, ...]] = ()
+    attributes: "tuple[Attribute, ...]"
 
     def __post_init__(self) -> None:
         for name, declaration in parameters_of(type(self)).items():
@@ -102,6 +109,14 @@ class _ReportSettings(DatasetSettings):
         minimum=1,
         maximum=MAX_INT32,
     )
+    attributes: tuple["Attribute", ...] = parameter(_ATTRIBUTES, label="Attributes", default=(), is_object=True)
+
+    def __post_init__(self) -> None:
+        super(_ReportSettings, self).__post_init__()
+        object.__setattr__(self, "attributes", tuple(self.attributes))
+        if forming := [each.name for each in self.attributes if each.use != "describe"]:
+            message = f"attributes of a {self.trust} dataset must describe: remove the use cluster of {forming[0]}"
+            raise InvalidSetting("attributes", message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +174,7 @@ class CentralSettings(DatasetSettings):
         minimum=1,
         maximum=MAX_RECORDS_PER_USER,
     )
-    attributes: tuple["Attribute", ...] = parameter(
-        "Columns of an upload that describe or form clusters, with public vocabularies or bins. A vocabulary that is "
-        "taken from the records would reveal rare values.",
-        label="Attributes",
-        default=(),
-        is_object=True,
-    )
+    attributes: tuple["Attribute", ...] = parameter(_ATTRIBUTES, label="Attributes", default=(), is_object=True)
     out_of_bounds: Literal["clip", "refuse"] = parameter(_OUTSIDE, label=_OUTSIDE_LABEL, default="clip")
 
     def __post_init__(self) -> None:

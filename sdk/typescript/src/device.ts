@@ -17,7 +17,7 @@ import { Http, readRetryAfter, unexpectedResponse, type HttpOptions, type Reques
 import { findDay, findFirstDay, findNextBegin, readPeriodCap, type PeriodCap } from "./periods.js";
 import { checkReceipt, findSettledState } from "./receipts.js";
 import { describeDifference, hasSpec, readId, readOpenRounds, type OpenRound } from "./rounds.js";
-import { checkRecord, perturb, readRoundSpec, type Feature, type PersonRecord, type RecordCheck, type RoundSpec } from "./specs.js";
+import { checkRecord, findOutside, ownAttributes, perturb, readRoundSpec, type Feature, type PersonRecord, type RecordCheck, type RoundSpec } from "./specs.js";
 import { sumSpentNano, type Memo, type MemoState, type Memory, type Store } from "./store.js";
 import { Turns } from "./turns.js";
 
@@ -83,6 +83,11 @@ export interface DeviceOptions extends HttpOptions {
   /** Features that the app expects. The device refuses a round with other features or bounds. */
   readonly features?: readonly Feature[];
   /**
+   * Names of the attributes that the app reports. The device refuses profile rounds about others. With attributes, a record
+   * has names and contains their values, too: text, numbers, or null for a missing value.
+   */
+  readonly attributes?: readonly string[];
+  /**
    * Called with the names of the features, once per device object, when a record outside of the bounds was perturbed. It is
    * for the developer: units or the order of values may be wrong. Do not log or send what it says in an app that
    * people use, because it is about their record.
@@ -122,6 +127,7 @@ export class Device {
   protected readonly datasetId: string;
   protected readonly store: Store;
   readonly #features: readonly Feature[] | undefined;
+  readonly #attributes: readonly string[];
   #onOutside: ((features: readonly string[]) => void) | undefined;
   readonly #acceptsKeptReports: boolean;
   protected readonly entropy: Entropy;
@@ -138,6 +144,8 @@ export class Device {
     this.datasetId = readId(options.datasetId);
     this.store = checkStore(options.store);
     this.#features = options.features && [...options.features];
+    check(options.attributes === undefined || Array.isArray(options.attributes), "attributes must be a list of names");
+    this.#attributes = [...(options.attributes ?? [])];
     this.#onOutside = options.onOutside;
     this.#acceptsKeptReports = options.acceptKeptReports === true;
     this.entropy = options.entropy ?? new SystemEntropy();
@@ -196,7 +204,8 @@ export class Device {
    */
   async check(record: PersonRecord): Promise<RecordCheck> {
     const known = this.#features ? [this.#features] : (await this.#turns.run(() => this.fetchRounds())).rounds.map(({ spec }) => readRoundSpec(spec).features);
-    const [first] = known.map((features) => checkRecord(features, record));
+    const point = leaveOut(record, this.#attributes);
+    const [first] = known.map((features) => checkRecord(features, point));
     if (first === undefined) throw new InvalidSpec("the features are unknown while no round is open: pass `features` to the device");
     return first;
   }
@@ -274,7 +283,7 @@ export class Device {
       this.#checkCaps(memory, epsilonNano, day);
       const payload = prepare(round, spec);
       memory.memos[roundId] = { roundId, collectionId, epsilonNano: epsilonNano.toString(), specHash: round.specHash, state: "pending", ...payload, day };
-      const { outside } = checkRecord(spec.features, record);
+      const outside = findOutside(spec, this.partFor(spec, record));
       return { roundId, outcome: "already_answered", epsilon: toNumber(epsilonNano), ...(outside.length > 0 && { outside }) };
     } catch (error) {
       if (!(error instanceof SfumatoError)) throw error;
@@ -303,6 +312,11 @@ export class Device {
   protected computeCost(round: OpenRound, spec: RoundSpec): bigint {
     const difference = this.#features && describeDifference(this.#features, spec.features);
     if (difference !== undefined) throw new RoundRefused(`round ${round.roundId} has other features than this app expects: ${difference}`);
+    const unknown = ownAttributes(spec).filter(({ name }) => !this.#attributes.includes(name));
+    if (unknown.length > 0) {
+      const names = unknown.map(({ name }) => name).join(", ");
+      throw new RoundRefused(`round ${round.roundId} needs attributes that this app does not report: ${names}. Pass their names as attributes to the device`);
+    }
     if (round.keepsReports && !this.#acceptsKeptReports) {
       throw new RoundRefused(`round ${round.roundId} keeps reports after their tally: ask the user, then pass acceptKeptReports: true to the device`);
     }
@@ -316,6 +330,12 @@ export class Device {
     return epsilonNano;
   }
 
+  /** Return a record without the attributes that a round does not need. */
+  protected partFor(spec: RoundSpec, record: PersonRecord): PersonRecord {
+    const needed = ownAttributes(spec).map(({ name }) => name);
+    return leaveOut(record, this.#attributes.filter((name) => !needed.includes(name)));
+  }
+
   /**
    * Prepare the reports that have to wait for something. Return the function that yields the report of a round.
    *
@@ -323,7 +343,7 @@ export class Device {
    */
   protected async prepareReports(_rounds: readonly OpenRound[], record: PersonRecord): Promise<(round: OpenRound, spec: RoundSpec) => Payload> {
     return (_round, spec) => {
-      const { slot, value } = perturb(spec, record, this.entropy);
+      const { slot, value } = perturb(spec, this.partFor(spec, record), this.entropy);
       return { reportId: createReportId(this.entropy), slot, value: encodeBase64(value) };
     };
   }
@@ -358,6 +378,12 @@ export class Device {
       memory.memos[memo.roundId] = { ...memo, state, slot: null, value: null };
     });
   }
+}
+
+/** Return a record by name without the values of some names. Return another record as it is. */
+function leaveOut(record: PersonRecord, names: readonly string[]): PersonRecord {
+  if (names.length === 0 || !isObject(record) || isObject(record["coords"])) return record;
+  return Object.fromEntries(Object.entries(record).filter(([name]) => !names.includes(name))) as PersonRecord;
 }
 
 /** Return an own property of an object. Ignore inherited ones, such as `constructor`. */

@@ -12,6 +12,7 @@ const MAX_TREE_BITS = 48; // bits of a cell position, which a double represents 
 const LATTICE = 2 ** 20;
 const MAX_WEIGHT = 2 ** 14;
 const TURN = 2 ** 30; // projection units per full turn of a phase
+const FULL_TURN = TURN / LATTICE; // weight of a full turn across the range of a feature
 
 /** A symbol: a number in 0 .. nSymbols-1, or a vector of integers for a lattice encoding. */
 export type Symbol = number | readonly number[];
@@ -23,8 +24,8 @@ export interface Encoding {
   readonly nSlots: number;
   /** Number of symbols, or undefined for a lattice, where symbols are vectors. */
   readonly nSymbols: number | undefined;
-  /** Indices of the periodic features, for a shifted grid. Other encodings have none. */
-  readonly circles?: readonly number[];
+  /** Return whether the encoding suits periodic features with these indices. If absent, it suits plain features alone. */
+  readonly suits?: (circles: readonly number[]) => boolean;
   symbol(point: readonly number[], slot: number): Symbol;
 }
 
@@ -48,7 +49,7 @@ export function isLattice(encoding: Encoding): encoding is Lattice {
 }
 
 /** Return the cell, 0 .. nCells-1, of a coordinate in [0, 1]. */
-function cellIndex(coordinate: number, nCells: number): number {
+export function cellIndex(coordinate: number, nCells: number): number {
   return Math.min(Math.floor(coordinate * nCells), nCells - 1);
 }
 
@@ -60,7 +61,7 @@ function readGrid(wire: Json): Encoding {
   check(nSymbols >= 2 && nSymbols <= MAX_SYMBOLS, `a grid must have 2 to ${MAX_SYMBOLS} cells`);
   const symbol = (point: readonly number[]) =>
     cells.reduce((index, n, feature) => index * n + cellIndex(at(point, feature), n), 0);
-  return { type: "grid", nFeatures: cells.length, nSlots: 1, nSymbols, symbol };
+  return { type: "grid", nFeatures: cells.length, nSlots: 1, nSymbols, suits: () => true, symbol };
 }
 
 /**
@@ -92,7 +93,8 @@ function readShiftedGrid(wire: Json): Encoding {
     }
     return index;
   };
-  return { type: "shifted_grid", nFeatures, nSlots, nSymbols, circles, symbol };
+  const suits = (periodic: readonly number[]) => periodic.join() === circles.join();
+  return { type: "shifted_grid", nFeatures, nSlots, nSymbols, suits, symbol };
 }
 
 /** Read a tree grid: dyadic cells of different levels that tile the bounds, in Z-order. */
@@ -129,7 +131,7 @@ function zOrderPosition(index: readonly number[], depth: number): number {
 }
 
 /** Return the index of the last item of an ascending list that is at most `value`. */
-function findLastAtOrBelow(ascending: readonly number[], value: number): number {
+export function findLastAtOrBelow(ascending: readonly number[], value: number): number {
   let low = 0;
   let high = ascending.length;
   while (high - low > 1) {
@@ -156,7 +158,11 @@ function project(weights: readonly number[], point: readonly number[]): number {
   return weights.reduce((sum, weight, feature) => sum + weight * cellIndex(at(point, feature), LATTICE), 0);
 }
 
-/** Read a phase encoding: the slot selects a public wave, and the symbol is its quantised phase at the point. */
+/**
+ * Read a phase encoding: the slot selects a public wave, and the symbol is its quantised phase at the point.
+ *
+ * It suits a circle if each wave makes whole turns along it.
+ */
 function readPhase(wire: Json): Encoding {
   checkKeys(wire, "phase", ["type", "weights", "phases"]);
   const weights = readWeights(wire["weights"], 1024);
@@ -165,7 +171,8 @@ function readPhase(wire: Json): Encoding {
     const turned = project(at(weights, slot), point) % TURN;
     return quotient((turned < 0 ? turned + TURN : turned) * phases, TURN);
   };
-  return { type: "phase", nFeatures: at(weights, 0).length, nSlots: weights.length, nSymbols: phases, symbol };
+  const suits = (circles: readonly number[]) => weights.every((row) => circles.every((place) => at(row, place) % FULL_TURN === 0));
+  return { type: "phase", nFeatures: at(weights, 0).length, nSlots: weights.length, nSymbols: phases, suits, symbol };
 }
 
 /** Read a lattice: the symbol is the vector of floor(x steps + 1/2) over the coordinates x in [0, 1]. */
@@ -179,7 +186,7 @@ function readLattice(wire: Json): Lattice {
 
 type Centroids = readonly (readonly number[])[];
 
-function readCentroids(wire: unknown): Centroids {
+export function readCentroids(wire: unknown): Centroids {
   const rows = list(wire, "centroids", 1, 256, (row) =>
     list(row, "a centroid", 1, MAX_FEATURES, (coordinate) => integer(coordinate, "coordinates", 0, LATTICE - 1)),
   );
@@ -192,7 +199,7 @@ function readCentroids(wire: unknown): Centroids {
  *
  * Of equally near centroids, return the first. For `feature` equal to the number of features, the second value is true.
  */
-function findNearest(centroids: Centroids, point: readonly number[], feature: number): [number, boolean] {
+export function findNearest(centroids: Centroids, point: readonly number[], feature: number): [number, boolean] {
   const coordinates = point.map((coordinate) => cellIndex(coordinate, LATTICE));
   let best = 0;
   let least = Infinity;
@@ -229,7 +236,7 @@ function readCentroidSign(wire: Json): Encoding {
   return { type: "centroid_sign", nFeatures, nSlots: (nFeatures + 1) * nRows, nSymbols: 2, symbol };
 }
 
-/** Readers of the encodings, by their `type` in JSON. */
+/** Readers of the encodings of points, by their `type` in JSON. `profiles.ts` reads the one that also has attributes. */
 export const ENCODINGS: Readonly<Record<string, (wire: Json) => Encoding>> = {
   grid: readGrid,
   shifted_grid: readShiftedGrid,

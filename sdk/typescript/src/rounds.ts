@@ -64,11 +64,11 @@ export function describeDifference(expected: readonly Feature[], actual: readonl
     return [missing.length > 0 ? `it lacks ${missing.join(", ")}` : "", extra.length > 0 ? `it also has ${extra.join(", ")}` : ""].filter(Boolean).join(" and ") || "a feature is given twice";
   }
   if (wanted.join() !== found.join()) return `its order is ${found.join(", ")}, not ${wanted.join(", ")}`;
-  const changed = expected.filter(({ lower, upper, unit = "", periodic = false }, index) => {
+  const changed = expected.filter(({ lower, upper, unit = "", periodic = false, coordinate }, index) => {
     const other = actual[index] as Feature;
-    return lower !== other.lower || upper !== other.upper || unit !== (other.unit ?? "") || periodic !== (other.periodic ?? false);
+    return lower !== other.lower || upper !== other.upper || unit !== (other.unit ?? "") || periodic !== (other.periodic ?? false) || coordinate !== other.coordinate;
   });
-  return changed.length > 0 ? `the bounds, the unit or the period of ${names(changed).join(", ")} differ` : undefined;
+  return changed.length > 0 ? `the bounds, the unit or the shape of ${names(changed).join(", ")} differ` : undefined;
 }
 
 /** Serialise a value as JSON with sorted keys, so that equal values give the same text. */

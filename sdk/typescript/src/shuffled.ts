@@ -126,7 +126,7 @@ export class ShuffledDevice extends Device {
       const spec = readRoundSpec(round.spec);
       const { bytes, members, outerKey } = this.#find(round);
       const publicKey = decodeBase64(members["hpke_public_key"], "hpke_public_key");
-      const { slot, value } = perturb(spec, record, this.entropy);
+      const { slot, value } = perturb(spec, this.partFor(spec, record), this.entropy);
       const report = await seal(decodeHex(createReportId(this.entropy)), slot, value, round.roundId, bytes, publicKey);
       return { reportId: "", slot: null, value: encodeBase64(new Uint8Array([...outerKey, ...report])) };
     } catch (error) {

@@ -225,7 +225,7 @@ test("a round with other features names what differs", async () => {
     [[second, first], /its order is lat, lon, not lon, lat|its order is \S+, \S+, not \S+, \S+/],
     [[{ ...first, name: "other" }, second], new RegExp(`it lacks other and it also has ${first.name}`)],
     [[first], new RegExp(`it also has ${second.name}`)],
-    [[first, { ...second, upper: 1e6 }], new RegExp(`the bounds, the unit or the period of ${second.name} differ`)],
+    [[first, { ...second, upper: 1e6 }], new RegExp(`the bounds, the unit or the shape of ${second.name} differ`)],
   ];
   for (const [expected, message] of cases) {
     const service = new ScriptedService(...open.rounds);

@@ -15,7 +15,13 @@ from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import JSON_BODY, Services, rejections, respond
-from service.api.job_submission import is_shuffled, read_release_terms, release_terms, require_mu_accounting
+from service.api.job_submission import (
+    forecast_described,
+    is_shuffled,
+    read_release_terms,
+    release_terms,
+    require_mu_accounting,
+)
 from service.context import GatewayContext
 from service.http import problems
 from service.http.auth import require
@@ -27,7 +33,6 @@ from sfumato.forecast import (
     SeriesRelease,
     check_attributes_of,
     forecast,
-    forecast_profile,
     forecast_records,
     forecast_series,
     forecast_to_wire,
@@ -109,25 +114,25 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
     responses=rejections(problems.NotFound, problems.Conflict, *JSON_BODY),
 )
 def create_profile_forecast(body: NewProfileForecast, caller: AnalystCaller, services: Services) -> Response:
-    """Forecast the errors of a profile of a job's clusters, from the released sizes and an assumed number of records.
+    """Forecast the errors of a profile of a job's clusters, from the released sizes and an assumed number of people.
 
-    A forecast reads no records, costs nothing and stores nothing. Needs the scope `jobs`.
+    The number is `expected_records` over records, and `expected_reports` over reports. A forecast reads no records and
+    no reports, costs nothing and stores nothing. Needs the scope `jobs`.
     """
     params = profile_from_wire(body.algorithm.model_dump())
     with services.database.reading() as session:
         of = jobs.get(session, caller, params.of)
         dataset = datasets.get(session, caller, of.dataset_id)
-        datasets.require_trust(dataset, Trust.CENTRAL)
+        over_records = dataset.trust == Trust.CENTRAL
+        name, other = ("expected_records", "expected_reports")[:: 1 if over_records else -1]
+        if getattr(body, name) is None or getattr(body, other) is not None:
+            message = f"required for this {dataset.trust} dataset, instead of {other}"
+            raise problems.ValidationFailed(errors=[{"pointer": f"/{name}", "message": message}])
         with problems.pointing_at("/algorithm/attributes"):
-            described = dataset.describe(params.attributes)
-        document = jobs.get_result(session, of.id).document
-    found = forecast_profile(
-        params,
-        document["model"]["sizes"],
-        expected_records=body.expected_records,
-        n_values=max(len(each.categories) for each in described),
-        max_records_per_user=dataset.max_records_per_user,
-    )
+            dataset.describe(params.attributes)
+        sizes = jobs.get_result(session, of.id).document["model"]["sizes"]
+    with problems.pointing_at("/algorithm"):
+        found = forecast_described(params, sizes, dataset, getattr(body, name))
     return respond(profile_forecast_to_wire(found))
 
 

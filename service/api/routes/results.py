@@ -109,6 +109,8 @@ def get_labels(
                     "this result has centroids and no label map; label points with POST /v1/jobs/{id}/assign"
                 )
             return respond({"type": "cells"} | {name: model[name] for name in ("grid_shape", "labels", "names")})
+        if (profile := document.get("profile")) is not None:
+            raise Conflict(f"a profile has no labels of reports: name the job of its clusters, {profile['of']}")
         labels, last = services.labellers.page(session, job_id, document, page.after_place, page.limit)
         next_cursor = None if last is None else ".".join(map(str, last))
         return respond(labels | {"next_cursor": next_cursor, "names": model["names"]})

@@ -47,6 +47,7 @@ from sfumato.records.outside import count_outside
 from sfumato.specs import (
     LatticeEncoding,
     Participation,
+    ProfileEncoding,
     RoundSpec,
     ShiftedGridEncoding,
     circles_of,
@@ -107,6 +108,9 @@ def _spec(dataset: Dataset, body: NewRound) -> RoundSpec:
     """Return the specification with thresholds. Raise ValidationFailed or InvalidSpec."""
     features = dataset.features
     encoding = encoding_to_domain(body.encoding)
+    if isinstance(encoding, ProfileEncoding):
+        message = "a round of a profile belongs to its job: submit a job of the type profile"
+        raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
     if encoding.n_features != len(features):
         message = f"the encoding must have {len(features)} features, as the dataset does"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])

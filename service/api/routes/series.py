@@ -1,6 +1,5 @@
 """Routes of series."""
 
-from dataclasses import replace
 from datetime import date
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from sqlalchemy.orm import Session
 from models import datasets
 from models.collection import rounds
 from models.identity.caller import Caller
-from models.series import following, series, windows
+from models.series import following, revisions, series, windows
 from models.series.calendar import first_day
 from models.tables import series as tables
 from models.tables.identity import Scope
@@ -34,12 +33,14 @@ from service.api.dependencies import (
     rejections,
     respond,
 )
+from service.api.series_terms import pin_algorithm, revised_terms
 from service.http import problems
 from service.http.auth import check, require
 from service.schemas import serializers
 from service.schemas.series import (
     MAX_WINDOWS,
     ClusterChange,
+    NewRevision,
     NewSeries,
     Series,
     SeriesChange,
@@ -48,11 +49,12 @@ from service.schemas.series import (
     SeriesEventPage,
     SeriesMap,
     SeriesPage,
+    SeriesRevision,
+    SeriesRevisionPage,
     WindowPage,
 )
 from sfumato.privacy.accounting import parse_epsilon
-from sfumato.sizing.grids import shifted_grid_cells
-from sfumato.specs import to_series_algorithm, to_wire
+from sfumato.specs import to_series_algorithm
 
 router = APIRouter(prefix="/v1/series", tags=["series"], route_class=DocumentRoute)
 
@@ -88,12 +90,10 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
 
     def create(session: Session, now: int) -> Created:
         dataset = datasets.get(session, request.caller, body.dataset_id)
-        share = max(1, body.target_reports // body.cycle)
-        with problems.pointing_at("/algorithm"):
-            job_submission.check_series(dataset, algorithm, share, allow_insufficient=body.allow_insufficient)
+        pinned, epsilon_nano = pin_algorithm(
+            dataset, algorithm, body.target_reports, body.cycle, allow_insufficient=body.allow_insufficient
+        )
         release = job_submission.release_terms(dataset, body)
-        epsilon_nano = parse_epsilon(algorithm.epsilon)
-        cells = algorithm.cells or shifted_grid_cells(dataset.n_features, share, epsilon_nano, algorithm.clusters)
         plan = body.windows
         with problems.pointing_at("/windows"):
             first = first_day(plan.every, plan.time_zone, now) if plan.first is None else date.fromisoformat(plan.first)
@@ -102,14 +102,14 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
             series.check_cycle(body.cycle, plan.count)
         if release is not None:
             with problems.pointing_at("/min_batch"):
-                series.check_batch(release.min_batch, body.target_reports, body.cycle)
+                revisions.check_batch(release.min_batch, body.target_reports, body.cycle)
         total = body.epsilon_total
         created = series.create(
             session,
             request.caller,
             dataset,
             name=body.name,
-            algorithm=to_wire(replace(algorithm, cells=cells)),
+            algorithm=pinned,
             every=plan.every,
             time_zone=plan.time_zone,
             first=first,
@@ -159,7 +159,7 @@ def update_series(series_id: SeriesIdInPath, body: SeriesChange, caller: Analyst
     """Rename, pause, continue or end a series.
 
     An open window is completed in each case. The windows of a pause are missed and never opened later. The algorithm
-    and the windows cannot change: create another series. Needs the scope `jobs`.
+    changes by a revision, and the windows never change. Needs the scope `jobs`.
     """
 
     def change(session: Session) -> Json:
@@ -168,6 +168,57 @@ def update_series(series_id: SeriesIdInPath, body: SeriesChange, caller: Analyst
         return _serialised(session, series.change(session, caller, series_id, name=body.name, state=state, now=now))
 
     return respond(services.database.run("change_series", change))
+
+
+@router.post(
+    "/{series_id}/revisions",
+    summary="Revise a series",
+    status_code=201,
+    response_model=SeriesRevision,
+    responses=rejections(
+        problems.NotFound, problems.BudgetExhausted, problems.Conflict, problems.InsufficientReports, *POST_BODY
+    ),
+)
+def create_revision(series_id: SeriesIdInPath, body: NewRevision, request: IdempotentPost) -> Response:
+    """Change the algorithm, epsilon, or other terms of a series from its next cycle on.
+
+    Windows before keep their terms. A revision that has not begun is replaced. The later cycles may cost what is left
+    of the total. With another grid, epsilon or mechanism, earlier windows leave the pool, and clusters keep their ids
+    by the place of their regions. The test starts again, so that a revision is no event.
+
+    Needs the scope `jobs`, and the scope `grants` as well.
+    """
+    check(request.caller, Scope.GRANTS)
+
+    def create(session: Session, now: int) -> Created:
+        found = series.get(session, request.caller, series_id, lock=True)
+        dataset = datasets.get(session, request.caller, found.dataset_id)
+        terms, release = revised_terms(dataset, found, body)
+        made = revisions.revise(session, request.caller, found, terms, release=release, now=now)
+        return Created(serializers.series_revision(made), location=f"/v1/series/{series_id}/revisions")
+
+    return request.respond(201, create)
+
+
+@router.get(
+    "/{series_id}/revisions",
+    summary="List the revisions of a series",
+    response_model=SeriesRevisionPage,
+    responses=rejections(problems.NotFound),
+)
+def list_series_revisions(
+    series_id: SeriesIdInPath, caller: ReaderCaller, page: NumberedPage, services: Services
+) -> Response:
+    """List the terms that a series has had, and those that begin later, newest first.
+
+    Needs one of the scopes `grants`, `jobs`, `ledger`.
+    """
+    with services.database.reading() as session:
+        found = series.get(session, caller, series_id)
+        rows = revisions.page(
+            session, found, after=page.after_seq - 1, limit=page.limit + 1, newest_first=page.newest_first
+        )
+        return page.respond(rows, serializers.series_revision, lambda row: str(row.number + 1))
 
 
 @router.get(

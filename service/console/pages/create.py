@@ -24,7 +24,7 @@ from sfumato.settings import all_settings
 
 DAY_SECONDS = 86_400
 _USES = {"categorical": "describe", "clustering": "cluster"}  # kinds of attributes with a vocabulary, in a form
-PERIODIC = "periodic"  # the fifth value of a line
+PERIODIC, COORDINATES = "periodic", ("latitude", "longitude")  # shapes, the fifth value of a line
 _ITEMS = {"features": "feature", "attributes": "attribute"}  # lists of a form, with the noun for an item
 ENCODINGS = ("grid", "shifted_grid")  # shown in the form; plans alone use the other encodings
 MECHANISMS = ("auto", *COUNTED)
@@ -76,7 +76,7 @@ async def create_dataset(visit: Visit) -> Response:
     elif trust == "central":
         body |= visit.numbers("delta")
     try:
-        if trust == "central" and visit.form_value("attributes"):
+        if visit.form_value("attributes"):
             body["attributes"] = _attributes(visit)
         body["features"] = visit.numbers("dimensions", "norm") or _features(visit.form_value("features"))
         created = await visit.api.post("/datasets", body, once=visit.form_value("once"))
@@ -111,23 +111,26 @@ def _attributes(visit: Visit) -> list[Json]:
     return found
 
 
+_SHAPES: dict[str, Json] = {"": {}, PERIODIC: {"periodic": True}} | {name: {"coordinate": name} for name in COORDINATES}
+
+
 def _features(text: str) -> list[Json]:
-    """Parse features, one per line: name, lower, upper, unit, periodic. Reject longer lines.
+    """Parse features, one per line: name, lower, upper, unit, shape. Reject longer lines.
 
     The API rejects invalid values.
     """
     found: list[Json] = []
     for cells in csv.reader(text.splitlines(), skipinitialspace=True):
-        name, lower, upper, unit, periodic, *more = [*(cell.strip() for cell in cells), "", "", "", "", ""]
-        if any((name, lower, upper, unit, periodic)):
-            if any(more) or periodic not in ("", PERIODIC):
+        name, lower, upper, unit, shape, *more = [*(cell.strip() for cell in cells), "", "", "", "", ""]
+        if any((name, lower, upper, unit, shape)):
+            if any(more) or shape not in _SHAPES:
                 message = (
-                    f"a line must be: name, lower, upper, unit, and {PERIODIC} for a circle. Put a name that contains "
-                    "a comma in double quotes."
+                    f"a line must be: name, lower, upper, unit, and {PERIODIC} for a circle, or latitude or longitude "
+                    "for a place. Put a name that contains a comma in double quotes."
                 )
                 raise ValidationFailed(errors=[{"pointer": f"/features/{len(found)}", "message": message}])
             feature = {"name": name, "lower": parse_number(lower), "upper": parse_number(upper), "unit": unit}
-            found.append(feature | ({"periodic": True} if periodic else {}))
+            found.append(feature | _SHAPES[shape])
     return found
 
 

@@ -281,6 +281,7 @@ def _describe_releases(values: dict[str, str], dataset: Json, budget: Json | Non
             "min_batch": int(values.get("min_batch", "")),
             "honest_share": Fraction(repr(float(values.get("honest_share", "")))),
             "delta_atto": parse_delta(values.get("shuffled_delta") or DEFAULT_RELEASE_DELTA),
+            "circles": tuple(place for place, each in enumerate(dataset["features"]) if each.get("periodic")),
         }
         epsilon_nano, delta_atto = forecast_releases(requested, **terms)
         is_gaussian = dataset["accounting"] == "gaussian"

@@ -9,6 +9,8 @@ from service.http.problems import Problem
 
 MOST_BOXES = 100  # attributes and features that the form offers
 SHOWN_VALUES = 5  # values of a card
+_COLLECTED = ("target_reports", "min_batch", "honest_share", "shuffled_delta")  # members about a round of reports
+_EXPECTED = {True: ("expected_records", 20_000), False: ("expected_reports", 100_000)}  # defaults of a forecast
 
 
 async def form(visit: Visit) -> Response:
@@ -22,13 +24,18 @@ async def submit(visit: Visit) -> Response:
     algorithm = _algorithm(visit, job)
     try:
         if visit.form_value("step") == "submit":
-            body = {"dataset_id": job["dataset_id"], "algorithm": algorithm}
+            body = {"dataset_id": job["dataset_id"], "algorithm": algorithm} | visit.numbers(*_COLLECTED)
+            if visit.form_value("allow_insufficient"):
+                body["allow_insufficient"] = True
             made = await visit.api.post("/jobs", body, once=visit.form_value("once"))
             return redirect(f"/jobs/{made['id']}")
-        body = {
-            "algorithm": algorithm,
-            "expected_records": parse_number(visit.form_value("expected_records") or "20000"),
-        }
+        body = {"algorithm": algorithm} | visit.numbers("expected_records")
+        if reports := visit.form_value("target_reports"):
+            body["expected_reports"] = parse_number(reports)
+        elif "expected_records" not in body:
+            dataset = await visit.api.get(f"/datasets/{job['dataset_id']}")
+            name, default = _EXPECTED[dataset["trust"] == "central"]
+            body[name] = default
         forecast = await visit.api.post("/forecasts/profiles", body)
     except Problem as problem:
         return await _form(visit, problem=problem)
@@ -57,16 +64,17 @@ async def _form(visit: Visit, *, problem: Problem | None = None, forecast: Json 
     cost = ""
     if forecast is not None and isinstance(epsilon, int | float):
         left = "" if budget is None else f" of the remaining ε {amount(budget['remaining'])}"
-        cost = f"This profile spends at most ε {amount(epsilon)}{left} for each person in the dataset."
+        who = "each person in the dataset" if dataset["trust"] == "central" else "each device that reports"
+        cost = f"This profile spends at most ε {amount(epsilon)}{left} for {who}."
     return show(
         visit,
         "profile_form.html",
         problem,
         job=job,
         dataset=dataset,
-        names=names if dataset["trust"] == "central" else [],
+        names=names,
         ticked=ticked,
-        values={name: visit.form_value(name) for name in ("epsilon", "delta", "expected_records")},
+        values={name: visit.form_value(name) for name in ("epsilon", "delta", "expected_records", *_COLLECTED)},
         budget=budget,
         refusal=collect_errors(problem),
         forecast=forecast,

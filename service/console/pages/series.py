@@ -74,7 +74,7 @@ async def create(visit: Visit) -> Response:
     return redirect(f"/series/{created['id']}")
 
 
-async def series_page(visit: Visit) -> Response:
+async def series_page(visit: Visit, *, problem: Problem | None = None) -> Response:
     """Serve `GET /console/series/{series_id}`: its cost, and its windows with their results."""
     path = f"/series/{visit.id('series_id')}"
     series = await visit.api.get(path)
@@ -84,11 +84,14 @@ async def series_page(visit: Visit) -> Response:
         clusters = (await visit.api.get(f"{path}/clusters", limit=CLUSTERS, order="oldest"))["items"]
         events = (await visit.api.get(f"{path}/events", limit=EVENTS))["items"]
     shown = series_chart.with_colours(clusters)
+    revisions = (await visit.api.get(f"{path}/revisions", limit=ROWS))["items"]
     windows = await visit.api.get(f"{path}/windows", limit=WINDOWS, cursor=visit.query_value("cursor") or None)
     return show(
         visit,
         "series.html",
+        problem,
         series=series,
+        revisions=revisions,
         windows=windows["items"],
         stream=series_chart.stream(windows["items"][::-1], shown, events),
         clusters=shown,
@@ -98,6 +101,7 @@ async def series_page(visit: Visit) -> Response:
         older=windows["next_cursor"],
         dataset=await visit.api.get_existing(f"/datasets/{series['dataset_id']}"),
         may_name=visit.may(Scope.JOBS),
+        may_revise=visit.may(Scope.JOBS) and visit.may(Scope.GRANTS) and series["state"] != "ended",
         may_change=visit.may(Scope.JOBS) and series["state"] != "ended",
     )
 
@@ -119,6 +123,19 @@ async def name(visit: Visit) -> Response:
     return redirect(f"/series/{visit.id('series_id')}")
 
 
+async def revise(visit: Visit) -> Response:
+    """Serve `POST /console/series/{series_id}/revisions`: new terms from the next cycle on."""
+    path = f"/series/{visit.id('series_id')}"
+    body = visit.numbers("target_reports", "season", "least_change", *RELEASES)
+    if visit.form_value("epsilon"):
+        body["algorithm"] = {"type": "shifted_grid"} | visit.numbers("epsilon", "clusters")
+    try:
+        await visit.api.post(f"{path}/revisions", body, once=visit.form_value("once"))
+    except Problem as problem:
+        return await series_page(visit, problem=problem)
+    return redirect(path)
+
+
 async def change(visit: Visit) -> Response:
     """Serve `POST /console/series/{series_id}/state`."""
     await visit.api.patch(f"/series/{visit.id('series_id')}", {"state": visit.form_value("state")})
@@ -133,4 +150,5 @@ PAGES: list[Page] = [
     Page("GET", "/series/{series_id}/map.svg", map_picture, ("window",)),
     Page("POST", "/series/{series_id}/clusters/{cluster_id}", name),
     Page("POST", "/series/{series_id}/state", change),
+    Page("POST", "/series/{series_id}/revisions", revise),
 ]

@@ -1,9 +1,9 @@
-// Shows the lines of a text field as rows of inputs: name, lower, upper, unit, periodic. The text field remains the source of the
+// Shows the lines of a text field as rows of inputs: name, lower, upper, unit, shape. The text field remains the source of the
 // form, so that the page also works without this script.
 "use strict";
 (() => {
-  const COLUMNS = ["Name", "Lower", "Upper", "Unit", "Periodic"];
-  const PERIODIC = "periodic"; // the last value of a line
+  const COLUMNS = ["Name", "Lower", "Upper", "Unit", "Shape"];
+  const SHAPES = { line: "", circle: "periodic", latitude: "latitude", longitude: "longitude" }; // the last value of a line
   const EMPTY = COLUMNS.map(() => "");
   const MOST_ROWS = 64;
 
@@ -32,10 +32,7 @@
     return parts.slice(0, Math.max(used, 3)).map(quote).join(", ");
   }
 
-  function read(input) {
-    if (input.type === "checkbox") return input.checked ? PERIODIC : "";
-    return input.value.trim();
-  }
+  const inputsOf = (row) => [...row.querySelectorAll("input, select")];
 
   function edit(text) {
     const table = document.createElement("table");
@@ -49,13 +46,13 @@
     const body = table.createTBody();
 
     function store() {
-      text.value = [...body.rows].map((row) => join([...row.querySelectorAll("input")].map(read)))
+      text.value = [...body.rows].map((row) => join(inputsOf(row).map((input) => input.value.trim())))
         .filter((line) => line !== "").join("\n");
     }
 
     function label() {
       for (const [at, row] of [...body.rows].entries()) {
-        for (const [column, input] of [...row.querySelectorAll("input")].entries()) {
+        for (const [column, input] of inputsOf(row).entries()) {
           input.setAttribute("aria-label", `${COLUMNS[column]} of feature ${at + 1}`);
         }
         row.querySelector("button").setAttribute("aria-label", `Remove feature ${at + 1}`);
@@ -78,15 +75,14 @@
     function add(parts, after) {
       const row = document.createElement("tr");
       for (const [column, part] of parts.entries()) {
-        const input = document.createElement("input");
-        if (column === COLUMNS.length - 1) {
-          input.type = "checkbox";
-          input.checked = part !== "";
-        } else {
-          input.value = part;
+        const isShape = column === COLUMNS.length - 1;
+        const input = document.createElement(isShape ? "select" : "input");
+        if (isShape) input.append(...Object.entries(SHAPES).map(([name, value]) => new Option(name, value)));
+        else {
           input.autocomplete = "off";
           input.placeholder = COLUMNS[column];
         }
+        input.value = part;
         if (column === 1 || column === 2) input.inputMode = "decimal";
         if (column === 0) input.addEventListener("paste", paste);
         row.insertCell().append(input);

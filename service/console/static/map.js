@@ -14,6 +14,20 @@
   const round = (value) => Number(value.toPrecision(4)).toLocaleString("en");
   const degrees = (value, below, above) => `${round(Math.abs(value))}°${value < 0 ? below : value > 0 ? above : ""}`;
 
+  // Returns the place of a value along an axis, 0 at its lower and 1 at its upper bound. The latitude of a place is at its sine,
+  // so that areas are as they are on Earth.
+  const sine = (latitude) => Math.sin((Math.min(Math.max(latitude, -90), 90) * Math.PI) / 180);
+  function share(axis, value) {
+    const on = axis.sines ? sine : Number;
+    return (on(value) - on(axis.lower)) / (on(axis.upper) - on(axis.lower));
+  }
+
+  function valueAt(axis, part) {
+    if (!axis.sines) return axis.lower + part * (axis.upper - axis.lower);
+    const at = sine(axis.lower) + part * (sine(axis.upper) - sine(axis.lower));
+    return (Math.asin(at) * 180) / Math.PI;
+  }
+
   function unpack(text, Kind) {
     const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
     return new Kind(bytes.buffer);
@@ -36,11 +50,14 @@
     });
   }
 
-  // Returns the place of a pixel between two cell centres: the lower cell, the higher cell, and the share of the higher.
-  function between(pixel, factor, count) {
-    const at = Math.min(Math.max((pixel + 0.5) / factor - 0.5, 0), count - 1);
+  // Returns the place of a pixel between two cell centres: the lower cell, the higher cell, and the share of the higher. On a
+  // circle, the last cell is beside the first.
+  function between(pixel, factor, count, { periodic }) {
+    const place = (pixel + 0.5) / factor - 0.5;
+    const at = periodic ? place : Math.min(Math.max(place, 0), count - 1);
     const low = Math.floor(at);
-    return [low, Math.min(low + 1, count - 1), at - low];
+    const part = at - low;
+    return periodic ? [(low + count) % count, (low + 1) % count, part] : [low, Math.min(low + 1, count - 1), part];
   }
 
   // Draws each cell in the hue of its cluster. The tone is interpolated, unless the cells differ in size.
@@ -51,14 +68,14 @@
     const hues = map.colours.map(rgb);
     const tones = map.density === null ? null : map.density.map((value) => (peak > 0 ? Math.log1p(value / mean) / peak : 0));
     for (let y = 0; y < image.height; y += 1) {
-      const [low, high, up] = between(y, factor, rows);
+      const [low, high, up] = between(y, factor, rows, map.up);
       const row = Math.floor(y / factor);
       for (let x = 0; x < image.width; x += 1) {
         const own = row * columns + Math.floor(x / factor);
         let tone = 0.3;
         if (tones !== null && adaptive) tone = tones[own];
         else if (tones !== null) {
-          const [left, right, across] = between(x, factor, columns);
+          const [left, right, across] = between(x, factor, columns, map.across);
           const below = tones[low * columns + left] * (1 - across) + tones[low * columns + right] * across;
           const above = tones[high * columns + left] * (1 - across) + tones[high * columns + right] * across;
           tone = below * (1 - up) + above * up;
@@ -111,9 +128,9 @@
       this.draw();
     }
 
-    x(value) { return EDGE.left + ((value - this.map.across.lower) / (this.map.across.upper - this.map.across.lower)) * this.inner.width; }
+    x(value) { return EDGE.left + share(this.map.across, value) * this.inner.width; }
 
-    y(value) { return EDGE.top + (1 - (value - this.map.up.lower) / (this.map.up.upper - this.map.up.lower)) * this.inner.height; }
+    y(value) { return EDGE.top + (1 - share(this.map.up, value)) * this.inner.height; }
 
     draw() {
       const { canvas, map } = this;
@@ -242,8 +259,8 @@
         pen.lineWidth = 1.3;
         if (apart) { pen.beginPath(); pen.moveTo(x - 5, y); pen.lineTo(x + 5, y); pen.moveTo(x, y - 5); pen.lineTo(x, y + 5); pen.stroke(); }
         if (reach === null) continue;
-        const across = (reach[0] / (map.across.upper - map.across.lower)) * this.inner.width;
-        const up = (reach[1] / (map.up.upper - map.up.lower)) * this.inner.height;
+        const across = Math.abs(this.x(centre[0] + reach[0]) - this.x(centre[0] - reach[0])) / 2;
+        const up = Math.abs(this.y(centre[1] + reach[1]) - this.y(centre[1] - reach[1])) / 2;
         pen.beginPath();
         for (const right of turns(map.across)) {
           for (const above of turns(map.up)) {
@@ -342,7 +359,7 @@
       const right = (event.clientX - box.left - EDGE.left) / this.inner.width;
       const above = 1 - (event.clientY - box.top - EDGE.top) / this.inner.height;
       if (right < 0 || right >= 1 || above < 0 || above >= 1) { this.showText(""); return; }
-      const coordinate = (axis, part) => `${axis.name} ${round(axis.lower + part * (axis.upper - axis.lower))}`;
+      const coordinate = (axis, part) => `${axis.name} ${round(valueAt(axis, part))}`;
       let text = `${coordinate(map.across, right)}, ${coordinate(map.up, above)}`;
       if (map.cells !== null) {
         const { columns, rows, reach } = map.cells;

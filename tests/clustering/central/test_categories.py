@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from clustering.central.mapped_records import select_columns
-from clustering.central.profiles.profile_clusters import label_records
+from clustering.central.profile_clusters import label_records
 from clustering.estimators import PrivateKMeans
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import simulate_central

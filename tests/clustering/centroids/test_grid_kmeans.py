@@ -59,7 +59,7 @@ class TestChooseCells:
 
 
 class TestKeep:
-    GRID = GridEncoding((10, 10))
+    MIDDLES = (np.indices((10, 10)).reshape(2, -1).T + 0.5) / 10
 
     def estimates(self, heavy, light):
         """Return estimates: five cells far above a deviation of .01, twenty at 2.5 deviations."""
@@ -68,19 +68,19 @@ class TestKeep:
         return out
 
     def test_uses_the_first_threshold_if_it_covers_most(self):
-        kept = select_cells(self.GRID, self.estimates(0.15, 0.025), 0.01, clusters=2)
+        kept = select_cells(self.MIDDLES, self.estimates(0.15, 0.025), 0.01, clusters=2)
         assert kept.places.tolist() == list(range(5))
         assert (kept.threshold, kept.n_standing, kept.n_tied) == (3.0, 5, 100)
         assert kept.points[0].tolist() == [0.05, 0.05]
 
     def test_uses_the_second_threshold_otherwise(self):
-        kept = select_cells(self.GRID, self.estimates(0.1, 0.025), 0.01, clusters=2)
+        kept = select_cells(self.MIDDLES, self.estimates(0.1, 0.025), 0.01, clusters=2)
         assert kept.places.tolist() == list(range(25))
         assert (kept.threshold, kept.n_standing) == (2.0, 5)
 
     @pytest.mark.parametrize(("clusters", "heavy"), [(2, 0.02), (20, 0.15)])
     def test_projects_all_cells_otherwise(self, clusters, heavy):
-        kept = select_cells(self.GRID, self.estimates(heavy, 0.025), 0.01, clusters)
+        kept = select_cells(self.MIDDLES, self.estimates(heavy, 0.025), 0.01, clusters)
         assert kept.threshold == 0
         assert kept.estimates.sum() == pytest.approx(1)
         assert kept.n_tied == len(kept.places)

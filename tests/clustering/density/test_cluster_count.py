@@ -211,7 +211,7 @@ class TestOneCluster:
         self.check(Fit(low, redrawn=[high]), "a density with one mode explains the data", 2)
         assert count(Fit(low, redrawn=[self.ONE])).clusters == 2
 
-    def test_with_a_division_that_does_not_come_out_again(self):
+    def test_with_a_division_that_refits_do_not_reproduce(self):
         # redrawn densities have their bumps elsewhere, and those of the density with one mode have none
         fit = Fit(THREE, redrawn=[self.ONE], halves=(self.ONE, self.ONE), scales=[self.ONE, self.ONE])
-        self.check(fit, "comes out again", 3)
+        self.check(fit, "refits with other noise reproduce no division", 3)

@@ -9,8 +9,9 @@ from clustering.metrics import adjusted_rand_index
 from clustering.rounds.plan import Collected
 from clustering.simulate import simulate
 from sfumato.model.precision import Verdict
+from sfumato.records.encodings import scale_many, unscale_many
 from sfumato.sizing.grids import shifted_grid_cells, shifted_grid_length_scale
-from sfumato.specs import Feature, Participation, RoundSpec, ShiftedGrid, ShiftedGridEncoding
+from sfumato.specs import Feature, Participation, Place, RoundSpec, ShiftedGrid, ShiftedGridEncoding
 from tests.clustering.local_plans import Devices, features, mixture
 
 XY = features(2)
@@ -51,6 +52,25 @@ class TestCircle:
         away = np.abs((23.9 - model.centroids.T + 12) % 24 - 12) / 24
         assert model.distances([[23.9]]) == pytest.approx(away, abs=1e-9)
         assert not any("bounds" in warning for warning in model.warnings)
+
+
+class TestPlace:
+    def test_a_cluster_over_the_antimeridian_is_one_of_the_same_size_elsewhere(self):
+        points, _ = mixture(20_000, [[0.3, 0.5], [0.75, 0.6]], width=0.05)
+        params = ShiftedGrid(epsilon=2, clusters=2, cells=8)
+        models = []
+        for west, east in ((-10.0, 10.0), (170.0, -170.0)):
+            features = Place(60.0, west, 72.0, east).features
+            records = unscale_many(features, points)
+            records[:, 1] = (records[:, 1] + 180) % 360 - 180  # devices measure them between -180 and 180
+            models.append(simulate(params, scale_many(features, records), seed=1, features=features))
+        own, other = models
+        assert np.array_equal(own.label_map, other.label_map)
+        assert own.centroids + np.array([0, 180]) == pytest.approx(other.centroids)
+        truth = unscale_many(other.features, [[0.3, 0.5], [0.75, 0.6]])
+        found = other.centroids[np.argsort(other.centroids[:, 0])]
+        assert found == pytest.approx(truth, abs=0.3)
+        assert other.assign([[truth[0, 0], -180.0]]) == other.assign([[truth[0, 0], 180.0]])
 
 
 class TestRound:

@@ -1,5 +1,6 @@
 """Series of windows: ids that persist, alarms, descriptions, and the shares of windows."""
 
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 
 from clustering.series.channels import Measured
 from clustering.series.description import describe
-from clustering.series.follow import Memory, Step, follow, memory_from_wire
-from clustering.series.identities import NamedMap, match
+from clustering.series.follow import Alarm, Memory, Step, begin_revision, follow, memory_from_wire
+from clustering.series.identities import NamedMap, match_regions
 from clustering.series.shares import window_shares
 from sfumato.specs import ShiftedGrid
 from tests.clustering.series.populations import CELLS, blobs, draw
@@ -43,6 +44,37 @@ def test_quiet_windows_keep_their_ids_and_raise_no_alarm() -> None:
     assert [step.event for step in steps] == [None] * 7
     assert list(steps[-1].weights) == [0, 1, 2, 4, 5, 6, 7]
     assert not steps[-1].is_provisional
+
+
+def test_a_revision_starts_the_test_again_and_keeps_ids() -> None:
+    """The same change as the revision raises no alarm: nothing before it is compared."""
+    rng, numbers = np.random.default_rng(3), count()
+    new_id = lambda prefix: f"{prefix}_{next(numbers)}"  # noqa: E731 - a counter
+    memory, earlier = Memory(), None
+    windows: dict[int, Measured] = {}
+    changed = blobs((0.3, 0.25, 0.3), (0.3, 0.75, 0.3), (0.4, 0.5, 0.75))
+    maps = []
+    for index in range(8):
+        windows[index] = Measured(draw(QUIET if index < 4 else changed, EPSILON, N, rng))
+        if index == 4:
+            assert earlier is not None
+            memory = replace(memory, alarm=Alarm("evt_x", 3, 3))
+            memory, earlier = begin_revision(windows, index, 4, memory, earlier)
+            assert (memory.pool_from, memory.baseline_from, memory.test_from, memory.alarm) == (0, 4, 4, None)
+        step = follow(PARAMS, windows, index, memory, earlier, new_id)
+        memory, earlier = step.memory, step.map
+        assert step.event is None
+        maps.append(step.map)
+    assert set(maps[-1].ids) == set(maps[0].ids)
+
+
+def test_a_map_moves_to_another_grid_with_its_ids() -> None:
+    labels = np.repeat(np.repeat([[0, 1], [2, 1]], 4, axis=0), 4, axis=1)
+    moved = NamedMap(labels, ("a", "b", "c")).on_grid(12)
+    assert moved.ids == ("a", "b", "c")
+    assert moved.labels.shape == (12, 12)
+    assert (moved.labels[0, 0], moved.labels[0, -1], moved.labels[-1, 0]) == (0, 1, 2)
+    assert np.bincount(moved.labels.ravel()).tolist() == [36, 72, 36]
 
 
 def test_a_move_over_the_seam_of_a_circle_is_a_move() -> None:
@@ -120,8 +152,8 @@ def test_a_split_names_its_parts() -> None:
 
 def test_matched_regions_are_those_that_overlap_most() -> None:
     one = np.array([[0, 0, 1, 1]])
-    assert match(one, np.array([[1, 1, 0, 0]]), np.full((1, 4), 0.25)) == [(0, 1), (1, 0)]
-    assert match(one, np.array([[0, 1, 2, 3]]), np.array([[0.45, 0.05, 0.45, 0.05]])) == [(0, 0), (1, 2)]
+    assert match_regions(one, np.array([[1, 1, 0, 0]]), np.full((1, 4), 0.25)) == [(0, 1), (1, 0)]
+    assert match_regions(one, np.array([[0, 1, 2, 3]]), np.array([[0.45, 0.05, 0.45, 0.05]])) == [(0, 0), (1, 2)]
 
 
 def test_shares_of_a_window_are_unbiased_with_the_stated_error() -> None:

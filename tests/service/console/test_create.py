@@ -71,6 +71,12 @@ class TestADataset:
         assert [each.get("periodic", False) for each in api.get(path).json()["features"]] == [True, False]
         assert "hour 0 24 h circle x 0 1 line" in words(console.get(f"{path}/settings"))
 
+    def test_with_a_place(self, api: Api, console: Console) -> None:
+        lines = "lat, 58, 71.2, degrees, latitude\nlon, 5, 31.2, degrees, longitude"
+        path = console.location("/datasets", DATASET | {"features": lines})
+        assert [each["coordinate"] for each in api.get(path).json()["features"]] == ["latitude", "longitude"]
+        assert "lat 58 71.2 degrees latitude lon 5 31.2 degrees longitude" in words(console.get(f"{path}/settings"))
+
     def test_that_is_invalid_keeps_the_input_and_shows_errors(self, console: Console) -> None:
         for field, value, message in (
             ("features", "", "at least 1 item"),

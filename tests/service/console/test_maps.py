@@ -1,6 +1,7 @@
 """Tests of the data of maps, of separation, and of the comparison of two results."""
 
 import base64
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from models.database.engine import Database
 from service.console.maps import MAX_SIDE, map_of
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.shading import colour
-from sfumato.specs import Feature
+from sfumato.specs import Feature, Place
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.console.session import Console, words
 from tests.sfumato.plotting.test_figures import centroids, label_map
@@ -63,6 +64,16 @@ class TestAMap:
         assert found["cells"]["reach"] == pytest.approx([labels.shape[1] * block / size] * 2)
         assert model.label_map is not None
         assert labels[0, 5] == model.label_map[5 * block + block // 2, 0]
+
+    def test_of_a_place_shows_areas_as_they_are(self) -> None:
+        features = Place(58.0, 5.0, 71.2, 31.2).features
+        found = map_of(replace(label_map(), features=features), (1, 0))
+        assert (found["up"]["sines"], found["across"]["sines"]) == (True, False)
+        middle = math.cos(math.radians(64.6))
+        height = (math.sin(math.radians(71.2)) - math.sin(math.radians(58.0))) / middle
+        assert found["ratio"] == pytest.approx(math.radians(26.2) * middle / height)
+        assert found["scale"]["text"] == "200 km at 64.6°N"
+        assert found["scale"]["degrees"] == pytest.approx(200 / (6371 * math.radians(1) * middle))
 
     def test_of_the_world_has_coasts_meridians_and_a_scale(self) -> None:
         features = (Feature("latitude", -90.0, 90.0, "degrees"), Feature("longitude", -180.0, 180.0, "degrees"))

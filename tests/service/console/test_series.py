@@ -68,6 +68,20 @@ def test_a_shuffled_series_has_fields_and_costs_of_releases(api: Api, console: C
     assert "lower min_batch" in words(large)
 
 
+def test_a_series_is_revised_on_its_page(api: Api, console: Console, dataset_id: str) -> None:
+    console.post(f"/datasets/{dataset_id}/series", FORM)
+    (made,) = api.get("/series").json()["items"]
+    path = f"/series/{made['id']}"
+    assert "Revise from the next cycle on" in words(console.get(path))
+    answer = console.post(f"{path}/revisions", {"epsilon": "0.5", "clusters": "4", "season": "2"})
+    assert answer.headers["location"] == f"/console{path}"
+    (revision, _) = api.get(f"{path}/revisions").json()["items"]
+    assert (revision["epsilon_per_cycle"], revision["season"]) == (0.5, 2)
+    assert revision["algorithm"]["clusters"] == 4
+    assert f"1 0 0.5 {revision['algorithm']['cells']} 1,300,000 2 0.01" in words(console.get(path))
+    assert "of the total is left" in words(console.post(f"{path}/revisions", {"epsilon": "3"}))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -51,7 +51,7 @@ class TestFeatures:
             (second, first): "its order is x, y, not y, x",
             (first,): "it also has y",
             (first, replace(second, name="z")): "it lacks z and it also has y",
-            (first, replace(second, upper=1e6)): "the bounds, the unit or the period of y differ",
+            (first, replace(second, upper=1e6)): "the bounds, the unit or the shape of y differ",
         }
         for features, difference in cases.items():
             with pytest.raises(RoundRefused, match=difference):

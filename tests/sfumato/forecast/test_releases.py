@@ -48,6 +48,13 @@ class TestCost:
         with pytest.raises(InvalidSpec, match="depends on earlier rounds"):
             forecast_releases(algorithm, **TERMS)
 
+    def test_of_circles_has_their_symbols_and_rounds(self) -> None:
+        on_circles = TERMS | {"circles": (0,)}
+        algorithm = ShiftedGrid(2.0, 3, cells=3)
+        assert forecast_releases(algorithm, **on_circles)[0] != forecast_releases(algorithm, **TERMS)[0]
+        many = on_circles | {"n_features": 4}
+        assert forecast_releases(PhaseSketch(2.0, 3), **many)[0] > 0  # a round of phases, and none about centroids
+
 
 class TestInverse:
     def test_is_the_step_before_the_cost_is_exceeded(self) -> None:

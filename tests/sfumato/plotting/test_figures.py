@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting import figures
 from sfumato.plotting.shading import is_adaptive, shade
-from sfumato.specs import Feature
+from sfumato.specs import Feature, Place
 from tests.sfumato.answers import DATASET, JOB, RESULT, ok, serving
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -214,6 +215,30 @@ class TestMap:
             figures.plot(label_map(), outlines=lines).axes[0] for lines in ((), [[(-5.0, -5.0), (20.0, 25.0)]])
         )
         assert len(with_outline.collections) == len(without.collections) + 1
+
+
+class TestPlace:
+    def test_areas_are_as_they_are_on_earth(self) -> None:
+        latitude, longitude = Place(0.0, 0.0, 60.0, 90.0).features
+        errors = np.tile([1.0, 0.5], (3, 1))
+        model = replace(label_map(), features=(longitude, latitude), centroid_errors=errors)
+        model = replace(model, centroids=np.array([[45.0, 20.0], [45.0, 40.0], [45.0, 50.0]]))
+        (axes,) = figures.plot(model).axes
+        ticks = dict(zip([each.get_text() for each in axes.get_yticklabels()], axes.get_yticks(), strict=True))
+        assert ticks["30°N"] == pytest.approx(60 * 0.5 / math.sin(math.pi / 3))
+        heights = [patch.height for patch in axes.patches]
+        assert heights[1] / heights[0] == pytest.approx(
+            math.cos(math.radians(40)) / math.cos(math.radians(20)), rel=1e-3
+        )
+        assert model.to_columns()["error_km"][0] == pytest.approx(
+            111.19 * math.hypot(math.cos(math.radians(20)), 0.5), rel=1e-3
+        )
+
+    def test_of_a_latitude_alone_has_cells_of_unequal_widths(self) -> None:
+        latitude = Place(0.0, 0.0, 60.0, 90.0).features[0]
+        (axes,) = figures.plot(replace(label_map(1), features=(latitude,))).axes
+        edges = axes.patches[-1].get_data().edges
+        assert np.diff(edges)[-1] > 1.5 * np.diff(edges)[0]
 
 
 class TestEllipses:

@@ -13,7 +13,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
 from sfumato.plotting.geojson import to_geojson
-from sfumato.specs import Feature
+from sfumato.specs import Feature, Place
 
 PINCHED = np.array([[1, 1, 1, 0], [1, 0, 1, 0], [1, 1, 0, 1], [0, 0, 1, 1]])  # a ring that meets itself in a corner
 NESTED = np.pad(np.pad(np.pad(np.ones((1, 1), dtype=int), 1), 1, constant_values=1), 1)  # an island in a hole
@@ -41,6 +41,16 @@ def a_map(
         "warnings": ("a warning",),
     }
     return ClusterModel(**given | changes)
+
+
+def sphere_area(polygons: shapely.MultiPolygon) -> float:
+    """Return the area of polygons with edges along meridians and parallels, for a sphere with the radius 1."""
+    area = 0.0
+    for polygon in polygons.geoms:
+        for ring in (polygon.exterior, *polygon.interiors):
+            longitudes, latitudes = np.radians(np.array(ring.coords)).T
+            area -= float((np.sin(latitudes[:-1]) * np.diff(longitudes)).sum())
+    return area
 
 
 def of_kind(document: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -161,3 +171,30 @@ class TestDocument:
         model = a_map(PINCHED, features=(Feature("east", 0.0, 1.0), Feature("north", 0.0, 1.0)))
         with pytest.raises(InvalidSpec, match="needs the features longitude and latitude in degrees"):
             to_geojson(model)
+
+
+class TestPlace:
+    def test_regions_have_the_areas_of_their_cells(self) -> None:
+        latitude, longitude = Place(58.0, 5.0, 71.2, 31.2).features
+        labels = np.random.default_rng(1).integers(0, 3, (12, 12))
+        model = a_map(labels, features=(longitude, latitude))
+        whole = np.radians(26.2) * (np.sin(np.radians(71.2)) - np.sin(np.radians(58.0)))
+        for cluster, polygons in regions(to_geojson(model)).items():
+            assert sphere_area(polygons) / whole == pytest.approx((labels == cluster).mean(), rel=1e-6)
+        plain = regions(to_geojson(a_map(labels, (5.0, 31.2), (58.0, 71.2))))
+        northern = np.zeros((12, 12), dtype=int)
+        northern[:, 6:] = 1
+        (_, north) = regions(to_geojson(a_map(northern, (5.0, 31.2), (58.0, 71.2)))).values()
+        assert sphere_area(north) / whole < 0.45  # the northern half of the degrees has less than half of the area
+        assert len(plain) == 3
+
+    def test_a_region_over_the_antimeridian_is_cut(self) -> None:
+        latitude, longitude = Place(-21.0, 177.0, -12.0, -178.0).features
+        model = a_map(
+            np.zeros((10, 10), dtype=int), features=(longitude, latitude), centroids=np.array([[181.0, -15.0]])
+        )
+        document = to_geojson(model)
+        assert document["bbox"] == [177.0, -21.0, -178.0, -12.0]
+        (found,) = regions(document).values()
+        assert found.bounds == (-180.0, -21.0, 180.0, -12.0)
+        assert of_kind(document, "centre")[0]["geometry"]["coordinates"] == [-179.0, -15.0]

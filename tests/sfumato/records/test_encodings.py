@@ -207,9 +207,13 @@ class TestCircle:
         assert (wire["features"][0]["periodic"], wire["encoding"]["circles"]) == (True, [0])
         assert "periodic" not in wire["features"][1]
         assert round_spec_from_wire(wire) == spec
-        for other in (ShiftedGridEncoding(2, 4, 2), ShiftedGridEncoding(2, 4, 2, (1,)), GridEncoding((4, 5))):
+        centroids = NearestCentroidEncoding(((0, 0), (5, 5)))
+        half_turn = PhaseEncoding(((1024, 3), (512, 0)), 8)
+        for other in (ShiftedGridEncoding(2, 4, 2), ShiftedGridEncoding(2, 4, 2, (1,)), half_turn, centroids):
             with pytest.raises(InvalidSpec, match="periodic"):
                 RoundSpec(self.HOURS, other, mechanisms.design("grr", other.n_symbols, NANO))
+        for other in (GridEncoding((4, 5)), PhaseEncoding(((1024, 3), (-2048, 0)), 8)):
+            assert RoundSpec(self.HOURS, other, mechanisms.design("grr", other.n_symbols, NANO)).encoding == other
         for circles in ((2,), (1, 0), (0, 0), (-1,), [0], ("0",)):
             with pytest.raises(InvalidSpec, match="ascending"):
                 ShiftedGridEncoding(2, 4, 2, circles)  # type: ignore[arg-type]

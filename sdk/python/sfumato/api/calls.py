@@ -168,30 +168,33 @@ class Calls:
         attributes: Sequence[str],
         *,
         epsilon: float,
-        expected_records: int,
+        expected_records: int | None = None,
+        expected_reports: int | None = None,
         delta: float = 0.0,
         first_pass: float | None = None,
     ) -> Steps[ProfileForecast]:
         """Forecast the errors of a profile of a job's clusters. A forecast costs no privacy budget.
 
-        `sfumato.forecast.forecast_profile` computes the same forecast locally.
+        `forecast_profile` and `forecast_reported_profile` of `sfumato.forecast` compute the same forecasts locally.
 
         Parameters
         ----------
         job_id : str
-            Job over records that has succeeded.
+            Job that has succeeded.
         attributes : sequence of str
             Names of attributes or features of the dataset.
         epsilon, delta : float
             Maximum cost of the profile.
-        expected_records : int
-            The caller's estimate of the number of records. The service does not count them.
+        expected_records, expected_reports : int
+            The caller's estimate of the number of records of a central dataset, or of reports of another one. The
+            service does not count records.
         first_pass : float, optional
             As for `profile`.
         """
         names = tuple(list_texts(attributes, "attributes"))
         algorithm = Profile(of=job_id, attributes=names, epsilon=epsilon, delta=delta, first_pass=first_pass)
-        body = {"algorithm": drop_none(to_wire(algorithm)), "expected_records": expected_records}
+        expected = {"expected_records": expected_records, "expected_reports": expected_reports}
+        body = {"algorithm": drop_none(to_wire(algorithm))} | drop_none(expected)
         return (yield query("forecasts/profiles", body)).read(profile_forecast_from_wire)
 
     # ---- keys ----

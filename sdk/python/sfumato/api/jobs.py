@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,6 +85,27 @@ def _submitted_list(
     return ListOperation(describe, SubmittedJob.of, AsyncSubmittedJob.of)
 
 
+class CollectionOptions(TypedDict, total=False):
+    """Members of a job that collects reports, as of `submit_job`."""
+
+    target_reports: int | None
+    min_reports: int
+    collect_seconds: int
+    allow_insufficient: bool
+    min_batch: int | None
+    honest_share: float | None
+    shuffled_delta: float | None
+
+
+def _collection(**given: Unpack[CollectionOptions]) -> dict[str, Any]:
+    """Return the members of a request body that differ from their defaults."""
+    plain = {name: given.get(name) for name in ("target_reports", "min_reports", "allow_insufficient")}
+    body = {name: value for name, value in plain.items() if value}
+    seconds = given.get("collect_seconds", WEEK_SECONDS)
+    body |= {} if seconds == WEEK_SECONDS else {"collect_seconds": seconds}
+    return body | release_terms(given.get("min_batch"), given.get("honest_share"), given.get("shuffled_delta"))
+
+
 class JobCalls:
     """The calls for jobs and results."""
 
@@ -164,11 +185,15 @@ class JobCalls:
             body["features"] = list_texts(features, "features")
         if round_ids:
             body["round_ids"] = list(round_ids)
-        body |= {} if target_reports is None else {"target_reports": target_reports}
-        body |= {"min_reports": min_reports} if min_reports else {}
-        body |= {} if collect_seconds == WEEK_SECONDS else {"collect_seconds": collect_seconds}
-        body |= {"allow_insufficient": True} if allow_insufficient else {}
-        body |= release_terms(min_batch, honest_share, shuffled_delta)
+        body |= _collection(
+            target_reports=target_reports,
+            min_reports=min_reports,
+            collect_seconds=collect_seconds,
+            allow_insufficient=allow_insufficient,
+            min_batch=min_batch,
+            honest_share=honest_share,
+            shuffled_delta=shuffled_delta,
+        )
         return (yield post("jobs", body, idempotency_key)).read(parsers.parse_job)
 
     @_submitted
@@ -181,6 +206,7 @@ class JobCalls:
         delta: float = 0.0,
         first_pass: float | None = None,
         idempotency_key: str | None = None,
+        **collection: Unpack[CollectionOptions],
     ) -> Steps[Job]:
         """Submit a profile of the clusters of a job: the values of attributes that distinguish each cluster.
 
@@ -189,16 +215,18 @@ class JobCalls:
         Parameters
         ----------
         job_id : str
-            Job over records that has succeeded.
+            Job that has succeeded. Over reports, the profile collects a round of its own.
         attributes : sequence of str
             Names of attributes or features of the dataset, in any order.
         epsilon, delta : float
-            Maximum cost of the profile.
+            Maximum cost of the profile. Over reports, delta is 0.
         first_pass : float, optional
-            Share of ε that releases the association of each attribute, so that only associated ones are described;
-            0 describes all. By default 0.1 with more than five attributes, else 0.
+            Over records: share of ε that releases the association of each attribute, so that only associated ones are
+            described; 0 describes all. By default 0.1 with more than five attributes, else 0.
         idempotency_key : str, optional
             Key to find the same job again after a crash of the caller. The default is random.
+        **collection
+            Over reports: `target_reports`, which is required, and the other members about collection of `submit_job`.
 
         Returns
         -------
@@ -208,12 +236,13 @@ class JobCalls:
         Raises
         ------
         ApiProblem
-            An attribute is unknown, the job has not succeeded, or the budget is too small.
+            An attribute is unknown, the job has not succeeded, the budget is too small, or the reports are too few.
         """
         names = tuple(list_texts(attributes, "attributes"))
         algorithm = Profile(of=job_id, attributes=names, epsilon=epsilon, delta=delta, first_pass=first_pass)
         of = (yield get(f"jobs/{job_id}")).read(parsers.parse_job)
-        body = {"dataset_id": of.dataset_id, "algorithm": drop_none(to_wire(algorithm))}
+        body: dict[str, Any] = {"dataset_id": of.dataset_id, "algorithm": drop_none(to_wire(algorithm))}
+        body |= _collection(**collection)
         return (yield post("jobs", body, idempotency_key)).read(parsers.parse_job)
 
     @_submitted_list
@@ -313,7 +342,8 @@ class JobCalls:
         Parameters
         ----------
         records : array-like of shape (n, n_features)
-            As for `perturb_records`. A round closes at the job's `target_reports`, so n should be at least that.
+            As for `perturb_records`: a profile needs a table with the columns of its attributes, too. A round closes
+            at the job's `target_reports`, so n should be at least that.
         timeout_seconds : float, optional
             Maximum time for all rounds, seconds. The default is no limit.
 
@@ -341,7 +371,9 @@ class JobCalls:
         2
         """
         deadline = _Deadline(timeout_seconds)
-        draws = SystemEntropy().words(len(records))  # type: ignore[arg-type]
+        columns = named_columns(records)
+        n = len(records if columns is None else next(iter(columns.values()), ()))  # type: ignore[arg-type]
+        draws = SystemEntropy().words(n)
         found = yield from _next_round(job_id, None, deadline)
         while isinstance(found, Round):
             yield from send_in_batches(found.id, perturb_records(found.spec, records, draws=draws))

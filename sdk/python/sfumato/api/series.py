@@ -67,6 +67,7 @@ class Series:
     season: int  # windows of a season; 1 for none
     least_change: float  # least change of a share that raises an alarm
     false_alarms: float  # bound on the probability of a false event in 52 windows
+    revision: int  # number of the revision with these terms; 0 at first
     epsilon_per_window: float
     epsilon_per_cycle: float
     epsilon_per_year: float  # a person answers once in each cycle
@@ -77,6 +78,25 @@ class Series:
     next_window_at: datetime | None
     created_at: datetime
     ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRevision:
+    """Terms of a series from a window on."""
+
+    number: int  # 0 for the terms of the creation
+    first_window: int
+    algorithm: Wire
+    target_reports: int
+    min_reports: int
+    season: int
+    least_change: float
+    epsilon_per_cycle: float
+    min_batch: int | None  # None if the dataset is not shuffled, like the next three
+    honest_share: float | None
+    shuffled_epsilon_per_cycle: float | None
+    shuffled_delta_per_cycle: float | None
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +116,7 @@ class Window:
 
     index: int
     cycle: int
+    revision: int  # revision of the series with the terms of the window
     state: Literal["planned", "open", "closed", "done", "empty", "missed", "failed"]
     opens_at: datetime
     closes_at: datetime
@@ -218,6 +239,7 @@ class SeriesHistory:
 
 
 parse_series = parser(Series)
+parse_revision = parser(SeriesRevision)
 parse_window = parser(Window)
 parse_cluster = parser(SeriesCluster)
 parse_event = parser(SeriesEvent)
@@ -376,6 +398,47 @@ class SeriesCalls:
         An open window is completed. The windows of a pause are missed, and `ended` is final.
         """
         return (yield patch(f"series/{series_id}", drop_none({"name": name, "state": state}))).read(parse_series)
+
+    @call
+    def revise_series(
+        self,
+        series_id: str,
+        algorithm: ShiftedGrid | Mapping[str, Any] | None = None,
+        *,
+        target_reports: int | None = None,
+        min_reports: int | None = None,
+        season: int | None = None,
+        least_change: float | None = None,
+        min_batch: int | None = None,
+        honest_share: float | None = None,
+        shuffled_delta: float | None = None,
+        allow_insufficient: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Steps[SeriesRevision]:
+        """Change terms of a series from its next cycle on. None leaves a term unchanged.
+
+        A revision that has not begun is replaced. Clusters keep their ids, and the test of changes starts again. With
+        another grid, ε or mechanism, earlier windows leave the pool. The parameters are those of `create_series`.
+        """
+        body: dict[str, Any] = (
+            {} if algorithm is None else {"algorithm": drop_none(to_wire(to_series_algorithm(algorithm)))}
+        )
+        body |= drop_none(
+            {
+                "target_reports": target_reports,
+                "min_reports": min_reports,
+                "season": season,
+                "least_change": least_change,
+                "allow_insufficient": allow_insufficient or None,
+            }
+        )
+        body |= release_terms(min_batch, honest_share, shuffled_delta)
+        return (yield post(f"series/{series_id}/revisions", body, idempotency_key)).read(parse_revision)
+
+    @listing
+    def series_revisions(self, series_id: str, *, oldest_first: bool = False) -> Listing[SeriesRevision]:
+        """Iterate over the terms that a series has had, and those that begin later, newest first."""
+        return Listing(f"series/{series_id}/revisions", parse_revision, in_order(oldest_first))
 
     @listing
     def windows(self, series_id: str, *, oldest_first: bool = False) -> Listing[Window]:

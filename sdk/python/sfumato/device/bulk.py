@@ -7,12 +7,13 @@ They store nothing: perturbing the same records twice for one round doubles the 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below_many
-from sfumato.records.inputs import to_values
+from sfumato.records.described import Described, read_records
+from sfumato.records.inputs import Records
 from sfumato.records.outside import encode_many
 from sfumato.specs import Participation, RoundSpec
 
@@ -30,7 +31,7 @@ class Reports(NamedTuple):
 
 def perturb_records(
     spec: RoundSpec,
-    records: ArrayLike,
+    records: Records | Described,
     entropy: Entropy | None = None,
     *,
     draws: NDArray[np.uint64] | None = None,
@@ -45,7 +46,7 @@ def perturb_records(
     records : array-like of shape (n, n_features)
         Finite, in the features' units. Records outside of the bounds are reported as outside, or clipped, as
         the round states. The columns of a data frame are matched by name; values without names are assumed to
-        have the features' order.
+        have the features' order. A profile round needs a table with the columns of its attributes, too.
     entropy : Entropy, optional
         Source of the devices' random numbers. The default is the operating system. Report ids
         always come from the system, so a repeated simulation has new ids.
@@ -75,14 +76,14 @@ def perturb_records(
     ((2, 16), (2, 1))
     """
     entropy = entropy or SystemEntropy()
-    points = to_values(spec.features, records)
-    device_draws = entropy.words(len(points)) if draws is None else draws
-    if device_draws.shape != (len(points),):
+    read = read_records(spec, records)
+    device_draws = entropy.words(len(read.points)) if draws is None else draws
+    if device_draws.shape != (len(read.points),):
         raise InvalidSpec("draws must have one entry for each record")
-    participating = points[_contains(spec.participation, device_draws)]
-    slots = below_many(entropy, spec.encoding.n_slots, len(participating))
+    participating = read.select(_contains(spec.participation, device_draws))
+    slots = below_many(entropy, spec.encoding.n_slots, len(participating.points))
     values = spec.mechanism.perturb_many(encode_many(spec, participating, slots, entropy), entropy)
-    ids = SystemEntropy().words(2 * len(participating)).astype("<u8").view(np.uint8)
+    ids = SystemEntropy().words(2 * len(slots)).astype("<u8").view(np.uint8)
     return Reports(ids.reshape(-1, REPORT_ID_BYTES), slots.astype(np.uint32), values)
 
 

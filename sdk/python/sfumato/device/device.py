@@ -16,17 +16,23 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
-from numpy.typing import ArrayLike
-
 from sfumato.device.caps import Caps, PeriodCap
-from sfumato.device.checks import RecordCheck, check_record, describe_difference
+from sfumato.device.checks import (
+    Record,
+    RecordCheck,
+    check_record,
+    describe_difference,
+    lacking_attributes,
+    leave_out,
+    part_for,
+)
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
 from sfumato.device.open_rounds import OpenRound, check_id, parse_open_rounds, refuse_shuffled
 from sfumato.device.outcomes import Outcome, Receipt, RoundOutcome, is_refused, overall_outcome
@@ -34,18 +40,18 @@ from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
 from sfumato.errors import ApiProblem, InvalidSpec, RoundRefused, SfumatoError
 from sfumato.privacy.accounting import NANO, format_epsilon, parse_epsilon
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below, word
-from sfumato.records.outside import encode, outside_features
+from sfumato.records.outside import check_outside, encode
 from sfumato.specs import Feature, RoundSpec, round_spec_from_wire, to_wire
 from sfumato.transport.exchange import Request
 from sfumato.transport.http import Http, PoolSettings
 from sfumato.transport.receipts import check_receipt, settled_state
+from sfumato.validation import require
 
 if TYPE_CHECKING:
     import httpx
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-Record = ArrayLike | Mapping[str, float]
 
 MAX_RESPONSE_BYTES = 1 << 20
 DEFAULT_POLL_SECONDS = 60.0
@@ -85,6 +91,9 @@ class Device:
         back. Without it, a service can spend the whole cap in a day.
     features : sequence of Feature, optional
         The features that the app supports. The device rejects rounds with other features or bounds.
+    attributes : sequence of str
+        Names of the attributes that the app reports. The device rejects profile rounds about others. With
+        attributes, a record is a mapping that has their values, too: text, numbers, or None for a missing value.
     entropy : Entropy
         Source of all random numbers of the device.
     on_outside : callable, optional
@@ -131,6 +140,7 @@ class Device:
         store: str | Path | Store,
         cap_per_period: tuple[str, int | float | str | Decimal] | None = None,
         features: Sequence[Feature] | None = None,
+        attributes: Sequence[str] = (),
         entropy: Entropy | None = None,
         on_outside: Callable[[tuple[str, ...]], None] | None = None,
         accept_kept_reports: bool = False,
@@ -144,6 +154,8 @@ class Device:
         self._dataset_id = check_id(dataset_id)
         self._store = FileStore(store) if isinstance(store, str | Path) else store
         self._features = None if features is None else tuple(features)
+        require(not isinstance(attributes, str), "attributes must be a list of names, not one text")
+        self._attributes = frozenset(attributes)
         self._entropy = entropy or SystemEntropy()
         self._on_outside = on_outside
         self._accepts_kept_reports = accept_kept_reports
@@ -246,7 +258,8 @@ class Device:
         ('north',)
         """
         known = [self._features] if self._features is not None else self._listed_features()
-        checks = [check_record(features, record) for features in known]
+        part = leave_out(record, self._attributes)
+        checks = [check_record(features, part) for features in known]
         if not checks:
             raise InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
         return checks[0]
@@ -352,8 +365,9 @@ class Device:
                 return RoundOutcome(open_round.round_id, Outcome.NOT_SELECTED)
             today = self._caps.today(memory)
             self._caps.check(memory, epsilon_nano, today)
-            names = outside_features(spec.features, record)  # an invalid record uses no word
-            memo = self._perturb(open_round, spec, epsilon_nano, record)
+            part = part_for(spec, record, self._attributes)
+            names = check_outside(spec, part)  # an invalid record uses no word
+            memo = self._perturb(open_round, spec, epsilon_nano, part)
             memory.memos[open_round.round_id] = replace(memo, day=today)
             return RoundOutcome(open_round.round_id, Outcome.ALREADY_ANSWERED, epsilon_nano / NANO, outside=names)
         except SfumatoError as error:
@@ -385,6 +399,8 @@ class Device:
         if self._features is not None and spec.features != self._features:
             difference = describe_difference(self._features, spec.features)
             raise RoundRefused(f"{open_round.round_id} has features that this app does not support: {difference}")
+        if lacking := lacking_attributes(spec, self._attributes):
+            raise RoundRefused(f"{open_round.round_id} {lacking}")
         if open_round.keep_reports and not self._accepts_kept_reports:
             raise RoundRefused(
                 f"{open_round.round_id} keeps reports after their tally: "

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from numpy.typing import ArrayLike
-
 from sfumato.device.bulk import REPORT_ID_BYTES, SLOT_BYTES, Reports, perturb_records
 from sfumato.errors import SfumatoError
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
 from sfumato.privacy.entropy import Entropy
-from sfumato.records.inputs import to_values
+from sfumato.records.described import read_records
+from sfumato.records.inputs import Records
 from sfumato.specs import RoundSpec
 
 Action = Literal["send", "already_answered", "not_selected", "refuse"]
@@ -50,7 +49,7 @@ class DryRun:
         return len(self.reports.slots)
 
 
-def dry_run(spec: RoundSpec, records: ArrayLike, entropy: Entropy | None = None) -> DryRun:
+def dry_run(spec: RoundSpec, records: Records, entropy: Entropy | None = None) -> DryRun:
     """Simulate a round locally with given records.
 
     Parameters
@@ -79,12 +78,12 @@ def dry_run(spec: RoundSpec, records: ArrayLike, entropy: Entropy | None = None)
     >>> dry_run(spec, [[0.1], [0.4], [0.9]])
     DryRun(epsilon=1.0, participating_share=1.0, n_records=3, report_bytes=21)
     """
-    points = to_values(spec.features, records)
-    reports = perturb_records(spec, points, entropy)
+    read = read_records(spec, records)
+    reports = perturb_records(spec, read, entropy)
     return DryRun(
         epsilon=spec.mechanism.epsilon_nano() / NANO,
         participating_share=participating_share(spec),
-        n_records=len(points),
+        n_records=len(read.points),
         report_bytes=REPORT_ID_BYTES + SLOT_BYTES + spec.mechanism.value_bytes,
         reports=reports,
     )

@@ -15,7 +15,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple, cast
 
-from sfumato.device.device import Device, Record
+from sfumato.device.checks import Record
+from sfumato.device.device import Device
 from sfumato.device.open_rounds import MAX_OPEN_ROUNDS, OpenRound, check_id, parse_open_rounds
 from sfumato.device.sealing import KEY_BYTES, OUTER_KEY_HEADER, SIGNATURE_HEADER, seal, verify_round, wrap
 from sfumato.device.store import Memo

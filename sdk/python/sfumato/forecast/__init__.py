@@ -18,6 +18,7 @@ from sfumato.forecast.inverse import reports_needed
 from sfumato.forecast.profiles import (
     ProfileForecast,
     forecast_profile,
+    forecast_reported_profile,
     profile_forecast_from_wire,
     profile_forecast_to_wire,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "forecast_records",
     "forecast_release_mu2",
     "forecast_releases",
+    "forecast_reported_profile",
     "forecast_series",
     "forecast_to_wire",
     "insufficient_of",

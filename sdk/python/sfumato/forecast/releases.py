@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TypedDict, Unpack
+from typing import NotRequired, TypedDict, Unpack
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import resolve
@@ -31,6 +31,8 @@ class ForecastTerms(TypedDict):
         Share of the reports from honest devices, in (0, 1].
     delta_atto : int
         Delta of each release.
+    circles : tuple of int
+        Indices of the periodic features; none by default.
     """
 
     n_features: int
@@ -38,6 +40,7 @@ class ForecastTerms(TypedDict):
     min_batch: int
     honest_share: Fraction
     delta_atto: int
+    circles: NotRequired[tuple[int, ...]]
 
 
 def forecast_releases(algorithm: Algorithm, **terms: Unpack[ForecastTerms]) -> Pair:
@@ -96,7 +99,7 @@ def _plan(algorithm: Algorithm, terms: ForecastTerms) -> list[tuple[tuple[int, i
     n_features, expected_reports = terms["n_features"], terms["expected_reports"]
     algorithm, _ = resolve(algorithm, n_features, expected_reports)
     releases = []
-    for each in planned_rounds(algorithm, n_features, expected_reports):
+    for each in planned_rounds(algorithm, n_features, expected_reports, terms.get("circles", ())):
         if each.adapts:
             raise InvalidSpec(
                 f"a round of {algorithm.type} depends on earlier rounds: its release has a cost when the round opens"

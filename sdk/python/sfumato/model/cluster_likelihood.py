@@ -18,7 +18,15 @@ from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
 from sfumato.records.encodings import scale_many, symbols, unscale_many
-from sfumato.specs import LATTICE, TURN, DiscreteLaplaceMechanism, Encoding, GridEncoding, PhaseEncoding
+from sfumato.specs import (
+    LATTICE,
+    TURN,
+    DiscreteLaplaceMechanism,
+    Encoding,
+    GridEncoding,
+    PhaseEncoding,
+    ProfileEncoding,
+)
 
 WIDTH = 0.06  # default width of a cluster, as a share of a feature's range
 ANYWHERE = 1e-6  # share of people with a uniform distribution in the box
@@ -53,8 +61,10 @@ def symbol_shares(model: ClusterModel, encoding: Encoding) -> Shares | None:
     Raises
     ------
     InvalidSpec
-        Clusters times symbols above 2^24.
+        Clusters times symbols above 2^24, or the round is that of a profile.
     """
+    if isinstance(encoding, ProfileEncoding):
+        raise InvalidSpec("reports of a profile have no labels: label those of the job that it describes")
     if model.n_clusters * encoding.n_symbols > MAX_ENTRIES:
         raise InvalidSpec(f"clusters times symbols may be at most {MAX_ENTRIES} to label reports")
     if model.label_map is not None:

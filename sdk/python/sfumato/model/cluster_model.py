@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_names import check_names
 from sfumato.model.feature_shares import FeatureCheck, feature_shares
+from sfumato.model.geography import errors_in_km, place_of
 from sfumato.model.levels import Level, levels_of
 from sfumato.model.memberships import Memberships, fits, memberships_from_wire
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
@@ -72,7 +73,7 @@ class ClusterModel:
     dishonest_shares : ndarray of shape (n_clusters,), float64, or None
         For reports: the smallest share of dishonest devices that could have made each cluster, a lower bound.
     expected_agreement : ExpectedAgreement or None
-        How far these clusters would come out again. None for label maps without a smooth density.
+        How far repeated runs reproduce these clusters. None for label maps without a smooth density.
     expected_loss : ExpectedLoss or None
         For centroids of methods with a measured loss.
     feature_check : FeatureCheck or None
@@ -252,6 +253,10 @@ class ClusterModel:
                 add_column(columns, feature.name, self.centroids[:, place])
             if self.centroid_errors is not None:
                 add_column(columns, f"{feature.name}_error", self.centroid_errors[:, place])
+        plane = place_of(self.features)
+        if plane is not None and self.centroids is not None and self.centroid_errors is not None:
+            in_km = errors_in_km(self.centroids[:, list(plane)], self.centroid_errors[:, list(plane)])
+            add_column(columns, "error_km", in_km)
         return columns
 
     def to_frame(self) -> "DataFrame":
@@ -293,7 +298,7 @@ class ClusterModel:
         scaled, centres = self._scale(points), scale_many(self.features, self.centroids)
         found = np.empty((len(scaled), self.n_clusters))
         for part in _blocks(scaled.shape):
-            found[part] = self.soft.of(scaled[part], centres, self.sizes)
+            found[part] = self.soft.of(scaled[part], centres, self.sizes, circles_of(self.features))
         return found
 
     def to_wire(self) -> dict[str, Any]:

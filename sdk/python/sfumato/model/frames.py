@@ -14,6 +14,7 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.tables import Columns, add_column, new_frame
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.privacy.ledger import LedgerEntry
+from sfumato.records.encodings import edges_of
 from sfumato.records.mixed import to_points
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def clusters_columns(model: ClusterModel) -> Columns:
     -------
     dict of str to ndarray of shape (n_clusters,)
         `cluster`, `name` if the clusters have names, `size`, `size_error`. If the model has centroids, a column per
-        feature in its units, and if it has their errors, `<feature>_error`.
+        feature in its units, and if it has their errors, `<feature>_error`. The centres of a place also have
+        `error_km`, the standard error of the distance.
 
     Examples
     --------
@@ -65,7 +67,7 @@ def cells_columns(model: ClusterModel) -> Columns:
     columns = _labelled(model, model.label_map.ravel())
     shape = model.label_map.shape
     for feature, n_cells, place in zip(model.features, shape, np.indices(shape), strict=True):
-        edges = np.linspace(feature.lower, feature.upper, n_cells + 1)
+        edges = edges_of(feature, n_cells)
         add_column(columns, f"{feature.name}_lower", edges[place.ravel()])
         add_column(columns, f"{feature.name}_upper", edges[place.ravel() + 1])
     if model.density is not None:

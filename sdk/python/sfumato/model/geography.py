@@ -19,7 +19,7 @@ from sfumato.specs import Feature
 COASTLINE = Path(__file__).with_name("coastline.json")
 EARTH_RADIUS_KM = 6371.0
 KM_PER_DEGREE = EARTH_RADIUS_KM * math.pi / 180
-COAST_DEGREES = 20.0  # minimum width of a map with coasts; narrower ones would show coarse polygons
+COAST_DEGREES = 15.0  # minimum width of a map with coasts; narrower ones would show coarse polygons
 
 _LONGITUDES = frozenset({"longitude", "lon", "lng", "long"})
 _LATITUDES = frozenset({"latitude", "lat"})
@@ -51,9 +51,14 @@ class Scale:
         return f"{self.kilometres:,g} km at {degrees(round(self.latitude, 1), 'S', 'N')}"
 
 
+def is_place(across: Feature, up: Feature) -> bool:
+    """Return whether the features are declared as longitude and latitude of a place."""
+    return (across.coordinate, up.coordinate) == ("longitude", "latitude")
+
+
 def is_map(across: Feature, up: Feature) -> bool:
-    """Return whether names, units and bounds are those of longitude and latitude in degrees."""
-    return (
+    """Return whether names, units and bounds are those of longitude and latitude in degrees, or they are declared."""
+    return is_place(across, up) or (
         across.name.strip().lower() in _LONGITUDES
         and up.name.strip().lower() in _LATITUDES
         and {across.unit.strip().lower(), up.unit.strip().lower()} <= _UNITS
@@ -61,6 +66,24 @@ def is_map(across: Feature, up: Feature) -> bool:
         and across.upper - across.lower <= 360
         and -90 <= up.lower < up.upper <= 90
     )
+
+
+def place_of(features: Sequence[Feature]) -> tuple[int, int] | None:
+    """Return the indices of longitude and latitude of a declared place, or None if there is none."""
+    found = {feature.coordinate: index for index, feature in enumerate(features) if feature.coordinate}
+    return (found["longitude"], found["latitude"]) if len(found) == 2 else None
+
+
+def errors_in_km(centres: NDArray[np.float64], errors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the standard errors of places as distances: (n,).
+
+    Parameters
+    ----------
+    centres, errors : ndarray of shape (n, 2)
+        Longitudes and latitudes, and their standard errors, in degrees.
+    """
+    east = errors[:, 0] * np.cos(np.radians(centres[:, 1]))
+    return np.asarray(KM_PER_DEGREE * np.hypot(east, errors[:, 1]), dtype=np.float64)
 
 
 def degrees(value: float, negative: str, positive: str) -> str:

@@ -5,7 +5,7 @@
 u_c ~ size_c N(x; centre_c, width_c^2). Points and centres are in the features' scaled units.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, log, sqrt
 from typing import Any, ClassVar, get_args
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
+from sfumato.records.encodings import differences
 from sfumato.specs import Distance
 from sfumato.validation import require
 
@@ -46,7 +47,7 @@ class FuzzyMemberships:
         require(isfinite(self.m) and self.m > 1, f"m must be above 1, not {self.m:g}")
         require(isfinite(self.sigma0) and self.sigma0 > 0, f"sigma0 must be above 0, not {self.sigma0:g}")
 
-    def of(self, points: Points, centres: Points, _sizes: Points) -> Points:
+    def of(self, points: Points, centres: Points, _sizes: Points, _circles: Sequence[int] = ()) -> Points:
         """Return memberships of points of shape (n, d) in centres of shape (k, d): (n, k), with rows of sum 1."""
         distances = np.maximum(distances_of(self, points, centres), LEAST)
         closeness: Points = (distances.min(axis=1, keepdims=True) / distances) ** (1 / (self.m - 1))
@@ -73,10 +74,13 @@ class GaussianMixtureMemberships:
         require(len(self.widths) > 0, "widths must have a number for each cluster")
         require(all(isfinite(width) and width > 0 for width in self.widths), "widths must be above 0")
 
-    def of(self, points: Points, centres: Points, sizes: Points) -> Points:
-        """Return memberships of points of shape (n, d) in centres of shape (k, d): (n, k), with rows of sum 1."""
+    def of(self, points: Points, centres: Points, sizes: Points, circles: Sequence[int] = ()) -> Points:
+        """Return memberships of points of shape (n, d) in centres of shape (k, d): (n, k), with rows of sum 1.
+
+        Along `circles`, the indices of periodic features, a distance is that of the shorter way.
+        """
         widths = np.array(self.widths)
-        squares = ((points[:, None, :] - centres[None, :, :]) ** 2).sum(axis=2)
+        squares = (differences(points[:, None, :], centres[None, :, :], circles) ** 2).sum(axis=2)
         shares = np.log(np.maximum(sizes, LEAST)) - points.shape[1] * np.log(widths)
         logs = shares - squares / (2 * widths**2)
         parts: Points = np.exp(logs - logs.max(axis=1, keepdims=True, initial=-np.inf))

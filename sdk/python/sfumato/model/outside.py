@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
+from sfumato.records.encodings import scale_errors, scale_many
+from sfumato.specs import circles_of
 
 STATED = 0.05  # share outside from which a result warns
 DECISIVE = 0.1  # share outside above which a result is at most `uncertain`
@@ -119,10 +121,11 @@ def edge_share_of_centres(model: ClusterModel) -> EdgeShare | None:
     """
     if model.type != "centroids" or model.centroids is None:
         return None
-    lower, upper = (np.array([getattr(each, name) for each in model.features]) for name in ("lower", "upper"))
     errors = np.zeros_like(model.centroids) if model.centroid_errors is None else model.centroid_errors
-    scaled = (model.centroids - lower) / (upper - lower)
-    errors, numeric = errors / (upper - lower), slice(model.n_numeric)  # shares of categories end within their bounds
+    scaled = scale_many(model.features, model.centroids)
+    errors = scale_errors(model.features, model.centroids, errors)
+    numeric = slice(model.n_numeric)  # shares of categories end within their bounds
+    scaled[:, circles_of(model.features)] = 0.5  # a circle has no bounds
     return edge_share_of(scaled[:, numeric], errors[:, numeric], model.sizes, model.size_errors)
 
 

@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 class ExpectedAgreement:
     """The expected adjusted Rand index of a result with that of another run, with an 80 % interval.
 
-    It is calibrated on data sets. A result can come out again and still differ from the true groups.
+    It is calibrated on data sets. Repeated runs can reproduce a result that differs from the true groups.
 
     Attributes
     ----------

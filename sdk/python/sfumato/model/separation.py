@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, squared_distances
-from sfumato.records.encodings import differences, scale_many, unscale_many
+from sfumato.records.encodings import differences, scale_errors, scale_many, unscale_many
 from sfumato.specs import circles_of
 
 _MAX_DISTANCES = 8_000_000  # maximum cells times clusters; finer grids use the cells with most people
@@ -61,8 +61,7 @@ def separation(model: ClusterModel) -> Separation:
     distances = away[np.arange(n_clusters), nearest]
     errors = unknown
     if model.centroid_errors is not None:
-        ranges = np.array([feature.upper - feature.lower for feature in model.features])
-        scaled = (model.centroid_errors / ranges) ** 2
+        scaled = scale_errors(model.features, model.centroids, model.centroid_errors) ** 2
         along = differences(centres, centres[nearest], circles) / np.where(distances > 0, distances, np.nan)[:, None]
         errors = np.sqrt((along**2 * (scaled + scaled[nearest])).sum(axis=1))
     silhouettes = _silhouettes(model, centres)

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from sfumato.model import geography
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.shading import borders, colour, is_adaptive, plane_cells, shade, to_xml_text
-from sfumato.records.encodings import scale_many, unscale_many
+from sfumato.records.encodings import edges_of, flatten, scale_many, unscale_many
+from sfumato.records.places import sines
 from sfumato.specs import Feature, circles_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ def aspect(features: Sequence[Feature], plane: tuple[int, int]) -> float:
     """Return width / height of a plane's panel."""
     across, up = (features[axis] for axis in plane)
     ratio = (across.upper - across.lower) / (up.upper - up.lower)
+    if geography.is_place(across, up):  # lengths are true at the middle latitude
+        (south, north), middle = sines(np.array([up.lower, up.upper])), math.radians(geography.middle_latitude(up))
+        ratio = math.radians(across.period) * math.cos(middle) ** 2 / (north - south)
+        return float(np.clip(ratio, 0.5, 4.0))
     if geography.is_map(across, up):
         return float(np.clip(ratio * math.cos(math.radians(geography.middle_latitude(up))), 0.5, 4.0))
     return float(np.clip(ratio, 0.75, 2.5)) if across.unit == up.unit and len(features) == 2 else 1.2
@@ -55,13 +60,14 @@ def draw_map(
         coasts = geography.coastline(across, up) if on_globe else []
     else:
         coasts = [np.asarray(line, dtype=np.float64)[:, list(plane)] for line in outlines]
+    coasts = [np.column_stack([line[:, 0], flatten(up, line[:, 1])]) for line in coasts]
     if coasts:
         axes.add_collection(LineCollection(coasts, colors="#555555", linewidths=0.35))
     if model.centroids is not None:
         outside, label_at = label_points(model, model.centroids)
-        axes.plot(*model.centroids[outside][:, list(plane)].T, "+", ms=6, mew=1.2, color=INK, zorder=3)
+        axes.plot(*_on_plane(model.centroids[outside], model, plane).T, "+", ms=6, mew=1.2, color=INK, zorder=3)
         _draw_ellipses(axes, model, plane)
-        _draw_numbers(axes, label_at[:, list(plane)])
+        _draw_numbers(axes, _on_plane(label_at, model, plane))
     axes.set_xlim(across.lower, across.upper)
     axes.set_ylim(up.lower, up.upper)
     axes.set_xlabel(axis_label(across))
@@ -69,6 +75,16 @@ def draw_map(
     axes.tick_params(length=3, width=0.7)
     if on_globe:
         _draw_graticule(axes, across, up)
+
+
+def _on_plane(values: NDArray[np.float64], model: ClusterModel, plane: tuple[int, int]) -> NDArray[np.float64]:
+    """Return values of all features as places on the plot of two of them: (n, 2)."""
+    return np.column_stack([flatten(model.features[axis], values[:, axis]) for axis in plane])
+
+
+def _edges_on_plane(lines: NDArray[np.float64], features: tuple[Feature, Feature]) -> list[NDArray[np.float64]]:
+    lower, ranges = np.array([(each.lower, each.period) for each in features]).T
+    return list(lower + lines * ranges)
 
 
 def _draw_cells(
@@ -86,11 +102,11 @@ def _draw_cells(
         interpolation="none",
     )
     if blocks and density is not None and len(lines := borders(density)) <= _MAX_BORDER_LINES:
-        edges = list(unscale_many(features, lines.reshape(-1, 2)).reshape(-1, 2, 2))
+        edges = _edges_on_plane(lines, features)
         axes.add_collection(LineCollection(edges, colors="#888888", linewidths=0.25, alpha=0.6))
     lines = borders(labels, circles_of(features))
     if len(lines) <= _MAX_BORDER_LINES:  # more would cover the map
-        edges = list(unscale_many(features, lines.reshape(-1, 2)).reshape(-1, 2, 2))
+        edges = _edges_on_plane(lines, features)
         axes.add_collection(LineCollection(edges, colors="white", linewidths=1.6, capstyle="projecting"))
         axes.add_collection(LineCollection(edges, colors="#444444", linewidths=0.7, capstyle="projecting"))
 
@@ -99,7 +115,7 @@ def _draw_graticule(axes: "Axes", across: Feature, up: Feature) -> None:
     meridians = geography.graticule(across.lower, across.upper, 6)
     parallels = geography.graticule(up.lower, up.upper, 6)
     axes.set_xticks(meridians, [geography.meridian(value) for value in meridians])
-    axes.set_yticks(parallels, [geography.parallel(value) for value in parallels])
+    axes.set_yticks(flatten(up, np.array(parallels)).tolist(), [geography.parallel(value) for value in parallels])
     axes.grid(color="#888888", linewidth=0.35, linestyle=(0, (1, 3)))
     bar = geography.scale(across, up)
     if bar is not None:
@@ -131,9 +147,12 @@ def _draw_ellipses(axes: "Axes", model: ClusterModel, plane: tuple[int, int]) ->
     if model.centroids is None or model.centroid_errors is None:
         return
     turns = list(product(*(_turns(model.features[axis]) for axis in plane)))
-    for centre, error in zip(model.centroids[:, list(plane)], model.centroid_errors[:, list(plane)], strict=True):
-        if np.isfinite(error).all() and np.isfinite(centre).all():
-            across, up = 2 * PLANE_REACH * error
+    low, high = (
+        _on_plane(model.centroids + side * PLANE_REACH * model.centroid_errors, model, plane) for side in (-1, 1)
+    )
+    centres = _on_plane(model.centroids, model, plane)
+    for centre, (across, up) in zip(centres, high - low, strict=True):
+        if np.isfinite((*centre, across, up)).all():
             for turn in turns:
                 place = (centre[0] + turn[0], centre[1] + turn[1])
                 ellipse = Ellipse(place, across, up, facecolor="none", edgecolor=INK, linewidth=0.9, zorder=3)
@@ -175,9 +194,9 @@ def draw_line(axes: "Axes", model: ClusterModel) -> None:
     if model.label_map is not None:
         n_cells = len(model.label_map)
         cells = np.full(n_cells, 1 / n_cells) if model.density is None else model.density
-        heights = cells * n_cells / (feature.upper - feature.lower)
+        edges = edges_of(feature, n_cells)
+        heights = cells / np.diff(edges)
         top = float(heights.max()) or 1.0
-        edges = np.linspace(feature.lower, feature.upper, n_cells + 1)
         for cluster in range(model.n_clusters):
             inside = np.where(model.label_map == cluster, heights, 0.0)
             axes.stairs(inside, edges, fill=True, color=colour(cluster)[1], alpha=0.65, linewidth=0)

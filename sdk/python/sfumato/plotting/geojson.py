@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.model.geography import KM_PER_DEGREE, is_map
+from sfumato.model.geography import errors_in_km, is_map
 from sfumato.plotting.shading import plane_cells
+from sfumato.records.encodings import edges_of
 from sfumato.specs import Feature
 
 MEDIA_TYPE = "application/geo+json"
@@ -89,7 +90,7 @@ def _regions(model: ClusterModel, plane: tuple[int, int]) -> Iterator[dict[str, 
         return
     labels, _ = cells
     across, up = (model.features[axis] for axis in plane)
-    parallels = np.linspace(up.lower, up.upper, labels.shape[1] + 1)
+    parallels = edges_of(up, labels.shape[1])
     pieces = _pieces(across, labels)
     for cluster in range(model.n_clusters):
         parts = [part for piece, meridians in pieces for part in _polygons(piece == cluster, meridians, parallels)]
@@ -103,13 +104,13 @@ def _centres(model: ClusterModel, plane: tuple[int, int]) -> Iterator[dict[str, 
     names = [feature.name for feature in model.features]
     unknown = np.full(model.centroids.shape, np.nan)
     errors = unknown if model.centroid_errors is None else model.centroid_errors
+    in_km = errors_in_km(model.centroids[:, list(plane)], errors[:, list(plane)])
     for cluster, (centre, error) in enumerate(zip(model.centroids, errors, strict=True)):
         longitude, latitude = centre[list(plane)].tolist()
-        in_km = error[list(plane)] * KM_PER_DEGREE * (math.cos(math.radians(latitude)), 1.0)
         values = {
             "centre": dict(zip(names, map(_known, centre), strict=True)),
             "centre_errors": dict(zip(names, map(_known, error), strict=True)),
-            "error_km": _known(np.hypot(*in_km)),
+            "error_km": _known(in_km[cluster]),
         }
         point = {"type": "Point", "coordinates": [_turn(longitude), latitude]}
         yield _feature(model, cluster, "centre", point, values)

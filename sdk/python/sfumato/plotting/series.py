@@ -44,6 +44,7 @@ def plot_shares(
     if not curves:
         raise InvalidSpec("this series has no clusters yet: wait until a window is done")
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 4), layout="constrained") if ax is None else ax.get_figure(root=True)
     assert figure is not None  # noqa: S101 - for the type checker: axes belong to a figure
@@ -58,6 +59,7 @@ def plot_shares(
         axes.axvline(alarm, color=INK, linestyle=":", linewidth=1)
     axes.set(xlabel="window", ylabel="share of people (%)", title=title)
     axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize="small")
     return figure
 

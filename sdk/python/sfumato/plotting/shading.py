@@ -50,12 +50,11 @@ def spreads_of(model: ClusterModel) -> NDArray[np.float64] | None:
     """
     if model.centroids is None:
         return None
-    circles = circles_of(model.features)
-    ranges = np.array([feature.upper - feature.lower for feature in model.features])
-    spreads = np.asarray((model.centroids / ranges).var(axis=0))
-    for place in circles:
-        scaled = scale_many(model.features, model.centroids)[:, place]
-        spreads[place] = (differences(scaled[:, None, None], scaled[:, None], (0,)) ** 2).mean() / 2
+    scaled = scale_many(model.features, model.centroids)
+    spreads = np.asarray(scaled.var(axis=0))
+    for place in circles_of(model.features):
+        around = scaled[:, place]
+        spreads[place] = (differences(around[:, None, None], around[:, None], (0,)) ** 2).mean() / 2
     return spreads
 
 

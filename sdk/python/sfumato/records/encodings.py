@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfumato.records.inputs import Records, to_record, to_values
+from sfumato.records.places import latitudes_of, sine, sines
 from sfumato.specs import (
     LATTICE,
     TURN,
@@ -23,6 +24,7 @@ from sfumato.specs import (
     LatticeEncoding,
     NearestCentroidEncoding,
     PhaseEncoding,
+    ProfileEncoding,
     ShiftedGridEncoding,
     Symbol,
     TreeGridEncoding,
@@ -38,13 +40,16 @@ def scale(features: Sequence[Feature], record: Records) -> list[float]:
     """Return a record scaled to [0, 1] per feature. Raise the errors of `to_record`.
 
     A value beyond the bounds is clipped to them. On a circle it is moved by whole periods, and `upper` becomes 0. A
-    value more than 2**52 periods away becomes 0.
+    value more than 2**52 periods away becomes 0. A latitude of a place is scaled by its sine.
     """
     pairs = zip(features, to_record(features, record), strict=True)
     return [_turn(feature, value) if feature.periodic else _clip(feature, value) for feature, value in pairs]
 
 
 def _clip(feature: Feature, value: float) -> float:
+    if feature.coordinate == "latitude":
+        low, high = sine(feature.lower), sine(feature.upper)
+        return (min(max(sine(value), low), high) - low) / (high - low)
     return (min(max(value, feature.lower), feature.upper) - feature.lower) / (feature.upper - feature.lower)
 
 
@@ -56,17 +61,33 @@ def _turn(feature: Feature, value: float) -> float:
 def scale_many(features: Sequence[Feature], records: Records) -> NDArray[np.float64]:
     """Return records of shape (n, d) scaled as by `scale`. Raise the errors of `to_values`."""
     values = to_values(features, records)
-    lower = np.array([feature.lower for feature in features])
-    upper = np.array([feature.upper for feature in features])
-    scaled: NDArray[np.float64] = np.clip(values, lower, upper)
-    scaled -= lower
-    scaled /= upper - lower
+    low, high = _ends(features)
+    latitudes = _latitudes(features)
+    on_scale = values.copy() if latitudes else values
+    for place in latitudes:
+        on_scale[:, place] = sines(values[:, place])
+    scaled: NDArray[np.float64] = np.clip(on_scale, low, high)
+    scaled -= low
+    scaled /= high - low
     for place in circles_of(features):
         with np.errstate(over="ignore"):
-            turns = (values[:, place] - lower[place]) / (upper[place] - lower[place])
+            turns = (values[:, place] - low[place]) / (high[place] - low[place])
         turns = np.clip(turns, -_MOST_TURNS, _MOST_TURNS)
         scaled[:, place] = turns - np.floor(turns)
     return scaled
+
+
+def _latitudes(features: Sequence[Feature]) -> list[int]:
+    return [place for place, feature in enumerate(features) if feature.coordinate == "latitude"]
+
+
+def _ends(features: Sequence[Feature]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the lower and upper bounds on the scale of each feature: the sine of a latitude, otherwise the value."""
+    low = np.array([feature.lower for feature in features])
+    high = np.array([feature.upper for feature in features])
+    for place in _latitudes(features):
+        low[place], high[place] = sine(low[place]), sine(high[place])
+    return low, high
 
 
 def differences(
@@ -118,10 +139,67 @@ def clip_norms(values: NDArray[np.float64], norm: float) -> tuple[NDArray[np.flo
 
 def unscale_many(features: Sequence[Feature], points: ArrayLike) -> NDArray[np.float64]:
     """Return points of [0, 1]^d, shape (n, d), in the features' units."""
-    lower = np.array([feature.lower for feature in features])
-    upper = np.array([feature.upper for feature in features])
-    values: NDArray[np.float64] = lower + np.asarray(points, dtype=np.float64) * (upper - lower)
+    low, high = _ends(features)
+    values: NDArray[np.float64] = low + np.asarray(points, dtype=np.float64) * (high - low)
+    for place in _latitudes(features):
+        values[..., place] = latitudes_of(values[..., place])
     return values
+
+
+def edges_of(feature: Feature, n_cells: int) -> NDArray[np.float64]:
+    """Return the bounds of the cells of a feature in its unit, ascending: (n_cells + 1,)."""
+    edges = np.linspace(*_ends([feature]), n_cells + 1)[:, 0]
+    edges = latitudes_of(edges) if feature.coordinate == "latitude" else edges
+    edges[[0, -1]] = feature.lower, feature.upper
+    return np.asarray(edges, dtype=np.float64)
+
+
+def flatten(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values on an axis that is linear in the scaled range, with the bounds of the feature.
+
+    A latitude is moved so that areas of a map are as they are on Earth. Other values stay.
+    """
+    if feature.coordinate != "latitude":
+        return values
+    low, high = _ends([feature])
+    shares = (sines(np.clip(values, -90.0, 90.0)) - low) / (high - low)
+    return np.asarray(feature.lower + shares * feature.period, dtype=np.float64)
+
+
+def unscale_errors(
+    features: Sequence[Feature], values: NDArray[np.float64], errors: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return standard errors in the features' units, from shares of the scaled ranges.
+
+    Parameters
+    ----------
+    features : sequence of Feature
+    values : ndarray of shape (n, d)
+        The values that have the errors, in the features' units. The errors of a latitude depend on it.
+    errors : ndarray of shape (n, d)
+        In [0, 1]^d.
+    """
+    return errors * _slopes(features, values)
+
+
+def scale_errors(
+    features: Sequence[Feature], values: NDArray[np.float64], errors: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return standard errors as shares of the scaled ranges; the inverse of `unscale_errors`."""
+    return errors / _slopes(features, values)
+
+
+def _slopes(features: Sequence[Feature], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the derivatives of values by their scaled coordinates: (n, d).
+
+    Nearer to a pole than half a degree, a latitude has the slope at half a degree.
+    """
+    low, high = _ends(features)
+    slopes = np.broadcast_to(high - low, np.shape(values)).copy()
+    for place in _latitudes(features):
+        cosines = np.maximum(np.cos(np.radians(values[:, place])), np.sin(np.radians(0.5)))
+        slopes[:, place] = np.degrees(slopes[:, place] / cosines)
+    return slopes
 
 
 def cell(coordinate: float, n_cells: int) -> int:
@@ -242,8 +320,31 @@ def _signed_many(
     return np.asarray((np.bitwise_count(rows & nearest) + above) % 2, dtype=np.int64)
 
 
+def _cluster(encoding: ProfileEncoding, point: Sequence[float]) -> int:
+    if encoding.centroids:
+        return _nearest(encoding.centroids, point, encoding.n_features)[0]
+    place = 0
+    for coordinate, n_cells in zip(point, encoding.cells, strict=True):
+        place = place * n_cells + cell(coordinate, n_cells)
+    return encoding.labels[bisect_right(encoding.starts, place) - 1]
+
+
+def _clusters(encoding: ProfileEncoding, points: NDArray[np.float64]) -> NDArray[np.int64]:
+    if encoding.centroids:
+        beyond = np.full(len(points), encoding.n_features, dtype=np.int64)
+        return _nearest_many(encoding.centroids, points, beyond)[0]
+    places = np.zeros(len(points), dtype=np.int64)
+    for column, n_cells in zip(cells(points, encoding.cells).T, encoding.cells, strict=True):
+        places = places * n_cells + column
+    runs = np.searchsorted(np.asarray(encoding.starts, dtype=np.int64), places, side="right") - 1
+    return np.asarray(encoding.labels, dtype=np.int64)[runs]
+
+
 def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> Symbol:
-    """Return the symbol 0 .. n_symbols-1 of a point of [0, 1]^d under a slot, or the vector of a lattice."""
+    """Return the symbol 0 .. n_symbols-1 of a point of [0, 1]^d under a slot, or the vector of a lattice.
+
+    For a profile, it is the first symbol of the cluster; see `sfumato.records.described`.
+    """
     index = 0
     if isinstance(encoding, LatticeEncoding):
         return tuple(lattice_place(coordinate, encoding.steps) for coordinate in point)
@@ -254,6 +355,8 @@ def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> Symbol:
         return 2 * nearest + above
     if isinstance(encoding, CentroidSignEncoding):
         return _signed(encoding, point, slot)
+    if isinstance(encoding, ProfileEncoding):
+        return encoding.n_values * _cluster(encoding, point)
     if isinstance(encoding, TreeGridEncoding):
         finest = [cell(coordinate, 1 << encoding.depth) for coordinate in point]
         return bisect_right(tree_starts(encoding), z_place(finest, encoding.depth)) - 1
@@ -283,6 +386,8 @@ def symbols(encoding: Encoding, points: NDArray[np.float64], slots: NDArray[np.i
         return 2 * nearest + above
     if isinstance(encoding, CentroidSignEncoding):
         return _signed_many(encoding, points, slots)
+    if isinstance(encoding, ProfileEncoding):
+        return encoding.n_values * _clusters(encoding, points)
     if isinstance(encoding, TreeGridEncoding):
         finest = cells(points, [1 << encoding.depth] * encoding.n_features)
         starts = np.asarray(tree_starts(encoding), dtype=np.int64)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import MAX_NAMED, InvalidPoint
+from sfumato.records.places import to_place, to_places
 from sfumato.specs import Feature
 
 Records = ArrayLike | Mapping[str, Any]
@@ -62,20 +63,21 @@ def to_values(features: Sequence[Feature], records: Records) -> NDArray[np.float
     Raises
     ------
     InvalidPoint
-        A name is missing, repeated or not a feature, the shape differs, or a value is not a finite number.
+        A name is missing, repeated or not a feature, the shape differs, a value is not a finite number, or degrees of a
+        place are beyond their limits.
     """
     names = [feature.name for feature in features]
     columns = named_columns(records)
     if columns is None:
         values = to_numbers(records, names)
-        return values.astype(np.float64, copy=False)
+        return to_places(features, values.astype(np.float64, copy=False))
     check_names(names, list(columns))
     arrays = [_column(columns[name], name) for name in names]
     if len({len(each) for each in arrays}) > 1:
         raise InvalidPoint(f"the columns {list_names(names)} have different lengths")
     values = np.stack(arrays, axis=1) if arrays else np.empty((0, 0))
     _check_finite(values, names)
-    return values
+    return to_places(features, values)
 
 
 def to_record(features: Sequence[Feature], record: Records) -> list[float]:
@@ -98,7 +100,7 @@ def to_record(features: Sequence[Feature], record: Records) -> list[float]:
         if len(values) != 1:
             raise InvalidPoint(f"a record must be one row; the {type(record).__name__} has {len(values)}")
         return [float(each) for each in values[0]]
-    named = _named_row(record)
+    named = named_row(record)
     if named is not None:
         check_names(names, list(named), "values")
         given: Sequence[object] = [named[name] for name in names]
@@ -108,7 +110,7 @@ def to_record(features: Sequence[Feature], record: Records) -> list[float]:
             raise InvalidPoint(
                 f"a record must have the values {list_names(names)} in this order; got {len(given)} values"
             )
-    return [_one(value, name) for name, value in zip(names, given, strict=True)]
+    return to_place(features, [to_number(value, name) for name, value in zip(names, given, strict=True)])
 
 
 def named_columns(records: object) -> dict[Any, Any] | None:
@@ -186,7 +188,7 @@ def _is_named(row: object) -> bool:
     return isinstance(row, Mapping) or _is_row(row) or hasattr(row, "_fields") or hasattr(type(row), "keys")
 
 
-def _named_row(row: Any) -> Mapping[Any, object] | None:
+def named_row(row: Any) -> Mapping[Any, object] | None:
     """Return the values of a row by name, or None if it has no names. Raise InvalidPoint if a name is repeated."""
     if isinstance(row, Mapping):
         return row
@@ -214,10 +216,10 @@ def _named_row(row: Any) -> Mapping[Any, object] | None:
 
 def _columns_of_rows(rows: Sequence[Any]) -> dict[Any, Any]:
     """Return the columns of rows with names. Raise InvalidPoint if a row has other names than the first."""
-    first = list(_named_row(rows[0]) or {})
+    first = list(named_row(rows[0]) or {})
     columns: dict[Any, list[object]] = {name: [] for name in first}
     for place, row in enumerate(rows, 1):
-        named = _named_row(row)
+        named = named_row(row)
         if named is None or named.keys() != columns.keys():
             raise InvalidPoint(f"record {place} (counted from 1) has other names than record 1")
         for name, values in columns.items():
@@ -280,7 +282,8 @@ def _column(column: Any, name: object) -> NDArray[np.float64]:
     return values.astype(np.float64, copy=False)
 
 
-def _one(value: object, name: str) -> float:
+def to_number(value: object, name: str) -> float:
+    """Return the value of a name as a finite number. Raise InvalidPoint."""
     try:
         return _float(value)
     except _Unfit as unfit:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from sfumato.mechanisms import resize
 from sfumato.privacy.entropy import Entropy, below, below_many
-from sfumato.records.encodings import scale, scale_many, symbol, symbols
-from sfumato.records.inputs import Records, to_record, to_values
+from sfumato.records.described import Described, add_codes, own_symbol, read_record, read_records
+from sfumato.records.encodings import scale_many, symbols
+from sfumato.records.inputs import Records, to_record
 from sfumato.specs import (
     MAX_PHASE_SLOTS,
     Feature,
@@ -38,6 +39,11 @@ def outside_features(features: Sequence[Feature], record: Records) -> tuple[str,
     values = to_record(features, record)
     pairs = zip(features, values, strict=True)
     return tuple(feature.name for feature, value in pairs if not feature.lower <= value <= feature.upper)
+
+
+def check_outside(spec: RoundSpec, record: Records) -> tuple[str, ...]:
+    """Return the names of the features with a value outside of its bounds. Raise InvalidPoint for an invalid record."""
+    return outside_features(spec.features, read_record(spec, record)[0])
 
 
 def are_outside(features: Sequence[Feature], values: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -58,25 +64,28 @@ def encode(spec: RoundSpec, record: Records, slot: int, entropy: Entropy) -> Sym
         See `to_record`.
     """
     encoding, mechanism = spec.encoding, spec.mechanism
-    if spec.counts_outside and outside_features(spec.features, record):
+    if spec.counts_outside and check_outside(spec, record):
         if spec.has_outside_symbol:
             return encoding.n_symbols
         if mechanism.outside_vector is not None:
             return mechanism.outside_vector
         return below(entropy, encoding.n_symbols)
-    own = symbol(encoding, scale(spec.features, record), slot)
+    own = own_symbol(spec, record, slot)
     return (*own, 0) if isinstance(own, tuple) and spec.counts_outside else own
 
 
-def encode_many(spec: RoundSpec, records: Records, slots: NDArray[np.int64], entropy: Entropy) -> NDArray[np.int64]:
+def encode_many(
+    spec: RoundSpec, records: Records | Described, slots: NDArray[np.int64], entropy: Entropy
+) -> NDArray[np.int64]:
     """Return the symbols of records of shape (n, d) under slots of shape (n,), as `encode` does.
 
     Returns
     -------
     ndarray of shape (n,), or (n, n_numbers) for a lattice; int64
     """
-    values = to_values(spec.features, records)
+    values, codes = read_records(spec, records)
     own = symbols(spec.encoding, scale_many(spec.features, values), slots)
+    add_codes(own, codes, slots)
     if not spec.counts_outside:
         return own
     outside = are_outside(spec.features, values)

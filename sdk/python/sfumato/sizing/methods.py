@@ -30,8 +30,8 @@ def planned_rounds(
     if type(params) not in PLANNED:
         raise InvalidSpec("auto stands for another algorithm: choose it first")
     params.require_features(n_features)
-    if circles and not params.definition.periodic:
-        raise InvalidSpec(f"{params.type} does not take periodic features")
+    if circles:
+        params = params.on_circles()
     rounds = PLANNED[type(params)](params, n_features, expected_reports)
     return tuple(each.on_circles(circles) for each in rounds) if circles else rounds
 

@@ -65,9 +65,9 @@ class PlannedRound:
         return design_for(self.encoding, self.kind, self.epsilon_nano)
 
     def on_circles(self, circles: tuple[int, ...]) -> "PlannedRound":
-        """Return the round over a shifted grid with these periodic features."""
+        """Return the round with these periodic features, of which only a shifted grid has other symbols."""
         if not isinstance(self.encoding, ShiftedGridEncoding):
-            raise InvalidSpec("only a shifted grid has circles")
+            return self
         encoding = replace(self.encoding, circles=circles)
         return replace(self, encoding=encoding, n_symbols=encoding.n_symbols)
 

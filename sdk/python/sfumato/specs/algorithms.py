@@ -4,10 +4,10 @@ The first paragraph of a docstring is the algorithm's description in the OpenAPI
 console. docs/algorithms.md describes the methods.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from sfumato.errors import InvalidSpec
 from sfumato.limits import MAX_FEATURES, MAX_RECORD_FEATURES
@@ -293,7 +293,7 @@ class GridKmeans(AlgorithmParameters):
     """k-means over the noisy cells of one grid, for 1 to 4 features."""
 
     type: ClassVar[str] = "grid_kmeans"
-    definition: ClassVar[Definition] = Definition("centroids", LOCAL, 4, ("grid",))
+    definition: ClassVar[Definition] = Definition("centroids", LOCAL, 4, ("grid",), periodic=True)
     epsilon: float = epsilon_parameter()
     clusters: int = clusters_parameter("Number of clusters. Required, because cells do not determine it.")
     cells: int | None = parameter(
@@ -329,6 +329,7 @@ class PhaseSketch(AlgorithmParameters):
         ("phase",),
         ("phase", "nearest_centroid", "centroid_sign"),
         counts_by="bic",
+        periodic=True,
         limitation="Clusters that overlap heavily are not separated, at any epsilon.",
     )
     epsilon: float = epsilon_parameter()
@@ -343,7 +344,7 @@ class PhaseSketch(AlgorithmParameters):
         "The rounds after the first, each for other devices. `none`: no round. `sign`: a round of signs about the "
         "centroids. `lloyd`: rounds that move particles of the density, for clusters that overlap. `auto`: selected "
         "from the first round, with at least 4 features and a given number of clusters. `sign` and `lloyd` need "
-        "`clusters`.",
+        "`clusters`, and no periodic features; with these, `auto` is `none`.",
         default="auto",
     )
 
@@ -351,6 +352,14 @@ class PhaseSketch(AlgorithmParameters):
         AlgorithmParameters.__post_init__(self)
         needs_clusters = self.refine in ("sign", "lloyd")
         require(self.clusters is not None or not needs_clusters, f"refine={self.refine} needs the number of clusters")
+
+    def on_circles(self) -> Self:
+        """Return the parameters with a round of phases alone, because rounds about centroids have no circles."""
+        require(
+            self.refine in ("auto", "none"),
+            f"refine={self.refine} does not take periodic features: use refine='none'",
+        )
+        return replace(self, refine="none")
 
 
 Algorithm = (

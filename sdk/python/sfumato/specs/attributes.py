@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal, cast
 
 from sfumato.errors import InvalidSpec
-from sfumato.specs.rounds import Feature
 from sfumato.validation import require, require_text, to_finite
 
 MAX_ATTRIBUTES = 64
@@ -183,13 +182,6 @@ _KINDS: dict[str, type[Attribute]] = {each.kind: each for each in (Categorical, 
 def clustering_attributes(attributes: Iterable[Attribute]) -> tuple[Categorical, ...]:
     """Return the attributes by which jobs cluster, in their order."""
     return tuple(each for each in attributes if isinstance(each, Categorical) and each.clusters)
-
-
-def bin_feature(feature: Feature) -> Numeric:
-    """Return a feature as an attribute of eight equal bins between its bounds."""
-    step = (feature.upper - feature.lower) / DEFAULT_BINS
-    edges = [feature.lower + place * step for place in range(DEFAULT_BINS)]
-    return Numeric(feature.name, (*edges, feature.upper), unit=feature.unit)
 
 
 def attribute_to_wire(attribute: Attribute) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from sfumato.specs.algorithms import (
     seed_parameter,
     state_mu,
 )
-from sfumato.specs.definition import CENTRAL, AlgorithmParameters, Definition
+from sfumato.specs.definition import CENTRAL, LOCAL, AlgorithmParameters, Definition
 from sfumato.validation import parameter, require
 
 __all__ = [
@@ -215,7 +215,13 @@ class PrivateKmeans(AlgorithmParameters):
 
     type: ClassVar[str] = "private_kmeans"
     definition: ClassVar[Definition] = Definition(
-        "centroids", CENTRAL, MAX_RECORD_FEATURES, counts_by="noisy count", has_block=True, takes_categories=True
+        "centroids",
+        CENTRAL,
+        MAX_RECORD_FEATURES,
+        counts_by="noisy count",
+        has_block=True,
+        takes_categories=True,
+        periodic=True,
     )
     epsilon: float = _epsilon(replaced_by="mu")
     clusters: int | None = clusters_parameter(
@@ -253,13 +259,14 @@ class PrivateKmeans(AlgorithmParameters):
 class Profile(AlgorithmParameters):
     """The profile of released clusters: the values of attributes that distinguish each cluster, with their errors.
 
-    A job of its own over the records of the dataset. It costs a budget of its own, once for all clusters.
+    A job of its own over the records of the dataset, or over a further round of reports. It costs a budget of its own,
+    once for all clusters. In a round of reports, each device reports its cluster and one of the attributes.
     """
 
     type: ClassVar[str] = "profile"
-    definition: ClassVar[Definition] = Definition("profile", CENTRAL, MAX_RECORD_FEATURES)
+    definition: ClassVar[Definition] = Definition("profile", (*CENTRAL, *LOCAL), MAX_RECORD_FEATURES, ("profile",))
     of: str = parameter(
-        "Id of the job that released the clusters. It must have succeeded, over the same records.",
+        "Id of the job that released the clusters. It must have succeeded, over the same dataset.",
         example=_JOB,
         pattern="^job_[0-9a-z]+$",
     )
@@ -270,11 +277,11 @@ class Profile(AlgorithmParameters):
     epsilon: float = _epsilon()
     delta: float = delta_parameter(
         "Maximum δ of the dataset's budget for the job: 0, or at least 1e-15, with at most 18 decimals. A δ permits "
-        "Gaussian noise, which is less for many attributes. Where it is not, δ is not spent."
+        "Gaussian noise, which is less for many attributes. Where it is not, δ is not spent. 0 over reports."
     )
     first_pass: float | None = parameter(
-        "Share of ε that releases the association of each attribute, so that only associated ones are described. 0: "
-        "describe all.",
+        "Over records: share of ε that releases the association of each attribute, so that only associated ones are "
+        "described. 0: describe all.",
         minimum=0,
         maximum=0.5,
         automatic="0.1 with more than five attributes, else 0",

@@ -123,6 +123,12 @@ class AlgorithmParameters:
         is_replaced = "mu" in parameters_of(type(self))
         return cast(Self, replace(own, epsilon=epsilon, **changes | ({"mu": None} if is_replaced else {})))
 
+    def on_circles(self) -> Self:
+        """Return the parameters of a job with periodic features. Raise InvalidSpec if it does not take them."""
+        if not self.definition.periodic:
+            raise InvalidSpec(f"{self.type} does not take periodic features")
+        return self
+
     def require_features(self, n_features: int) -> None:
         """Raise InvalidSpec if the algorithm does not support the number of features."""
         if not 1 <= n_features <= self.definition.max_features:

@@ -1,10 +1,13 @@
 """Specifications of the encodings, which convert a point to a symbol."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
-from sfumato.limits import MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS
+from sfumato.limits import MAX_CELL_SYMBOLS, MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS
+from sfumato.specs.attributes import MAX_ATTRIBUTES, Attribute, attribute_from_wire
 from sfumato.validation import is_int, require, require_int, show
 
 MAX_TREE_CELLS = 1 << 16
@@ -17,9 +20,12 @@ MAX_WEIGHT = 1 << 14
 MAX_CENTROIDS = 256
 MAX_SAMPLE_VALUES = 1 << 24  # maximum reports times numbers of a vector in a lattice's round, 64 MB
 
-TURN = 1 << 30  # phase units per turn; a weight of 1024 gives one turn across a feature's range
+TURN = 1 << 30  # phase units per turn
+FULL_TURN = TURN // LATTICE  # weight that gives one turn across a feature's range
 MAX_PHASES = 1 << 10
 MAX_PHASE_SLOTS = 1 << 10
+
+MAX_MAP_RUNS = 1 << 15  # runs of equal labels in the label map of a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +306,88 @@ class CentroidSignEncoding:
         return 2
 
 
+@dataclass(frozen=True, slots=True)
+class ProfileEncoding:
+    """The cluster of a record among published clusters, together with the category of one attribute.
+
+    The clusters are either the nearest of `centroids`, as in `NearestCentroidEncoding`, or labels of the `cells` of a
+    grid over the bounds. In row-major order, each label holds from a cell of `starts` on, up to the next one. The slot
+    is the attribute. The symbol is c V + v for cluster c and category v, where V is the largest number of categories of
+    an attribute. An attribute with the name of a feature has the value of that feature.
+    """
+
+    type: ClassVar[str] = "profile"
+    attributes: tuple[Attribute, ...]
+    centroids: tuple[tuple[int, ...], ...] = ()
+    cells: tuple[int, ...] = ()  # per feature
+    starts: tuple[int, ...] = ()  # first cell of each run of equal labels, ascending from 0
+    labels: tuple[int, ...] = ()  # cluster of each run
+
+    def __post_init__(self) -> None:
+        read = (attribute_from_wire(each) if isinstance(each, Mapping) else each for each in self.attributes)
+        object.__setattr__(self, "attributes", tuple(read))
+        require(all(isinstance(each, Attribute) for each in self.attributes), "attributes must be a list of attributes")
+        n, names = len(self.attributes), {each.name for each in self.attributes}
+        require(1 <= n <= MAX_ATTRIBUTES, f"a profile must have 1 to {MAX_ATTRIBUTES} attributes, not {n}")
+        require(len(names) == n, "the attributes of a profile must have unique names")
+        has_centroids = bool(self.centroids)
+        require(
+            has_centroids != bool(self.cells) and bool(self.cells) == bool(self.starts) == bool(self.labels),
+            "a profile must have either centroids, or cells with starts and labels",
+        )
+        if has_centroids:
+            _check_rows(self.centroids, "centroids", MAX_CENTROIDS, 0, LATTICE - 1)
+        else:
+            self._check_map()
+        require(
+            self.n_symbols <= MAX_CELL_SYMBOLS,
+            f"clusters times the largest number of categories must be at most {MAX_CELL_SYMBOLS}, not "
+            f"{self.n_symbols}: leave out the attribute with the most categories",
+        )
+
+    def _check_map(self) -> None:
+        require(len(self.cells) <= MAX_FEATURES, f"a map must have at most {MAX_FEATURES} features")
+        require(all(is_int(n) and n >= 1 for n in self.cells), "cells per feature must be positive integers")
+        n_cells, n_runs = math.prod(self.cells), len(self.starts)
+        require(n_cells <= MAX_SYMBOLS, f"a map must have at most {MAX_SYMBOLS} cells, not {n_cells}")
+        require(
+            n_runs == len(self.labels) and n_runs <= MAX_MAP_RUNS,
+            f"a map must have a label for each start, at most {MAX_MAP_RUNS}: {len(self.labels)} for {n_runs} starts",
+        )
+        require(
+            all(map(is_int, self.starts))
+            and self.starts[0] == 0
+            and all(one < following for one, following in pairwise((*self.starts, n_cells))),
+            f"the starts of a map must ascend from 0 and be below its number of cells, {n_cells}",
+        )
+        require(
+            all(is_int(label) and 0 <= label < MAX_CELL_SYMBOLS for label in self.labels),
+            f"labels must be integers from 0 to {MAX_CELL_SYMBOLS - 1}",
+        )
+
+    @property
+    def n_features(self) -> int:
+        return len(self.centroids[0]) if self.centroids else len(self.cells)
+
+    @property
+    def n_slots(self) -> int:
+        return len(self.attributes)
+
+    @property
+    def n_clusters(self) -> int:
+        """Return the number of clusters K."""
+        return len(self.centroids) or max(self.labels) + 1
+
+    @property
+    def n_values(self) -> int:
+        """Return V, the largest number of categories of an attribute."""
+        return max(len(each.categories) for each in self.attributes)
+
+    @property
+    def n_symbols(self) -> int:
+        return self.n_clusters * self.n_values
+
+
 Encoding = (
     GridEncoding
     | ShiftedGridEncoding
@@ -308,4 +396,27 @@ Encoding = (
     | LatticeEncoding
     | NearestCentroidEncoding
     | CentroidSignEncoding
+    | ProfileEncoding
 )
+
+
+def require_circles(encoding: Encoding, circles: tuple[int, ...]) -> None:
+    """Raise InvalidSpec if an encoding does not suit periodic features with these indices.
+
+    A grid, or a profile of cells, divides a circle into cells, and needs no more. A shifted grid states its circles. A
+    wave of phases makes whole turns along a circle, so that the phase is the same on both sides of the seam.
+    """
+    if isinstance(encoding, ShiftedGridEncoding):
+        require(
+            circles == encoding.circles,
+            f"the circles of the encoding must be the periodic features {list(circles)}, not {list(encoding.circles)}",
+        )
+    elif isinstance(encoding, PhaseEncoding):
+        parts = {row[place] % FULL_TURN for row in encoding.weights for place in circles}
+        require(parts <= {0}, f"weights of periodic features must be multiples of {FULL_TURN}, which are whole turns")
+    else:
+        has_cells = isinstance(encoding, GridEncoding | ProfileEncoding) and bool(encoding.cells)
+        require(
+            not circles or has_cells,
+            f"{encoding.type} does not take periodic features: use grid, shifted_grid, phase or a profile of cells",
+        )

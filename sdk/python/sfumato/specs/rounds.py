@@ -9,14 +9,16 @@ from sfumato.errors import InvalidSpec
 from sfumato.limits import MAX_RECORD_FEATURES
 from sfumato.mechanisms import DiscreteLaplaceMechanism, Mechanism, design
 from sfumato.privacy.accounting import DRAW_SPAN
+from sfumato.specs.attributes import DEFAULT_BINS, Attribute, Numeric
 from sfumato.specs.encodings import (
     CentroidSignEncoding,
     Encoding,
     LatticeEncoding,
     PhaseEncoding,
-    ShiftedGridEncoding,
+    ProfileEncoding,
+    require_circles,
 )
-from sfumato.validation import is_int, require, require_int, to_finite
+from sfumato.validation import is_int, require, require_int, show, to_finite
 
 SPEC_VERSION = 1
 MAX_NORM = 1e300  # largest norm that an embedding may declare
@@ -24,6 +26,9 @@ MAX_NORM = 1e300  # largest norm that an embedding may declare
 # Treatment of a record outside of the bounds on a device: counted as outside, or moved to the bounds.
 RoundBounds = Literal["count", "clip"]
 
+# Part of a place on Earth that a feature is.
+Coordinate = Literal["longitude", "latitude"]
+_NAMES_OF_DEGREES = frozenset(("", "°", "deg", "degree", "degrees", "degrees_east", "degrees_north"))
 
 # Full turns of a circle by unit, without white space and in lower case. Directions have one, axes without a sense half.
 _TURNS: dict[str, tuple[float, ...]] = {
@@ -50,6 +55,11 @@ class Feature:
         Whether the values lie on a circle, such as longitudes, hours of the day, weekdays, angles and hues. The bounds
         are one period: `upper` is the same place as `lower`. For a unit of degrees, radians, hours or minutes, the
         range must be a full turn in this unit.
+    coordinate : 'longitude' or 'latitude', optional
+        The part of a place on Earth that the feature is, in degrees; see `Place`. Equal areas have equal shares of the
+        scaled range: a latitude is scaled by its sine. Longitudes are moved by whole turns towards the bounds. An
+        `upper` longitude west of `lower`, such as -170 after 170, means the same meridian a turn further east. With
+        bounds 360 degrees apart, a longitude is periodic.
 
     Raises
     ------
@@ -67,6 +77,7 @@ class Feature:
     upper: float
     unit: str = ""
     periodic: bool = False
+    coordinate: Coordinate | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -79,6 +90,8 @@ class Feature:
         )
         for bound in ("lower", "upper"):  # convert to floats, so that all code scales with the same numbers
             object.__setattr__(self, bound, to_finite(getattr(self, bound), f"{self.name}: {bound}"))
+        if self.coordinate is not None:
+            self._check_coordinate()
         require(self.lower < self.upper, f"{self.name}: lower must lie below upper: {self.lower:g} and {self.upper:g}")
         require(
             math.isfinite(self.upper - self.lower),
@@ -92,6 +105,42 @@ class Feature:
             f"{self.unit} apart, not {self.period:g}",
         )
 
+    def _check_coordinate(self) -> None:
+        require(
+            self.coordinate in ("longitude", "latitude"),
+            f"{self.name}: coordinate must be longitude or latitude, not {show(self.coordinate)}",
+        )
+        require(
+            self.unit.strip().lower() in _NAMES_OF_DEGREES,
+            f"{self.name}: a {self.coordinate} must have the unit degrees, not {show(self.unit)}",
+        )
+        if self.coordinate == "latitude":
+            require(not self.periodic, f"{self.name}: a latitude must not be periodic: it ends at the poles")
+            require(
+                self.lower >= -90 and self.upper <= 90,
+                f"{self.name}: the bounds of a latitude must be from -90 to 90 degrees, not {self.lower:g} to "
+                f"{self.upper:g}. Latitude and longitude may be in the wrong order.",
+            )
+            return
+        if -180 <= self.upper <= self.lower <= 180:
+            object.__setattr__(self, "upper", self.upper + 360)
+        require(
+            self.lower >= -360 and self.upper <= 540 and self.upper - self.lower <= 360,
+            f"{self.name}: the bounds of a longitude must be at most 360 degrees apart, within -360 to 540, not "
+            f"{self.lower:g} to {self.upper:g}",
+        )
+        is_turn = self.period == 360
+        require(
+            not self.periodic or is_turn,
+            f"{self.name}: the bounds of a periodic longitude must be 360 degrees apart, not {self.period:g}",
+        )
+        object.__setattr__(self, "periodic", is_turn)
+
+    @property
+    def shape(self) -> str:
+        """Return the shape of the range: `line`, `circle`, `longitude` or `latitude`."""
+        return self.coordinate or ("circle" if self.periodic else "line")
+
     @property
     def period(self) -> float:
         """Return the range between the bounds, which is the period of a periodic feature."""
@@ -101,6 +150,59 @@ class Feature:
 def circles_of(features: Sequence[Feature]) -> tuple[int, ...]:
     """Return the indices of the periodic features, ascending."""
     return tuple(place for place, feature in enumerate(features) if feature.periodic)
+
+
+def bin_feature(feature: Feature) -> Numeric:
+    """Return a feature as an attribute of eight equal bins between its bounds."""
+    step = (feature.upper - feature.lower) / DEFAULT_BINS
+    edges = [feature.lower + place * step for place in range(DEFAULT_BINS)]
+    return Numeric(feature.name, (*edges, feature.upper), unit=feature.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A latitude and a longitude in degrees within a region of the Earth, as two features of a dataset.
+
+    Parameters
+    ----------
+    south, west, north, east : float
+        Bounds of the region. It crosses the antimeridian if `west` is greater than `east`. The default is the Earth.
+
+    Examples
+    --------
+    >>> from sfumato import Place
+    >>> norway = Place(58.0, 5.0, 71.2, 31.2)
+    >>> [(each.name, each.lower, each.upper) for each in norway.features]
+    [('latitude', 58.0, 71.2), ('longitude', 5.0, 31.2)]
+    >>> Place(-21.0, 177.0, -12.0, -178.0).features[1].upper
+    182.0
+    """
+
+    south: float = -90.0
+    west: float = -180.0
+    north: float = 90.0
+    east: float = 180.0
+
+    def __post_init__(self) -> None:
+        _ = self.features  # validates the bounds
+
+    @property
+    def features(self) -> tuple[Feature, Feature]:
+        """Return the features `latitude` and `longitude`."""
+        return (
+            Feature("latitude", self.south, self.north, "degrees", coordinate="latitude"),
+            Feature("longitude", self.west, self.east, "degrees", coordinate="longitude"),
+        )
+
+
+def check_place(features: Sequence[Feature]) -> None:
+    """Raise InvalidSpec unless the features have one latitude and one longitude of a place, or none of both."""
+    found = [feature.coordinate for feature in features if feature.coordinate is not None]
+    require(
+        len(found) == len(set(found)) != 1,
+        f"a place must have one latitude and one longitude; the features have {found.count('latitude')} and "
+        f"{found.count('longitude')}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +287,13 @@ class RoundSpec:
             len(self.features) == self.encoding.n_features,
             f"the encoding must be for {len(self.features)} features, not {self.encoding.n_features}",
         )
-        circles = circles_of(self.features)
-        on_circles = self.encoding.circles if isinstance(self.encoding, ShiftedGridEncoding) else ()
+        require_circles(self.encoding, circles_of(self.features))
+        own = set(self.attributes)
+        described = self.encoding.attributes if isinstance(self.encoding, ProfileEncoding) else ()
+        plain = {feature.name for feature in self.features if not feature.periodic}
         require(
-            circles == on_circles,
-            f"the circles of the encoding must be the periodic features {list(circles)}, not {list(on_circles)}: "
-            "only a shifted_grid has circles",
+            all(each in own or (isinstance(each, Numeric) and each.name in plain) for each in described),
+            "an attribute with the name of a feature must be numeric, and the feature must not be periodic",
         )
         lattice = (
             (self.encoding.n_features, self.encoding.steps) if isinstance(self.encoding, LatticeEncoding) else None
@@ -209,6 +312,14 @@ class RoundSpec:
                 has_mark == self.counts_outside,
                 "vectors must have a mark if and only if the round counts records outside",
             )
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """Return the attributes that the record of the round has in addition to its features."""
+        if not isinstance(self.encoding, ProfileEncoding):
+            return ()
+        names = {each.name for each in self.features}
+        return tuple(each for each in self.encoding.attributes if each.name not in names)
 
     @property
     def counts_outside(self) -> bool:

@@ -9,9 +9,19 @@ from sfumato.errors import InvalidSpec
 from sfumato.limits import MAX_RECORD_FEATURES
 from sfumato.mechanisms import MECHANISMS, Mechanism
 from sfumato.specs.algorithms import Algorithm, Auto, ShiftedGrid
+from sfumato.specs.attributes import Attribute, attribute_to_wire
 from sfumato.specs.central import CentralAlgorithm, Profile
 from sfumato.specs.encodings import Encoding
-from sfumato.specs.rounds import SPEC_VERSION, Embedding, Feature, Participation, RoundBounds, RoundSpec
+from sfumato.specs.rounds import (
+    SPEC_VERSION,
+    Embedding,
+    Feature,
+    Participation,
+    Place,
+    RoundBounds,
+    RoundSpec,
+    check_place,
+)
 from sfumato.validation import is_int, parameters_of, require, show, times
 
 ENCODINGS: dict[str, type[Encoding]] = {kind.type: kind for kind in get_args(Encoding)}
@@ -28,7 +38,13 @@ ALGORITHMS: dict[str, type[AnyAlgorithm]] = {**LOCAL_ALGORITHMS, **CENTRAL_ALGOR
 JOB_TYPES: dict[str, type[AnyJob]] = {**ALGORITHMS, Profile.type: Profile}
 
 # members that rounds of earlier versions lack, with the value that they then have; written only if it differs
-_LATER_MEMBERS: dict[str, Any] = {"out_of_bounds": "clip", "mark": 0, "periodic": False, "circles": ()}
+_LATER_MEMBERS: dict[str, Any] = {
+    "out_of_bounds": "clip",
+    "mark": 0,
+    "periodic": False,
+    "circles": (),
+    "coordinate": None,
+}
 _MISSING = object()
 
 # 64-bit members, which are decimal strings in JSON because its numbers are exact up to 2**53 only
@@ -61,7 +77,10 @@ def to_wire(spec: Any) -> dict[str, Any]:
 
 
 def _lists(value: tuple[Any, ...]) -> list[Any]:
-    return [_lists(item) if isinstance(item, tuple) else item for item in value]
+    return [
+        _lists(item) if isinstance(item, tuple) else attribute_to_wire(item) if isinstance(item, Attribute) else item
+        for item in value
+    ]
 
 
 def _tuples(value: list[Any]) -> tuple[Any, ...]:
@@ -160,16 +179,25 @@ def _to_parameters(kinds: Mapping[str, type[Any]], given: object) -> Any:
 
 
 def to_features(given: object) -> tuple[Feature, ...]:
-    """Return features, each a Feature or a tuple (name, lower, upper[, unit[, periodic]]). Raise InvalidSpec."""
+    """Return features, each a Feature, a tuple (name, lower, upper[, unit[, periodic]]), or a Place for two.
+
+    A Place alone is accepted, too. Raise InvalidSpec.
+    """
+    if isinstance(given, Place):
+        return given.features
     require(isinstance(given, Iterable) and not isinstance(given, str), "features must be a list of features")
-    return tuple(_to_feature(each) for each in cast(Iterable[object], given))
+    features: list[Feature] = []
+    for each in cast(Iterable[object], given):
+        features += each.features if isinstance(each, Place) else [_to_feature(each)]
+    check_place(features)
+    return tuple(features)
 
 
 def _to_feature(given: object) -> Feature:
     if isinstance(given, Feature):
         return given
     require(
-        isinstance(given, tuple) and 3 <= len(given) <= 5,
+        isinstance(given, tuple) and 3 <= len(given) <= 6,
         "a feature must be a Feature or a tuple (name, lower, upper), because its bounds are required",
     )
     return Feature(*cast(tuple[Any, ...], given))
@@ -178,14 +206,22 @@ def _to_feature(given: object) -> Feature:
 def check_periodic(algorithm: AnyAlgorithm, features: Sequence[Feature]) -> None:
     """Raise InvalidSpec if a feature is periodic, and the algorithm does not take periodic features.
 
-    The bounds of a periodic feature are one period, so that private bounds do not exist for it.
+    The bounds of a periodic feature are one period, so that private bounds do not exist for it. Neither do they for a
+    place, which has a public region.
     """
     names = [feature.name for feature in features if feature.periodic]
+    places = [feature.name for feature in features if feature.coordinate is not None]
+    require(
+        not places or getattr(algorithm, "bounds", "declared") == "declared",
+        f"private bounds do not take places, and {', '.join(places)} are one: use the declared bounds",
+    )
     require(
         not names or getattr(algorithm, "bounds", "declared") == "declared",
         f"private bounds do not take periodic features, and {', '.join(names)} is periodic: use the declared bounds",
     )
     if algorithm.definition.periodic:
+        if names:
+            algorithm.on_circles()
         return
     trusts = set(algorithm.definition.trust)
     takers = [tag for tag, kind in ALGORITHMS.items() if kind.definition.periodic and trusts & {*kind.definition.trust}]

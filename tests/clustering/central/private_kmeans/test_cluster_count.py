@@ -52,6 +52,16 @@ class TestCount:
         found = count_clusters(NoisyClusters(centres, np.zeros(16), counts, np.full(16, 100.0), covariances))
         assert (found.n_clusters, found.lower, found.verdict) == (1, 1, Verdict.DOUBTFUL)
 
+    @pytest.mark.parametrize(("groups", "found"), [(2, 1), (8, 1), (9, 9), (12, 12)])
+    def test_few_clusters_need_a_larger_jump(self, groups: int, found: int) -> None:
+        """Pieces at a ratio of 8 form groups at a ratio of 14.8."""
+        starts = 0.06 * np.arange(groups)
+        places = np.sort(np.concatenate([starts, starts + 0.02]))
+        count = count_clusters(pieces_on_a_line(places.tolist(), width=0.005))
+        assert count.n_clusters == found
+        assert count.jump == pytest.approx(1.0 if found == 1 else 1.8, abs=0.1)
+        assert count.verdict is not Verdict.RELIABLE
+
     def test_faint_and_tiny_pieces_are_not_clusters(self) -> None:
         found = count_clusters(pieces_on_a_line([*HALVES, 0.3, 0.7], [1000.0] * 6 + [35.0, 150.0]))
         assert found.n_clusters == 3

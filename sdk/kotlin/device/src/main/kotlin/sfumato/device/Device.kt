@@ -84,6 +84,8 @@ internal class OpenRound(val roundId: String, val collectionId: String, val epsi
  * @param cap Largest epsilon that this device spends on the dataset, set by the user, in [1e-6, 32] with at most nine decimals.
  * @param store Storage for the memory of the device.
  * @param features Features that the app expects. The device refuses a round with other features or bounds.
+ * @param attributes Names of the attributes that the app reports. The device refuses profile rounds about others. With
+ *   attributes, a record is a NamedRecord with their values, too.
  * @param onOutside Called with the names of the features, once per device object, when a record outside of the bounds was
  *   perturbed. It is for the developer: units or the order of values may be wrong. Do not log or send what it says in
  *   an app that people use, because it is about their record.
@@ -113,6 +115,7 @@ public open class Device(
     private val acceptKeptReports: Boolean = false,
     private val capPerPeriod: PeriodCap? = null,
     private val now: () -> Long = { System.currentTimeMillis() / 1000 },
+    private val attributes: List<String> = emptyList(),
 ) {
     internal val datasetId: String = readId(datasetId)
     private val capNano = parseEpsilon(cap)
@@ -176,7 +179,8 @@ public open class Device(
 
     internal fun check(record: PersonRecord, cancellation: Cancellation?): RecordCheck = inTurn(cancellation) {
         val known = if (features != null) listOf(features) else fetchRounds(cancellation).map { readRoundSpec(it.spec).features }
-        known.map { checkRecord(it, record) }.firstOrNull()
+        val point = leaveOut(record, attributes)
+        known.map { checkRecord(it, point) }.firstOrNull()
             ?: throw InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
     }
 
@@ -256,8 +260,9 @@ public open class Device(
             val (spent, name) = memory.spentNanoSince(limit.period.firstDay(day)) to limit.period.name.lowercase()
             checkCap(epsilonNano, spent, limit.capNano, " per $name", "; the next $name begins on ${limit.period.nextBegin(day)} (UTC)")
         }
-        memory.memos[round.roundId] = perturbRecord(round, spec, epsilonNano, record).copy(day = day)
-        val outside = checkRecord(spec.features, record).outside
+        val part = leaveOut(record, attributes - spec.attributes.map { it.name }.toSet())
+        memory.memos[round.roundId] = perturbRecord(round, spec, epsilonNano, part).copy(day = day)
+        val outside = findOutside(spec, part)
         return RoundOutcome(round.roundId, Outcome.ALREADY_ANSWERED, toDouble(epsilonNano), outside = outside)
     }
 
@@ -271,6 +276,13 @@ public open class Device(
     internal open fun computeRoundCost(round: OpenRound, spec: RoundSpec): BigInteger {
         val difference = features?.let { describeDifference(it, spec.features) }
         if (difference != null) throw RoundRefused("round ${round.roundId} has other features than this app expects: $difference")
+        val unknown = spec.attributes.map { it.name } - attributes.toSet()
+        if (unknown.isNotEmpty()) {
+            throw RoundRefused(
+                "round ${round.roundId} needs attributes that this app does not report: ${unknown.joinToString()}. " +
+                    "Pass their names as attributes to the device",
+            )
+        }
         if (round.keepsReports && !acceptKeptReports) {
             throw RoundRefused("round ${round.roundId} keeps reports after their tally: ask the user, then pass acceptKeptReports = true to the device")
         }
@@ -326,6 +338,10 @@ public open class Device(
     }
 }
 
+/** Return a record by name without the values of some names. Return another record as it is. */
+private fun leaveOut(record: PersonRecord, names: List<String>): PersonRecord =
+    if (names.isEmpty() || record !is NamedRecord) record else record.without(names)
+
 private fun findPending(memory: Memory): List<Memo> = memory.memos.values.filter { it.state == MemoState.PENDING }
 
 /** Return the outcome of a call. Throw the first error if no report arrived. */
@@ -345,7 +361,7 @@ private fun describeDifference(expected: List<Feature>, actual: List<Feature>): 
         expected == actual -> null
         wanted.sorted() != found.sorted() -> parts.filter { it.second.isNotEmpty() }.joinToString(" and ") { (text, names) -> "$text ${names.joinToString()}" }
         wanted != found -> "its order is ${found.joinToString()}, not ${wanted.joinToString()}"
-        else -> "the bounds, the unit or the period of ${wanted.filterIndexed { n, _ -> expected[n] != actual[n] }.joinToString()} differ"
+        else -> "the bounds, the unit or the shape of ${wanted.filterIndexed { n, _ -> expected[n] != actual[n] }.joinToString()} differ"
     }
 }
 

@@ -13,6 +13,7 @@ private const val MAX_TREE_BITS = 48 // bits of a cell position
 private const val LATTICE = 1L shl 20
 private const val MAX_WEIGHT = 1L shl 14
 private const val TURN = 1L shl 30 // projection units per full turn of a phase
+private const val FULL_TURN = TURN / LATTICE // weight of a full turn across the range of a feature
 
 /** A function that turns a point and a slot, the public part of a report, into a symbol: a number, or a vector for a lattice. */
 internal class Encoding(
@@ -27,8 +28,10 @@ internal class Encoding(
      * a record has a uniformly random one. Vectors have a mark.
      */
     val addsSymbol: Boolean = steps == null,
-    /** Indices of the periodic features, for a shifted grid. Other encodings have none. */
-    val circles: List<Int> = emptyList(),
+    /** Whether the encoding suits periodic features with these indices. Most encodings suit plain features alone. */
+    val suits: (circles: List<Int>) -> Boolean = { it.isEmpty() },
+    /** Attributes of a profile, one for each slot. Its `symbol` is the first one of the cluster; the category is added. */
+    val attributes: List<Attribute> = emptyList(),
     val symbol: (point: DoubleArray, slot: Long) -> LongArray,
 )
 
@@ -41,10 +44,11 @@ internal val ENCODINGS: Map<String, (Map<*, *>) -> Encoding> = mapOf(
     "lattice" to ::readLattice,
     "nearest_centroid" to ::readNearestCentroid,
     "centroid_sign" to ::readCentroidSign,
+    "profile" to ::readProfile,
 )
 
 /** Return the cell, 0 .. nCells-1, of a coordinate in [0, 1]. */
-private fun cellIndex(coordinate: Double, nCells: Long): Long = minOf(floor(coordinate * nCells).toLong(), nCells - 1)
+internal fun cellIndex(coordinate: Double, nCells: Long): Long = minOf(floor(coordinate * nCells).toLong(), nCells - 1)
 
 /** Return base^exponent, or MAX_SYMBOLS + 1 if the power is larger than MAX_SYMBOLS. */
 private fun power(base: Long, exponent: Int): Long {
@@ -59,7 +63,7 @@ private fun readGrid(wire: Map<*, *>): Encoding {
     val cells = list(wire["cells"], "cells", 1, MAX_FEATURES) { integer(it, "cells", 1, MAX_SYMBOLS) }
     val nSymbols = cells.fold(1L) { product, n -> minOf(product * n, MAX_SYMBOLS + 1) } // capped to avoid overflow
     check(nSymbols in 2..MAX_SYMBOLS) { "a grid must have 2 to $MAX_SYMBOLS cells" }
-    return Encoding(cells.size, 1, nSymbols) { point, _ ->
+    return Encoding(cells.size, 1, nSymbols, suits = { true }) { point, _ ->
         longArrayOf(cells.foldIndexed(0L) { feature, index, n -> index * n + cellIndex(point[feature], n) })
     }
 }
@@ -83,7 +87,7 @@ private fun readShiftedGrid(wire: Map<*, *>): Encoding {
     val nSlots = power(shifts, nFeatures)
     check(nSymbols <= MAX_SYMBOLS) { "a shifted grid may have at most $MAX_SYMBOLS symbols" }
     check(nSlots <= MAX_SYMBOLS) { "a shifted grid may have at most $MAX_SYMBOLS slots" }
-    return Encoding(nFeatures, nSlots, nSymbols, circles = circles) { point, slot ->
+    return Encoding(nFeatures, nSlots, nSymbols, suits = { it == circles }) { point, slot ->
         var index = 0L
         for (feature in 0 until nFeatures) {
             val shift = slot / power(shifts, nFeatures - 1 - feature) % shifts
@@ -144,7 +148,8 @@ private fun readPhase(wire: Map<*, *>): Encoding {
     checkKeys(wire, "phase", listOf("type", "weights", "phases"))
     val weights = readWeights(wire["weights"], 1024)
     val phases = integer(wire["phases"], "phases", 4, 1024)
-    return Encoding(weights[0].size, weights.size.toLong(), phases, addsSymbol = false) { point, slot ->
+    val suits = { circles: List<Int> -> weights.all { row -> circles.all { row[it] % FULL_TURN == 0L } } }
+    return Encoding(weights[0].size, weights.size.toLong(), phases, addsSymbol = false, suits = suits) { point, slot ->
         longArrayOf(project(weights[slot.toInt()], point).mod(TURN) * phases / TURN)
     }
 }
@@ -157,7 +162,7 @@ private fun readLattice(wire: Map<*, *>): Encoding {
     return Encoding(nFeatures, 1, null, steps) { point, _ -> LongArray(nFeatures) { floor(point[it] * steps + 0.5).toLong() } }
 }
 
-private fun readCentroids(wire: Any?): List<List<Long>> {
+internal fun readCentroids(wire: Any?): List<List<Long>> {
     val rows = list(wire, "centroids", 1, 256) { row ->
         list(row, "a centroid", 1, MAX_FEATURES) { integer(it, "coordinates", 0, LATTICE - 1) }
     }
@@ -170,7 +175,7 @@ private fun readCentroids(wire: Any?): List<List<Long>> {
  *
  * Of equally near centroids, return the first. For `feature` equal to the number of features, the second value is true.
  */
-private fun findNearest(centroids: List<List<Long>>, point: DoubleArray, feature: Int): Pair<Int, Boolean> {
+internal fun findNearest(centroids: List<List<Long>>, point: DoubleArray, feature: Int): Pair<Int, Boolean> {
     val coordinates = point.map { cellIndex(it, LATTICE) }
     val best = centroids.indices.minBy { index -> // minBy returns the first minimum
         coordinates.indices.sumOf { axis -> (centroids[index][axis] - coordinates[axis]).let { it * it } }

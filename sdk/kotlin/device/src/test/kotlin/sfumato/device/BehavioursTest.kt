@@ -269,7 +269,7 @@ private fun checkUnexpectedFeatures() {
     }
     checkEqual(createDevice(listOf(Feature("x", 0.0, 1.0))).report(RECORD).outcome, Outcome.SENT)
     val refusals = mapOf(
-        listOf(Feature("x", 0.0, 2.0)) to "the bounds, the unit or the period of x differ",
+        listOf(Feature("x", 0.0, 2.0)) to "the bounds, the unit or the shape of x differ",
         listOf(Feature("y", 0.0, 1.0)) to "it lacks y and it also has x",
         listOf(Feature("x", 0.0, 1.0), Feature("y", 0.0, 1.0)) to "it lacks y",
     )

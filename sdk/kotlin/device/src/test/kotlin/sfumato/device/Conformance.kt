@@ -18,7 +18,10 @@ private fun decodeHex(text: Any?): ByteArray = (text as String).chunked(2).map {
 /** Return a record. A value that is not a number cannot be in a record of this language. */
 private fun readRecord(value: Any?): PersonRecord = when (value) {
     is List<*> -> OrderedRecord(*value.map(::readNumber).toDoubleArray())
-    is Map<*, *> -> NamedRecord(value.entries.associate { (name, each) -> (name as String) to readNumber(each) })
+    is Map<*, *> -> {
+        val (others, numbers) = value.entries.partition { (_, each) -> each == null || each is String }
+        NamedRecord(numbers.associate { (name, each) -> (name as String) to readNumber(each) }, others.associate { (name, each) -> (name as String) to each })
+    }
     else -> throw InvalidPoint("the type of the record")
 }
 
@@ -55,9 +58,10 @@ private fun createDevice(call: Map<*, *>, entropy: Entropy): Device {
     val clock = call["clock"]?.let { readNumber(it).toLong() }
     val now = { clock ?: (System.currentTimeMillis() / 1000) }
     val acceptKeptReports = call["accept_kept_reports"] as Boolean? ?: false
+    val attributes = (call["attributes"] as List<*>?)?.map { it as String }.orEmpty()
     val shufflerKey = call["shuffler_key"] as String? ?: return Device(
         url, key, datasetId, cap, store, features, entropy, retrySeconds,
-        acceptKeptReports = acceptKeptReports, capPerPeriod = capPerPeriod, now = now,
+        acceptKeptReports = acceptKeptReports, capPerPeriod = capPerPeriod, now = now, attributes = attributes,
     )
     val minHonestBatch = readNumber(call["min_honest_batch"]).toInt()
     return ShuffledDevice(url, key, datasetId, cap, store, shufflerKey, minHonestBatch, features, entropy, retrySeconds, capPerPeriod = capPerPeriod, now = now)

@@ -6,11 +6,41 @@ all tables. The totals are not forced to the sizes of the clustering job: those 
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+
+class Noise(NamedTuple):
+    """The noise of the cells of released tables.
+
+    Attributes
+    ----------
+    variance : float
+        Mean variance of a cell.
+    laplace_scale : float
+        0 for Gaussian noise.
+    cells : tuple of ndarray of shape (K, V)
+        Variance of each cell of each table, if they differ.
+    n_drawn : int
+        Number of attributes of which each person reports one; 1 if each person counts in all tables.
+    """
+
+    variance: float
+    laplace_scale: float = 0.0
+    cells: tuple[Floats, ...] = ()
+    n_drawn: int = 1
+
+    def of(self, place: int, shape: tuple[int, ...]) -> Floats:
+        """Return the variance of each cell of a table of this shape."""
+        return self.cells[place] if self.cells else np.full(shape, self.variance)
+
+    def of_draw(self, shares: Floats, n: "float | Floats") -> Floats:
+        """Return the variance of shares among n people, because only one of `n_drawn` reports on an attribute."""
+        return (self.n_drawn - 1) * shares * (1 - shares) / n
 
 
 @dataclass(frozen=True)
@@ -35,11 +65,20 @@ class ConsistentTables:
     shares: list[Floats]
 
 
-def make_consistent(noisy: list[NDArray[np.int64]], variance: float) -> ConsistentTables:
-    """Return consistent tables from noisy ones with independent noise of this variance in each cell."""
-    weights = np.array([1 / (table.shape[1] * variance) for table in noisy])
+def make_consistent(noisy: list[NDArray[np.int64]] | list[Floats], noise: Noise) -> ConsistentTables:
+    """Return consistent tables from noisy ones with independent noise in each cell.
+
+    If each person reports one of m attributes, the row sums of a table have the draw's variance, too. Each person is in
+    one of the tables, so that m times the mean of the tables has none; weights w leave n p (1 - p) (m sum w^2 - 1).
+    """
+    widths = np.array([table.shape[1] for table in noisy])
     sums = np.array([table.sum(axis=1) for table in noisy], dtype=np.float64)
-    numbers = (weights[:, None] * sums).sum(axis=0) / weights.sum()
+    coin = _coin(sums.mean(axis=0)) if noise.n_drawn > 1 else 0.0
+    weights = 1 / (widths * noise.variance + (noise.n_drawn - 1) * coin)
+    weights /= weights.sum()
+    numbers = (weights[:, None] * sums).sum(axis=0)
+    number_variance = float((weights**2 * widths).sum() * noise.variance)
+    number_variance += coin * max(noise.n_drawn * float((weights**2).sum()) - 1, 0.0)
     adjusted = [
         table - ((row_sums - numbers) / table.shape[1])[:, None] for table, row_sums in zip(noisy, sums, strict=True)
     ]
@@ -47,7 +86,14 @@ def make_consistent(noisy: list[NDArray[np.int64]], variance: float) -> Consiste
         np.array([_project(row, max(number, 1.0)) for row, number in zip(table, numbers, strict=True)])
         for table in adjusted
     ]
-    return ConsistentTables(numbers, 1 / float(weights.sum()), adjusted, shares)
+    return ConsistentTables(numbers, number_variance, adjusted, shares)
+
+
+def _coin(numbers: Floats) -> float:
+    """Return the largest n p (1 - p) of the numbers of people."""
+    total = max(float(numbers.sum()), 1.0)
+    shares = np.clip(numbers / total, 0.0, 1.0)
+    return total * float((shares * (1 - shares)).max())
 
 
 def _project(row: Floats, total: float) -> Floats:
@@ -60,16 +106,16 @@ def _project(row: Floats, total: float) -> Floats:
     return projected
 
 
-def share_variances(found: ConsistentTables, place: int, variance: float) -> Floats:
+def share_variances(found: ConsistentTables, place: int, noise: Noise) -> Floats:
     """Return the noise variance of each share of a table: (K, V).
 
-    For p = T / n: [s^2 (1 - 1/V) + var(n) (1/V - p)^2] / n^2.
+    For p = T / n: [s^2 (1 - 1/V) + var(n) (1/V - p)^2] / n^2, and that of the draw of an attribute.
     """
     table, numbers = found.tables[place], np.maximum(found.numbers, 1.0)[:, None]
     n_values = table.shape[1]
     shares = table / numbers
-    noise = variance * (1 - 1 / n_values) + found.number_variance * (1 / n_values - shares) ** 2
-    result: Floats = noise / numbers**2
+    spread = noise.of(place, table.shape) * (1 - 1 / n_values) + found.number_variance * (1 / n_values - shares) ** 2
+    result: Floats = spread / numbers**2 + noise.of_draw(np.clip(shares, 0.0, 1.0), numbers)
     return result
 
 

@@ -6,6 +6,7 @@ R selected of m tested values (Benjamini and Yekutieli 2005). The tests of one t
 these the rate of false discoveries was measured and not proved.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, NamedTuple
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from clustering.central.profiles.shares import ConsistentTables, share_variances
+from clustering.profiles.shares import ConsistentTables, Noise, share_variances
+from sfumato.profiles.cluster_profile import Distinguishing
+from sfumato.specs.attributes import Attribute
 
 FALSE_DISCOVERIES = 0.05
 MIN_DEVIATIONS = 4.0  # deviations of the noise that a describable cluster has at least
@@ -23,16 +26,6 @@ MIN_RECORDS = 10.0
 LEAST_SHARE = 1e-4  # smallest share in a lift, to avoid a division by zero
 
 Floats = NDArray[np.float64]
-
-
-class Noise(NamedTuple):
-    """The noise of one cell of a released table.
-
-    `laplace_scale` is 0 for Gaussian noise.
-    """
-
-    variance: float
-    laplace_scale: float
 
 
 @dataclass(frozen=True)
@@ -82,6 +75,14 @@ def too_small(found: ConsistentTables) -> list[int]:
     return [c for c, number in enumerate(found.numbers.tolist()) if number < least]
 
 
+def small_warnings(small: list[int], n_clusters: int) -> list[str]:
+    """Return the warning about clusters with too few records, if there are any."""
+    if not small:
+        return []
+    named = ", ".join(map(str, small))
+    return [f"Too few records to describe {len(small)} of {n_clusters} clusters at this epsilon: {named}."]
+
+
 def find_distinctions(found: ConsistentTables, noise: Noise, max_per_user: int) -> tuple[list[Distinction], int]:
     """Return the values that distinguish a cluster, the clearest first, and the number of tested values.
 
@@ -118,6 +119,23 @@ def find_distinctions(found: ConsistentTables, noise: Noise, max_per_user: int) 
     return [entry for _, _, entry in sorted(listed, key=lambda each: each[:2])], n_tested
 
 
+def name_distinction(found: Distinction, attributes: Sequence[Attribute]) -> Distinguishing:
+    """Return a distinction with the names of the attribute of its table and of its value."""
+    attribute = attributes[found.table]
+    return Distinguishing(
+        cluster=found.cluster,
+        attribute=attribute.name,
+        value=attribute.categories[found.value],
+        share=found.share,
+        share_error=found.share_error,
+        rest=found.rest,
+        difference=found.difference[0],
+        difference_interval=found.difference[1:],
+        lift=found.lift[0],
+        interval=found.lift[1:],
+    )
+
+
 def select_discoveries(p_values: Floats, rate: float) -> NDArray[np.bool_]:
     """Return a mask of the discoveries at this rate of false ones (Benjamini and Hochberg 1995)."""
     kept = np.zeros(len(p_values), dtype=np.bool_)
@@ -145,7 +163,8 @@ def _test(found: ConsistentTables, noise: Noise, max_per_user: int) -> _Tests:
     parts: list[tuple[NDArray[Any], ...]] = []
     for place, table in enumerate(found.tables):
         k, n_values = table.shape
-        own = share_variances(found, place, noise.variance)
+        own, cells = share_variances(found, place, noise), noise.of(place, table.shape)
+        others = cells.sum(axis=0) - cells
         for c in range(k):
             n, rest_n = float(numbers[c]), total - float(numbers[c])
             if c in skipped or rest_n < MIN_RECORDS:
@@ -154,13 +173,13 @@ def _test(found: ConsistentTables, noise: Noise, max_per_user: int) -> _Tests:
             pooled = np.clip(table.sum(axis=0) / total, LEAST_SHARE, 1 - LEAST_SHARE)
             sampling = max_per_user * pooled * (1 - pooled) * (1 / n + 1 / rest_n)
             spread = found.number_variance * (k - 1) * (1 / n_values - rests) ** 2
-            of_rest = ((k - 1) * noise.variance * (1 - 1 / n_values) + spread) / rest_n**2
+            of_rest = (others[c] * (1 - 1 / n_values) + spread) / rest_n**2 + noise.of_draw(pooled, rest_n)
             variances = own[c] + of_rest + sampling
             sizes = np.abs(shares - rests)
             if noise.laplace_scale:
                 scale = noise.laplace_scale * (1 - 1 / n_values) / n
-                others = np.sqrt(np.maximum(own[c] - 2 * scale**2, 0.0) + of_rest + sampling)
-                p_values = np.minimum(2 * laplace_normal_tail(sizes, scale, others), 1.0)
+                normal = np.sqrt(np.maximum(own[c] - 2 * scale**2, 0.0) + of_rest + sampling)
+                p_values = np.minimum(2 * laplace_normal_tail(sizes, scale, normal), 1.0)
             else:
                 p_values = 2 * norm.sf(sizes / np.sqrt(variances))
             where = np.full(n_values, c), np.full(n_values, place), np.arange(n_values)

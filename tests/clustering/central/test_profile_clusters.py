@@ -12,6 +12,7 @@ from scipy.stats import norm
 from clustering.central.cells import NearestCells, to_places
 from clustering.central.curator import Curator
 from clustering.central.mapped_records import Selection
+from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.central.profile_tables import (
     SCORE_UNITS,
     SHARE_BITS,
@@ -22,25 +23,23 @@ from clustering.central.profile_tables import (
     exact_scores,
     public_shares,
 )
-from clustering.central.profiles.distinctions import (
-    Noise,
+from clustering.central.queries import MemoryJournal, Records
+from clustering.errors import TooFewRecords
+from clustering.profiles.distinctions import (
     find_distinctions,
     laplace_normal_tail,
     select_discoveries,
     too_small,
 )
-from clustering.central.profiles.profile_clusters import describe_columns, label_records, profile_clusters
-from clustering.central.profiles.shares import make_consistent, share_variances
-from clustering.central.queries import MemoryJournal, Records
-from clustering.errors import TooFewRecords
+from clustering.profiles.shares import Noise, make_consistent, share_variances
 from clustering.random import SeededEntropy
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.profiles.cluster_profile import ClusterProfile, profile_from_wire
 from sfumato.sizing.profiles import plan_profile
-from sfumato.specs import LATTICE, Feature, Profile
-from sfumato.specs.attributes import Categorical, Numeric, bin_feature
+from sfumato.specs import LATTICE, Feature, Profile, bin_feature
+from sfumato.specs.attributes import Categorical, Numeric
 
 K = 5
 SIZES = np.array([0.35, 0.25, 0.2, 0.13, 0.07])
@@ -160,17 +159,17 @@ class TestShares:
         z = []
         for _ in range(400):
             noisy = [np.rint(table + chance.laplace(size=table.shape, scale=10)).astype(np.int64) for table in truth]
-            found = make_consistent(noisy, 200.0)
+            found = make_consistent(noisy, Noise(200.0))
             for place, (table, adjusted) in enumerate(zip(truth, found.tables, strict=True)):
                 assert found.shares[place].sum(axis=1) == pytest.approx(1.0)
                 assert (found.shares[place] >= 0).all()
                 assert adjusted.sum(axis=1) == pytest.approx(found.numbers)
-                errors = np.sqrt(share_variances(found, place, 200.0))
+                errors = np.sqrt(share_variances(found, place, Noise(200.0)))
                 z.append((adjusted / found.numbers[:, None] - table / table.sum(axis=1)[:, None])[0] / errors[0])
         assert np.sqrt(np.mean(np.concatenate(z) ** 2)) == pytest.approx(1.0, abs=0.1)  # fails at 30 % less noise
 
     def test_small_clusters_are_named(self) -> None:
-        found = make_consistent([np.array([[500, 500], [3, -2]])], 50.0)
+        found = make_consistent([np.array([[500, 500], [3, -2]])], Noise(50.0))
         assert too_small(found) == [1]
         assert {each.cluster for each in find_distinctions(found, Noise(50.0, 5.0), 1)[0]} <= {0}
 

@@ -12,7 +12,7 @@ from math import pi, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.central.cells import NearestCells, WholeBox, to_places
+from clustering.central.cells import NearestAlongCircles, NearestCells, WholeBox, to_places
 from clustering.central.curator import Curator
 from clustering.central.gaussian_block import ConcentratedBlock
 from clustering.central.mapped_records import select_columns
@@ -25,16 +25,17 @@ from clustering.central.profile_tables import (
     ProfileTables,
     public_shares,
 )
-from clustering.central.profiles.distinctions import FALSE_DISCOVERIES as RATE
-from clustering.central.profiles.distinctions import Distinction, Noise, find_distinctions, too_small
-from clustering.central.profiles.shares import ConsistentTables, association, make_consistent, share_variances
 from clustering.central.queries import split
 from clustering.errors import TooFewRecords
+from clustering.profiles.distinctions import FALSE_DISCOVERIES as RATE
+from clustering.profiles.distinctions import find_distinctions, name_distinction, small_warnings, too_small
+from clustering.profiles.shares import ConsistentTables, Noise, association, make_consistent, share_variances
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.profiles.cluster_profile import AttributeProfile, ClusterProfile, Distinguishing
+from sfumato.profiles.cluster_profile import AttributeProfile, ClusterProfile
+from sfumato.records.encodings import scale_many
 from sfumato.sizing.profiles import COUNT_SHARE, plan_profile
-from sfumato.specs import LATTICE, Feature, Profile
+from sfumato.specs import LATTICE, Feature, Profile, circles_of
 from sfumato.specs.attributes import DEFAULT_BINS, Attribute
 
 NULL_SHARE = 0.9  # part of the expected score without association that is subtracted
@@ -83,10 +84,10 @@ def label_records(
     if model.label_map is not None:
         shape, labels = model.label_map.shape, model.label_map.ravel().astype(np.int64)
         return Labelling(selection, bounds, MapCells(shape, labels, model.n_clusters))
-    lower = np.array([feature.lower for feature in model.features])
-    ranges = np.array([feature.upper - feature.lower for feature in model.features])
-    centres = to_places((np.asarray(model.centroids) - lower) / ranges)
-    return Labelling(selection, bounds, NearestCells(centres))
+    centres = to_places(scale_many(model.features, np.asarray(model.centroids)))
+    circles = circles_of(model.features)
+    cells = NearestAlongCircles(centres, circles) if circles else NearestCells(centres)
+    return Labelling(selection, bounds, cells)
 
 
 def profile_clusters(
@@ -133,24 +134,25 @@ def profile_clusters(
     tables = ProfileTables(labelling, tuple(described[place].column for place in chosen))
     noise = _table_noise(source, len(chosen), cost)
     noisy = tables.split(source.profile_tables(tables, cost))
-    found = make_consistent(noisy, noise.variance)
+    found = make_consistent(noisy, noise)
     small = too_small(found)
     if len(small) == model.n_clusters:
         raise TooFewRecords(
             "no cluster has more records than the noise of its counts: increase epsilon, or name fewer attributes"
         )
     distinctions, n_tested = find_distinctions(found, noise, curator.max_per_user)
+    attributes = [described[place].attribute for place in chosen]
     total = max(float(found.numbers.sum()), 1.0)
     return ClusterProfile(
         of=params.of,
         sizes=np.maximum(found.numbers, 0.0) / total,
         size_errors=np.full(model.n_clusters, sqrt(found.number_variance) / total),
         attributes=_attribute_profiles(described, chosen, scores, found, noisy, noise),
-        distinctions=tuple(_name(each, chosen, described) for each in distinctions),
+        distinctions=tuple(name_distinction(each, attributes) for each in distinctions),
         too_small=tuple(small),
         false_discovery_rate=RATE,
         n_tested=n_tested,
-        warnings=tuple(_warnings(small, model.n_clusters)),
+        warnings=tuple(small_warnings(small, model.n_clusters)),
         diagnostics={
             "noise_per_count": sqrt(noise.variance),
             "n_records": total,
@@ -220,7 +222,7 @@ def _attribute_profiles(
                     each.attribute.categories,
                     noisy[at].astype(np.int64),
                     found.shares[at],
-                    np.sqrt(share_variances(found, at, noise.variance)),
+                    np.sqrt(share_variances(found, at, noise)),
                 )
             )
         elif scores is not None:
@@ -242,29 +244,6 @@ def _score_deviation(source: Source, n_scores: int, cost: int) -> float:
     if isinstance(source, Curator):
         return sqrt(source.variance(n_scores * SCORE_UNITS, cost)) / SCORE_UNITS
     return source.moment_deviation(cost // n_scores)
-
-
-def _name(found: Distinction, chosen: list[int], described: tuple[Described, ...]) -> Distinguishing:
-    attribute = described[chosen[found.table]].attribute
-    return Distinguishing(
-        cluster=found.cluster,
-        attribute=attribute.name,
-        value=attribute.categories[found.value],
-        share=found.share,
-        share_error=found.share_error,
-        rest=found.rest,
-        difference=found.difference[0],
-        difference_interval=found.difference[1:],
-        lift=found.lift[0],
-        interval=found.lift[1:],
-    )
-
-
-def _warnings(small: list[int], n_clusters: int) -> list[str]:
-    if not small:
-        return []
-    named = ", ".join(map(str, small))
-    return [f"Too few records to describe {len(small)} of {n_clusters} clusters at this epsilon: {named}."]
 
 
 def describe_columns(

@@ -1,0 +1,142 @@
+"""Records of profile rounds on a device: the values of the features, and the category of each attribute.
+
+A text is compared by its code points, because Unicode's normal forms differ between versions and languages. A message
+names the attribute and never the value. All attributes are read before the slot is drawn, so that a refusal does not
+depend on the slot.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.errors import InvalidPoint
+from sfumato.records.encodings import scale, symbol
+from sfumato.records.inputs import (
+    Records,
+    check_names,
+    is_missing,
+    named_columns,
+    named_row,
+    to_number,
+    to_record,
+    to_values,
+)
+from sfumato.specs import ProfileEncoding, RoundSpec, Symbol
+from sfumato.specs.attributes import Attribute, Categorical, Numeric
+
+_UNNAMED = "a record with attributes must have names: pass a mapping of names to values"
+
+
+class Described(NamedTuple):
+    """Records that were read for a round.
+
+    Attributes
+    ----------
+    points : ndarray of shape (n, d), float64
+        Values of the features, in their units.
+    codes : ndarray of shape (n, m), int64
+        Category of each attribute of a profile round; otherwise m is 0.
+    """
+
+    points: NDArray[np.float64]
+    codes: NDArray[np.int64]
+
+    def select(self, chosen: NDArray[np.bool_]) -> "Described":
+        """Return the records that a mask chooses."""
+        return Described(self.points[chosen], self.codes[chosen])
+
+
+def category(attribute: Attribute, value: object) -> int:
+    """Return the place of a value among the categories of its attribute. Raise InvalidPoint if it is refused."""
+    if is_missing(value):
+        if attribute.missing != "category":
+            raise InvalidPoint(f"{attribute.name} is missing: give a value")
+        return len(attribute.categories) - 1
+    if isinstance(attribute, Numeric):
+        return bisect_right(attribute.bins[1:-1], to_number(value, attribute.name))
+    if not isinstance(value, str):
+        raise InvalidPoint(f"{attribute.name} must be text, or missing; got a value of type {type(value).__name__}")
+    if value in attribute.values:
+        return attribute.values.index(value)
+    if attribute.unknown != "other":
+        raise InvalidPoint(f"{attribute.name} must be one of its declared values")
+    return len(attribute.values)
+
+
+def categories(attribute: Attribute, cells: Any) -> NDArray[np.int64]:
+    """Return the category of each value: shape (n,). Raise InvalidPoint with the number of the record."""
+    known = {value: place for place, value in enumerate(attribute.values)} if isinstance(attribute, Categorical) else {}
+    array = np.asarray(cells)
+    if isinstance(attribute, Numeric) and array.dtype.kind == "f" and np.isfinite(array).all():
+        edges = np.array(attribute.bins[1:-1])
+        return np.asarray(np.searchsorted(edges, array, side="right"), dtype=np.int64)
+    codes = np.empty(len(cells), dtype=np.int64)
+    for place, cell in enumerate(cells):
+        try:
+            codes[place] = known[cell] if isinstance(cell, str) and cell in known else category(attribute, cell)
+        except InvalidPoint as error:
+            raise InvalidPoint(f"record {place + 1} (counted from 1): {error}") from None
+    return codes
+
+
+def read_record(spec: RoundSpec, record: Records) -> tuple[Records, list[int]]:
+    """Return the values of the features of a record, and the category of each attribute of a profile round.
+
+    Raises
+    ------
+    InvalidPoint
+        A name is missing, repeated or unknown, or a value is refused.
+    """
+    encoding = spec.encoding
+    if not isinstance(encoding, ProfileEncoding):
+        return record, []
+    names = [feature.name for feature in spec.features]
+    values: dict[str, object] = {}
+    if own := [each.name for each in spec.attributes]:
+        named = named_row(record)
+        if named is None:
+            raise InvalidPoint(_UNNAMED)
+        check_names([*names, *own], list(named), "values")
+        values, record = {name: named[name] for name in own}, {name: named[name] for name in names}
+    numbers = to_record(spec.features, record)
+    values |= dict(zip(names, numbers, strict=True))
+    return numbers, [category(each, values[each.name]) for each in encoding.attributes]
+
+
+def read_records(spec: RoundSpec, records: "Records | Described") -> Described:
+    """Return records as `read_record` does, of shape (n, d). Raise InvalidPoint."""
+    if isinstance(records, Described):
+        return records
+    encoding = spec.encoding
+    if not isinstance(encoding, ProfileEncoding):
+        points = to_values(spec.features, records)
+        return Described(points, np.empty((len(points), 0), dtype=np.int64))
+    names = [feature.name for feature in spec.features]
+    columns: dict[str, Any] = {}
+    if own := [each.name for each in spec.attributes]:
+        named = named_columns(records)
+        if named is None:
+            raise InvalidPoint(_UNNAMED)
+        check_names([*names, *own], list(named))
+        columns, records = {name: named[name] for name in own}, {name: named[name] for name in names}
+    points = to_values(spec.features, records)
+    columns |= {name: points[:, place] for place, name in enumerate(names)}
+    if any(len(columns[name]) != len(points) for name in own):
+        raise InvalidPoint("the columns of the features and the attributes must have equal lengths")
+    return Described(points, np.stack([categories(each, columns[each.name]) for each in encoding.attributes], axis=1))
+
+
+def own_symbol(spec: RoundSpec, record: Records, slot: int) -> Symbol:
+    """Return the symbol of a record under a slot, or its vector, without regard to the bounds. Raise InvalidPoint."""
+    features, codes = read_record(spec, record)
+    first = symbol(spec.encoding, scale(spec.features, features), slot)
+    return first + codes[slot] if codes and isinstance(first, int) else first
+
+
+def add_codes(own: NDArray[np.int64], codes: NDArray[np.int64], slots: Sequence[int] | NDArray[np.int64]) -> None:
+    """Add the category of the attribute of each slot to the first symbol of each cluster, in place."""
+    if codes.shape[1]:
+        own += codes[np.arange(len(own)), slots]
