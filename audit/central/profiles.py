@@ -3,7 +3,7 @@
 The clusters are public. They are two halves of the first feature, as centroids and as a label map.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from audit.central.recordings import Method
 from audit.central.replay import check_replay
-from audit.checks.check import Check, Finding, Setting
+from audit.checks.check import Check
 from clustering.central.curator import Curator
 from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from sfumato.model.cluster_model import ClusterModel
@@ -64,9 +64,4 @@ METHODS: tuple[Method, ...] = (
 )
 
 
-def check_profile(method: Method, setting: Setting) -> Sequence[Finding]:
-    """Replay a profile over all pairs of neighbours."""
-    return check_replay(method, setting)
-
-
-CHECKS: tuple[Check, ...] = tuple(Check(f"{method.name}, replay", partial(check_profile, method)) for method in METHODS)
+CHECKS: tuple[Check, ...] = tuple(Check(f"{method.name}, replay", partial(check_replay, method)) for method in METHODS)

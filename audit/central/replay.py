@@ -216,7 +216,7 @@ def _list_differences(document: str, other: str) -> str:
 
 # ---- all algorithms ----
 
-REPEATS = {Effort.QUICK: 2, Effort.FULL: 10, Effort.NIGHTLY: 100}
+REPEATS = {Effort.QUICK: 1, Effort.FULL: 10, Effort.NIGHTLY: 100}
 
 MAP_FEATURES = (1, 2, 3)
 ATTRIBUTES = (
@@ -288,14 +288,21 @@ def pairs_for(method: Method) -> Iterable[Pair]:
         yield from make_pairs(d, n_others)
 
 
-def check_replay(method: Method, setting: Setting, pairs: Iterable[Pair] | None = None) -> Sequence[Finding]:
-    """Replay a method over pairs of neighbours; by default, all pairs for all numbers of features."""
+def check_replay(
+    method: Method, setting: Setting, pairs: Iterable[Pair] | None = None, until_fault: bool = False
+) -> Sequence[Finding]:
+    """Replay a method over pairs of neighbours; by default, all pairs for all numbers of features.
+
+    `until_fault` ends after the first pair with a fault; one fault is enough to detect a planted leak.
+    """
     results = ReplayResults(method)
     chosen = list(pairs_for(method) if pairs is None else pairs)
     for number in range(REPEATS[setting.effort]):
         for i, pair in enumerate(chosen):
             entropy = setting.entropy(f"replay/{method.name}/{number}/{i}")
             results.replay(pair, entropy)
+            if until_fault and results.faults:
+                return results.findings()
     return results.findings()
 
 

@@ -258,7 +258,7 @@ def _replay(
     attributes: tuple[Categorical, ...] = (),
 ) -> RunCheck:
     method = Method(f"broken {type(params).__name__}", params, planted, curator, n_features, attributes=attributes)
-    return lambda setting: list(check_replay(method, setting))
+    return lambda setting: list(check_replay(method, setting, until_fault=True))
 
 
 def _release(params: object, planted: RunCentral, pair: str) -> RunCheck:

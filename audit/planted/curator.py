@@ -261,7 +261,7 @@ def _replay(
 ) -> Callable[[Setting], list[Finding]]:
     n_features = (12,) if params is _BLOCK else n_features  # enough for a projection
     method = Method(f"{planted.__name__} curator", params, run, planted, n_features, circles=circles)
-    return lambda setting: list(check_replay(method, setting))
+    return lambda setting: list(check_replay(method, setting, until_fault=True))
 
 
 def _probe(probe: str, planted: type[Curator]) -> Callable[[Setting], list[Finding]]:

@@ -1,6 +1,6 @@
 """Broken profiles, each with one fault."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.central.profiles import check_profile, parameters, run_profile
+from audit.central.profiles import parameters, run_profile
 from audit.central.recordings import Method
+from audit.central.replay import check_replay
 from audit.checks.check import Finding, Leak, Setting
 from clustering.central.curator import Curator
 from clustering.central.noise import LaplaceNoise, Noise
@@ -84,12 +85,7 @@ def _replay(
 ) -> Callable[[Setting], list[Finding]]:
     run: Any = partial(run_profile, profile=profile)
     method = Method("broken profile", params, run, curator, (n_features,))
-
-    def check(setting: Setting) -> list[Finding]:
-        findings: Sequence[Finding] = check_profile(method, setting)
-        return list(findings)
-
-    return check
+    return lambda setting: list(check_replay(method, setting, until_fault=True))
 
 
 _FIRST_PASS = parameters(32.0, first_pass=0.2)

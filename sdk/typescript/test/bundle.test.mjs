@@ -33,8 +33,8 @@ const BUNDLERS = {
 
 // [name, program, largest size in bytes after minifying and gzip]
 const PROGRAMS = [
-  ["a device in a browser", `export { Device, IndexedDbStore } from "${PACKAGE}";`, 15_000],
-  ["a device in React Native", `export { Device, AsyncStorageStore } from "${PACKAGE}";`, 15_000],
+  ["a device in a browser", `export { Device, IndexedDbStore } from "${PACKAGE}";`, 17_000],
+  ["a device in React Native", `export { Device, AsyncStorageStore } from "${PACKAGE}";`, 17_000],
   ["a device with sealed reports", `export { ShuffledDevice } from "${PACKAGE}/shuffled"; export { IndexedDbStore } from "${PACKAGE}";`, 25_000],
 ];
 
