@@ -19,9 +19,10 @@ from clustering.grids.density_fit import fit_density
 from clustering.metrics import adjusted_rand_index
 from clustering.rounds.plan import Collected
 from clustering.series.alarm import evidence
-from clustering.series.channels import Measured, Reading, read_channels, variances
+from clustering.series.channels import Reading, variances
 from clustering.series.follow import Memory, Step, follow
 from clustering.series.identities import NamedMap
+from clustering.series.observed import Measured
 from clustering.series.pooling import forgetting_weights, pool
 from sfumato.forecast import forecast_series
 from sfumato.forecast.series import CHANGES, MOST_WINDOWS, QUIET
@@ -200,7 +201,7 @@ def false_alarms(n_series: int) -> None:
 def _alarms(windows: Iterator[Collected]) -> bool:
     readings: list[Reading] = []
     for collected in windows:
-        readings.append(read_channels(collected))
+        readings.append(Measured(collected).reading)
         values = np.array([each.values for each in readings])
         found = evidence(range(len(readings)), values, variances(readings), test_from=0)
         if found is not None and found.is_alarm:
@@ -341,7 +342,7 @@ def _delay(population: Population, change: str, setting: tuple[float, int, int],
     readings: list[Reading] = []
     for window in range(QUIET + MOST_WINDOWS):
         place = max(0, window - QUIET + CHANGED)  # nothing differs between the windows before the change
-        readings.append(read_channels(draw(population, change, place if window >= QUIET else 0, spec, n, rng)))
+        readings.append(Measured(draw(population, change, place if window >= QUIET else 0, spec, n, rng)).reading)
         if window < QUIET:
             continue
         values = np.array([each.values for each in readings])
