@@ -149,8 +149,15 @@ def read_channels(observed: Observation) -> Reading:
         noise.append(of_noise.spread_variance * np.maximum(total[2], 0.0))
         middles.append(total[3])
     drift = of_noise.spread_variance * encoding.n_symbols if observed.is_divided else 0.0
-    of_all = [np.concatenate(each) for each in (values, squares, noise, middles)]
-    return Reading(*of_all, of_noise.slope_variance, drift, observed.n_reports)
+    return Reading(
+        values=np.concatenate(values),
+        squares=np.concatenate(squares),
+        noise=np.concatenate(noise),
+        middles=np.concatenate(middles),
+        slope=of_noise.slope_variance,
+        drift=drift,
+        n_reports=observed.n_reports,
+    )
 
 
 def variances(readings: list[Reading]) -> NDArray[np.float64]:

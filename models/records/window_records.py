@@ -54,7 +54,9 @@ def load_unbounded(session: Session, dataset_id: str, keyring: Keyring, *, since
     points = [np.zeros((0, dataset.n_columns), dtype=np.int32)]
     users = [np.zeros((0, 2), dtype=np.uint64)]
     n_before = 0
-    for place, completed_at in [] if key is None else _places(session, dataset, since, until):
+    for place, completed_at in _places(session, dataset, since, until):
+        if key is None:  # without a key there are no segments
+            break
         plain, n_records = open_segment(session, dataset, key, place)
         if dataset.user_feature is not None:
             users.append(users_of(plain, n_records))

@@ -179,10 +179,14 @@ def forecast_series(
             "a least change from 0 to 0.5"
         )
     n = max(1, target_reports // cycle)
+    costs = None
     if isinstance(algorithm, DensityMap):
+        if release is not None:
+            raise InvalidSpec("a series over records has no releases of a shuffler: remove the terms of a release")
         observed = _count_records(algorithm, n_features, n, max_records_per_user)
     else:
         observed = _collect_reports(algorithm, n_features, n)
+        costs = None if release is None else _release_costs(algorithm, n_features, n, release, every, cycle)
     bumps = _BUMPS if n_features < 3 else _BUMPS[1:]
     threshold = sqrt(_Z**2 + 2 * log(sum(number**n_features for _, number in bumps) / 320))
     signals = []  # standard errors for a gain of 1, and the gain that is no change
@@ -203,7 +207,7 @@ def forecast_series(
         n_eff_pooled=POOLED * n_eff,
         smallest_changes=smallest,
         delays=delays,
-        releases=None if release is None else _release_costs(algorithm, n_features, n, release, every, cycle),
+        releases=costs,
         warnings=_warnings(n_eff, delays, n, release),
     )
 
