@@ -33,7 +33,7 @@ class TestRows:
         assert set(EXAMPLES) == encodings
         assert {kind for kind, _ in list_rows()} == kinds
         assert len(list_rows()) == (len(kinds) - 1) * (len(encodings) - 1) + 1 == 43
-        assert len(CHECKS) == 44 + len(list_counting_rows()) == 55
+        assert len(CHECKS) == 1 + len(list_rows()) + len(list_counting_rows()) + len(ARRAYS) == 62
         (finding,) = check_completeness(QUICK)
         assert finding.holds
 

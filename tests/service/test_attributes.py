@@ -112,7 +112,10 @@ class TestADeclaration:
             problem = refused(api.post("/datasets", new | more | {"attributes": attributes}), 422, "validation_failed")
             assert "occurs twice" in json.dumps(problem)
         local = new | {"trust": "local", "attributes": [PLAN]}
-        assert "central datasets only" in json.dumps(refused(api.post("/datasets", local), 422, "validation_failed"))
+        (declared,) = api.made("/datasets", local)["attributes"]
+        assert declared == declared | PLAN
+        forming = local | {"attributes": [PLAN | {"use": "cluster"}]}
+        assert "must describe" in json.dumps(refused(api.post("/datasets", forming), 422, "validation_failed"))
 
 
 class TestAnUpload:

@@ -68,7 +68,8 @@ class TestScopes:
                 refused(clients[scope].request(method, path, **options), 403, "forbidden")
             for scope in sorted(operation.scopes | {"admin"}):
                 # a series grants its own budget, so its key needs a second scope
-                client = api.key(scope, "grants") if operation.name == "createSeries" else clients[scope]
+                is_granting = operation.name in ("createSeries", "createRevision")
+                client = api.key(scope, "grants") if is_granting else clients[scope]
                 response = client.request(method, path, **options)
                 assert response.status_code not in (401, 403), (operation.name, scope, response.text)
 

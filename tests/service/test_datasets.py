@@ -62,11 +62,11 @@ class TestDataset:
         body = {"encoding": grid, "epsilon": 1, "target_reports": 10}
         spec = round_spec_from_wire(api.made(path, body)["spec"])
         assert (spec.features[0].periodic, spec.encoding.n_symbols) == (True, 4 * 5)
-        for other in (GRID, grid | {"circles": [1]}, grid | {"circles": [2]}):
+        for other in (grid | {"circles": [1]}, grid | {"circles": [2]}):
             refused(api.post(path, body | {"encoding": other}), 422, "validation_failed")
         forecast = {"dataset_id": dataset["id"], "expected_reports": 50_000}
         job = {"dataset_id": dataset["id"], "target_reports": 50_000}
-        for kind, is_taken in (("shifted_grid", True), ("auto", True), ("grid_kmeans", False), ("uniform_grid", False)):
+        for kind, is_taken in (("shifted_grid", True), ("auto", True), ("grid_kmeans", True), ("uniform_grid", False)):
             algorithm = {"type": kind, "epsilon": 1.0, "clusters": 3}
             for path, request in (("/forecasts", forecast), ("/jobs", job)):
                 answer = api.post(path, request | {"algorithm": algorithm})
@@ -97,8 +97,9 @@ class TestDataset:
         assert answer.json()["n_clipped"] == 0
         for kind, columns, is_taken in (
             ("density_map", None, True),
-            ("private_kmeans", None, False),
-            ("private_kmeans", [FEATURES[0]["name"]], True),
+            ("private_kmeans", None, True),
+            ("dp_kmeans", None, False),
+            ("dp_kmeans", [FEATURES[0]["name"]], True),
         ):
             algorithm = {"type": kind, "epsilon": 1.0, "clusters": 2}
             body = {"dataset_id": dataset_id, "algorithm": algorithm} | ({"features": columns} if columns else {})

@@ -53,7 +53,7 @@ PYTHON = {
     "listRounds": "list(client.rounds({dataset_id}))",
     "listSeries": "list(client.series())",
     "getSeriesCluster": "client.get_series_cluster({series_id}, {cluster_id})",
-    "createRevision": "client.revise_series({series_id}, ShiftedGrid(epsilon=0.5, clusters=4))",
+    "createRevision": "client.revise_series({series_id}, ShiftedGrid(epsilon=0.5, clusters=4), season=4)",
     "listSeriesRevisions": "list(client.series_revisions({series_id}))",
     "getSeriesMap": "client.series_map({series_id})",
     "listSeriesClusters": "list(client.series_clusters({series_id}))",

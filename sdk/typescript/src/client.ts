@@ -312,6 +312,18 @@ export class Client {
     return this.#calls.items<wire.ListSeriesEventsData, wire.SeriesEvent>("/v1/series/{series_id}/events", parameters, options);
   }
 
+  /** Change terms of a series from its next cycle on. Absent members stay unchanged. */
+  createRevision(series_id: string, body: wire.NewRevision, options?: WriteOptions): Promise<wire.SeriesRevision> {
+    const parameters = { path: { series_id }, body };
+    return this.#calls.sendOnce<wire.CreateRevisionData, wire.CreateRevisionResponse>("/v1/series/{series_id}/revisions", parameters, options);
+  }
+
+  /** List the terms that a series has had, and those that begin later, newest first. */
+  listSeriesRevisions(series_id: string, options: CallOptions & { readonly query?: Filters<wire.ListSeriesRevisionsData> } = {}): AsyncGenerator<wire.SeriesRevision, void, void> {
+    const parameters = { path: { series_id }, query: options.query ?? {} };
+    return this.#calls.items<wire.ListSeriesRevisionsData, wire.SeriesRevision>("/v1/series/{series_id}/revisions", parameters, options);
+  }
+
   /** List the windows of a series up to the next one, newest first. */
   listSeriesWindows(series_id: string, options: CallOptions & { readonly query?: Filters<wire.ListSeriesWindowsData> } = {}): AsyncGenerator<wire.Window, void, void> {
     const parameters = { path: { series_id }, query: options.query ?? {} };

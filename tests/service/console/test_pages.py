@@ -131,6 +131,7 @@ DOORS = [
     ("POST", "/series/{ser}/clusters/{clu}", {"name": "west"}, {"jobs"}),
     ("GET", "/datasets/{ds}/series/new", {}, set()),
     ("POST", "/datasets/{ds}/series", NEW_SERIES, set()),
+    ("POST", "/series/{ser}/revisions", {"season": "4", "epsilon": ""}, set()),
     ("POST", "/series/{ser}/state", {"state": "paused"}, {"jobs"}),
     ("GET", "/keys", {}, set()),
     ("GET", "/keys?dataset_id={ds}", {}, set()),

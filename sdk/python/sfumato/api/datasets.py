@@ -81,7 +81,7 @@ class DatasetCalls:
         >>> with Client(url, key) as client:
         ...     dataset = client.create_dataset("Lunch", [Feature("east", 0, 10, "km")], epsilon=2)
         >>> dataset.trust, dataset.features
-        ('local', (Feature(name='east', lower=0.0, upper=10.0, unit='km', periodic=False),))
+        ('local', (Feature(name='east', lower=0.0, upper=10.0, unit='km', periodic=False, coordinate=None),))
         """
         body: dict[str, Any] = {
             "name": name,

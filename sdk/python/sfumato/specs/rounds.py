@@ -220,7 +220,7 @@ class Embedding:
     --------
     >>> from sfumato import Embedding
     >>> Embedding(768).features[0]
-    Feature(name='x0', lower=-1.0, upper=1.0, unit='', periodic=False)
+    Feature(name='x0', lower=-1.0, upper=1.0, unit='', periodic=False, coordinate=None)
     """
 
     dimensions: int
