@@ -76,7 +76,7 @@ class FrequencyNoise(Protocol):
 
 
 class Observation(ABC):
-    """What a window, or a pool of windows, released: frequencies of cells with known noise. Its channels are read once.
+    """Released frequencies of a window, or of a pool of windows, with known noise. The channels are read once.
 
     Attributes
     ----------

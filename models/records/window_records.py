@@ -41,7 +41,7 @@ def load(session: Session, dataset_id: str, keyring: Keyring, *, since: int, unt
 class Unbounded(NamedTuple):
     """The records of a window with all records of each user."""
 
-    points: NDArray[np.int32]  # as in `Records`, of the window alone
+    points: NDArray[np.int32]  # points of the window alone, as in `Records`
     users: NDArray[np.uint64]  # shape (n, 2): pseudonyms of all records up to the end; empty without a user column
     n_before: int  # records before the window
     max_per_user: int

@@ -244,7 +244,7 @@ class TestASeries:
     def test_a_window_after_the_end_of_its_cycle_is_not_computed(
         self, archive: Archive, supervisor: Supervisor, clock: Clock
     ) -> None:
-        """The grant has expired, so that a release would cost what nobody granted."""
+        """The grant has expired, so that a release would cost what was never granted."""
         series_id = create(archive)
         clock.now = START + DAY + MINUTE
         supervisor._advance_series()

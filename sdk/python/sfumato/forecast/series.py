@@ -213,13 +213,13 @@ def forecast_series(
 
 
 class _Observed(NamedTuple):
-    """What a window observes: cells along each feature, their shifts, and the noise."""
+    """Cells along each feature, their shifts, and the noise of a window."""
 
     n_features: int
     cells: int
     shifts: int
     n_symbols: int
-    variance: float  # of a frequency, times the number of reports
+    variance: float  # variance of a frequency, times the number of reports
     n_eff: float
     is_divided: bool  # whether counts are divided by their noisy sum
 
@@ -237,7 +237,7 @@ def _count_records(algorithm: DensityMap, n_features: int, n: int, max_per_user:
     algorithm.require_features(n_features)
     cells = series_cells(algorithm, n_features, n, max_per_user)
     scale = max_per_user / (_CELLS_PERCENT / 100 * algorithm.epsilon)
-    variance = 0.5 / sinh(min(0.5 / scale, 350.0)) ** 2  # of discrete Laplace noise
+    variance = 0.5 / sinh(min(0.5 / scale, 350.0)) ** 2  # variance of discrete Laplace noise
     return _Observed(n_features, cells, 1, cells**n_features, variance / n, n * n / variance, is_divided=True)
 
 
