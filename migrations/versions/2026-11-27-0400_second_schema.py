@@ -188,9 +188,7 @@ def _add_series() -> None:
             sa.LargeBinary,
             comment="pooled map and memory of a followed window, canonical JSON, deflated",
         ),
-        sa.Column(
-            "counts", sa.LargeBinary, comment="released counts of the records of a window; null over reports"
-        ),
+        sa.Column("counts", sa.LargeBinary, comment="released counts of the records of a window; null over reports"),
     )
     op.create_table(
         "series_revisions",
