@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from itertools import chain
 
-from audit.central import black_box, curator_queries, gaussian_blocks, profiles, replay, service_jobs, trees
+from audit.central import (
+    black_box,
+    curator_queries,
+    gaussian_blocks,
+    profiles,
+    replay,
+    service_jobs,
+    trees,
+    window_records,
+)
 from audit.checks import randomness
 from audit.checks.check import Check, Leak
 from audit.devices import bulk, exact, releases
@@ -24,6 +33,7 @@ from audit.planted import profiles as profile_leaks
 from audit.planted import releases as release_leaks
 from audit.planted import samplers as sampler_leaks
 from audit.planted import shuffling as shuffling_leaks
+from audit.planted import window_records as window_leaks
 
 CHECKS: Sequence[Check] = tuple(
     chain.from_iterable(
@@ -46,6 +56,7 @@ CHECKS: Sequence[Check] = tuple(
             profiles,
             black_box,
             service_jobs,
+            window_records,
             accounting,
             budgets,
             walks,
@@ -133,6 +144,7 @@ LEAKS: Sequence[Leak] = tuple(
             curator_leaks,
             central_leaks,
             profile_leaks,
+            window_leaks,
             accounting_leaks,
             budget_leaks,
             ledger_leaks,

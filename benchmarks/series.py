@@ -1,4 +1,4 @@
-"""Measure series: `python -m benchmarks.series false-alarms|pooling|ids|changes` prints what docs/series.md states.
+"""Measure series: `python -m benchmarks.series ids` and other measures print what docs/series.md states.
 
 Tallies are drawn in the normal approximation of the mechanism from a population of known density, so that no report is
 made. Changes begin in window 6, the seventh one.
@@ -7,26 +7,29 @@ made. Changes begin in window 6, the seventh one.
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clustering.central.algorithms.density_map import count_scale
 from clustering.density.synthetic_rounds import perturb_counts, symbol_shares
 from clustering.grids.density_fit import fit_density
 from clustering.metrics import adjusted_rand_index
 from clustering.rounds.plan import Collected
 from clustering.series.alarm import evidence
-from clustering.series.channels import Measured, Reading, read_channels, variances
+from clustering.series.channels import Reading, variances
 from clustering.series.follow import Memory, Step, follow
 from clustering.series.identities import NamedMap
+from clustering.series.observed import Counted, Measured
 from clustering.series.pooling import forgetting_weights, pool
 from sfumato.forecast import forecast_series
 from sfumato.forecast.series import CHANGES, MOST_WINDOWS, QUIET
 from sfumato.sizing import planned_rounds
-from sfumato.specs import Feature, RoundSpec, ShiftedGrid, ShiftedGridEncoding
+from sfumato.sizing.grids import series_cells
+from sfumato.specs import DensityMap, Feature, RoundSpec, ShiftedGrid, ShiftedGridEncoding
 
 Density = NDArray[np.float64]
 Blob = tuple[float, float, float, float]  # share, x, y, standard deviation
@@ -38,6 +41,8 @@ PEOPLE = 6_000  # places at which maps are compared with the truth
 SETTINGS = ((0.5, 20_000, 8), (0.5, 100_000, 16), (1.0, 20_000, 16), (1.0, 100_000, 16), (2.0, 20_000, 16))
 STRONG = ((1.0, 100_000, 16), (2.0, 20_000, 16), (5.86, 20_000, 16))  # effective reports of 27,000 and more
 NULLS = ((0.5, 20_000, 16), (0.5, 100_000, 16), (1.0, 100_000, 16), (2.0, 20_000, 16))
+RATES = (0.01, 0.02, 0.1, 1.0)  # epsilon of a record over records
+RECORDS = 20_000  # records of a window
 KINDS = {"grows": "grown", "vanishes": "gone", "born": "born", "splits": "split", "moves": "moved"}
 
 
@@ -200,7 +205,7 @@ def false_alarms(n_series: int) -> None:
 def _alarms(windows: Iterator[Collected]) -> bool:
     readings: list[Reading] = []
     for collected in windows:
-        readings.append(read_channels(collected))
+        readings.append(Measured(collected).reading)
         values = np.array([each.values for each in readings])
         found = evidence(range(len(readings)), values, variances(readings), test_from=0)
         if found is not None and found.is_alarm:
@@ -341,7 +346,7 @@ def _delay(population: Population, change: str, setting: tuple[float, int, int],
     readings: list[Reading] = []
     for window in range(QUIET + MOST_WINDOWS):
         place = max(0, window - QUIET + CHANGED)  # nothing differs between the windows before the change
-        readings.append(read_channels(draw(population, change, place if window >= QUIET else 0, spec, n, rng)))
+        readings.append(Measured(draw(population, change, place if window >= QUIET else 0, spec, n, rng)).reading)
         if window < QUIET:
             continue
         values = np.array([each.values for each in readings])
@@ -349,6 +354,56 @@ def _delay(population: Population, change: str, setting: tuple[float, int, int],
         if found is not None and found.is_alarm:
             return window - QUIET + 1
     return np.inf
+
+
+def records(n_seeds: int) -> None:
+    """Print the figures of series over records: maps of window 11, ids, false alarms, and the alarm of a gain."""
+    for rate in RATES:
+        one: list[float] = []
+        pooled: list[float] = []
+        kept: list[bool] = []
+        gains: list[float] = []
+        alarms = 0
+        for population in POPULATIONS:
+            for seed in range(n_seeds):
+                steps = list(_follow_records(population, "none", rate, 52, seed))
+                alarms += any(step.event is not None for step in steps)
+                kept += [set(a.map.ids) == set(b.map.ids) for a, b in pairwise(steps[3:12])]
+                pooled.append(agreement(steps[11].map.labels, population, "none", 11))
+                (alone,) = _follow_records(population, "none", rate, 1, seed + 100)
+                one.append(agreement(alone.map.labels, population, "none", 0))
+                changed = _follow_records(population, "grows", rate, 30, seed + 200)
+                found = next((window for window, step in enumerate(changed, 1) if step.event is not None), None)
+                gains.append(np.inf if found is None else found)
+        print(
+            f"epsilon per record {rate:g}: one window {np.mean(one):.2f}, pooled {np.mean(pooled):.2f}, ids kept in "
+            f"windows 4 to 11 {np.mean(kept):.2f}, {alarms} of {len(one)} series of 52 windows with a false alarm, "
+            f"alarm of a gain in window {np.median(gains):g} (median), {sorted(gains)}",
+            flush=True,
+        )
+
+
+def _follow_records(population: Population, change: str, rate: float, n_windows: int, seed: int) -> Iterator[Step]:
+    """Yield the steps of a series over records, with `rate` as the epsilon of a record."""
+    params = DensityMap(epsilon=rate)
+    params = replace(params, cells=series_cells(params, 2, RECORDS))
+    rng, numbers, scale = np.random.default_rng([seed, int(1000 * rate)]), count(), count_scale(params, 1)
+    memory, earlier = Memory(), None
+    windows: dict[int, Counted] = {}
+    for window in range(n_windows):
+        windows[window] = _count_records(density(population, change, window), params.cells or 0, scale, rng)
+        step = follow(params, windows, window, memory, earlier, lambda kind: f"{kind}_{next(numbers)}")
+        memory, earlier = step.memory, step.map
+        yield step
+
+
+def _count_records(found: Density, cells: int, scale: float, rng: np.random.Generator) -> Counted:
+    """Return the noisy counts of the records of a window."""
+    factor = RESOLUTION // cells
+    shares = found[: factor * cells, : factor * cells].reshape(cells, factor, cells, factor).sum(axis=(1, 3))
+    counts = rng.multinomial(RECORDS, (shares / shares.sum()).ravel())
+    noise = rng.geometric(-np.expm1(-1 / scale), (2, counts.size))
+    return Counted(FEATURES, (counts + noise[0] - noise[1]).reshape(cells, cells), scale)
 
 
 def seasons(n_seeds: int) -> None:
@@ -366,7 +421,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.series", description=__doc__)
     measures = {
         "false-alarms": false_alarms, "pooling": pooling, "ids": ids, "changes": changes, "seasons": seasons,
-        "delays": delays,
+        "delays": delays, "records": records,
     }  # fmt: skip
     parser.add_argument("measure", choices=measures, help="what to measure")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="series of each population, or of all")

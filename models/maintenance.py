@@ -54,13 +54,16 @@ def delete_dataset(session: Session, caller: Caller, dataset_id: str, *, now: in
 
 
 def delete_records(session: Session, caller: Caller, dataset_id: str, *, now: int) -> None:
-    """Delete a central dataset's records and their key. The dataset, its ledger and results remain.
+    """Delete a central dataset's records and their key, and end its series. The dataset, its ledger and results remain.
 
+    Later records of the same users could not be recognised, so that later windows of a series would not have the stated
+    cost.
     A job that has loaded the records continues with them. The audit trail records the deletion even if there were no
     records, because their existence is private. Raise NotFound, Conflict.
     """
     found = datasets.get(session, caller, dataset_id, lock=True)
     datasets.require_trust(found, Trust.CENTRAL)
+    windows.stop_all(session, dataset_id, now=now, at_once=False)
     records.remove_all(session, dataset_id)
     audit_trail.record(session, caller, Act.RECORDS_DELETED, dataset_id, dataset_id=dataset_id, now=now)
 

@@ -18,8 +18,8 @@ from clustering.central.cells import to_places
 from clustering.central.curator import Curator
 from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.central.queries import MemoryJournal, Records
-from clustering.series.channels import Measured
 from clustering.series.follow import Memory, follow
+from clustering.series.observed import Measured
 from clustering.series.shares import window_shares
 from clustering.simulate import SeededEntropy, simulate
 from sfumato import specs
@@ -160,7 +160,7 @@ def draw_series() -> Figure:
         params = specs.ShiftedGrid(EPSILON, cells=16)
         step = follow(params, windows, index, memory, earlier, lambda kind: f"{kind}_{next(numbers)}")
         memory, earlier = step.memory, step.map
-        shares, errors = window_shares(windows[index].collected, step.map.labels, step.fit.density)
+        shares, errors = window_shares(windows[index], step.map.labels, step.fit.density)
         for name, share, error in zip(step.map.ids, shares, errors, strict=True):
             places, means, widths = curves.setdefault(name, ([], [], []))
             places.append(index)

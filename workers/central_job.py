@@ -8,7 +8,7 @@ neither in the database nor in the log.
 
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,8 @@ from models.encryption import Keyring
 from models.jobs import claims, curator_answers, jobs, lifecycle
 from models.jobs.claims import Claim
 from models.jobs.curator_answers import ChargedQuery
-from models.records import records
+from models.records import records, window_records
+from models.series import windows
 from models.tables.datasets import Dataset, OutOfBounds
 from models.tables.jobs import Job
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
@@ -126,7 +127,7 @@ def compute(
     profile = profile_from_wire(job.algorithm) if job.algorithm["type"] == Profile.type else None
     of = None if profile is None else load_clusters(database, profile)
     journal = JobJournal(database, claim)
-    with open_records(database, job.dataset_id, keyring, scheduler) as source:
+    with _open_source(database, job, keyring, scheduler) as source:
         features, attributes = dataset.features, dataset.attributes
         selection = select_columns(features, attributes, job.features)
         is_whole = of is not None or len(selection.positions) == dataset.n_columns
@@ -157,6 +158,18 @@ def compute(
         "rounds": [],
         "odometer": [query.entry for query in curator.odometer],
     }
+
+
+def _open_source(
+    database: Database, job: Job, keyring: Keyring, scheduler: "Scheduler | None"
+) -> "AbstractContextManager[Records | DistributedRecords]":
+    """Return the records of a job: those of the dataset, or those of its window in a series."""
+    with database.reading() as session:
+        period = windows.find_period(session, job)
+        if period is None:
+            return open_records(database, job.dataset_id, keyring, scheduler)
+        loaded = window_records.load(session, job.dataset_id, keyring, since=period[0], until=period[1])
+    return nullcontext(Records(loaded.points, loaded.max_per_user))
 
 
 class Clusters(NamedTuple):

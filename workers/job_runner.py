@@ -32,14 +32,14 @@ from models.identity import tenants
 from models.jobs import claims, lifecycle
 from models.jobs.claims import Claim
 from models.ledger import sources
-from models.series import windows
+from models.series import following, windows
 from models.tables.datasets import Dataset, OutOfBounds, Trust
 from models.tables.jobs import Job, JobState
 from models.tables.rounds import Round, RoundState
 from runtime.logging import describe
 from runtime.settings import settings
 from sfumato.errors import InvalidSpec, SfumatoError
-from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.profiles.profile_round import profile_round
 from sfumato.specs import Algorithm, Feature, Profile, RoundSpec, local_algorithm_from_wire, profile_from_wire
 from workers import central_job
@@ -125,6 +125,8 @@ def run(
             named = rounds.list_by_ids(session, job.dataset_id, job.round_ids, tallies=True) if job.round_ids else []
         if dataset.trust == Trust.CENTRAL:
             document = central_job.compute(database, claim, job, dataset, keyring(), run_central, find_scheduler())
+            if job.collection_id is not None:
+                _follow_records(database, job, document["model"])
             return _publish(database, claim, document)
         source: _Source = _OwnRounds(database, claim, job, keyring)
         if named:
@@ -224,6 +226,15 @@ def _follow(database: Database, job_id: str, model: ClusterModel | None = None) 
         if is_database_unavailable(error):
             raise
         log.error("window_not_followed", job_id=job_id, **describe(error))
+
+
+def _follow_records(database: Database, job: Job, wire: dict[str, Any]) -> None:
+    """Keep the counts of a window over records, and follow the window."""
+    model = model_from_wire(wire)
+    assert model.label_map is not None  # noqa: S101 - for the type checker: a series over records has label maps
+    n_cells = model.label_map.size
+    database.run("keep_counts", lambda session: following.keep_counts(session, job.id, n_cells))
+    _follow(database, job.id, model)
 
 
 def _publish(database: Database, claim: Claim, document: dict[str, Any]) -> ClaimOutcome:

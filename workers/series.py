@@ -1,26 +1,31 @@
-"""Follow the windows of a series in the job process: pool the released tallies, continue the clusters, test a change.
+"""Follow the windows of a series in the job process: pool what was released, continue the clusters, test a change.
 
 A window is followed before its job publishes the result, so that a window that is done has its map. Everything here
-starts from released tallies and costs nothing.
+starts from released tallies, or released counts of records, and costs nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clustering.central.algorithms.density_map import count_scale
+from clustering.central.model import PRIVACY
 from clustering.density.confidence import confidence
+from clustering.density.count_fit import CountFit
 from clustering.density.label_map import label_map_model
 from clustering.density.shifted_field import centre_errors, size_errors
+from clustering.grids.density_fit import DensityFit
 from clustering.rounds.decoders import decoder
 from clustering.rounds.outside import inside, outside_share, pooled
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import read_aggregate
-from clustering.series.channels import Measured
 from clustering.series.follow import Memory, Step, begin_revision, follow, memory_from_wire
 from clustering.series.identities import NamedMap, match_regions
+from clustering.series.observed import Counted, Measured, Window
 from clustering.series.shares import window_shares
 from models.database.engine import Database
 from models.database.types import new_id
@@ -29,7 +34,9 @@ from models.series.following import Due, Outcome
 from models.tables.rounds import Round
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.outside import with_outside_share
-from sfumato.specs import ShiftedGridEncoding, to_series_algorithm
+from sfumato.sizing.grids import MAP_INFORMATION
+from sfumato.specs import DensityMap, SeriesAlgorithm, to_series_algorithm
+from workers.central_job import unpack
 
 
 def follow_series(database: Database, job_id: str, model: ClusterModel | None = None) -> None:
@@ -47,7 +54,7 @@ def follow_series(database: Database, job_id: str, model: ClusterModel | None = 
             due = following.find_due(session, job_id)
         if due is None:
             return
-        own = model if due.tallied[due.index].job_id == job_id else None
+        own = model if due.job_id == job_id else None
         if own is None and due.own is not None:
             own = model_from_wire(due.own["model"])
         outcome = _follow(due, own)
@@ -61,7 +68,7 @@ def follow_series(database: Database, job_id: str, model: ClusterModel | None = 
 
 def _follow(due: Due, own: ClusterModel | None) -> Outcome:
     params = to_series_algorithm(due.terms.algorithm)
-    windows = {index: Measured(_people_inside(found)) for index, found in due.tallied.items()}
+    windows = _observations(due, params)
     memory, earlier = Memory(), None
     if due.before is not None:
         memory = memory_from_wire(due.before["memory"])
@@ -74,7 +81,7 @@ def _follow(due: Due, own: ClusterModel | None) -> Outcome:
         memory, earlier = begin_revision(windows, due.index, due.terms.first_window, memory, earlier)
     season, least = due.terms.season, due.terms.least_change
     step = follow(params, windows, due.index, memory, earlier, new_id, season=season, least=least)
-    model = _pooled_model(step, due.tallied)
+    model = _pooled_counts(step) if isinstance(step.pooled, Counted) else _pooled_model(step, due.tallied)
     document = {
         "model": model.to_wire(),
         "cluster_ids": list(step.map.ids),
@@ -96,7 +103,16 @@ def _follow(due: Due, own: ClusterModel | None) -> Outcome:
     described: tuple[str, list[dict[str, Any]]] | None = None if dropped is None else (dropped.event, [])
     if step.described is not None:
         described = (step.described[0], [asdict(each) | {"others": list(each.others)} for each in step.kinds])
-    return Outcome(document, _shares(step, model, windows[due.index].collected), step.parents, event, described)
+    return Outcome(document, _shares(step, model, windows[due.index]), step.parents, event, described)
+
+
+def _observations(due: Due, params: SeriesAlgorithm) -> dict[int, Window]:
+    """Return what each window released: tallies, or counts of records."""
+    if not isinstance(params, DensityMap):
+        return {index: Measured(_people_inside(found)) for index, found in due.tallied.items()}
+    features, scale = due.dataset.features, count_scale(params, due.dataset.max_records_per_user)
+    shape = (params.cells or 0,) * len(features)  # a series states its cells
+    return {index: Counted(features, unpack(packed).reshape(shape), scale) for index, packed in due.counted.items()}
 
 
 def _read(found: Round) -> Collected:
@@ -111,6 +127,7 @@ def _people_inside(found: Round) -> Collected:
 
 def _pooled_model(step: Step, tallied: Mapping[int, Round]) -> ClusterModel:
     fit, labels = step.fit, step.map.labels
+    assert isinstance(fit, DensityFit)  # noqa: S101 - for the type checker: a pool of tallies
     encoding, tally, reading = fit.encoding, fit.collected.tally, decoder(fit.collected.spec.mechanism)
     trust = confidence(tally.n_reports, reading)
     model = label_map_model(
@@ -136,6 +153,35 @@ def _pooled_model(step: Step, tallied: Mapping[int, Round]) -> ClusterModel:
     return with_outside_share(model, pooled([outside_share(each) for each in counting]), received / max(within, 1))
 
 
+def _pooled_counts(step: Step) -> ClusterModel:
+    """Return the pooled map of counts of records."""
+    fit, labels = step.fit, step.map.labels
+    assert isinstance(fit, CountFit) and isinstance(step.pooled, Counted)  # noqa: S101, PT018 - for the type checker
+    needed = ceil(MAP_INFORMATION * fit.scale)
+    warnings: tuple[str, ...] = ()
+    if fit.n_records < needed:
+        warnings = (
+            f"The pool has about {round(fit.n_records)} records, and {needed} would make a map clear at this noise: "
+            "clusters may be missing or noise.",
+        )
+    model = label_map_model(
+        step.pooled.features,
+        labels,
+        fit.density,
+        fit.size_errors(labels),
+        fit.centre_errors(labels),
+        {
+            "noisy_count": fit.n_records,
+            "records_needed": needed,
+            "length_scale": fit.length_scale,
+            "converged": fit.fitted.converged,
+            "grid_shape": list(labels.shape),
+        },
+        warnings,
+    )
+    return replace(model, privacy=PRIVACY)
+
+
 def _own_ids(step: Step, own: ClusterModel) -> list[str | None]:
     """Return the id of each cluster of the map of the window alone; None for a cluster that matches no id."""
     assert own.label_map is not None  # noqa: S101 - for the type checker: the caller checked it
@@ -144,10 +190,9 @@ def _own_ids(step: Step, own: ClusterModel) -> list[str | None]:
     return [found.get(label) for label in range(own.n_clusters)]
 
 
-def _shares(step: Step, model: ClusterModel, collected: Collected) -> list[dict[str, Any]]:
+def _shares(step: Step, model: ClusterModel, window: Window) -> list[dict[str, Any]]:
     """Return the clusters with their shares in the window and in the pool."""
-    assert isinstance(collected.spec.encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker
-    shares, errors = window_shares(collected, step.map.labels, step.fit.density)
+    shares, errors = window_shares(window, step.map.labels, step.fit.density)
     return [
         {
             "cluster_id": name,

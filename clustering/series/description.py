@@ -14,17 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from clustering.density.deconvolution import Model, SmoothedField
+from clustering.density.deconvolution import Model
 from clustering.density.excess_mass import Bump, BumpTree
 from clustering.density.label_map import centres_of, region_totals
-from clustering.density.shifted_field import SAMPLING_VARIANCE, coarse_symbols
-from clustering.density.shifted_field import field as smooth_field
-from clustering.rounds.decoders import decoder
-from clustering.rounds.plan import Collected
+from clustering.density.shifted_field import coarse_symbols
 from clustering.series.identities import NamedMap, match_regions, overlaps
-from clustering.series.pooling import pool
+from clustering.series.observed import Window, pool_windows
 from sfumato.records.encodings import differences
-from sfumato.specs import ShiftedGridEncoding, circles_of
 
 ChangeKind = Literal["grown", "shrunk", "gone", "born", "split", "moved", "merged"]
 STRUCTURAL: frozenset[str] = frozenset({"gone", "split", "moved", "merged"})  # the earlier windows show another map
@@ -103,8 +99,8 @@ class _Direction:
 
 
 def describe(
-    before: Sequence[Collected],
-    after: Sequence[Collected],
+    before: Sequence[Window],
+    after: Sequence[Window],
     earlier: NamedMap,
     density: NDArray[np.float64],
     clusters: int | None,
@@ -114,7 +110,7 @@ def describe(
 
     Parameters
     ----------
-    before, after : sequence of Collected
+    before, after : sequence of Window
         Windows before the change, and from it on.
     earlier : NamedMap
         Map before the change.
@@ -125,8 +121,8 @@ def describe(
     new_id : callable
         Returns an unused id.
     """
-    old, new = pool(before), pool(after)
-    later, circles = _carry(density, new), circles_of(new.spec.features)
+    old, new = pool_windows(before), pool_windows(after)
+    later, circles = _carry(density, new), new.circles
     tree = BumpTree(later, circles)
     bumps = tree.bumps()
     labels = tree.regions(bumps[:clusters] if clusters else [bump for bump in bumps if _is_clear(bump)]).labels
@@ -150,14 +146,10 @@ def _is_clear(bump: Bump) -> bool:
     return bump.saddle is None or (bump.excess >= _LEAST_EXCESS and bump.excess >= _LEAST_RATIO * bump.mass)
 
 
-def _carry(density: NDArray[np.float64], after: Collected) -> NDArray[np.float64]:
+def _carry(density: NDArray[np.float64], after: Window) -> NDArray[np.float64]:
     """Return the density of the later windows that differs smoothly from the one before."""
-    encoding, reading = after.spec.encoding, decoder(after.spec.mechanism)
-    assert isinstance(encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a series has this grid
-    observed = smooth_field(encoding, reading, after.tally)
-    precision = after.tally.n_reports / (reading.zero_variance + SAMPLING_VARIANCE)
-    likelihood = SmoothedField(observed, encoding.shifts, precision, encoding.circles)
-    model = Model(observed.shape, _CARRIED_SCALE, _CARRIED_AMPLITUDE, encoding.circles)
+    likelihood = after.likelihood
+    model = Model(density.shape, _CARRIED_SCALE, _CARRIED_AMPLITUDE, after.circles)
     base = np.log(np.maximum(density, 1e-7 / density.size))
 
     def density_of(u: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -173,6 +165,13 @@ def _carry(density: NDArray[np.float64], after: Collected) -> NDArray[np.float64
     start = np.zeros(model.deviations.size)
     fit = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _CARRIED_STEPS})
     return density_of(fit.x)
+
+
+def _variances(observed: Window, expected: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the variance of each frequency in all slots, of noise and of the sample of people."""
+    noise = observed.noise
+    n = np.repeat(np.maximum(observed.reports, 1), observed.encoding.n_symbols)
+    return np.asarray((noise.spread_variance + (1 + noise.slope_variance) * expected) / n, dtype=np.float64)
 
 
 def _within(density: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -222,12 +221,12 @@ def _directions(
     return candidates
 
 
-def _pursue(
-    old: Collected, new: Collected, directions: list[_Direction], density: NDArray[np.float64]
-) -> tuple[Kind, ...]:
-    """Return the directions that explain the difference of two pools, the most significant first."""
-    encoding, reading = old.spec.encoding, decoder(old.spec.mechanism)
-    assert isinstance(encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a series has this grid
+def _pursue(old: Window, new: Window, directions: list[_Direction], density: NDArray[np.float64]) -> tuple[Kind, ...]:
+    """Return the directions that explain the difference of two pools, the most significant first.
+
+    The noise of a sum by which counts are divided moves all frequencies together, so that direction is left out.
+    """
+    encoding = old.encoding
     if not directions:
         return ()
     symbols = [coarse_symbols(encoding, slot).ravel() for slot in range(encoding.n_slots)]
@@ -236,21 +235,21 @@ def _pursue(
         [np.stack([np.bincount(of, weights=row, minlength=encoding.n_symbols) for row in given]) for of in symbols],
         axis=1,
     )
-    n = [np.repeat(np.maximum(each.tally.reports, 1), encoding.n_symbols) for each in (old, new)]
     expected = np.maximum(projected[-1], 0.0)
-    spread = reading.spread_variance + (1 + reading.slope_variance) * expected
-    scale = 1 / np.sqrt(np.maximum(spread * (1 / n[0] + 1 / n[1]), 1e-300))
-    both = (each.tally.reports > 0 for each in (old, new))
+    variances = [_variances(each, expected) for each in (old, new)]
+    scale = 1 / np.sqrt(np.maximum(variances[0] + variances[1], 1e-300))
+    both = (each.reports > 0 for each in (old, new))
     scale *= np.repeat(np.logical_and(*both), encoding.n_symbols)
-    rows = projected[:-1] * scale
-    gap = ((reading.frequencies(new.tally) - reading.frequencies(old.tally)).ravel()) * scale
+    rows = projected * scale
+    gap = (new.frequencies - old.frequencies).ravel() * scale
+    fixed = [len(rows) - 1] if old.is_divided else []
     whole = np.linalg.norm(rows, axis=1)
     chosen: list[int] = []
     kinds: list[Kind] = []
     while len(chosen) < MOST_KINDS:
         rest, left = gap, rows
-        if chosen:
-            basis = np.linalg.qr(rows[chosen].T)[0]
+        if fixed or chosen:
+            basis = np.linalg.qr(rows[fixed + chosen].T)[0]
             rest, left = gap - basis @ (basis.T @ gap), rows - (rows @ basis) @ basis.T
         norms = np.linalg.norm(left, axis=1)
         usable = norms > _NEW * np.maximum(whole, 1e-12)

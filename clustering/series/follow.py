@@ -12,15 +12,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from clustering.grids.density_fit import DensityFit, fit_density
-from clustering.rounds.decoders import decoder
-from clustering.rounds.plan import Collected
+from clustering.density.bump_fit import BumpFit
 from clustering.series.alarm import BASELINE, HORIZON, LEAST_CHANGE, evidence
-from clustering.series.channels import Measured, variances
+from clustering.series.channels import variances
 from clustering.series.description import STRUCTURAL, Description, Kind, describe
 from clustering.series.identities import NamedMap, continue_map
-from clustering.series.pooling import forgetting_weights, pool
-from sfumato.specs import ShiftedGrid, ShiftedGridEncoding
+from clustering.series.observed import Window, pool_windows
+from clustering.series.pooling import forgetting_weights
+from sfumato.specs import SeriesAlgorithm
 
 WAIT = 2  # windows from an alarm to its description
 LEAST_AFTER = 3  # measured windows after a change that a description needs
@@ -100,7 +99,8 @@ class Step:
     Attributes
     ----------
     memory : Memory
-    fit : DensityFit
+    pooled : Window
+    fit : BumpFit
         Of the pool.
     map : NamedMap
     weights : dict of int to float
@@ -116,7 +116,8 @@ class Step:
     """
 
     memory: Memory
-    fit: DensityFit
+    pooled: Window
+    fit: BumpFit
     map: NamedMap
     weights: Mapping[int, float]
     parents: Mapping[str, str | None]
@@ -131,7 +132,7 @@ class Step:
 
 
 def begin_revision(
-    windows: Mapping[int, Measured], now: int, first: int, memory: Memory, earlier: NamedMap
+    windows: Mapping[int, Window], now: int, first: int, memory: Memory, earlier: NamedMap
 ) -> tuple[Memory, NamedMap]:
     """Return the memory and the map with which the first measured window of a revision is followed.
 
@@ -140,7 +141,7 @@ def begin_revision(
 
     Parameters
     ----------
-    windows : mapping of int to Measured
+    windows : mapping of int to Window
         The measured windows up to this one.
     now : int
         Number of this window.
@@ -149,17 +150,15 @@ def begin_revision(
     memory, earlier : Memory, NamedMap
         From the last step.
     """
-    spec = windows[now].collected.spec
-    before = [windows[index].collected.spec for index in windows if index < first]
-    is_same = bool(before) and (before[-1].encoding, before[-1].mechanism) == (spec.encoding, spec.mechanism)
-    assert isinstance(spec.encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a series has this grid
+    before = [windows[index].kind for index in windows if index < first]
+    is_same = bool(before) and before[-1] == windows[now].kind
     pool_from = memory.pool_from if is_same else first
-    return Memory(pool_from, first, first), earlier.on_grid(spec.encoding.fine_cells)
+    return Memory(pool_from, first, first), earlier.on_grid(windows[now].encoding.fine_cells)
 
 
 def follow(
-    params: ShiftedGrid,
-    windows: Mapping[int, Measured],
+    params: SeriesAlgorithm,
+    windows: Mapping[int, Window],
     now: int,
     memory: Memory,
     earlier: NamedMap | None,
@@ -172,9 +171,9 @@ def follow(
 
     Parameters
     ----------
-    params : ShiftedGrid
+    params : ShiftedGrid or DensityMap
         Number of clusters, and prior of the fit.
-    windows : mapping of int to Measured
+    windows : mapping of int to Window
         The measured windows up to this one, with people inside the bounds alone.
     now : int
         Number of this window, which is measured.
@@ -196,8 +195,8 @@ def follow(
             is_new_map = STRUCTURAL & {each.kind for each in description.kinds}
             memory = replace(memory, alarm=None, pool_from=alarm.change if is_new_map else memory.pool_from)
     weights = forgetting_weights(sorted(windows), first=memory.pool_from, now=now)
-    pooled = pool([windows[index].collected for index in weights], list(weights.values()))
-    fit = _fit(params, pooled)
+    pooled = pool_windows([windows[index] for index in weights], list(weights.values()))
+    fit = pooled.fit(params)
     parents: dict[str, str | None] = {}
     if alarm is None or earlier is None:
         continued = continue_map(fit, earlier, lambda: new_id("clu"), params.clusters)
@@ -209,27 +208,21 @@ def follow(
     event = None
     if alarm is None:
         memory, event = _test(windows, now, memory, new_id, season, least)
-    n_eff = pooled.tally.n_reports * decoder(pooled.spec.mechanism).signal
     return Step(
         memory=memory,
+        pooled=pooled,
         fit=fit,
         map=found,
         weights=weights,
         parents=parents,
         event=event,
         described=None if alarm is None or description is None else (alarm.event, description),
-        is_provisional=n_eff < SETTLED_REPORTS and len(weights) < SETTLED_WINDOWS,
+        is_provisional=pooled.n_eff < SETTLED_REPORTS and len(weights) < SETTLED_WINDOWS,
     )
 
 
-def _fit(params: ShiftedGrid, pooled: Collected) -> DensityFit:
-    encoding = pooled.spec.encoding
-    assert isinstance(encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a series has this grid
-    return fit_density(params, encoding, pooled)
-
-
 def _test(
-    windows: Mapping[int, Measured],
+    windows: Mapping[int, Window],
     now: int,
     memory: Memory,
     new_id: Callable[[Prefix], str],
@@ -255,8 +248,8 @@ def _test(
 
 
 def _describe(
-    params: ShiftedGrid,
-    windows: Mapping[int, Measured],
+    params: SeriesAlgorithm,
+    windows: Mapping[int, Window],
     now: int,
     memory: Memory,
     alarm: Alarm,
@@ -264,10 +257,10 @@ def _describe(
     new_id: Callable[[Prefix], str],
 ) -> Description | None:
     """Return what changed, once enough windows have passed; None before."""
-    before = [windows[index].collected for index in sorted(windows) if memory.pool_from <= index < alarm.change]
-    after = [windows[index].collected for index in sorted(windows) if alarm.change <= index <= now]
+    before = [windows[index] for index in sorted(windows) if memory.pool_from <= index < alarm.change]
+    after = [windows[index] for index in sorted(windows) if alarm.change <= index <= now]
     if now < alarm.window + WAIT or len(after) < LEAST_AFTER:
         return None
-    fit = _fit(params, pool(before))
+    fit = pool_windows(before).fit(params)
     kept = continue_map(fit, earlier, lambda: new_id("clu"), len(earlier.ids)).map
     return describe(before, after, kept, fit.density, params.clusters, lambda: new_id("clu"))

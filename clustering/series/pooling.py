@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clustering.errors import UnfitRound
 from clustering.rounds.plan import Collected
@@ -32,14 +33,19 @@ def pool(windows: Sequence[Collected], weights: Sequence[float] | None = None) -
     first = windows[0].spec
     if any((each.spec.encoding, each.spec.mechanism) != (first.encoding, first.mechanism) for each in windows):
         raise UnfitRound("rounds can be pooled if they have the same encoding and mechanism: name rounds of one grid")
-    given = np.ones(len(windows)) if weights is None else np.asarray(weights, dtype=np.float64)
-    n = np.array([each.tally.n_reports for each in windows], dtype=np.float64)
-    total = float((given * given * n).sum())
-    scaled = given * (float((given * n).sum()) / total) if total else given
+    scaled = scaled_weights([each.tally.n_reports for each in windows], weights)
     counts = sum(w * each.tally.counts for w, each in zip(scaled, windows, strict=True))
     reports = sum(w * each.tally.reports for w, each in zip(scaled, windows, strict=True))
     whole = np.rint(reports).astype(np.int64)
     return Collected(first, Tally(np.minimum(np.rint(counts).astype(np.int64), whole[:, None]), whole))
+
+
+def scaled_weights(reports: Sequence[float], weights: Sequence[float] | None) -> NDArray[np.float64]:
+    """Return weights, scaled by Σ w n / Σ w² n, for windows with n reports. They are equal by default."""
+    given = np.ones(len(reports)) if weights is None else np.asarray(weights, dtype=np.float64)
+    n = np.array(reports, dtype=np.float64)
+    total = float((given * given * n).sum())
+    return given * (float((given * n).sum()) / total) if total else given
 
 
 def forgetting_weights(windows: Iterable[int], *, first: int, now: int) -> dict[int, float]:

@@ -5,13 +5,11 @@ from numpy.typing import NDArray
 
 from clustering.density.label_map import region_totals
 from clustering.density.shifted_field import coarse_symbols
-from clustering.rounds.decoders import decoder
-from clustering.rounds.plan import Collected
-from sfumato.specs import ShiftedGridEncoding
+from clustering.series.channels import Observation
 
 
 def window_shares(
-    collected: Collected, labels: NDArray[np.int64], density: NDArray[np.float64]
+    observed: Observation, labels: NDArray[np.int64], density: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the share of the people of one window in each region, and its standard error.
 
@@ -22,8 +20,8 @@ def window_shares(
 
     Parameters
     ----------
-    collected : Collected
-        Round of the window.
+    observed : Observation
+        What the window released.
     labels : ndarray of shape (fine_cells,) * n_features, int64
         0 .. n-1.
     density : ndarray of the same shape
@@ -34,14 +32,13 @@ def window_shares(
     shares, errors : ndarray of shape (n,), float64
         Shares are in [0, 1]; estimates outside are moved to the limits.
     """
-    encoding, reading, tally = collected.spec.encoding, decoder(collected.spec.mechanism), collected.tally
-    assert isinstance(encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a series has this grid
-    frequencies, k = reading.frequencies(tally), encoding.n_symbols
-    frequencies += (1 - frequencies.sum(axis=1, keepdims=True)) / k  # counts of people inside are rounded
+    encoding, n_reports = observed.encoding, max(observed.n_reports, 1)
+    frequencies, k = observed.frequencies, encoding.n_symbols
+    frequencies = frequencies + (1 - frequencies.sum(axis=1, keepdims=True)) / k  # people inside are rounded
     shares = region_totals(labels, density)
     n_regions = len(shares)
     corrected, variance = shares.copy(), np.zeros(n_regions)
-    for slot, part in enumerate(tally.reports / max(tally.n_reports, 1)):
+    for slot, part in enumerate(observed.reports / n_reports):
         symbols = coarse_symbols(encoding, slot).ravel()
         whole = np.bincount(symbols, minlength=k)
         cells = np.bincount(labels.ravel() * k + symbols, minlength=n_regions * k).reshape(n_regions, k)
@@ -51,5 +48,5 @@ def window_shares(
         residual = frequencies[slot] - np.bincount(symbols, weights=density.ravel(), minlength=k)
         corrected += part * (b @ residual)
         spreads, totals = (b**2).sum(axis=1) - b.sum(axis=1) ** 2 / k, b.sum(axis=1)
-        variance += part * reading.standard_errors(spreads, totals, shares, max(tally.n_reports, 1)) ** 2
+        variance += part * observed.noise.standard_errors(spreads, totals, shares, n_reports) ** 2
     return np.clip(corrected, 0.0, 1.0), np.sqrt(variance)

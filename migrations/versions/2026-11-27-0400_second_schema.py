@@ -60,6 +60,8 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("features", sa.Text, comment=at_features))
     at_names = "names that an analyst gave to the clusters; null for none"
     op.add_column("results", sa.Column("cluster_names", sa.Text, comment=at_names))
+    at_completed = "time from which the records count; null for incomplete uploads, and before windows"
+    op.add_column("record_segments", sa.Column("completed_at", sa.BigInteger, comment=at_completed))
     _add_gaussian_accounting()
     _add_series()
     op.create_index("ix_ledger_entries_of_kind", "ledger_entries", ["dataset_id", "kind", "seq"])
@@ -186,6 +188,7 @@ def _add_series() -> None:
             sa.LargeBinary,
             comment="pooled map and memory of a followed window, canonical JSON, deflated",
         ),
+        sa.Column("counts", sa.LargeBinary, comment="released counts of the records of a window; null over reports"),
     )
     op.create_table(
         "series_revisions",

@@ -15,7 +15,7 @@ from models.errors import Conflict
 from models.jobs.claims import Claim, load_claimed
 from models.ledger import ledger
 from models.ledger.amounts import Amounts
-from models.tables.jobs import QueryAnswer
+from models.tables.jobs import Job, QueryAnswer
 
 MAX_QUERIES = 1_000_000  # per job; a reference with six digits fits its column
 
@@ -74,9 +74,9 @@ def charge(session: Session, claim: Claim, index: int, query: ChargedQuery, *, n
     ledger.charge(
         session,
         job.dataset_id,
-        Amounts(query.epsilon_nano, query.delta_atto),
+        _cost(session, job, query),
         reference=reference(job.id, index),
-        reservation=job.id,
+        reservation=job.collection_id or job.id,
         actor=job.created_by,
         now=at,
     )
@@ -95,6 +95,22 @@ def charge(session: Session, claim: Claim, index: int, query: ChargedQuery, *, n
     )
     session.flush()
     return None
+
+
+def _cost(session: Session, job: Job, query: ChargedQuery) -> Amounts:
+    """Return what a query is charged. A window of a series is charged what its cycle has not paid yet.
+
+    The windows of a series have disjoint records, and a user has a bounded number of records in all of them. So all
+    windows together cost one person at most the epsilon of one (`models.records.window_records`).
+
+    Raise Conflict if the cycle has ended, because its grant has expired.
+    """
+    if job.collection_id is None:
+        return Amounts(query.epsilon_nano, query.delta_atto)
+    left = ledger.reserved_for(session, job.dataset_id, job.collection_id).epsilon_nano
+    if left + ledger.charged_nano(session, job.dataset_id, [job.collection_id]) < job.epsilon_nano:
+        raise Conflict("the series has ended, so that this window has no budget: create another series")
+    return Amounts(min(query.epsilon_nano, left))
 
 
 def store(session: Session, claim: Claim, index: int, packed: bytes) -> None:

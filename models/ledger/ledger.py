@@ -6,6 +6,7 @@ entries.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import func, select
@@ -214,6 +215,16 @@ def reserved_for(session: Session, dataset_id: str, job_id: str) -> Amounts:
     """Return what remains of a job's reservation."""
     row = session.get(LedgerReservation, (dataset_id, job_id), populate_existing=True)
     return Amounts() if row is None else Amounts(row.epsilon_nano, row.delta_atto, mu2_pico=row.mu2_pico or 0)
+
+
+def charged_nano(session: Session, dataset_id: str, reservations: Sequence[str]) -> int:
+    """Return what was charged to reservations, in nano-epsilon."""
+    query = select(func.sum(LedgerEntry.epsilon_nano)).where(
+        LedgerEntry.dataset_id == dataset_id,
+        LedgerEntry.kind == Kind.CHARGE.value,
+        LedgerEntry.reservation.in_(reservations),
+    )
+    return int(session.scalar(query) or 0)
 
 
 def head(session: Session, dataset_id: str, *, lock: bool = False) -> LedgerHead:

@@ -177,10 +177,13 @@ def find_upload(session: Session, dataset_id: str, name_hash: bytes) -> str | No
     return session.scalar(query.limit(1))
 
 
-def append(session: Session, upload: Upload, *, max_records: int, allow_duplicates: bool = False) -> bool:
+def append(
+    session: Session, upload: Upload, *, max_records: int, allow_duplicates: bool = False, now: int | None = None
+) -> bool:
     """Store a whole upload, or a part of one. The caller has locked the dataset's row.
 
-    A part that is stored already changes nothing.
+    A part that is stored already changes nothing. An upload that is complete at `now` belongs to the windows of series
+    that contain this time; without a time, to none.
 
     Returns
     -------
@@ -205,11 +208,13 @@ def append(session: Session, upload: Upload, *, max_records: int, allow_duplicat
         _check_limit(session, upload, max_records)
         if upload.segments:
             upload.segments[0]["content"] = upload.content
+            for segment in upload.segments:
+                segment["completed_at"] = now if part is None else None
             session.execute(insert(cast(Table, RecordSegment.__table__)), upload.segments)
     if part is None:
         is_complete = True
     elif part.is_last:
-        is_complete = _complete(session, upload, part)
+        is_complete = _complete(session, upload, part, now)
     else:
         return False
     if is_complete and not allow_duplicates:
@@ -235,7 +240,7 @@ def _is_stored(session: Session, upload: Upload, part: Part) -> bool:
     return True
 
 
-def _complete(session: Session, upload: Upload, last: Part) -> bool:
+def _complete(session: Session, upload: Upload, last: Part, now: int | None) -> bool:
     """Make the records of all parts count. Return whether they did not before. Raise Conflict if a part is missing."""
     of_upload = (RecordSegment.dataset_id == upload.key.dataset_id, RecordSegment.upload_id == upload.id)
     rows = session.execute(select(RecordSegment.index, RecordSegment.expires_at).where(*of_upload)).all()
@@ -247,7 +252,7 @@ def _complete(session: Session, upload: Upload, last: Part) -> bool:
         raise Conflict(f"part {max(present)} of this upload is stored already, so part {last.number} is not its last")
     if all(expires_at is None for _, expires_at in rows):
         return False
-    session.execute(update(RecordSegment).where(*of_upload).values(expires_at=None))
+    session.execute(update(RecordSegment).where(*of_upload).values(expires_at=None, completed_at=now))
     return True
 
 
@@ -353,7 +358,7 @@ def load(session: Session, dataset_id: str, keyring: Keyring, *, part: int = 0, 
     n_points = sum(sizes[chosen.start : chosen.stop])
     kept: NDArray[np.bool_] | None = None
     if dataset.user_feature is not None:
-        kept_of_all, _ = _bound_users(_pseudonyms(session, dataset, keyring), dataset.max_records_per_user)
+        kept_of_all, _ = bound_users(_pseudonyms(session, dataset, keyring), dataset.max_records_per_user)
         n_before = sum(sizes[: chosen.start])
         kept = kept_of_all[n_before : n_before + n_points]
         n_points = int(kept.sum())
@@ -390,7 +395,6 @@ def _segments(
     key = record_keys.open_key(session, dataset.id, keyring)
     if key is None:
         return
-    width = record_bytes(dataset.n_columns, with_user=dataset.user_feature is not None)
     query = (
         select(RecordSegment.upload_id, RecordSegment.index, RecordSegment.n_records, RecordSegment.sealed)
         .where(*_of(dataset.id))
@@ -401,10 +405,25 @@ def _segments(
         query = query.offset(chosen.start).limit(len(chosen))
     with session.execute(query) as rows:
         for upload_id, index, n_records, sealed in rows:
-            plain = encryption.unseal(key.records, sealed, belongs_to(dataset.id, key.id, upload_id, index, n_records))
-            if len(plain) != n_records * width:
-                raise RecordsUnreadable("stored records have another length than their dataset requires")
-            yield plain, n_records
+            yield _unseal(dataset, key, (upload_id, index), n_records, sealed), n_records
+
+
+def open_segment(session: Session, dataset: Dataset, key: DataKey, place: tuple[str, int]) -> tuple[bytes, int]:
+    """Return the plain text and the number of records of the segment at a place: upload and index.
+
+    Raise RecordsUnreadable.
+    """
+    segment = session.get_one(RecordSegment, (dataset.id, *place))
+    plain = _unseal(dataset, key, place, segment.n_records, segment.sealed), segment.n_records
+    session.expunge(segment)  # a segment is large
+    return plain
+
+
+def _unseal(dataset: Dataset, key: DataKey, place: tuple[str, int], n_records: int, sealed: bytes) -> bytes:
+    plain = encryption.unseal(key.records, sealed, belongs_to(dataset.id, key.id, *place, n_records))
+    if len(plain) != n_records * record_bytes(dataset.n_columns, with_user=dataset.user_feature is not None):
+        raise RecordsUnreadable("stored records have another length than their dataset requires")
+    return plain
 
 
 def _pseudonyms(session: Session, dataset: Dataset, keyring: Keyring) -> NDArray[np.uint64]:
@@ -420,10 +439,15 @@ def _pseudonyms(session: Session, dataset: Dataset, keyring: Keyring) -> NDArray
 def user_columns(session: Session, dataset: Dataset, keyring: Keyring) -> Iterator[NDArray[np.uint64]]:
     """Yield the user pseudonyms of each segment, shape (n, 2)."""
     for plain, n_records in _segments(session, dataset, keyring):
-        yield np.frombuffer(plain, dtype="<u8", offset=len(plain) - n_records * PSEUDONYM_BYTES).reshape(n_records, 2)
+        yield users_of(plain, n_records)
 
 
-def _bound_users(pseudonyms: NDArray[np.uint64], max_per_user: int) -> tuple[NDArray[np.bool_], int]:
+def users_of(plain: bytes, n_records: int) -> NDArray[np.uint64]:
+    """Return the user pseudonyms in the plain text of a segment, shape (n_records, 2)."""
+    return np.frombuffer(plain, dtype="<u8", offset=len(plain) - n_records * PSEUDONYM_BYTES).reshape(n_records, 2)
+
+
+def bound_users(pseudonyms: NDArray[np.uint64], max_per_user: int) -> tuple[NDArray[np.bool_], int]:
     """Return a mask of the first `max_per_user` records of each user, and the number of users."""
     kept = np.zeros(len(pseudonyms), dtype=np.bool_)
     n_parts = min(_MAX_PARTS, 1 + len(pseudonyms) // _PART_RECORDS)

@@ -1,7 +1,7 @@
 """Follow the windows of series: read the tallies that a step needs, store its outcome, and name clusters."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ from models.database.types import canonical_json, select_page
 from models.errors import JobNotFinished, NotFound
 from models.identity import audit_trail
 from models.identity.caller import Caller
+from models.tables.datasets import Dataset
 from models.tables.identity import Act
-from models.tables.jobs import Job, Result
+from models.tables.jobs import Job, QueryAnswer, Result
 from models.tables.rounds import Round, RoundState
 from models.tables.series import Series, SeriesCluster, SeriesEvent, SeriesRevision, Window
 from models.tables.webhooks import EventType
@@ -33,12 +34,17 @@ class Due:
     ----------
     series : Series
     index : int
+    dataset : Dataset
     terms : SeriesRevision
         Terms of this window.
+    job_id : str
+        Job of this window.
     begins : bool
         Whether this is the first followed window with these terms, after one with others.
     tallied : dict of int to Round
-        Rounds with tallies of the measured windows within `REACH`, up to this one.
+        Rounds with tallies of the measured windows within `REACH`, up to this one. Empty over records.
+    counted : dict of int to bytes
+        Packed counts of the same windows over records. Empty over reports.
     before : dict or None
         What was stored for the last followed window; None if there is none.
     own : dict or None
@@ -47,9 +53,12 @@ class Due:
 
     series: Series
     index: int
+    dataset: Dataset
     terms: SeriesRevision
+    job_id: str
     begins: bool
     tallied: Mapping[int, Round]
+    counted: Mapping[int, bytes]
     before: dict[str, Any] | None
     own: dict[str, Any] | None
 
@@ -57,21 +66,23 @@ class Due:
 def find_due(session: Session, job_id: str) -> Due | None:
     """Return the next window to follow of the series of a job; None if it must wait for a job, or if there is none.
 
-    A window is measured if its round has a tally of enough reports. A window without a result follows from nothing and
-    is skipped, once its job has ended.
+    A window is measured if its round has a tally of enough reports, or if its counts of records are kept. A window
+    without a result follows from nothing and is skipped, once its job has ended.
     """
     series_id = session.scalar(select(Window.series_id).where(Window.job_id == job_id))
     if series_id is None:
         return None
     query = select(Window, Job).join(Job, Job.id == Window.job_id).where(Window.series_id == series_id)
     opened = [(window, job) for window, job in session.execute(query.order_by(Window.index))]
+    series = session.get_one(Series, series_id)
     of_jobs = rounds.list_for_jobs(session, [job.id for _, job in opened])
+    counted = _list_counted(session, series)
     followed = max((window.index for window, _ in opened if window.shares is not None), default=-1)
     due = None
     for window, job in opened:
         if window.index <= followed:
             continue
-        if _is_measured(of_jobs[job.id]):
+        if window.index in counted or _is_measured(of_jobs[job.id]):
             due = window, job
             break
         if not job.is_final:
@@ -79,12 +90,12 @@ def find_due(session: Session, job_id: str) -> Due | None:
     if due is None:
         return None
     window, job = due
+    within = range(window.index - REACH, window.index + 1)
     measured = [
         (each.index, of_jobs[its.id][-1].id)
         for each, its in opened
-        if window.index - REACH <= each.index <= window.index and _is_measured(of_jobs[its.id])
+        if each.index in within and _is_measured(of_jobs[its.id])
     ]
-    series = session.get_one(Series, series_id)
     loaded = rounds.list_by_ids(session, series.dataset_id, [round_id for _, round_id in measured], tallies=True)
     tallied = {index: found for (index, _), found in zip(measured, loaded, strict=True)}
     last = None if followed < 0 else _get_window(session, series_id, followed)
@@ -94,12 +105,34 @@ def find_due(session: Session, job_id: str) -> Due | None:
     return Due(
         series,
         window.index,
+        session.get_one(Dataset, series.dataset_id),
         terms,
+        job.id,
         begins,
         tallied,
+        _load_counts(session, series, counted.intersection(within)),
         None if last is None else last.following,
         None if result is None else result.document,
     )
+
+
+def keep_counts(session: Session, job_id: str, n_cells: int) -> None:
+    """Keep the released counts of a window over records, because the answers of a job are deleted when it ends."""
+    answers = select(QueryAnswer.packed).where(QueryAnswer.job_id == job_id, QueryAnswer.n_values == n_cells)
+    window = session.scalars(select(Window).where(Window.job_id == job_id).with_for_update()).one()
+    window.counts = session.scalars(answers.order_by(QueryAnswer.index.desc()).limit(1)).one()
+    session.flush()
+
+
+def _list_counted(session: Session, series: Series) -> set[int]:
+    """Return the numbers of the windows with counts of records."""
+    query = select(Window.index).where(Window.series_id == series.id, Window.counts.is_not(None))
+    return set(session.scalars(query)) if series.has_records else set()
+
+
+def _load_counts(session: Session, series: Series, indices: Collection[int]) -> dict[int, bytes]:
+    query = select(Window.index, Window.counts).where(Window.series_id == series.id, Window.index.in_(indices))
+    return {index: packed for index, packed in session.execute(query) if packed is not None} if indices else {}
 
 
 def _is_measured(opened: Sequence[Round]) -> bool:

@@ -54,6 +54,8 @@ def create(
 ) -> Series:
     """Create a series and plan its first window. Its total counts towards the ceilings from now on.
 
+    A series over records has one cycle, because all of its windows together cost the epsilon of one.
+
     A shuffled series has the terms of the release of each window. The pair of a release is not reserved: each round
     charges it to the budget towards the service. That budget must be large enough for all cycles now.
 
@@ -62,7 +64,8 @@ def create(
     NotFound
         The dataset was deleted.
     Conflict
-        The dataset is central, or terms of a release are missing for a shuffled dataset or given for a local one.
+        The algorithm does not fit the dataset, records have Gaussian accounting, or terms of a release are missing for
+        a shuffled dataset or given for a local one.
     InvalidSpec
         There is no such time zone, the first window lies in the past or too far ahead, the total is less than the cost
         of all cycles, or a release has more reports than windows expect or no known cost.
@@ -70,9 +73,10 @@ def create(
         The budget towards the service does not cover the releases of all cycles.
     LimitExceeded, CeilingExceeded
     """
-    datasets.require_trust(dataset, Trust.LOCAL, Trust.SHUFFLED)
     check_plan(every, time_zone, first, n_windows, now=now)
     check_cycle(cycle, n_windows)
+    if dataset.trust == Trust.CENTRAL:
+        check_records(dataset, cycle, n_windows, min_reports)
     cost_nano = -(-n_windows // cycle) * epsilon_nano
     if cost_nano > EPSILON_MAX_NANO:
         raise InvalidSpec(
@@ -115,6 +119,8 @@ def create(
         created_at=now,
         ended_at=None,
     )
+    if series.has_records != (dataset.trust == Trust.CENTRAL):
+        raise Conflict("a series must have density_map over records, and shifted_grid over reports")
     revisions.set_release(dataset, series, cycle, release)
     if release is not None:
         revisions.require_release_budget(session, series, series, series.n_cycles)
@@ -133,6 +139,30 @@ def check_cycle(cycle: int, n_windows: int) -> None:
     """Raise InvalidSpec unless a cycle has 1 to `n_windows` windows."""
     if not 1 <= cycle <= n_windows:
         raise InvalidSpec("a cycle must have at least 1 window, and at most as many as the series")
+
+
+def check_records(dataset: Dataset, cycle: int, n_windows: int, min_reports: int) -> None:
+    """Raise an error unless a series over records has one cycle, no minimum, and additive accounting.
+
+    Raises
+    ------
+    InvalidSpec
+        The cycle is shorter than the series, or a window has a minimal number of reports, which is private.
+    Conflict
+        The dataset has Gaussian accounting.
+    """
+    if cycle != n_windows:
+        raise InvalidSpec(
+            f"a series over records must have one cycle of all {n_windows} windows, because they have disjoint records "
+            f"and cost the epsilon of one window together: set cycle to {n_windows}"
+        )
+    if min_reports:
+        raise InvalidSpec("min_reports must be 0 over records, because the number of records is private: remove it")
+    if dataset.accounting == "gaussian":
+        raise Conflict(
+            "a series over records needs additive accounting, because its windows share one epsilon: create a dataset "
+            "with additive accounting"
+        )
 
 
 def check_plan(every: Every, time_zone: str, first: date, n_windows: int, *, now: int) -> None:

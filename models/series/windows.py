@@ -3,12 +3,15 @@
 Each step is one transaction that locks the dataset and the series. Several workers may take the steps of one series:
 each step happens once, because the next one starts from the stored state. A window is opened at its start, or late if
 half of it remains. Otherwise it is missed, and it is never opened afterwards.
+
+Over records, the job of a window begins `SETTLING_SECONDS` after its end, when all uploads of the window are stored. It
+may begin later as well, because the window has the same records then.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from models import datasets
@@ -20,15 +23,16 @@ from models.ledger import ledger
 from models.ledger.amounts import Amounts
 from models.series.calendar import boundary
 from models.tables.datasets import Dataset
-from models.tables.jobs import Job
-from models.tables.ledger import Kind, LedgerEntry
+from models.tables.jobs import Job, is_unfinished
 from models.tables.rounds import CollectionTarget, Slot
 from models.tables.series import TERMS, Series, SeriesRevision, SeriesState, Window, WindowState
 from sfumato.sizing.rounds import most_reports
 
 RETRY_SECONDS = 30  # until a window that could not open is tried again
+SETTLING_SECONDS = 60  # from the end of a window over records to its job
 LATE = "no worker was running in the first half of the window"
 PAUSED = "the series was paused in the first half of the window"
+PAUSED_AT_END = "the series was paused at the end of the window"
 
 
 class Step(NamedTuple):
@@ -66,17 +70,22 @@ def take_step(
     if series is None:
         return Step(is_done=True)
     window = next_window(session, series_id)
+    if window is None and _has_unfinished(session, series):  # a job over records still charges the last cycle
+        series.next_at = now + RETRY_SECONDS * SECOND
+        return Step(is_done=True)
     if window is None:
         _finish(session, series, now)
         return Step(is_done=True)
-    if window.opens_at > now:  # the clock was set back
-        series.next_at = window.opens_at
+    if _due_at(series, window) > now:  # the clock was set back
+        series.next_at = _due_at(series, window)
         return Step(is_done=True)
     if series.open_cycle is not None and window.index // series.cycle != series.open_cycle:
         end_cycle(session, series, now=now)
         return Step(is_done=False)
     job = None
-    if now > window.last_start:
+    if series.has_records and series.state == SeriesState.PAUSED:
+        window.state, window.reason = WindowState.MISSED.value, PAUSED_AT_END
+    elif now > window.last_start and not series.has_records:
         window.state = WindowState.MISSED.value
         window.reason = window.reason or (PAUSED if series.state == SeriesState.PAUSED else LATE)
     elif series.state == SeriesState.ACTIVE:
@@ -96,7 +105,19 @@ def postpone(session: Session, series_id: str, reason: str, *, now: int) -> None
         return
     window.reason = reason[:500]
     again = now + RETRY_SECONDS * SECOND
-    series.next_at = min(again, window.last_start + 1) if now <= window.last_start else again
+    is_early = now <= window.last_start and not series.has_records
+    series.next_at = min(again, window.last_start + 1) if is_early else again
+
+
+def _due_at(series: Series, window: Window) -> int:
+    """Return the time from which the job of a window may begin."""
+    return window.closes_at + SETTLING_SECONDS * SECOND if series.has_records else window.opens_at
+
+
+def _has_unfinished(session: Session, series: Series) -> bool:
+    """Return whether a job over the records of a window has not ended."""
+    jobs = select(Job.id).join(Window, Window.job_id == Job.id).where(Window.series_id == series.id, is_unfinished())
+    return series.has_records and session.scalar(jobs.limit(1)) is not None
 
 
 def _lock_due(session: Session, series_id: str, now: int) -> Series | None:
@@ -122,23 +143,28 @@ def last_window(session: Session, series_id: str) -> Window | None:
 
 
 def plan(session: Session, series: Series, index: int) -> None:
-    """Store the window of this number, unless the series has none, and the time of the next step."""
+    """Store the window of this number, unless the series has none, and the time of the next step.
+
+    Windows over records never overlap, also if the rules of a time zone change: each begins after the one before.
+    """
     opens_at = boundary(series.every, series.time_zone, series.first, index)
-    if index < series.n_windows:
-        closes_at = boundary(series.every, series.time_zone, series.first, index + 1)
-        session.add(
-            Window(
-                series_id=series.id,
-                index=index,
-                opens_at=opens_at,
-                closes_at=closes_at,
-                state=WindowState.PLANNED.value,
-                revision=series.revision,
-                job_id=None,
-                reason=None,
-            )
-        )
+    before = session.get(Window, {"series_id": series.id, "index": index - 1})
+    if series.has_records and before is not None:
+        opens_at = max(opens_at, before.closes_at)
     series.next_at = opens_at
+    if index < series.n_windows:
+        window = Window(
+            series_id=series.id,
+            index=index,
+            opens_at=opens_at,
+            closes_at=max(opens_at, boundary(series.every, series.time_zone, series.first, index + 1)),
+            state=WindowState.PLANNED.value,
+            revision=series.revision,
+            job_id=None,
+            reason=None,
+        )
+        session.add(window)
+        series.next_at = _due_at(series, window)
     session.flush()
 
 
@@ -148,19 +174,13 @@ def _open(session: Session, series: Series, window: Window, max_active_jobs: int
     _begin_revision(session, series, window)
     number = window.index // series.cycle
     caller = Caller(series.created_by, series.tenant_id, frozenset(), None, None)
-    share = series.participation(window.index)
     job = lifecycle.submit(
         session,
         caller,
         dataset,
         algorithm=series.algorithm,
         epsilon_nano=series.epsilon_nano,
-        collect=CollectionTarget(
-            most_reports(series.target_reports, share),
-            series.min_reports,
-            (window.closes_at - now) // SECOND,
-            series.release,
-        ),
+        collect=_collection(series, window, now),
         collection_id=series.cycle_id(number),
         opens_cycle=series.open_cycle is None,
         max_active_jobs=max_active_jobs,
@@ -173,6 +193,14 @@ def _open(session: Session, series: Series, window: Window, max_active_jobs: int
     return job
 
 
+def _collection(series: Series, window: Window, now: int) -> CollectionTarget:
+    """Return what the job of a window collects: nothing over records."""
+    if series.has_records:
+        return CollectionTarget(0, 0, 0)
+    most = most_reports(series.target_reports, series.participation(window.index))
+    return CollectionTarget(most, series.min_reports, (window.closes_at - now) // SECOND, series.release)
+
+
 def _begin_revision(session: Session, series: Series, window: Window) -> None:
     """Take the terms of the revision that begins with a window, if there is one."""
     pending = session.get(SeriesRevision, (series.id, series.revision + 1), populate_existing=True)
@@ -181,6 +209,14 @@ def _begin_revision(session: Session, series: Series, window: Window) -> None:
             setattr(series, name, getattr(pending, name))
         series.revision = pending.number
     window.revision = series.revision
+
+
+def find_period(session: Session, job: Job) -> tuple[int, int] | None:
+    """Return the start and the end of the window of a job over records; None if the job belongs to no series."""
+    if job.collection_id is None:
+        return None
+    window = session.scalars(select(Window).where(Window.job_id == job.id)).one()
+    return window.opens_at, window.closes_at
 
 
 def find_slot(session: Session, job: Job) -> Slot | None:
@@ -210,20 +246,26 @@ def _finish(session: Session, series: Series, now: int) -> None:
 
 
 def stop(session: Session, series: Series, *, now: int, at_once: bool = False) -> None:
-    """End a locked series: no further window opens. An open window is completed, unless `at_once`."""
+    """End a locked series: no further window opens. An open window is completed, unless `at_once`.
+
+    Over records, the jobs of the windows that have ended are completed.
+    """
     session.execute(delete(Window).where(Window.series_id == series.id, Window.state == WindowState.PLANNED))
     last = last_window(session, series.id)
     is_open = last is not None and last.closes_at > now and series.open_cycle is not None and not at_once
+    is_computed = not at_once and _has_unfinished(session, series)
     if series.state != SeriesState.ENDED:
         series.state, series.ended_at, series.pending_nano = SeriesState.ENDED.value, now, 0
     series.next_at = last.closes_at if is_open and last is not None else None
-    if not is_open:
+    if is_computed:
+        series.next_at = now + RETRY_SECONDS * SECOND
+    elif not is_open:
         end_cycle(session, series, now=now)
     session.flush()
 
 
-def stop_all(session: Session, dataset_id: str, *, now: int, spend: bool = False) -> Amounts:
-    """End all series of a locked dataset at once. The caller has canceled its jobs.
+def stop_all(session: Session, dataset_id: str, *, now: int, spend: bool = False, at_once: bool = True) -> Amounts:
+    """End all series of a locked dataset. If `at_once`, the caller has canceled its jobs.
 
     With `spend`, what is left of open cycles is charged, because charges after a backup are not known. Return what was
     charged.
@@ -245,7 +287,7 @@ def stop_all(session: Session, dataset_id: str, *, now: int, spend: bool = False
                     now=now,
                 )
                 charged = charged.plus(left)
-        stop(session, series, now=now, at_once=True)
+        stop(session, series, now=now, at_once=at_once)
     return charged
 
 
@@ -261,11 +303,6 @@ def list_windows(
 
 
 def charged_nano(session: Session, series: Series) -> int:
-    """Return what the rounds of a series have charged, in nano-epsilon."""
+    """Return what the windows of a series have charged, in nano-epsilon."""
     ids = [series.cycle_id(number) for number in range(series.n_cycles)]
-    query = select(func.sum(LedgerEntry.epsilon_nano)).where(
-        LedgerEntry.dataset_id == series.dataset_id,
-        LedgerEntry.kind == Kind.CHARGE.value,
-        LedgerEntry.reservation.in_(ids),
-    )
-    return int(session.scalar(query) or 0)
+    return ledger.charged_nano(session, series.dataset_id, ids)

@@ -187,6 +187,9 @@ class RecordSegment(Base):
         BigInteger, comment="microseconds since the epoch; null unless parts of the upload are missing"
     )
     sealed: Mapped[bytes] = mapped_column(LargeBinary, comment="nonce, ciphertext and tag of the records")
+    completed_at: Mapped[int | None] = mapped_column(
+        BigInteger, comment="time from which the records count; null for incomplete uploads, and before windows"
+    )
 
 
 class RecordKey(Base):

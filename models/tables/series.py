@@ -6,6 +6,9 @@ draw: it answers in one secret window, so that a cycle costs the epsilon of one 
     series:  active ◄──► paused      active | paused ──(ended, or after the last window)──► ended
     window:  planned ──(at its start, or late)──► opened        planned ──(more than half has passed)──► missed
 
+A series over records has one cycle. A window has the records that were uploaded in it, and its job begins after it. So
+windows have disjoint records, and all of them together cost the epsilon of one window.
+
 Only the next window is stored ahead. A change of the rules of a time zone therefore moves later windows alone.
 
 After its round a window is *followed*: the pooled map, the clusters and the events up to it are stored with it, or in
@@ -25,7 +28,7 @@ from models.database.types import Base, CanonicalJson, Id
 from models.tables.rounds import ReleaseTerms
 from sfumato.privacy.accountant import Cost
 from sfumato.privacy.accounting import DRAW_SPAN
-from sfumato.specs import Participation
+from sfumato.specs import CENTRAL_ALGORITHMS, Participation
 
 Every = Literal["day", "week", "month"]
 
@@ -68,6 +71,11 @@ class Terms:
     shuffled_mu2_pico: Mapped[int | None] = mapped_column(
         BigInteger, comment="mu^2 of a release, in 1e-12; null if additive"
     )
+
+    @property
+    def has_records(self) -> bool:
+        """Return whether windows have the records that were uploaded in them. Otherwise devices report in them."""
+        return self.algorithm["type"] in CENTRAL_ALGORITHMS
 
     @property
     def release(self) -> ReleaseTerms | None:
@@ -164,6 +172,9 @@ class Window(Base):
     )
     packed: Mapped[bytes | None] = mapped_column(
         LargeBinary, deferred=True, comment="pooled map and memory of a followed window, canonical JSON, deflated"
+    )
+    counts: Mapped[bytes | None] = mapped_column(
+        LargeBinary, deferred=True, comment="released counts of the records of a window; null over reports"
     )
 
     @property

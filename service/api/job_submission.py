@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from sqlalchemy.orm import Session
 
-from models import datasets
 from models.errors import Conflict
 from models.identity.caller import Caller
 from models.jobs import jobs
@@ -39,6 +38,7 @@ from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.privacy.accounting import NANO, parse_delta
 from sfumato.profiles.profile_round import profile_round
 from sfumato.sizing import planned_rounds
+from sfumato.sizing.grids import MAP_INFORMATION
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.profiles import check_profile
 from sfumato.sizing.required_reports import least_records
@@ -49,8 +49,9 @@ from sfumato.specs import (
     AnyJob,
     Auto,
     CentralAlgorithm,
+    DensityMap,
     Profile,
-    ShiftedGrid,
+    SeriesAlgorithm,
     check_periodic,
     of_trust,
 )
@@ -353,22 +354,41 @@ def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: in
         raise InsufficientReports(f"{insufficient.reason} {advice}", **needed)
 
 
-def check_series(dataset: Dataset, algorithm: ShiftedGrid, n_reports: int, *, allow_insufficient: bool) -> None:
-    """Raise the errors of a series with this number of reports in each window.
+def check_series(dataset: Dataset, algorithm: SeriesAlgorithm, n_reports: int, *, allow_insufficient: bool) -> None:
+    """Raise the errors of a series with this number of reports, or of records, in each window.
 
     Raises
     ------
     Conflict
-        The dataset is central.
+        The algorithm does not fit the trust model of the dataset.
     InvalidSpec
-        The algorithm does not take the number of features.
+        The algorithm does not take the number of features, or has private bounds.
     InsufficientReports
-        The reports of a window are too few for a meaningful result, unless `allow_insufficient`.
+        The reports or records of a window are too few for a meaningful result, unless `allow_insufficient`.
     """
-    datasets.require_trust(dataset, Trust.LOCAL, Trust.SHUFFLED)
+    require_algorithm(dataset, algorithm)
+    if isinstance(algorithm, DensityMap):
+        _check_record_series(dataset, algorithm, n_reports, allow_insufficient=allow_insufficient)
+        return
     planned_rounds(algorithm, dataset.n_features, n_reports)
     if not allow_insufficient:
         _require_enough(algorithm, dataset.n_features, n_reports)
+
+
+def _check_record_series(dataset: Dataset, algorithm: DensityMap, n_records: int, *, allow_insufficient: bool) -> None:
+    columns = dataset.select(None)
+    check_attributes_of(algorithm, columns.attributes)
+    check_periodic(algorithm, dataset.features)
+    check_over_records(algorithm, columns.n_planned, dataset.max_records_per_user)
+    if algorithm.bounds != "declared":
+        raise InvalidSpec("bounds must be declared in a series, because its windows share one grid: remove this member")
+    needed = ceil(MAP_INFORMATION * dataset.max_records_per_user / algorithm.epsilon)
+    if not allow_insufficient and 10 * n_records < needed:
+        raise InsufficientReports(
+            f"{n_records} records of a window are few for a label map at this epsilon: plan at least {needed}, longer "
+            "windows, a larger epsilon, or set allow_insufficient.",
+            reports_needed=needed,
+        )
 
 
 def require_algorithm(dataset: Dataset, algorithm: AnyAlgorithm) -> None:

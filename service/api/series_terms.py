@@ -11,22 +11,22 @@ from service.api import job_submission
 from service.http.problems import pointing_at
 from service.schemas.series import NewRevision
 from sfumato.privacy.accounting import ATTO, NANO, parse_epsilon
-from sfumato.sizing.grids import shifted_grid_cells
-from sfumato.specs import ShiftedGrid, to_series_algorithm, to_wire
+from sfumato.sizing.grids import series_cells
+from sfumato.specs import SeriesAlgorithm, to_series_algorithm, to_wire
 
 
 def pin_algorithm(
-    dataset: Dataset, algorithm: ShiftedGrid, target_reports: int, cycle: int, *, allow_insufficient: bool
+    dataset: Dataset, algorithm: SeriesAlgorithm, target_reports: int, cycle: int, *, allow_insufficient: bool
 ) -> tuple[dict[str, Any], int]:
     """Return an algorithm with the grid that all windows share, and its cost in nano-epsilon.
 
-    The grid follows from the reports of one window. Raise the errors of `job_submission.check_series`.
+    The grid follows from the reports, or the records, of one window. Raise the errors of `job_submission.check_series`.
     """
     share = max(1, target_reports // cycle)
     with pointing_at("/algorithm"):
         job_submission.check_series(dataset, algorithm, share, allow_insufficient=allow_insufficient)
     epsilon_nano = parse_epsilon(algorithm.epsilon)
-    cells = algorithm.cells or shifted_grid_cells(dataset.n_features, share, epsilon_nano, algorithm.clusters)
+    cells = series_cells(algorithm, dataset.n_features, share, dataset.max_records_per_user)
     return to_wire(replace(algorithm, cells=cells)), epsilon_nano
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 series_app = typer.Typer(help="Measure a dataset in windows: create, list, pause and end series.", no_args_is_help=True)
 
+TARGET = "Number of devices expected to take part in a cycle; over records, of records in all windows."
+AlgorithmOption = Annotated[str, typer.Option(help="Algorithm: shifted_grid over reports, density_map over records.")]
 SeriesArgument = Annotated[str, typer.Argument(help="Id of the series (ser_...).")]
 
 
@@ -23,8 +25,12 @@ def create_series(
     name: Annotated[str, typer.Option(help="Name of the series.")],
     epsilon: Annotated[float, typer.Option(help="Privacy cost of a window, and of a cycle, for one device.")],
     count: Annotated[int, typer.Option(min=1, help="Number of windows.")],
-    cycle: Annotated[int, typer.Option(min=1, help="Windows of a cycle; a device answers in one of them.")],
-    target_reports: Annotated[int, typer.Option(min=1, help="Number of devices expected to take part in a cycle.")],
+    target_reports: Annotated[int, typer.Option(min=1, help=TARGET)],
+    cycle: Annotated[
+        int | None,
+        typer.Option(min=1, help="Windows of a cycle; a device answers in one of them.", show_default="all windows"),
+    ] = None,
+    algorithm: AlgorithmOption = "shifted_grid",
     every: Annotated[str, typer.Option(help="Length of a window: day, week or month.")] = "week",
     time_zone: Annotated[str, typer.Option(help="Time zone in which windows begin at midnight.")] = "UTC",
     first: Annotated[
@@ -50,12 +56,12 @@ def create_series(
         bool, typer.Option("--allow-insufficient", help="Create the series even if its windows are too small.")
     ] = False,
 ) -> None:
-    """Create a series over a local or shuffled dataset and print its id."""
-    algorithm = {"type": "shifted_grid", "epsilon": epsilon} | ({} if clusters is None else {"clusters": clusters})
+    """Create a series over a dataset and print its id."""
+    parameters = {"type": algorithm, "epsilon": epsilon} | ({} if clusters is None else {"clusters": clusters})
     series = service.client.create_series(
         dataset_id,
         name,
-        algorithm,
+        parameters,
         every=cast("Every", every),  # the service checks it
         count=count,
         cycle=cycle,
@@ -80,8 +86,9 @@ def forecast_series(
     service: Service,
     dataset_id: DatasetArgument,
     epsilon: Annotated[float, typer.Option(help="Privacy cost of a window, and of a cycle, for one device.")],
-    cycle: Annotated[int, typer.Option(min=1, help="Windows of a cycle; a device answers in one of them.")],
-    target_reports: Annotated[int, typer.Option(min=1, help="Number of devices expected to take part in a cycle.")],
+    cycle: Annotated[int, typer.Option(min=1, help="Windows of a cycle; over records, all windows.")],
+    target_reports: Annotated[int, typer.Option(min=1, help=TARGET)],
+    algorithm: AlgorithmOption = "shifted_grid",
     every: Annotated[str, typer.Option(help="Length of a window: day, week or month.")] = "week",
     least_change: Annotated[
         float | None, typer.Option(help="Least change of a share that raises an alarm.", show_default="0.01")
@@ -95,7 +102,7 @@ def forecast_series(
     from sfumato.forecast import series_forecast_to_wire
 
     found = service.client.forecast_series(
-        {"type": "shifted_grid", "epsilon": epsilon},
+        {"type": algorithm, "epsilon": epsilon},
         dataset_id=dataset_id,
         target_reports=target_reports,
         cycle=cycle,

@@ -23,7 +23,15 @@ from models.tables.identity import AuditEvent, Key
 from models.tables.jobs import Job, JobState, Result
 from models.tables.ledger import Ceiling, LedgerEntry
 from models.tables.rounds import Round, RoundState
-from models.tables.series import FALSE_ALARMS, Series, SeriesCluster, SeriesEvent, SeriesRevision, Window
+from models.tables.series import (
+    FALSE_ALARMS,
+    Series,
+    SeriesCluster,
+    SeriesEvent,
+    SeriesRevision,
+    Window,
+    WindowState,
+)
 from models.tables.webhooks import Delivery, Webhook
 from service.schemas import datasets, jobs, keys, ledger, rounds, sources, webhooks
 from service.schemas import series as series_schemas
@@ -392,7 +400,7 @@ def window(of: Series, row: Window, job: Job | None, used: Sequence[Round], now:
         series_schemas.Window,
         row,
         cycle=row.index // of.cycle,
-        state=row.state if job is None else _window_state(row, job, last, now),
+        state=_planned_state(of, row, now) if job is None else _window_state(row, job, last, now),
         n_reports=None if last is None else last.n_received if last.n_reports is None else last.n_reports,
         reason=reason,
         clusters=row.shares if job is not None and job.state == JobState.SUCCEEDED else None,
@@ -412,6 +420,13 @@ def series_event(row: SeriesEvent) -> Json:
             {"cluster_id" if key == "cluster" else key: value for key, value in each.items()} for each in row.kinds
         ]
     return _members(series_schemas.SeriesEvent, row, kinds=kinds, false_alarms=FALSE_ALARMS)
+
+
+def _planned_state(of: Series, row: Window, now: int) -> str:
+    """Return the state of a window without a job. Over records, it is open before its job begins."""
+    if row.state != WindowState.PLANNED or not of.has_records or row.opens_at > now:
+        return row.state
+    return "open" if now < row.closes_at else "closed"
 
 
 def _window_state(row: Window, job: Job, last: Round | None, now: int) -> str:

@@ -1,7 +1,9 @@
 """Schemas of series and their windows."""
 
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
@@ -28,7 +30,13 @@ from sfumato import specs
 if TYPE_CHECKING:
     PinnedAlgorithm = AlgorithmParameters
 else:
-    PinnedAlgorithm = JOB_SCHEMAS[specs.ShiftedGrid.type]
+    PinnedAlgorithm = TypeAliasType(
+        "PinnedAlgorithm",
+        Annotated[
+            reduce(or_, (JOB_SCHEMAS[kind.type] for kind in get_args(specs.SeriesAlgorithm))),
+            Field(discriminator="type", description="Algorithm of a series: over reports, or over records."),
+        ],
+    )
 
 MAX_WINDOWS = 1000
 MAX_SEASON = 26
@@ -65,9 +73,9 @@ WindowState = TypeAliasType(
     Annotated[
         Literal["planned", "open", "closed", "done", "empty", "missed", "failed"],
         Field(
-            description="`open`: devices report. `closed`: its result is computed. `done`: the result exists. `empty`: "
-            "too few reports, so that nothing is released. `missed`: nothing was opened or charged. `failed`: the job "
-            "failed or was canceled."
+            description="`open`: devices report, or records are uploaded. `closed`: its result is computed. `done`: "
+            "the result exists. `empty`: too few reports, so that nothing is released. `missed`: nothing was opened or "
+            "charged. `failed`: the job failed or was canceled."
         ),
     ],
 )
@@ -123,13 +131,17 @@ class NewSeries(Wire):
     windows: WindowPlan = Field(description="When the windows begin and end.")
     cycle: Annotated[int, integer(1, MAX_WINDOWS)] = Field(
         description="Windows of a cycle. A device answers in one of them, which its secret draw selects, so that a "
-        "cycle costs the epsilon of one window. At most the number of windows."
+        "cycle costs the epsilon of one window. At most the number of windows. Over records: the number of windows, "
+        "because all windows together cost the epsilon of one."
     )
     target_reports: Annotated[int, integer(ge=1)] = Field(
-        description="Number of devices expected to take part in a cycle. A window gets its share of them."
+        description="Number of devices expected to take part in a cycle. A window gets its share of them. Over "
+        "records: number of records expected in all windows."
     )
     min_reports: Count = Field(
-        0, description="Minimal number of reports of a window. The minimum of the dataset applies as well."
+        0,
+        description="Minimal number of reports of a window. The minimum of the dataset applies as well. Over records: "
+        "0.",
     )
     epsilon_total: Epsilon | SkipJsonSchema[None] = Field(
         None,
@@ -277,7 +289,9 @@ class Series(Wire):
     releases: SeriesReleases | None = Field(
         description="Releases and their cost towards the service, in addition to epsilon; null if not shuffled."
     )
-    next_window_at: Time | None = Field(description="Start of the next window; null after the last one.")
+    next_window_at: Time | None = Field(
+        description="Start of the next window; over records, of the next one with a result. Null after the last one."
+    )
     created_at: Time
     ended_at: Time | None = Field(description="Time at which the series ended; null if it has not.")
 
@@ -310,7 +324,7 @@ class Window(Wire):
     closes_at: Time = Field(description="End of the window, and start of the next one.")
     job_id: JobId | None = Field(description="Job with the result; null if none was opened.")
     n_reports: Count | None = Field(
-        description="Number of reports; those received while the window is open. Null without a round."
+        description="Number of reports; those received while the window is open. Null without a round, as over records."
     )
     reason: str | None = Field(
         description="Why the window is missed, empty or failed, or has not opened yet; null otherwise."

@@ -9,7 +9,9 @@ from pydantic_core import PydanticCustomError
 from service.schemas.base import Wire, example, integer
 from service.schemas.fields import Amount, Count, DatasetId, HonestShare, MinBatch, ReleaseDelta
 from service.schemas.series import MAX_WINDOWS, LeastChange, PinnedAlgorithm, ReleaseCosts, Share, WindowLength
+from sfumato.limits import MAX_RECORDS_PER_USER
 from sfumato.sizing.grids import MAX_SHIFTED_FEATURES
+from sfumato.specs import CENTRAL_ALGORITHMS
 
 
 class NewSeriesForecast(Wire):
@@ -24,7 +26,7 @@ class NewSeriesForecast(Wire):
     )
 
     dataset_id: DatasetId | SkipJsonSchema[None] = Field(
-        None, description="Local or shuffled dataset, which gives the number of features."
+        None, description="Dataset, which gives the number of features."
     )
     n_features: Annotated[int, integer(1, MAX_SHIFTED_FEATURES)] | SkipJsonSchema[None] = Field(
         None, description="Number of features, without `dataset_id`."
@@ -33,7 +35,10 @@ class NewSeriesForecast(Wire):
     every: WindowLength = Field("week", description="Length of each window.")
     cycle: Annotated[int, integer(1, MAX_WINDOWS)] = Field(description="Windows of a cycle.")
     target_reports: Annotated[int, integer(1, 2**53 - 1)] = Field(
-        description="Number of devices expected to take part in a cycle."
+        description="Number of devices expected to take part in a cycle; over records, of records in all windows."
+    )
+    max_records_per_user: Annotated[int, integer(1, MAX_RECORDS_PER_USER)] | SkipJsonSchema[None] = Field(
+        None, description="Over records, without `dataset_id`: largest number of records of a user. Default: 1."
     )
     least_change: LeastChange = Field(0.01, description="Least change of a share that raises an alarm, from 0 to 0.5.")
     min_batch: MinBatch | SkipJsonSchema[None] = Field(
@@ -50,6 +55,11 @@ class NewSeriesForecast(Wire):
     def _one_place(self) -> "NewSeriesForecast":
         if (self.dataset_id is None) == (self.n_features is None):
             raise PydanticCustomError("features", "exactly one of n_features and dataset_id must be sent")
+        over_records = self.algorithm.type in CENTRAL_ALGORITHMS
+        if self.max_records_per_user is not None and (self.dataset_id is not None or not over_records):
+            raise PydanticCustomError(
+                "records_per_user", "max_records_per_user is valid with n_features and over records only"
+            )
         return self
 
 

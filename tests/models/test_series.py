@@ -340,8 +340,11 @@ def test_a_bad_plan_is_refused_and_nothing_is_charged(world: World, plan: dict[s
 
 def test_other_trust_models_and_deleted_datasets_are_refused(world: World) -> None:
     world.now = at("2027-01-15 12:00")
-    with pytest.raises(Conflict, match="this dataset is central"):
-        create(world, world.new_dataset(trust=Trust.CENTRAL, out_of_bounds=None))
+    central = world.new_dataset(trust=Trust.CENTRAL, out_of_bounds=None)
+    with pytest.raises(InvalidSpec, match="a series over records must have one cycle"):
+        create(world, central)
+    with pytest.raises(Conflict, match="density_map over records"):
+        create(world, central, n_windows=4, cycle=4)
     deleted = world.new_dataset()
     world.write(maintenance.delete_dataset, world.caller, deleted.id, now=world.now)
     with pytest.raises(NotFound, match="dataset"):

@@ -167,9 +167,9 @@ def test_a_series_with_too_few_reports_is_refused_unless_it_is_allowed(api: Api)
     api.made("/series", few | {"allow_insufficient": True})
 
 
-def test_a_series_needs_a_dataset_with_reports_that_exists(api: Api) -> None:
+def test_a_series_needs_a_dataset_that_exists_and_fits_its_algorithm(api: Api) -> None:
     central = api.dataset(trust="central")
-    assert "needs a local or shuffled dataset" in refused(api.post("/series", body(central)), 409, "conflict")["detail"]
+    assert "does not work on records" in refused(api.post("/series", body(central)), 409, "conflict")["detail"]
     refused(api.post("/series", body({"id": unknown("ds")})), 404, "not_found")
     refused(api.get(f"/series/{unknown('ser')}"), 404, "not_found")
     refused(api.patch(f"/series/{unknown('ser')}", {"state": "paused"}), 404, "not_found")

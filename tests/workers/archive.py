@@ -66,13 +66,17 @@ class Archive(OwnDataset):
             archive.add(n_records, users=None if max_per_user == 1 else [b"one"] * n_records)
         return archive
 
-    def add(self, n_records: int, *, users: list[bytes] | None = None, seed: int = 0) -> None:
-        """Upload records."""
-        points = np.random.default_rng(seed).beta(2, 5, size=(n_records, 2)) * LATTICE
+    def add(
+        self, n_records: int, *, users: list[bytes] | None = None, seed: int = 0, shares: np.ndarray | None = None
+    ) -> None:
+        """Upload records: those of a seed, or points given as shares of the ranges."""
+        if shares is None:
+            shares = np.random.default_rng(seed).beta(2, 5, size=(n_records, 2))
+        points = shares * LATTICE
         with self.database.transaction() as session:
             upload = records.Upload(record_keys.open_or_create(session, self.dataset_id, KEYRING), 2)
             upload.add(points.astype(np.int32), users, 0)
-            records.append(session, upload, max_records=10**9)
+            records.append(session, upload, max_records=10**9, now=self.database.clock())
 
     def submit(self, *, epsilon_nano: int = NANO, delta_atto: int = 0, algorithm: dict = ALGORITHM) -> str:
         """Submit a job and return its id."""

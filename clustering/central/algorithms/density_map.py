@@ -89,14 +89,20 @@ def count_map(params: DensityMap, n_features: int, curator: Curator) -> MapCount
     """
     for_count, for_cells = split(params.epsilon_nano, COUNTING, 100 - COUNTING)
     first, first_variance = curator.count(for_count), curator.variance(1, for_count)
-    per_record = for_cells / (NANO * curator.max_per_user)
-    cells, length_scale = choose_map_grid(n_features, first * per_record)
+    scale = count_scale(params, curator.max_per_user)
+    cells, length_scale = choose_map_grid(n_features, first / scale)
     grid = GridCells((params.cells or cells,) * n_features)
     counts = curator.counts(grid, for_cells)
     variance = grid.n_cells * curator.variance(1, for_cells)
     share = first_variance / max(first_variance + variance, 1e-9)  # both are zero at the largest epsilon
     records = NoisyCount(first + share * (int(counts.sum()) - first), share * variance)
-    return MapCounts(counts.reshape(grid.shape), 1 / per_record, records, params.length_scale or length_scale)
+    return MapCounts(counts.reshape(grid.shape), scale, records, params.length_scale or length_scale)
+
+
+def count_scale(params: DensityMap, max_per_user: int) -> float:
+    """Return the scale of the Laplace noise of the counts of cells, for at most so many records per user."""
+    _, for_cells = split(params.epsilon_nano, COUNTING, 100 - COUNTING)
+    return NANO * max_per_user / for_cells
 
 
 def _build_model(features: tuple[Feature, ...], fit: CountFit, records: NoisyCount, epsilon_nano: int) -> ClusterModel:

@@ -20,6 +20,7 @@ from service.api.job_submission import (
     is_shuffled,
     read_release_terms,
     release_terms,
+    require_algorithm,
     require_mu_accounting,
 )
 from service.context import GatewayContext
@@ -148,12 +149,12 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
     A forecast reads no data, costs nothing and stores nothing. Needs the scope `jobs`.
     """
     algorithm = to_series_algorithm(body.algorithm.model_dump())
-    n_features, accounting = body.n_features or 0, "additive"
+    n_features, accounting, max_per_user = body.n_features or 0, "additive", body.max_records_per_user or 1
     if body.dataset_id is not None:
         with services.database.reading() as session:
             dataset = datasets.get(session, caller, body.dataset_id)
-            datasets.require_trust(dataset, Trust.LOCAL, Trust.SHUFFLED)
-            n_features, accounting = dataset.n_features, dataset.accounting
+            require_algorithm(dataset, algorithm)
+            n_features, accounting, max_per_user = dataset.n_features, dataset.accounting, dataset.max_records_per_user
             release = release_terms(dataset, body)
     else:
         release = read_release_terms(body) if is_shuffled(body) else None
@@ -164,6 +165,7 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
         cycle=body.cycle,
         every=body.every,
         least_change=body.least_change,
+        max_records_per_user=max_per_user,
         release=None
         if release is None
         else SeriesRelease(

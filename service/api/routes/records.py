@@ -213,7 +213,7 @@ def _store(
             compared = compare(session, dataset, upload)  # another upload was stored since
         limits = request.limits(session)
         most = limits.max_dataset_records
-        if records.append(session, upload, max_records=most, allow_duplicates=allow_duplicates):
+        if records.append(session, upload, max_records=most, allow_duplicates=allow_duplicates, now=now):
             if compared is not None:
                 compared.check()
             if not accept_clipping:

@@ -14,6 +14,7 @@ from models.identity.caller import Caller
 from models.series import following, revisions, series, windows
 from models.series.calendar import first_day
 from models.tables import series as tables
+from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from service.api import job_submission
 from service.api.bodies import DocumentRoute
@@ -73,7 +74,7 @@ IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.JOBS
     ),
 )
 def create_series(body: NewSeries, request: IdempotentPost) -> Response:
-    """Create a series of windows over a local or shuffled dataset.
+    """Create a series of windows over a dataset.
 
     In each window, a job collects reports until the window ends, and its result is that of a job. A device has one
     secret draw for each cycle and answers in one of its windows. Each cycle gets a grant of its own when its first
@@ -82,6 +83,10 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
 
     In a shuffled dataset, each window has one release. Its cost towards the service is charged when the round opens,
     once per cycle. The budget towards the service must cover all cycles when the series is created.
+
+    In a central dataset, a window has the records that were uploaded in it, and its job begins a minute after its end.
+    Windows have disjoint records. A user has at most `max_records_per_user` records in all of them together. So all
+    windows are one cycle and cost the epsilon of one window.
 
     Needs the scope `jobs`, and the scope `grants` as well.
     """
@@ -100,6 +105,9 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
             series.check_plan(plan.every, plan.time_zone, first, plan.count, now=now)
         with problems.pointing_at("/cycle"):
             series.check_cycle(body.cycle, plan.count)
+        if dataset.trust == Trust.CENTRAL:
+            with problems.pointing_at("/min_reports" if body.min_reports else "/cycle"):
+                series.check_records(dataset, body.cycle, plan.count, body.min_reports)
         if release is not None:
             with problems.pointing_at("/min_batch"):
                 revisions.check_batch(release.min_batch, body.target_reports, body.cycle)

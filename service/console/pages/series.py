@@ -2,6 +2,7 @@
 
 from starlette.responses import Response
 
+from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from service.console.forms import Json, parse_number
 from service.console.pages import series_chart
@@ -9,6 +10,7 @@ from service.console.rendering import HEADERS, redirect, show
 from service.console.request import Page, Visit
 from service.http.auth import check
 from service.http.problems import Problem
+from sfumato.specs import DensityMap, ShiftedGrid
 
 ROWS = 50
 WINDOWS = 60  # windows on a page
@@ -47,7 +49,9 @@ async def new_page(visit: Visit, *, problem: Problem | None = None, forecast: Js
 async def create(visit: Visit) -> Response:
     """Serve `POST /console/datasets/{dataset_id}/series`."""
     windows: Json = visit.filled("every", "time_zone", "first") | {"count": parse_number(visit.form_value("count"))}
-    algorithm: Json = {"type": "shifted_grid"} | visit.numbers("epsilon", "clusters")
+    dataset = await visit.api.get(f"/datasets/{visit.id('dataset_id')}")
+    kind = DensityMap if dataset["trust"] == Trust.CENTRAL else ShiftedGrid
+    algorithm: Json = {"type": kind.type} | visit.numbers("epsilon", "clusters")
     body: Json = {
         "dataset_id": visit.id("dataset_id"),
         "name": visit.form_value("name"),
@@ -55,6 +59,8 @@ async def create(visit: Visit) -> Response:
         "windows": windows,
         **visit.numbers("cycle", "target_reports", "min_reports", "epsilon_total", "season", "least_change", *RELEASES),
     }
+    if kind is DensityMap:
+        body["cycle"] = windows["count"]  # all windows are one cycle
     if visit.form_value("allow_insufficient"):
         body["allow_insufficient"] = True
     if visit.form_value("step") == "forecast":
@@ -128,7 +134,8 @@ async def revise(visit: Visit) -> Response:
     path = f"/series/{visit.id('series_id')}"
     body = visit.numbers("target_reports", "season", "least_change", *RELEASES)
     if visit.form_value("epsilon"):
-        body["algorithm"] = {"type": "shifted_grid"} | visit.numbers("epsilon", "clusters")
+        kind = (await visit.api.get(path))["algorithm"]["type"]
+        body["algorithm"] = {"type": kind} | visit.numbers("epsilon", "clusters")
     try:
         await visit.api.post(f"{path}/revisions", body, once=visit.form_value("once"))
     except Problem as problem:

@@ -7,6 +7,7 @@ from clustering.density.shifted_field import coarse_symbols
 from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
 from clustering.series.channels import read_channels, variances
+from clustering.series.observed import Measured
 from tests.clustering.series.populations import blobs, draw
 
 TWO = blobs((0.6, 0.3, 0.3), (0.4, 0.7, 0.7))
@@ -27,7 +28,7 @@ def plain_channel(collected: Collected, weights: np.ndarray) -> float:
 
 def test_channels_equal_their_plain_twin() -> None:
     collected = draw(TWO, 1.0, 5000, np.random.default_rng(1))
-    found = read_channels(collected)
+    found = read_channels(Measured(collected))
     assert found.values.shape == (320,)
     middles = (np.arange(32) + 0.5) / 32
     for place, width, n in ((0, 0.05, 16), (37, 0.05, 16), (256 + 10, 0.10, 8)):
@@ -39,7 +40,7 @@ def test_channels_equal_their_plain_twin() -> None:
 
 def test_channels_of_a_circle_go_over_the_seam() -> None:
     collected = draw(np.roll(TWO, 12, axis=0), 1.0, 5000, np.random.default_rng(1), (0,))
-    found = read_channels(collected)
+    found = read_channels(Measured(collected))
     assert found.values.shape == (320,)
     middles = (np.arange(32) + 0.5) / 32
     apart = np.abs(middles - 0.5 / 16)
@@ -50,7 +51,7 @@ def test_channels_of_a_circle_go_over_the_seam() -> None:
 @pytest.mark.parametrize("n_features", [1, 3])
 def test_other_numbers_of_features_have_channels(n_features: int) -> None:
     density = np.full((32,) * n_features, 1 / 32**n_features)
-    found = read_channels(draw(density, 2.0, 20_000, np.random.default_rng(2)))
+    found = read_channels(Measured(draw(density, 2.0, 20_000, np.random.default_rng(2))))
     assert found.values.shape == ({1: 24, 3: 512}[n_features],)
 
 
@@ -58,7 +59,7 @@ def test_other_numbers_of_features_have_channels(n_features: int) -> None:
 def test_the_variance_is_that_of_the_mechanism_and_of_sampling(epsilon: float) -> None:
     """z of 200 windows and 320 correlated channels: a variance that is 30 % off fails, chance below 1 in 10,000."""
     rng = np.random.default_rng(3)
-    readings = [read_channels(draw(TWO, epsilon, 20_000, rng)) for _ in range(200)]
+    readings = [read_channels(Measured(draw(TWO, epsilon, 20_000, rng))) for _ in range(200)]
     values = np.array([each.values for each in readings])
     stated = variances(readings)[-1]
     ratio = values.var(axis=0, ddof=1) / stated

@@ -6,10 +6,10 @@ from itertools import count
 import numpy as np
 import pytest
 
-from clustering.series.channels import Measured
 from clustering.series.description import describe
 from clustering.series.follow import Alarm, Memory, Step, begin_revision, follow, memory_from_wire
 from clustering.series.identities import NamedMap, match_regions
+from clustering.series.observed import Measured
 from clustering.series.shares import window_shares
 from sfumato.specs import ShiftedGrid
 from tests.clustering.series.populations import CELLS, blobs, draw
@@ -141,7 +141,7 @@ def test_a_split_names_its_parts() -> None:
     after = blobs((0.3, 0.3, 0.3), (0.3, 0.7, 0.3), (0.4, 0.5, 0.8))
     numbers = count(10)
     labels = (np.indices((32, 32))[1] >= 18).astype(np.int64)
-    windows = [[draw(density, EPSILON, N, rng) for _ in range(3)] for density in (before, after)]
+    windows = [[Measured(draw(density, EPSILON, N, rng)) for _ in range(3)] for density in (before, after)]
     found = describe(*windows, NamedMap(labels, ("a", "b")), before, None, lambda: f"new{next(numbers)}")
     split = next(each for each in found.kinds if each.kind == "split")
     assert split.cluster == "a"
@@ -161,7 +161,7 @@ def test_shares_of_a_window_are_unbiased_with_the_stated_error() -> None:
     rng = np.random.default_rng(7)
     truth, pooled = blobs((0.7, 0.25, 0.5), (0.3, 0.75, 0.5)), blobs((0.6, 0.25, 0.5), (0.4, 0.75, 0.5))
     labels = (np.indices((32, 32))[0] >= 16).astype(np.int64)
-    found = [window_shares(draw(truth, 1.0, 10_000, rng), labels, pooled) for _ in range(60)]
+    found = [window_shares(Measured(draw(truth, 1.0, 10_000, rng)), labels, pooled) for _ in range(60)]
     shares, errors = (np.array(each) for each in zip(*found, strict=True))
     assert shares.sum(axis=1) == pytest.approx(np.ones(60), abs=0.02)
     assert abs(shares[:, 0].mean() - 0.7) < 5 * errors[:, 0].mean() / np.sqrt(60)

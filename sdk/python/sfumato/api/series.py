@@ -15,7 +15,7 @@ from sfumato.forecast import SeriesForecast, series_forecast_from_wire
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.tables import new_frame
 from sfumato.plotting.series import plot_shares
-from sfumato.specs import ShiftedGrid, to_series_algorithm, to_wire
+from sfumato.specs import SeriesAlgorithm, to_series_algorithm, to_wire
 from sfumato.transport.exchange import Listing, Steps, drop_none, get, in_order, patch, post, query
 from sfumato.transport.operations import call, listing
 
@@ -254,11 +254,11 @@ class SeriesCalls:
         self,
         dataset_id: str,
         name: str,
-        algorithm: ShiftedGrid | Mapping[str, Any],
+        algorithm: SeriesAlgorithm | Mapping[str, Any],
         *,
         every: Every = "week",
         count: int,
-        cycle: int,
+        cycle: int | None = None,
         target_reports: int,
         time_zone: str = "UTC",
         first: date | str | None = None,
@@ -272,31 +272,37 @@ class SeriesCalls:
         allow_insufficient: bool = False,
         idempotency_key: str | None = None,
     ) -> Steps[Series]:
-        """Create a series: one job over a local or shuffled dataset in each window.
+        """Create a series: one job over a dataset in each window.
 
         Needs the scopes `jobs` and `grants`.
 
         A device answers in one secret window of each cycle, so that a cycle costs the ε of one window. Each cycle has a
         grant of its own. What it does not spend expires.
 
+        Over records, a window has the records that were uploaded in it, and its job begins a minute after its end. A
+        user has at most `max_records_per_user` records in all windows, so that they cost the ε of one together.
+
         Parameters
         ----------
-        algorithm : ShiftedGrid or mapping
-            The algorithm of all windows. Without `cells`, the reports of one window decide on the grid.
+        algorithm : ShiftedGrid, DensityMap or mapping
+            The algorithm of all windows, `DensityMap` over records. Without `cells`, the reports or records of one
+            window decide on the grid.
         every : {'day', 'week', 'month'}
             Length of a window. Windows begin at midnight of the time zone.
         count : int
             Number of windows, 1 to 1,000.
-        cycle : int
-            Windows of a cycle, 1 to `count`. A person loses at most ε in each cycle.
+        cycle : int, optional
+            Windows of a cycle, 1 to `count`. A person loses at most ε in each cycle. Default: all windows, which is the
+            only choice over records.
         target_reports : int
-            Number of devices expected to take part in a cycle. A window gets its share.
+            Number of devices expected to take part in a cycle. A window gets its share. Over records: number of records
+            expected in all windows.
         time_zone : str
             Name in the IANA database.
         first : date or str, optional
             Day on which the first window begins. Default: the next day, Monday, or first day of a month.
         min_reports : int
-            Minimum number of reports of a window; with fewer, the window is empty.
+            Minimum number of reports of a window; with fewer, the window is empty. Over records 0.
         epsilon_total : float, optional
             Most that all cycles may cost one person, at most 32. Default: the cost of all cycles.
         season : int
@@ -334,7 +340,7 @@ class SeriesCalls:
             "name": name,
             "algorithm": drop_none(to_wire(to_series_algorithm(algorithm))),
             "windows": drop_none({"every": every, "time_zone": time_zone, "first": day, "count": count}),
-            "cycle": cycle,
+            "cycle": count if cycle is None else cycle,
             "target_reports": target_reports,
             "min_reports": min_reports,
         }
@@ -352,7 +358,7 @@ class SeriesCalls:
     @call
     def forecast_series(
         self,
-        algorithm: ShiftedGrid | Mapping[str, Any],
+        algorithm: SeriesAlgorithm | Mapping[str, Any],
         *,
         n_features: int | None = None,
         dataset_id: str | None = None,
@@ -360,13 +366,15 @@ class SeriesCalls:
         cycle: int,
         every: Every = "week",
         least_change: float | None = None,
+        max_records_per_user: int | None = None,
         min_batch: int | None = None,
         honest_share: float | None = None,
         shuffled_delta: float | None = None,
     ) -> Steps[SeriesForecast]:
         """Forecast what a series costs one person, and which changes it finds, before it exists. It costs nothing.
 
-        Give `n_features`, or the id of a dataset. A shuffled series needs `min_batch` and `honest_share`.
+        Give `n_features`, or the id of a dataset. A shuffled series needs `min_batch` and `honest_share`. Over records,
+        `cycle` is the number of all windows, and `max_records_per_user` belongs to `n_features`.
         `sfumato.forecast.forecast_series` computes the same locally.
         """
         body = {
@@ -375,6 +383,7 @@ class SeriesCalls:
             "cycle": cycle,
             "target_reports": target_reports,
             **drop_none({"n_features": n_features, "dataset_id": dataset_id, "least_change": least_change}),
+            **drop_none({"max_records_per_user": max_records_per_user}),
             **release_terms(min_batch, honest_share, shuffled_delta),
         }
         return (yield query("forecasts/series", body)).read(series_forecast_from_wire)
@@ -403,7 +412,7 @@ class SeriesCalls:
     def revise_series(
         self,
         series_id: str,
-        algorithm: ShiftedGrid | Mapping[str, Any] | None = None,
+        algorithm: SeriesAlgorithm | Mapping[str, Any] | None = None,
         *,
         target_reports: int | None = None,
         min_reports: int | None = None,

@@ -8,13 +8,15 @@ quiet before:
     s² = z² (1/n + 1/t0).
 
 It is never found if (s/z)² <= 1/t0. z follows from the threshold and from the number of functions.
+
+Over records, a window has noisy counts that are divided by their noisy sum. Its functions vary about their mean.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from math import ceil, exp, inf, log, sqrt
-from typing import Any
+from math import ceil, exp, inf, log, sinh, sqrt
+from typing import Any, NamedTuple
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.releases import ForecastTerms, forecast_release_mu2, forecast_releases
@@ -22,7 +24,8 @@ from sfumato.model.precision import precision
 from sfumato.privacy.accountant import Accounting, Cost, cost_of_releases
 from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.sizing import planned_rounds
-from sfumato.specs import Feature, ShiftedGrid, ShiftedGridEncoding
+from sfumato.sizing.grids import series_cells
+from sfumato.specs import DensityMap, Feature, SeriesAlgorithm, ShiftedGrid, ShiftedGridEncoding
 
 PER_YEAR = {"day": 365, "week": 52, "month": 12}
 WITHIN = (1, 4, 13)  # windows after a change, for the smallest change that they find
@@ -35,6 +38,8 @@ LEAST_EFFECTIVE = 5_000  # effective reports of a window below which a change of
 _WIDTH = 0.045  # standard deviation of a typical cluster, in shares of a feature's range
 _BUMPS = ((0.05, 16), (0.10, 8))  # the lattices of `clustering.series.channels`
 _SPREAD = 0.02  # variance of a function over the people
+_MEAN = 0.1  # mean of a function over the people
+_CELLS_PERCENT = 98  # percent of epsilon for the counts of cells over records, as in `density_map`
 _Z = 5.0  # standard errors of an alarm with 320 functions
 
 
@@ -124,29 +129,33 @@ class SeriesForecast:
 
 
 def forecast_series(
-    algorithm: ShiftedGrid,
+    algorithm: SeriesAlgorithm,
     *,
     n_features: int,
     target_reports: int,
     cycle: int,
     every: str = "week",
     least_change: float = 0.01,
+    max_records_per_user: int = 1,
     release: SeriesRelease | None = None,
 ) -> SeriesForecast:
     """Return the forecast of a series. It reads no data and costs no privacy budget.
 
     Parameters
     ----------
-    algorithm : ShiftedGrid
+    algorithm : ShiftedGrid or DensityMap
+        Over reports, or over records.
     n_features : int
         One to three.
     target_reports : int
-        Number of devices expected to take part in a cycle.
+        Number of devices expected to take part in a cycle; over records, of records in all windows.
     cycle : int
-        Windows of a cycle.
+        Windows of a cycle; over records, all windows.
     every : {'day', 'week', 'month'}
     least_change : float
         Least change that raises an alarm, in [0, 0.5].
+    max_records_per_user : int
+        Over records: largest number of records of a user in all windows.
     release : SeriesRelease, optional
         Terms of the release of each window of a shuffled series.
 
@@ -163,26 +172,30 @@ def forecast_series(
     >>> made.epsilon_per_year, [each.windows for each in made.delays]
     (4.0, [11, 2, 1])
     """
-    if every not in PER_YEAR or cycle < 1 or target_reports < 1 or not 0 <= least_change <= 0.5:
+    counts = cycle, target_reports, max_records_per_user
+    if every not in PER_YEAR or min(counts) < 1 or not 0 <= least_change <= 0.5:
         raise InvalidSpec(
             "a forecast of a series needs windows of a day, a week or a month, a cycle and devices of at least 1, and "
             "a least change from 0 to 0.5"
         )
     n = max(1, target_reports // cycle)
-    (only,) = planned_rounds(algorithm, n_features, n)
-    spec = only.spec(tuple(Feature(f"x{place}", 0.0, 1.0) for place in range(n_features)))
-    encoding = spec.encoding
-    assert isinstance(encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a shifted grid has one round
-    found = precision(spec.mechanism)
+    costs = None
+    if isinstance(algorithm, DensityMap):
+        if release is not None:
+            raise InvalidSpec("a series over records has no releases of a shuffler: remove the terms of a release")
+        observed = _count_records(algorithm, n_features, n, max_records_per_user)
+    else:
+        observed = _collect_reports(algorithm, n_features, n)
+        costs = None if release is None else _release_costs(algorithm, n_features, n, release, every, cycle)
     bumps = _BUMPS if n_features < 3 else _BUMPS[1:]
     threshold = sqrt(_Z**2 + 2 * log(sum(number**n_features for _, number in bumps) / 320))
     signals = []  # standard errors for a gain of 1, and the gain that is no change
     for width, _ in bumps:
-        gain, noise = _gain_and_noise(encoding, width)
-        error = sqrt((found.spread_variance * noise + _SPREAD) / n)
+        gain, noise = _gain_and_noise(observed, width)
+        error = sqrt((observed.variance * noise + _SPREAD) / n)
         signals.append((gain / error, least_change / gain))
     epsilon = float(algorithm.epsilon)
-    n_eff = n * found.signal
+    n_eff = observed.n_eff
     smallest = tuple(SmallestChange(windows, _smallest(signals, threshold, windows)) for windows in WITHIN)
     delays = tuple(Delay(share, _delay(signals, threshold, share)) for share in CHANGES)
     return SeriesForecast(
@@ -194,9 +207,38 @@ def forecast_series(
         n_eff_pooled=POOLED * n_eff,
         smallest_changes=smallest,
         delays=delays,
-        releases=None if release is None else _release_costs(algorithm, n_features, n, release, every, cycle),
+        releases=costs,
         warnings=_warnings(n_eff, delays, n, release),
     )
+
+
+class _Observed(NamedTuple):
+    """Cells along each feature, their shifts, and the noise of a window."""
+
+    n_features: int
+    cells: int
+    shifts: int
+    n_symbols: int
+    variance: float  # variance of a frequency, times the number of reports
+    n_eff: float
+    is_divided: bool  # whether counts are divided by their noisy sum
+
+
+def _collect_reports(algorithm: ShiftedGrid, n_features: int, n: int) -> _Observed:
+    (only,) = planned_rounds(algorithm, n_features, n)
+    spec = only.spec(tuple(Feature(f"x{place}", 0.0, 1.0) for place in range(n_features)))
+    encoding, found = spec.encoding, precision(spec.mechanism)
+    assert isinstance(encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a shifted grid has one round
+    shape = encoding.n_features, encoding.cells, encoding.shifts, encoding.n_symbols
+    return _Observed(*shape, found.spread_variance, n * found.signal, is_divided=False)
+
+
+def _count_records(algorithm: DensityMap, n_features: int, n: int, max_per_user: int) -> _Observed:
+    algorithm.require_features(n_features)
+    cells = series_cells(algorithm, n_features, n, max_per_user)
+    scale = max_per_user / (_CELLS_PERCENT / 100 * algorithm.epsilon)
+    variance = 0.5 / sinh(min(0.5 / scale, 350.0)) ** 2  # variance of discrete Laplace noise
+    return _Observed(n_features, cells, 1, cells**n_features, variance / n, n * n / variance, is_divided=True)
 
 
 def _release_costs(
@@ -214,27 +256,29 @@ def _release_costs(
     return release_costs("gaussian" if release.is_gaussian else "additive", Cost(nano, atto, mu2), every, cycle)
 
 
-def _gain_and_noise(encoding: ShiftedGridEncoding, width: float) -> tuple[float, float]:
+def _gain_and_noise(observed: _Observed, width: float) -> tuple[float, float]:
     """Return the value of a bump for a typical cluster around it, and its noise, for the coarse cells of the grid.
 
-    The noise is the sum of the squared weights of the symbols about their mean. Both are means over the shifts.
+    The noise is the sum of the squared weights of the symbols about their mean, over the cells or over the people. Both
+    are means over the shifts.
     """
-    fine = encoding.fine_cells
+    fine = observed.cells * observed.shifts
     places = [((place + 0.5) / fine - 0.5) for place in range(fine)]
     weights = [exp(-0.5 * (place / width) ** 2) for place in places]
     people = [exp(-0.5 * (place / _WIDTH) ** 2) for place in places]
     gain = square = total = 0.0
-    for shift in range(encoding.shifts):
+    for shift in range(observed.shifts):
         cells: dict[int, list[int]] = {}
         for place in range(fine):
-            cells.setdefault((place + shift) // encoding.shifts, []).append(place)
+            cells.setdefault((place + shift) // observed.shifts, []).append(place)
         for inside in cells.values():
             mean = sum(weights[place] for place in inside) / len(inside)
             gain += mean * sum(people[place] for place in inside) / sum(people)
             square, total = square + mean**2, total + mean
-    gain, square, total = (each / encoding.shifts for each in (gain, square, total))
-    d = encoding.n_features
-    return gain**d, square**d - total ** (2 * d) / encoding.n_symbols
+    gain, square, total = (each / observed.shifts for each in (gain, square, total))
+    d, k = observed.n_features, observed.n_symbols
+    noise = square**d - total ** (2 * d) / k
+    return gain**d, noise + k * (_MEAN - total**d / k) ** 2 if observed.is_divided else noise
 
 
 def _smallest(signals: list[tuple[float, float]], threshold: float, windows: int) -> float | None:

@@ -23,6 +23,7 @@ from sfumato.specs import (
     DensityMap,
     GridEncoding,
     Participation,
+    SeriesAlgorithm,
     ShiftedGrid,
     ShiftedGridEncoding,
     UniformGrid,
@@ -116,6 +117,15 @@ def choose_map_grid(n_features: int, records_epsilon: float) -> tuple[int, float
         N epsilon; epsilon per record.
     """
     return next(grids for below, grids in _MAP_GRIDS if records_epsilon < below)[n_features - 1]
+
+
+def series_cells(algorithm: SeriesAlgorithm, n_features: int, n_expected: int, max_records_per_user: int = 1) -> int:
+    """Return the cells per feature that all windows of a series share, for the reports or records of one window."""
+    if algorithm.cells is not None:
+        return algorithm.cells
+    if isinstance(algorithm, DensityMap):
+        return choose_map_grid(n_features, n_expected * algorithm.epsilon / max_records_per_user)[0]
+    return shifted_grid_cells(n_features, n_expected, algorithm.epsilon_nano, algorithm.clusters)
 
 
 @plans(UniformGrid)

@@ -10,7 +10,7 @@ from sfumato.limits import MAX_RECORD_FEATURES
 from sfumato.mechanisms import MECHANISMS, Mechanism
 from sfumato.specs.algorithms import Algorithm, Auto, ShiftedGrid
 from sfumato.specs.attributes import Attribute, attribute_to_wire
-from sfumato.specs.central import CentralAlgorithm, Profile
+from sfumato.specs.central import CentralAlgorithm, DensityMap, Profile
 from sfumato.specs.encodings import Encoding
 from sfumato.specs.rounds import (
     SPEC_VERSION,
@@ -27,6 +27,7 @@ from sfumato.validation import is_int, parameters_of, require, show, times
 ENCODINGS: dict[str, type[Encoding]] = {kind.type: kind for kind in get_args(Encoding)}
 
 AnyAlgorithm = Algorithm | CentralAlgorithm  # local or central; `Auto` is both
+SeriesAlgorithm = ShiftedGrid | DensityMap  # over reports, and over records
 AnyJob = AnyAlgorithm | Profile  # parameters of a job: an algorithm that finds clusters, or their profile
 
 LOCAL_ALGORITHMS: dict[str, type[Algorithm]] = {kind.type: kind for kind in get_args(Algorithm)}
@@ -159,11 +160,14 @@ def to_algorithm(given: object) -> AnyAlgorithm:
     return cast(AnyAlgorithm, _to_parameters(ALGORITHMS, given))
 
 
-def to_series_algorithm(given: object) -> ShiftedGrid:
+def to_series_algorithm(given: object) -> SeriesAlgorithm:
     """Return the parameters of the algorithm of a series, given as such or as a mapping. Raise InvalidSpec."""
     algorithm = to_algorithm(given)
-    if not isinstance(algorithm, ShiftedGrid):
-        raise InvalidSpec("a series needs the algorithm shifted_grid, whose windows share one grid")
+    if not isinstance(algorithm, SeriesAlgorithm):
+        raise InvalidSpec(
+            f"a series must have an algorithm whose windows share one grid, not {algorithm.type}: use shifted_grid "
+            "over reports, or density_map over records"
+        )
     return algorithm
 
 
