@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from service.cli.report import ReportedRound
     from sfumato.api.client import Client
     from sfumato.api.resources import Result, Round
-    from sfumato.api.series import (
+    from sfumato.api.series_resources import (
         Series,
         SeriesEvent,
         SeriesHistory,

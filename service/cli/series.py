@@ -8,7 +8,7 @@ from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinB
 from service.cli.connection import Service, calls_service
 
 if TYPE_CHECKING:
-    from sfumato.api.series import Every
+    from sfumato.api.series_resources import Every
 
 series_app = typer.Typer(help="Measure a dataset in windows: create, list, pause and end series.", no_args_is_help=True)
 
