@@ -14,7 +14,7 @@ from rich.table import Table
 
 from demo.practice import Practice
 from sfumato import Client, Feature, ShiftedGrid, perturb_records
-from sfumato.api.series import SeriesHistory
+from sfumato.api.series_resources import SeriesHistory
 from sfumato.privacy.accounting import DRAW_SPAN
 
 FEATURES = (Feature("east", 0.0, 10.0, "km"), Feature("north", 0.0, 10.0, "km"))

@@ -5,7 +5,9 @@ looser: no removed member, no wider range. A new enum value or union member in a
 clients reject unknown values. A new member of a response, a new optional member or parameter, a new operation and a new
 error status (4xx, 5xx) are additions.
 
-The exit status is 0 if nothing breaks, else 1. Each breaking change is printed on a line.
+Each breaking change is printed on a line. The exit status is 0 if nothing breaks, else 1. A greater minor version
+before 1.0, and a greater major version from 1.0 on, may break clients. The status is then 0 if the newest section of
+CHANGELOG.md has the heading `### Incompatible`.
 """
 
 import json
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 COMMITTED = "openapi/openapi.json"
+HEADING = "### Incompatible"
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
@@ -257,17 +260,29 @@ def last_release(root: Path) -> str | None:
     return found.stdout.strip() if found.returncode == 0 else None
 
 
+def allows_breaking(old: Json, new: Json) -> bool:
+    """Return whether the version of a document may break clients of an earlier one."""
+    before, after = ([int(part) for part in each["info"]["version"].split(".")[:2]] for each in (old, new))
+    n_parts = 1 if before[0] else 2
+    return after[:n_parts] > before[:n_parts]
+
+
+def is_announced(changelog: str) -> bool:
+    """Return whether the newest section of the changelog lists incompatible changes."""
+    return HEADING in changelog.split("\n## ")[1].splitlines()
+
+
 def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
 def main(arguments: list[str]) -> int:
     """Compare two files; without arguments, the document of the last release and the committed one."""
+    root = Path(__file__).parents[1]
     if len(arguments) == 2:
         texts = [Path(argument).read_text() for argument in arguments]
         what = " and ".join(arguments)
     elif not arguments:
-        root = Path(__file__).parents[1]
         release = last_release(root)
         if release is None:
             _print("no release (tag v*) to compare with; nothing was checked")
@@ -281,11 +296,15 @@ def main(arguments: list[str]) -> int:
     else:
         sys.stderr.write("usage: breaking.py [OLD NEW]\n")
         return 2
-    found = list(dict.fromkeys(Comparison(*map(json.loads, texts)).changes()))
+    old, new = map(json.loads, texts)
+    found = list(dict.fromkeys(Comparison(old, new).changes()))
     for change in found:
         _print(change)
     _print(f"{what}: {len(found) or 'no'} breaking change{'' if len(found) == 1 else 's'}")
-    return 1 if found else 0
+    if not found or not allows_breaking(old, new):
+        return 1 if found else 0
+    _print(f"version {new['info']['version']} may break clients, if CHANGELOG.md lists the changes below {HEADING}")
+    return 0 if is_announced((root / "CHANGELOG.md").read_text()) else 1
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVarTuple
 
 from sqlalchemy import Connection, Dialect, MetaData, Select, String, text
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Session
@@ -18,6 +18,7 @@ MICROSECOND = 1
 SECOND = 1_000_000 * MICROSECOND
 
 Clock = Callable[[], int]
+Columns = TypeVarTuple("Columns")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -96,8 +97,14 @@ def first_id(prefix: str, at: int) -> str:
 
 
 def select_page(
-    query: Select[Any], column: InstrumentedAttribute[Any], *, after: str | int, limit: int, newest_first: bool
-) -> Select[Any]:
+    query: Select[*Columns],
+    column: InstrumentedAttribute[Any],
+    *,
+    after: str | int,
+    limit: int,
+    newest_first: bool,
+    counts_from: int = 1,
+) -> Select[*Columns]:
     """Return a query of a page in the order of a unique column that increases with time.
 
     Parameters
@@ -106,13 +113,16 @@ def select_page(
     column : attribute
         Id or sequence number.
     after : str or int
-        Value of the last row of the previous page; empty or 0 for the first page.
+        Id of the last row of the previous page, or its sequence number, counted from 1; empty or 0 for the first page.
     limit : int
         Maximum number of rows.
     newest_first : bool
+    counts_from : int
+        Value of the column for the sequence number 1.
     """
     if after:
-        query = query.where(column < after if newest_first else column > after)
+        last = after if isinstance(after, str) else after - 1 + counts_from
+        query = query.where(column < last if newest_first else column > last)
     return query.order_by(column.desc() if newest_first else column).limit(limit)
 
 

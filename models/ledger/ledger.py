@@ -5,7 +5,6 @@ epsilon to epsilon, delta to delta, or by mu^2 as in `sfumato.privacy.accountant
 entries.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,12 +16,13 @@ from models.database.types import new_id, select_page
 from models.errors import BudgetExhausted, Conflict, LimitExceeded, NotFound
 from models.hash_chain import ChainVerification
 from models.ledger.amounts import CURRENCIES, GAUSSIAN_START, Amounts, Balance, Currency, balance_after
+from models.ledger.replay import Replay
 from models.ledger.sources import UNLIMITED, Spent, check_ceiling, check_source, lock_source, pending_nano
 from models.tables.ledger import Ceiling, Kind, LedgerEntry, LedgerHead, LedgerReservation
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accountant import Accounting, Cost, charge_mu2, is_counted, most_mu2, release_delta, sum_mu2
+from sfumato.privacy.accountant import Accounting, Cost, charge_mu2, most_mu2, release_delta, sum_mu2
 from sfumato.privacy.accounting import DELTA_MAX_ATTO, format_delta, format_epsilon
-from sfumato.privacy.cycles import CYCLE_PREFIX, Cycles
+from sfumato.privacy.cycles import CYCLE_PREFIX
 from sfumato.privacy.ledger import GENESIS_HASH, Head
 
 
@@ -286,27 +286,10 @@ def verify(session: Session, dataset_id: str) -> ChainVerification:
         found = head(session, dataset_id)
         return Head(found.seq, found.hash)
 
-    running = Balance()
-    reserved: dict[str, Amounts] = {}
-    cycles = Cycles()
-    additive: Counter[tuple[int, int]] = Counter()
-
-    def check(entry: LedgerEntry) -> str:
-        nonlocal running
-        if entry.seq == 1 and entry.granted_mu2_pico is not None:
-            running = Balance(**GAUSSIAN_START)
-        reason = _miscounts(entry, running, additive)
-        if not reason:
-            running, reason = _follow(entry, running, reserved)
-        if not reason:
-            amounts = entry.epsilon_nano, entry.delta_atto
-            reason = cycles.fault(entry.kind, entry.reference, entry.reservation, amounts)
-        return reason
-
     entries = hash_chain.read_all(
         session, select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id), LedgerEntry.seq
     )
-    return hash_chain.verify(read_end, entries, check)
+    return hash_chain.verify(read_end, entries, Replay().fault)
 
 
 def has_entry(session: Session, dataset_id: str, noted: Head) -> bool:
@@ -315,51 +298,6 @@ def has_entry(session: Session, dataset_id: str, noted: Head) -> bool:
         return True
     found = select(LedgerEntry.hash).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.seq == noted.seq)
     return session.scalar(found) == noted.hash
-
-
-def _follow(entry: LedgerEntry, before: Balance, reserved: dict[str, Amounts]) -> tuple[Balance, str]:
-    """Return the balance after an entry, and why the entry is invalid, if it is."""
-    if entry.kind not in set(Kind):
-        return before, "the kind of an entry is unknown"
-    kind, amounts = Kind(entry.kind), Amounts.of(entry)
-    if min(amounts) < 0:
-        return before, "an amount is negative"
-    if not _move_reservation(kind, amounts.reservable(), entry.reservation, reserved):
-        return before, "a job charged or released more than it had reserved"
-    if any(amounts.shuffled) and kind not in (Kind.GRANT, Kind.CHARGE):
-        return before, "the shuffled budget has no reservations"
-    after = before.after(kind, amounts, entry.reservation)
-    if after != balance_after(entry) or after.is_over:
-        return before, "a balance does not add up"
-    return after, ""
-
-
-def _miscounts(entry: LedgerEntry, before: Balance, additive: Counter[tuple[int, int]]) -> str:
-    """Return why the mu^2 of an entry is invalid. Collect the charges before Gaussian accounting."""
-    amounts = Amounts.of(entry)
-    if entry.kind == Kind.GAUSSIAN:
-        is_late = before.reserved_nano or before.reserved_delta_atto or before.charged_shuffled_delta_atto
-        if before.accounting == "gaussian" or is_late:
-            return "the accounting changed during a reservation, or not from additive"
-        total = sum_mu2(additive)
-        if total is None or amounts != Amounts(mu2_pico=total):
-            return "an entry counts another mu^2 than it costs"
-        return ""
-    if (entry.mu2_pico is None) is (before.accounting == "gaussian"):
-        return "the accounting changed without an entry"
-    if before.accounting == "additive":
-        if entry.kind == Kind.CHARGE:
-            additive[amounts.epsilon_nano, amounts.delta_atto] += 1
-        return ""
-    is_enough, cost = True, Cost(amounts.epsilon_nano, amounts.delta_atto, amounts.mu2_pico)
-    if before.release_accounting == "gaussian":
-        is_enough = amounts.mu2_pico > 0 or not any(amounts.shuffled)
-    elif entry.kind == Kind.CHARGE and min(cost) >= 0:
-        is_enough = is_counted(cost)
-    has_none = entry.kind in (Kind.GRANT, Kind.EXPIRE)
-    if (entry.kind == Kind.CHARGE and not is_enough) or (has_none and amounts.mu2_pico):
-        return "an entry counts another mu^2 than it costs"
-    return ""
 
 
 def _counted(change: _Change, before: Balance) -> _Change:
@@ -377,19 +315,6 @@ def _counted(change: _Change, before: Balance) -> _Change:
         return change
     count = most_mu2 if change.kind is Kind.RESERVE else charge_mu2
     return replace(change, amounts=amounts._replace(mu2_pico=count(amounts.epsilon_nano, amounts.delta_atto)))
-
-
-def _move_reservation(kind: Kind, amounts: Amounts, job_id: str | None, reserved: dict[str, Amounts]) -> bool:
-    """Apply an entry to the open reservations. Return False if its job has not reserved as much."""
-    if kind in (Kind.GRANT, Kind.GAUSSIAN, Kind.EXPIRE) or (kind is Kind.CHARGE and job_id is None):
-        return True
-    if job_id is None:
-        return False
-    before = reserved.pop(job_id, Amounts())
-    left = before.plus(amounts) if kind is Kind.RESERVE else before.minus(amounts)
-    if any(left):
-        reserved[job_id] = left
-    return min(left) >= 0
 
 
 def _append(session: Session, dataset_id: str, change: _Change) -> LedgerEntry:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from models import datasets
 from models.collection import rounds
+from models.database.types import select_page
 from models.errors import Conflict
 from models.identity import audit_trail
 from models.identity.caller import Caller
@@ -173,11 +174,11 @@ def revise(
 
 
 def page(
-    session: Session, series: Series, *, after: int, limit: int, newest_first: bool = False
+    session: Session, series: Series, *, after_seq: int, limit: int, newest_first: bool = False
 ) -> list[SeriesRevision]:
-    """Return revisions of a series after a number, in order. `after` is -1 for the first page."""
+    """Return revisions of a series in order. `after_seq` is 1 more than the last number read; 0 for the first page."""
     query = select(SeriesRevision).where(SeriesRevision.series_id == series.id)
-    if after >= 0:
-        query = query.where(SeriesRevision.number < after if newest_first else SeriesRevision.number > after)
-    order = SeriesRevision.number.desc() if newest_first else SeriesRevision.number
-    return list(session.scalars(query.order_by(order).limit(limit)))
+    query = select_page(
+        query, SeriesRevision.number, after=after_seq, limit=limit, newest_first=newest_first, counts_from=0
+    )
+    return list(session.scalars(query))

@@ -15,7 +15,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from models import datasets
-from models.database.types import SECOND
+from models.database.types import SECOND, select_page
 from models.identity.caller import Caller
 from models.identity.tenants import TenantLimits
 from models.jobs import lifecycle
@@ -292,13 +292,11 @@ def stop_all(session: Session, dataset_id: str, *, now: int, spend: bool = False
 
 
 def list_windows(
-    session: Session, series: Series, *, after: int, limit: int, newest_first: bool
+    session: Session, series: Series, *, after_seq: int, limit: int, newest_first: bool
 ) -> list[tuple[Window, Job | None]]:
-    """Return windows of a series with their jobs, after a number, in order. `after` is -1 for the first page."""
+    """Return windows with their jobs in order. `after_seq` is 1 more than the last index read; 0 for the first page."""
     query = select(Window, Job).outerjoin(Job, Job.id == Window.job_id).where(Window.series_id == series.id)
-    if after >= 0:
-        query = query.where(Window.index < after if newest_first else Window.index > after)
-    query = query.order_by(Window.index.desc() if newest_first else Window.index).limit(limit)
+    query = select_page(query, Window.index, after=after_seq, limit=limit, newest_first=newest_first, counts_from=0)
     return [(window, job) for window, job in session.execute(query)]
 
 

@@ -23,7 +23,7 @@ from models.jobs import idempotency
 from models.jobs.idempotency import StoredResponse
 from models.tables.identity import Scope
 from service.context import GatewayContext
-from service.http import auth
+from service.http import auth, problems
 from service.http.problems import (
     BadRequest,
     Forbidden,
@@ -48,9 +48,12 @@ JSON_BODY: tuple[type[Problem], ...] = (BadRequest, PayloadTooLarge, Unsupported
 POST_BODY: tuple[type[Problem], ...] = (BadRequest, IdempotencyKeyReused, *JSON_BODY[1:])
 
 
-def rejections(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:
+def rejections(*kinds: type[Problem]) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of an operation that needs a key: these problems, and those of a missing or weak key."""
-    return problem_responses(Unauthenticated, Forbidden, *problems)
+    return problem_responses(Unauthenticated, Forbidden, *kinds)
+
+
+NOT_FOUND = rejections(problems.NotFound)
 
 
 async def _services(request: Request) -> GatewayContext:

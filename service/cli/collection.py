@@ -147,7 +147,7 @@ def create_dataset(
         typer.echo(warning, err=True)
     if trust == "shuffled":
         typer.echo(TRUST_STATEMENT, err=True)
-    service.show(f"datasets/{created.id}", lambda: typer.echo(created.id))
+    service.show(f"datasets/{created.id}", created.id)
 
 
 @datasets_app.command("list")
@@ -165,7 +165,7 @@ def list_datasets(
 
     filters = {"name": name, "source": source, "trust": trust}
     service.show_list(
-        "datasets", lambda: output.print_datasets(output.open_console(), service.client, **filters), **filters
+        "datasets", lambda console, client: output.print_datasets(console, client, **filters), service.client, **filters
     )
 
 
@@ -183,7 +183,7 @@ def show_source(
 
     service.show(
         f"sources/{quote(label, safe='')}",
-        lambda: output.print_source(output.open_console(), service.client, None if label == "-" else label, name),
+        lambda console: output.print_source(console, service.client, None if label == "-" else label, name),
         **({} if name is None else {"name": name}),
     )
 
@@ -194,9 +194,7 @@ def show_dataset(service: Service, dataset_id: DatasetArgument) -> None:
     """Show a dataset with its features, budget and rounds."""
     from service.cli import output
 
-    service.show(
-        f"datasets/{dataset_id}", lambda: output.print_dataset(output.open_console(), service.client, dataset_id)
-    )
+    service.show(f"datasets/{dataset_id}", lambda console: output.print_dataset(console, service.client, dataset_id))
 
 
 # ---- rounds ----
@@ -244,7 +242,7 @@ def open_round(
         honest_share=honest_share,
         shuffled_delta=shuffled_delta,
     )
-    service.show(f"rounds/{opened.id}", lambda: typer.echo(opened.id))
+    service.show(f"rounds/{opened.id}", opened.id)
 
 
 @rounds_app.command("list")
@@ -259,11 +257,8 @@ def list_rounds(
     """List the rounds of a dataset, newest first."""
     from service.cli import output
 
-    service.show_list(
-        f"datasets/{dataset_id}/rounds",
-        lambda: output.print_rounds(output.open_console(), list(service.client.rounds(dataset_id, state=state))),
-        state=state,
-    )
+    found = service.client.rounds(dataset_id, state=state)
+    service.show_list(f"datasets/{dataset_id}/rounds", output.print_rounds, found, state=state)
 
 
 @rounds_app.command("close")
@@ -277,9 +272,7 @@ def close_round(
 ) -> None:
     """Close a round. Its cost stays charged."""
     closed = service.client.close_round(round_id, allow_empty=allow_empty)
-    service.show(
-        f"rounds/{round_id}", lambda: typer.echo(f"{round_id} is {closed.state} with {closed.n_received} reports")
-    )
+    service.show(f"rounds/{round_id}", f"{round_id} is {closed.state} with {closed.n_received} reports")
 
 
 # ---- reports ----
@@ -301,6 +294,7 @@ def send_reports(
     """
     from service.cli import output, report
     from service.cli.common import print_json
+    from service.cli.tables import open_console
 
     sent = report.send(dataset_id, source, service.client)
     if service.as_json:
@@ -308,7 +302,7 @@ def send_reports(
             counts = {"n_sent": each.n_sent, "n_received": each.round.n_received, "n_clipped": sent.n_clipped}
             print_json({"round_id": each.round.id} | counts)
         return
-    output.print_reported(output.open_console(stderr=True), sent.rounds)
+    output.print_reported(open_console(stderr=True), sent.rounds)
     if sent.n_clipped:
         message = f"{sent.n_clipped} of {sent.n_records} records have a value outside of its bounds, and were clipped"
         typer.echo(message, err=True)

@@ -8,16 +8,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
 from service.cli.common import AsJson, CommandFailed, load_settings, print_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sfumato.api.client import Client
 
 P = ParamSpec("P")
+Found = TypeVar("Found")
 
 Url = Annotated[
     str | None,
@@ -45,26 +48,47 @@ class Service:
     client: "Client"
     as_json: bool
 
-    def show(self, path: str, show_text: Callable[[], object], **params: str) -> None:
-        """Print an object of the HTTP API as JSON, or call `show_text`."""
+    def show(self, path: str, text: "str | Callable[[Console], object]", **params: str) -> None:
+        """Print an object of the HTTP API as JSON; else a text, or what a function prints on the console."""
         if self.as_json:
             from sfumato.transport.exchange import get
 
             print_json(self.client._http.send(get(path, **params)).read(dict))
+        elif isinstance(text, str):
+            typer.echo(text)
         else:
-            show_text()
+            self._print(text)
 
-    def show_list(self, path: str, show_text: Callable[[], object], **filters: str | None) -> None:
-        """Print the items of a list of the HTTP API as lines of JSON, or call `show_text`."""
+    def show_list(
+        self, path: str, print_found: "Callable[[Console, Found], object]", found: Found, **filters: str | None
+    ) -> None:
+        """Print the items of a list of the HTTP API as lines of JSON, or as a table."""
         if self.as_json:
-            params = {name: value for name, value in filters.items() if value is not None}
-            from sfumato.transport.exchange import Listing
+            from sfumato.transport.exchange import Listing, drop_none
             from sfumato.transport.operations import iterate_pages
 
-            for item in iterate_pages(self.client._http, Listing(path, dict[str, Any], params)):
+            for item in iterate_pages(self.client._http, Listing(path, dict[str, Any], drop_none(filters))):
                 print_json(item)
         else:
-            show_text()
+            self._print(lambda console: print_found(console, found))
+
+    def show_forecast(
+        self,
+        print_found: "Callable[[Console, Found], object]",
+        found: Found,
+        to_wire: Callable[[Found], dict[str, Any]],
+    ) -> None:
+        """Print a forecast as JSON, or as a text."""
+        if self.as_json:
+            print_json(to_wire(found))
+        else:
+            self._print(lambda console: print_found(console, found))
+
+    @staticmethod
+    def _print(print_text: "Callable[[Console], object]") -> None:
+        from service.cli.tables import open_console
+
+        print_text(open_console())
 
 
 def service_address(home: Path, url: str | None = None, key: str | None = None) -> tuple[str, str]:

@@ -101,8 +101,7 @@ def list_entries(
     from service.cli import output
 
     found = service.client.ledger(dataset_id, kind=kind)
-    path = f"datasets/{dataset_id}/ledger"
-    service.show_list(path, lambda: output.print_entries(output.open_console(), found), kind=kind)
+    service.show_list(f"datasets/{dataset_id}/ledger", output.print_entries, found, kind=kind)
 
 
 @ledger_app.command("verify")

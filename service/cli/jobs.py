@@ -13,7 +13,6 @@ from service.cli.common import (
     HonestShare,
     MinBatch,
     ShuffledDelta,
-    print_json,
     split_names,
 )
 from service.cli.connection import Service, calls_service
@@ -94,7 +93,7 @@ def submit_job(
         allow_insufficient=allow_insufficient,
         idempotency_key=idempotency_key,
     )
-    service.show(f"jobs/{job.id}", lambda: typer.echo(job.id))
+    service.show(f"jobs/{job.id}", job.id)
 
 
 @jobs_app.command("list")
@@ -129,7 +128,7 @@ def list_jobs(
         "created_after": after.isoformat() if after else None,
         "created_before": before.isoformat() if before else None,
     }
-    service.show_list("jobs", lambda: output.print_jobs(output.open_console(), found), **filters)
+    service.show_list("jobs", output.print_jobs, found, **filters)
 
 
 @jobs_app.command("watch")
@@ -147,12 +146,13 @@ def watch_job(
     Exits with status 1 if the job did not succeed.
     """
     from service.cli import output
+    from service.cli.tables import open_console
 
     if service.as_json:
         succeeded = service.client.wait_for_job(job_id, timeout_seconds=timeout_seconds).state == "succeeded"
-        service.show(f"jobs/{job_id}", lambda: None)
+        service.show(f"jobs/{job_id}", "")
     else:
-        succeeded = output.watch_job(output.open_console(), service.client, job_id, timeout_seconds)
+        succeeded = output.watch_job(open_console(), service.client, job_id, timeout_seconds)
     raise typer.Exit(0 if succeeded else 1)
 
 
@@ -162,9 +162,7 @@ def show_result(service: Service, job_id: JobArgument) -> None:
     """Show the clusters of a job with their errors, the verdict and the cost."""
     from service.cli import output
 
-    service.show(
-        f"jobs/{job_id}/result", lambda: output.print_result(output.open_console(), service.client.result(job_id))
-    )
+    service.show(f"jobs/{job_id}/result", lambda console: output.print_result(console, service.client.result(job_id)))
 
 
 @jobs_app.command("name")
@@ -190,7 +188,7 @@ def name_clusters(
             raise CommandFailed(f"write the name {text!r} as CLUSTER=NAME, such as 0=Commuters", 2)
         given[int(cluster)] = name
     result = service.client.name_clusters(job_id, [] if clear else given)
-    service.show(f"jobs/{job_id}/result", lambda: output.print_result(output.open_console(), result))
+    service.show(f"jobs/{job_id}/result", lambda console: output.print_result(console, result))
 
 
 @calls_service
@@ -225,15 +223,12 @@ def profile_clusters(
 
     names = split_names(attributes)
     if forecast is not None:
+        from sfumato.forecast import profile_forecast_to_wire
+
         dataset = service.client.get_dataset(service.client.get_job(job_id).dataset_id)
         expected = {"expected_records" if dataset.trust == "central" else "expected_reports": forecast}
         found = service.client.forecast_profile(job_id, names, epsilon=epsilon, delta=delta, **expected)
-        if service.as_json:
-            from sfumato.forecast import profile_forecast_to_wire
-
-            print_json(profile_forecast_to_wire(found))
-        else:
-            output.print_profile_forecast(output.open_console(), found)
+        service.show_forecast(output.print_profile_forecast, found, profile_forecast_to_wire)
         return
     job = service.client.profile(
         job_id,
@@ -248,13 +243,13 @@ def profile_clusters(
         shuffled_delta=shuffled_delta,
     )
     if not follow:
-        service.show(f"jobs/{job.id}", lambda: typer.echo(job.id))
+        service.show(f"jobs/{job.id}", job.id)
         return
     done = job.wait()
     if done.state != "succeeded":
         reason = "" if done.error is None else f": {done.error.detail}"
         raise CommandFailed(f"the profile {job.id} did not succeed: its state is {done.state}{reason}")
-    service.show(f"jobs/{job.id}/result", lambda: output.print_result(output.open_console(), done.result()))
+    service.show(f"jobs/{job.id}/result", lambda console: output.print_result(console, done.result()))
 
 
 @calls_service

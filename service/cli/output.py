@@ -1,15 +1,14 @@
-"""Print datasets, jobs, clusters and rounds as tables, with bars of block characters."""
+"""Print datasets, jobs, clusters and rounds as tables with bars."""
 
 from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
+from service.cli.tables import CHARGED, FREE, RESERVED, budget_bar, new_table, plain, share_bar
 from sfumato.api.budgets import Budget
 from sfumato.api.resources import Dataset, Job
 from sfumato.model.levels import describe_levels
@@ -20,62 +19,12 @@ if TYPE_CHECKING:
     from service.cli.report import ReportedRound
     from sfumato.api.client import Client
     from sfumato.api.resources import Result, Round
-    from sfumato.api.series import (
-        Series,
-        SeriesEvent,
-        SeriesHistory,
-        SeriesMap,
-        SeriesReleases,
-        SeriesRevision,
-        Window,
-    )
-    from sfumato.forecast import ProfileForecast, SeriesForecast
-    from sfumato.forecast.series import ReleaseCosts
+    from sfumato.forecast import ProfileForecast
     from sfumato.model.cluster_model import ClusterModel
     from sfumato.privacy.ledger import LedgerEntry
     from sfumato.profiles.cluster_profile import ClusterProfile
 
-BAR_CELLS = 24
-ID_CELLS = 30
-FILE_CELLS = 160  # line width if the output is not a terminal
 _CARD_VALUES = 5  # values of a cluster
-_EIGHTHS = " ▏▎▍▌▋▊▉"
-_CHARGED, _RESERVED, _FREE = "█", "▒", "░"
-
-
-def open_console(*, stderr: bool = False) -> Console:
-    """Return a console on stdout or stderr that highlights nothing."""
-    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, soft_wrap=True, width=FILE_CELLS)
-
-
-def share_bar(part: float, whole: float) -> str:
-    """Return a bar of BAR_CELLS characters for part / whole, with a resolution of an eighth of a cell."""
-    share = min(max(part / whole, 0.0), 1.0) if whole > 0 else 0.0
-    full, eighths = divmod(round(share * BAR_CELLS * 8), 8)
-    return ("█" * full + (_EIGHTHS[eighths] if eighths else "")).ljust(BAR_CELLS)
-
-
-def budget_bar(granted_nano: int, charged_nano: int, reserved_nano: int) -> str:
-    """Return a bar of the charged, reserved and free budget.
-
-    Charged and reserved amounts are rounded up, so that a small amount stays visible.
-    """
-    if granted_nano <= 0:
-        return _FREE * BAR_CELLS
-    charged = -(-charged_nano * BAR_CELLS // granted_nano)
-    reserved = min(-(-reserved_nano * BAR_CELLS // granted_nano), BAR_CELLS - charged)
-    return _CHARGED * charged + _RESERVED * reserved + _FREE * (BAR_CELLS - charged - reserved)
-
-
-def _new_table(*columns: str, numbers: Iterable[str] = ()) -> Table:
-    """Return an empty table; the columns named in `numbers` are right-aligned."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        width = ID_CELLS if name in ("id", "round", "job") else None  # show ids in full
-        justify: JustifyMethod = "right" if name in numbers else "left"
-        table.add_column(name, justify=justify, no_wrap=width is not None, min_width=width, overflow="fold")
-    return table
 
 
 # ---- datasets and jobs ----
@@ -83,9 +32,9 @@ def _new_table(*columns: str, numbers: Iterable[str] = ()) -> Table:
 
 def print_datasets(console: Console, client: "Client", **filters: Any) -> None:
     """Print one row per dataset, with its budget if the key may read the ledger. A shuffled dataset has two."""
-    legend = f"{_CHARGED} charged {_RESERVED} reserved {_FREE} free"
+    legend = f"{CHARGED} charged {RESERVED} reserved {FREE} free"
     numbers = ("features", "ε free", "ε granted")
-    table = _new_table("id", "name", "trust", "features", legend, "ε free", "ε granted", numbers=numbers)
+    table = new_table("id", "name", "trust", "features", legend, "ε free", "ε granted", numbers=numbers)
     for each in client.datasets(**filters):
         budget = _budget(client, each.id)
         if budget is None:
@@ -106,17 +55,17 @@ def print_datasets(console: Console, client: "Client", **filters: Any) -> None:
 def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
     """Print a dataset with its features, its budget if the key may read it, and its rounds."""
     dataset = client.get_dataset(dataset_id)
-    table = _new_table("feature", "lower", "upper", "unit", "shape", numbers=("lower", "upper"))
+    table = new_table("feature", "lower", "upper", "unit", "shape", numbers=("lower", "upper"))
     for feature in dataset.features:
-        cells = (f"{feature.lower:g}", f"{feature.upper:g}", escape(_plain(feature.unit)), feature.shape)
-        table.add_row(escape(_plain(feature.name)), *cells)
-    console.print(f"{dataset.id}  {escape(_plain(dataset.name))}  {dataset.trust}")
+        cells = (f"{feature.lower:g}", f"{feature.upper:g}", plain(feature.unit), feature.shape)
+        table.add_row(plain(feature.name), *cells)
+    console.print(f"{dataset.id}  {plain(dataset.name)}  {dataset.trust}")
     console.print(table)
     for attribute in dataset.attributes:
         role = "; forms clusters" if attribute.use == "cluster" else ""
-        console.print(escape(_plain(f"Attribute {attribute.name}: {', '.join(attribute.categories)}{role}")))
+        console.print(plain(f"Attribute {attribute.name}: {', '.join(attribute.categories)}{role}"))
     if dataset.shuffler is not None:
-        name, url = (escape(_plain(part)) for part in (dataset.shuffler.name, dataset.shuffler.url))
+        name, url = (plain(part) for part in (dataset.shuffler.name, dataset.shuffler.url))
         console.print(f"Shuffler: {name}, {url}, public key {dataset.shuffler.public_key}")
     if dataset.trust == "local":
         console.print(f"A round needs at least {dataset.min_reports:,} reports.")
@@ -134,10 +83,10 @@ def print_dataset(console: Console, client: "Client", dataset_id: str) -> None:
 def print_source(console: Console, client: "Client", label: str | None, name: str | None) -> None:
     """Print the costs of all datasets over the same people, and what limits them."""
     source = client.source(label, name=name)
-    table = _new_table("dataset", "name", "granted ε", "charged ε", "reserved ε", "deleted", numbers=("charged ε",))
+    table = new_table("dataset", "name", "granted ε", "charged ε", "reserved ε", "deleted", numbers=("charged ε",))
     for each in source.datasets:
         amounts = [f"{amount:g}" for amount in (each.granted, each.charged, each.reserved)]
-        table.add_row(each.id, escape(_plain(each.name)), *amounts, "yes" if each.deleted_at else "")
+        table.add_row(each.id, plain(each.name), *amounts, "yes" if each.deleted_at else "")
     console.print(table)
     sums = f"ε {source.charged:g} charged and {source.reserved:g} reserved in {source.n_datasets:,} datasets"
     if source.delta_charged or source.delta_reserved:
@@ -185,18 +134,13 @@ def _budget(client: "Client", dataset_id: str) -> Budget | None:
 
 
 def _name_cells(dataset: Dataset) -> tuple[str, str, str, str]:
-    return dataset.id, escape(_plain(dataset.name)), dataset.trust, str(len(dataset.features))
-
-
-def _plain(text: str) -> str:
-    """Return a text without terminal control characters."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+    return dataset.id, plain(dataset.name), dataset.trust, str(len(dataset.features))
 
 
 def print_jobs(console: Console, jobs: Iterable[Job]) -> None:
     """Print one row per job."""
     numbers = ("ε", "rounds", "reports")
-    table = _new_table("id", "state", "verdict", "algorithm", *numbers, "submitted", numbers=numbers)
+    table = new_table("id", "state", "verdict", "algorithm", *numbers, "submitted", numbers=numbers)
     for each in jobs:
         used = ("", "") if each.used is None else (str(each.used.n_rounds), f"{each.used.n_reports:,}")
         submitted = f"{each.created_at:%Y-%m-%d %H:%M:%S}"
@@ -205,120 +149,9 @@ def print_jobs(console: Console, jobs: Iterable[Job]) -> None:
     console.print(table if table.row_count else "There are no jobs yet.")
 
 
-def print_series(console: Console, found: Iterable["Series"]) -> None:
-    """Print one row per series, with the cost of a window, a year and the total for one person."""
-    numbers = ("windows", "cycle", "ε window", "ε year", "ε charged", "ε total")
-    table = _new_table("id", "name", "state", "every", *numbers, "next window", numbers=numbers)
-    for each in found:
-        costs = (each.epsilon_per_window, each.epsilon_per_year, each.epsilon_charged, each.epsilon_total)
-        following = "" if each.next_window_at is None else f"{each.next_window_at:%Y-%m-%d %H:%M}"
-        plan = each.windows
-        cells = (f"{plan.every} in {plan.time_zone}", f"{plan.count:,}", f"{each.cycle:,}")
-        table.add_row(
-            each.id, escape(_plain(each.name)), each.state, *cells, *[f"{cost:g}" for cost in costs], following
-        )
-    console.print(table if table.row_count else "There are no series yet.")
-
-
-def _print_release_costs(console: Console, costs: "ReleaseCosts | SeriesReleases | None") -> None:
-    """Print what the releases of a series cost one person towards the service, if it has any."""
-    if costs is None:
-        return
-    of_year = "above 32" if costs.epsilon_per_year is None else f"{costs.epsilon_per_year:g}"
-    console.print(
-        f"towards the service: ε {costs.epsilon_per_cycle:g} and δ {costs.delta_per_cycle:g} per cycle, "
-        f"ε {of_year} and δ {costs.delta_per_year:g} per year"
-    )
-
-
-def print_one_series(console: Console, series: "Series") -> None:
-    """Print a series, and what its releases cost."""
-    print_series(console, [series])
-    _print_release_costs(console, series.releases)
-
-
-def print_series_forecast(console: Console, forecast: "SeriesForecast") -> None:
-    """Print what a series costs one person, and which changes it finds."""
-    amounts = (forecast.epsilon_per_window, forecast.epsilon_per_cycle, forecast.epsilon_per_year)
-    console.print("ε per window {:g}, per cycle {:g}, per year {:g}".format(*amounts))
-    _print_release_costs(console, forecast.releases)
-    console.print(f"{forecast.reports_per_window:,} reports per window, {forecast.n_eff:,.0f} effective ones")
-    for delay in forecast.delays:
-        found = "never found" if delay.windows is None else f"found after {delay.windows} windows"
-        console.print(f"a gain of {100 * delay.share:g} points: {found}")
-    for smallest in forecast.smallest_changes:
-        gain = "none" if smallest.share is None else f"{100 * smallest.share:.1f} points"
-        console.print(f"smallest gain that {smallest.windows} windows find: {gain}")
-    for warning in forecast.warnings:
-        console.print(f"Warning: {warning}")
-
-
-def print_revisions(console: Console, revisions: Iterable["SeriesRevision"]) -> None:
-    """Print one row per revision of a series, with its terms."""
-    numbers = ("#", "first window", "ε cycle", "cells", "clusters", "devices", "season", "least change")
-    table = _new_table(*numbers, "created (UTC)", numbers=numbers)
-    for each in revisions:
-        grid = [each.algorithm.get(name) or "estimated" for name in ("cells", "clusters")]
-        cells = (f"{each.epsilon_per_cycle:g}", *map(str, grid), f"{each.target_reports:,}", str(each.season))
-        table.add_row(
-            str(each.number), str(each.first_window), *cells, f"{each.least_change:g}", f"{each.created_at:%Y-%m-%d}"
-        )
-    console.print(table)
-
-
-def print_windows(console: Console, windows: Iterable["Window"]) -> None:
-    """Print one row per window."""
-    table = _new_table("#", "cycle", "state", "opens (UTC)", "closes (UTC)", "reports", "job", "reason", numbers=("#",))
-    for each in windows:
-        times = [f"{at:%Y-%m-%d %H:%M}" for at in (each.opens_at, each.closes_at)]
-        reports = "" if each.n_reports is None else f"{each.n_reports:,}"
-        reason = escape(_plain(each.reason or ""))
-        table.add_row(str(each.index), str(each.cycle), each.state, *times, reports, each.job_id or "", reason)
-    console.print(table if table.row_count else "There are no windows.")
-
-
-def print_clusters(console: Console, history: "SeriesHistory") -> None:
-    """Print one row per cluster of a series, newest first, with its share in the last window that has clusters."""
-    last = next((each.clusters for each in reversed(history.windows) if each.clusters is not None), ())
-    shares = {each.cluster_id: f"{100 * each.share:.1f} ± {100 * each.error:.1f} %" for each in last}
-    table = _new_table("id", "name", "share", "born in", "gone in", "part of", numbers=("share", "born in", "gone in"))
-    for each in reversed(history.clusters):
-        gone = "" if each.gone_in is None else str(each.gone_in)
-        name = escape(_plain(each.name))
-        table.add_row(each.id, name, shares.get(each.id, ""), str(each.born_in), gone, ", ".join(each.parents))
-    console.print(table if table.row_count else "There are no clusters yet.")
-
-
-def print_events(console: Console, events: Iterable["SeriesEvent"]) -> None:
-    """Print one row per event of a series, with what changed."""
-    table = _new_table("id", "alarm", "change", "what changed", numbers=("alarm",))
-    for event in events:
-        kinds = [
-            f"{each.cluster_id} {each.kind} ({100 * each.size:+.1f} ± {100 * each.error:.1f} %)"
-            for each in event.kinds or ()
-        ]
-        what = "\n".join(kinds) or ("not described yet" if event.kinds is None else "no kind is significant")
-        change = f"{event.change} ({event.change_first} to {event.change_last})"
-        table.add_row(event.id, str(event.window), change, what)
-    console.print(table if table.row_count else "There are no events.")
-
-
-def print_map(console: Console, found: "SeriesMap") -> None:
-    """Print one row per cluster of a map of a series."""
-    kind = f"{len(found.weights)} windows pooled" if found.pooled else "this window alone"
-    console.print(f"Window {found.window}, {kind}{'; ids are provisional' if found.is_provisional else ''}")
-    table = _new_table("id", "name", "share", "centre", numbers=("share",))
-    model = found.model
-    for place, cluster_id in enumerate(found.cluster_ids):
-        share = f"{100 * model.sizes[place]:.1f} ± {100 * model.size_errors[place]:.1f} %"
-        centre = "" if model.centroids is None else ", ".join(f"{value:.4g}" for value in model.centroids[place])
-        table.add_row(cluster_id or "", escape(_plain(model.names[place] if model.names else "")), share, centre)
-    console.print(table)
-
-
 def print_entries(console: Console, entries: Iterable["LedgerEntry"]) -> None:
     """Print ledger entries as a table."""
-    table = _new_table("#", "time (UTC)", "kind", "ε", "δ", "reference", "actor", numbers=("#", "ε", "δ"))
+    table = new_table("#", "time (UTC)", "kind", "ε", "δ", "reference", "actor", numbers=("#", "ε", "δ"))
     table.columns[-2].no_wrap = table.columns[-1].no_wrap = True
     for entry in entries:
         amounts = format_epsilon(entry.epsilon_nano), format_delta(entry.delta_atto)
@@ -374,13 +207,13 @@ def _print_cards(console: Console, profile: "ClusterProfile") -> None:
 
     for cluster in range(profile.n_clusters):
         share = format_share(float(profile.sizes[cluster]), float(profile.size_errors[cluster]))
-        console.print(f"{escape(_plain(cluster_title(profile.names, cluster)))}: {share} of people")
+        console.print(f"{plain(cluster_title(profile.names, cluster))}: {share} of people")
         listed = profile.distinguishing(cluster)
         if not listed:
             is_small = cluster in profile.too_small
             console.print("  too few records to describe" if is_small else "  no distinguishing value")
         for each in listed[:_CARD_VALUES]:
-            console.print(f"  {escape(_plain(str(each)))}")
+            console.print(f"  {plain(str(each))}")
     rate = round(1 / profile.false_discovery_rate)
     console.print(f"About 1 in {rate} of the listed values may be chance. ± is one standard error of the noise.")
 
@@ -406,7 +239,7 @@ def _progress_line(job: Job) -> str:
 
 
 def _progress_table(job: Job) -> Table:
-    table = _new_table("job", "state", "rounds", "reports of the open round", "", numbers=("rounds",))
+    table = new_table("job", "state", "rounds", "reports of the open round", "", numbers=("rounds",))
     progress = job.progress
     bar = counts = ""
     if job.state == "collecting" and progress.target_reports:
@@ -421,9 +254,9 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
     from sfumato.plotting.figures import format_share, share
 
     names = [feature.name for feature in model.features] if model.centroids is not None else []
-    columns = [escape(_plain(name)) for name in names[:4]]
+    columns = [plain(name) for name in names[:4]]
     named = ["name"] if model.names else []
-    table = _new_table(
+    table = new_table(
         "cluster", *named, "", "share of people ± standard error", *columns, numbers=("cluster", *columns)
     )
     largest = max(model.sizes.tolist(), default=0.0)
@@ -431,7 +264,7 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
         hue = colour(cluster)[1]
         centre = [] if model.centroids is None else [f"{value:.4g}" for value in model.centroids[cluster, :4]]
         bar = f"[{hue}]{share_bar(float(model.sizes[cluster]), largest)}[/]"
-        name = [escape(_plain(model.names[cluster]))] if model.names else []
+        name = [plain(model.names[cluster])] if model.names else []
         table.add_row(str(cluster), *name, bar, share(model, cluster), *centre)
     console.print(table if table.row_count else "No cluster stands out from the noise.")
     if model.n_clusters > limit:
@@ -449,8 +282,8 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
         console.print("Repeated runs reproduce the clusters this well. They may still differ from the true groups.")
     if (shares := model.feature_shares) is not None and len(shares) > 1:
         largest_first = sorted(zip(shares, model.features, strict=True), key=lambda each: -each[0])[:4]
-        listed = ", ".join(f"{_plain(feature.name)} {share:.0%}" for share, feature in largest_first)
-        console.print(f"Share of the features in the separation: {listed}", markup=False)
+        listed = ", ".join(f"{plain(feature.name)} {share:.0%}" for share, feature in largest_first)
+        console.print(f"Share of the features in the separation: {listed}")
     if nested := describe_levels(model.levels):
         console.print(f"Supported about as well: {nested}")
     if (loss := model.expected_loss) is not None:
@@ -463,9 +296,9 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
 # ---- rounds ----
 
 
-def print_rounds(console: Console, rounds: Sequence["Round"]) -> None:
+def print_rounds(console: Console, rounds: Iterable["Round"]) -> None:
     """Print one row per round: state, cost per installation, and reports received."""
-    table = _new_table(
+    table = new_table(
         "round", "state", "encoding", "ε per installation", "reports received", "", numbers=("ε per installation",)
     )
     for each in rounds:
@@ -478,7 +311,7 @@ def print_rounds(console: Console, rounds: Sequence["Round"]) -> None:
 def print_reported(console: Console, rounds: Sequence["ReportedRound"]) -> None:
     """Print one row per round: reports sent, cost per installation, and reports received."""
     numbers = ("reports sent", "ε per installation")
-    table = _new_table("round", *numbers, "reports received", "", numbers=numbers)
+    table = new_table("round", *numbers, "reports received", "", numbers=numbers)
     for each in rounds:
         bar = share_bar(each.round.n_received, each.round.target_reports)
         counts = f"{each.round.n_received:,} of {each.round.target_reports:,}"

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, ShuffledDelta, print_json
+from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, ShuffledDelta
 from service.cli.connection import Service, calls_service
 
 if TYPE_CHECKING:
-    from sfumato.api.series import Every
+    from sfumato.api.series_resources import Every
 
 series_app = typer.Typer(help="Measure a dataset in windows: create, list, pause and end series.", no_args_is_help=True)
 
@@ -77,7 +77,7 @@ def create_series(
         shuffled_delta=shuffled_delta,
         allow_insufficient=allow_insufficient,
     )
-    service.show(f"series/{series.id}", lambda: typer.echo(series.id))
+    service.show(f"series/{series.id}", series.id)
 
 
 @series_app.command("forecast")
@@ -98,7 +98,7 @@ def forecast_series(
     shuffled_delta: ShuffledDelta = None,
 ) -> None:
     """Forecast what a series costs one person, and which changes it finds."""
-    from service.cli import output
+    from service.cli import series_output as output
     from sfumato.forecast import series_forecast_to_wire
 
     found = service.client.forecast_series(
@@ -112,10 +112,7 @@ def forecast_series(
         honest_share=honest_share,
         shuffled_delta=shuffled_delta,
     )
-    if service.as_json:
-        print_json(series_forecast_to_wire(found))
-    else:
-        output.print_series_forecast(output.open_console(), found)
+    service.show_forecast(output.print_series_forecast, found, series_forecast_to_wire)
 
 
 @series_app.command("list")
@@ -127,50 +124,47 @@ def list_series(
     ] = None,
 ) -> None:
     """List the series visible to the key, newest first, with their cost for one person."""
-    from service.cli import output
+    from service.cli import series_output as output
 
-    found = service.client.series(dataset)
-    service.show_list("series", lambda: output.print_series(output.open_console(), found), dataset_id=dataset)
+    service.show_list("series", output.print_series, service.client.series(dataset), dataset_id=dataset)
 
 
 @series_app.command("show")
 @calls_service
 def show_series(service: Service, series_id: SeriesArgument) -> None:
     """Show a series: its plan and what it costs one person."""
-    from service.cli import output
+    from service.cli import series_output as output
 
     found = service.client.get_series(series_id)
-    service.show(f"series/{series_id}", lambda: output.print_one_series(output.open_console(), found))
+    service.show(f"series/{series_id}", lambda console: output.print_one_series(console, found))
 
 
 @series_app.command("windows")
 @calls_service
 def list_windows(service: Service, series_id: SeriesArgument) -> None:
     """List the windows of a series up to the next one, newest first."""
-    from service.cli import output
+    from service.cli import series_output as output
 
-    found = service.client.windows(series_id)
-    service.show_list(f"series/{series_id}/windows", lambda: output.print_windows(output.open_console(), found))
+    service.show_list(f"series/{series_id}/windows", output.print_windows, service.client.windows(series_id))
 
 
 @series_app.command("clusters")
 @calls_service
 def list_clusters(service: Service, series_id: SeriesArgument) -> None:
     """List the clusters that a series has had, with their shares in the last window."""
-    from service.cli import output
+    from service.cli import series_output as output
 
     history = service.client.series_history(series_id)
-    service.show_list(f"series/{series_id}/clusters", lambda: output.print_clusters(output.open_console(), history))
+    service.show_list(f"series/{series_id}/clusters", output.print_clusters, history)
 
 
 @series_app.command("events")
 @calls_service
 def list_events(service: Service, series_id: SeriesArgument) -> None:
     """List the changes of a series that raised an alarm, newest first."""
-    from service.cli import output
+    from service.cli import series_output as output
 
-    found = service.client.series_events(series_id)
-    service.show_list(f"series/{series_id}/events", lambda: output.print_events(output.open_console(), found))
+    service.show_list(f"series/{series_id}/events", output.print_events, service.client.series_events(series_id))
 
 
 @series_app.command("map")
@@ -184,11 +178,11 @@ def show_map(
     single: Annotated[bool, typer.Option("--single", help="Show the map of the window alone.")] = False,
 ) -> None:
     """Show the clusters of the map of a window, which earlier windows make sharper."""
-    from service.cli import output
+    from service.cli import series_output as output
 
     found = service.client.series_map(series_id, window, pooled=not single)
     of = {"pooled": str(not single).lower(), "window": str(found.window)}
-    service.show(f"series/{series_id}/map", lambda: output.print_map(output.open_console(), found), **of)
+    service.show(f"series/{series_id}/map", lambda console: output.print_map(console, found), **of)
 
 
 @series_app.command("name")
@@ -201,7 +195,7 @@ def name_cluster(
 ) -> None:
     """Name a cluster of a series. The name stays with its id in all windows."""
     service.client.name_series_cluster(series_id, cluster_id, name)
-    service.show(f"series/{series_id}/clusters/{cluster_id}", lambda: typer.echo(name))
+    service.show(f"series/{series_id}/clusters/{cluster_id}", name)
 
 
 @series_app.command("revise")
@@ -254,17 +248,17 @@ def revise_series(
         allow_insufficient=allow_insufficient,
     )
     text = f"revision {found.number} begins with window {found.first_window}"
-    service.show_list(f"series/{series_id}/revisions", lambda: typer.echo(text))
+    service.show_list(f"series/{series_id}/revisions", lambda _, text: typer.echo(text), text)
 
 
 @series_app.command("revisions")
 @calls_service
 def list_revisions(service: Service, series_id: SeriesArgument) -> None:
     """List the terms that a series has had, and those that begin later, newest first."""
-    from service.cli import output
+    from service.cli import series_output as output
 
     found = service.client.series_revisions(series_id)
-    service.show_list(f"series/{series_id}/revisions", lambda: output.print_revisions(output.open_console(), found))
+    service.show_list(f"series/{series_id}/revisions", output.print_revisions, found)
 
 
 @series_app.command("pause")
@@ -272,7 +266,7 @@ def list_revisions(service: Service, series_id: SeriesArgument) -> None:
 def pause_series(service: Service, series_id: SeriesArgument) -> None:
     """Pause a series. An open window is completed, and the windows of the pause are missed."""
     service.client.update_series(series_id, state="paused")
-    service.show(f"series/{series_id}", lambda: typer.echo("paused"))
+    service.show(f"series/{series_id}", "paused")
 
 
 @series_app.command("continue")
@@ -280,7 +274,7 @@ def pause_series(service: Service, series_id: SeriesArgument) -> None:
 def continue_series(service: Service, series_id: SeriesArgument) -> None:
     """Continue a paused series with its next window."""
     service.client.update_series(series_id, state="active")
-    service.show(f"series/{series_id}", lambda: typer.echo("active"))
+    service.show(f"series/{series_id}", "active")
 
 
 @series_app.command("end")
@@ -288,4 +282,4 @@ def continue_series(service: Service, series_id: SeriesArgument) -> None:
 def end_series(service: Service, series_id: SeriesArgument) -> None:
     """End a series for good. An open window is completed, and its cycle expires afterwards."""
     service.client.update_series(series_id, state="ended")
-    service.show(f"series/{series_id}", lambda: typer.echo("ended"))
+    service.show(f"series/{series_id}", "ended")

@@ -11,6 +11,7 @@ from models import hash_chain
 from models.hash_chain import ChainVerification
 from models.ledger import ledger
 from models.ledger.amounts import Amounts, Balance, balance_after
+from models.ledger.replay import Replay
 from models.tables.datasets import Trust
 from models.tables.ledger import Kind, LedgerEntry, LedgerHead
 from sfumato.privacy.ledger import GENESIS_HASH, MU2_MEMBERS
@@ -224,15 +225,15 @@ class TestVerify:
 
 
 def test_memory_is_bounded_by_open_reservations() -> None:
-    reserved: dict[str, Amounts] = {}
+    replay = Replay()
     for kind, amounts, job in [
         (Kind.RESERVE, Amounts(5, 2), "job_a"), (Kind.RESERVE, Amounts(4), "job_b"),
         (Kind.CHARGE, Amounts(3, 2), "job_a"), (Kind.CHARGE, Amounts(4), "job_b"),
     ]:  # fmt: skip
-        assert ledger._move_reservation(kind, amounts, job, reserved)
-    assert reserved == {"job_a": Amounts(2, 0)}
-    assert ledger._move_reservation(Kind.RELEASE, Amounts(2), "job_a", reserved)
-    assert reserved == {}
+        assert replay._move_reservation(kind, amounts, job)
+    assert replay._reserved == {"job_a": Amounts(2, 0)}
+    assert replay._move_reservation(Kind.RELEASE, Amounts(2), "job_a")
+    assert replay._reserved == {}
 
 
 class TestConcurrentAppends:

@@ -29,7 +29,7 @@ def revise(run: Run, changed: dict[str, Any], release: ReleaseTerms | None = Non
 def revisions_of(run: Run) -> list[tuple[int, int, int]]:
     """Return the number, the first window and the cost of each revision."""
     with run.world.database.reading() as session:
-        rows = revisions.page(session, run.row, after=-1, limit=9)
+        rows = revisions.page(session, run.row, after_seq=0, limit=9)
         return [(each.number, each.first_window, each.epsilon_nano) for each in rows]
 
 

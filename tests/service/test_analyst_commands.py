@@ -18,7 +18,7 @@ from rich.console import Console
 
 from models.database.engine import Database
 from models.tables.datasets import Dataset
-from service.cli import main, output
+from service.cli import main, output, tables
 from service.cli.connection import service_address
 from service.cli.report_receipt import ReceiptUnusable, open_receipt
 from sfumato.api import datasets, parsers
@@ -127,7 +127,7 @@ class TestJobs:
     def test_are_watched_until_they_end(self, api: Api, run: Run) -> None:
         job_id = api.finished_job()
         text = run("jobs", "watch", job_id).output
-        bar = "█" * output.BAR_CELLS
+        bar = "█" * tables.BAR_CELLS
         for part in (
             f"{job_id} succeeded",
             "25.0 ± 1.0 %",
@@ -463,7 +463,7 @@ class TestBars:
         [(0, ""), (1, "█" * 24), (2, "█" * 24), (0.5, "█" * 12), (1 / 192, "▏"), (-1, ""), (float(1 / 24), "█")],
     )
     def test_have_a_resolution_of_an_eighth_of_a_cell(self, part: float, bar: str) -> None:
-        assert output.share_bar(part, 1) == bar.ljust(output.BAR_CELLS)
+        assert tables.share_bar(part, 1) == bar.ljust(tables.BAR_CELLS)
 
     @pytest.mark.parametrize("width", [60, 80, 200])
     @SQLITE_ONLY
@@ -474,8 +474,8 @@ class TestBars:
         assert dataset_id in out.getvalue()
 
     def test_are_empty_for_a_total_of_zero(self) -> None:
-        assert output.share_bar(1, 0).strip() == ""
-        assert output.budget_bar(0, 0, 0) == "░" * 24
+        assert tables.share_bar(1, 0).strip() == ""
+        assert tables.budget_bar(0, 0, 0) == "░" * 24
 
     @pytest.mark.parametrize(
         ("amounts", "bar"),
@@ -488,7 +488,7 @@ class TestBars:
         ],
     )
     def test_of_a_budget_show_the_smallest_charge(self, amounts: tuple[int, int, int], bar: str) -> None:
-        assert output.budget_bar(*amounts) == bar
+        assert tables.budget_bar(*amounts) == bar
 
     @SQLITE_ONLY
     def test_on_a_terminal_end_with_the_clusters(self, api: Api, run: Run, database: Database) -> None:

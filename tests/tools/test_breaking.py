@@ -16,6 +16,7 @@ Json = dict[str, Any]
 
 BASE: Json = {
     "openapi": "3.1.0",
+    "info": {"version": "0.1.0"},
     "paths": {
         "/things": {
             "post": {
@@ -217,6 +218,23 @@ def test_every_schema_of_the_real_document_counts() -> None:
             assert any(change.endswith(f".{member}: is gone") for change in found), (name, member, found)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("0.1.0", "0.1.1", False),
+        ("0.1.0", "0.2.0", True),
+        ("0.9.0", "0.10.0", True),
+        ("0.2.0", "0.1.0", False),
+        ("0.9.0", "1.0.0", True),
+        ("1.0.0", "1.1.0", False),
+        ("1.9.0", "2.0.0", True),
+    ],
+)
+def test_a_minor_version_may_break_clients_before_1_0(old: str, new: str, expected: bool) -> None:
+    documents = ({"info": {"version": version}} for version in (old, new))
+    assert breaking.allows_breaking(*documents) is expected
+
+
 class TestTheCommand:
     def run(self, *arguments: str | Path, cwd: Path = ROOT) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, ROOT / "tools" / "breaking.py", *arguments]
@@ -255,5 +273,14 @@ class TestTheCommand:
         assert "no release" in compared().stdout
         git("tag", "v1.0.0")
         assert compared().stdout == "v1.0.0 and this tree: no breaking changes\n"
-        document.write_text(json.dumps(changed(OPERATION, GONE)))
+        later = changed(OPERATION, GONE)
+        document.write_text(json.dumps(later))
         assert compared().returncode == 1
+        document.write_text(json.dumps(later | {"info": {"version": "0.2.0"}}))
+        changelog = tmp_path / "CHANGELOG.md"
+        changelog.write_text("# Changelog\n\n## 0.2.0\n\n## 0.1.0\n\n### Incompatible\n")
+        assert compared().returncode == 1
+        changelog.write_text("# Changelog\n\n## 0.2.0\n\n### Incompatible\n\n- The operation is gone.\n")
+        found = compared()
+        assert found.returncode == 0
+        assert "version 0.2.0 may break clients" in found.stdout

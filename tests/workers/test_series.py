@@ -102,7 +102,7 @@ def jobs_of(collection: Collection, series_id: str) -> list[tuple[str, str | Non
     """Return the state and the job of each window."""
     with collection.database.reading() as session:
         found = series.get(session, collection.caller, series_id)
-        rows = windows.list_windows(session, found, after=-1, limit=100, newest_first=False)
+        rows = windows.list_windows(session, found, after_seq=0, limit=100, newest_first=False)
         return [(window.state, window.job_id) for window, _ in rows]
 
 
@@ -194,7 +194,7 @@ def check_followed(collection: Collection, series_id: str) -> None:
     """Check that two windows have the same clusters, and that the second map pools both windows."""
     with collection.database.reading() as session:
         found = series.get(session, collection.caller, series_id)
-        rows = windows.list_windows(session, found, after=-1, limit=100, newest_first=False)
+        rows = windows.list_windows(session, found, after_seq=0, limit=100, newest_first=False)
         first, second = (window.shares or [] for window, _ in rows)
         ids = {each["cluster_id"] for each in second}
         assert {each["cluster_id"] for each in first} == ids
@@ -276,7 +276,8 @@ def shares_of(collection: Collection, series_id: str) -> list[Any]:
     """Return the shares of the windows of a series."""
     with collection.database.reading() as session:
         found = series.get(session, collection.caller, series_id)
-        return [each.shares for each, _ in windows.list_windows(session, found, after=-1, limit=9, newest_first=False)]
+        rows = windows.list_windows(session, found, after_seq=0, limit=9, newest_first=False)
+        return [each.shares for each, _ in rows]
 
 
 def test_a_window_with_too_few_reports_is_empty_and_keeps_its_charge(

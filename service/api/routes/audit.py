@@ -11,8 +11,7 @@ from models.identity import audit_trail
 from models.identity.caller import OPERATOR, Caller
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
-from service.api.dependencies import DatasetIdInQuery, NumberedPage, Services, rejections
-from service.http import problems
+from service.api.dependencies import NOT_FOUND, DatasetIdInQuery, NumberedPage, Services
 from service.http.auth import require
 from service.schemas import serializers
 from service.schemas.fields import ULID
@@ -32,12 +31,7 @@ ObjectInQuery = Annotated[
 ]
 
 
-@router.get(
-    "",
-    summary="List acts of administration",
-    response_model=AuditPage,
-    responses=rejections(problems.NotFound),
-)
+@router.get("", summary="List acts of administration", response_model=AuditPage, responses=NOT_FOUND)
 def list_audit_events(
     caller: AdminCaller,
     page: NumberedPage,

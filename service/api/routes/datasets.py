@@ -15,6 +15,7 @@ from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     JSON_BODY,
+    NOT_FOUND,
     POST_BODY,
     Created,
     DatasetIdInPath,
@@ -113,7 +114,7 @@ def list_datasets(
         return page.respond(rows, serializers.dataset)
 
 
-@router.get("/{dataset_id}", summary="Get a dataset", response_model=Dataset, responses=rejections(problems.NotFound))
+@router.get("/{dataset_id}", summary="Get a dataset", response_model=Dataset, responses=NOT_FOUND)
 def get_dataset(dataset_id: DatasetIdInPath, caller: ReaderCaller, services: Services) -> Response:
     """Return one dataset, with an `ETag` for conditional changes.
 
@@ -161,7 +162,7 @@ def update_dataset(
     return _tagged(services.database.run("change_dataset", change))
 
 
-@router.delete("/{dataset_id}", summary="Delete a dataset", status_code=204, responses=rejections(problems.NotFound))
+@router.delete("/{dataset_id}", summary="Delete a dataset", status_code=204, responses=NOT_FOUND)
 def delete_dataset(dataset_id: DatasetIdInPath, caller: KeeperCaller, services: Services) -> Response:
     """Cancel the jobs of the dataset, closes its rounds, and scrubs its reports and records.
 

@@ -15,6 +15,7 @@ from models.tables.identity import Scope
 from service.api import job_submission
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
+    NOT_FOUND,
     POST_BODY,
     Created,
     DatasetIdInQuery,
@@ -123,7 +124,7 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
     return response
 
 
-@router.get("", summary="List jobs", response_model=JobPage, responses=rejections(problems.NotFound))
+@router.get("", summary="List jobs", response_model=JobPage, responses=NOT_FOUND)
 def list_jobs(
     caller: AnalystCaller,
     page: RequestedPage,

@@ -12,6 +12,7 @@ from models.identity.caller import Caller
 from models.tables.identity import Key, Scope
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
+    NOT_FOUND,
     POST_BODY,
     Created,
     IdempotentRequest,
@@ -131,7 +132,7 @@ def list_keys(caller: AdminCaller, page: RequestedPage, services: Services) -> R
         return page.respond(rows, serializers.key)
 
 
-@router.delete("/{key_id}", summary="Revoke a key", status_code=204, responses=rejections(problems.NotFound))
+@router.delete("/{key_id}", summary="Revoke a key", status_code=204, responses=NOT_FOUND)
 def revoke_key(key_id: KeyIdInPath, caller: AdminCaller, services: Services) -> Response:
     """Revoke a key: immediately at this gateway, and within a second at every other gateway.
 

@@ -13,6 +13,7 @@ from models.tables.identity import Scope
 from models.tables.ledger import Kind
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
+    NOT_FOUND,
     POST_BODY,
     Created,
     DatasetIdInPath,
@@ -36,7 +37,7 @@ BudgetCaller = Annotated[Caller, Depends(require(Scope.LEDGER, Scope.GRANTS))]
 IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.GRANTS))]
 
 
-@router.get("/budget", summary="Get a dataset's budget", response_model=Budget, responses=rejections(problems.NotFound))
+@router.get("/budget", summary="Get a dataset's budget", response_model=Budget, responses=NOT_FOUND)
 def get_budget(dataset_id: DatasetIdInPath, caller: BudgetCaller, services: Services) -> Response:
     """Return the granted, reserved, charged and remaining budget after the last ledger entry.
 
@@ -53,12 +54,7 @@ def get_budget(dataset_id: DatasetIdInPath, caller: BudgetCaller, services: Serv
         return respond(serializers.budget(last, reserved, releases))
 
 
-@router.get(
-    "/ledger",
-    summary="List a dataset's ledger",
-    response_model=LedgerPage,
-    responses=rejections(problems.NotFound),
-)
+@router.get("/ledger", summary="List a dataset's ledger", response_model=LedgerPage, responses=NOT_FOUND)
 def list_ledger_entries(
     dataset_id: DatasetIdInPath,
     caller: AuditorCaller,

@@ -20,6 +20,7 @@ from models.tables.rounds import Round as RoundRow
 from service.api import job_submission
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
+    NOT_FOUND,
     POST_BODY,
     Created,
     DatasetIdInPath,
@@ -138,10 +139,7 @@ def _spec(dataset: Dataset, body: NewRound) -> RoundSpec:
 
 
 @router.get(
-    "/datasets/{dataset_id}/rounds",
-    summary="List a dataset's rounds",
-    response_model=RoundPage,
-    responses=rejections(problems.NotFound),
+    "/datasets/{dataset_id}/rounds", summary="List a dataset's rounds", response_model=RoundPage, responses=NOT_FOUND
 )
 def list_rounds(
     dataset_id: DatasetIdInPath,
@@ -166,7 +164,7 @@ def list_rounds(
     "/datasets/{dataset_id}/round",
     summary="Get the open rounds for devices",
     response_model=DeviceRounds,
-    responses=rejections(problems.NotFound)
+    responses=NOT_FOUND
     | {304: {"description": "The open rounds have not changed."}}
     | {
         200: {
@@ -196,7 +194,7 @@ async def get_device_rounds(
     return answer.response(if_none_match)
 
 
-@router.get("/rounds/{round_id}", summary="Get a round", response_model=Round, responses=rejections(problems.NotFound))
+@router.get("/rounds/{round_id}", summary="Get a round", response_model=Round, responses=NOT_FOUND)
 def get_round(round_id: RoundIdInPath, caller: DeviceCaller, services: Services) -> Response:
     """Return one round with the number of its reports. Needs one of the scopes `device`, `datasets`, `jobs`."""
     with services.database.reading() as session:

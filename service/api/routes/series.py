@@ -1,5 +1,8 @@
 """Routes of series."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date
 from typing import Annotated
 
@@ -20,6 +23,7 @@ from service.api import job_submission
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     JSON_BODY,
+    NOT_FOUND,
     POST_BODY,
     ClusterIdInPath,
     Created,
@@ -35,6 +39,7 @@ from service.api.dependencies import (
     respond,
 )
 from service.api.series_terms import pin_algorithm, revised_terms
+from service.context import GatewayContext
 from service.http import problems
 from service.http.auth import check, require
 from service.schemas import serializers
@@ -62,6 +67,37 @@ router = APIRouter(prefix="/v1/series", tags=["series"], route_class=DocumentRou
 ReaderCaller = Annotated[Caller, Depends(require(Scope.GRANTS, Scope.JOBS, Scope.LEDGER))]
 AnalystCaller = Annotated[Caller, Depends(require(Scope.JOBS))]
 IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.JOBS))]
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedSeries:
+    """A request about one series."""
+
+    series_id: str
+    caller: Caller
+    services: GatewayContext
+
+    def get(self, session: Session) -> tables.Series:
+        """Return the series. Raise NotFound."""
+        return series.get(session, self.caller, self.series_id)
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[Session, tables.Series]]:
+        """Open a session that reads, and return it with the series. Raise NotFound."""
+        with self.services.database.reading() as session:
+            yield session, self.get(session)
+
+
+async def _read(series_id: SeriesIdInPath, caller: ReaderCaller, services: Services) -> _AskedSeries:
+    return _AskedSeries(series_id, caller, services)
+
+
+async def _study(series_id: SeriesIdInPath, caller: AnalystCaller, services: Services) -> _AskedSeries:
+    return _AskedSeries(series_id, caller, services)
+
+
+ReadSeries = Annotated[_AskedSeries, Depends(_read)]
+StudySeries = Annotated[_AskedSeries, Depends(_study)]
 
 
 @router.post(
@@ -138,7 +174,7 @@ def create_series(body: NewSeries, request: IdempotentPost) -> Response:
     return request.respond(201, create)
 
 
-@router.get("", summary="List series", response_model=SeriesPage, responses=rejections(problems.NotFound))
+@router.get("", summary="List series", response_model=SeriesPage, responses=NOT_FOUND)
 def list_series(
     caller: ReaderCaller, page: RequestedPage, services: Services, dataset_id: DatasetIdInQuery = None
 ) -> Response:
@@ -150,11 +186,11 @@ def list_series(
         return page.respond(rows, lambda row: _serialised(session, row))
 
 
-@router.get("/{series_id}", summary="Get a series", response_model=Series, responses=rejections(problems.NotFound))
-def get_series(series_id: SeriesIdInPath, caller: ReaderCaller, services: Services) -> Response:
+@router.get("/{series_id}", summary="Get a series", response_model=Series, responses=NOT_FOUND)
+def get_series(asked: ReadSeries) -> Response:
     """Return one series with its cost. Needs one of the scopes `grants`, `jobs`, `ledger`."""
-    with services.database.reading() as session:
-        return respond(_serialised(session, series.get(session, caller, series_id)))
+    with asked.reading() as (session, found):
+        return respond(_serialised(session, found))
 
 
 @router.patch(
@@ -212,43 +248,28 @@ def create_revision(series_id: SeriesIdInPath, body: NewRevision, request: Idemp
     "/{series_id}/revisions",
     summary="List the revisions of a series",
     response_model=SeriesRevisionPage,
-    responses=rejections(problems.NotFound),
+    responses=NOT_FOUND,
 )
-def list_series_revisions(
-    series_id: SeriesIdInPath, caller: ReaderCaller, page: NumberedPage, services: Services
-) -> Response:
+def list_series_revisions(asked: ReadSeries, page: NumberedPage) -> Response:
     """List the terms that a series has had, and those that begin later, newest first.
 
     Needs one of the scopes `grants`, `jobs`, `ledger`.
     """
-    with services.database.reading() as session:
-        found = series.get(session, caller, series_id)
-        rows = revisions.page(
-            session, found, after=page.after_seq - 1, limit=page.limit + 1, newest_first=page.newest_first
-        )
+    with asked.reading() as (session, found):
+        rows = revisions.page(session, found, **page.numbered_bounds)
         return page.respond(rows, serializers.series_revision, lambda row: str(row.number + 1))
 
 
-@router.get(
-    "/{series_id}/windows",
-    summary="List windows",
-    response_model=WindowPage,
-    responses=rejections(problems.NotFound),
-)
-def list_series_windows(
-    series_id: SeriesIdInPath, caller: ReaderCaller, page: NumberedPage, services: Services
-) -> Response:
+@router.get("/{series_id}/windows", summary="List windows", response_model=WindowPage, responses=NOT_FOUND)
+def list_series_windows(asked: ReadSeries, page: NumberedPage) -> Response:
     """List the windows of a series up to the next one, newest first.
 
     Needs one of the scopes `grants`, `jobs`, `ledger`.
     """
-    with services.database.reading() as session:
-        found = series.get(session, caller, series_id)
-        rows = windows.list_windows(
-            session, found, after=page.after_seq - 1, limit=page.limit + 1, newest_first=page.newest_first
-        )
+    with asked.reading() as (session, found):
+        rows = windows.list_windows(session, found, **page.numbered_bounds)
         of_jobs = rounds.list_for_jobs(session, [job.id for _, job in rows if job is not None])
-        now = services.database.clock()
+        now = asked.services.database.clock()
         return page.respond(
             rows,
             lambda row: serializers.window(found, *row, of_jobs.get(row[0].job_id or "", []), now),
@@ -260,14 +281,11 @@ def list_series_windows(
     "/{series_id}/clusters",
     summary="List the clusters of a series",
     response_model=SeriesClusterPage,
-    responses=rejections(problems.NotFound),
+    responses=NOT_FOUND,
 )
-def list_series_clusters(
-    series_id: SeriesIdInPath, caller: AnalystCaller, page: RequestedPage, services: Services
-) -> Response:
+def list_series_clusters(asked: StudySeries, page: RequestedPage) -> Response:
     """List all clusters that a series has had, newest first. Windows state their shares. Needs the scope `jobs`."""
-    with services.database.reading() as session:
-        found = series.get(session, caller, series_id)
+    with asked.reading() as (session, found):
         rows = following.page_clusters(session, found, **page.bounds)
         return page.respond(rows, serializers.series_cluster)
 
@@ -276,14 +294,11 @@ def list_series_clusters(
     "/{series_id}/clusters/{cluster_id}",
     summary="Get a cluster of a series",
     response_model=SeriesCluster,
-    responses=rejections(problems.NotFound),
+    responses=NOT_FOUND,
 )
-def get_series_cluster(
-    series_id: SeriesIdInPath, cluster_id: ClusterIdInPath, caller: AnalystCaller, services: Services
-) -> Response:
+def get_series_cluster(asked: StudySeries, cluster_id: ClusterIdInPath) -> Response:
     """Return one cluster of a series. Needs the scope `jobs`."""
-    with services.database.reading() as session:
-        found = series.get(session, caller, series_id)
+    with asked.reading() as (session, found):
         return respond(serializers.series_cluster(following.get_cluster(session, found, cluster_id)))
 
 
@@ -293,23 +308,16 @@ def get_series_cluster(
     response_model=SeriesCluster,
     responses=rejections(problems.NotFound, *JSON_BODY),
 )
-def update_series_cluster(
-    series_id: SeriesIdInPath,
-    cluster_id: ClusterIdInPath,
-    body: ClusterChange,
-    caller: AnalystCaller,
-    services: Services,
-) -> Response:
+def update_series_cluster(asked: StudySeries, cluster_id: ClusterIdInPath, body: ClusterChange) -> Response:
     """Name a cluster. The name stays with its id in all windows, earlier ones too. Needs the scope `jobs`."""
 
     def change(session: Session) -> Json:
-        found = series.get(session, caller, series_id)
-        now = services.database.clock()
+        found, now = asked.get(session), asked.services.database.clock()
         with problems.pointing_at("/name"):
-            named = following.name_cluster(session, caller, found, cluster_id, body.name, now=now)
+            named = following.name_cluster(session, asked.caller, found, cluster_id, body.name, now=now)
         return serializers.series_cluster(named)
 
-    return respond(services.database.run("name_cluster", change))
+    return respond(asked.services.database.run("name_cluster", change))
 
 
 @router.get(
@@ -319,9 +327,7 @@ def update_series_cluster(
     responses=rejections(problems.NotFound, problems.JobNotFinished),
 )
 def get_series_map(
-    series_id: SeriesIdInPath,
-    caller: AnalystCaller,
-    services: Services,
+    asked: StudySeries,
     window: Annotated[
         Annotated[int, Field(ge=0, le=MAX_WINDOWS)] | SkipJsonSchema[None],
         Query(description="Number of the window. Default: the last one with a map."),
@@ -335,29 +341,22 @@ def get_series_map(
     In a pooled map each earlier window counts 0.9 times as much as the next one, and nothing before the last described
     change of the clusters. The tallies were released before, so the map costs nothing. Needs the scope `jobs`.
     """
-    with services.database.reading() as session:
-        found = series.get(session, caller, series_id)
+    with asked.reading() as (session, found):
         index, document = following.get_map(session, found, window, pooled=pooled)
         return respond(document | {"window": index, "pooled": pooled})
 
 
 @router.get(
-    "/{series_id}/events",
-    summary="List the events of a series",
-    response_model=SeriesEventPage,
-    responses=rejections(problems.NotFound),
+    "/{series_id}/events", summary="List the events of a series", response_model=SeriesEventPage, responses=NOT_FOUND
 )
-def list_series_events(
-    series_id: SeriesIdInPath, caller: AnalystCaller, page: RequestedPage, services: Services
-) -> Response:
+def list_series_events(asked: StudySeries, page: RequestedPage) -> Response:
     """List the changes that raised an alarm, newest first.
 
     The test is valid at every window: without a change, the probability of an event in 52 windows is at most 1 in 20.
     Two windows later an event states what changed. An event is a change of the reported population, as a holiday
     or a new version of an app may cause it. Needs the scope `jobs`.
     """
-    with services.database.reading() as session:
-        found = series.get(session, caller, series_id)
+    with asked.reading() as (session, found):
         rows = following.page_events(session, found, **page.bounds)
         return page.respond(rows, serializers.series_event)
 

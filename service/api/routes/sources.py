@@ -12,7 +12,7 @@ from models.identity.caller import Caller
 from models.ledger import sources
 from models.tables.identity import Scope
 from service.api.bodies import DocumentRoute
-from service.api.dependencies import Services, rejections, respond
+from service.api.dependencies import NOT_FOUND, Services, respond
 from service.http import problems
 from service.http.auth import require
 from service.schemas import serializers
@@ -35,7 +35,7 @@ SourceInPath = Annotated[
 ]
 
 
-@router.get("/{source}", summary="Get a source", response_model=Source, responses=rejections(problems.NotFound))
+@router.get("/{source}", summary="Get a source", response_model=Source, responses=NOT_FOUND)
 def get_source(
     source: SourceInPath,
     caller: OfficerCaller,

@@ -15,6 +15,7 @@ from models.webhooks import deliveries, webhooks
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
     JSON_BODY,
+    NOT_FOUND,
     Created,
     DeliveryIdInPath,
     IdempotentRequest,
@@ -118,7 +119,7 @@ def list_webhooks(caller: AdminCaller, page: RequestedPage, services: Services) 
         return page.respond(rows, serializers.webhook)
 
 
-@router.get("/{webhook_id}", summary="Get a webhook", response_model=Webhook, responses=rejections(problems.NotFound))
+@router.get("/{webhook_id}", summary="Get a webhook", response_model=Webhook, responses=NOT_FOUND)
 def get_webhook(webhook_id: WebhookIdInPath, caller: AdminCaller, services: Services) -> Response:
     """Return a webhook without its secret, and the reason if the service disabled it.
 
@@ -153,7 +154,7 @@ def update_webhook(
     return respond(services.database.run("change_webhook", change))
 
 
-@router.delete("/{webhook_id}", summary="Delete a webhook", status_code=204, responses=rejections(problems.NotFound))
+@router.delete("/{webhook_id}", summary="Delete a webhook", status_code=204, responses=NOT_FOUND)
 def delete_webhook(webhook_id: WebhookIdInPath, caller: AdminCaller, services: Services) -> Response:
     """Delete a webhook, its secrets and its deliveries. A delivery that is being sent may still arrive.
 
@@ -215,10 +216,7 @@ def _queued(row: webhooks_tables.Delivery) -> Created:
 
 
 @router.get(
-    "/{webhook_id}/deliveries",
-    summary="List a webhook's deliveries",
-    response_model=DeliveryPage,
-    responses=rejections(problems.NotFound),
+    "/{webhook_id}/deliveries", summary="List a webhook's deliveries", response_model=DeliveryPage, responses=NOT_FOUND
 )
 def list_webhook_deliveries(
     webhook_id: WebhookIdInPath,
@@ -238,10 +236,7 @@ def list_webhook_deliveries(
 
 
 @router.get(
-    "/{webhook_id}/deliveries/{delivery_id}",
-    summary="Get a delivery",
-    response_model=Delivery,
-    responses=rejections(problems.NotFound),
+    "/{webhook_id}/deliveries/{delivery_id}", summary="Get a delivery", response_model=Delivery, responses=NOT_FOUND
 )
 def get_webhook_delivery(
     webhook_id: WebhookIdInPath, delivery_id: DeliveryIdInPath, caller: AdminCaller, services: Services

@@ -1,6 +1,5 @@
 """Calls for jobs and results, and the job that they return."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypedDict, Unpack
@@ -12,8 +11,9 @@ from sfumato.api import parsers
 from sfumato.api.datasets import WEEK_SECONDS, release_terms, send_in_batches
 from sfumato.api.resources import Job, Result, Round
 from sfumato.api.submitted_jobs import AsyncSubmittedJob, SubmittedJob
+from sfumato.api.waits import Deadline, final_job, next_round
 from sfumato.device.bulk import perturb_records
-from sfumato.errors import InvalidSpec, JobTimeout
+from sfumato.errors import InvalidSpec
 from sfumato.names import list_texts
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.records.inputs import named_columns, to_numbers
@@ -23,54 +23,9 @@ from sfumato.transport.exchange import Listing, Request, Steps, drop_none, get, 
 from sfumato.transport.operations import ListOperation, Operation, call
 from sfumato.validation import require_int
 
-
-class _Deadline:
-    """The end of a wait; without a limit if the seconds are None."""
-
-    def __init__(self, timeout_seconds: float | None) -> None:
-        self._seconds = timeout_seconds
-        self._end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-
-    def left(self, most: float) -> float:
-        """Return the seconds until the end, at most `most`."""
-        return most if self._end is None else min(most, max(0.0, self._end - time.monotonic()))
-
-    def check(self, job: Job) -> None:
-        """Raise JobTimeout at the end."""
-        if self._end is not None and time.monotonic() >= self._end:
-            raise JobTimeout(job, self._seconds or 0.0)
-
-
-def _poll(job_id: str, deadline: _Deadline, longest: float, pause: float) -> Steps[Job]:
-    """Return a job after at most `longest` seconds, or when it has a final state."""
-    left = deadline.left(longest + pause)
-    wait = int(max(0.0, left - pause))
-    poll = Request(
-        "GET", f"jobs/{job_id}", params={"wait": str(wait)}, extra_seconds=wait, after_seconds=min(left, pause)
-    )
-    return (yield poll).read(parsers.parse_job)
-
-
-def _next_round(job_id: str, previous: str | None, deadline: _Deadline) -> Steps[Round | Job]:
-    """Return the next open round of a job, or the job in its final state. Raise JobTimeout."""
-    pause = 0.0
-    while True:
-        job = yield from _poll(job_id, deadline, 0.0, pause)
-        round_id = job.progress.open_round_id
-        if job.is_final:
-            return job
-        if round_id not in (None, previous):
-            return (yield get(f"rounds/{round_id}")).read(parsers.parse_round)
-        deadline.check(job)
-        pause = PAUSE_SECONDS
-
-
 P = ParamSpec("P")
 
 ASSIGN_NUMBERS = 120_000  # maximum coordinates in one request; their body is below 1 MiB, as proxies require
-LONG_POLL_SECONDS = 30.0
-PROGRESS_SECONDS = 1.0  # seconds between two calls of on_progress
-PAUSE_SECONDS = 0.1  # minimum seconds between two polls if the service does not wait
 
 
 def _submitted(
@@ -298,17 +253,7 @@ class JobCalls:
         JobTimeout
             The job has no final state after `timeout_seconds`.
         """
-        deadline = _Deadline(timeout_seconds)
-        longest = PROGRESS_SECONDS if on_progress else LONG_POLL_SECONDS
-        pause = 0.0
-        while True:
-            job = yield from _poll(job_id, deadline, longest, pause)
-            if on_progress is not None:
-                on_progress(job)
-            if job.is_final:
-                return job
-            deadline.check(job)
-            pause = PAUSE_SECONDS
+        return (yield from final_job(job_id, Deadline(timeout_seconds), on_progress))
 
     @call
     def wait_for_round(self, job_id: str, *, timeout_seconds: float | None = None) -> Steps[Round]:
@@ -326,7 +271,7 @@ class JobCalls:
         JobTimeout
             The job has no open round after `timeout_seconds`.
         """
-        found = yield from _next_round(job_id, None, _Deadline(timeout_seconds))
+        found = yield from next_round(job_id, None, Deadline(timeout_seconds))
         if isinstance(found, Job):
             raise InvalidSpec(f"the job is {found.state} and opens no further round")
         return found
@@ -370,14 +315,14 @@ class JobCalls:
         >>> model.n_clusters
         2
         """
-        deadline = _Deadline(timeout_seconds)
+        deadline = Deadline(timeout_seconds)
         columns = named_columns(records)
         n = len(records if columns is None else next(iter(columns.values()), ()))  # type: ignore[arg-type]
         draws = SystemEntropy().words(n)
-        found = yield from _next_round(job_id, None, deadline)
+        found = yield from next_round(job_id, None, deadline)
         while isinstance(found, Round):
             yield from send_in_batches(found.id, perturb_records(found.spec, records, draws=draws))
-            found = yield from _next_round(job_id, found.id, deadline)
+            found = yield from next_round(job_id, found.id, deadline)
         return found
 
     @_submitted

@@ -1,10 +1,14 @@
-"""Check of a record before a device reports it."""
+"""Checks of a device before it reports: of the record, and of the round."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from numpy.typing import ArrayLike
 
+from sfumato.device.open_rounds import OpenRound
+from sfumato.errors import InvalidSpec, RoundRefused
+from sfumato.privacy.accounting import format_epsilon, parse_epsilon
 from sfumato.records.inputs import Records
 from sfumato.records.outside import outside_features
 from sfumato.specs import Feature, RoundSpec
@@ -25,6 +29,46 @@ class RecordCheck:
     outside: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Supported:
+    """Features and attributes that an app supports, and the consent of its user.
+
+    Attributes
+    ----------
+    features : tuple of Feature or None
+        Features of its records; None supports all.
+    attributes : frozenset of str
+        Names of the attributes that it reports.
+    keeps_reports : bool
+        Whether the user accepts that the service keeps reports after their tally.
+    """
+
+    features: tuple[Feature, ...] | None
+    attributes: frozenset[str]
+    keeps_reports: bool
+
+    def cost_nano(self, open_round: OpenRound, spec: RoundSpec) -> int:
+        """Return the cost of a round from its published thresholds. Raise RoundRefused if it must not be answered."""
+        if self.features is not None and spec.features != self.features:
+            difference = _describe_difference(self.features, spec.features)
+            raise RoundRefused(f"{open_round.round_id} has features that this app does not support: {difference}")
+        if lacking := _lacking_attributes(spec, self.attributes):
+            raise RoundRefused(f"{open_round.round_id} {lacking}")
+        if open_round.keep_reports and not self.keeps_reports:
+            raise RoundRefused(
+                f"{open_round.round_id} keeps reports after their tally: "
+                "ask the user, then pass accept_kept_reports=True to the device"
+            )
+        if isinstance(open_round.epsilon, str):
+            raise InvalidSpec("a round's epsilon must be a number")
+        declared_nano = parse_epsilon(cast(float, open_round.epsilon))
+        epsilon_nano = spec.mechanism.epsilon_nano()
+        if declared_nano < epsilon_nano:
+            declared, real = format_epsilon(declared_nano), format_epsilon(epsilon_nano)
+            raise RoundRefused(f"{open_round.round_id} declares epsilon {declared} but costs {real}")
+        return epsilon_nano
+
+
 def check_record(features: Sequence[Feature], record: Records) -> RecordCheck:
     """Return the check of a record. Raise InvalidPoint as `to_record`."""
     return RecordCheck(outside_features(features, record))
@@ -42,7 +86,7 @@ def part_for(spec: RoundSpec, record: Record, attributes: frozenset[str]) -> Rec
     return leave_out(record, attributes - {each.name for each in spec.attributes})
 
 
-def lacking_attributes(spec: RoundSpec, attributes: frozenset[str]) -> str:
+def _lacking_attributes(spec: RoundSpec, attributes: frozenset[str]) -> str:
     """Return a phrase that names the attributes of a round that an app does not report; empty if there are none."""
     lacking = ", ".join(each.name for each in spec.attributes if each.name not in attributes)
     if not lacking:
@@ -51,7 +95,7 @@ def lacking_attributes(spec: RoundSpec, attributes: frozenset[str]) -> str:
     return f"needs attributes that this app does not report: {lacking}. {remedy}"
 
 
-def describe_difference(expected: Sequence[Feature], actual: Sequence[Feature]) -> str:
+def _describe_difference(expected: Sequence[Feature], actual: Sequence[Feature]) -> str:
     """Return how the features of a round differ from the expected ones, which they do."""
     wanted, found = [each.name for each in expected], [each.name for each in actual]
     missing = ", ".join(name for name in wanted if name not in found)

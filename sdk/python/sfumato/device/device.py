@@ -27,9 +27,8 @@ from sfumato.device.caps import Caps, PeriodCap
 from sfumato.device.checks import (
     Record,
     RecordCheck,
+    Supported,
     check_record,
-    describe_difference,
-    lacking_attributes,
     leave_out,
     part_for,
 )
@@ -38,7 +37,7 @@ from sfumato.device.open_rounds import OpenRound, check_id, parse_open_rounds, r
 from sfumato.device.outcomes import Outcome, Receipt, RoundOutcome, is_refused, overall_outcome
 from sfumato.device.store import FileStore, Memo, Memory, MemoState, Store
 from sfumato.errors import ApiProblem, InvalidSpec, RoundRefused, SfumatoError
-from sfumato.privacy.accounting import NANO, format_epsilon, parse_epsilon
+from sfumato.privacy.accounting import NANO, parse_epsilon
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below, word
 from sfumato.records.outside import check_outside, encode
 from sfumato.specs import Feature, RoundSpec, round_spec_from_wire, to_wire
@@ -153,12 +152,11 @@ class Device:
         self._caps = Caps(parse_epsilon(cap), period, clock)
         self._dataset_id = check_id(dataset_id)
         self._store = FileStore(store) if isinstance(store, str | Path) else store
-        self._features = None if features is None else tuple(features)
         require(not isinstance(attributes, str), "attributes must be a list of names, not one text")
-        self._attributes = frozenset(attributes)
+        known = None if features is None else tuple(features)
+        self._supported = Supported(known, frozenset(attributes), accept_kept_reports)
         self._entropy = entropy or SystemEntropy()
         self._on_outside = on_outside
-        self._accepts_kept_reports = accept_kept_reports
         self._http = Http(url, key, PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES), transport)
         self._turn = threading.RLock()
         self._etag: str | None = None
@@ -257,8 +255,8 @@ class Device:
         ...     device.check({"east": 3.2, "north": 70.9}).outside
         ('north',)
         """
-        known = [self._features] if self._features is not None else self._listed_features()
-        part = leave_out(record, self._attributes)
+        known = [self._supported.features] if self._supported.features is not None else self._listed_features()
+        part = leave_out(record, self._supported.attributes)
         checks = [check_record(features, part) for features in known]
         if not checks:
             raise InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
@@ -365,7 +363,7 @@ class Device:
                 return RoundOutcome(open_round.round_id, Outcome.NOT_SELECTED)
             today = self._caps.today(memory)
             self._caps.check(memory, epsilon_nano, today)
-            part = part_for(spec, record, self._attributes)
+            part = part_for(spec, record, self._supported.attributes)
             names = check_outside(spec, part)  # an invalid record uses no word
             memo = self._perturb(open_round, spec, epsilon_nano, part)
             memory.memos[open_round.round_id] = replace(memo, day=today)
@@ -396,24 +394,7 @@ class Device:
 
     def _cost(self, open_round: OpenRound, spec: RoundSpec) -> int:
         """Return the real cost of a round. Raise if the device does not accept the round."""
-        if self._features is not None and spec.features != self._features:
-            difference = describe_difference(self._features, spec.features)
-            raise RoundRefused(f"{open_round.round_id} has features that this app does not support: {difference}")
-        if lacking := lacking_attributes(spec, self._attributes):
-            raise RoundRefused(f"{open_round.round_id} {lacking}")
-        if open_round.keep_reports and not self._accepts_kept_reports:
-            raise RoundRefused(
-                f"{open_round.round_id} keeps reports after their tally: "
-                "ask the user, then pass accept_kept_reports=True to the device"
-            )
-        if isinstance(open_round.epsilon, str):
-            raise InvalidSpec("a round's epsilon must be a number")
-        declared_nano = parse_epsilon(cast(float, open_round.epsilon))
-        epsilon_nano = spec.mechanism.epsilon_nano()
-        if declared_nano < epsilon_nano:
-            declared, real = format_epsilon(declared_nano), format_epsilon(epsilon_nano)
-            raise RoundRefused(f"{open_round.round_id} declares epsilon {declared} but costs {real}")
-        return epsilon_nano
+        return self._supported.cost_nano(open_round, spec)
 
     def _perturb(self, open_round: OpenRound, spec: RoundSpec, epsilon_nano: int, record: Record) -> Memo:
         slot = below(self._entropy, spec.encoding.n_slots)
