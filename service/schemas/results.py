@@ -208,7 +208,10 @@ class AttributeProfile(Wire):
     counts: list[list[Annotated[int, integer(-MAX_INT)]]] | None = Field(
         description="Noisy numbers of records; they may be negative."
     )
-    shares: list[list[Share]] | None = Field(description="Shares within each cluster; each row adds up to 1.")
+    shares: list[list[Share]] | None = Field(
+        description="Shares within each cluster, rounded to a tenth of the first digit of the error; each row adds up "
+        "to 1 before."
+    )
     share_errors: list[list[Amount]] | None = Field(description="Standard error of the noise of each share.")
 
 
@@ -236,7 +239,9 @@ class ClusterProfile(Wire):
     sizes: list[Share] = Field(description="Share of the records in each cluster, by the counts of the profile.")
     size_errors: list[Amount] = Field(description="Standard error of each share.")
     attributes: list[AttributeProfile] = Field(description="The attributes of the request.")
-    distinguishing: list[Distinguishing] = Field(description="The clearest values first.")
+    distinguishing: list[Distinguishing] = Field(
+        description="The clearest values first, at most 50 of each cluster. If there are more, a warning states it."
+    )
     too_small: list[Count] = Field(description="Clusters with too few records to describe.")
     false_discovery_rate: Share = Field(description="About this share of the listed values may be chance.")
     n_tested: Count = Field(description="Number of tested values.")
