@@ -3,10 +3,11 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import TypeAliasType
 
 from service.schemas.algorithms import Algorithm
-from service.schemas.base import EXAMPLE_ULID, MAX_INT, Double, Wire, example, integer
+from service.schemas.base import EXAMPLE_ULID, MAX_INT, Double, Name, Wire, example, examples, integer
 from service.schemas.fields import Amount, Atto, Count, Cursor, DatasetId, JobId, Nano, RoundId, Time
 from service.schemas.forecasts import Share, Verdict
 from service.schemas.specs import CategoricalAttribute, Feature
@@ -173,7 +174,8 @@ class ClusterModel(Wire):
     )
     feature_shares: list[Share] | None = Field(
         description="Share of each feature in the separation of the clusters; null without centroids. The squared "
-        "distance of each centroid from the nearest other one is divided among the features."
+        "distance of each centroid from the nearest other one is divided among the features. The share of an attribute "
+        "is the sum over its categories."
     )
     feature_check: FeatureCheck | None = Field(description="Irrelevant features; null unless the job checks for them.")
     attributes: list[CategoricalAttribute] = Field(
@@ -344,13 +346,38 @@ LabelKind = TypeAliasType(
 )
 
 
+_MANY = Field(max_length=1_000_000)
+
+
 class Points(Wire):
-    """Points to label. They are not stored."""
+    """Points to label, as `points`, or as `columns` and `rows`. They are not stored."""
 
-    model_config = example(points=[[2.35, 48.86], [-0.13, 51.51]])
+    model_config = examples(
+        {"points": [[2.35, 48.86], [-0.13, 51.51]]},
+        {"columns": ["spend", "plan"], "rows": [[35, "pro"], [20, "free"]]},
+        constraints={
+            "allOf": [
+                {
+                    "oneOf": [
+                        {"required": ["points"], "maxProperties": 1},
+                        {"required": ["columns", "rows"], "maxProperties": 2},
+                    ]
+                }
+            ]
+        },
+    )
 
-    points: list[list[Double]] = Field(
-        max_length=1_000_000, description="One list per point, in the units of the features."
+    points: Annotated[list[list[Double]], _MANY] | SkipJsonSchema[None] = Field(
+        None, description="One list per point, in the units of the features."
+    )
+    columns: Annotated[list[Name], Field(min_length=1)] | SkipJsonSchema[None] = Field(
+        None,
+        description="Numeric features, and the attributes that formed the clusters, in any order, each once.",
+    )
+    rows: Annotated[list[list[Double | str | None]], _MANY] | SkipJsonSchema[None] = Field(
+        None,
+        description="Values of records in the order of `columns`: numbers; an attribute is text, an integer, or null "
+        "if it is missing.",
     )
 
 
