@@ -18,16 +18,24 @@ from clustering.central.cells import to_places
 from clustering.central.curator import Curator
 from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters
 from clustering.central.queries import MemoryJournal, Records
+from clustering.profiles.reported import profile_reports
+from clustering.rounds.counting import count as count_reports
+from clustering.rounds.plan import Collected
 from clustering.series.follow import Memory, follow
 from clustering.series.observed import Measured
 from clustering.series.shares import window_shares
 from clustering.simulate import SeededEntropy, simulate
 from sfumato import specs
+from sfumato.device.bulk import perturb_records
+from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.figures import plot
 from sfumato.plotting.series import plot_shares
+from sfumato.profiles.profile_round import profile_round
 from sfumato.specs.attributes import Categorical, Numeric
 
-CARDS, CARDS_TITLE = "cards", "A profile describes the clusters"  # the picture of a profile
+CARDS, CARDS_TITLE = "cards", "A profile describes the clusters"  # the picture of a profile over records
+REPORTED, REPORTED_TITLE = "reported_cards", "A profile from reports has larger errors"
+REPORTED_EPSILON = 2.0
 SERIES, SERIES_TITLE = "series", "A series finds a cluster that grows"
 EPSILON, N_REPORTS, N_WINDOWS = 2.0, 200_000, 20  # ε and reports of a window, and the windows of the series
 FOLDER = Path(__file__).parents[1] / "docs" / "images" / "gallery"
@@ -128,24 +136,53 @@ def draw_picture(picture: Picture) -> Figure:
     return figure
 
 
-def draw_cards() -> Figure:
-    """Return the cards of three clusters by two attributes of generated people."""
+@dataclass(frozen=True)
+class Customers:
+    """Three clusters of generated people, released, and two attributes: codes of plan, and visits."""
+
+    model: ClusterModel
+    points: Points
+    plan: NDArray[np.int64]
+    visits: NDArray[np.int64]
+
+
+FEATURES = (specs.Feature("east", 0, 1), specs.Feature("north", 0, 1))
+ATTRIBUTES = (Categorical("plan", ("free", "basic", "pro")), Numeric("visits", (0, 2, 4, 6, 8, 10)))
+
+
+def draw_customers(n_people: int) -> Customers:
+    """Draw people with attributes that depend on their cluster."""
     rng = np.random.default_rng(SEED)
-    labels = rng.integers(0, 3, 20_000)
-    points = np.array([(0.2, 0.3), (0.7, 0.2), (0.5, 0.8)])[labels] + rng.normal(scale=0.06, size=(20_000, 2))
-    features = (specs.Feature("east", 0, 1), specs.Feature("north", 0, 1))
-    model = simulate(specs.PrivateKmeans(0.5, 3), points.clip(0, 1), seed=SEED, features=features)
-    plan = (rng.random(20_000)[:, None] > np.array([(0.7, 0.9), (0.3, 0.5), (0.5, 0.8)])[labels]).sum(axis=1)
-    visits = rng.poisson(np.array([1.0, 4.0, 2.0])[labels]).clip(0, 9) // 2
-    attributes = (
-        Categorical("plan", ("free", "basic", "pro")),
-        Numeric("visits", (0, 2, 4, 6, 8, 10)),
-    )
-    records = np.column_stack([to_places(points.clip(0, 1)), plan, visits]).astype(np.int32)
+    labels = rng.integers(0, 3, n_people)
+    centres = np.array([(0.2, 0.3), (0.7, 0.2), (0.5, 0.8)])
+    points = (centres[labels] + rng.normal(scale=0.06, size=(n_people, 2))).clip(0, 1)
+    plan = (rng.random(n_people)[:, None] > np.array([(0.7, 0.9), (0.3, 0.5), (0.5, 0.8)])[labels]).sum(axis=1)
+    visits = rng.poisson(np.array([1.0, 4.0, 2.0])[labels]).clip(0, 9)
+    model = simulate(specs.PrivateKmeans(0.5, 3), points, seed=SEED, features=FEATURES)
+    return Customers(model, points, plan, visits)
+
+
+def draw_cards() -> Figure:
+    """Return the cards of three clusters from 20,000 records."""
+    people = draw_customers(20_000)
+    records = np.column_stack([to_places(people.points), people.plan, people.visits // 2]).astype(np.int32)
     params = specs.Profile(of="job_gallery", attributes=("plan", "visits"), epsilon=0.3)
     curator = Curator(Records(records), params.epsilon_nano, MemoryJournal(), SeededEntropy(SEED))
-    described = describe_columns(features, attributes, attributes)
-    return profile_clusters(params, model, label_records(model, features), described, curator).plot(rows=3)
+    described = describe_columns(FEATURES, ATTRIBUTES, ATTRIBUTES)
+    labelling = label_records(people.model, FEATURES)
+    return profile_clusters(params, people.model, labelling, described, curator).plot(rows=3)
+
+
+def draw_reported_cards() -> Figure:
+    """Return the cards of the same clusters from 50,000 reports. Each person reports one of the attributes."""
+    people = draw_customers(50_000)
+    params = specs.Profile(of="job_gallery", attributes=("plan", "visits"), epsilon=REPORTED_EPSILON)
+    spec = profile_round(params, people.model, ATTRIBUTES, counts_outside=False)
+    columns = dict(zip(("east", "north"), people.points.T, strict=True))
+    named = np.array(ATTRIBUTES[0].categories, dtype=object)[people.plan]
+    sent = perturb_records(spec, columns | {"plan": named, "visits": people.visits}, SeededEntropy(SEED))
+    tally = count_reports(spec, sent.slots.astype(np.int64), sent.values)
+    return profile_reports("job_gallery", Collected(spec, tally)).plot(rows=3)
 
 
 def draw_series() -> Figure:
@@ -182,13 +219,14 @@ def render_page() -> str:
         page = "tutorials/trust.md" if name in ("clear", "faint") else f"algorithms/{name}.md"
         parts += [f"## {picture.title}", f"[![{picture.title}](images/gallery/{name}.png)]({page})"]
     parts += [f"## {CARDS_TITLE}", f"[![{CARDS_TITLE}](images/gallery/{CARDS}.png)](tutorials/customers.md)"]
+    parts += [f"## {REPORTED_TITLE}", f"[![{REPORTED_TITLE}](images/gallery/{REPORTED}.png)](profiles.md#from-reports)"]
     parts += [f"## {SERIES_TITLE}", f"[![{SERIES_TITLE}](images/gallery/{SERIES}.png)](series.md)"]
     return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    others = {CARDS: draw_cards, SERIES: draw_series}
+    others = {CARDS: draw_cards, REPORTED: draw_reported_cards, SERIES: draw_series}
     for name in sys.argv[1:] or (*PICTURES, *others):
         figure = others[name]() if name in others else draw_picture(PICTURES[name])
         figure.savefig(FOLDER / f"{name}.png", dpi=DOTS_PER_INCH)

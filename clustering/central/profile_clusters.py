@@ -28,7 +28,13 @@ from clustering.central.profile_tables import (
 from clustering.central.queries import split
 from clustering.errors import TooFewRecords
 from clustering.profiles.distinctions import FALSE_DISCOVERIES as RATE
-from clustering.profiles.distinctions import find_distinctions, name_distinction, small_warnings, too_small
+from clustering.profiles.distinctions import (
+    find_distinctions,
+    list_clearest,
+    name_distinction,
+    small_warnings,
+    too_small,
+)
 from clustering.profiles.shares import ConsistentTables, Noise, association, make_consistent, share_variances
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
@@ -141,6 +147,7 @@ def profile_clusters(
             "no cluster has more records than the noise of its counts: increase epsilon, or name fewer attributes"
         )
     distinctions, n_tested = find_distinctions(found, noise, curator.max_per_user)
+    listed, cut = list_clearest(distinctions)
     attributes = [described[place].attribute for place in chosen]
     total = max(float(found.numbers.sum()), 1.0)
     return ClusterProfile(
@@ -148,11 +155,11 @@ def profile_clusters(
         sizes=np.maximum(found.numbers, 0.0) / total,
         size_errors=np.full(model.n_clusters, sqrt(found.number_variance) / total),
         attributes=_attribute_profiles(described, chosen, scores, found, noisy, noise),
-        distinctions=tuple(name_distinction(each, attributes) for each in distinctions),
+        distinctions=tuple(name_distinction(each, attributes) for each in listed),
         too_small=tuple(small),
         false_discovery_rate=RATE,
         n_tested=n_tested,
-        warnings=tuple(small_warnings(small, model.n_clusters)),
+        warnings=tuple(small_warnings(small, model.n_clusters) + cut),
         diagnostics={
             "noise_per_count": sqrt(noise.variance),
             "n_records": total,

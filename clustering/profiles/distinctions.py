@@ -6,6 +6,7 @@ R selected of m tested values (Benjamini and Yekutieli 2005). The tests of one t
 these the rate of false discoveries was measured and not proved.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -23,6 +24,7 @@ from sfumato.specs.attributes import Attribute
 FALSE_DISCOVERIES = 0.05
 MIN_DEVIATIONS = 4.0  # deviations of the noise that a describable cluster has at least
 MIN_RECORDS = 10.0
+LISTED = 50  # values of a cluster in the list of a result, which bounds its length
 LEAST_SHARE = 1e-4  # smallest share in a lift, to avoid a division by zero
 
 Floats = NDArray[np.float64]
@@ -117,6 +119,21 @@ def find_distinctions(found: ConsistentTables, noise: Noise, max_per_user: int) 
         )
         listed.append((-clearness, -abs(difference), entry))
     return [entry for _, _, entry in sorted(listed, key=lambda each: each[:2])], n_tested
+
+
+def list_clearest(found: Sequence[Distinction]) -> tuple[list[Distinction], list[str]]:
+    """Return the first `LISTED` values of each cluster, and a warning if there are more."""
+    counts, kept = Counter[int](), list[Distinction]()
+    for each in found:
+        counts[each.cluster] += 1
+        if counts[each.cluster] <= LISTED:
+            kept.append(each)
+    if len(kept) == len(found):
+        return kept, []
+    return kept, [
+        f"{len(found)} values distinguish a cluster. The list has the {LISTED} clearest of each cluster, "
+        "and the tables of the attributes have all shares."
+    ]
 
 
 def name_distinction(found: Distinction, attributes: Sequence[Attribute]) -> Distinguishing:

@@ -12,7 +12,13 @@ from typing import cast
 import numpy as np
 
 from clustering.profiles.distinctions import FALSE_DISCOVERIES as RATE
-from clustering.profiles.distinctions import find_distinctions, name_distinction, small_warnings, too_small
+from clustering.profiles.distinctions import (
+    find_distinctions,
+    list_clearest,
+    name_distinction,
+    small_warnings,
+    too_small,
+)
 from clustering.profiles.shares import ConsistentTables, Floats, Noise, make_consistent, share_variances
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.law import NO_HONEST_TALLY, find_faults
@@ -48,10 +54,11 @@ def profile_reports(of: str, collected: Collected) -> ClusterProfile:
     noise = _noise(encoding, reading, collected, tables)
     found = make_consistent(tables, noise)
     small = too_small(found)
-    listed, n_tested = find_distinctions(found, noise, max_per_user=1)
+    distinctions, n_tested = find_distinctions(found, noise, max_per_user=1)
+    listed, cut = list_clearest(distinctions)
     total = max(float(found.numbers.sum()), 1.0)
     errors = [np.sqrt(share_variances(found, place, noise)) for place in range(encoding.n_slots)]
-    warnings = small_warnings(small, encoding.n_clusters) + _warn_errors(errors, small)
+    warnings = small_warnings(small, encoding.n_clusters) + cut + _warn_errors(errors, small)
     if faults := find_faults(collected):
         warnings.insert(0, NO_HONEST_TALLY.format(what="; ".join(faults)))
     diagnostics = {"noise_per_count": sqrt(noise.variance), "n_reports": n, "reports": tally.reports.tolist()}

@@ -280,9 +280,9 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
         interval = f"{again.lower:.2f} to {again.upper:.2f}"
         console.print(f"Expected agreement: {again.value:.2f} (80 % interval {interval})")
         console.print("Repeated runs reproduce the clusters this well. They may still differ from the true groups.")
-    if (shares := model.feature_shares) is not None and len(shares) > 1:
-        largest_first = sorted(zip(shares, model.features, strict=True), key=lambda each: -each[0])[:4]
-        listed = ", ".join(f"{plain(feature.name)} {share:.0%}" for share, feature in largest_first)
+    if len(shares := model.column_shares) > 1:
+        largest_first = sorted(shares.items(), key=lambda each: -each[1])[:4]
+        listed = ", ".join(f"{plain(name)} {share:.0%}" for name, share in largest_first)
         console.print(f"Share of the features in the separation: {listed}")
     if nested := describe_levels(model.levels):
         console.print(f"Supported about as well: {nested}")

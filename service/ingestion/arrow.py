@@ -76,6 +76,14 @@ def parse_reports(body: bytes, value_bytes: int) -> Iterator[tuple[Bytes, Bytes,
         raise BadRequest(_NOT_ARROW) from None
 
 
+def column_names(body: bytes) -> list[str]:
+    """Return the names of the columns. Raise BadRequest if the body is not a valid Arrow stream or file."""
+    try:
+        return list(_open(body)[0].names)
+    except _ARROW_ERRORS:
+        raise BadRequest(_NOT_ARROW) from None
+
+
 def parse_records(
     body: bytes,
     find_positions: Callable[[Sequence[str]], list[int]],

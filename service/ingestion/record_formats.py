@@ -20,7 +20,13 @@ from numpy.typing import NDArray
 
 from service.http.problems import BadRequest, PayloadTooLarge, Problem, UnsupportedMediaType, ValidationFailed
 from service.ingestion.json_pieces import NOT_JSON, JsonPieces
-from service.ingestion.record_validation import RecordSink, RecordValidator, bad_record, column_positions
+from service.ingestion.record_validation import (
+    KeepingSink,
+    RecordSink,
+    RecordValidator,
+    bad_record,
+    column_positions,
+)
 from sfumato.records.inputs import list_names
 
 MAX_JSON_BYTES = 16 << 20
@@ -232,7 +238,9 @@ class _Columns(msgspec.Struct, forbid_unknown_fields=True):
     rows: list[list[float]] | UnsetType = UNSET
 
 
-class _AnyColumns(msgspec.Struct, forbid_unknown_fields=True):
+class AnyColumns(msgspec.Struct, forbid_unknown_fields=True):
+    """A piece of records as rows of any values."""
+
     columns: list[str] | UnsetType = UNSET
     rows: list[list[float | int | str | None]] | UnsetType = UNSET
 
@@ -254,10 +262,10 @@ class JsonReader(JsonPieces):
 
     max_bytes = MAX_JSON_BYTES
 
-    def __init__(self, validator: RecordValidator) -> None:
-        self._has_any = validator.user_feature is not None or bool(validator.attributes)
-        kind = _AnyColumns if self._has_any else _Columns
-        super().__init__(kind, JsonReader._keep, JsonReader._schema_error, validator.reserve_memory)
+    def __init__(self, validator: KeepingSink, kind: type[msgspec.Struct] | None = None) -> None:
+        self._has_any = kind is not None or validator.user_feature is not None or bool(validator.attributes)
+        kind = kind or (AnyColumns if self._has_any else _Columns)
+        super().__init__(kind, type(self)._keep, type(self)._schema_error, validator.reserve_memory)
         self._validator = validator
         self._n_bytes = self._n_rows = 0
         self._columns: list[str] = []
@@ -276,7 +284,7 @@ class JsonReader(JsonPieces):
             raise ValidationFailed(_EXPECTED)
         self._add_kept()
 
-    def _keep(self, read: _Columns | _AnyColumns) -> None:
+    def _keep(self, read: _Columns | AnyColumns) -> None:
         """Keep the rows of a piece, and add them if the columns have arrived before."""
         if read.columns is not UNSET:
             self._columns += read.columns
@@ -291,7 +299,7 @@ class JsonReader(JsonPieces):
     def _add_kept(self) -> None:
         """Validate the kept rows and add them to the upload."""
         validator = self._validator
-        positions, width = validator.column_positions(self._columns), len(self._columns)
+        positions, width = column_positions(validator.columns, self._columns), len(self._columns)
         rows, self._kept, first = self._kept, [], self._n_rows
         self._n_rows += len(rows)
         if set(map(len, rows)) - {width}:

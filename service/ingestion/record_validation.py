@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[-+]?[\d.,_]+([eE][-+]?\d+)?|[-+]?(nan|inf|infinity)", re
 _WHOLE = re.compile(r"-?[0-9]+")
 # The exponent of a double has at most three digits. More digits are an id, such as eight hexadecimal digits.
 _DECIMAL = re.compile(r"[-+]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)(e[-+]?[0-9]{1,3})?|[-+]?inf(inity)?", re.IGNORECASE)
-NOTHING_STORED = "; nothing of the upload was stored"
+NOTHING_STORED = "; nothing of this request was stored"
 MISSING_USER = "is missing: send the user of every record"
 USER_TOO_LONG = f"must have 1 to {MAX_USER_BYTES} bytes"
 NOT_WHOLE = "is written as a decimal number: send text or a whole number, such as 7 in place of 7.0 or 7e0"
@@ -70,8 +70,17 @@ class RecordSink(Protocol):
         users: Sequence[str | int] | None,
         widths: None = None,
         cells: Sequence[Cells] = (),
+        /,
     ) -> None:
         """Add records, with NaN for cells that are not numbers."""
+
+
+class KeepingSink(RecordSink, Protocol):
+    """Receiver of the records of a file that is kept in memory."""
+
+    @property
+    def reserve_memory(self) -> Callable[[int], None]:
+        """Return the function that reserves memory, in bytes."""
 
 
 class RecordValidator:

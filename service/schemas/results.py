@@ -3,10 +3,11 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import TypeAliasType
 
 from service.schemas.algorithms import Algorithm
-from service.schemas.base import EXAMPLE_ULID, MAX_INT, Double, Wire, example, integer
+from service.schemas.base import EXAMPLE_ULID, MAX_INT, Double, Name, Wire, example, examples, integer
 from service.schemas.fields import Amount, Atto, Count, Cursor, DatasetId, JobId, Nano, RoundId, Time
 from service.schemas.forecasts import Share, Verdict
 from service.schemas.specs import CategoricalAttribute, Feature
@@ -173,7 +174,8 @@ class ClusterModel(Wire):
     )
     feature_shares: list[Share] | None = Field(
         description="Share of each feature in the separation of the clusters; null without centroids. The squared "
-        "distance of each centroid from the nearest other one is divided among the features."
+        "distance of each centroid from the nearest other one is divided among the features. The share of an attribute "
+        "is the sum over its categories."
     )
     feature_check: FeatureCheck | None = Field(description="Irrelevant features; null unless the job checks for them.")
     attributes: list[CategoricalAttribute] = Field(
@@ -208,7 +210,10 @@ class AttributeProfile(Wire):
     counts: list[list[Annotated[int, integer(-MAX_INT)]]] | None = Field(
         description="Noisy numbers of records; they may be negative."
     )
-    shares: list[list[Share]] | None = Field(description="Shares within each cluster; each row adds up to 1.")
+    shares: list[list[Share]] | None = Field(
+        description="Shares within each cluster, rounded to a tenth of the first digit of the error; each row adds up "
+        "to 1 before."
+    )
     share_errors: list[list[Amount]] | None = Field(description="Standard error of the noise of each share.")
 
 
@@ -236,7 +241,9 @@ class ClusterProfile(Wire):
     sizes: list[Share] = Field(description="Share of the records in each cluster, by the counts of the profile.")
     size_errors: list[Amount] = Field(description="Standard error of each share.")
     attributes: list[AttributeProfile] = Field(description="The attributes of the request.")
-    distinguishing: list[Distinguishing] = Field(description="The clearest values first.")
+    distinguishing: list[Distinguishing] = Field(
+        description="The clearest values first, at most 50 of each cluster. If there are more, a warning states it."
+    )
     too_small: list[Count] = Field(description="Clusters with too few records to describe.")
     false_discovery_rate: Share = Field(description="About this share of the listed values may be chance.")
     n_tested: Count = Field(description="Number of tested values.")
@@ -339,13 +346,38 @@ LabelKind = TypeAliasType(
 )
 
 
+_MANY = Field(max_length=1_000_000)
+
+
 class Points(Wire):
-    """Points to label. They are not stored."""
+    """Points to label, as `points`, or as `columns` and `rows`. They are not stored."""
 
-    model_config = example(points=[[2.35, 48.86], [-0.13, 51.51]])
+    model_config = examples(
+        {"points": [[2.35, 48.86], [-0.13, 51.51]]},
+        {"columns": ["spend", "plan"], "rows": [[35, "pro"], [20, "free"]]},
+        constraints={
+            "allOf": [
+                {
+                    "oneOf": [
+                        {"required": ["points"], "maxProperties": 1},
+                        {"required": ["columns", "rows"], "maxProperties": 2},
+                    ]
+                }
+            ]
+        },
+    )
 
-    points: list[list[Double]] = Field(
-        max_length=1_000_000, description="One list per point, in the units of the features."
+    points: Annotated[list[list[Double]], _MANY] | SkipJsonSchema[None] = Field(
+        None, description="One list per point, in the units of the features."
+    )
+    columns: Annotated[list[Name], Field(min_length=1)] | SkipJsonSchema[None] = Field(
+        None,
+        description="Numeric features, and the attributes that formed the clusters, in any order, each once.",
+    )
+    rows: Annotated[list[list[Double | str | None]], _MANY] | SkipJsonSchema[None] = Field(
+        None,
+        description="Values of records in the order of `columns`: numbers; an attribute is text, an integer, or null "
+        "if it is missing.",
     )
 
 

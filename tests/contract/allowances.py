@@ -132,9 +132,10 @@ RULES = (
     ("uploadRecords", "column|record \\d+|no records", "the dataset defines the columns and their values"),
     (
         "assignPoints",
-        "the last point is incomplete|points of the job's features|Arrow|stream|column",
+        "the last point is incomplete|points of the job's features|Arrow|stream|CSV|UTF-8|header row",
         "a format of bytes",
     ),
+    ("assignPoints", "column|record \\d+", "the result defines the columns and their values"),
     ("assignPoints", "must be a finite number", "a JSON number may be above all doubles"),
     (
         "assignPoints",

@@ -68,7 +68,9 @@ def calls(operation: Operation, objects: Objects) -> Iterator[Sent]:
         assert {*contents, "application/json"} == {kind.decode() for kind in READERS}
     if operation.name == "assignPoints":
         table = pa.table([pa.array(column) for column in ROWS.T], [feature.name for feature in a_model().features])
+        lines = [",".join(map(str, row)) for row in ROWS.tolist()]
         contents = {"application/octet-stream": ROWS.tobytes(), STREAM: stream(table), FILE: file(table)}
+        contents["text/csv"] = "\n".join([",".join(table.column_names), *lines]).encode()
     if operation.name == "releaseRound":
         path["round_id"] = objects.api.round(shuffled_dataset(objects.api), target_reports=20, **TERMS)["id"]
         reports = sealed_reports(objects.api, path["round_id"], 20)

@@ -20,9 +20,6 @@ class FakeValidator:
         self.attributes: tuple[Any, ...] = ()
         self.parts: list[Any] = []
 
-    def column_positions(self, names: list[str]) -> list[int]:
-        return [names.index(name) for name in self.columns]
-
     def reserve_memory(self, n_bytes: int) -> None:
         assert n_bytes > 0
 

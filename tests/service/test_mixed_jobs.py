@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from models.database.engine import Database
 from service.schemas.datasets import Dataset as DatasetSchema
 from service.schemas.results import Result as ResultSchema
 from sfumato.api.client import Client
+from sfumato.model.cluster_model import model_from_wire
 from sfumato.specs import Auto
 from tests.clustering.central.test_categories import N, people, table
 from tests.service.api import SQLITE_ONLY, Api, claim_job, refused
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console, words
+from tests.service.test_assign import STREAM, to_stream
 from tests.workers.archive import KEYRING, RECORDS_KEY
 from workers.job_runner import ClaimOutcome, run
 
@@ -25,6 +28,7 @@ PLAN: dict[str, Any] = {"name": "plan", "kind": "categorical", "values": ["free"
 REGION = PLAN | {"name": "region", "values": ["n", "e", "s", "w"], "missing": "category"}
 NOTE = {"name": "note", "kind": "categorical", "values": ["a", "b"]}
 EAST = {"name": "east", "lower": 0.0, "upper": 10.0}
+FRAME = table(*people()[1:])
 KMEANS = {"type": "private_kmeans", "epsilon": 2.0, "clusters": 4, "delta": 1e-6}
 
 
@@ -151,6 +155,56 @@ def test_the_sdk_and_the_commands_create_cluster_and_label(
         assert "plan = pro_error" in columns
     printed = run_command("jobs", "result", job.id).output
     assert "plan = pro" in printed
+    (line,) = (each for each in printed.splitlines() if "Share of the features in the separation" in each)
+    assert "region " in line
+    assert " = " not in line  # the categories of an attribute are added
+
+
+@SQLITE_ONLY
+class TestRecords:
+    """Records that are labelled have the columns and values of an upload."""
+
+    @pytest.fixture
+    def labelled(self, api: Api, database: Database) -> tuple[str, list[int]]:
+        job_id = api.made("/jobs", {"dataset_id": filled(api), "algorithm": KMEANS})["id"]
+        work(database, job_id)
+        model = model_from_wire(api.get(f"/jobs/{job_id}/result").json()["model"])
+        return f"/jobs/{job_id}/assign", model.assign(FRAME).tolist()
+
+    def test_in_every_format_get_the_labels_of_the_model(self, api: Api, labelled: tuple[str, list[int]]) -> None:
+        path, expected = labelled
+        rows = [[None if pd.isna(value) else value for value in row] for row in FRAME.to_numpy().tolist()]
+        arrow = pa.Table.from_pandas(FRAME, preserve_index=False)
+        dictionary = arrow.set_column(0, "region", arrow["region"].dictionary_encode())
+        answers = [
+            api.post(path, {"columns": list(FRAME), "rows": rows}),
+            api.post(path, content=FRAME.to_csv(index=False).encode(), headers={"Content-Type": "text/csv"}),
+            *(api.post(path, content=to_stream(each), headers=STREAM) for each in (arrow, dictionary)),
+        ]
+        for each in answers:
+            assert each.status_code == 200, each.text[:300]
+            assert each.json()["labels"] == expected
+
+    def test_that_no_upload_could_have_are_refused_without_their_values(
+        self, api: Api, labelled: tuple[str, list[int]]
+    ) -> None:
+        path, _ = labelled
+        columns = ["east", "plan", "region"]
+        for rows, message in (
+            ([[1, "pro", "n"], [1, "gold", "n"]], "record 2: plan must be one of its declared values"),
+            ([[1, None, "n"]], "record 1: plan is missing"),
+            ([["1", "pro", "n"]], "record 1: east must be a number"),
+            ([[1, "pro"]], "record 1: expected 3 values"),
+        ):
+            detail = refused(api.post(path, {"columns": columns, "rows": rows}), 422, "validation_failed")["detail"]
+            assert message in detail
+            assert "gold" not in detail
+        for wrong in (["east", "plan"], [*columns, "note"]):
+            body = {"columns": wrong, "rows": [[1, "pro", "n", "a"][: len(wrong)]]}
+            assert "column " in refused(api.post(path, body), 422, "validation_failed")["detail"]
+        table = pa.table({"plan": ["gold"], "region": ["n"], "east": [1.0]})
+        detail = refused(api.post(path, content=to_stream(table), headers=STREAM), 422, "validation_failed")["detail"]
+        assert "record 1: plan must be one" in detail
 
 
 @SQLITE_ONLY

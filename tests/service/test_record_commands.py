@@ -78,7 +78,7 @@ class TestUploading:
         output = run("upload", dataset_id, str(source), status=1).output
         assert count(connected, dataset_id)["n_records"] == 0
         assert "record 101: y must be a finite number" in output
-        assert "nothing of the upload was stored" in output
+        assert "nothing of this request was stored" in output
         assert "47110815" not in output
         source.write_text("x,y\n" + good + "0.5,0.5\n")
         for _ in range(2):

@@ -220,7 +220,7 @@ def test_10_a_value_that_is_no_number(live: Live, client: Client, tallied: Round
         perturb_records(tallied.spec, np.array([[1.0, 2.0], [np.nan, 1.0]]))
     problem = live.post_csv(central.id, "x,y\n1,2\n1,secret\n").json()
     contains(
-        problem["detail"], "record 2: y must be a finite number", "counted from 1", "nothing of the upload was stored"
+        problem["detail"], "record 2: y must be a finite number", "counted from 1", "nothing of this request was stored"
     )
     assert "secret" not in str(problem)
     assert client.count_records(central.id).n_records == 0

@@ -190,6 +190,7 @@ class TestGallery:
         assert {*ALGORITHMS, *CENTRAL_ALGORITHMS} <= gallery.PICTURES.keys()
         assert {path.stem for path in gallery.FOLDER.glob("*.png")} == gallery.PICTURES.keys() | {
             gallery.CARDS,
+            gallery.REPORTED,
             gallery.SERIES,
         }
 

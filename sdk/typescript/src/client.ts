@@ -366,7 +366,7 @@ export class Client {
     return this.#calls.get<wire.GetPlotPngData, Uint8Array>("/v1/jobs/{job_id}/plot.png", { path: { job_id } }, options, more);
   }
 
-  /** Assign clusters to points with the model of a job. The service receives the points but does not store them. */
+  /** Assign clusters to points or records with the model of a job. The service receives them but does not store them. */
   assignPoints(job_id: string, body: wire.Points, options?: CallOptions): Promise<wire.PointLabels> {
     const parameters = { path: { job_id }, body };
     return this.#calls.send<wire.AssignPointsData, wire.AssignPointsResponse>("POST", "/v1/jobs/{job_id}/assign", parameters, options);

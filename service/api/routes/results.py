@@ -31,6 +31,7 @@ _POINTS_BODY: dict[str, Any] = {
     "content": {
         "application/json": {"schema": {"$ref": "#/components/schemas/Points"}},
         "application/octet-stream": _BINARY,
+        "text/csv": _BINARY | {"examples": {"two": {"value": "longitude,latitude\n2.35,48.86\n-0.13,51.51\n"}}},
         "application/vnd.apache.arrow.stream": _BINARY,
         "application/vnd.apache.arrow.file": _BINARY,
     },
@@ -189,10 +190,15 @@ async def assign_points(request: Request, job_id: JobIdInPath, caller: AnalystCa
     Points are not stored. `ClusterModel.assign` of the SDK does the same without sending points. A request has at most
     1,000,000 points and 32 MiB.
 
-    - `application/json`: `points`, one list per point.
+    - `application/json`: `points`, one list per point; or `columns` and `rows`, as in an upload of records.
     - `application/octet-stream`: packed float64, little-endian, one point after the other, features in order.
+    - `text/csv`: as in an upload of records.
     - `application/vnd.apache.arrow.stream` or `application/vnd.apache.arrow.file`: one numeric column per feature,
       uncompressed.
+
+    If attributes formed the clusters, a point has the share of each category: 1 for that of the record, and 0 for the
+    others. With named columns, send the values of each attribute instead: the columns are the numeric features and
+    these attributes. An unknown or missing value is accepted as the attribute declares.
 
     Needs the scope `jobs`.
     """

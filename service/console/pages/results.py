@@ -20,6 +20,7 @@ from service.http.problems import NotFound, ValidationFailed
 from sfumato.api.parsers import parse_result
 from sfumato.api.result_page import html_page
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
+from sfumato.model.feature_shares import by_column
 from sfumato.model.levels import describe_levels
 from sfumato.model.separation import Separation, separation
 from sfumato.plotting import geojson
@@ -125,20 +126,24 @@ def clusters(model: ClusterModel, apart: Separation, shown: list[int]) -> list[J
 
 
 def feature_rows(model: ClusterModel) -> list[Json]:
-    """Return the table rows of the features that separate the clusters most."""
-    shares, check = model.feature_shares, model.feature_check
-    if shares is None or len(shares) < 2:
+    """Return the table rows of the features and attributes that separate the clusters most."""
+    shares, check = model.column_shares, model.feature_check
+    if len(shares) < 2:
         return []
-    places = sorted(range(len(shares)), key=lambda place: (-shares[place], place))[:SHOWN_SHARES]
+    gapless = {} if check is None else by_column(model.features, model.attributes, check.gapless_shares)
+    scores = {}
+    if check is not None and check.is_conclusive:
+        numeric = model.features[: model.n_numeric]
+        scores = {each.name: float(score) for each, score in zip(numeric, check.peak_scores, strict=False)}
     return [
         {
-            "name": model.features[place].name,
-            "share": float(shares[place]),
-            "gapless": None if check is None else float(check.gapless_shares[place]),
-            "score": None if check is None or not check.is_conclusive else float(check.peak_scores[place]),
-            "is_irrelevant": check is not None and model.features[place].name in check.irrelevant,
+            "name": name,
+            "share": share,
+            "gapless": gapless.get(name),
+            "score": scores.get(name),
+            "is_irrelevant": check is not None and name in check.irrelevant,
         }
-        for place in places
+        for name, share in sorted(shares.items(), key=lambda each: -each[1])[:SHOWN_SHARES]
     ]
 
 

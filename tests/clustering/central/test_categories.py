@@ -65,7 +65,10 @@ class TestClusters:
         assert {name: each.shape for name, each in shares.items()} == {"plan": (4, 3), "region": (4, 5)}
         for each in shares.values():
             assert each.min() >= 0
-            assert each.sum(axis=1) == pytest.approx(np.ones(4), abs=1e-6)
+            assert each.sum(axis=1) == pytest.approx(np.ones(4), abs=1e-12)
+        assert list(model.column_shares) == ["east", "plan", "region"]
+        assert sum(model.column_shares.values()) == pytest.approx(1)
+        assert model.column_shares["plan"] == pytest.approx(model.feature_shares[1:4].sum())
         largest = sorted(model.category_shares["region"].argmax(axis=1).tolist())
         assert largest == [0, 1, 2, 3]
         assert model.privacy["attributes"] == "public"
@@ -94,6 +97,13 @@ class TestClusters:
         with pytest.raises(InvalidSpec, match="does not have"):
             label_records(model, (EAST,), (NOTE, PLAN))
 
+    def test_have_shares_with_the_sum_one_under_much_noise(self) -> None:
+        for delta in (0.0, 1e-6):
+            model, _ = fit(PrivateKmeans(0.1, 8, delta=delta))
+            for each in model.category_shares.values():
+                assert each.min() >= 0
+                assert each.sum(axis=1) == pytest.approx(np.ones(8), abs=1e-12)
+
     def test_take_the_weight_of_an_attribute(self) -> None:
         _labels, points, codes = people()
         shares = []
@@ -102,7 +112,7 @@ class TestClusters:
             params = PrivateKmeans(8.0, 2, delta=1e-6)
             chosen = {"attributes": (attribute,), "codes": codes[:, :1], "features": (EAST,)}
             model = simulate_central(params, points, seed=2, **chosen)  # type: ignore[arg-type]
-            shares.append(float(np.asarray(model.feature_shares)[1:].sum()))
+            shares.append(model.column_shares["plan"])
         assert shares[0] < 0.05
         assert shares[2] > 0.8
 

@@ -26,6 +26,7 @@ from clustering.central.profile_tables import (
 from clustering.central.queries import MemoryJournal, Records
 from clustering.errors import TooFewRecords
 from clustering.profiles.distinctions import (
+    LISTED,
     find_distinctions,
     laplace_normal_tail,
     select_discoveries,
@@ -229,6 +230,31 @@ class TestProfile:
             assert each.share == pytest.approx(truth, abs=0.04)
         again = profile_from_wire(json.loads(json.dumps(found.to_wire())))
         assert again.to_wire() == found.to_wire()
+
+    def test_of_many_values_is_a_short_document_without_rounding_errors(self) -> None:
+        chance = np.random.default_rng(9)
+        n_values, attributes = 64, tuple(Categorical(f"a{j}", tuple(f"value{v}" for v in range(64))) for j in range(12))
+        labels, records = chance.choice(K, 40_000, p=SIZES), []
+        for _ in attributes:
+            ends = chance.dirichlet(np.full(n_values, 0.3), K).cumsum(axis=1)[labels][:, :-1]
+            records.append((chance.random(len(labels))[:, None] > ends).sum(axis=1))
+        columns = np.column_stack([to_places(CENTRES[labels]), *records]).astype(np.int32)
+        params = Profile(of="job_x", attributes=tuple(each.name for each in attributes), epsilon=2.0)
+        curator = Curator(Records(columns), parse_epsilon(2.0), MemoryJournal(), SeededEntropy(0), 0)
+        described = describe_columns(FEATURES, attributes, attributes)
+        found = profile_clusters(params, MODEL, label_records(MODEL, FEATURES), described, curator)
+        wire = json.dumps(found.to_wire(), separators=(",", ":"))
+        assert len(wire) < 200_000
+        assert len(found.distinguishing(0)) == LISTED
+        assert any(f"The list has the {LISTED} clearest of each cluster" in each for each in found.warnings)
+        again = profile_from_wire(json.loads(wire))
+        for exact, read in zip(found.attributes, again.attributes, strict=True):
+            assert np.abs(exact.shares - read.shares).max() <= 0.1 * exact.share_errors.max()
+            assert read.shares.sum(axis=1) == pytest.approx(np.ones(K), abs=0.01)
+            assert read.share_errors == pytest.approx(exact.share_errors, rel=0.05)
+        for exact, read in zip(found.distinctions, again.distinctions, strict=True):
+            assert read.lift == pytest.approx(exact.lift, rel=1e-3)
+            assert read.difference == pytest.approx(exact.difference, abs=0.1 * exact.share_error)
 
     def test_of_features_counts_their_equal_bins(self) -> None:
         chance = np.random.default_rng(8)

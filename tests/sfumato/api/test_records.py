@@ -250,7 +250,7 @@ class TestFiles:
         assert len(keys) == 2
 
 
-MESSAGE = "record 1: y is not a finite number; nothing of the upload was stored"
+MESSAGE = "record 1: y is not a finite number; nothing of this request was stored"
 REFUSED = {"detail": MESSAGE, "errors": [{"pointer": "", "message": MESSAGE}]}
 
 
@@ -296,7 +296,7 @@ class TestParts:
     def test_that_fail_name_the_record_in_the_whole_upload(self) -> None:
         good, bad = ok(STORED, 201), refusal(422, "validation_failed", **REFUSED)
         assert str(self.failing(bad)).endswith(MESSAGE)
-        message = "record 5: y is not a finite number; nothing of the upload was stored"
+        message = "record 5: y is not a finite number; nothing of this request was stored"
         error = self.failing(good, good, bad)
         assert isinstance(error, ApiProblem)
         assert (error.status, error.code, error.problem["detail"]) == (422, "validation_failed", message)

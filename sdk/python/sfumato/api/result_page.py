@@ -167,14 +167,15 @@ def _measured(value: float, error: float) -> str:
 
 
 def _features(model: ClusterModel) -> str:
-    shares, check = model.feature_shares, model.feature_check
-    if shares is None or len(shares) < 2:
+    shares, check = model.column_shares, model.feature_check
+    if len(shares) < 2:
         return ""
+    titles = {each.name: _feature(model, place) for place, each in enumerate(model.features)}
     rows = []
-    for place in np.argsort(-shares, kind="stable")[:SHOWN_FEATURES].tolist():
-        is_irrelevant = check is not None and model.features[place].name in check.irrelevant
+    for name, share in sorted(shares.items(), key=lambda each: -each[1])[:SHOWN_FEATURES]:
+        is_irrelevant = check is not None and name in check.irrelevant
         note = ["irrelevant"] if is_irrelevant else [] if check is None else [""]
-        rows.append([_feature(model, place), f"{100 * shares[place]:.0f} %", *note])
+        rows.append([titles.get(name, escape(name)), f"{100 * share:.0f} %", *note])
     caption = "How far each feature separates the centres of neighbouring clusters."
     head = ["Feature", "Share of the separation", *([] if check is None else ["Check"])]
     return _section("Features", _table(caption, head, rows))

@@ -4,7 +4,7 @@ A model is computed from tallies or query answers alone. Labelling points with i
 budget, and a device can label its own record.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -13,13 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_names import check_names
-from sfumato.model.feature_shares import FeatureCheck, feature_shares
+from sfumato.model.distances import nearest_centres, point_blocks, squared_distances
+from sfumato.model.feature_shares import FeatureCheck, by_column, feature_shares
 from sfumato.model.geography import errors_in_km, place_of
 from sfumato.model.levels import Level, levels_of
 from sfumato.model.memberships import Memberships, fits, memberships_from_wire
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 from sfumato.model.tables import Columns, add_column, new_frame
-from sfumato.records.encodings import cells, differences, scale_many
+from sfumato.records.encodings import cells, scale_many
 from sfumato.records.mixed import count_categories, to_points
 from sfumato.specs import Feature, circles_of, features_from_wire, to_wire
 from sfumato.specs.attributes import Categorical, attribute_to_wire, attributes_from_wire, clustering_attributes
@@ -32,8 +33,6 @@ ModelType = Literal["label_map", "centroids"]
 PrivacyStatus = Literal["dp", "post_processed", "public"]
 
 SHOWN_FEATURES = 6  # names in a repr
-_BLOCK_NUMBERS = 1 << 22
-_WIDE = 16  # features from which products of matrices find the nearest centroid
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -142,6 +141,15 @@ class ClusterModel:
         return feature_shares(self.features, self.centroids, self.sizes)
 
     @property
+    def column_shares(self) -> dict[str, float]:
+        """Return the share of each column in the separation of the clusters, by its name; the sum is 1.
+
+        That of an attribute is the sum over its categories. Empty if nothing is separated.
+        """
+        shares = self.feature_shares
+        return {} if shares is None else by_column(self.features, self.attributes, shares)
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         """Return up to three nested maps that the data support about as well, from the fewest clusters on.
 
@@ -187,8 +195,8 @@ class ClusterModel:
             return np.asarray(self.label_map[tuple(index.T)], dtype=np.int64)
         labels = np.empty(len(scaled), dtype=np.int64)
         centres = self._scaled_centres()
-        for part in _blocks(scaled.shape):
-            labels[part] = _nearest(scaled[part], centres, circles_of(self.features))
+        for part in point_blocks(scaled.shape):
+            labels[part] = nearest_centres(scaled[part], centres, circles_of(self.features))
         return labels
 
     def _scale(self, points: ArrayLike) -> NDArray[np.float64]:
@@ -221,7 +229,7 @@ class ClusterModel:
         """
         scaled, centres = self._scale(points), self._scaled_centres()
         found = np.empty((len(scaled), self.n_clusters))
-        for part in _blocks(scaled.shape):
+        for part in point_blocks(scaled.shape):
             found[part] = np.sqrt(squared_distances(scaled[part], centres, circles_of(self.features)))
         return found
 
@@ -297,7 +305,7 @@ class ClusterModel:
             raise InvalidSpec("this model publishes no membership rule. Use assign for hard labels.")
         scaled, centres = self._scale(points), scale_many(self.features, self.centroids)
         found = np.empty((len(scaled), self.n_clusters))
-        for part in _blocks(scaled.shape):
+        for part in point_blocks(scaled.shape):
             found[part] = self.soft.of(scaled[part], centres, self.sizes, circles_of(self.features))
         return found
 
@@ -331,42 +339,6 @@ class ClusterModel:
             "warnings": list(self.warnings),
             "privacy": dict(self.privacy),
         }
-
-
-def squared_distances(
-    points: NDArray[np.float64], centres: NDArray[np.float64], circles: Sequence[int] = ()
-) -> NDArray[np.float64]:
-    """Return the squared distance of each point to each centre: (n, k). Needs the memory of n k + n d numbers.
-
-    `circles` are the indices of periodic features, where a distance is that of the shorter way.
-    """
-    found, away = np.empty((len(points), len(centres))), np.empty_like(points)
-    for index, centre in enumerate(centres):
-        differences(points, centre, circles, out=away)
-        np.einsum("ij,ij->i", away, away, out=found[:, index])
-    return found
-
-
-def _nearest(points: NDArray[np.float64], centres: NDArray[np.float64], circles: Sequence[int]) -> NDArray[np.int64]:
-    """Return the index of the nearest centre of each point.
-
-    Products of matrices are ten times as fast with many features. They round differently, so with few features, where
-    values are often round numbers, two centres at the same distance of a point need the exact squares.
-    """
-    if circles or points.shape[1] < _WIDE:
-        away = squared_distances(points, centres, circles)
-    else:
-        middle = centres.mean(axis=0)
-        centred = centres - middle
-        away = (centred**2).sum(axis=1) - 2 * ((points - middle) @ centred.T)
-    return np.asarray(away.argmin(axis=1), dtype=np.int64)
-
-
-def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield slices of at most 65,536 points and `_BLOCK_NUMBERS` numbers, to bound memory."""
-    step = max(1, min(65536, _BLOCK_NUMBERS // shape[1]))
-    for start in range(0, shape[0], step):
-        yield slice(start, start + step)
 
 
 def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sfumato.records.encodings import differences, scale_many
 from sfumato.specs import Feature, circles_of
+from sfumato.specs.attributes import Categorical
 
 
 def feature_shares(
@@ -45,6 +46,23 @@ def feature_shares(
             parts += max(float(size), 0.0) * squares[nearest] / distances[nearest]
     total = float(parts.sum())
     return parts / total if total > 0 else None
+
+
+def by_column(
+    features: Sequence[Feature], attributes: Sequence[Categorical], values: NDArray[np.float64]
+) -> dict[str, float]:
+    """Return the value of each column by its name, from one of each feature. Those of categories are added.
+
+    The last features are the categories of the attributes.
+    """
+    n_numeric = len(features) - sum(len(each.categories) for each in attributes)
+    found = {each.name: float(values[place]) for place, each in enumerate(features[:n_numeric])}
+    start = n_numeric
+    for attribute in attributes:
+        end = start + len(attribute.categories)
+        found[attribute.name] = float(values[start:end].sum())
+        start = end
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
-from sfumato.model.cluster_model import ClusterModel, squared_distances
+from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.distances import squared_distances
 from sfumato.records.encodings import differences, scale_errors, scale_many, unscale_many
 from sfumato.specs import circles_of
 

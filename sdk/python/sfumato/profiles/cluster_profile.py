@@ -1,7 +1,8 @@
 """Profile of released clusters: shares of the values of attributes in each cluster, and what distinguishes it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import ceil, log10
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 Status = Literal["described", "no_association_found"]
-DIGITS = 6  # significant digits of shares in a document
+DIGITS, ERROR_DIGITS, LIFT_DIGITS = 6, 2, 4  # significant digits of sizes, of errors and of lifts in a document
 NOISY = 0.1  # error of a share above which its bar is not drawn
 _ROW_INCHES, _HEAD_INCHES, _WIDTH_INCHES = 0.42, 0.62, 7.0
 
@@ -233,30 +234,18 @@ class ClusterProfile:
         return html_table(rows | {"note": "about 1 in 20 of the listed values may be chance"})
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the profile as plain JSON values."""
+        """Return the profile as plain JSON values.
+
+        Errors have two significant digits, and shares one decimal more than the first digit of their error.
+        """
         return {
             "type": "profile",
             "of": self.of,
             "n_clusters": self.n_clusters,
-            "sizes": _rounded(self.sizes),
-            "size_errors": _rounded(self.size_errors),
-            "attributes": [
-                {
-                    "name": each.name,
-                    "status": each.status,
-                    "association": float(each.association),
-                    "association_error": float(each.association_error),
-                    "values": list(each.values),
-                    "counts": None if each.counts is None else each.counts.tolist(),
-                    "shares": None if each.shares is None else [_rounded(row) for row in each.shares],
-                    "share_errors": None if each.share_errors is None else [_rounded(row) for row in each.share_errors],
-                }
-                for each in self.attributes
-            ],
-            "distinguishing": [
-                asdict(each) | {name: list(getattr(each, name)) for name in ("interval", "difference_interval")}
-                for each in self.distinctions
-            ],
+            "sizes": _significant(self.sizes.tolist()),
+            "size_errors": _significant(self.size_errors.tolist()),
+            "attributes": [_attribute_to_wire(each) for each in self.attributes],
+            "distinguishing": [_distinction_to_wire(each) for each in self.distinctions],
             "too_small": list(self.too_small),
             "false_discovery_rate": self.false_discovery_rate,
             "n_tested": self.n_tested,
@@ -267,8 +256,47 @@ class ClusterProfile:
         }
 
 
-def _rounded(values: NDArray[np.float64]) -> list[float]:
-    return [float(f"{value:.{DIGITS}g}") for value in values.tolist()]
+def _significant(values: Sequence[float], digits: int = DIGITS) -> list[float]:
+    """Return values with this number of significant digits."""
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
+def _as_precise(values: Sequence[float], errors: Sequence[float]) -> list[float]:
+    """Return values with one decimal more than the first digit of their errors, so that rounding adds nothing."""
+    places = [1 + ceil(-log10(error)) if error > 0 else DIGITS for error in errors]
+    return [round(value, place) for value, place in zip(values, places, strict=True)]
+
+
+def _attribute_to_wire(found: AttributeProfile) -> dict[str, Any]:
+    wire = {
+        "name": found.name,
+        "status": found.status,
+        "association": float(found.association),
+        "association_error": float(found.association_error),
+        "values": list(found.values),
+        "counts": None if found.counts is None else found.counts.tolist(),
+        "shares": None,
+        "share_errors": None,
+    }
+    if found.shares is not None and found.share_errors is not None:
+        errors = [_significant(row, ERROR_DIGITS) for row in found.share_errors.tolist()]
+        wire["shares"] = [_as_precise(row, of) for row, of in zip(found.shares.tolist(), errors, strict=True)]
+        wire["share_errors"] = errors
+    return wire
+
+
+def _distinction_to_wire(found: Distinguishing) -> dict[str, Any]:
+    errors = _significant([found.share_error], ERROR_DIGITS)
+    share, rest, difference = (_as_precise([each], errors)[0] for each in (found.share, found.rest, found.difference))
+    return asdict(found) | {
+        "share": share,
+        "share_error": errors[0],
+        "rest": rest,
+        "difference": difference,
+        "difference_interval": _as_precise(found.difference_interval, 2 * errors),
+        "lift": _significant([found.lift], LIFT_DIGITS)[0],
+        "interval": _significant(found.interval, LIFT_DIGITS),
+    }
 
 
 def profile_from_wire(wire: Mapping[str, Any]) -> ClusterProfile:
