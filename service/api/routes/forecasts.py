@@ -148,12 +148,12 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
     A forecast reads no data, costs nothing and stores nothing. Needs the scope `jobs`.
     """
     algorithm = to_series_algorithm(body.algorithm.model_dump())
-    n_features, accounting = body.n_features or 0, "additive"
+    n_features, accounting, circles = body.n_features or 0, "additive", ()
     if body.dataset_id is not None:
         with services.database.reading() as session:
             dataset = datasets.get(session, caller, body.dataset_id)
             datasets.require_trust(dataset, Trust.LOCAL, Trust.SHUFFLED)
-            n_features, accounting = dataset.n_features, dataset.accounting
+            n_features, accounting, circles = dataset.n_features, dataset.accounting, circles_of(dataset.features)
             release = release_terms(dataset, body)
     else:
         release = read_release_terms(body) if is_shuffled(body) else None
@@ -169,6 +169,7 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
         else SeriesRelease(
             release.min_batch, Fraction(release.honest_share_nano, NANO), release.delta_atto, accounting == "gaussian"
         ),
+        circles=circles,
     )
     return respond(series_forecast_to_wire(found))
 

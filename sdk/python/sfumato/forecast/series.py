@@ -132,6 +132,7 @@ def forecast_series(
     every: str = "week",
     least_change: float = 0.01,
     release: SeriesRelease | None = None,
+    circles: tuple[int, ...] = (),
 ) -> SeriesForecast:
     """Return the forecast of a series. It reads no data and costs no privacy budget.
 
@@ -149,6 +150,8 @@ def forecast_series(
         Least change that raises an alarm, in [0, 0.5].
     release : SeriesRelease, optional
         Terms of the release of each window of a shuffled series.
+    circles : tuple of int
+        Indices of the periodic features. A shift has one cell less along each of them.
 
     Raises
     ------
@@ -169,8 +172,8 @@ def forecast_series(
             "a least change from 0 to 0.5"
         )
     n = max(1, target_reports // cycle)
-    (only,) = planned_rounds(algorithm, n_features, n)
-    spec = only.spec(tuple(Feature(f"x{place}", 0.0, 1.0) for place in range(n_features)))
+    (only,) = planned_rounds(algorithm, n_features, n, circles)
+    spec = only.spec(tuple(Feature(f"x{place}", 0.0, 1.0, periodic=place in circles) for place in range(n_features)))
     encoding = spec.encoding
     assert isinstance(encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a shifted grid has one round
     found = precision(spec.mechanism)
@@ -194,16 +197,17 @@ def forecast_series(
         n_eff_pooled=POOLED * n_eff,
         smallest_changes=smallest,
         delays=delays,
-        releases=None if release is None else _release_costs(algorithm, n_features, n, release, every, cycle),
+        releases=None if release is None else _release_costs(algorithm, encoding, n, release, every, cycle),
         warnings=_warnings(n_eff, delays, n, release),
     )
 
 
 def _release_costs(
-    algorithm: ShiftedGrid, n_features: int, n: int, release: SeriesRelease, every: str, cycle: int
+    algorithm: ShiftedGrid, encoding: ShiftedGridEncoding, n: int, release: SeriesRelease, every: str, cycle: int
 ) -> ReleaseCosts:
     terms = ForecastTerms(
-        n_features=n_features,
+        n_features=encoding.n_features,
+        circles=encoding.circles,
         expected_reports=n,
         min_batch=release.min_batch,
         honest_share=release.honest_share,
@@ -223,18 +227,20 @@ def _gain_and_noise(encoding: ShiftedGridEncoding, width: float) -> tuple[float,
     places = [((place + 0.5) / fine - 0.5) for place in range(fine)]
     weights = [exp(-0.5 * (place / width) ** 2) for place in places]
     people = [exp(-0.5 * (place / _WIDTH) ** 2) for place in places]
-    gain = square = total = 0.0
-    for shift in range(encoding.shifts):
-        cells: dict[int, list[int]] = {}
-        for place in range(fine):
-            cells.setdefault((place + shift) // encoding.shifts, []).append(place)
-        for inside in cells.values():
-            mean = sum(weights[place] for place in inside) / len(inside)
-            gain += mean * sum(people[place] for place in inside) / sum(people)
-            square, total = square + mean**2, total + mean
-    gain, square, total = (each / encoding.shifts for each in (gain, square, total))
-    d = encoding.n_features
-    return gain**d, square**d - total ** (2 * d) / encoding.n_symbols
+    gain = square = total = 1.0
+    for n_coarse in encoding.symbols_along:
+        sums = [0.0, 0.0, 0.0]
+        for shift in range(encoding.shifts):
+            cells: dict[int, list[int]] = {}
+            for place in range(fine):
+                cells.setdefault((place + shift) // encoding.shifts % n_coarse, []).append(place)
+            for inside in cells.values():
+                mean = sum(weights[place] for place in inside) / len(inside)
+                here = mean * sum(people[place] for place in inside) / sum(people)
+                sums = [one + other for one, other in zip(sums, (here, mean**2, mean), strict=True)]
+        means = [each / encoding.shifts for each in sums]
+        gain, square, total = gain * means[0], square * means[1], total * means[2]
+    return gain, square - total**2 / encoding.n_symbols
 
 
 def _smallest(signals: list[tuple[float, float]], threshold: float, windows: int) -> float | None:
