@@ -5,7 +5,16 @@ import pytest
 from clustering.registry import start
 from clustering.simulate import simulate_central
 from sfumato.errors import InvalidSpec
-from sfumato.specs import ALGORITHMS, Auto, Feature, GridEncoding, PhaseSketch, ShiftedGrid, algorithm_from_wire
+from sfumato.specs import (
+    ALGORITHMS,
+    Auto,
+    Feature,
+    GridEncoding,
+    LdpKmeans,
+    PhaseSketch,
+    ShiftedGrid,
+    algorithm_from_wire,
+)
 
 XY = (Feature("x", 0, 1), Feature("y", 0, 1))
 
@@ -42,6 +51,9 @@ class TestStart:
             )
             with pytest.raises(InvalidSpec, match=f"{tag} does not take periodic features, and hour is .*use {taker}$"):
                 run(params, of_clock)
+        of_many = (*of_clock, *(Feature(f"x{place}", 0, 1) for place in range(4)))
+        with pytest.raises(InvalidSpec, match=r"hour is periodic: use phase_sketch$"):
+            start(LdpKmeans(epsilon=1, clusters=2), of_many, 1000)  # the others have fewer features
         assert next(start(Auto(epsilon=1, clusters=2), of_clock, 1000)).encoding.circles == (0,)
         assert next(start(Auto(epsilon=1, clusters=2, shape="round"), of_clock, 1000)).features == of_clock
         with pytest.raises(InvalidSpec, match="refine=lloyd does not take periodic features: use refine='none'"):

@@ -352,5 +352,9 @@ def test_a_forecast_states_costs_and_delays_before_the_series_exists(api: Api) -
     assert "never found" in few["warnings"][0]
     for wrong in ({}, {"n_features": 2, "dataset_id": dataset["id"]}):
         assert "exactly one of" in api.post("/forecasts/series", wanted | wrong).json()["errors"][0]["message"]
+    hour = {"name": "hour", "lower": 0, "upper": 24, "periodic": True}
+    of_clock = api.made("/forecasts/series", wanted | {"dataset_id": api.dataset(features=[hour])["id"]})
+    one = api.made("/forecasts/series", wanted | {"n_features": 1})
+    assert of_clock["smallest_changes"] != one["smallest_changes"]  # a shift has one cell less on a circle
     central = api.dataset(trust="central")["id"]
     refused(api.post("/forecasts/series", wanted | {"dataset_id": central}), 409, "conflict")

@@ -150,11 +150,13 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
     """
     algorithm = to_series_algorithm(body.algorithm.model_dump())
     n_features, accounting, max_per_user = body.n_features or 0, "additive", body.max_records_per_user or 1
+    circles: tuple[int, ...] = ()
     if body.dataset_id is not None:
         with services.database.reading() as session:
             dataset = datasets.get(session, caller, body.dataset_id)
             require_algorithm(dataset, algorithm)
             n_features, accounting, max_per_user = dataset.n_features, dataset.accounting, dataset.max_records_per_user
+            circles = circles_of(dataset.features)
             release = release_terms(dataset, body)
     else:
         release = read_release_terms(body) if is_shuffled(body) else None
@@ -171,6 +173,7 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
         else SeriesRelease(
             release.min_batch, Fraction(release.honest_share_nano, NANO), release.delta_atto, accounting == "gaussian"
         ),
+        circles=circles,
     )
     return respond(series_forecast_to_wire(found))
 

@@ -1,12 +1,15 @@
 """Forecasts of series: their cost, and the changes that they find."""
 
+from fractions import Fraction
 from itertools import pairwise
 
 import pytest
 
 from sfumato import ShiftedGrid
 from sfumato.errors import InvalidSpec
-from sfumato.forecast import forecast_series, series_forecast_from_wire, series_forecast_to_wire
+from sfumato.forecast import SeriesRelease, forecast_series, series_forecast_from_wire, series_forecast_to_wire
+from sfumato.mechanisms import design
+from sfumato.model.precision import precision
 
 
 def test_the_cost_is_that_of_a_window_a_cycle_and_a_year() -> None:
@@ -15,6 +18,20 @@ def test_the_cost_is_that_of_a_window_a_cycle_and_a_year() -> None:
     assert found.reports_per_window == 7692
     assert found.n_eff == pytest.approx(2089, abs=1)
     assert series_forecast_from_wire(series_forecast_to_wire(found)) == found
+
+
+def test_a_shift_has_one_cell_less_along_a_circle() -> None:
+    release = SeriesRelease(90_000, Fraction(1), 10**12)
+    given = {"n_features": 2, "target_reports": 100_000, "cycle": 1, "release": release}
+    plain, mixed, torus = (
+        forecast_series(ShiftedGrid(epsilon=1, cells=8), circles=circles, **given)  # type: ignore[arg-type]
+        for circles in ((), (1,), (0, 1))
+    )
+    for found, n_symbols in ((plain, 81), (mixed, 72), (torus, 64)):
+        assert found.n_eff == 100_000 * precision(design("auto", n_symbols, 10**9)).signal
+    changes = [each.smallest_changes[0].share for each in (plain, mixed, torus)]
+    assert changes == sorted(changes, reverse=True)
+    assert len(set(changes)) == len({each.releases for each in (plain, mixed, torus)}) == 3
 
 
 def test_small_windows_never_find_a_small_change_and_say_so() -> None:

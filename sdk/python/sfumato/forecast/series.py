@@ -15,7 +15,7 @@ Over records, a window has noisy counts that are divided by their noisy sum. Its
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from math import ceil, exp, inf, log, sinh, sqrt
+from math import ceil, exp, inf, log, prod, sinh, sqrt
 from typing import Any, NamedTuple
 
 from sfumato.errors import InvalidSpec
@@ -138,6 +138,7 @@ def forecast_series(
     least_change: float = 0.01,
     max_records_per_user: int = 1,
     release: SeriesRelease | None = None,
+    circles: tuple[int, ...] = (),
 ) -> SeriesForecast:
     """Return the forecast of a series. It reads no data and costs no privacy budget.
 
@@ -158,6 +159,8 @@ def forecast_series(
         Over records: largest number of records of a user in all windows.
     release : SeriesRelease, optional
         Terms of the release of each window of a shuffled series.
+    circles : tuple of int
+        Indices of the periodic features. A shift has one cell less along each of them.
 
     Raises
     ------
@@ -185,8 +188,8 @@ def forecast_series(
             raise InvalidSpec("a series over records has no releases of a shuffler: remove the terms of a release")
         observed = _count_records(algorithm, n_features, n, max_records_per_user)
     else:
-        observed = _collect_reports(algorithm, n_features, n)
-        costs = None if release is None else _release_costs(algorithm, n_features, n, release, every, cycle)
+        observed = _collect_reports(algorithm, n_features, n, circles)
+        costs = None if release is None else _release_costs(algorithm, n_features, n, release, every, cycle, circles)
     bumps = _BUMPS if n_features < 3 else _BUMPS[1:]
     threshold = sqrt(_Z**2 + 2 * log(sum(number**n_features for _, number in bumps) / 320))
     signals = []  # standard errors for a gain of 1, and the gain that is no change
@@ -213,23 +216,22 @@ def forecast_series(
 
 
 class _Observed(NamedTuple):
-    """Cells along each feature, their shifts, and the noise of a window."""
+    """Cells of a feature, their shifts, and the noise of a window."""
 
-    n_features: int
     cells: int
     shifts: int
-    n_symbols: int
+    along: tuple[int, ...]  # coarse cells of one shift along each feature
     variance: float  # variance of a frequency, times the number of reports
     n_eff: float
     is_divided: bool  # whether counts are divided by their noisy sum
 
 
-def _collect_reports(algorithm: ShiftedGrid, n_features: int, n: int) -> _Observed:
-    (only,) = planned_rounds(algorithm, n_features, n)
-    spec = only.spec(tuple(Feature(f"x{place}", 0.0, 1.0) for place in range(n_features)))
+def _collect_reports(algorithm: ShiftedGrid, n_features: int, n: int, circles: tuple[int, ...]) -> _Observed:
+    (only,) = planned_rounds(algorithm, n_features, n, circles)
+    spec = only.spec(tuple(Feature(f"x{place}", 0.0, 1.0, periodic=place in circles) for place in range(n_features)))
     encoding, found = spec.encoding, precision(spec.mechanism)
     assert isinstance(encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker: a shifted grid has one round
-    shape = encoding.n_features, encoding.cells, encoding.shifts, encoding.n_symbols
+    shape = encoding.cells, encoding.shifts, encoding.symbols_along
     return _Observed(*shape, found.spread_variance, n * found.signal, is_divided=False)
 
 
@@ -238,14 +240,21 @@ def _count_records(algorithm: DensityMap, n_features: int, n: int, max_per_user:
     cells = series_cells(algorithm, n_features, n, max_per_user)
     scale = max_per_user / (_CELLS_PERCENT / 100 * algorithm.epsilon)
     variance = 0.5 / sinh(min(0.5 / scale, 350.0)) ** 2  # variance of discrete Laplace noise
-    return _Observed(n_features, cells, 1, cells**n_features, variance / n, n * n / variance, is_divided=True)
+    return _Observed(cells, 1, (cells,) * n_features, variance / n, n * n / variance, is_divided=True)
 
 
 def _release_costs(
-    algorithm: ShiftedGrid, n_features: int, n: int, release: SeriesRelease, every: str, cycle: int
+    algorithm: ShiftedGrid,
+    n_features: int,
+    n: int,
+    release: SeriesRelease,
+    every: str,
+    cycle: int,
+    circles: tuple[int, ...],
 ) -> ReleaseCosts:
     terms = ForecastTerms(
         n_features=n_features,
+        circles=circles,
         expected_reports=n,
         min_batch=release.min_batch,
         honest_share=release.honest_share,
@@ -266,19 +275,22 @@ def _gain_and_noise(observed: _Observed, width: float) -> tuple[float, float]:
     places = [((place + 0.5) / fine - 0.5) for place in range(fine)]
     weights = [exp(-0.5 * (place / width) ** 2) for place in places]
     people = [exp(-0.5 * (place / _WIDTH) ** 2) for place in places]
-    gain = square = total = 0.0
-    for shift in range(observed.shifts):
-        cells: dict[int, list[int]] = {}
-        for place in range(fine):
-            cells.setdefault((place + shift) // observed.shifts, []).append(place)
-        for inside in cells.values():
-            mean = sum(weights[place] for place in inside) / len(inside)
-            gain += mean * sum(people[place] for place in inside) / sum(people)
-            square, total = square + mean**2, total + mean
-    gain, square, total = (each / observed.shifts for each in (gain, square, total))
-    d, k = observed.n_features, observed.n_symbols
-    noise = square**d - total ** (2 * d) / k
-    return gain**d, noise + k * (_MEAN - total**d / k) ** 2 if observed.is_divided else noise
+    gain = square = total = 1.0
+    for n_coarse in observed.along:
+        sums = [0.0, 0.0, 0.0]
+        for shift in range(observed.shifts):
+            cells: dict[int, list[int]] = {}
+            for place in range(fine):
+                cells.setdefault((place + shift) // observed.shifts % n_coarse, []).append(place)
+            for inside in cells.values():
+                mean = sum(weights[place] for place in inside) / len(inside)
+                here = mean * sum(people[place] for place in inside) / sum(people)
+                sums = [one + other for one, other in zip(sums, (here, mean**2, mean), strict=True)]
+        means = [each / observed.shifts for each in sums]
+        gain, square, total = gain * means[0], square * means[1], total * means[2]
+    k = prod(observed.along)
+    noise = square - total**2 / k
+    return gain, noise + k * (_MEAN - total / k) ** 2 if observed.is_divided else noise
 
 
 def _smallest(signals: list[tuple[float, float]], threshold: float, windows: int) -> float | None:

@@ -228,7 +228,13 @@ def check_periodic(algorithm: AnyAlgorithm, features: Sequence[Feature]) -> None
             algorithm.on_circles()
         return
     trusts = set(algorithm.definition.trust)
-    takers = [tag for tag, kind in ALGORITHMS.items() if kind.definition.periodic and trusts & {*kind.definition.trust}]
+    takers = [
+        tag
+        for tag, kind in ALGORITHMS.items()
+        if kind.definition.periodic
+        and kind.definition.max_features >= len(features)
+        and trusts & {*kind.definition.trust}
+    ]
     require(
         not names,
         f"{algorithm.type} does not take periodic features, and {', '.join(names)} is periodic: "
