@@ -4,7 +4,7 @@ from math import pi
 
 import numpy as np
 import pytest
-from clustering.central.profiles.profile_clusters import label_records
+from clustering.central.profile_clusters import label_records
 
 from clustering.central.cells import GridCells, NearestAlongCircles
 from clustering.central.circles import RecordCircles as Circles
