@@ -4,11 +4,11 @@ from math import pi
 
 import numpy as np
 import pytest
-from clustering.central.profiles.profile_clusters import label_records
 
 from clustering.central.cells import GridCells, NearestAlongCircles
 from clustering.central.circles import RecordCircles as Circles
 from clustering.central.private_kmeans import concentrated_kmeans
+from clustering.central.profile_clusters import label_records
 from clustering.circles import DIAMETER
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import simulate_central
