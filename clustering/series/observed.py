@@ -222,7 +222,7 @@ class Counted(Window):
         """Return the weighted sum of the counts, with a scale for the noise of this sum."""
         windows = (self, *others)
         if any(each.kind != self.kind for each in windows):
-            raise UnfitRound("windows can be pooled if they have the same grid")
+            raise UnfitRound("the windows of a pool must have the same grid: choose windows of one revision")
         scaled = scaled_weights([float(each.n_reports) for each in windows], weights)
         counts = sum(w * each.counts for w, each in zip(scaled, windows, strict=True))
         variance = sum(w**2 * noise_variance(each.scale) for w, each in zip(scaled, windows, strict=True))

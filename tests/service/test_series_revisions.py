@@ -42,7 +42,7 @@ def test_a_revision_applies_from_the_next_cycle(api: Api) -> None:
     ("change", "pointer", "message"),
     [
         ({"algorithm": HALF | {"epsilon": 2.0}}, "", "the later 2 cycles cost epsilon 4"),
-        ({"algorithm": {"type": "ldp_kmeans", "epsilon": 0.5, "clusters": 3}}, "/algorithm/type", "shifted_grid"),
+        ({"algorithm": {"type": "ldp_kmeans", "epsilon": 0.5, "clusters": 3}}, "/algorithm", "shifted_grid"),
         ({"season": 27}, "/season", "26"),
         ({}, "", "a revision must change one of them"),
         ({"season": 1, "algorithm": {"type": "shifted_grid", "epsilon": 1.0}}, "", "has these terms already"),
