@@ -218,8 +218,8 @@ class TestSchemas:
         found = [schema for _, schema in nodes(document["components"]["schemas"]) if "oneOf" in schema]
         unions = [schema for schema in found if sum("$ref" in kind for kind in schema["oneOf"]) > 1]
         names = [union["discriminator"]["propertyName"] for union in unions]
-        # attributes; forecasts; algorithms and profiles, encodings, mechanisms, memberships, labels
-        assert sorted(names) == ["kind", "trust"] + ["type"] * 5
+        # attributes; forecasts; algorithms and profiles, those of series, encodings, mechanisms, memberships, labels
+        assert sorted(names) == ["kind", "trust"] + ["type"] * 6
         for name, union in zip(names, unions, strict=True):
             for tag, reference in union["discriminator"]["mapping"].items():
                 member = resolve(document, reference)
