@@ -94,7 +94,11 @@ RULES = (
     ("createSeries", "time zone|calendar|first window|up to 28", "the days of a calendar, and the time of the request"),
     ("createSeries", "at most as many as the series|cost epsilon|costs one person", "the number of cycles and epsilon"),
     ("createSeries", "insufficient|reports|more than \\d+ fine cells|16 series", "the algorithm fits the windows"),
-    ("createSeriesForecast", "exactly one of n_features and dataset_id", "one of two members, and the features"),
+    (
+        "createSeriesForecast",
+        "exactly one of n_features and dataset_id|max_records_per_user is valid with",
+        "members that exclude others",
+    ),
     ("createSeriesForecast", "needs a local or shuffled|local|fine cells|epsilon", "the dataset and the grid"),
     (
         "createRevision",
