@@ -29,15 +29,17 @@ from demo.service import LocalService
 from devservers.servers import DevServerError
 from sfumato.errors import SfumatoError
 from sfumato.model.geography import is_map
+from sfumato.plotting.figures import Panel
 from sfumato.specs import ShiftedGrid
 
-WORLD_REPORTS = 200_000
-WORLD_CLUSTERS = 3
-# The continents (America, Africa, Europe with Asia) are the finest partition that noise does not change. With 4 or 5
-# clusters the noise decides whether Europe, the Middle East or South-East Asia is separate.
-WORLD_CELLS = 14
-WORLD_LENGTH_SCALE = 0.08
+N_DEVICES = 200_000
 EPSILON = {"local": 3.0, "shuffled": 0.5}
+# Local reports show the five largest cities with their surroundings in all simulated runs. Shuffled reports have
+# less noise, so that a finer map also shows Canberra and Hobart.
+COUNTRY_MAPS = {
+    "local": ShiftedGrid(epsilon=EPSILON["local"], clusters=5, cells=10, length_scale=0.04),
+    "shuffled": ShiftedGrid(epsilon=EPSILON["shuffled"], clusters=7, cells=20, length_scale=0.02),
+}
 MIN_REPORTS = 100  # default minimum of a dataset
 
 EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 130, 143
@@ -114,21 +116,29 @@ def _run_shuffled(options: Options, console: Console) -> dict[str, object]:
     began = time.perf_counter()
     if options.production:
         raise DemoError("--production cannot be used with --trust shuffled")
-    scene, labels = _make_scene(options, console)
+    scene, _ = _make_scene(options, console)
+    local_options = replace(options, trust="local", epsilon=EPSILON["local"])
+    local_algorithm = _choose_map(local_options) if options.data is None else scene.algorithm
+    local_scene = replace(scene, algorithm=replace(local_algorithm, epsilon=EPSILON["local"]))
     with _child_process() as pool:
-        exact = pool.apply_async(summary.compute_exact_labels, (scene, options.seed))
+        exact = [pool.apply_async(summary.compute_exact_labels, (each, options.seed)) for each in (scene, local_scene)]
         with console.status("Devices report to the service, and to the shuffler"):
-            outcome = play_shuffled(scene, os.cpu_count() or 1)
+            outcome = play_shuffled(scene, local_scene, os.cpu_count() or 1)
         with console.status("Comparing with exact counts"):
             shuffled, local = (
-                summary.measure_agreement(scene, each, exact.get(), labels).with_unperturbed
-                for each in (outcome.shuffled, outcome.local)
+                summary.measure_agreement(scene, each, labels.get(), None).with_unperturbed
+                for each, labels in zip((outcome.shuffled, outcome.local), exact, strict=True)
             )
-    shuffled_scene = replace(scene, algorithm=replace(scene.algorithm, epsilon=outcome.local_epsilon))
     document = summary.summarize_shuffled(scene, outcome, shuffled, local, time.perf_counter() - began)
-    document |= summary.write_maps(options.out, shuffled_scene, outcome.shuffled, _find_cities(scene, outcome.shuffled))
-    local_maps = summary.write_maps(options.out / "local", scene, outcome.local, _find_cities(scene, outcome.local))
-    document |= {f"local_{name}": path for name, path in local_maps.items()}
+    titles = (
+        f"Local reports, ε = {EPSILON['local']:g}",
+        f"Shuffled reports, ε = {outcome.epsilon:g} towards the service",
+    )
+    panels = [
+        Panel(each.model, title, each.n_reports, _find_cities(scene, each))
+        for title, each in zip(titles, (outcome.local, outcome.shuffled), strict=True)
+    ]
+    document |= summary.write_panels(options.out, scene.name, panels)
     output.print_parties(console, document)
     return document
 
@@ -147,23 +157,28 @@ def _child_process() -> Pool:
 
 def _make_scene(options: Options, console: Console) -> tuple[Scene, NDArray[np.int64] | None]:
     """Return the scene, and the labels of its records if they have some."""
-    scene, labels = (_make_world(options), None) if options.data is None else _read_file(options, options.data, console)
+    scene, labels = (
+        (_make_country(options), None) if options.data is None else _read_file(options, options.data, console)
+    )
     if len(scene.records) < MIN_REPORTS:
         raise DemoError(f"the data have {len(scene.records)} records, but a round needs at least {MIN_REPORTS}")
     return scene, labels
 
 
-def _make_world(options: Options) -> Scene:
+def _choose_map(options: Options) -> ShiftedGrid:
+    """Return the parameters of the job over the devices of the country."""
+    chosen = COUNTRY_MAPS[options.trust]
+    return replace(chosen, epsilon=options.epsilon, clusters=_parse_clusters(options.clusters, chosen.clusters))
+
+
+def _make_country(options: Options) -> Scene:
     for given in ("features", "bounds"):
         if getattr(options, given) is not None:
             raise DemoError(f"--{given} requires --data")
-    n_devices = WORLD_REPORTS if options.reports is None else options.reports
-    clusters = _parse_clusters(options.clusters, WORLD_CLUSTERS)
-    algorithm = ShiftedGrid(
-        epsilon=options.epsilon, clusters=clusters, cells=WORLD_CELLS, length_scale=WORLD_LENGTH_SCALE
-    )
-    records = cities.place_devices(cities.load_cities(), n_devices, options.seed)
-    return Scene("The world", cities.FEATURES, records, algorithm, min(options.singles, n_devices))
+    n_devices = N_DEVICES if options.reports is None else options.reports
+    records = cities.place_devices(cities.load_cities(cities.COUNTRY), n_devices, options.seed)
+    singles = min(options.singles, n_devices)
+    return Scene(cities.COUNTRY_NAME, cities.FEATURES, records, _choose_map(options), singles)
 
 
 def _read_file(options: Options, path: Path, console: Console) -> tuple[Scene, NDArray[np.int64] | None]:
@@ -240,7 +255,7 @@ def main(
 ) -> None:
     """Cluster the perturbed reports of many devices, through a private Sfumato service.
 
-    By default: 200,000 devices at the world's cities, epsilon 3, three clusters.
+    By default: 200,000 devices at the cities of Australia, epsilon 3, five clusters.
     """
     signal.signal(signal.SIGTERM, _exit_on_sigterm)
     # A background process of a shell inherits that SIGINT is ignored.

@@ -138,10 +138,11 @@ def print_parties(console: Console, summary: dict[str, Any]) -> None:
     _print_table(console, "What each party saw", [Column("party"), Column("saw"), _right("costs ε")], rows)
     console.print(
         f"[bold]At ε = {epsilon:g} towards the service[/], clusters agree with those of exact counts with an ARI of "
-        f"{summary['ari_vs_unperturbed']:.3f} through the shuffler, and {summary['local_ari_vs_unperturbed']:.3f} "
-        "with local reports.\n"
+        f"{summary['ari_vs_unperturbed']:.3f} (verdict: {summary['verdict']}). Clusters of local reports at ε = "
+        f"{summary['compared_epsilon']:g} agree with an ARI of {summary['local_ari_vs_unperturbed']:.3f} (verdict: "
+        f"{summary['local_verdict']}).\n"
         f"Sealing took {summary['sealing_seconds']:.1f} s of CPU time, sending {summary['sending_seconds']:.1f} s.\n"
-        f"Maps: {escape(summary['svg'])}, {escape(summary['local_svg'])}. It took {summary['seconds']:.1f} s.",
+        f"Map: {escape(summary['svg'])}. It took {summary['seconds']:.1f} s.",
         soft_wrap=True,
     )
 
@@ -151,7 +152,8 @@ def print_conclusion(console: Console, summary: dict[str, Any]) -> None:
     verified = "its hash chain is valid" if summary["ledger_verified"] else "[red]its hash chain is broken[/]"
     console.print(
         f"\n[bold]{summary['reports']:,} people each sent one perturbed report at ε = {summary['epsilon']:g}.[/] "
-        f"Clusters of perturbed reports and of exact counts agree with an ARI of {summary['ari_vs_unperturbed']:.3f}"
+        f"Clusters of perturbed reports and of exact counts agree with an ARI of {summary['ari_vs_unperturbed']:.3f} "
+        + f"(verdict: {summary['verdict']})"
         + (f", with the labels of the data {summary['ari_vs_labels']:.3f}" if "ari_vs_labels" in summary else "")
         + f".\nThe ledger granted ε {summary['epsilon_granted']:g}, "
         + f"charged {summary['epsilon_charged']:.9g}; {verified}."

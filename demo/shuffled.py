@@ -2,7 +2,7 @@
 
 The service and the shuffler have a folder and a process each. Single devices run the SDK. The other devices belong to
 an app backend, which names a sender in each request; their processes perturb, seal and send as devices do. The local
-dataset has the same epsilon as the shuffled one has towards the service.
+dataset has a cost of its own.
 """
 
 import http.client
@@ -117,8 +117,11 @@ def choose_local_epsilon(scene: Scene, epsilon: float) -> float:
     return nano / NANO
 
 
-def play_shuffled(scene: Scene, n_processes: int) -> ShuffledOutcome:
-    """Run both datasets and return their results. `scene.algorithm.epsilon` is the cost towards the service.
+def play_shuffled(scene: Scene, local_scene: Scene, n_processes: int) -> ShuffledOutcome:
+    """Run both datasets and return their results.
+
+    `scene.algorithm.epsilon` is the cost towards the service. `local_scene` has the same devices and the job over local
+    reports.
 
     Raises
     ------
@@ -134,10 +137,12 @@ def play_shuffled(scene: Scene, n_processes: int) -> ShuffledOutcome:
         transport = opened.enter_context(service.open_transport())
         client = opened.enter_context(Client(service.url, service.key, transport=transport))
         home = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="sfumato-demo-shuffler-")))
-        return _play(scene, client, service.url, home, n_processes)
+        return _play(scene, local_scene, client, service.url, home, n_processes)
 
 
-def _play(scene: Scene, client: Client, service_url: str, home: Path, n_processes: int) -> ShuffledOutcome:
+def _play(
+    scene: Scene, local_scene: Scene, client: Client, service_url: str, home: Path, n_processes: int
+) -> ShuffledOutcome:
     port = free_port()
     url, environment = f"http://127.0.0.1:{port}", make_environment(home, url=service_url)
     public_key = run(home, "shuffler", "public-key", environment=environment)
@@ -176,7 +181,7 @@ def _play(scene: Scene, client: Client, service_url: str, home: Path, n_processe
     found = client.get_round(round_id)
     return ShuffledOutcome(
         shuffled=result,
-        local=_play_local(scene, client),
+        local=_play_local(local_scene, client),
         local_epsilon=found.epsilon,
         epsilon=found.shuffled_epsilon or 0.0,
         delta=found.shuffled_delta or 0.0,
@@ -283,7 +288,7 @@ def _send_lane(part: Part, reports: Sequence[tuple[int, bytes]]) -> None:
 
 
 def _play_local(scene: Scene, client: Client) -> DemoResult:
-    """Report with the same devices to a local dataset, at the epsilon that the shuffled one has towards the service."""
+    """Report with the same devices to a local dataset."""
     dataset = client.create_dataset(f"{scene.name}, local", scene.features, epsilon=scene.algorithm.epsilon)
     job = client.submit_job(dataset.id, scene.algorithm, target_reports=len(scene.records), allow_insufficient=True)
     job.send_as_devices(scene.records, timeout_seconds=JOB_SECONDS)

@@ -69,6 +69,7 @@ def summarize(
         "singles": scene.singles,
         "epsilon": scene.algorithm.epsilon,
         "n_clusters": outcome.model.n_clusters,
+        "verdict": outcome.model.verdict.value,
         "ari_vs_unperturbed": agreement.with_unperturbed,
         "epsilon_charged": balance.charged_nano / NANO,
         "epsilon_granted": balance.granted_nano / NANO,
@@ -106,6 +107,9 @@ def summarize_shuffled(
         "reports_before_release": outcome.n_before,
         "ari_vs_unperturbed": agreement,
         "local_ari_vs_unperturbed": local_agreement,
+        "verdict": outcome.shuffled.model.verdict.value,
+        "local_verdict": outcome.local.model.verdict.value,
+        "compared_epsilon": outcome.local.result.epsilon,
         "ledger_verified": outcome.shuffled.verification.ok and outcome.local.verification.ok,
         "sealing_seconds": round(outcome.sealing_seconds, 2),
         "sending_seconds": round(outcome.sending_seconds, 2),
@@ -121,6 +125,17 @@ def write_maps(out: Path, scene: Scene, outcome: DemoResult, names: Sequence[str
     (out / "map.svg").write_text(figures.svg(outcome.model, **options), encoding="utf-8")
     (out / "map.png").write_bytes(figures.png(outcome.model, **options))
     return {"svg": str(out / "map.svg"), "png": str(out / "map.png")}
+
+
+def write_panels(out: Path, title: str, panels: Sequence[figures.Panel]) -> dict[str, str]:
+    """Write map.svg and map.png with maps side by side, and return their paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = {kind: out / f"map.{kind}" for kind in ("svg", "png")}
+    with figures.settings():
+        figure = figures.plot_beside(panels, title=title)
+        for path in paths.values():
+            figure.savefig(path)
+    return {kind: str(path) for kind, path in paths.items()}
 
 
 def write_result(out: Path, outcome: DemoResult, summary: dict[str, Any], comparison: Comparison | None = None) -> str:

@@ -317,6 +317,7 @@ class TestDemoCheck:
     GOOD: ClassVar[dict[str, Any]] = {
         "reports": 200_000,
         "ari_vs_unperturbed": 0.97,
+        "verdict": "reliable",
         "ledger_verified": True,
         "epsilon_charged": 2.0,
         "epsilon_granted": 2.0,
@@ -335,6 +336,7 @@ class TestDemoCheck:
         [
             ("reports", 199_999),
             ("ari_vs_unperturbed", 0.94),
+            ("verdict", "doubtful"),
             ("ledger_verified", False),
             ("epsilon_charged", 2.1),
             ("epsilon_charged", 0.0),

@@ -21,6 +21,7 @@ def find_problems(summary: dict[str, Any]) -> list[str]:
     checks = {
         f"fewer than {MIN_REPORTS} reports": summary["reports"] >= MIN_REPORTS,
         f"ari_vs_unperturbed is below {MIN_ARI}": summary["ari_vs_unperturbed"] >= MIN_ARI,
+        "the verdict is doubtful": summary["verdict"] != "doubtful",
         "the ledger was not verified": summary["ledger_verified"] is True,
         "more epsilon was charged than granted": 0
         < float(summary["epsilon_charged"])

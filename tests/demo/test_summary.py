@@ -117,6 +117,17 @@ class TestFiles:
         assert document["ledger"][0]["at"] == "2026-05-04T03:02:01+00:00"
         assert document["model"]["n_clusters"] == 2
 
+    def test_two_maps_with_their_names_and_verdicts_are_in_one_picture(
+        self, tmp_path: Path, result: DemoResult
+    ) -> None:
+        model = result.model
+        panels = [figures.Panel(model, "Local [x]", 8000, ("Ur", "Uruk")), figures.Panel(model, "Shuffled")]
+        paths = summary.write_panels(tmp_path / "new", "Two $heaps$", panels)
+        picture = Path(paths["svg"]).read_text()
+        texts = ("Two $heaps$", "Local [x]", "Shuffled", "Uruk", f"8,000 reports · verdict: {model.verdict.value}")
+        assert [text for text in texts if text not in picture] == []
+        assert Path(paths["png"]).read_bytes().startswith(b"\x89PNG")
+
 
 class TestTables:
     def printed(self, *shown: object) -> str:

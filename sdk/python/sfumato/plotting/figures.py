@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack, cast
 
 from numpy.typing import ArrayLike
 
@@ -129,11 +129,11 @@ def plot(
     panels = planes(model)
     outlines = outlines if len(model.features) == 2 else None
     if ax is not None:
-        with _settings():
+        with settings():
             _draw_panel(ax, model, panels[0] if panels else None, outlines)
             ax.set_title(to_xml_text(title))
             return cast("Figure", ax.get_figure(root=True))
-    with _settings():
+    with settings():
         from matplotlib.figure import Figure
 
         entries = _legend_entries(model, names or model.names)
@@ -180,9 +180,40 @@ def _draw_panel(
         draw_map(axes, model, plane, outlines)
 
 
+class Panel(NamedTuple):
+    """A model of a figure with several: its heading, its number of reports, and the names of its clusters."""
+
+    model: ClusterModel
+    title: str
+    n_reports: int | None = None
+    names: Sequence[str] = ()
+
+
+def plot_beside(panels: Sequence[Panel], *, title: str = "") -> "Figure":
+    """Plot models of the same features side by side, each with its own caption and legend.
+
+    The figure is six inches wide for each model.
+    """
+    with settings():
+        from matplotlib.figure import Figure
+
+        plane = planes(panels[0].model)
+        high = 5.0 / (aspect(panels[0].model.features, plane[0]) if plane else 2.4)
+        width, height = 6.0 * len(panels), high + 2.3
+        figure = Figure(figsize=(width, height), facecolor="white")
+        figure.text(0.7 / width, 1 - 0.15 / height, to_xml_text(title), size=13, weight="bold", va="top")
+        for place, panel in enumerate(panels):
+            left = 0.7 + 6.0 * place
+            axes = figure.add_axes((left / width, 1.45 / height, 5.0 / width, high / height))
+            plot(panel.model, axes, title=f"{panel.title}\n{describe(panel.model, n_reports=panel.n_reports)}")
+            entries = _legend_entries(panel.model, panel.names or panel.model.names)
+            _write_legend(figure, entries, 2, (left, 1.0), shaded=panel.model.density is not None)
+        return figure
+
+
 def svg(model: ClusterModel, **options: Unpack[Options]) -> str:
     """Return the plot as an SVG document that keeps its text as text. The options are those of `plot`."""
-    with _settings():
+    with settings():
         metadata = {"Date": None, "Creator": "sfumato", "Title": to_xml_text(options.get("title", ""))}
         document = io.StringIO()
         plot(model, **options).savefig(document, format="svg", metadata=metadata)
@@ -191,14 +222,14 @@ def svg(model: ClusterModel, **options: Unpack[Options]) -> str:
 
 def png(model: ClusterModel, *, dots_per_inch: int = 150, **options: Unpack[Options]) -> bytes:
     """Return the plot as a PNG file, 8 * dots_per_inch pixels wide. The options are those of `plot`."""
-    with _settings():
+    with settings():
         image = io.BytesIO()
         plot(model, **options).savefig(image, format="png", dpi=dots_per_inch, metadata={"Software": None})
         return image.getvalue()
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def settings() -> Iterator[None]:
     """Apply the plot's matplotlib settings while one thread draws."""
     import matplotlib
 
