@@ -22,12 +22,22 @@ from sfumato.forecast import (
     local_epsilon_for,
     records_forecast_to_wire,
     reports_needed,
+    resolve,
+    resolve_central,
 )
 from sfumato.forecast.families import Family
 from sfumato.privacy.accountant import Cost
 from sfumato.privacy.accounting import ATTO, NANO, format_delta, format_epsilon, parse_delta, parse_epsilon
 from sfumato.privacy.gaussian_privacy import PICO, epsilon_of
-from sfumato.specs import Algorithm, central_algorithm_from_wire, local_algorithm_from_wire
+from sfumato.specs import (
+    Algorithm,
+    CentralAlgorithm,
+    Feature,
+    central_algorithm_from_wire,
+    check_periodic,
+    circles_of,
+    local_algorithm_from_wire,
+)
 
 MANY_JOBS = 10  # jobs of which the cost together is printed
 
@@ -56,6 +66,7 @@ def print_forecast(
     clusters: int | None,
     n_features: int,
     *,
+    n_periodic: int,
     n_reports: int | None,
     n_records: int | None,
     delta: float,
@@ -73,6 +84,8 @@ def print_forecast(
     ----------
     kind : str
         Type of the algorithm.
+    n_periodic : int
+        Number of the features that are periodic. A shifted grid has one cell less along each of them.
     n_reports, n_records : int or None
         Expected size; exactly one is not None.
     shape : str or None
@@ -106,16 +119,18 @@ def print_forecast(
         if delta:
             raise InvalidSpec("--delta must come with --records: add it, or remove --delta")
         local = local_algorithm_from_wire(wire)
+        circles = _find_circles(resolve(local, n_features, n_reports)[0], n_features, n_periodic)
         releases_cost = None
         if is_shuffled:
-            terms = {"n_features": n_features, "expected_reports": n_reports} | releases.terms(n_reports)
+            size = {"n_features": n_features, "expected_reports": n_reports, "circles": circles}
+            terms = size | releases.terms(n_reports)
             if releases.epsilon is not None:
                 found_nano = local_epsilon_for(local, parse_epsilon(releases.epsilon), **terms)
                 local = replace(local, epsilon=found_nano / NANO)
             releases_cost = Cost(*forecast_releases(local, **terms), _forecast_mu2(local, terms))
         if occupied_share is not None:
             raise InvalidSpec("--occupied-share must come with --records: add it, or remove --occupied-share")
-        found = forecast(local, n_features=n_features, expected_reports=n_reports, family=family)
+        found = forecast(local, n_features=n_features, expected_reports=n_reports, family=family, circles=circles)
         if has_target:
             found = replace(found, needed=reports_needed(local, n_features, **targets))
         _print_local(found, releases_cost, as_json=as_json, console=console)
@@ -125,12 +140,23 @@ def print_forecast(
         if has_target:
             raise InvalidSpec("--quality, --size-error and --detectable-mass are not available with --records")
         central = central_algorithm_from_wire(wire | ({"delta": delta} if delta else {}))
+        _find_circles(resolve_central(central, n_features)[0], n_features, n_periodic)
         found_records = forecast_records(
             central, n_features=n_features, expected_records=n_records, family=family, occupied_share=occupied_share
         )
         _print_central(found_records, as_json=as_json, console=console)
     else:
         raise InvalidSpec("give exactly one of --reports and --records")
+
+
+def _find_circles(algorithm: Algorithm | CentralAlgorithm, n_features: int, n_periodic: int) -> tuple[int, ...]:
+    """Return the indices of the periodic features. Raise InvalidSpec if the algorithm does not take them."""
+    algorithm.require_features(n_features)
+    if n_periodic > n_features:
+        raise InvalidSpec(f"--periodic must be at most {n_features}, the number of --features, not {n_periodic}")
+    features = [Feature(f"feature {i}", 0.0, 1.0, periodic=i <= n_periodic) for i in range(1, n_features + 1)]
+    check_periodic(algorithm, features)
+    return circles_of(features)
 
 
 def _forecast_mu2(algorithm: Algorithm, terms: dict[str, Any]) -> int:

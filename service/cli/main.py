@@ -256,6 +256,7 @@ def budget(
 @app.command()
 def forecast(
     features: Annotated[int, typer.Option(min=1, help="Number of features.")],
+    periodic: Annotated[int, typer.Option(min=0, help="Number of the features that are periodic.")] = 0,
     epsilon: Annotated[
         float | None, typer.Option(help="Privacy budget of one device; with --records, privacy budget of the job.")
     ] = None,
@@ -321,6 +322,7 @@ def forecast(
             epsilon,
             clusters,
             features,
+            n_periodic=periodic,
             n_reports=reports,
             n_records=records,
             delta=delta,

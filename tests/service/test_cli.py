@@ -5,7 +5,9 @@ import json
 import socket
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -17,10 +19,16 @@ from service.app import create_app
 from service.cli import main, report, serve
 from service.cli.connection import Unusable
 from service.schemas.specs import Feature, features_to_domain
-from sfumato.forecast import forecast, forecast_records, forecast_to_wire, records_forecast_to_wire
+from sfumato.forecast import (
+    forecast,
+    forecast_records,
+    forecast_releases,
+    forecast_to_wire,
+    records_forecast_to_wire,
+)
 from sfumato.privacy.accounting import NANO, format_epsilon
 from sfumato.privacy.gaussian_privacy import epsilon_of
-from sfumato.specs import PrivateKmeans, UniformGrid
+from sfumato.specs import PrivateKmeans, ShiftedGrid, UniformGrid
 from tests.service.api import FEATURES, stranger
 from tests.service.commands import Run, run_command
 from tests.service.processes import ROOT
@@ -257,6 +265,9 @@ class TestForecast:
             (("--epsilon", "99"), "epsilon must lie"),
             (("--quality", "0.5", "--size-error", "0.5"), "exactly one"),
             (("--features", "65"), "1 to 64 features"),
+            (("--features", "1000000000"), "1 to 64 features"),
+            (("--periodic", "3"), "--periodic must be at most 2"),
+            (("--periodic", "1", "--algorithm", "uniform_grid"), "does not take periodic features"),
             (("--records", "1000"), "exactly one of --reports and --records"),
             (("--delta", "1e-6"), "--records"),
             (("--min-batch", "100"), "must come with --honest-share"),
@@ -284,6 +295,20 @@ class TestForecast:
         shown = run("forecast", *terms, "--epsilon", str(epsilon)).stdout
         assert f"ε = {format_epsilon(together)}, δ = 2e-5" in shown
         assert together < 10 * NANO * forward["shuffled"]["epsilon"] / 3
+
+    def test_of_circles_has_their_symbols(self, run: Run) -> None:
+        arguments = (*self.ARGUMENTS, "--algorithm", "shifted_grid", "--reports", "50000", "--periodic", "1", "--json")
+        document = json.loads(run(*arguments).stdout)
+        over: dict[str, Any] = {"n_features": 2, "expected_reports": 50_000}
+        assert document == forecast_to_wire(forecast(ShiftedGrid(1.0, 3), **over, circles=(0,)))
+        plain = forecast_to_wire(forecast(ShiftedGrid(1.0, 3), **over))
+        assert document["rounds"][0]["n_symbols"] < plain["rounds"][0]["n_symbols"]
+        released = json.loads(run(*arguments, "--honest-share", "1").stdout)["shuffled"]["epsilon"]
+        terms = over | {"min_batch": 50_000, "honest_share": Fraction(1), "delta_atto": 10**12}
+        assert released == forecast_releases(ShiftedGrid(1.0, 3), **terms, circles=(0,))[0] / NANO
+        over_records = (*self.ARGUMENTS, "--records", "50000", "--periodic", "1")
+        assert "private_kmeans" in run(*over_records).stdout
+        assert "does not take periodic" in run(*over_records, "--algorithm", "dp_kmeans", status=1).output
 
     def test_over_records_prints_a_table_or_json(self, run: Run) -> None:
         arguments = (*self.ARGUMENTS, "--records", "50000")
