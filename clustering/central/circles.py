@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clustering.central.cells import Cells, from_places, iterate_blocks, to_places
 from clustering.circles import Circles
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.records.encodings import scale_many, unscale_many
+from sfumato.records.encodings import scale_many, unscale_errors, unscale_many
 from sfumato.specs import Feature
 
 
@@ -50,7 +50,7 @@ class RecordCircles(Circles):
         squares = (model.centroid_errors / ranges[self.sources]) ** 2
         errors = self.limit_errors(np.sqrt(np.einsum("kij,kj->ki", self.slopes(centres) ** 2, squares)))
         centroids = unscale_many(features, self.along(centres))
-        return replace(model, features=features, centroids=centroids, centroid_errors=errors * ranges)
+        return replace(model, features=features, centroids=centroids, centroid_errors=unscale_errors(features, centroids, errors))
 
 
 _ONE = RecordCircles(1, (0,))

@@ -14,8 +14,8 @@ from clustering.metrics import adjusted_rand_index
 from clustering.simulate import simulate_central
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
-from sfumato.records.encodings import differences
-from sfumato.specs import LATTICE, DpKmeans, Feature, PrivateKmeans
+from sfumato.records.encodings import differences, scale_errors
+from sfumato.specs import LATTICE, DpKmeans, Feature, Place, PrivateKmeans
 from tests.clustering.central.journals import curator_of
 
 HOUR, X = Feature("hour", 0, 24, "h", periodic=True), Feature("x", -5, 5)
@@ -138,6 +138,20 @@ class TestResults:
             away = differences(found[:, None], ((CENTRES[:, :1] + 0.5) % 1), (0,))[..., 0]
             ratios.append(np.abs(away).min(axis=1) / (model.centroid_errors[:, 0] / 24))
         assert 0.6 < np.sqrt(np.mean(np.square(ratios))) < 1.4
+
+    def test_errors_of_latitudes_are_those_of_their_sines(self) -> None:
+        points, _ = people(0.5)
+        earth, plain = (
+            simulate_central(PrivateKmeans(1.0, 3), points, seed=1, features=features)
+            for features in (Place().features[::-1], (HOUR, X))
+        )
+        assert earth.centroids is not None
+        assert plain.centroids is not None
+        assert earth.centroid_errors is not None
+        assert plain.centroid_errors is not None
+        scaled = scale_errors(earth.features, earth.centroids, earth.centroid_errors)
+        assert scaled == pytest.approx(plain.centroid_errors / [24, 10])
+        assert np.ptp(earth.centroid_errors[:, 1] / scaled[:, 1]) > 5
 
     def test_a_cluster_all_around_the_circle_has_no_certain_centre(self) -> None:
         hours = np.linspace(0, 1, 4000, endpoint=False)
