@@ -217,6 +217,20 @@ class TestMap:
         assert len(with_outline.collections) == len(without.collections) + 1
 
 
+class TestBeside:
+    @pytest.mark.parametrize(("n_features", "clusters"), [(1, 2), (2, 5), (2, 24), (3, 0), (3, 30)])
+    def test_every_text_is_within_the_figure(self, n_features: int, clusters: int) -> None:
+        few, many = centroids(n_features, 1), centroids(n_features, clusters)
+        figure = figures.plot_beside([figures.Panel(few, "few", 10, ("Ur",)), figures.Panel(many, "many")], title="All")
+        figure.canvas.draw()
+        assert {"All", "few\n1 cluster · 10 reports · verdict: doubtful"} <= set(words(figure))
+        assert [legend.get_texts()[0].get_text()[:6] for legend in figure.legends[:1]] == ["0  Ur,"]
+        for legend in figure.legends:
+            (left, low), (right, high) = legend.get_window_extent().get_points() / figure.dpi
+            assert 0 < left < right < 12
+            assert 0 < low < high < figure.get_size_inches()[1]
+
+
 class TestPlace:
     def test_areas_are_as_they_are_on_earth(self) -> None:
         latitude, longitude = Place(0.0, 0.0, 60.0, 90.0).features

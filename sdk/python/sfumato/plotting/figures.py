@@ -199,15 +199,17 @@ def plot_beside(panels: Sequence[Panel], *, title: str = "") -> "Figure":
 
         plane = planes(panels[0].model)
         high = 5.0 / (aspect(panels[0].model.features, plane[0]) if plane else 2.4)
-        width, height = 6.0 * len(panels), high + 2.3
+        legends = [_legend_entries(each.model, each.names or each.model.names) for each in panels]
+        low = 0.7 + 0.19 * (1 + max(math.ceil(len(each) / 2) for each in legends))  # axis labels and the legend
+        width, height = 6.0 * len(panels), low + high + 0.85
         figure = Figure(figsize=(width, height), facecolor="white")
         figure.text(0.7 / width, 1 - 0.15 / height, to_xml_text(title), size=13, weight="bold", va="top")
-        for place, panel in enumerate(panels):
+        for place, (panel, entries) in enumerate(zip(panels, legends, strict=True)):
             left = 0.7 + 6.0 * place
-            axes = figure.add_axes((left / width, 1.45 / height, 5.0 / width, high / height))
-            plot(panel.model, axes, title=f"{panel.title}\n{describe(panel.model, n_reports=panel.n_reports)}")
-            entries = _legend_entries(panel.model, panel.names or panel.model.names)
-            _write_legend(figure, entries, 2, (left, 1.0), shaded=panel.model.density is not None)
+            axes = figure.add_axes((left / width, low / height, 5.0 / width, high / height))
+            _draw_panel(axes, panel.model, next(iter(planes(panel.model)), None), None)
+            axes.set_title(f"{to_xml_text(panel.title)}\n{describe(panel.model, n_reports=panel.n_reports)}")
+            _write_legend(figure, entries, 2, (left, low - 0.5), shaded=panel.model.density is not None)
         return figure
 
 
