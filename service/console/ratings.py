@@ -35,7 +35,8 @@ def find_doubts(model: ClusterModel, apart: Separation) -> list[str | None]:
 def find_distinctions(model: ClusterModel) -> list[Json | None]:
     """Return for each cluster the feature in which it differs most, its value and error, and the mean of the others.
 
-    Differences are relative to the range of the feature. The mean is weighted by the shares of people.
+    Differences are relative to the range of the feature. The mean is weighted by the shares of people. On a circle it is
+    the circular mean, and a difference is that of the shorter way.
     """
     if model.centroids is None or model.n_clusters < 2:
         return [None] * model.n_clusters
@@ -45,12 +46,10 @@ def find_distinctions(model: ClusterModel) -> list[Json | None]:
     found: list[Json | None] = []
     for index in range(model.n_clusters):
         rest = np.arange(model.n_clusters) != index
-        nearby = scaled[rest]  # on a circle, the places of the others by the shorter way
-        for axis in circles:
-            nearby[:, axis] = scaled[index, axis] + differences(nearby[:, [axis]], scaled[index, axis], (0,))[:, 0]
-        mean = np.average(nearby, axis=0, weights=weights[rest])
-        axis = int(np.abs(scaled[index] - mean).argmax())
-        others = float(mean[axis] % 1 if axis in circles else mean[axis])
+        mean = np.average(scaled[rest], axis=0, weights=weights[rest])
+        turns = np.exp(2j * np.pi * scaled[rest][:, circles])
+        mean[list(circles)] = np.angle(np.average(turns, axis=0, weights=weights[rest])) / (2 * np.pi) % 1
+        axis = int(np.abs(differences(scaled[[index]], mean, circles)[0]).argmax())
         feature = model.features[axis]
         error = None if model.centroid_errors is None else float(model.centroid_errors[index, axis])
         # without an error, a thousandth of the range is the finest difference that the table shows
@@ -61,7 +60,7 @@ def find_distinctions(model: ClusterModel) -> list[Json | None]:
                 "unit": feature.unit,
                 "value": float(model.centroids[index, axis]),
                 "error": error,
-                "others": float(unscale_many([feature], [[others]])[0, 0]),
+                "others": float(unscale_many([feature], [[mean[axis]]])[0, 0]),
             }
         )
     return found

@@ -1,5 +1,6 @@
 """Tests of unusual and hostile content in Chromium: markup in names, 64 features, no clusters, long ledgers."""
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from models.jobs import curator_answers
 from models.jobs.claims import Claim
 from models.tables.jobs import Job, JobState
 from sfumato.privacy.accounting import NANO
-from sfumato.specs import Feature
+from sfumato.specs import Feature, Place
 from tests.browser.conftest import Watched, watching
 from tests.browser.scenes import (
     EUROPE,
@@ -71,6 +72,19 @@ def hues(page: Page) -> int:
             return found.size; }"""
         )
     )
+
+
+def texts_of(page: Page, job_id: str) -> dict[str, list[float]]:
+    """Open a result, and return x, y and width of each text on its map."""
+    page.add_init_script(
+        """const fill = CanvasRenderingContext2D.prototype.fillText; window.texts = {};
+        CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+          window.texts[text] = [x, y, this.measureText(text).width];
+          return fill.call(this, text, x, y, ...rest); };"""
+    )
+    page.goto(f"/console/jobs/{job_id}/result")
+    drawn(page)
+    return dict(page.evaluate("() => window.texts"))
 
 
 class TestAMap:
@@ -134,19 +148,26 @@ class TestAMap:
     def test_has_no_scale_bar_over_a_centre(self, scene: Scene, opened: Open, places: list[list[float]]) -> None:
         job_id = released(scene, f"corners {len(places)}", hills(EUROPE, places, (40, 30)))
         page = sign_in(opened(viewport={"width": 1280, "height": 900}).page, scene.secret)
-        page.add_init_script(
-            """const fill = CanvasRenderingContext2D.prototype.fillText; window.texts = {};
-            CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
-              window.texts[text] = [x, y, this.measureText(text).width];
-              return fill.call(this, text, x, y, ...rest); };"""
-        )
-        page.goto(f"/console/jobs/{job_id}/result")
-        drawn(page)
-        texts = page.evaluate("() => window.texts")
+        texts = texts_of(page, job_id)
         ((x, y, width),) = [place for text, place in texts.items() if " km at " in text]
         for cluster in range(len(places)):
             across, up, _ = texts[str(cluster)]
             assert not (x - 12 < across < x + width + 12 and y - 22 < up < y + 24)
+
+    @pytest.mark.parametrize("wide", [1280, 390])
+    def test_of_the_earth_has_labels_beside_each_other(self, scene: Scene, opened: Open, wide: int) -> None:
+        job_id = released(scene, f"earth {wide}", hills(Place().features[::-1], [[-179, 30], [-90, -25]], (64, 32)))
+        page = sign_in(opened(viewport={"width": wide, "height": 900}).page, scene.secret)
+        places = sorted(y for text, (_, y, _) in texts_of(page, job_id).items() if re.fullmatch(r"\d+°[NS]?", text))
+        assert min(after - before for before, after in itertools.pairwise(places)) >= 12
+        table = page.get_by_role("group", name="Clusters by share of people")
+        assert table.evaluate("each => each.scrollWidth - each.clientWidth") <= 0
+
+    def test_over_the_180th_meridian_names_western_longitudes(self, scene: Scene, opened: Open) -> None:
+        fiji = Place(-33.0, 164.0, 3.0, -164.0).features[::-1]
+        job_id = released(scene, "fiji", hills(fiji, [[179, -18], [187, -8]], (32, 32)))
+        page = sign_in(opened(viewport={"width": 1280, "height": 900}).page, scene.secret)
+        assert {"170°E", "180°E", "170°W"} <= set(texts_of(page, job_id))
 
     def test_of_the_world_is_small_and_fits_a_phone(self, scene: Scene, opened: Open, axe: str) -> None:
         job_id = released(scene, "world", hills(WORLD, [[100, 30], [-90, 35], [10, 48]], (128, 64)))

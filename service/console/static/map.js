@@ -6,6 +6,7 @@
   const GREY = "#888888";
   const IMAGE_CELLS = 256; // approximate resolution of the longer side, so that the density is smooth
   const HATCH_PIXELS = 7;
+  const LABEL_PIXELS = 12; // least distance of two labels above each other
   const SEAT_PIXELS = 12; // radius of the number of a cluster, with its ring
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   const look = () => (scheme.matches ? DARK : LIGHT);
@@ -13,6 +14,8 @@
   const EDGE = { left: 52, right: 20, top: 10, bottom: 40 };
   const round = (value) => Number(value.toPrecision(4)).toLocaleString("en");
   const degrees = (value, below, above) => `${round(Math.abs(value))}°${value < 0 ? below : value > 0 ? above : ""}`;
+
+  const meridian = (value) => degrees(Math.abs(value) <= 180 ? value : value - Math.sign(value) * 360, "W", "E");
 
   // Returns the place of a value along an axis, 0 at its lower and 1 at its upper bound. The latitude of a place is at its sine,
   // so that areas are as they are on Earth.
@@ -291,11 +294,16 @@
       pen.textAlign = "center";
       const step = this.inner.width < 380 ? 2 : 1; // a phone has room for every second label
       for (const [index, at] of ticks(map.across, map.meridians).entries()) {
-        if (index % step === 0) pen.fillText(map.meridians.length > 0 ? degrees(at, "W", "E") : round(at), this.x(at), bottom + 15);
+        if (index % step === 0) pen.fillText(map.meridians.length > 0 ? meridian(at) : round(at), this.x(at), bottom + 15);
       }
       pen.fillText(label(map.across), EDGE.left + this.inner.width / 2, bottom + 33, this.inner.width);
       pen.textAlign = "right";
-      for (const at of ticks(map.up, map.parallels)) pen.fillText(map.parallels.length > 0 ? degrees(at, "S", "N") : round(at), EDGE.left - 5, this.y(at) + 4, EDGE.left - 18);
+      let last = Infinity;
+      for (const at of ticks(map.up, map.parallels)) {
+        if (last - this.y(at) < LABEL_PIXELS) continue; // near the poles, parallels are closer than their labels
+        last = this.y(at);
+        pen.fillText(map.parallels.length > 0 ? degrees(at, "S", "N") : round(at), EDGE.left - 5, last + 4, EDGE.left - 18);
+      }
       pen.save();
       pen.translate(11, EDGE.top + this.inner.height / 2);
       pen.rotate(-Math.PI / 2);

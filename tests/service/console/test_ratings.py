@@ -59,7 +59,15 @@ class TestDistinctions:
         assert [each["name"] for each in found] == ["age", "age", "age"]
         level = replace(model, centroids=places * [1, 0])
         others = [each["others"] for each in find_distinctions(level) if each is not None]
-        assert others == pytest.approx([1.3 / 0.8, 0.8 / 0.7, 0.2], abs=1e-9)
+        assert others == pytest.approx([1.3 / 0.8, 0.8 / 0.7, 0.2], abs=0.03)  # of near hours, the mean of the numbers
+
+    def test_the_others_on_both_sides_of_a_cluster_have_a_circular_mean(self) -> None:
+        hours = np.array([[23.5, 30.0], [8.0, 32.0], [13.0, 34.0]])
+        features = Feature("hour", 0, 24, "h", periodic=True), FEATURES[1]
+        model = replace(MODEL, features=features, centroids=hours, sizes=np.array([0.5, 0.25, 0.25]))
+        first, *_ = found = [each for each in find_distinctions(model) if each is not None]
+        assert [each["name"] for each in found] == ["hour", "hour", "hour"]
+        assert first["others"] == pytest.approx(10.5)
 
     def test_do_not_exist_for_one_cluster(self) -> None:
         alone = replace(
