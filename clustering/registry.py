@@ -12,9 +12,11 @@ from clustering.grids.adaptive_grid_tree import adaptive_grid_tree
 from clustering.grids.shifted_grid import shifted_grid
 from clustering.grids.uniform_grid import uniform_grid
 from clustering.phases.phase_sketch import phase_sketch
+from clustering.poles import warn_of_poles
 from clustering.rounds.plan import Plan
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import resolve
+from sfumato.model.geography import place_of
 from sfumato.specs import (
     AdaptiveGridIterative,
     AdaptiveGridTree,
@@ -73,7 +75,13 @@ def start(params: Algorithm, features: tuple[Feature, ...], expected_reports: in
         raise InvalidSpec("unknown algorithm")
     check_periodic(algorithm, features)
     plan = PLANS[type(algorithm)](algorithm, features, expected_reports)
+    plan = plan if place_of(features) is None else _with_warning(plan)
     return plan if reason is None else _with_choice(plan, algorithm, reason)
+
+
+def _with_warning(plan: Plan) -> Plan:
+    """Run the plan over places and add a warning about clusters near a pole."""
+    return warn_of_poles((yield from plan))
 
 
 def _with_choice(plan: Plan, algorithm: Algorithm, reason: str) -> Plan:

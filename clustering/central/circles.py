@@ -50,7 +50,9 @@ class RecordCircles(Circles):
         squares = (model.centroid_errors / ranges[self.sources]) ** 2
         errors = self.limit_errors(np.sqrt(np.einsum("kij,kj->ki", self.slopes(centres) ** 2, squares)))
         centroids = unscale_many(features, self.along(centres))
-        return replace(model, features=features, centroids=centroids, centroid_errors=unscale_errors(features, centroids, errors))
+        return replace(
+            model, features=features, centroids=centroids, centroid_errors=unscale_errors(features, centroids, errors)
+        )
 
 
 _ONE = RecordCircles(1, (0,))

@@ -17,6 +17,7 @@ from clustering.central.curator import Curator
 from clustering.central.feature_check import check_features, judge_features
 from clustering.central.private_kmeans.algorithm import private_kmeans
 from clustering.edges import find_edge_share
+from clustering.poles import warn_of_poles
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import check_attributes_of, check_over_records, resolve_central
 from sfumato.model.cluster_model import ClusterModel
@@ -104,6 +105,7 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     if curator.may_clip and not curator.domain.is_ball:
         grids = [grid._replace(circles=circles_of(features)) for grid in curator.grids]
         model = with_edge_share(model, find_edge_share(grids) or edge_share_of_centres(model))
+    model = warn_of_poles(model)
     odometer = [query.entry for query in curator.odometer]
     spent = {"spent_nano": curator.spent_nano, "spent_delta_atto": curator.spent_delta_atto}
     choice = {} if reason is None else {"chosen": {"algorithm": chosen, "reason": reason}}
