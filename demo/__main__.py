@@ -34,8 +34,8 @@ from sfumato.specs import ShiftedGrid
 
 N_DEVICES = 200_000
 EPSILON = {"local": 3.0, "shuffled": 0.5}
-# Local reports show the five largest cities with their surroundings in all simulated runs. Shuffled reports have
-# less noise, so that a finer map also shows Canberra and Hobart.
+# Local reports show the five largest cities with their surroundings. Shuffled reports have less noise, so that a finer
+# map also shows Canberra and Hobart. Decision 0034 and docs/shuffler.md state how often.
 COUNTRY_MAPS = {
     "local": ShiftedGrid(epsilon=EPSILON["local"], clusters=5, cells=10, length_scale=0.04),
     "shuffled": ShiftedGrid(epsilon=EPSILON["shuffled"], clusters=7, cells=20, length_scale=0.02),

@@ -335,7 +335,7 @@ class TestDemoCheck:
         ("name", "value"),
         [
             ("reports", 199_999),
-            ("ari_vs_unperturbed", 0.94),
+            ("ari_vs_unperturbed", 0.89),
             ("verdict", "doubtful"),
             ("ledger_verified", False),
             ("epsilon_charged", 2.1),
