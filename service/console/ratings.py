@@ -35,8 +35,8 @@ def find_doubts(model: ClusterModel, apart: Separation) -> list[str | None]:
 def find_distinctions(model: ClusterModel) -> list[Json | None]:
     """Return for each cluster the feature in which it differs most, its value and error, and the mean of the others.
 
-    Differences are relative to the range of the feature. The mean is weighted by the shares of people. On a circle it is
-    the circular mean, and a difference is that of the shorter way.
+    Differences are relative to the range of the feature. The mean is weighted by the shares of people. On a circle,
+    it is the circular mean, and a difference is that of the shorter way.
     """
     if model.centroids is None or model.n_clusters < 2:
         return [None] * model.n_clusters
