@@ -59,7 +59,7 @@ class TestDistinctions:
         assert [each["name"] for each in found] == ["age", "age", "age"]
         level = replace(model, centroids=places * [1, 0])
         others = [each["others"] for each in find_distinctions(level) if each is not None]
-        assert others == pytest.approx([1.3 / 0.8, 0.8 / 0.7, 0.2], abs=0.03)  # of near hours, the mean of the numbers
+        assert others == pytest.approx([1.3 / 0.8, 0.8 / 0.7, 0.2], abs=0.03)  # the mean of near hours
 
     def test_the_others_on_both_sides_of_a_cluster_have_a_circular_mean(self) -> None:
         hours = np.array([[23.5, 30.0], [8.0, 32.0], [13.0, 34.0]])
