@@ -122,7 +122,7 @@ def print_forecast(
         circles = _find_circles(resolve(local, n_features, n_reports)[0], n_features, n_periodic)
         releases_cost = None
         if is_shuffled:
-            size = {"n_features": n_features, "expected_reports": n_reports, "circles": circles}
+            size: dict[str, Any] = {"n_features": n_features, "expected_reports": n_reports, "circles": circles}
             terms = size | releases.terms(n_reports)
             if releases.epsilon is not None:
                 found_nano = local_epsilon_for(local, parse_epsilon(releases.epsilon), **terms)
