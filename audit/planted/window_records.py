@@ -8,7 +8,8 @@ import numpy as np
 from audit.central.window_records import SUBJECT, check_windows
 from audit.checks.check import Leak
 from models.records import records, window_records
-from models.records.records import Records, bound_users
+from models.records.records import Records
+from models.records.user_bounds import bound_users
 
 
 def load_without_end(session: Any, dataset_id: str, keyring: Any, *, since: int, until: int) -> Records:
@@ -20,14 +21,14 @@ def bound_each_window(session: Any, dataset_id: str, keyring: Any, *, since: int
     """Bound the records of a user in this window alone, so that each window may have the whole number."""
     found = window_records.load_unbounded(session, dataset_id, keyring, since=since, until=until)
     inside = found.users[found.n_before :]
-    kept, _ = bound_users(inside, found.max_per_user)
+    kept = bound_users(inside, found.max_per_user)
     return Records(found.points[kept], found.max_per_user)
 
 
 def keep_the_last(session: Any, dataset_id: str, keyring: Any, *, since: int, until: int) -> Records:
     """Keep the last records of a user instead of the first, so that a window does not know what earlier ones had."""
     found = window_records.load_unbounded(session, dataset_id, keyring, since=since, until=until)
-    kept, _ = bound_users(np.ascontiguousarray(found.users[::-1]), found.max_per_user)
+    kept = bound_users(np.ascontiguousarray(found.users[::-1]), found.max_per_user)
     return Records(found.points[kept[::-1][found.n_before :]], found.max_per_user)
 
 
@@ -35,7 +36,7 @@ def fill_the_window(session: Any, dataset_id: str, keyring: Any, *, since: int, 
     """Keep every second record of the dataset, so that the selection depends on other users."""
     found = window_records.load_unbounded(session, dataset_id, keyring, since=since, until=until)
     whole = records.Records(found.points[::2], found.max_per_user)
-    kept, _ = bound_users(np.ascontiguousarray(found.users[found.n_before :][::2]), 1)
+    kept = bound_users(np.ascontiguousarray(found.users[found.n_before :][::2]), 1)
     return Records(whole.points[kept], found.max_per_user)
 
 

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from models.errors import MostlyClipped
 from models.records.known_records import earlier_parts, segments_of
-from models.records.records import Upload, coordinates
+from models.records.records import Upload
+from models.records.segments import coordinates
 from models.tables.datasets import Dataset, RecordSegment
 from sfumato.specs import LATTICE
 

@@ -18,7 +18,8 @@ from models import encryption
 from models.errors import DuplicateContent
 from models.records import records
 from models.records.record_keys import DataKey
-from models.records.records import MAX_SEGMENTS, PSEUDONYM_BYTES, Upload, belongs_to, record_bytes
+from models.records.records import MAX_SEGMENTS, Upload
+from models.records.segments import PSEUDONYM_BYTES, belongs_to, record_bytes
 from models.tables.datasets import Dataset, RecordSegment
 
 MIN_COMPARED = 20  # records; in smaller uploads equal values of other people are too likely

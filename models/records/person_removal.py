@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from models import encryption
 from models.database.types import SCRUBBED
-from models.errors import RecordsUnreadable
 from models.records.record_keys import DataKey
-from models.records.records import MAX_SEGMENTS, PSEUDONYM_BYTES, belongs_to, content_of, new_hashes, record_bytes
+from models.records.records import MAX_SEGMENTS, content_of, new_hashes
+from models.records.segments import PSEUDONYM_BYTES, belongs_to, record_bytes, unseal
 from models.tables.datasets import Dataset, RecordSegment
 
 Place = tuple[str, int]  # upload id and index of a segment
@@ -73,10 +73,8 @@ def _read(
     """Return the points and the pseudonyms of a segment, each as rows of octets, and a mask of the rows to keep."""
     columns = select(RecordSegment.n_records, RecordSegment.sealed).where(*_at(dataset, place))
     n_records, sealed = session.execute(columns).one()
-    plain = encryption.unseal(key.records, sealed, belongs_to(dataset.id, key.id, *place, n_records))
+    plain = unseal(dataset, key, place, n_records, sealed)
     width = record_bytes(dataset.n_columns, with_user=False)
-    if len(plain) != n_records * (width + PSEUDONYM_BYTES):
-        raise RecordsUnreadable("stored records have another length than their dataset requires")
     octets = np.frombuffer(plain, dtype=np.uint8) if plain else np.empty(0, dtype=np.uint8)
     points = octets[: n_records * width].reshape(n_records, width)
     users = octets[n_records * width :].reshape(n_records, PSEUDONYM_BYTES)

@@ -14,21 +14,19 @@ from sqlalchemy.orm import Session
 from models import encryption
 from models.database.types import SCRUBBED, new_id
 from models.encryption import Keyring
-from models.errors import Conflict, DuplicateContent, LimitExceeded, RecordsUnreadable
+from models.errors import Conflict, DuplicateContent, LimitExceeded
 from models.records import record_keys
 from models.records.record_keys import DataKey
+from models.records.segments import COORDINATE_BYTES, PSEUDONYM_BYTES, belongs_to, record_bytes, unseal, users_of
+from models.records.user_bounds import bound_users
 from models.tables.datasets import Dataset, RecordSegment
 from sfumato.specs import MAX_FEATURES
 
-PSEUDONYM_BYTES = 16
 SEGMENT_BYTES = 2 << 20  # a segment is encrypted when it has this length
 MAX_SEGMENTS = 1 << 16  # largest number of segments of a part
 MAX_PARTS = 10_000
 
-_COORDINATE_BYTES = 3  # the lattice has 20 bits
 _ROWS_PER_FETCH = 4  # segments in memory
-_PART_RECORDS = 1 << 16  # approximate number of records that are sorted by user at once
-_MAX_PARTS = 256
 
 
 class Records(NamedTuple):
@@ -105,7 +103,7 @@ class Upload:
             Number of records with a value moved to a bound.
         """
         little = np.ascontiguousarray(points, dtype="<i4").view(np.uint8).reshape(-1, 4)
-        self._points.append(little[:, :_COORDINATE_BYTES].tobytes())
+        self._points.append(little[:, :COORDINATE_BYTES].tobytes())
         self._hashes[0].update(self._points[-1])
         if users is not None:
             pseudonyms = [hmac.digest(self.key.pseudonyms, user, "sha256")[:PSEUDONYM_BYTES] for user in users]
@@ -152,21 +150,6 @@ def new_hashes(key: DataKey) -> tuple[hmac.HMAC, hmac.HMAC]:
 def content_of(key: DataKey, hashes: tuple[hmac.HMAC, hmac.HMAC]) -> bytes:
     """Return the keyed hash of the records of an upload or part from the hashes of their points and users."""
     return hmac.digest(key.uploads, hashes[0].digest() + hashes[1].digest(), "sha256")
-
-
-def record_bytes(n_columns: int, *, with_user: bool) -> int:
-    """Return the length of a record in a segment."""
-    return _COORDINATE_BYTES * n_columns + PSEUDONYM_BYTES * with_user
-
-
-def coordinates(plain: bytes, n_records: int, n_columns: int) -> NDArray[np.int32]:
-    """Return the coordinates and codes in the plain text of a segment: shape (n_records, n_columns)."""
-    octets = np.frombuffer(plain, dtype=np.uint8, count=n_records * n_columns * _COORDINATE_BYTES)
-    points = np.zeros((n_records, n_columns), dtype="<i4")
-    points.view(np.uint8).reshape(n_records, n_columns, 4)[..., :_COORDINATE_BYTES] = octets.reshape(
-        n_records, n_columns, _COORDINATE_BYTES
-    )
-    return points.astype(np.int32, copy=False)
 
 
 def find_upload(session: Session, dataset_id: str, name_hash: bytes) -> str | None:
@@ -358,16 +341,16 @@ def load(session: Session, dataset_id: str, keyring: Keyring, *, part: int = 0, 
     n_points = sum(sizes[chosen.start : chosen.stop])
     kept: NDArray[np.bool_] | None = None
     if dataset.user_feature is not None:
-        kept_of_all, _ = bound_users(_pseudonyms(session, dataset, keyring), dataset.max_records_per_user)
+        kept_of_all = bound_users(_pseudonyms(session, dataset, keyring), dataset.max_records_per_user)
         n_before = sum(sizes[: chosen.start])
         kept = kept_of_all[n_before : n_before + n_points]
         n_points = int(kept.sum())
     points = np.zeros((n_points, n_columns), dtype="<i4")
-    octets = points.view(np.uint8).reshape(n_points, n_columns, 4)[..., :_COORDINATE_BYTES]
+    octets = points.view(np.uint8).reshape(n_points, n_columns, 4)[..., :COORDINATE_BYTES]
     at = seen = 0
     for plain, n_records in _segments(session, dataset, keyring, chosen):
-        coordinates = np.frombuffer(plain, dtype=np.uint8, count=n_records * n_columns * _COORDINATE_BYTES)
-        rows = coordinates.reshape(n_records, n_columns, _COORDINATE_BYTES)
+        coordinates = np.frombuffer(plain, dtype=np.uint8, count=n_records * n_columns * COORDINATE_BYTES)
+        rows = coordinates.reshape(n_records, n_columns, COORDINATE_BYTES)
         if kept is not None:
             rows = rows[kept[seen : seen + n_records]]
         octets[at : at + len(rows)] = rows
@@ -405,25 +388,7 @@ def _segments(
         query = query.offset(chosen.start).limit(len(chosen))
     with session.execute(query) as rows:
         for upload_id, index, n_records, sealed in rows:
-            yield _unseal(dataset, key, (upload_id, index), n_records, sealed), n_records
-
-
-def open_segment(session: Session, dataset: Dataset, key: DataKey, place: tuple[str, int]) -> tuple[bytes, int]:
-    """Return the plain text and the number of records of the segment at a place: upload and index.
-
-    Raise RecordsUnreadable.
-    """
-    segment = session.get_one(RecordSegment, (dataset.id, *place))
-    plain = _unseal(dataset, key, place, segment.n_records, segment.sealed), segment.n_records
-    session.expunge(segment)  # a segment is large
-    return plain
-
-
-def _unseal(dataset: Dataset, key: DataKey, place: tuple[str, int], n_records: int, sealed: bytes) -> bytes:
-    plain = encryption.unseal(key.records, sealed, belongs_to(dataset.id, key.id, *place, n_records))
-    if len(plain) != n_records * record_bytes(dataset.n_columns, with_user=dataset.user_feature is not None):
-        raise RecordsUnreadable("stored records have another length than their dataset requires")
-    return plain
+            yield unseal(dataset, key, (upload_id, index), n_records, sealed), n_records
 
 
 def _pseudonyms(session: Session, dataset: Dataset, keyring: Keyring) -> NDArray[np.uint64]:
@@ -440,34 +405,3 @@ def user_columns(session: Session, dataset: Dataset, keyring: Keyring) -> Iterat
     """Yield the user pseudonyms of each segment, shape (n, 2)."""
     for plain, n_records in _segments(session, dataset, keyring):
         yield users_of(plain, n_records)
-
-
-def users_of(plain: bytes, n_records: int) -> NDArray[np.uint64]:
-    """Return the user pseudonyms in the plain text of a segment, shape (n_records, 2)."""
-    return np.frombuffer(plain, dtype="<u8", offset=len(plain) - n_records * PSEUDONYM_BYTES).reshape(n_records, 2)
-
-
-def bound_users(pseudonyms: NDArray[np.uint64], max_per_user: int) -> tuple[NDArray[np.bool_], int]:
-    """Return a mask of the first `max_per_user` records of each user, and the number of users."""
-    kept = np.zeros(len(pseudonyms), dtype=np.bool_)
-    n_parts = min(_MAX_PARTS, 1 + len(pseudonyms) // _PART_RECORDS)
-    # A part has all records of its users. Pseudonyms are uniform; 16 of their bits are enough for `n_parts`.
-    part_of = pseudonyms.view(np.uint16)[:, 0] % np.uint16(n_parts)
-    n_users = 0
-    for part in range(n_parts):
-        (rows,) = np.nonzero(part_of == part)
-        own = pseudonyms[rows]
-        order = np.lexsort((own[:, 1], own[:, 0]))  # stable: keeps the order of a user's records
-        own = own[order]
-        is_first = np.ones(len(own), dtype=np.bool_)
-        is_first[1:] = (own[1:] != own[:-1]).any(axis=1)
-        place = np.arange(len(own))
-        nth = place - np.maximum.accumulate(np.where(is_first, place, 0))
-        kept[rows[order]] = nth < max_per_user
-        n_users += int(is_first.sum())
-    return kept, n_users
-
-
-def belongs_to(dataset_id: str, key_id: str, upload_id: str, index: int, n_records: int) -> bytes:
-    """Return the associated data of the ciphertext of a segment."""
-    return f"sfumato segment|{dataset_id}|{key_id}|{upload_id}|{index}|{n_records}".encode()

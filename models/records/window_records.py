@@ -15,7 +15,9 @@ from sqlalchemy.orm import Session
 
 from models.encryption import Keyring
 from models.records import record_keys
-from models.records.records import Records, bound_users, coordinates, open_segment, users_of
+from models.records.records import Records
+from models.records.segments import coordinates, open_segment, users_of
+from models.records.user_bounds import bound_users
 from models.tables.datasets import Dataset, RecordSegment
 
 
@@ -34,7 +36,7 @@ def load(session: Session, dataset_id: str, keyring: Keyring, *, since: int, unt
     found = load_unbounded(session, dataset_id, keyring, since=since, until=until)
     if not len(found.users):
         return Records(found.points, found.max_per_user)
-    kept, _ = bound_users(found.users, found.max_per_user)
+    kept = bound_users(found.users, found.max_per_user)
     return Records(found.points[kept[found.n_before :]], found.max_per_user)
 
 

@@ -77,22 +77,10 @@ def create(
     check_cycle(cycle, n_windows)
     if dataset.trust == Trust.CENTRAL:
         check_records(dataset, cycle, n_windows, min_reports)
-    cost_nano = -(-n_windows // cycle) * epsilon_nano
-    if cost_nano > EPSILON_MAX_NANO:
-        raise InvalidSpec(
-            f"the series costs one person epsilon {format_epsilon(cost_nano)}, more than any device allows: plan a "
-            f"longer cycle or fewer windows, so that it costs at most {format_epsilon(EPSILON_MAX_NANO)}"
-        )
-    if total_nano is not None and total_nano < cost_nano:
-        raise InvalidSpec(
-            f"the series has {-(-n_windows // cycle)} cycles, which cost epsilon {format_epsilon(cost_nano)}: raise "
-            "epsilon_total to this amount, lower the epsilon of the algorithm, or plan fewer windows"
-        )
+    cost_nano = check_cost(n_windows, cycle, epsilon_nano, total_nano)
     datasets.lock_live(session, dataset.id)
     tenants.lock(session, caller.tenant_id)
-    n_open = select(func.count()).where(Series.dataset_id == dataset.id, Series.state != SeriesState.ENDED)
-    if (session.scalar(n_open) or 0) >= MAX_SERIES:
-        raise LimitExceeded(f"a dataset may have {MAX_SERIES} series that have not ended: end one first")
+    _check_number(session, dataset)
     series = Series(
         id=new_id("ser"),
         tenant_id=caller.tenant_id,
@@ -133,6 +121,29 @@ def create(
     sources.check_series(session, series, limits.dataset_ceiling, limits.source_ceiling, granted)
     audit_trail.record(session, caller, Act.SERIES_CREATED, series.id, dataset_id=dataset.id, now=now)
     return series
+
+
+def check_cost(n_windows: int, cycle: int, epsilon_nano: int, total_nano: int | None) -> int:
+    """Return what all cycles cost one person. Raise InvalidSpec if no device allows it, or if it exceeds the total."""
+    cost_nano = -(-n_windows // cycle) * epsilon_nano
+    if cost_nano > EPSILON_MAX_NANO:
+        raise InvalidSpec(
+            f"the series costs one person epsilon {format_epsilon(cost_nano)}, more than any device allows: plan a "
+            f"longer cycle or fewer windows, so that it costs at most {format_epsilon(EPSILON_MAX_NANO)}"
+        )
+    if total_nano is not None and total_nano < cost_nano:
+        raise InvalidSpec(
+            f"the series has {-(-n_windows // cycle)} cycles, which cost epsilon {format_epsilon(cost_nano)}: raise "
+            "epsilon_total to this amount, lower the epsilon of the algorithm, or plan fewer windows"
+        )
+    return cost_nano
+
+
+def _check_number(session: Session, dataset: Dataset) -> None:
+    """Raise LimitExceeded if a locked dataset has all series that it may have."""
+    n_open = select(func.count()).where(Series.dataset_id == dataset.id, Series.state != SeriesState.ENDED)
+    if (session.scalar(n_open) or 0) >= MAX_SERIES:
+        raise LimitExceeded(f"a dataset may have {MAX_SERIES} series that have not ended: end one first")
 
 
 def check_cycle(cycle: int, n_windows: int) -> None:

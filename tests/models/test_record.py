@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 
 from models.encryption import Keyring
 from models.errors import LimitExceeded, RecordsKeyMissing, RecordsUnreadable
-from models.records import records, user_counts
+from models.records import records, user_bounds, user_counts
 from models.records.records import RecordCounts
 from models.records.user_counts import UserCounts
 from models.tables.datasets import Dataset, RecordKey, RecordSegment
@@ -218,7 +218,7 @@ class TestUsers:
         self, world: World, monkeypatch: pytest.MonkeyPatch, part_records: int
     ) -> None:
         """One user's records replaced: the others' points stay, and at most m change."""
-        monkeypatch.setattr(records, "_PART_RECORDS", part_records)
+        monkeypatch.setattr(user_bounds, "_PART_RECORDS", part_records)
         monkeypatch.setattr(records, "SEGMENT_BYTES", 500)
         chance = np.random.default_rng(7)
         users = chance.integers(0, 60, 700)

@@ -131,6 +131,7 @@ def test_the_example_passes_the_address_of_the_client_and_no_other(tmp_path: Pat
     with behind_nginx(tmp_path) as (client, _, _):
         statuses = [
             client.get("/v1/datasets", headers={"authorization": "Bearer x", "x-forwarded-for": f"10.0.0.{number}"})
-            for number in range(8)
+            for number in range(10)
         ]
-        assert statuses[-1].status_code == 429  # all counted for one address
+        # Three failures a minute and one address: of ten requests in up to three minutes, one at least is refused.
+        assert 429 in {each.status_code for each in statuses}

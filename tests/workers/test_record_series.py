@@ -103,7 +103,7 @@ def load(archive: Archive, since: int, until: int) -> np.ndarray:
 def list_windows(archive: Archive, series_id: str) -> list[Any]:
     with archive.database.reading() as session:
         found = series.get(session, archive.caller, series_id)
-        rows = windows.list_windows(session, found, after=-1, limit=100, newest_first=False)
+        rows = windows.list_windows(session, found, after_seq=0, limit=100, newest_first=False)
         return [window for window, _ in rows]
 
 
