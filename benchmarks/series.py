@@ -42,7 +42,7 @@ SETTINGS = ((0.5, 20_000, 8), (0.5, 100_000, 16), (1.0, 20_000, 16), (1.0, 100_0
 STRONG = ((1.0, 100_000, 16), (2.0, 20_000, 16), (5.86, 20_000, 16))  # effective reports of 27,000 and more
 NULLS = ((0.5, 20_000, 16), (0.5, 100_000, 16), (1.0, 100_000, 16), (2.0, 20_000, 16))
 RATES = (0.01, 0.02, 0.1, 1.0)  # epsilon of a record over records
-WIDTHS = (0.03, 0.045, 0.08)  # of the clusters whose gain is forecast
+WIDTHS = (0.03, 0.045, 0.08)  # standard deviations of the clusters with a gain
 KINDS = {"grows": "grown", "vanishes": "gone", "born": "born", "splits": "split", "moves": "moved"}
 
 

@@ -1,9 +1,9 @@
 """Forecast of a series: what it costs a person, and which changes it finds, before it exists.
 
-A round cluster gains a share Δ of all people, who were spread evenly. The test reads public functions. The nearest one
-changes by a Δ. The factor a follows from the widths of the bump and of the cluster, and from their mean distance. Let σ
-be the standard error of a window. Then the change has s = (a Δ - least change) / σ standard errors. It is found n
-windows after it began, if t0 windows were quiet before:
+A round cluster gains a share Δ of all people. The others are spread evenly. The test reads public functions. The
+nearest one changes by a Δ. The factor a follows from the widths of the bump and of the cluster, and from their mean
+distance. Let σ be the standard error of a window. Then the change has s = (a Δ - least change) / σ standard errors. It
+is found n windows after it began, if t0 windows were quiet before:
 
     s² = z² (1/n + 1/t0).
 
@@ -46,7 +46,7 @@ _SPREAD = 0.02  # variance of a function over the people
 _MEAN = 0.1  # mean of a function over the people
 _CELLS_PERCENT = 98  # percent of epsilon for the counts of cells over records, as in `density_map`
 _Z = 5.0  # standard errors of an alarm with 320 functions
-_QUANTILE = 1.28  # of the normal distribution, for `COVERAGE`
+_QUANTILE = 1.28  # quantile of the normal distribution for `COVERAGE`
 _PLACES = 0.13  # standard deviation of the signal over the places of a cluster, relative to its mean
 
 
