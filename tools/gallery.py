@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.series import POPULATIONS, draw, round_spec
+from benchmarks.series_populations import POPULATIONS, draw, round_spec
 from clustering.central.cells import to_places
 from clustering.central.curator import Curator
 from clustering.central.profile_clusters import describe_columns, label_records, profile_clusters

@@ -72,9 +72,8 @@ def continue_map(
     clusters : int, optional
         Number of clusters, if it is given. Then all bumps found clusters, up to this number.
     """
-    founders = _founders(fit, clusters)
     if earlier is None:
-        labels = fit.tree.regions(founders).labels
+        labels = fit.tree.regions(_founders(fit, clusters, set())).labels
         ids = tuple(new_id() for _ in range(int(labels.max()) + 1))
         return Continued(NamedMap(labels, ids), dict.fromkeys(ids))
     owned: dict[int, Bump] = {}
@@ -83,7 +82,7 @@ def continue_map(
     if len(owned) < len(earlier.ids):
         return Continued(earlier, {})
     peaks = {bump.peak for bump in owned.values()}
-    others = [bump for bump in founders if bump.peak not in peaks]
+    others = _founders(fit, clusters, peaks)
     if clusters is not None:
         others = others[: max(0, clusters - len(owned))]
     labels = fit.tree.regions([*owned.values(), *others]).labels
@@ -99,18 +98,23 @@ def continue_map(
     return Continued(NamedMap(labels, ids), parents)
 
 
-def _founders(fit: BumpFit, clusters: int | None) -> list[Bump]:
-    """Return the bumps that may found a cluster, by descending excess of mass."""
-    if clusters is not None:
-        return fit.all_bumps[:clusters]
+def _founders(fit: BumpFit, clusters: int | None, owned: set[tuple[int, ...]]) -> list[Bump]:
+    """Return the bumps that may found a cluster, by descending excess of mass, without owned peaks.
+
+    The standard errors of all bumps take as long as the fit, so none is computed for a bump that an id owns.
+    """
     return [
         bump
-        for bump in fit.all_bumps
-        if bump.saddle is None
-        or (
-            bump.excess >= LEAST_EXCESS
-            and bump.excess >= LEAST_RATIO * bump.mass
-            and bump.excess >= LEAST_ERRORS * fit.excess_error(bump)
+        for bump in fit.all_bumps[:clusters]
+        if bump.peak not in owned
+        and (
+            clusters is not None
+            or bump.saddle is None
+            or (
+                bump.excess >= LEAST_EXCESS
+                and bump.excess >= LEAST_RATIO * bump.mass
+                and bump.excess >= LEAST_ERRORS * fit.excess_error(bump)
+            )
         )
     ]
 

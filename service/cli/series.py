@@ -93,6 +93,13 @@ def forecast_series(
     least_change: Annotated[
         float | None, typer.Option(help="Least change of a share that raises an alarm.", show_default="0.01")
     ] = None,
+    cluster_width: Annotated[
+        float | None,
+        typer.Option(
+            help="Standard deviation of the cluster that changes, as a share of a feature's range.",
+            show_default="0.045",
+        ),
+    ] = None,
     min_batch: MinBatch = None,
     honest_share: HonestShare = None,
     shuffled_delta: ShuffledDelta = None,
@@ -108,6 +115,7 @@ def forecast_series(
         cycle=cycle,
         every=cast("Every", every),  # the service checks it
         least_change=least_change,
+        cluster_width=cluster_width,
         min_batch=min_batch,
         honest_share=honest_share,
         shuffled_delta=shuffled_delta,

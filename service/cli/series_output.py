@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         Window,
     )
     from sfumato.forecast import SeriesForecast
-    from sfumato.forecast.series import ReleaseCosts
+    from sfumato.forecast.series import Delay, ReleaseCosts
 
 
 def print_series(console: Console, found: Iterable["Series"]) -> None:
@@ -58,13 +58,22 @@ def print_series_forecast(console: Console, forecast: "SeriesForecast") -> None:
     _print_release_costs(console, forecast.releases)
     console.print(f"{forecast.reports_per_window:,} reports per window, {forecast.n_eff:,.0f} effective ones")
     for delay in forecast.delays:
-        found = "never found" if delay.windows is None else f"found after {delay.windows} windows"
-        console.print(f"a gain of {100 * delay.share:g} points: {found}")
+        console.print(f"a gain of {100 * delay.share:g} points: {_describe_delay(delay)}")
     for smallest in forecast.smallest_changes:
         gain = "none" if smallest.share is None else f"{100 * smallest.share:.1f} points"
         console.print(f"smallest gain that {smallest.windows} windows find: {gain}")
     for warning in forecast.warnings:
         console.print(f"Warning: {warning}")
+
+
+def _describe_delay(delay: "Delay") -> str:
+    """Return when a gain is found, with the interval of 80 % of the alarms."""
+    if delay.earliest is None:
+        return "never found"
+    if delay.windows is None:
+        return f"usually never found, and after {delay.earliest} windows at the earliest"
+    last = " or more, or never" if delay.latest is None else f" to {delay.latest}"
+    return f"found after {delay.windows} windows; in 4 of 5 series after {delay.earliest}{last}"
 
 
 def print_revisions(console: Console, revisions: Iterable["SeriesRevision"]) -> None:

@@ -6,9 +6,10 @@ from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from service.schemas.base import Wire, example, integer
+from service.schemas.base import Double, Wire, example, integer
 from service.schemas.fields import Amount, Count, DatasetId, HonestShare, MinBatch, ReleaseDelta
 from service.schemas.series import MAX_WINDOWS, LeastChange, PinnedAlgorithm, ReleaseCosts, Share, WindowLength
+from sfumato.forecast.series import CLUSTER_WIDTH, CLUSTER_WIDTHS
 from sfumato.limits import MAX_RECORDS_PER_USER
 from sfumato.sizing.grids import MAX_SHIFTED_FEATURES
 from sfumato.specs import CENTRAL_ALGORITHMS
@@ -41,6 +42,11 @@ class NewSeriesForecast(Wire):
         None, description="Over records, without `dataset_id`: largest number of records of a user. Default: 1."
     )
     least_change: LeastChange = Field(0.01, description="Least change of a share that raises an alarm, from 0 to 0.5.")
+    cluster_width: Annotated[Double, Field(ge=CLUSTER_WIDTHS[0], le=CLUSTER_WIDTHS[1])] = Field(
+        CLUSTER_WIDTH,
+        description="Standard deviation of the cluster that changes, as a share of a feature's range, from "
+        f"{CLUSTER_WIDTHS[0]:g} to {CLUSTER_WIDTHS[1]:g}. Changes of a wide cluster are found later.",
+    )
     min_batch: MinBatch | SkipJsonSchema[None] = Field(
         None, description="Shuffled only, required: minimal number of reports in the release of a window."
     )
@@ -74,7 +80,13 @@ class ChangeDelay(Wire):
     """The time until a gain of a share is found."""
 
     share: Share = Field(description="Gain of the share of all people.")
-    windows: Count | None = Field(description="Number of windows until the alarm; null if it is never found.")
+    windows: Count | None = Field(description="Typical number of windows until the alarm; null if it is never found.")
+    earliest: Count | None = Field(
+        description="80 % of the alarms come after so many windows at the earliest; null if it is never found."
+    )
+    latest: Count | None = Field(
+        description="80 % of the alarms come after so many windows at the latest; null if it may never be found."
+    )
 
 
 class SeriesForecast(Wire):

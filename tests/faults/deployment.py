@@ -160,7 +160,7 @@ class Deployment:
         self.running[name] = int(responses.readline())
 
     def _copy_log(self, lines_read: IO[bytes]) -> None:
-        with self.log.open("ab") as log, suppress(ValueError):
+        with lines_read, self.log.open("ab") as log, suppress(ValueError):
             for line in lines_read:
                 log.write(line)
                 log.flush()
@@ -327,6 +327,8 @@ class Deployment:
                 self._fork_server.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self._fork_server.kill()  # its processes end with it
+        if self._fork_server is not None and self._fork_server.stdout is not None:
+            self._fork_server.stdout.close()
         self.database.close()
         for relay in self._relays:
             relay.close()

@@ -28,7 +28,7 @@ VICTIMS = ("worker0", "worker1", "gateway0")
 
 
 class Analyst:
-    """Requests that are repeated until the gateway answers."""
+    """Requests that are repeated until the gateway answers. A context manager."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._http = httpx.Client(
@@ -36,6 +36,12 @@ class Analyst:
             headers={"Authorization": f"Bearer {deployment.secret}"},
             timeout=30,
         )
+
+    def __enter__(self) -> "Analyst":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
 
     def call(self, method: str, path: str, **options: Any) -> Any:
         """Return the JSON of a response. Repeat the request until there is one."""
@@ -78,8 +84,14 @@ def kill_later(deployment: Deployment, victim: str, seconds: float) -> threading
     return timer
 
 
-def test_a_kill_in_each_window_opens_charges_and_loses_nothing(deployment: Deployment) -> None:
-    analyst, rng = Analyst(deployment), np.random.default_rng(1)
+@pytest.fixture
+def analyst(deployment: Deployment) -> Iterator[Analyst]:
+    with Analyst(deployment) as requests:
+        yield requests
+
+
+def test_a_kill_in_each_window_opens_charges_and_loses_nothing(deployment: Deployment, analyst: Analyst) -> None:
+    rng = np.random.default_rng(1)
     feature = {"name": "x", "lower": 0, "upper": 1}
     new = {"name": "d", "trust": "local", "features": [feature], "epsilon": EPSILON, "min_reports": 1}
     dataset = analyst.call("POST", "/datasets", json=new)
@@ -123,11 +135,15 @@ def test_a_kill_in_each_window_opens_charges_and_loses_nothing(deployment: Deplo
 def report(analyst: Analyst, dataset_id: str, series_id: str, index: int) -> int:
     """Report to the open round of a window in four groups. Return the number of reports."""
 
-    def find_round() -> dict[str, Any] | None:
-        window = analyst.windows(series_id)[index]
-        opened = analyst.call("GET", f"/datasets/{dataset_id}/rounds?state=open")["items"]
-        return next((each for each in opened if each["job_id"] == window["job_id"]), None)
+    def find_job() -> str | None:
+        found: str | None = analyst.windows(series_id)[index]["job_id"]
+        return found
 
+    def find_round() -> dict[str, Any] | None:
+        opened = analyst.call("GET", f"/datasets/{dataset_id}/rounds?state=open")["items"]
+        return next((each for each in opened if each["job_id"] == job_id), None)
+
+    job_id = wait_until(find_job)
     opened = wait_until(find_round)
     packed = packed_reports(round_spec_from_wire(opened["spec"]), N_REPORTS, index)
     width = len(packed) // N_REPORTS

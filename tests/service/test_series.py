@@ -336,6 +336,9 @@ def test_the_history_of_the_client_has_a_frame_and_a_plot(
     assert "2 windows pooled" in run_command("series", "map", made["id"]).output
     plan = ("--epsilon", "0.5", "--cycle", "13", "--target-reports", "20000")
     assert "never found" in run_command("series", "forecast", made["dataset_id"], *plan).output
+    plan = ("--epsilon", "1", "--cycle", "1", "--target-reports", "100000", "--cluster-width", "0.03")
+    output = run_command("series", "forecast", made["dataset_id"], *plan).output
+    assert "a gain of 5 points: found after 7 windows; in 4 of 5 series after 3 to 13" in output
     run_command("series", "name", made["id"], east, "east")
     assert api.get(f"/series/{made['id']}/clusters/{east}").json()["name"] == "east"
 
@@ -346,7 +349,14 @@ def test_a_forecast_states_costs_and_delays_before_the_series_exists(api: Api) -
     of_features = api.made("/forecasts/series", wanted | {"n_features": 2})
     assert api.made("/forecasts/series", wanted | {"dataset_id": dataset["id"]}) == of_features
     assert (of_features["epsilon_per_year"], of_features["reports_per_window"]) == (4.0, 100_000)
-    assert [each["windows"] for each in of_features["delays"]] == [11, 2, 1]
+    assert [[each[name] for name in ("share", "windows", "earliest", "latest")] for each in of_features["delays"]] == [
+        [0.05, 20, 7, None],
+        [0.1, 2, 1, 3],
+        [0.2, 1, 1, 1],
+    ]
+    wide = api.made("/forecasts/series", wanted | {"n_features": 2, "cluster_width": 0.08})
+    assert wide["delays"][1]["windows"] > 2
+    refused(api.post("/forecasts/series", wanted | {"n_features": 2, "cluster_width": 0.4}), 422, "validation_failed")
     few = api.made("/forecasts/series", wanted | {"n_features": 2, "target_reports": 26_000})
     assert few["delays"][0]["windows"] is None
     assert "never found" in few["warnings"][0]

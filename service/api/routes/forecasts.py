@@ -167,6 +167,7 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
         cycle=body.cycle,
         every=body.every,
         least_change=body.least_change,
+        cluster_width=body.cluster_width,
         max_records_per_user=max_per_user,
         release=None
         if release is None

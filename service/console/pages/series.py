@@ -54,6 +54,7 @@ async def create(visit: Visit) -> Response:
     dataset = await visit.api.get(f"/datasets/{visit.id('dataset_id')}")
     kind = DensityMap if dataset["trust"] == Trust.CENTRAL else ShiftedGrid
     algorithm: Json = {"type": kind.type} | visit.numbers("epsilon", "clusters")
+    of_forecast = visit.numbers("cluster_width")
     body: Json = {
         "dataset_id": visit.id("dataset_id"),
         "name": visit.form_value("name"),
@@ -67,7 +68,7 @@ async def create(visit: Visit) -> Response:
         body["allow_insufficient"] = True
     if visit.form_value("step") == "forecast":
         wanted = {name: body.get(name) for name in FORECAST}
-        asked = wanted | {"every": windows.get("every")}
+        asked = wanted | of_forecast | {"every": windows.get("every")}
         try:
             found = await visit.api.post(
                 "/forecasts/series", {name: value for name, value in asked.items() if value is not None}

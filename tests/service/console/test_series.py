@@ -46,7 +46,9 @@ def test_a_series_is_created_by_a_form_and_shows_its_cost(api: Api, console: Con
 def test_the_form_forecasts_which_changes_are_found(api: Api, console: Console, dataset_id: str) -> None:
     answer = console.post(f"/datasets/{dataset_id}/series", FORM | {"step": "forecast"})
     assert answer.status_code == 200
-    assert "A gain of 5 points found after 11 windows" in words(answer)
+    assert "A gain of 5 points found after 20 windows; in 4 of 5 series after 7 or more, or never" in words(answer)
+    narrow = console.post(f"/datasets/{dataset_id}/series", FORM | {"step": "forecast", "cluster_width": "0.03"})
+    assert "A gain of 5 points found after 7 windows; in 4 of 5 series after 3 to 13" in words(narrow)
     few = console.post(f"/datasets/{dataset_id}/series", FORM | {"step": "forecast", "target_reports": "20000"})
     assert "A gain of 10 points never found" in words(few)
     assert api.get("/series").json()["items"] == []

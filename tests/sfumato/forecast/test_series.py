@@ -55,6 +55,28 @@ def test_more_reports_find_smaller_changes_sooner(n_features: int) -> None:
     assert made[-1].warnings == ()
 
 
+def test_the_interval_of_a_delay_contains_it_and_narrows_with_the_signal() -> None:
+    def ends(n: int) -> list[tuple[int, int, int]]:
+        made = forecast_series(ShiftedGrid(epsilon=1, cells=16), n_features=2, target_reports=n, cycle=1).delays
+        return [(each.earliest or 99, each.windows or 99, each.latest or 99) for each in made]
+
+    few, many = ends(30_000), ends(1_000_000)
+    assert all(first <= windows <= last for first, windows, last in few + many)
+    assert few[1][0] < few[1][1] < few[1][2]
+    assert many[1] == (1, 1, 1)
+
+
+def test_changes_of_a_wide_cluster_are_found_later() -> None:
+    narrow, wide = (
+        forecast_series(ShiftedGrid(epsilon=1), n_features=2, target_reports=30_000, cycle=1, cluster_width=width)
+        for width in (0.03, 0.08)
+    )
+    assert (narrow.delays[1].windows or 99) < (wide.delays[1].windows or 99)
+    assert narrow.smallest_changes[0].share < wide.smallest_changes[0].share  # type: ignore[operator]
+    with pytest.raises(InvalidSpec, match=r"cluster_width must be from 0\.01 to 0\.3"):
+        forecast_series(ShiftedGrid(epsilon=1), n_features=2, target_reports=1000, cycle=1, cluster_width=0.5)
+
+
 @pytest.mark.parametrize("wrong", [{"cycle": 0}, {"target_reports": 0}, {"every": "hour"}, {"least_change": 0.6}])
 def test_values_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     given = {"n_features": 2, "target_reports": 1000, "cycle": 1} | wrong

@@ -147,6 +147,7 @@ class SeriesCalls:
         cycle: int,
         every: Every = "week",
         least_change: float | None = None,
+        cluster_width: float | None = None,
         max_records_per_user: int | None = None,
         min_batch: int | None = None,
         honest_share: float | None = None,
@@ -155,7 +156,8 @@ class SeriesCalls:
         """Forecast what a series costs one person, and which changes it finds, before it exists. It costs nothing.
 
         Give `n_features`, or the id of a dataset. A shuffled series needs `min_batch` and `honest_share`. Over records,
-        `cycle` is the number of all windows, and `max_records_per_user` belongs to `n_features`.
+        `cycle` is the number of all windows, and `max_records_per_user` belongs to `n_features`. `cluster_width` is the
+        standard deviation of the cluster that changes, as a share of a feature's range: 0.045 by default.
         `sfumato.forecast.forecast_series` computes the same locally.
         """
         body = {
@@ -164,7 +166,7 @@ class SeriesCalls:
             "cycle": cycle,
             "target_reports": target_reports,
             **drop_none({"n_features": n_features, "dataset_id": dataset_id, "least_change": least_change}),
-            **drop_none({"max_records_per_user": max_records_per_user}),
+            **drop_none({"cluster_width": cluster_width, "max_records_per_user": max_records_per_user}),
             **release_terms(min_batch, honest_share, shuffled_delta),
         }
         return (yield query("forecasts/series", body)).read(series_forecast_from_wire)

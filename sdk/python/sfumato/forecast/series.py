@@ -1,13 +1,15 @@
 """Forecast of a series: what it costs a person, and which changes it finds, before it exists.
 
-A cluster of typical width gains a share Δ of all people. The test reads public functions. The nearest one changes by a
-Δ. The factor a follows from the widths of the bump and of the cluster. Let σ be the standard error of a window. Then
-the change has s = (a Δ - least change) / σ standard errors. It is found n windows after it began, if t0 windows were
-quiet before:
+A round cluster gains a share Δ of all people. The others are spread evenly. The test reads public functions. The
+nearest one changes by a Δ. The factor a follows from the widths of the bump and of the cluster, and from their mean
+distance. Let σ be the standard error of a window. Then the change has s = (a Δ - least change) / σ standard errors. It
+is found n windows after it began, if t0 windows were quiet before:
 
     s² = z² (1/n + 1/t0).
 
-It is never found if (s/z)² <= 1/t0. z follows from the threshold and from the number of functions.
+It is never found if (s/z)² <= 1/t0. z follows from the threshold and from the number of functions. At that time the
+statistic has the standard error 1, and the places of clusters vary s by 13 %. So 80 % of the alarms come between the n
+of z - q and that of z + q, where q = 1.28 sqrt(1 + (.13 z)²).
 
 Over records, a window has noisy counts that are divided by their noisy sum. Its functions vary about their mean.
 """
@@ -35,12 +37,17 @@ POOLED = 19.0  # windows' worth of a pool with weights 0.9^t
 MOST_WINDOWS = 52  # a change that takes longer is never found: the test then starts again
 LEAST_EFFECTIVE = 5_000  # effective reports of a window below which a change of 10 points takes half a year or more
 
-_WIDTH = 0.045  # standard deviation of a typical cluster, in shares of a feature's range
+CLUSTER_WIDTH = 0.045  # standard deviation of a typical cluster, in shares of a feature's range
+CLUSTER_WIDTHS = (0.01, 0.3)  # the least and the greatest that a forecast takes
+COVERAGE = 0.8  # share of the alarms that come within the interval of a delay
+
 _BUMPS = ((0.05, 16), (0.10, 8))  # the lattices of `clustering.series.channels`
 _SPREAD = 0.02  # variance of a function over the people
 _MEAN = 0.1  # mean of a function over the people
 _CELLS_PERCENT = 98  # percent of epsilon for the counts of cells over records, as in `density_map`
 _Z = 5.0  # standard errors of an alarm with 320 functions
+_QUANTILE = 1.28  # quantile of the normal distribution for `COVERAGE`
+_PLACES = 0.13  # standard deviation of the signal over the places of a cluster, relative to its mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +60,21 @@ class SmallestChange:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The windows after which a gain of a share is found; None if it never is."""
+    """The windows after which a gain of a share is found.
+
+    Attributes
+    ----------
+    share : float
+    windows : int or None
+        A typical number; None if the gain is never found.
+    earliest, latest : int or None
+        80 % of the alarms come within. None is never.
+    """
 
     share: float
     windows: int | None
+    earliest: int | None
+    latest: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +154,7 @@ def forecast_series(
     cycle: int,
     every: str = "week",
     least_change: float = 0.01,
+    cluster_width: float = CLUSTER_WIDTH,
     max_records_per_user: int = 1,
     release: SeriesRelease | None = None,
     circles: tuple[int, ...] = (),
@@ -155,6 +174,8 @@ def forecast_series(
     every : {'day', 'week', 'month'}
     least_change : float
         Least change that raises an alarm, in [0, 0.5].
+    cluster_width : float
+        Standard deviation of the cluster that changes, in shares of a feature's range, in [0.01, 0.3].
     max_records_per_user : int
         Over records: largest number of records of a user in all windows.
     release : SeriesRelease, optional
@@ -173,9 +194,14 @@ def forecast_series(
     >>> from sfumato.forecast import forecast_series
     >>> made = forecast_series(ShiftedGrid(epsilon=1), n_features=2, target_reports=1_300_000, cycle=13)
     >>> made.epsilon_per_year, [each.windows for each in made.delays]
-    (4.0, [11, 2, 1])
+    (4.0, [20, 2, 1])
     """
     counts = cycle, target_reports, max_records_per_user
+    if not CLUSTER_WIDTHS[0] <= cluster_width <= CLUSTER_WIDTHS[1]:
+        raise InvalidSpec(
+            f"cluster_width must be from {CLUSTER_WIDTHS[0]:g} to {CLUSTER_WIDTHS[1]:g}, in shares of a feature's "
+            f"range: {cluster_width:g} is not"
+        )
     if every not in PER_YEAR or min(counts) < 1 or not 0 <= least_change <= 0.5:
         raise InvalidSpec(
             "a forecast of a series needs windows of a day, a week or a month, a cycle and devices of at least 1, and "
@@ -193,14 +219,14 @@ def forecast_series(
     bumps = _BUMPS if n_features < 3 else _BUMPS[1:]
     threshold = sqrt(_Z**2 + 2 * log(sum(number**n_features for _, number in bumps) / 320))
     signals = []  # standard errors for a gain of 1, and the gain that is no change
-    for width, _ in bumps:
-        gain, noise = _gain_and_noise(observed, width)
+    for bump in bumps:
+        gain, noise = _gain_and_noise(observed, *bump, cluster_width)
         error = sqrt((observed.variance * noise + _SPREAD) / n)
         signals.append((gain / error, least_change / gain))
     epsilon = float(algorithm.epsilon)
     n_eff = observed.n_eff
     smallest = tuple(SmallestChange(windows, _smallest(signals, threshold, windows)) for windows in WITHIN)
-    delays = tuple(Delay(share, _delay(signals, threshold, share)) for share in CHANGES)
+    delays = tuple(_forecast_delay(signals, threshold, share) for share in CHANGES)
     return SeriesForecast(
         epsilon_per_window=epsilon,
         epsilon_per_cycle=epsilon,
@@ -265,16 +291,18 @@ def _release_costs(
     return release_costs("gaussian" if release.is_gaussian else "additive", Cost(nano, atto, mu2), every, cycle)
 
 
-def _gain_and_noise(observed: _Observed, width: float) -> tuple[float, float]:
-    """Return the value of a bump for a typical cluster around it, and its noise, for the coarse cells of the grid.
+def _gain_and_noise(observed: _Observed, width: float, n_bumps: int, cluster_width: float) -> tuple[float, float]:
+    """Return the value of a bump for a cluster near it, less that for people spread evenly, and its noise.
 
-    The noise is the sum of the squared weights of the symbols about their mean, over the cells or over the people. Both
-    are means over the shifts.
+    The cluster is as far from the bump, along each feature, as the root mean square of all places. The noise is the sum
+    of the squared weights of the symbols about their mean, over the cells or over the people. All are means over the
+    shifts.
     """
     fine = observed.cells * observed.shifts
     places = [((place + 0.5) / fine - 0.5) for place in range(fine)]
     weights = [exp(-0.5 * (place / width) ** 2) for place in places]
-    people = [exp(-0.5 * (place / _WIDTH) ** 2) for place in places]
+    offset = 1 / (sqrt(12) * n_bumps)
+    people = [exp(-0.5 * ((place - offset) / cluster_width) ** 2) for place in places]
     gain = square = total = 1.0
     for n_coarse in observed.along:
         sums = [0.0, 0.0, 0.0]
@@ -290,7 +318,9 @@ def _gain_and_noise(observed: _Observed, width: float) -> tuple[float, float]:
         gain, square, total = gain * means[0], square * means[1], total * means[2]
     k = prod(observed.along)
     noise = square - total**2 / k
-    return gain, noise + k * (_MEAN - total / k) ** 2 if observed.is_divided else noise
+    return gain - (sum(weights) / fine) ** len(observed.along), noise + k * (
+        _MEAN - total / k
+    ) ** 2 if observed.is_divided else noise
 
 
 def _smallest(signals: list[tuple[float, float]], threshold: float, windows: int) -> float | None:
@@ -299,9 +329,15 @@ def _smallest(signals: list[tuple[float, float]], threshold: float, windows: int
     return share if share <= 1 else None
 
 
-def _delay(signals: list[tuple[float, float]], threshold: float, share: float) -> int | None:
+def _forecast_delay(signals: list[tuple[float, float]], threshold: float, share: float) -> Delay:
     best = max(max(share - hidden, 0.0) * signal for signal, hidden in signals)
-    rate = (best / threshold) ** 2 - 1 / QUIET
+    spread = _QUANTILE * sqrt(1 + (_PLACES * threshold) ** 2)
+    return Delay(share, *(_find_windows(best, threshold + each) for each in (0.0, -spread, spread)))
+
+
+def _find_windows(signal: float, errors: float) -> int | None:
+    """Return the windows until a signal per window reaches so many standard errors; None for never."""
+    rate = (signal / errors) ** 2 - 1 / QUIET
     windows = inf if rate <= 0 else 1 / rate
     return ceil(windows) if windows <= MOST_WINDOWS else None
 
@@ -311,7 +347,7 @@ def _warnings(n_eff: float, delays: tuple[Delay, ...], n: int, release: SeriesRe
     messages = []
     if never:
         messages.append(
-            f"Gains of {' and '.join(never)} points of all people are never found. Plan more devices, a larger "
+            f"Gains of {' and '.join(never)} points of all people are usually never found. Plan more devices, a larger "
             "epsilon, or longer windows."
         )
     if n_eff < LEAST_EFFECTIVE:
