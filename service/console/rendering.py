@@ -140,6 +140,8 @@ def pretty(value: Any) -> str:
 @lru_cache(maxsize=1)
 def environment() -> Environment:
     """Return the template environment, which escapes all values and raises for undefined names."""
+    from sfumato.profiles.cluster_profile import show_times  # slow to import, so not before the first page
+
     templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -152,6 +154,7 @@ def environment() -> Environment:
         "number": number, "amount": amount, "small": small, "percent": percent, "moment": moment, "pretty": pretty,
         "digits": digits, "listed": listed, "duration": duration, "job_name": job_name,
         "job_seconds": job_seconds, "measured": measured, "rounded": rounded, "share": share,
+        "times": show_times,
     }  # fmt: skip
     templates.globals |= {"static": static_url, "root": lambda: mounted("")}
     return templates

@@ -14,6 +14,7 @@ from models.records import records
 from models.tables.datasets import Dataset
 from service.schemas.datasets import Dataset as DatasetSchema
 from tests.service.api import SQLITE_ONLY, Api, refused
+from tests.service.console.session import Console, words
 from tests.workers.archive import KEYRING, RECORDS_KEY
 
 PLAN: dict[str, Any] = {"name": "plan", "kind": "categorical", "values": ["free", "basic", "pré"]}
@@ -233,3 +234,19 @@ class TestAnUpload:
         api.made(path, body(rows))
         refused(api.post(path, body(rows[::-1])), 409, "duplicate_content")
         assert api.made(path, body([[x, "basic", age] for x, _, age in rows]))["n_records"] == 30
+
+
+@SQLITE_ONLY
+class TestConsole:
+    def test_names_the_columns_of_an_upload(self, api: Api) -> None:
+        page = words(Console(api).get(f"/datasets/{made(api, LOOSE)}/records"))
+        assert "JSON or an Arrow stream" in page
+        assert "Columns: x , plan , age ." in page
+
+    def test_states_what_happens_to_unknown_and_missing_values(self, api: Api) -> None:
+        loose = words(Console(api).get(f"/datasets/{made(api, LOOSE)}/settings"))
+        shown = "unknown values are the category other; missing values are the category missing"
+        assert f"free, basic, pré ; {shown}" in loose
+        strict = words(Console(api).get(f"/datasets/{made(api, [PLAN, AGE])}/settings"))
+        assert "unknown values are refused; missing values are refused" in strict
+        assert "bins at 0, 18, 65, 120 ; missing values are refused" in strict

@@ -37,7 +37,7 @@ from clustering.random import SeededEntropy
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
-from sfumato.profiles.cluster_profile import ClusterProfile, profile_from_wire
+from sfumato.profiles.cluster_profile import ClusterProfile, profile_from_wire, show_times
 from sfumato.sizing.profiles import plan_profile
 from sfumato.specs import LATTICE, Feature, Profile, bin_feature
 from sfumato.specs.attributes import Categorical, Numeric
@@ -314,3 +314,17 @@ def distinguishing_values(shares: list[np.ndarray]) -> set[tuple[int, str, str]]
             is_far = (np.abs(rows[c] - rest) >= 0.03) & (np.maximum(rows[c] / rest, rest / rows[c]) >= 1.5)
             found |= {(c, f"a{j}", f"v{v}") for v in np.nonzero(is_far)[0]}
     return found
+
+
+@pytest.mark.parametrize(
+    ("lift", "shown"),
+    [
+        (28.46, "28.5 times"),
+        (1.04, "1.0 times"),
+        (0.94, "0.94 times"),
+        (0.03, "0.03 times"),
+        (0.0, "less than 0.001 times"),
+    ],
+)
+def test_a_factor_below_one_has_two_significant_digits(lift: float, shown: str) -> None:
+    assert show_times(lift) == shown

@@ -98,9 +98,16 @@ class Distinguishing:
         """Return the shares alone, such as `42 % ± 2, elsewhere 11 %, 3.8 times`."""
         share, error = 100 * self.share, 100 * self.share_error
         decimals = 0 if error >= 0.95 else 1
-        times = f"{self.lift:.1f} times" if self.rest > 0 else "nowhere else"
+        times = show_times(self.lift) if self.rest > 0 else "nowhere else"
         shown = f"{share:.{decimals}f} % ± {error:.{decimals}f}"
         return f"{shown}, elsewhere {100 * self.rest:.{decimals}f} %, {times}"
+
+
+def show_times(lift: float) -> str:
+    """Return a factor with one decimal, or with two significant digits below 1, such as `0.03 times`."""
+    if lift >= 0.95:
+        return f"{lift:.1f} times"
+    return f"{lift:.2g} times" if lift >= 0.001 else "less than 0.001 times"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -374,5 +381,5 @@ def _draw_card(ax: Any, profile: ClusterProfile, c: int, listed: tuple[Distingui
         ax.barh(row - 0.14, each.share, height=0.3, color=colour(c)[1])
         ax.barh(row + 0.18, each.rest, height=0.16, color="#bbbbbb")
         ax.errorbar(each.share, row - 0.14, xerr=1.96 * each.share_error, color=INK, linewidth=1, capsize=2)
-        times = f"{each.lift:.1f} times" if each.rest > 0 else ""
+        times = show_times(each.lift) if each.rest > 0 else ""
         ax.text(min(each.share + 2.2 * each.share_error + 0.01, 0.86), row - 0.14, times, fontsize=7, va="center")
