@@ -29,8 +29,10 @@ RELIABLE = 0.9  # least of the four agreements of a reliable map
 DOUBTFUL = 0.7  # a map of a given number of clusters with less agreement is doubtful
 EXPECTED = 0.75  # a map of a counted number of clusters with less expected agreement is doubtful
 OPEN = 3  # a number of clusters is open if the interval reaches more than so many times it
-UNDIVIDED_BUMP = 0.02  # least E of a bump without a cluster that may hide one
-UNDIVIDED = 0.1  # mass of such bumps from which a map is doubtful
+UNDIVIDED_BUMP = 0.01  # least E of a bump inside a cluster that counts
+POSSIBLE_ERRORS, CLEAR_ERRORS = 1.5, 2.0  # standard errors from which such a bump may be a cluster, and rarely is noise
+MAY_DIVIDE = 0.02  # mass of possible bumps inside clusters from which a map is at best uncertain
+UNDIVIDED, CLEARLY_UNDIVIDED = 0.1, 0.03  # mass of the possible and of the clear ones from which a map is doubtful
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,15 @@ class MapDivision:
     def verdict(self, *, low_confidence: bool) -> Verdict:
         """Return the verdict.
 
-        Few data never give a reliable map, nor does an open number of clusters, nor a bump that may hide one.
+        Few data never give a reliable map, nor does an open number of clusters, nor do bumps that may divide them.
         """
         agreement, count = self.agreement, self.count
         if count is None:
             is_doubtful = agreement.mean < DOUBTFUL
         else:
-            is_doubtful = self.expected_agreement().value < EXPECTED or self.undivided >= UNDIVIDED
-            low_confidence = low_confidence or count.upper > OPEN * count.clusters or self.undivided > 0
+            is_coarse = self.undivided >= UNDIVIDED or self.clearly_undivided >= CLEARLY_UNDIVIDED
+            is_doubtful = is_coarse or self.expected_agreement().value < EXPECTED
+            low_confidence = low_confidence or count.upper > OPEN * count.clusters or self.may_divide
         if is_doubtful:
             return Verdict.DOUBTFUL
         is_reliable = min(agreement.least, agreement.between_halves) >= RELIABLE and not low_confidence
@@ -111,20 +114,35 @@ class MapDivision:
 
     @cached_property
     def undivided(self) -> float:
-        """Return the excess of mass of all large bumps inside clusters; 0 if the number of clusters was given.
+        """Return the excess of mass of the bumps inside clusters that may be clusters."""
+        return self._excess_inside(POSSIBLE_ERRORS)
 
-        Refits reproduce a coarse map whether or not its clusters are whole. Such bumps are noise or further clusters.
+    @cached_property
+    def clearly_undivided(self) -> float:
+        """Return the excess of mass of the bumps inside clusters that noise rarely makes."""
+        return self._excess_inside(CLEAR_ERRORS)
+
+    @property
+    def may_divide(self) -> bool:
+        """Return whether bumps inside clusters limit the verdict."""
+        return self.undivided >= MAY_DIVIDE
+
+    def _excess_inside(self, least_errors: float) -> float:
+        """Return the sum of E over the bumps inside clusters with E >= .01 and so many standard errors.
+
+        It is 0 if the number of clusters was given. Refits reproduce a coarse map whether or not its clusters divide
+        further. A bump along a curved cluster can also be its shape, so that a single small one is no evidence.
         """
         if self.count is None:
             return 0.0
         peaks = {bump.peak for bump in self.cut.bumps}
-        left_out = (bump.excess for bump in self.fit.all_bumps if bump.peak not in peaks)
-        return float(sum(excess for excess in left_out if excess >= UNDIVIDED_BUMP))
+        large = (bump for bump in self.fit.all_bumps if bump.peak not in peaks and bump.excess >= UNDIVIDED_BUMP)
+        return float(sum(bump.excess for bump in large if bump.excess >= least_errors * self.fit.excess_error(bump)))
 
     def reason(self) -> str:
         """Return the sentences that the verdict follows from."""
         agrees = describe_agreement(self.expected_agreement())
-        if not self.undivided or len(self.cut.bumps) == 1:
+        if not self.may_divide or len(self.cut.bumps) == 1:
             return agrees
         return f"{agrees} Bumps with about {self.undivided:.0%} of the people may divide these clusters further."
 
@@ -140,7 +158,7 @@ class MapDivision:
         """Return the published diagnostics.
 
         - cluster_interval: lower and upper number of clusters, if they were counted.
-        - undivided: excess of mass of the large bumps inside clusters.
+        - undivided, clearly_undivided: excess of mass of the bumps inside clusters with 1.5 and 2 standard errors.
         - stability, halves, between_halves, scales: of `Agreement`.
         - expected_error; excess_mass: E per cluster at its first contact with another; excess_mass_errors: its
           standard errors.
@@ -155,6 +173,7 @@ class MapDivision:
             "scales": self.agreement.scales,
             "gap": self.agreement.gap,
             "undivided": self.undivided,
+            "clearly_undivided": self.clearly_undivided,
             "expected_error": self.expected_error,
             "excess_mass": [bump.excess for bump in self.cut.bumps],
             "excess_mass_errors": self.excess_errors(),

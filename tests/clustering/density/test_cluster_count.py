@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clustering.density import cluster_count
 from clustering.density.bump_fit import BumpFit
@@ -17,9 +19,10 @@ from clustering.density.cluster_count import (
 )
 from clustering.density.excess_mass import bumps
 from clustering.density.map_agreement import NO_AGREEMENT, Agreement, Comparison
-from clustering.density.map_division import divide
+from clustering.density.map_division import CLEARLY_UNDIVIDED, MAY_DIVIDE, UNDIVIDED, MapDivision, divide
 from sfumato.model.precision import Verdict
-from tests.clustering.density.test_excess_mass import THREE, round_bumps
+from tests import naive
+from tests.clustering.density.test_excess_mass import SHAPES, THREE, densities, round_bumps
 
 
 def ridge(*heights):
@@ -170,15 +173,44 @@ class TestVerdict:
         assert self.judge(None, upper)[1] is verdict
 
     @pytest.mark.parametrize(
-        ("mass", "verdict"), [(0.01, Verdict.RELIABLE), (0.06, Verdict.UNCERTAIN), (0.2, Verdict.DOUBTFUL)]
+        ("mass", "error", "verdict"),
+        [
+            (0.015, 0, Verdict.RELIABLE),
+            (0.028, 0, Verdict.UNCERTAIN),
+            (0.2, 0, Verdict.DOUBTFUL),
+            (0.05, 0, Verdict.DOUBTFUL),
+            (0.05, 0.03, Verdict.UNCERTAIN),
+            (0.05, 0.04, Verdict.RELIABLE),
+            (0.2, 0.11, Verdict.DOUBTFUL),
+            (0.2, 0.15, Verdict.RELIABLE),
+        ],
     )
-    def test_a_bump_inside_a_cluster_limits_it(self, mass, verdict):
-        division = divide(Fit(round_bumps((0.2, 0.2, 0.5), (0.8, 0.8, 0.5 - mass), (0.8, 0.3, mass)), clusters=2))
+    def test_a_bump_inside_a_cluster_limits_it(self, mass, error, verdict):
+        places = ((0.2, 0.2, 0.5), (0.8, 0.8, 0.5 - mass), (0.8, 0.3, mass))
+        division = divide(Fit(round_bumps(*places), clusters=2, error=error))
         counted = replace(division, count=ClusterCount(2, 2, 2, division.agreement, None))
-        assert counted.undivided == pytest.approx(mass if mass > 0.02 else 0, abs=0.02)
         assert counted.verdict(low_confidence=False) is verdict
-        assert ("divide these clusters" in counted.reason()) == (verdict is not Verdict.RELIABLE)
-        assert division.undivided == 0  # the number was given
+        assert (
+            (counted.undivided >= MAY_DIVIDE)
+            == ("divide these clusters" in counted.reason())
+            == (verdict != "reliable")
+        )
+        is_coarse = counted.clearly_undivided >= CLEARLY_UNDIVIDED or counted.undivided >= UNDIVIDED
+        assert is_coarse == (verdict is Verdict.DOUBTFUL)
+        assert counted.diagnostics()["undivided"] == counted.undivided
+        assert division.undivided == division.clearly_undivided == 0  # the number was given
+
+    @given(densities(SHAPES), st.integers(1, 4), st.sampled_from([0.0, 0.006, 0.01, 0.02]))
+    def test_adds_up_the_bumps_inside_clusters_as_the_plain_tree_does(self, density, clusters, error):
+        fit = Fit(density, error=error)
+        cut = fit.tree.regions(fit.all_bumps[:clusters])
+        count = ClusterCount(clusters, 1, clusters, NO_AGREEMENT)
+        counted = MapDivision(fit, cut, NO_AGREEMENT, count, 0.0, {})
+        peaks = [bump.peak for bump in cut.bumps]
+        _, ended = naive.grow_components(density)
+        inside = [excess for peak, (_, excess, _) in ended.items() if peak not in peaks and excess >= 0.01]
+        assert counted.undivided == pytest.approx(sum(e for e in inside if e >= 1.5 * error))
+        assert counted.clearly_undivided == pytest.approx(sum(e for e in inside if e >= 2 * error))
 
     @pytest.mark.parametrize(("mean", "verdict"), [(0.6, Verdict.DOUBTFUL), (0.89, Verdict.UNCERTAIN)])
     def test_depends_on_the_expected_agreement(self, mean, verdict):
