@@ -387,7 +387,7 @@ def _follow_records(population: Population, change: str, rate: float, n_windows:
     """Yield the steps of a series over records, with `rate` as the epsilon of a record."""
     params = DensityMap(epsilon=rate)
     params = replace(params, cells=series_cells(params, 2, RECORDS))
-    rng, numbers, scale = np.random.default_rng([seed, int(1000 * rate)]), count(), count_scale(params, 1)
+    rng, numbers, scale = np.random.default_rng([seed, int(1000 * rate)]), count(), count_scale(params.epsilon_nano, 1)
     memory, earlier = Memory(), None
     windows: dict[int, Counted] = {}
     for window in range(n_windows):
