@@ -1,5 +1,7 @@
 """Pages of series: the list, a form for a new one, and one series with its windows."""
 
+from collections.abc import Sequence
+
 from starlette.responses import Response
 
 from models.tables.datasets import Trust
@@ -108,9 +110,19 @@ async def series_page(visit: Visit, *, problem: Problem | None = None) -> Respon
         older=windows["next_cursor"],
         dataset=await visit.api.get_existing(f"/datasets/{series['dataset_id']}"),
         may_name=visit.may(Scope.JOBS),
-        may_revise=visit.may(Scope.JOBS) and visit.may(Scope.GRANTS) and series["state"] != "ended",
+        may_revise=visit.may(Scope.JOBS) and visit.may(Scope.GRANTS) and has_later_cycle(series, windows["items"]),
         may_change=visit.may(Scope.JOBS) and series["state"] != "ended",
     )
+
+
+def has_later_cycle(series: Json, newest: Sequence[Json]) -> bool:
+    """Return whether a cycle has not begun, so that a revision can change it."""
+    planned = [each for each in newest if each["state"] == "planned"]
+    if not planned or series["state"] == "ended":
+        return False
+    cycle = planned[0]["cycle"]
+    has_begun = any(each["cycle"] == cycle and each["state"] not in ("planned", "missed") for each in newest)
+    return not has_begun or (cycle + 1) * series["cycle"] < series["windows"]["count"]
 
 
 async def map_picture(visit: Visit) -> Response:

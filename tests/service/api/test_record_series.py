@@ -165,6 +165,7 @@ def test_the_console_has_a_form_for_records(api: Api, console: Console, dataset:
     text = words(console.get(f"/series/{made['id']}"))
     assert "For all 30 windows ε 0.5" in text
     assert "the open window has no result" in text
+    assert "Cells Records Season" in text
 
 
 def test_uploads_have_the_time_of_their_completion(api: Api, dataset: dict[str, Any]) -> None:
