@@ -290,7 +290,7 @@ def _record_windows(
     """Return the algorithm and the windows of a series over records, with `rate` as the epsilon of a record."""
     params = DensityMap(epsilon=rate)
     params = replace(params, cells=series_cells(params, 2, RECORDS))
-    rng, scale = np.random.default_rng([seed, int(1000 * rate)]), count_scale(params, 1)
+    rng, scale = np.random.default_rng([seed, int(1000 * rate)]), count_scale(params.epsilon_nano, 1)
     found = [density(population, change, window) for window in range(n_windows)]
     return params, [count_records(each, params.cells or 0, scale, rng) for each in found]
 

@@ -7,7 +7,7 @@ descriptions in openapi/openapi.json. Text in backticks is code and is ignored. 
 
     word      a word of the reject list
     fragment  a docstring or comment that starts with a word such as `of`
-    long      a Markdown sentence of more than 30 words
+    long      a Markdown sentence of more than 25 words
     verb      a function docstring that does not start with a verb, in a folder with less than 75 % that do
 
 Ends with status 1 if there is a finding.
@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-MAX_WORDS = 30  # words per sentence
+MAX_WORDS = 25  # words per sentence
 LEAST_VERBS = 0.75  # share of function docstrings that start with a verb
 READ = ("*.py", "*.md", "service/**/templates/*.html", "openapi/openapi.json")
 VERBS = frozenset((Path(__file__).parent / "verbs.txt").read_text(encoding="utf-8").split())

@@ -35,7 +35,7 @@ from models.tables.rounds import Round
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.outside import with_outside_share
 from sfumato.sizing.grids import MAP_INFORMATION
-from sfumato.specs import DensityMap, SeriesAlgorithm, to_series_algorithm
+from sfumato.specs import SeriesAlgorithm, to_series_algorithm
 from workers.central_job import unpack
 
 
@@ -108,9 +108,9 @@ def _follow(due: Due, own: ClusterModel | None) -> Outcome:
 
 def _observations(due: Due, params: SeriesAlgorithm) -> dict[int, Window]:
     """Return what each window released: tallies, or counts of records."""
-    if not isinstance(params, DensityMap):
+    if not params.definition.needs_records:
         return {index: Measured(_people_inside(found)) for index, found in due.tallied.items()}
-    features, scale = due.dataset.features, count_scale(params, due.dataset.max_records_per_user)
+    features, scale = due.dataset.features, count_scale(params.epsilon_nano, due.dataset.max_records_per_user)
     shape = (params.cells or 0,) * len(features)  # a series states its cells
     return {index: Counted(features, unpack(packed).reshape(shape), scale) for index, packed in due.counted.items()}
 

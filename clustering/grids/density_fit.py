@@ -16,7 +16,7 @@ from clustering.density.synthetic_rounds import SyntheticPopulation, halve
 from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
 from sfumato.sizing.grids import shifted_grid_length_scale
-from sfumato.specs import ShiftedGrid, ShiftedGridEncoding
+from sfumato.specs import SeriesAlgorithm, ShiftedGridEncoding
 
 SELECTED_SIGNAL = sinh(1.99) ** 2  # signal of a report at epsilon 4, from which ℓ is selected for a given K
 
@@ -27,13 +27,14 @@ class DensityFit(BumpFit):
 
     Attributes
     ----------
-    params : ShiftedGrid
+    params : SeriesAlgorithm
+        Number of clusters, and prior of the density.
     encoding : ShiftedGridEncoding
         Encoding of the round.
     collected : Collected
     """
 
-    params: ShiftedGrid
+    params: SeriesAlgorithm
     encoding: ShiftedGridEncoding
     collected: Collected
 
@@ -67,7 +68,7 @@ class DensityFit(BumpFit):
         return _fit(self.params, self.encoding, collected, length_scale, start)
 
 
-def fit_density(params: ShiftedGrid, encoding: ShiftedGridEncoding, collected: Collected) -> DensityFit:
+def fit_density(params: SeriesAlgorithm, encoding: ShiftedGridEncoding, collected: Collected) -> DensityFit:
     """Fit the density of a round over a shifted grid. ℓ follows from the effective reports unless it is given."""
     n_eff = collected.tally.n_reports * decoder(collected.spec.mechanism).signal
     length_scale = params.length_scale or shifted_grid_length_scale(encoding.n_features, n_eff)
@@ -76,7 +77,7 @@ def fit_density(params: ShiftedGrid, encoding: ShiftedGridEncoding, collected: C
 
 
 def _fit(
-    params: ShiftedGrid,
+    params: SeriesAlgorithm,
     encoding: ShiftedGridEncoding,
     collected: Collected,
     length_scale: float,

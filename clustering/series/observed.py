@@ -22,7 +22,7 @@ from clustering.rounds.plan import Collected
 from clustering.series.channels import Observation
 from clustering.series.pooling import pool, scaled_weights
 from sfumato.sizing.grids import choose_map_grid
-from sfumato.specs import DensityMap, Feature, SeriesAlgorithm, ShiftedGrid, ShiftedGridEncoding, circles_of
+from sfumato.specs import Feature, SeriesAlgorithm, ShiftedGridEncoding, circles_of
 
 
 class Window(Observation):
@@ -114,7 +114,6 @@ class Measured(Window):
 
     def fit(self, params: SeriesAlgorithm) -> DensityFit:
         """Return the density of the tally."""
-        assert isinstance(params, ShiftedGrid)  # noqa: S101 - for the type checker: reports have this algorithm
         return fit_density(params, self.encoding, self.collected)
 
 
@@ -230,7 +229,6 @@ class Counted(Window):
 
     def fit(self, params: SeriesAlgorithm) -> CountFit:
         """Return the density of the counts. ℓ follows from their information unless it is given."""
-        assert isinstance(params, DensityMap)  # noqa: S101 - for the type checker: records have this algorithm
         information = self.n_reports / max(self.scale, 1e-9)
         return fit_counts(
             self.counts,

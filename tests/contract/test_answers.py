@@ -13,8 +13,8 @@ from tests.contract.generated import operations as list_operations
 from tests.contract.schema import misfits
 from tests.contract.test_openapi import COMMITTED, operations
 from tests.service.api import GRID, UNIFORM, Api, a_model, finish, packed, single, unknown
+from tests.service.api.test_jobs import open_round
 from tests.service.shuffler import TERMS, release, shuffled_dataset
-from tests.service.test_jobs import open_round
 
 DOCUMENT: dict[str, Any] = json.loads(COMMITTED.read_text())
 

@@ -20,7 +20,7 @@ ALL = [operation for operation in operations(DOCUMENT) if operation.path.startsw
 PLACES = [(operation, (where, way), prefix) for operation in ALL for where, way, prefix in operation.id_places()]
 IDS = [f"{operation.name}-{where}-{'.'.join(map(str, way))}" for operation, (where, way), _ in PLACES]
 LISTS = [operation for operation in ALL if any(one["name"] == "cursor" for one in operation.parameters)]
-LABELLED = {"getSource"}  # its path has a label that tenants choose; tests/service/test_sources.py has two tenants
+LABELLED = {"getSource"}  # its path has a label that tenants choose; tests/service/api/test_sources.py has two tenants
 VARYING_HEADERS = ("x-request-id", "date", "ratelimit", "ratelimit-policy")
 
 # Refusals that the owner of an object may get because of the state of the object.

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from service.http.problems import Problem, ValidationFailed
 from service.ingestion import arrow
-from tests.service.test_records import POLARS_FILE
+from tests.service.ingestion.test_records import POLARS_FILE
 
 # columns x, y, u of three records, with four octets changed: its first message claims not to be a schema
 NO_SCHEMA = zlib.decompress(

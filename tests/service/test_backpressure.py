@@ -10,7 +10,7 @@ import pytest
 
 from service.context import GatewayContext
 from tests.service.api import Api, packed
-from tests.service.test_report_endpoint import OCTETS
+from tests.service.ingestion.test_report_endpoint import OCTETS
 
 MAX_PENDING_BYTES = 300_000
 REPORTS_EACH, SENDERS, TRIES = 1000, 24, 6

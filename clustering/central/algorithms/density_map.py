@@ -89,7 +89,7 @@ def count_map(params: DensityMap, n_features: int, curator: Curator) -> MapCount
     """
     for_count, for_cells = split(params.epsilon_nano, COUNTING, 100 - COUNTING)
     first, first_variance = curator.count(for_count), curator.variance(1, for_count)
-    scale = count_scale(params, curator.max_per_user)
+    scale = count_scale(params.epsilon_nano, curator.max_per_user)
     cells, length_scale = choose_map_grid(n_features, first / scale)
     grid = GridCells((params.cells or cells,) * n_features)
     counts = curator.counts(grid, for_cells)
@@ -99,9 +99,9 @@ def count_map(params: DensityMap, n_features: int, curator: Curator) -> MapCount
     return MapCounts(counts.reshape(grid.shape), scale, records, params.length_scale or length_scale)
 
 
-def count_scale(params: DensityMap, max_per_user: int) -> float:
+def count_scale(epsilon_nano: int, max_per_user: int) -> float:
     """Return the scale of the Laplace noise of the counts of cells, for at most so many records per user."""
-    _, for_cells = split(params.epsilon_nano, COUNTING, 100 - COUNTING)
+    _, for_cells = split(epsilon_nano, COUNTING, 100 - COUNTING)
     return NANO * max_per_user / for_cells
 
 

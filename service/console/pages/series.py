@@ -52,7 +52,8 @@ async def create(visit: Visit) -> Response:
     """Serve `POST /console/datasets/{dataset_id}/series`."""
     windows: Json = visit.filled("every", "time_zone", "first") | {"count": parse_number(visit.form_value("count"))}
     dataset = await visit.api.get(f"/datasets/{visit.id('dataset_id')}")
-    kind = DensityMap if dataset["trust"] == Trust.CENTRAL else ShiftedGrid
+    over_records = dataset["trust"] == Trust.CENTRAL
+    kind = DensityMap if over_records else ShiftedGrid
     algorithm: Json = {"type": kind.type} | visit.numbers("epsilon", "clusters")
     of_forecast = visit.numbers("cluster_width")
     body: Json = {
@@ -62,7 +63,7 @@ async def create(visit: Visit) -> Response:
         "windows": windows,
         **visit.numbers("cycle", "target_reports", "min_reports", "epsilon_total", "season", "least_change", *RELEASES),
     }
-    if kind is DensityMap:
+    if over_records:
         body["cycle"] = windows["count"]  # all windows are one cycle
     if visit.form_value("allow_insufficient"):
         body["allow_insufficient"] = True

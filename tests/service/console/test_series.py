@@ -6,10 +6,10 @@ import pytest
 
 from models.database.types import new_id
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish
+from tests.service.api.test_series import advance, body
 from tests.service.console.session import Console, words
 from tests.service.followed import follow
 from tests.service.shuffler import shuffled_dataset
-from tests.service.test_series import advance, body
 
 pytestmark = SQLITE_ONLY
 

@@ -12,7 +12,7 @@ from sfumato.model.tables import html_bar, html_table
 from sfumato.privacy.accounting import ATTO, NANO, format_epsilon
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.required_reports import least_records
-from sfumato.specs import Auto, CentralAlgorithm, central_algorithm_from_wire, to_wire
+from sfumato.specs import Auto, CentralAlgorithm, chosen_algorithm_from_wire, to_wire
 
 MAX_EXPECTED = 2**53 - 1
 
@@ -145,7 +145,7 @@ def records_forecast_to_wire(forecast: RecordsForecast) -> dict[str, Any]:
 def records_forecast_from_wire(wire: Mapping[str, Any]) -> RecordsForecast:
     """Return the forecast that `records_forecast_to_wire` wrote. Ignore unknown members. Raise InvalidSpec."""
     try:
-        algorithm = central_algorithm_from_wire(wire["algorithm"])
+        algorithm = chosen_algorithm_from_wire(wire["algorithm"])
         expected = {name: wire[name] for name in CentralForecast.__slots__ if name not in ("warnings", "families")}
         families = tuple(
             FamilyForecast(**{name: each[name] for name in FamilyForecast.__slots__}) for each in wire["families"]
@@ -156,7 +156,5 @@ def records_forecast_from_wire(wire: Mapping[str, Any]) -> RecordsForecast:
         later |= {name: wire.get(name) for name in ("jobs_granted", "jobs_remaining")}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidSpec("this is not a forecast") from error
-    if isinstance(algorithm, Auto):
-        raise InvalidSpec("this is not a forecast")
     accuracy = CentralForecast(**expected, warnings=warnings, families=families)
     return RecordsForecast(algorithm=algorithm, **plain, **later, expected=accuracy)

@@ -123,7 +123,7 @@ def series_cells(algorithm: SeriesAlgorithm, n_features: int, n_expected: int, m
     """Return the cells per feature that all windows of a series share, for the reports or records of one window."""
     if algorithm.cells is not None:
         return algorithm.cells
-    if isinstance(algorithm, DensityMap):
+    if algorithm.definition.needs_records:
         return choose_map_grid(n_features, n_expected * algorithm.epsilon / max_records_per_user)[0]
     return shifted_grid_cells(n_features, n_expected, algorithm.epsilon_nano, algorithm.clusters)
 

@@ -8,7 +8,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import EPSILON_MIN_NANO, NANO
 from sfumato.privacy.gaussian_privacy import ADDED_VARIANCE, PICO, rho_of
 from sfumato.sizing.required_reports import GRID_FEATURES, affords_block
-from sfumato.specs import CentralAlgorithm
+from sfumato.specs import AlgorithmParameters
 
 COUNT, LOCATING, SIZING = 5, 40, 35  # maximum per mille of epsilon for the number of records, places and sizes
 BLOCK_LOCATING, BLOCK_SIZING = 100, 40  # maximum per mille of a block's rho; noise grows as with 7 % of epsilon
@@ -67,7 +67,7 @@ class BoundsPlan(NamedTuple):
 
 
 def plan_bounds(
-    params: CentralAlgorithm, n_features: int, max_per_user: int = 1, n_searched: int | None = None
+    params: AlgorithmParameters, n_features: int, max_per_user: int = 1, n_searched: int | None = None
 ) -> BoundsPlan:
     """Return the plan of private bounds.
 

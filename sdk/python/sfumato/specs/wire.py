@@ -31,10 +31,8 @@ SeriesAlgorithm = ShiftedGrid | DensityMap  # over reports, and over records
 AnyJob = AnyAlgorithm | Profile  # parameters of a job: an algorithm that finds clusters, or their profile
 
 LOCAL_ALGORITHMS: dict[str, type[Algorithm]] = {kind.type: kind for kind in get_args(Algorithm)}
-CENTRAL_ALGORITHMS: dict[str, type[CentralAlgorithm | Auto]] = {
-    **{kind.type: kind for kind in get_args(CentralAlgorithm)},
-    Auto.type: Auto,
-}
+CHOSEN_ALGORITHMS: dict[str, type[CentralAlgorithm]] = {kind.type: kind for kind in get_args(CentralAlgorithm)}
+CENTRAL_ALGORITHMS: dict[str, type[CentralAlgorithm | Auto]] = {**CHOSEN_ALGORITHMS, Auto.type: Auto}
 ALGORITHMS: dict[str, type[AnyAlgorithm]] = {**LOCAL_ALGORITHMS, **CENTRAL_ALGORITHMS}
 JOB_TYPES: dict[str, type[AnyJob]] = {**ALGORITHMS, Profile.type: Profile}
 
@@ -250,6 +248,11 @@ def local_algorithm_from_wire(wire: object) -> Algorithm:
 def central_algorithm_from_wire(wire: object) -> CentralAlgorithm | Auto:
     """Return the parameters of a central algorithm from JSON values. Raise InvalidSpec."""
     return cast(CentralAlgorithm | Auto, _tagged(CENTRAL_ALGORITHMS, "algorithm over records", wire))
+
+
+def chosen_algorithm_from_wire(wire: object) -> CentralAlgorithm:
+    """Return the parameters of a central algorithm other than `auto` from JSON values. Raise InvalidSpec."""
+    return cast(CentralAlgorithm, _tagged(CHOSEN_ALGORITHMS, "algorithm over records", wire))
 
 
 def features_from_wire(wire: object) -> tuple[Feature, ...]:
