@@ -1,7 +1,8 @@
 """Measure the verdict on maps that are far from the true clusters: `python -m benchmarks.coarse_maps RUNS.jsonl`.
 
-The sets are shapes, blobs, lattices, noise, one cluster, and groups of clusters, whose coarse divisions come out again.
-The limits of the verdict were chosen on the sets `tuning`; `held back` has other sets of the same kinds. No number of
+The sets are shapes, blobs, lattices, noise, one cluster, and groups of clusters. Their coarse divisions come out
+again.
+The limits of the verdict were chosen on the sets `tuning`; `other` has other sets of the same kinds. No number of
 clusters is given. A map of several clusters has the index 0 where there is one. New runs are appended to RUNS.jsonl.
 """
 
@@ -29,7 +30,7 @@ LEVELS = (
     (5.5, 60_000), (7, 60_000),
 )  # fmt: skip
 LEVELS_OF_GROUPS = ((2, 150_000), (1, 150_000), (4, 60_000), (4, 150_000), (2, 60_000))
-HALVES = ("tuning", "held back")
+HALVES = ("tuning", "other")
 
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -171,7 +172,7 @@ SETS: dict[str, dict[str, Draw]] = {
         "expo": partial(one, lambda rng, n: 0.05 + rng.exponential(0.13, (n, 2))),
         "lognormal": partial(one, lambda rng, n: 0.1 * rng.lognormal(0, 0.8, (n, 2))),
     },
-    "held back": {
+    "other": {
         "blob4": partial(blobs, 4, 0.06, True, 0.22), "blob6": partial(blobs, 6, 0.045, False, 0.18),
         "blob10": partial(blobs, 10, 0.035, True, 0.13), "blob15": partial(blobs, 15, 0.028, False, 0.11),
         "blob25": partial(blobs, 25, 0.02, True, 0.09), "blob50": partial(blobs, 50, 0.014, False, 0.06),
@@ -197,7 +198,7 @@ GROUPS: dict[str, dict[str, Draw]] = {
         "g6x3": partial(groups, 6, 3, 0.07, 0.022, False, 0.3),
         "g2x12": partial(groups, 2, 12, 0.16, 0.018, False, 0.5),
     },
-    "held back": {
+    "other": {
         "g3x5": partial(groups, 3, 5, 0.11, 0.028, False, 0.42), "g2x7u": partial(groups, 2, 7, 0.15, 0.024, True, 0.5),
         "g4x4": partial(groups, 4, 4, 0.1, 0.026, False, 0.38), "g5x3u": partial(groups, 5, 3, 0.08, 0.025, True, 0.33),
         "g4line4": partial(groups, 4, 4, 0.07, 0.02, False, 0.38, in_line=True),
