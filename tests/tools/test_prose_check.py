@@ -26,7 +26,7 @@ class Queue:
     def take(self) -> None:
         """Return the next report."""
 '''
-LONG = "A sentence " + "with one more word " * 7 + "has thirty-one words."
+LONG = "A sentence " + "with one more word " * 5 + "has twenty-six words ahead."
 
 
 def findings(path: str, text: str) -> list[tuple[int, str]]:

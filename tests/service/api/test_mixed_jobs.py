@@ -215,7 +215,9 @@ def test_the_console_declares_offers_and_shows_them(api: Api, database: Database
     location = console.location("/datasets", form | {"attributes": lines})
     declared = api.get(f"/datasets/{location.rpartition('/')[2]}").json()["attributes"]
     assert [(each["use"], each["weight"]) for each in declared] == [("cluster", 2), ("cluster", 1), ("describe", 1)]
-    assert "free, pro ; forms clusters with weight 2" in words(console.get(f"{location}/settings"))
+    assert "free, pro ; unknown values are refused; forms clusters with weight 2" in words(
+        console.get(f"{location}/settings")
+    )
     for wrong in ("plan, clustering 9, a, b", "plan, clustering x, a, b"):
         assert "f-attributes-wrong" in console.post("/datasets", form | {"attributes": wrong}).text
     boxes = console.text(f"{location}/jobs/new?type=private_kmeans")

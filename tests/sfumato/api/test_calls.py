@@ -58,5 +58,5 @@ class TestOverRecords:
     )
     def test_refuses_an_invalid_response(self, response: Any) -> None:
         _, client = serving({"POST forecasts": ok(response)})
-        with pytest.raises(InvalidSpec, match="forecast"):
+        with pytest.raises(InvalidSpec, match=r"forecast|unknown algorithm"):
             client.forecast_records(PrivateKmeans(1.0, 2), expected_records=1, n_features=2)
