@@ -6,6 +6,7 @@ import numpy as np
 
 from clustering.central.curator import Curator
 from clustering.central.model import build_centroid_model, compute_achieved_ratio, describe_missing_clusters
+from clustering.central.private_kmeans.cell_errors import describe_narrow, judge_width
 from clustering.central.private_kmeans.cluster_count import choose_pieces
 from clustering.central.private_kmeans.concentrated_kmeans import (
     Budget,
@@ -104,7 +105,7 @@ def build_model(
     forecast = forecast_central(replace(params, clusters=clusters), curator.domain.n_planned, n_records, max_per_user)
     q = n_records * usable_epsilon(params.epsilon_nano, max_per_user) / clusters
     sampled = found.spreads**2 / d / np.maximum(found.counts, 1.0)
-    errors = np.sqrt(found.centre_variances + sampled)
+    variances = np.repeat((found.centre_variances + sampled)[:, None], len(features), axis=1)
     achieved = compute_achieved_ratio(found.centre_variances * d, found.counts, found.spreads)
     loss = None
     if forecast.ratio is not None and forecast.lower is not None and forecast.upper is not None:
@@ -119,12 +120,17 @@ def build_model(
     elif len(found.centres) < (forecast.clusters or 0):
         warnings.append(missing := describe_missing_clusters(len(found.centres)))
         grounds.append(Ground(Verdict.DOUBTFUL, missing))
+    is_low = bool(warnings)
+    if found.cells is not None:
+        variances += found.cells.variances
+        warnings += describe_narrow(found.cells.narrow)
+        grounds.append(judge_width(found, found.cells))
     return build_centroid_model(
         features,
         found.centres,
         found.counts,
         found.count_variances,
-        centre_errors=np.repeat(errors[:, None], len(features), axis=1),
+        centre_errors=np.sqrt(variances),
         spreads=found.spreads,
         agreement=found.agreement,
         loss=loss,
@@ -135,7 +141,7 @@ def build_model(
             "route": found.route,
             "forecast": {"ratio": forecast.ratio, "lower": forecast.lower, "upper": forecast.upper},
             "achieved_ratio": achieved,
-            "low_confidence": bool(warnings),
+            "low_confidence": is_low,
             **({"cluster_count": interval} if interval else {}),
         },
         warnings=warnings,

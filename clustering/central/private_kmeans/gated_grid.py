@@ -71,7 +71,7 @@ def summarise_clusters(cells: WeighedCells, centres: NDArray[np.float64]) -> Cel
         Cells without weight add no noise, because the gate dropped them.
     """
     k, d = centres.shape
-    labels, nearest = _find_nearest(cells.middles, centres)
+    labels, nearest = find_nearest(cells.middles, centres)
     masses: NDArray[np.float64] = np.bincount(labels, cells.weights, k).astype(np.float64)
     inertia = np.bincount(labels, cells.weights * (nearest + cells.variances), k)
     total = masses.sum()
@@ -83,7 +83,7 @@ def summarise_clusters(cells: WeighedCells, centres: NDArray[np.float64]) -> Cel
     return CellClusters(masses, mass_variances, spreads, moved / np.maximum(masses, 1.0) ** 2)
 
 
-def _find_nearest(
+def find_nearest(
     points: NDArray[np.float64], centres: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the nearest centre of each point, and its squared distance."""
@@ -97,7 +97,7 @@ def describe_pieces(cells: WeighedCells, centres: NDArray[np.float64]) -> NoisyC
     """Return the clusters of weighed cells with their covariances. Each cell belongs to its nearest centre."""
     k, d = centres.shape
     found = summarise_clusters(cells, centres)
-    labels, _ = _find_nearest(cells.middles, centres)
+    labels, _ = find_nearest(cells.middles, centres)
     away = cells.middles - centres[labels]
     covariances = np.zeros((k, d, d))
     for i, j in np.ndindex(d, d):
@@ -105,6 +105,13 @@ def describe_pieces(cells: WeighedCells, centres: NDArray[np.float64]) -> NoisyC
     covariances[:, range(d), range(d)] += np.bincount(labels, cells.weights * cells.variances / d, k)[:, None]
     covariances /= np.maximum(found.masses, NEGLIGIBLE)[:, None, None]
     return NoisyClusters(centres, d * found.centre_variances, found.masses, found.mass_variances, covariances)
+
+
+class CellErrors(NamedTuple):
+    """Errors of centres that the cells of a grid cause, beside the noise (`cell_errors`)."""
+
+    variances: NDArray[np.float64]  # (k, d)
+    narrow: NDArray[np.bool_]  # (k, features), along which features a cluster is narrower than a cell
 
 
 class FoundClusters(NamedTuple):
@@ -118,6 +125,7 @@ class FoundClusters(NamedTuple):
     route: str
     agreement: PartitionAgreement
     counted: ClusterCount | None = None  # if their number was not given
+    cells: CellErrors | None = None  # if the centres are means of cells
 
 
 class ProblemSize(NamedTuple):

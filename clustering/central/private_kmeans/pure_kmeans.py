@@ -9,6 +9,7 @@ import numpy as np
 
 from clustering.central.curator import Curator
 from clustering.central.noise import laplace_variance
+from clustering.central.private_kmeans.cell_errors import find_cell_errors
 from clustering.central.private_kmeans.cell_gaps import count_in_cells
 from clustering.central.private_kmeans.cluster_count import (
     ClusterCount,
@@ -92,8 +93,9 @@ def find_in_cells(
     agreement = agreement_of_grid(counts, size, fit, centres, words, is_counted=is_counted)
     # Records lie along the features, so that no noise moves a centre towards the middle of a circle.
     variances = found.centre_variances * (centres.shape[1] / len(counts.coarse_shape))
+    errors = find_cell_errors(counts, cells, centres, variances, size.q)
     return FoundClusters(
-        centres, variances, found.masses, found.mass_variances, found.spreads, "grid", agreement, count
+        centres, variances, found.masses, found.mass_variances, found.spreads, "grid", agreement, count, errors
     )
 
 
