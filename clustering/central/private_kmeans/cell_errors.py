@@ -92,7 +92,7 @@ def describe_narrow(narrow: NDArray[np.bool_]) -> list[str]:
 
 
 def judge_width(found: FoundClusters, errors: CellErrors) -> Ground:
-    """Return the ground of clusters whose width is unknown, because each of them is in one cell.
+    """Return the ground of clusters that are each in one cell, so that their width is unknown.
 
     The loss relative to the best centroids is unknown with it, unless wider clusters have most of the loss.
     """
