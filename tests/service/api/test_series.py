@@ -333,7 +333,9 @@ def test_the_history_of_the_client_has_a_frame_and_a_plot(
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
     assert "25.0 ± 1.0 %" in run_command("series", "clusters", made["id"]).output
     assert f"{west} grown (+10.0 ± 1.0 %)" in run_command("series", "events", made["id"]).output
-    assert "2 windows pooled" in run_command("series", "map", made["id"]).output
+    shown_map = run_command("series", "map", made["id"]).output
+    assert "2 windows pooled" in shown_map
+    assert "Note: a warning" in shown_map
     plan = ("--epsilon", "0.5", "--cycle", "13", "--target-reports", "20000")
     assert "never found" in run_command("series", "forecast", made["dataset_id"], *plan).output
     plan = ("--epsilon", "1", "--cycle", "1", "--target-reports", "100000", "--cluster-width", "0.03")
