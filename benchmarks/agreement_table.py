@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from benchmarks.output import append_runs, read_runs
 from benchmarks.quality.data import Labels, Points, read_file
 from clustering.density.map_agreement import Agreement
 from clustering.density.map_division import DOUBTFUL, RELIABLE, TABLE_FILE
@@ -87,6 +88,8 @@ def _unimodal(name: str, rng: np.random.Generator) -> Points:
 
 def measure(name: str, seed: int, epsilons: Sequence[float]) -> Iterable[Row]:
     """Run both divisions of one sample at each epsilon."""
+    if not epsilons:
+        return
     points, labels = sample(name, seed)
     for epsilon in epsilons:
         entropy = SeededEntropy(10_000 * seed + round(100 * epsilon))
@@ -232,16 +235,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epsilons", type=float, nargs="*", default=EPSILONS)
     parser.add_argument("--write", action="store_true", help="write the table of the calibration")
     options = parser.parse_args(arguments)
-    rows = [json.loads(line) for line in options.runs.read_text().splitlines()] if options.runs.exists() else []
+    rows = read_runs(options.runs)
     done = {(row["set"], row["seed"], row["epsilon"]) for row in rows}
-    with options.runs.open("a") as file:
-        for seed in options.seeds:
-            for name in options.sets:
-                missing = [epsilon for epsilon in options.epsilons if (name, seed, epsilon) not in done]
-                for row in measure(name, seed, missing) if missing else ():
-                    rows.append(row)
-                    file.write(json.dumps(row) + "\n")
-                file.flush()
+    missing = (
+        row
+        for seed in options.seeds
+        for name in options.sets
+        for row in measure(name, seed, [each for each in options.epsilons if (name, seed, each) not in done])
+    )
+    rows += append_runs(options.runs, missing)
     print("\n".join(report(rows)))
     if options.write:
         labelled = [row for row in rows if row["true_clusters"] > 1]

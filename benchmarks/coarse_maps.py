@@ -7,7 +7,6 @@ clusters is given. A map of several clusters has the index 0 where there is one.
 """
 
 import argparse
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import pi
@@ -18,6 +17,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.output import append_runs, read_runs
 from clustering.grids.shifted_grid import fit, shifted_grid
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import SeededEntropy, collect
@@ -258,14 +258,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2])
     options = parser.parse_args(arguments)
-    rows = [json.loads(line) for line in options.runs.read_text().splitlines()] if options.runs.exists() else []
+    rows = read_runs(options.runs)
     done = {(row["set"], row["seed"]) for row in rows}
-    with options.runs.open("a") as file:
-        for half in HALVES:
-            for name, draw, seed, epsilon, n in choose_runs(half, options.seeds):
-                if (name, seed) not in done:
-                    rows.append(measure(half, name, draw, seed, epsilon, n))
-                    print(json.dumps(rows[-1]), file=file, flush=True)
+    missing = (
+        measure(half, *run)
+        for half in HALVES
+        for run in choose_runs(half, options.seeds)
+        if (run[0], run[2]) not in done
+    )
+    rows += append_runs(options.runs, missing)
     print("\n".join(report(rows)))
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import json
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,19 @@ class MissingTool(Exception):
 
     def __init__(self, what: str, command: str) -> None:
         super().__init__(f"{what}: `{command}` installs it")
+
+
+def read_runs(path: Path) -> list[dict[str, Any]]:
+    """Return the runs of a file with one JSON object a line; none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def append_runs(path: Path, runs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Append each run to a file as soon as it is measured, and yield it."""
+    with path.open("a") as file:
+        for run in runs:
+            print(json.dumps(run), file=file, flush=True)
+            yield run
 
 
 def table(heads: Sequence[str], lines: Sequence[Sequence[str]], left: Collection[str] = LEFT_ALIGNED) -> str:

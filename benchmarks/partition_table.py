@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.output import append_runs, read_runs
 from clustering.centroids.partition_agreement import BELOW_ALL, TABLE_FILE, AgreementRanges, Source
 from clustering.density.map_agreement import adjusted_rand
 from clustering.simulate import simulate, simulate_central
@@ -246,16 +247,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="measure four sets at one epsilon")
     parser.add_argument("--write", action="store_true", help="write the table of the calibration")
     options = parser.parse_args(arguments)
-    rows = [json.loads(line) for line in options.runs.read_text().splitlines()] if options.runs.exists() else []
+    rows = read_runs(options.runs)
     done = {(row["set"], row["epsilon"]) for row in rows}
-    with options.runs.open("a") as file:
-        for epsilon in EPSILONS[1:2] if options.quick else EPSILONS:
-            for name in QUICK if options.quick else SETS:
-                if (name, epsilon) in done:
-                    continue
-                for row in measure(name, epsilon, options.seeds, options.methods):
-                    rows.append(row)
-                    print(json.dumps(row), file=file, flush=True)
+    missing = (
+        row
+        for epsilon in (EPSILONS[1:2] if options.quick else EPSILONS)
+        for name in (QUICK if options.quick else SETS)
+        if (name, epsilon) not in done
+        for row in measure(name, epsilon, options.seeds, options.methods)
+    )
+    rows += append_runs(options.runs, missing)
     numbers = {name: number for number, name in enumerate(SETS)}
     tuning = [row for row in rows if numbers[row["set"]] % 2 == 0]
     print("\n".join(report([row for row in rows if numbers[row["set"]] % 2 == 1] or rows)))

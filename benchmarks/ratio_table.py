@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.output import append_runs, read_runs
 from benchmarks.quality.centroids.data import draw, find
 from benchmarks.quality.scores import best_k_means, nicv
 from clustering.centroids import expected_ratio
@@ -97,10 +98,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     if args.data is not None:
-        with args.runs.open("a") as file:
-            for row in measure(args.data, args.methods, args.seeds):
-                print(json.dumps(row), file=file, flush=True)
-    rows = [json.loads(line) for line in args.runs.read_text().splitlines()]
+        list(append_runs(args.runs, measure(args.data, args.methods, args.seeds)))
+    rows = read_runs(args.runs)
     tables = {}
     for method in ALGORITHMS:
         tables[method], figures = calibrate([row for row in rows if row["method"] == method])
