@@ -85,7 +85,6 @@ def _follow(due: Due, own: ClusterModel | None) -> Outcome:
     document = {
         "model": model.to_wire(),
         "cluster_ids": list(step.map.ids),
-        "own_ids": None if own is None or own.label_map is None else _own_ids(step, own),
         "weights": {str(index): weight for index, weight in step.weights.items()},
         "is_provisional": step.is_provisional,
         "memory": step.memory.to_wire(),
@@ -103,7 +102,8 @@ def _follow(due: Due, own: ClusterModel | None) -> Outcome:
     described: tuple[str, list[dict[str, Any]]] | None = None if dropped is None else (dropped.event, [])
     if step.described is not None:
         described = (step.described[0], [asdict(each) | {"others": list(each.others)} for each in step.kinds])
-    return Outcome(document, _shares(step, model, windows[due.index]), step.parents, event, described)
+    own_ids = None if own is None or own.label_map is None else _own_ids(step, own)
+    return Outcome(document, own_ids, _shares(step, model, windows[due.index]), step.parents, event, described)
 
 
 def _observations(due: Due, params: SeriesAlgorithm) -> dict[int, Window]:

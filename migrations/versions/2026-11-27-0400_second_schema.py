@@ -188,6 +188,11 @@ def _add_series() -> None:
             sa.LargeBinary,
             comment="pooled map and memory of a followed window, canonical JSON, deflated",
         ),
+        sa.Column(
+            "own_ids",
+            sa.Text,
+            comment="ids of the clusters of the result of the job; null before, and without a label map",
+        ),
         sa.Column("counts", sa.LargeBinary, comment="released counts of the records of a window; null over reports"),
     )
     op.create_table(

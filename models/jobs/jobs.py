@@ -12,6 +12,7 @@ from models.identity import audit_trail
 from models.identity.caller import Caller
 from models.tables.identity import Act
 from models.tables.jobs import Job, Result, is_unfinished
+from models.tables.series import Window
 from sfumato.model.cluster_names import check_names
 from sfumato.specs import Profile
 
@@ -98,13 +99,16 @@ def get_result(session: Session, job_id: str, *, lock: bool = False) -> Result:
 def get_document(session: Session, job: Job) -> dict[str, Any]:
     """Return the released document of a job, with the names of its clusters. Raise JobNotFinished if it has none.
 
-    The clusters of a profile are those of the job that it describes, so that they have the same names.
+    The clusters of a profile are those of the job that it describes, so that they have the same names. Clusters of a
+    window have their ids in the series.
     """
     document, of = get_result(session, job.id).document, _clusters_of(job)
     names = session.scalar(select(Result.cluster_names).where(Result.job_id == of)) or []
     for part in ("model", "profile"):
         if document.get(part) is not None:
             document[part]["names"] = names
+    if document.get("model") is not None:
+        document["model"]["ids"] = session.scalar(select(Window.own_ids).where(Window.job_id == of)) or []
     return document
 
 

@@ -158,6 +158,8 @@ class Outcome:
     ----------
     document : dict
         Pooled map with ids, and memory.
+    own_ids : list of (str or None), or None
+        Ids of the clusters of the result of the window's job; None without a label map.
     shares : list of dict
         Clusters with their shares in this window and in the pool.
     parents : dict of str to str or None
@@ -169,6 +171,7 @@ class Outcome:
     """
 
     document: dict[str, Any]
+    own_ids: list[str | None] | None
     shares: list[dict[str, Any]]
     parents: Mapping[str, str | None]
     event: dict[str, Any] | None
@@ -184,7 +187,7 @@ def store(session: Session, series_id: str, index: int, outcome: Outcome, *, now
     window = _get_window(session, series_id, index, lock=True)
     if window.shares is not None:
         return False
-    window.shares = outcome.shares
+    window.shares, window.own_ids = outcome.shares, outcome.own_ids
     window.packed = zlib.compress(canonical_json(outcome.document).encode())
     ids = {each["cluster_id"] for each in outcome.shares}
     known = session.scalars(select(SeriesCluster).where(SeriesCluster.series_id == series_id)).all()
@@ -241,12 +244,12 @@ def get_map(session: Session, series: Series, index: int | None, *, pooled: bool
     model, ids, weights = document["model"], document["cluster_ids"], document["weights"]
     if not pooled:
         result = session.get(Result, window.job_id, options=[undefer(Result.packed)])
-        if result is None or document["own_ids"] is None:
+        if result is None or window.own_ids is None:
             raise JobNotFinished("the job of this window has no result yet: wait until it succeeds")
-        model, ids, weights = result.document["model"], document["own_ids"], {str(window.index): 1.0}
+        model, ids, weights = result.document["model"], window.own_ids, {str(window.index): 1.0}
     names = _names(session, series.id)
     texts = [names.get(each, "") if each else "" for each in ids]
-    model["names"] = texts if any(texts) else []
+    model |= {"names": texts if any(texts) else [], "ids": ids}
     return window.index, {
         "model": model,
         "cluster_ids": ids,

@@ -173,6 +173,9 @@ class Window(Base):
     packed: Mapped[bytes | None] = mapped_column(
         LargeBinary, deferred=True, comment="pooled map and memory of a followed window, canonical JSON, deflated"
     )
+    own_ids: Mapped[list[str | None] | None] = mapped_column(
+        CanonicalJson, comment="ids of the clusters of the result of the job; null before, and without a label map"
+    )
     counts: Mapped[bytes | None] = mapped_column(
         LargeBinary, deferred=True, comment="released counts of the records of a window; null over reports"
     )

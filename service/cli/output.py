@@ -255,7 +255,7 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
 
     names = [feature.name for feature in model.features] if model.centroids is not None else []
     columns = [plain(name) for name in names[:4]]
-    named = ["name"] if model.names else []
+    named = [*(["name"] if model.names else []), *(["id"] if model.ids else [])]
     table = new_table(
         "cluster", *named, "", "share of people ± standard error", *columns, numbers=("cluster", *columns)
     )
@@ -265,7 +265,8 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
         centre = [] if model.centroids is None else [f"{value:.4g}" for value in model.centroids[cluster, :4]]
         bar = f"[{hue}]{share_bar(float(model.sizes[cluster]), largest)}[/]"
         name = [plain(model.names[cluster])] if model.names else []
-        table.add_row(str(cluster), *name, bar, share(model, cluster), *centre)
+        own_id = [model.ids[cluster] or ""] if model.ids else []
+        table.add_row(str(cluster), *name, *own_id, bar, share(model, cluster), *centre)
     console.print(table if table.row_count else "No cluster stands out from the noise.")
     if model.n_clusters > limit:
         console.print(f"and {model.n_clusters - limit} more")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from models.collection.report_log import ID_BYTES, SLOT_BYTES
 from service.http.problems import BadRequest, ValidationFailed
 from service.ingestion.record_validation import MISSING_USER, USER_TOO_LONG, bad_record, check_columns
-from sfumato.records.attribute_codes import Cells
+from sfumato.records.attribute_codes import Cells, DistinctCells
 from sfumato.specs.attributes import Attribute, Categorical
 
 Bytes = NDArray[np.uint8]
@@ -256,10 +256,14 @@ def _check_attribute(attribute: Attribute, field: pa.Field) -> None:
 
 
 def _cells(attribute: Attribute, column: pa.Array) -> Cells:
-    """Return the values of an attribute: text, integers and None, or floats with NaN for nulls."""
+    """Return the values of an attribute: texts, integers and None, or floats with NaN for nulls."""
     if isinstance(attribute, Categorical):
-        cells: list[str | int | None] = column.to_pylist()
-        return cells
+        # Only the entries in use are read, because a dictionary may be longer than the batch.
+        encoded = (column.indices if pa.types.is_dictionary(column.type) else column).dictionary_encode("encode")
+        values = encoded.dictionary.to_pylist()
+        if pa.types.is_dictionary(column.type):
+            values = [None if at is None else column.dictionary[at].as_py() for at in values]
+        return DistinctCells(values, encoded.indices.to_numpy())
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_decimal(column.type):  # text converts to the nearest double, unlike Arrow's own cast

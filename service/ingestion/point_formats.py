@@ -68,15 +68,15 @@ class PointLabeller:
         /,
     ) -> None:
         """Label records: values of shape (n, n_numeric), and n values of each attribute. They have no users."""
+        codes = []
+        for encoder, column in zip(self._encoders, cells, strict=True):
+            try:
+                codes.append(encoder.encode(column))
+            except InvalidCell as invalid:
+                raise bad_record(self.n_records + invalid.row, str(invalid)) from None
         for start in range(0, len(values), self._step):
             part = slice(start, start + self._step)
-            shares = []
-            for attribute, encoder, column in zip(self.attributes, self._encoders, cells, strict=True):
-                try:
-                    codes = encoder.encode(column[part])
-                except InvalidCell as invalid:
-                    raise bad_record(self.n_records + invalid.row, str(invalid)) from None
-                shares.append(np.eye(len(attribute.categories))[codes])
+            shares = [np.eye(len(each.categories))[of[part]] for each, of in zip(self.attributes, codes, strict=True)]
             self.label(np.column_stack([values[part], *shares]))
 
     def label(self, points: NDArray[np.float64]) -> None:

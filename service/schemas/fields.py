@@ -50,6 +50,7 @@ RoundId = Annotated[str, id_field("rnd")]
 JobId = Annotated[str, id_field("job")]
 KeyId = Annotated[str, id_field("key")]
 EntryId = Annotated[str, id_field("led")]
+ClusterId = Annotated[str, id_field("clu")]
 
 
 def check_time(value: str) -> str:

@@ -8,7 +8,7 @@ from typing_extensions import TypeAliasType
 
 from service.schemas.algorithms import Algorithm
 from service.schemas.base import EXAMPLE_ULID, MAX_INT, Double, Name, Wire, example, examples, integer
-from service.schemas.fields import Amount, Atto, Count, Cursor, DatasetId, JobId, Nano, RoundId, Time
+from service.schemas.fields import Amount, Atto, ClusterId, Count, Cursor, DatasetId, JobId, Nano, RoundId, Time
 from service.schemas.forecasts import Share, Verdict
 from service.schemas.specs import CategoricalAttribute, Feature
 from sfumato.limits import MAX_CELL_SYMBOLS
@@ -136,7 +136,7 @@ class ResultChange(Wire):
 
 
 class ClusterModel(Wire):
-    """Released clusters. Every field but `names` is computed from tallies or noisy query answers only."""
+    """Released clusters. Every field but `names` and `ids` is computed from tallies or noisy query answers only."""
 
     type: ModelType
     features: list[Feature]
@@ -182,6 +182,10 @@ class ClusterModel(Wire):
         description="Attributes that formed the clusters. Each category is one of the last `features`, with its share."
     )
     names: _Names
+    ids: list[ClusterId | None] = Field(
+        description="Ids of the clusters of a window in their series, in their order; null for a cluster that has "
+        "none. Empty unless the job measured a window."
+    )
     diagnostics: Diagnostics
     warnings: list[str] = Field(description="Limitations of this result, as sentences.")
     privacy: PrivacyStatuses

@@ -14,6 +14,7 @@ from service.schemas.algorithms import JOB_SCHEMAS, AlgorithmParameters
 from service.schemas.base import EXAMPLE_ULID, Double, Epsilon, Name, Wire, example, integer
 from service.schemas.fields import (
     Amount,
+    ClusterId,
     Count,
     Cursor,
     DatasetId,
@@ -41,7 +42,6 @@ else:
 MAX_WINDOWS = 1000
 MAX_SEASON = 26
 SeriesId = Annotated[str, id_field("ser")]
-ClusterId = Annotated[str, id_field("clu")]
 EventId = Annotated[str, id_field("evt")]
 
 

@@ -43,14 +43,13 @@ def follow(
     document = {
         "model": a_model().to_wire(),
         "cluster_ids": [west, east],
-        "own_ids": [west, None],
         "weights": {str(each): 0.9 ** (index - each) for each in range(index + 1)},
         "is_provisional": index < 3,
         "memory": MEMORY,
     }
     raised = {"id": event, "change": index, "change_first": index, "change_last": index, "evidence": 25.0}
     kinds = [{"kind": "grown", "cluster": west, "others": [], "size": 0.1, "error": 0.01}]
-    outcome = Outcome(document, shares, {}, raised if event else None, (event, kinds) if event else None)
+    outcome = Outcome(document, [west, None], shares, {}, raised if event else None, (event, kinds) if event else None)
     with api.database.transaction() as session:
         assert following.store(session, series_id, index, outcome, now=api.database.clock())
         assert not following.store(session, series_id, index, outcome, now=api.database.clock())

@@ -14,6 +14,7 @@ const RETRY_STATUSES: readonly number[] = [408, 429, 500, 502, 503, 504];
 const MIN_PAUSE_SECONDS = 0.1;
 const MAX_PAUSE_SECONDS = 5;
 const PROBE_SECONDS = 3;
+const BODY_BYTES_PER_SECOND = 1 << 20; // slowest transfer and processing of a body that a service responds to in time
 const BLOCKED_SECONDS = 3; // time after which an answer that the browser keeps back is not an outage of a proxy
 const MAX_RESPONSE_BYTES = 1 << 20; // limit for devices, which receive only rounds and receipts
 
@@ -22,7 +23,7 @@ export type Fetch = (url: string, init: RequestInit) => Promise<Response>;
 
 /** Options of the connection to the service. */
 export interface HttpOptions {
-  /** Timeout of one attempt in seconds; 10 by default. `Client` uses 30. */
+  /** Timeout of one attempt in seconds; 10 by default. `Client` uses 30. It is a second longer for each MiB of the body. */
   readonly timeoutSeconds?: number;
   /** Seconds during which a failed request is retried; 30 by default. 0 disables retries. */
   readonly retrySeconds?: number;
@@ -139,14 +140,16 @@ export class Http {
   #prepare(method: string, path: string, options: RequestOptions): PreparedRequest {
     const json = options.body === undefined ? undefined : { type: JSON_TYPE, bytes: JSON.stringify(options.body) };
     const content = options.content ?? json;
+    const body = content?.bytes ?? null;
+    const bodyBytes = body === null || typeof body === "function" ? 0 : body.length;
     const headers = { ...this.#headers, Accept: options.accept ?? JSON_TYPE, ...options.headers };
     return {
       method,
       url: this.#root + path,
       headers: content === undefined ? headers : { ...headers, "Content-Type": content.type },
-      body: content?.bytes ?? null,
+      body,
       asBytes: options.asBytes ?? options.accept === PNG_TYPE,
-      seconds: this.#timeoutSeconds + (options.extraSeconds ?? 0),
+      seconds: this.#timeoutSeconds + (options.extraSeconds ?? 0) + bodyBytes / BODY_BYTES_PER_SECOND,
       signal: options.signal,
     };
   }

@@ -229,6 +229,16 @@ test("JobTimeout contains the last known state of the job", async () => {
   assert.ok(script.sent.length >= 2);
 });
 
+// ---- uploads ----
+
+test("a large body has a longer timeout", async () => {
+  const late = () => new Promise((resolve) => setTimeout(() => resolve(json({ id: "upl_1" }, 201)), 300));
+  const client = new Script(late).client({ timeoutSeconds: 0.1, retrySeconds: 0 });
+  const upload = (size) => client.uploadRecords(id("ds"), { type: "text/csv", bytes: new Uint8Array(size) });
+  await assert.rejects(upload(1), Unreachable);
+  assert.equal((await upload(1 << 20)).id, "upl_1");
+});
+
 // ---- secrets ----
 
 test("createKey revokes a key without a known secret and creates another one", async () => {

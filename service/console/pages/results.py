@@ -104,6 +104,7 @@ def clusters(model: ClusterModel, apart: Separation, shown: list[int]) -> list[J
             {
                 "index": index,
                 "name": model.names[index] if model.names else "",
+                "id": (model.ids[index] or "none") if model.ids else "",
                 "colour": colour(index)[1],
                 "doubt": doubts[index],
                 "distinction": distinctions[index],
@@ -227,6 +228,7 @@ def _csv(wire: Json) -> str:
         [
             "cluster",
             *(["name"] if model.names else []),
+            *(["id"] if model.ids else []),
             "size",
             "size_error",
             *names,
@@ -241,7 +243,8 @@ def _csv(wire: Json) -> str:
         nearest = each["nearest"] if each["nearest"] >= 0 else None
         apart = [each["silhouette"], nearest, each["distance"]]
         name = [_harmless(each["name"])] if model.names else []
-        writer.writerow([each["index"], *name, each["size"], each["error"], *centre, *errors, *apart])
+        own_id = [model.ids[each["index"]] or ""] if model.ids else []
+        writer.writerow([each["index"], *name, *own_id, each["size"], each["error"], *centre, *errors, *apart])
     return lines.getvalue()
 
 

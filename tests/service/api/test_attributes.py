@@ -12,7 +12,10 @@ import pytest
 from models.database.engine import Database
 from models.records import records
 from models.tables.datasets import Dataset
+from service.ingestion.arrow import parse_records
 from service.schemas.datasets import Dataset as DatasetSchema
+from sfumato.records.attribute_codes import DistinctCells
+from sfumato.specs.attributes import Categorical
 from tests.service.api import SQLITE_ONLY, Api, refused
 from tests.service.console.session import Console, words
 from tests.workers.archive import KEYRING, RECORDS_KEY
@@ -138,7 +141,7 @@ class TestAnUpload:
         assert stored(database, dataset_id)[:, 1:].tolist() == CODES
 
     @SQLITE_ONLY
-    @pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
+    @pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
     def test_of_arrow_is_that_of_json(self, api: Api, database: Database, kind: str) -> None:
         dataset_id = made(api, LOOSE)
         plans = pa.array([row[1] for row in ROWS])
@@ -148,6 +151,43 @@ class TestAnUpload:
         answer = send(api, dataset_id, content, "application/vnd.apache.arrow.stream")
         assert answer.json()["attributes"] == COUNTS
         assert stored(database, dataset_id)[:, 1:].tolist() == CODES
+
+    @SQLITE_ONLY
+    def test_of_a_dictionary_reads_the_entries_in_use(self, api: Api, database: Database) -> None:
+        dataset_id = made(api, LOOSE[:1])
+        entries = pa.array([None, "never used", "free", "pré"], pa.string_view())
+        plans = pa.DictionaryArray.from_arrays(pa.array([3, 0, None, 2, 3], pa.int8()), entries)
+        content = arrow({"plan": plans, "x": pa.array([0.1] * 5)})
+        answer = send(api, dataset_id, content, "application/vnd.apache.arrow.stream")
+        assert answer.json()["attributes"] == [COUNTS[0] | {"n_other": 0}]
+        assert stored(database, dataset_id)[:, 1].tolist() == [2, 4, 4, 0, 2]
+
+    @SQLITE_ONLY
+    @pytest.mark.parametrize("is_dictionary", [False, True])
+    def test_of_arrow_names_the_first_record_with_a_refused_text(self, api: Api, is_dictionary: bool) -> None:
+        dataset_id = made(api, [PLAN])
+        plans = pa.array(["free", "basic", "basic", "zinc", None, "alu", "zinc"])
+        if is_dictionary:
+            plans = pa.DictionaryArray.from_arrays(
+                pa.array([1, 3, 3, 2, None, 0, 2], pa.uint8()), ["alu", "free", "zinc", "basic"]
+            )
+        content = arrow({"plan": plans, "x": pa.array([0.1] * 7)})
+        problem = refused(
+            send(api, dataset_id, content, "application/vnd.apache.arrow.stream"), 422, "validation_failed"
+        )
+        assert "record 4: plan must be one of its declared values" in problem["detail"]
+
+    def test_of_arrow_reads_each_text_of_a_batch_once(self) -> None:
+        plan = Categorical("plan", values=("free", "basic"))
+        for plans in (
+            pa.array(["free", "basic", None] * 500),
+            pa.array(["free", "basic", None] * 500).dictionary_encode(),
+        ):
+            content = arrow({"x": pa.array([0.1] * 1500), "plan": plans})
+            (group,) = parse_records(content, lambda _: [0, 1], 1, attributes=[plan])
+            (cells,) = group.cells
+            assert isinstance(cells, DistinctCells)
+            assert (cells.values, len(cells)) == (["free", "basic", None], 1500)
 
     @SQLITE_ONLY
     def test_of_integers_takes_their_text(self, api: Api, database: Database) -> None:

@@ -277,6 +277,8 @@ def test_clusters_keep_their_ids_and_names_over_windows(api: Api) -> None:
     assert last["weights"] == [{"window": 0, "weight": 0.9}, {"window": 1, "weight": 1.0}]
     alone = api.get(f"{at}/map", params={"window": 0, "pooled": "false"}).json()
     assert (alone["cluster_ids"], alone["weights"]) == ([west, None], [{"window": 0, "weight": 1.0}])
+    assert (last["model"]["ids"], alone["model"]["ids"]) == ([west, south], [west, None])
+    assert api.get(f"/jobs/{first['job_id']}/result").json()["model"]["ids"] == [west, None]
     refused(api.get(f"{at}/map", params={"window": 9}), 404, "not_found")
     refused(api.get(f"{at}/clusters/{unknown('clu')}"), 404, "not_found")
 
@@ -334,6 +336,8 @@ def test_the_history_of_the_client_has_a_frame_and_a_plot(
     assert "25.0 ± 1.0 %" in run_command("series", "clusters", made["id"]).output
     assert f"{west} grown (+10.0 ± 1.0 %)" in run_command("series", "events", made["id"]).output
     assert "2 windows pooled" in run_command("series", "map", made["id"]).output
+    job_id = next(each["job_id"] for each in api.list_all(f"/series/{made['id']}/windows", limit=20) if each["job_id"])
+    assert west in run_command("jobs", "result", job_id).output
     plan = ("--epsilon", "0.5", "--cycle", "13", "--target-reports", "20000")
     assert "never found" in run_command("series", "forecast", made["dataset_id"], *plan).output
     plan = ("--epsilon", "1", "--cycle", "1", "--target-reports", "100000", "--cluster-width", "0.03")

@@ -112,6 +112,20 @@ def test_windows_show_their_state_and_link_to_their_results(api: Api, console: C
     assert len(text) < 250_000
 
 
+def test_the_result_of_a_window_has_the_ids_of_its_clusters(api: Api, console: Console, dataset_id: str) -> None:
+    series_id = api.made("/series", body({"id": dataset_id}))["id"]
+    west, east = follow(api, series_id)
+    (window,) = (each for each in api.list_all(f"/series/{series_id}/windows", limit=20) if each["job_id"])
+    path = f"/jobs/{window['job_id']}"
+    text = words(console.get(f"{path}/result"))
+    assert "Id in the series" in text
+    assert west in text
+    assert east not in text  # the second cluster of the window matches none of the pool
+    header, first, second = console.text(f"{path}/clusters.csv").splitlines()
+    assert header.startswith("cluster,id,size,")
+    assert (first.split(",")[1], second.split(",")[1]) == (west, "")
+
+
 def test_a_series_is_paused_continued_and_ended(api: Api, console: Console, dataset_id: str) -> None:
     series_id = api.made("/series", body({"id": dataset_id}))["id"]
     for state, offered in (("paused", "Continue"), ("active", "Pause")):

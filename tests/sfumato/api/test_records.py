@@ -1,6 +1,7 @@
 """Uploads of records: bodies, parts, and keys that prevent a second upload."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -305,7 +306,31 @@ class TestParts:
         assert str(self.failing(good, other)) == "409 conflict: record 7 is no record: it conflicts"
 
     def test_that_are_lost_leave_an_incomplete_upload(self) -> None:
-        assert "none of its records count" in str(self.failing(ok(STORED, 201), lost, lost, lost))
+        assert "none of its records count: repeat the call" in str(self.failing(ok(STORED, 201), lost, lost, lost))
+
+    def test_whose_last_one_is_lost_may_be_stored(self) -> None:
+        good = ok(STORED, 201)
+        assert "; the records may be stored: repeat the call" in str(self.failing(good, good, lost, lost, lost))
+
+    def test_of_an_upload_without_a_response_are_repeated_with_the_stated_key(self) -> None:
+        service, client = serving({POST: [lost, lost, lost]})
+        with pytest.raises(Unreachable, match="the records may be stored") as raised:
+            client.upload_records("ds_1", ROWS)
+        stated = re.search("idempotency_key='(.+)', which stores them once$", str(raised.value))
+        assert stated is not None
+        assert service.requests[0].headers["Idempotency-Key"] == stated[1]
+
+    def test_have_a_longer_timeout_if_they_are_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sfumato.api.records.PART_BYTES", 1 << 30)
+        many = ok(STORED | {"n_records": 400_000}, 201)
+        service, client = serving({POST: lambda _: many})
+        client.upload_records("ds_1", np.zeros((1 << 19, 2)))
+        timeouts = service.requests[0].extensions["timeout"]
+        assert timeouts["connect"] == 30
+        assert 38 < timeouts["read"] < 39  # 8 MiB
+        monkeypatch.setattr("sfumato.api.records.PART_BYTES", 32)
+        client.upload_records("ds_1", ROWS * 3)  # the last part is compared with the 800,000 records before
+        assert [round(each.extensions["timeout"]["read"]) for each in service.requests[1:]] == [30, 30, 38]
 
 
 class TestCounting:

@@ -52,6 +52,16 @@ class TestANamedModel:
         with pytest.raises(InvalidSpec):
             model_from_wire({**named.to_wire(), "names": ["west"]})
 
+    def test_has_its_ids_in_its_document_and_in_frames(self, named: ClusterModel) -> None:
+        model = replace(named, ids=("clu_1", None))
+        assert model_from_wire(model.to_wire()).ids == ("clu_1", None)
+        for wrong in (["clu_1"], ["clu_1", 2]):
+            with pytest.raises(InvalidSpec):
+                model_from_wire({**model.to_wire(), "ids": wrong})
+        assert clusters_frame(model)["id"].fillna("").tolist() == ["clu_1", ""]
+        assert labels_frame(model, [[0.9, 0.0], [0.1, 0.0]])["id"].fillna("").tolist() == ["", "clu_1"]
+        assert "id" not in clusters_frame(named)
+
     def test_has_its_names_in_frames_and_in_the_legend(self, named: ClusterModel) -> None:
         assert clusters_frame(named)["name"].tolist() == ["west", ""]
         assert labels_frame(named, [[0.9, 0.0], [0.1, 0.0]])["name"].tolist() == ["", "west"]

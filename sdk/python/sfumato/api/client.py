@@ -33,7 +33,7 @@ class Client(BlockingBase, DatasetCalls, JobCalls, SeriesCalls, RecordCalls, Cal
         URL of the service, and a bearer key with scopes that permit the calls. Default: SFUMATO_URL and SFUMATO_KEY of
         the environment.
     timeout_seconds : float
-        Timeout of one response, seconds.
+        Timeout of one response, seconds. It is a second longer for each MiB of the request's body.
     retry_seconds : float
         Time during which a request is retried, seconds. 0 sends it once.
     transport : httpx.BaseTransport, optional
@@ -85,7 +85,7 @@ class AsyncClient(AsyncBase, DatasetCalls, JobCalls, SeriesCalls, RecordCalls, C
         URL of the service, and a bearer key with scopes that permit the calls. Default: SFUMATO_URL and SFUMATO_KEY of
         the environment.
     timeout_seconds : float
-        Timeout of one response, seconds.
+        Timeout of one response, seconds. It is a second longer for each MiB of the request's body.
     retry_seconds : float
         Time during which a request is retried, seconds. 0 sends it once.
     transport : httpx.AsyncBaseTransport, optional

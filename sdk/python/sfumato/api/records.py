@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from sfumato.api import parsers
 from sfumato.api.resources import AttributeCounts, RecordCounts, RecordUpload
 from sfumato.errors import ApiProblem, InvalidSpec, Unreachable
-from sfumato.records.inputs import Numbers, Records, is_missing, named_columns, to_numbers, to_values
+from sfumato.records.inputs import Numbers, Records, is_missing, list_values, named_columns, to_numbers, to_values
 from sfumato.records.mixed import SURROGATES, to_cells
 from sfumato.specs.missing import is_missing_text
 from sfumato.transport.exchange import Request, Steps, choose_idempotency_key, delete, get
@@ -26,6 +26,7 @@ from sfumato.transport.operations import call
 PART_BYTES = 16 << 20  # size of an upload's part, which is kept in memory for retries
 
 ProgressCallback = Callable[[int], None]
+_COMPARED_PER_SECOND = 100_000  # records, with a busy service: the last part is compared with all stored records
 Part = tuple[bytes, int]  # a body, and the records or bytes of the file up to its end
 
 _CSV = "text/csv"
@@ -40,6 +41,7 @@ class Target(NamedTuple):
     dataset_id: str
     allow_duplicates: bool
     accept_clipping: bool
+    remedy: str = "repeat the call"  # stores the records once if no response came
 
     @property
     def params(self) -> dict[str, str]:
@@ -104,6 +106,9 @@ class RecordCalls:
         InvalidSpec
             The number of users differs from that of records, a user is missing or neither text nor a
             whole number, or the dataset has no `user_feature`. Nothing was sent.
+        Unreachable
+            No response came. The records may be stored. The message states the `idempotency_key` with which
+            a repeated call stores them once.
         ApiProblem
             The code is `duplicate_content` if the dataset has nearly all of these records, unless
             `allow_duplicates`. It is `mostly_clipped` if more than half of the records are outside of
@@ -119,7 +124,8 @@ class RecordCalls:
         """
         if isinstance(records, str | bytes | PathLike) or hasattr(records, "read"):
             raise InvalidSpec("records must be an array or a table: send a file with upload_file")
-        target = Target(dataset_id, allow_duplicates, accept_clipping)
+        key = choose_idempotency_key(idempotency_key)
+        target = Target(dataset_id, allow_duplicates, accept_clipping, f"repeat the call with idempotency_key={key!r}")
         columns, described = named_columns(records), dict[str, list[str]]()
         if columns is None:
             array = to_numbers(records)
@@ -139,7 +145,7 @@ class RecordCalls:
         if users is None and not described:
             parts = _npy_parts(array)
             try:
-                return (yield from _upload(target, _NPY, parts, choose_idempotency_key(idempotency_key), on_progress))
+                return (yield from _upload(target, _NPY, parts, key, on_progress))
             except ApiProblem as error:
                 if error.code != "unsupported_media_type":
                     raise
@@ -158,7 +164,7 @@ class RecordCalls:
         others = described | ({} if ids is None else {str(dataset.user_feature): ids})
         header = [*(feature.name for feature in dataset.features), *others]
         parts = _csv_parts(header, array, list(others.values()))
-        return (yield from _upload(target, _CSV, parts, choose_idempotency_key(idempotency_key), on_progress))
+        return (yield from _upload(target, _CSV, parts, key, on_progress))
 
     @call
     def upload_file(
@@ -284,14 +290,17 @@ def _upload(
         else:
             name = hashlib.sha256(key.encode()).hexdigest()
             params |= {"upload": name, "part": str(len(stored) + 1), "last": str(following is None).lower()}
+        n_before, is_whole = sum(each.n_records for each in stored), following is None
+        seconds = n_before / _COMPARED_PER_SECOND if is_whole else 0.0
         try:
-            response = yield Request("POST", path, content=body, headers=headers, params=params)
+            response = yield Request("POST", path, content=body, headers=headers, params=params, extra_seconds=seconds)
         except ApiProblem as error:
-            raise _renumber(error, sum(each.n_records for each in stored)) from None
+            raise _renumber(error, n_before) from None
         except Unreachable as error:
-            if not stored:
-                raise
-            raise Unreachable(f"{error}; the upload is incomplete, and none of its records count") from None
+            fault = (
+                "the records may be stored" if is_whole else "the upload is incomplete, and none of its records count"
+            )
+            raise Unreachable(f"{error}; {fault}: {target.remedy}, which stores them once") from None
         stored.append(response.read(parsers.parse_record_upload))
         if on_progress is not None:
             on_progress(done)
@@ -330,11 +339,7 @@ def to_user_ids(users: Any) -> list[str]:
     """Return the ids of users as text. Raise InvalidSpec if one is missing, or neither text nor a whole number."""
     if isinstance(users, str | bytes | Set | Mapping):
         raise InvalidSpec(f"users must be a list or column of ids; got {type(users).__name__}")
-    for method in ("to_pylist", "to_list", "tolist"):  # pyarrow; pandas and polars; numpy
-        if hasattr(users, method):
-            users = getattr(users, method)()
-            break
-    return [_user_id(user, place) for place, user in enumerate(users, 1)]
+    return [_user_id(user, place) for place, user in enumerate(list_values(users), 1)]
 
 
 def _user_id(user: object, place: int) -> str:

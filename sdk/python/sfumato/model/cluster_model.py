@@ -82,6 +82,9 @@ class ClusterModel:
     names : tuple of str
         Names that an analyst gave to the clusters, in their order; empty for a cluster without a name. Empty without
         names.
+    ids : tuple of (str or None)
+        Ids (`clu_…`) of the clusters of a window in their series, in their order; None for a cluster that has none.
+        Empty unless the job measured a window.
     diagnostics : mapping
         Plain JSON values about the fit and its reliability.
     warnings : tuple of str
@@ -109,6 +112,7 @@ class ClusterModel:
     feature_check: FeatureCheck | None = None
     attributes: tuple[Categorical, ...] = ()
     names: tuple[str, ...] = ()
+    ids: tuple[str | None, ...] = ()
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     privacy: Mapping[str, PrivacyStatus] = field(default_factory=dict)
@@ -255,6 +259,8 @@ class ClusterModel:
         columns: Columns = {"cluster": np.arange(self.n_clusters)}
         if self.names:
             columns["name"] = self.names_of(columns["cluster"])
+        if self.ids:
+            columns["id"] = np.array(self.ids, dtype=object)
         columns |= {"size": self.sizes, "size_error": self.size_errors}
         for place, feature in enumerate(self.features):
             if self.centroids is not None:
@@ -335,6 +341,7 @@ class ClusterModel:
             "feature_check": None if self.feature_check is None else self.feature_check.to_wire(),
             "attributes": [attribute_to_wire(each) for each in self.attributes],
             "names": list(self.names),
+            "ids": list(self.ids),
             "diagnostics": dict(self.diagnostics),
             "warnings": list(self.warnings),
             "privacy": dict(self.privacy),
@@ -370,6 +377,7 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
             feature_check=FeatureCheck.from_wire(check) if (check := wire.get("feature_check")) else None,
             attributes=clustering_attributes(attributes_from_wire(wire.get("attributes", []))),
             names=check_names(wire.get("names", ()), len(wire["sizes"])),
+            ids=tuple(wire.get("ids", ())),
             diagnostics=wire.get("diagnostics", {}),
             warnings=tuple(wire.get("warnings", ())),
             privacy=wire.get("privacy", {}),
@@ -393,6 +401,8 @@ def _is_consistent(model: ClusterModel) -> bool:
         and (centroids is None or centroids.shape == (n_clusters, n_features))
         and (errors is None or (centroids is not None and errors.shape == centroids.shape))
         and (model.soft is None or (centroids is not None and fits(model.soft, n_clusters)))
+        and len(model.ids) in (0, n_clusters)
+        and all(each is None or isinstance(each, str) for each in model.ids)
         and (labels is None or labels.ndim == n_features)
         and (labels is None or (labels.size > 0 and labels.min() >= 0 and labels.max() < n_clusters))
     )

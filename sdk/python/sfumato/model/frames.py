@@ -76,7 +76,8 @@ def cells_columns(model: ClusterModel) -> Columns:
 
 
 def _labelled(model: ClusterModel, labels: NDArray[np.int64]) -> Columns:
-    return {"cluster": labels} | ({"name": model.names_of(labels)} if model.names else {})
+    named: Columns = {"name": model.names_of(labels)} if model.names else {}
+    return {"cluster": labels, **named} | ({"id": np.array(model.ids, dtype=object)[labels]} if model.ids else {})
 
 
 def labels_columns(model: ClusterModel, points: ArrayLike) -> Columns:
@@ -90,8 +91,8 @@ def labels_columns(model: ClusterModel, points: ArrayLike) -> Columns:
     Returns
     -------
     dict of str to ndarray of shape (n,)
-        `cluster`, `name` if the clusters have names, and a column per feature with the given values, which are 0 or 1
-        for the share of a category.
+        `cluster`, `name` if the clusters have names, `id` if they have ids in a series, and a column per feature with
+        the given values, which are 0 or 1 for the share of a category.
     """
     columns = _labelled(model, model.assign(points))
     given = to_points(model.features, model.attributes, points)

@@ -6,6 +6,7 @@ learns them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from math import isfinite, isnan, nan
 from typing import Any
 from unicodedata import normalize
@@ -16,10 +17,27 @@ from numpy.typing import NDArray
 from sfumato.specs.attributes import Attribute, Categorical, Numeric
 from sfumato.specs.missing import MISSING_INTEGERS, is_missing_text
 
-Cells = Sequence[Any] | NDArray[Any]  # text, numbers or None, or floats with NaN for missing values
+
+@dataclass(frozen=True, slots=True)
+class DistinctCells:
+    """Values of a categorical attribute, each stored once. Values without a record have no effect."""
+
+    values: Sequence[Any]  # text, numbers or None
+    places: NDArray[np.int64]  # shape (n,): place of each record's value
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, records: slice) -> "DistinctCells":
+        return DistinctCells(self.values, self.places[records])
+
+
+# text, numbers or None, or floats with NaN for missing values
+Cells = Sequence[Any] | NDArray[Any] | DistinctCells
 
 _MAX_CHARACTERS = 256  # largest length of a value before its normalisation
 _UNREADABLE = float("inf")  # stands for a cell that is no number
+_UNKNOWN = -1  # stands for the code of a value that is not written as in the vocabulary
 
 
 class InvalidCell(Exception):
@@ -73,14 +91,33 @@ class AttributeEncoder:
 
     def encode(self, cells: Cells) -> NDArray[np.int32]:
         """Return the code of each value: shape (n,), int32. Raise InvalidCell for the first one that is refused."""
-        if isinstance(self._attribute, Categorical):
-            places = self._places
-            codes = (
-                places[cell] if isinstance(cell, str) and cell in places else self._find(cell, row)
-                for row, cell in enumerate(cells)
-            )
-            return np.fromiter(codes, dtype=np.int32, count=len(cells))
-        return self._bin(self._attribute, cells)
+        if isinstance(cells, DistinctCells):
+            codes = self._look_up_distinct(cells)
+        elif isinstance(self._attribute, Numeric):
+            return self._bin(self._attribute, cells)
+        else:
+            codes = self._look_up(cells)
+            for row in np.flatnonzero(codes == _UNKNOWN).tolist():
+                codes[row] = self._find(cells[row], row)
+        self.counts.n_other += 0 if self._other is None else int((codes == self._other).sum())
+        self.counts.n_missing += 0 if self._missing is None else int((codes == self._missing).sum())
+        return codes
+
+    def _look_up(self, cells: Sequence[Any] | NDArray[Any]) -> NDArray[np.int32]:
+        return np.fromiter(map(self._places.get, cells, repeat(_UNKNOWN)), dtype=np.int32, count=len(cells))
+
+    def _look_up_distinct(self, cells: DistinctCells) -> NDArray[np.int32]:
+        codes, refused = self._look_up(cells.values), dict[int, InvalidCell]()
+        for place in np.flatnonzero(codes == _UNKNOWN).tolist():
+            try:
+                codes[place] = self._find(cells.values[place], place)
+            except InvalidCell as invalid:
+                refused[place] = invalid
+        codes = codes[cells.places]
+        if refused and (is_refused := codes == _UNKNOWN).any():
+            row = int(is_refused.argmax())
+            raise InvalidCell(row, str(refused[int(cells.places[row])]))
+        return codes
 
     def _find(self, cell: Any, row: int) -> int:
         """Return the code of a value that is not written as in the vocabulary."""
@@ -97,16 +134,14 @@ class AttributeEncoder:
                 return self._miss(row)
         if self._other is None:
             raise InvalidCell(row, f"{self._attribute.name} must be one of its declared values")
-        self.counts.n_other += 1
         return self._other
 
     def _miss(self, row: int) -> int:
         if self._missing is None:
             raise InvalidCell(row, f"{self._attribute.name} is missing")
-        self.counts.n_missing += 1
         return self._missing
 
-    def _bin(self, attribute: Numeric, cells: Cells) -> NDArray[np.int32]:
+    def _bin(self, attribute: Numeric, cells: Sequence[Any] | NDArray[Any]) -> NDArray[np.int32]:
         if isinstance(cells, np.ndarray):
             numbers = cells.astype(np.float64)
         else:

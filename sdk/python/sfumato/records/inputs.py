@@ -136,6 +136,20 @@ def named_columns(records: object) -> dict[Any, Any] | None:
     return dict(zip(names, columns, strict=True))
 
 
+def list_values(column: Any) -> Any:
+    """Return the values of a column of pyarrow, pandas, polars or numpy as a list, and any other column itself."""
+    if hasattr(getattr(column, "type", None), "index_type"):  # pyarrow takes microseconds for a value of a dictionary
+        values = list[object]()
+        for chunk in getattr(column, "chunks", [column]):
+            entries = chunk.dictionary.to_pylist()
+            values += [None if place is None else entries[place] for place in chunk.indices.to_pylist()]
+        return values
+    for method in ("to_pylist", "to_list", "tolist"):  # pyarrow; pandas and polars; numpy
+        if hasattr(column, method):
+            return getattr(column, method)()
+    return column
+
+
 def check_names(expected: Sequence[str], names: Sequence[object], what: str = "columns") -> None:
     """Raise InvalidPoint unless the names are the expected ones, in any order."""
     missing = [name for name in expected if name not in set(names)]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.records.attribute_codes import AttributeEncoder, InvalidCell
-from sfumato.records.inputs import Records, is_missing, named_columns, to_values
+from sfumato.records.inputs import Records, is_missing, list_values, named_columns, to_values
 from sfumato.specs import Feature
 from sfumato.specs.attributes import Attribute, Categorical, Numeric
 
@@ -101,19 +101,16 @@ def to_cells(attribute: Attribute, column: Any) -> list[str]:
     """
     if column is None:
         raise InvalidSpec(f"the records have no column {attribute.name}, which is an attribute of the dataset: add it")
-    for method in ("to_pylist", "to_list", "tolist"):  # pyarrow; pandas and polars; numpy
-        if hasattr(column, method):
-            column = getattr(column, method)()
-            break
-    return [_cell(attribute, value, place) for place, value in enumerate(column, 1)]
+    return [_cell(attribute, value, place) for place, value in enumerate(list_values(column), 1)]
 
 
 def _cell(attribute: Attribute, value: Any, place: int) -> str:
+    if isinstance(value, str) and isinstance(attribute, Categorical) and not SURROGATES.search(value):
+        return str(value)
     if is_missing(value):
         return ""
-    is_text = isinstance(value, str) and not SURROGATES.search(value)
     is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
-    if isinstance(attribute, Categorical) and (is_text or is_whole):
+    if isinstance(attribute, Categorical) and is_whole:
         return str(value)
     if isinstance(attribute, Numeric) and (is_whole or isinstance(value, float | np.floating | Decimal)):
         return repr(float(value))

@@ -31,6 +31,7 @@ T = TypeVar("T")
 _PROXY_VARIABLES = frozenset({"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"})
 _CERTIFICATE_VARIABLES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR"})
 _CHUNK_BYTES = 1 << 16
+_BODY_BYTES_PER_SECOND = 1 << 20  # slowest processing of a body that a service responds to in time
 _ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[^/:\[\]\\]+)(:(?P<port>[0-9]{1,5}))?(/|$)", re.IGNORECASE)
 _PORTS = range(1, 1 << 16)
 
@@ -41,7 +42,7 @@ class PoolSettings(NamedTuple):
     Attributes
     ----------
     timeout_seconds : float
-        Timeout of one response, seconds.
+        Timeout of one response, seconds. It is a second longer for each MiB of the request's body.
     retry_seconds : float
         Time after which no further attempt starts, seconds. 0 sends a request once.
     max_response_bytes : int
@@ -114,13 +115,15 @@ class _Pool:
         }
 
     def _build(self, client: "httpx.Client | httpx.AsyncClient", request: Request) -> "httpx.Request":
+        body, seconds = request.body, self._timeout_seconds
+        read_seconds = seconds + request.extra_seconds + len(body or b"") / _BODY_BYTES_PER_SECOND
         return client.build_request(
             request.method,
             request.path,
-            content=request.body,
+            content=body,
             headers=request.all_headers,
             params=request.params,
-            timeout=self._timeout_seconds + request.extra_seconds,
+            timeout=(seconds, read_seconds, seconds, seconds),  # to connect, read, write, and get a connection
         )
 
 
