@@ -40,20 +40,21 @@ Draw = Callable[[Rng, int], Sample]
 Row = dict[str, Any]
 
 
-def _draw_centres(rng: Rng, clusters: int, apart: float, margin: float) -> list[Points]:
+def draw_centres(rng: Rng, clusters: int, apart: float, margin: float) -> list[Points]:
+    """Return centres with this least distance inside of a margin. The distance becomes smaller if there is no room."""
     centres: list[Points] = []
     while len(centres) < clusters:
         place = rng.uniform(margin, 1 - margin, 2)
         if all(np.hypot(*(place - other)) > apart for other in centres):
             centres.append(place)
         elif rng.random() < 0.02:
-            apart *= 0.95  # the box may have no room for so many
+            apart *= 0.95
     return centres
 
 
 def blobs(clusters: int, spread: float, is_unequal: bool, apart: float, rng: Rng, n: int) -> Sample:
     """Return round clusters."""
-    centres = np.array(_draw_centres(rng, clusters, apart, 0.1))
+    centres = np.array(draw_centres(rng, clusters, apart, 0.1))
     shares = rng.dirichlet(np.full(clusters, 5.0)) if is_unequal else np.full(clusters, 1 / clusters)
     labels = rng.choice(clusters, n, p=shares)
     spreads = spread * rng.uniform(0.6, 1.4, clusters) if is_unequal else np.full(clusters, spread)
@@ -66,7 +67,7 @@ def groups(
 ) -> Sample:  # fmt: skip
     """Return groups of round clusters on circles of this radius, or on lines with this distance."""
     places: list[Points] = []
-    for centre in _draw_centres(rng, n_groups, apart, 0.17):
+    for centre in draw_centres(rng, n_groups, apart, 0.17):
         members = int(rng.integers(1, 2 * size)) if is_unequal else size
         for j in range(members):
             angle = 2 * pi * j / members + rng.random() * 0.3

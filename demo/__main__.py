@@ -132,7 +132,7 @@ def _run_shuffled(options: Options, console: Console) -> dict[str, object]:
     document = summary.summarize_shuffled(scene, outcome, shuffled, local, time.perf_counter() - began)
     titles = (
         f"Local reports, ε = {EPSILON['local']:g}",
-        f"Shuffled reports, ε = {outcome.epsilon:g} towards the service",
+        f"Shuffled reports, ε = {outcome.epsilon:.3g} towards the service",
     )
     panels = [
         Panel(each.model, title, each.n_reports, _find_cities(scene, each))

@@ -28,6 +28,7 @@ from models.identity import caller as caller_module
 from models.identity import tenants
 from models.jobs import claims, lifecycle
 from models.jobs.jobs import get_result
+from models.ledger import amounts
 from models.ledger.ledger import page
 from models.tables.datasets import Trust
 from models.tables.jobs import Job
@@ -303,7 +304,8 @@ def _submit(database: Database, scene: Scene) -> tuple[str, caller_module.Caller
         collect = CollectionTarget(target_reports=len(scene.records), min_reports=0, seconds=604_800)
         job = lifecycle.submit(
             session, caller, dataset,
-            algorithm=to_wire(scene.algorithm), epsilon_nano=epsilon_nano, collect=collect, max_active_jobs=1, now=now,
+            lifecycle.NewJob(to_wire(scene.algorithm), amounts.Amounts(epsilon_nano), collect),
+            max_active_jobs=1, now=now,
         )  # fmt: skip
         return job.id, caller
 

@@ -38,8 +38,3 @@ class Clock:
         elif elapsed - self._jump[1] >= HOLD_SECONDS:
             self._offset, self._jump = offset, None
         return self._offset + elapsed
-
-    @property
-    def is_holding(self) -> bool:
-        """Return whether the machine's clock has jumped and the shuffler does not follow it yet."""
-        return self._jump is not None

@@ -19,6 +19,7 @@ from clustering.density.count_fit import CountFit
 from clustering.density.label_map import label_map_model
 from clustering.density.shifted_field import centre_errors, size_errors
 from clustering.grids.density_fit import DensityFit
+from clustering.poles import warn_of_poles
 from clustering.rounds.decoders import decoder
 from clustering.rounds.outside import inside, outside_share, pooled
 from clustering.rounds.plan import Collected
@@ -81,7 +82,9 @@ def _follow(due: Due, own: ClusterModel | None) -> Outcome:
         memory, earlier = begin_revision(windows, due.index, due.terms.first_window, memory, earlier)
     season, least = due.terms.season, due.terms.least_change
     step = follow(params, windows, due.index, memory, earlier, new_id, season=season, least=least)
-    model = _pooled_counts(step) if isinstance(step.pooled, Counted) else _pooled_model(step, due.tallied)
+    model = warn_of_poles(
+        _pooled_counts(step) if isinstance(step.pooled, Counted) else _pooled_model(step, due.tallied)
+    )
     document = {
         "model": model.to_wire(),
         "cluster_ids": list(step.map.ids),

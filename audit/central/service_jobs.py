@@ -20,6 +20,7 @@ from models.identity.caller import Caller
 from models.jobs import claims, lifecycle
 from models.jobs.claims import Claim
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from models.tables.ledger import Kind
@@ -130,10 +131,7 @@ def _submit_job(database: Database, method: Method) -> _Job:
             session,
             caller,
             dataset,
-            algorithm=to_wire(method.params),
-            epsilon_nano=epsilon_nano,
-            delta_atto=delta_atto,
-            collect=CollectionTarget(0, 0, 0),
+            lifecycle.NewJob(to_wire(method.params), Amounts(epsilon_nano, delta_atto), CollectionTarget(0, 0, 0)),
             max_active_jobs=1,
             now=now,
         )

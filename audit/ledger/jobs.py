@@ -128,10 +128,7 @@ class JobWalk:
                 session,
                 self.caller,
                 session.get_one(Dataset, dataset_id),
-                algorithm={"type": "audit"},
-                epsilon_nano=declared.epsilon_nano,
-                delta_atto=declared.delta_atto,
-                collect=CollectionTarget(0 if is_central else 10, 0, 3600),
+                lifecycle.NewJob({"type": "audit"}, declared, CollectionTarget(0 if is_central else 10, 0, 3600)),
                 max_active_jobs=1000,
                 now=self.database.clock(),
             )

@@ -1,6 +1,8 @@
 """Submit, suspend, finish and cancel jobs. `models.tables.jobs` shows the states."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
@@ -25,32 +27,51 @@ from sfumato.privacy.accounting import format_epsilon
 from sfumato.specs import local_algorithm_from_wire
 
 
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """Declaration of a job: what it computes, from what, and the most that it may cost.
+
+    Attributes
+    ----------
+    algorithm : dict
+        Wire form of the algorithm.
+    cost : Amounts
+        Declared epsilon and delta. `mu2_pico` is what the job counts under Gaussian accounting; with 0, the most that
+        its epsilon and delta can.
+    collect : CollectionTarget
+        Reports to collect; zeros for a job over records.
+    round_ids : sequence of str
+        Earlier rounds that the job uses, instead of a collection.
+    features : sequence of str, optional
+        Names of the features that the job uses. By default, it uses all.
+    cycle_id : str, optional
+        Cycle of a series. The job shares its reservation.
+    opens_cycle : bool
+        Whether the job makes the reservation of its cycle.
+    """
+
+    algorithm: dict[str, Any]
+    cost: Amounts
+    collect: CollectionTarget
+    round_ids: Sequence[str] = ()
+    features: Sequence[str] | None = None
+    cycle_id: str | None = None
+    opens_cycle: bool = False
+
+
 def submit(
     session: Session,
     caller: Caller,
     dataset: Dataset,
+    new: NewJob,
     *,
-    algorithm: dict[str, Any],
-    epsilon_nano: int,
-    collect: CollectionTarget,
-    round_ids: Sequence[str] = (),
     max_active_jobs: int,
     now: int,
-    delta_atto: int = 0,
-    mu2_pico: int = 0,
-    features: Sequence[str] | None = None,
-    collection_id: str | None = None,
-    opens_cycle: bool = False,
     ceiling: Ceiling = sources.UNLIMITED,
 ) -> Job:
-    """Queue a job and reserve its declared epsilon and delta. A job over earlier rounds reserves nothing.
+    """Queue a job and reserve its declared cost. A job over earlier rounds reserves nothing.
 
-    `mu2_pico` is what it counts under Gaussian accounting; by default, the most that its epsilon and delta can.
-
-    `features` are the names of those that the job uses; None for all. `ceiling` limits the cost of the dataset's
-    source.
-
-    A job of a series has the `collection_id` of its cycle and shares its reservation, which `opens_cycle` makes.
+    `ceiling` limits the cost of the dataset's source.
 
     Raise BudgetExhausted, CeilingExceeded, LimitExceeded, NotFound, or Conflict (if a round is open or repeated, or if
     the rounds cost more than the declared epsilon).
@@ -62,16 +83,33 @@ def submit(
             f"this tenant may have {max_active_jobs} unfinished jobs (max_active_jobs): wait until one ends, "
             "cancel one, or request a higher quota from the operator"
         )
+    job = _queued(caller, dataset, new, now)
+    if new.round_ids:
+        _check_rounds(session, dataset.id, new)
+    elif new.cycle_id is None:
+        ledger.reserve(session, dataset.id, new.cost, job_id=job.id, actor=caller.key_id, now=now, ceiling=ceiling)
+    elif new.opens_cycle:
+        ledger.open_cycle(session, dataset.id, new.cost, cycle_id=new.cycle_id, actor=caller.key_id, now=now)
+    session.add(job)
+    session.flush()
+    tenants.ensure_quotas(session, caller.tenant_id)
+    audit_trail.record(session, caller, Act.JOB_SUBMITTED, job.id, dataset_id=dataset.id, now=now)
+    return job
+
+
+def _queued(caller: Caller, dataset: Dataset, new: NewJob, now: int) -> Job:
+    """Return the row of a new job."""
+    reserved = Amounts() if new.round_ids else new.cost
     job = Job(
         id=new_id("job"),
         tenant_id=caller.tenant_id,
         dataset_id=dataset.id,
-        algorithm=algorithm,
-        round_ids=list(round_ids),
-        epsilon_nano=0 if round_ids else epsilon_nano,
-        target_reports=collect.target_reports,
-        min_reports=collect.min_reports,
-        collect_seconds=collect.seconds,
+        algorithm=new.algorithm,
+        round_ids=list(new.round_ids),
+        epsilon_nano=reserved.epsilon_nano,
+        target_reports=new.collect.target_reports,
+        min_reports=new.collect.min_reports,
+        collect_seconds=new.collect.seconds,
         state=JobState.QUEUED.value,
         attempts=0,
         fence=0,
@@ -83,55 +121,36 @@ def submit(
         finished_at=None,
         error_code=None,
         error_detail=None,
-        delta_atto=0 if round_ids else delta_atto,
+        delta_atto=reserved.delta_atto,
         verdict=None,
-        algorithm_type=algorithm["type"],
-        features=None if features is None else list(features),
-        collection_id=collection_id,
+        algorithm_type=new.algorithm["type"],
+        features=None if new.features is None else list(new.features),
+        collection_id=new.cycle_id,
     )
-    if collect.release is not None:
-        terms = collect.release
+    if new.collect.release is not None:
+        terms = new.collect.release
         job.min_batch, job.honest_share_nano = terms.min_batch, terms.honest_share_nano
         job.shuffled_delta_atto = terms.delta_atto
-    if round_ids:
-        pools = local_algorithm_from_wire(algorithm).definition.pools
-        _check_rounds(session, dataset.id, round_ids, epsilon_nano, pools=pools)
-    elif collection_id is not None:
-        if opens_cycle:
-            ledger.open_cycle(
-                session, dataset.id, Amounts(epsilon_nano), cycle_id=collection_id, actor=caller.key_id, now=now
-            )
-    else:
-        ledger.reserve(
-            session,
-            dataset.id,
-            Amounts(epsilon_nano, delta_atto, mu2_pico=mu2_pico),
-            job_id=job.id,
-            actor=caller.key_id,
-            now=now,
-            ceiling=ceiling,
-        )
-    session.add(job)
-    session.flush()
-    tenants.ensure_quotas(session, caller.tenant_id)
-    audit_trail.record(session, caller, Act.JOB_SUBMITTED, job.id, dataset_id=dataset.id, now=now)
     return job
 
 
-def _check_rounds(
-    session: Session, dataset_id: str, round_ids: Sequence[str], epsilon_nano: int, *, pools: bool
-) -> None:
-    """Raise Conflict unless closed rounds cost at most an epsilon: together, or each if their tallies are pooled."""
-    earlier = rounds.list_by_ids(session, dataset_id, round_ids)
-    if len(set(round_ids)) < len(round_ids):
-        raise Conflict("round_ids contains a round twice")
+def _check_rounds(session: Session, dataset_id: str, new: NewJob) -> None:
+    """Raise Conflict unless closed rounds cost at most the declared epsilon.
+
+    They do so together, or each alone if their tallies are pooled.
+    """
+    earlier = rounds.list_by_ids(session, dataset_id, new.round_ids)
+    if repeated := [id for id, times in Counter(new.round_ids).items() if times > 1]:
+        raise Conflict(f"round_ids must be unique: {repeated[0]} occurs more than once, so name it once")
     open_rounds = [r.id for r in earlier if r.state == RoundState.OPEN]
     if open_rounds:
         raise Conflict(f"round {open_rounds[0]} is still open: close it, or wait until it is full")
+    pools = local_algorithm_from_wire(new.algorithm).definition.pools
     spent = max(rounds.cost_nano([each]) for each in earlier) if pools else rounds.cost_nano(earlier)
-    if spent > epsilon_nano:
+    declared = new.cost.epsilon_nano
+    if spent > declared:
         raise Conflict(
-            f"these rounds cost epsilon {format_epsilon(spent)}, more than the {format_epsilon(epsilon_nano)} of the "
+            f"these rounds cost epsilon {format_epsilon(spent)}, more than the {format_epsilon(declared)} of the "
             "algorithm: set its epsilon to their cost, or name fewer rounds"
         )
 

@@ -178,11 +178,13 @@ def _open(session: Session, series: Series, window: Window, max_active_jobs: int
         session,
         caller,
         dataset,
-        algorithm=series.algorithm,
-        epsilon_nano=series.epsilon_nano,
-        collect=_collection(series, window, now),
-        collection_id=series.cycle_id(number),
-        opens_cycle=series.open_cycle is None,
+        lifecycle.NewJob(
+            series.algorithm,
+            Amounts(series.epsilon_nano),
+            _collection(series, window, now),
+            cycle_id=series.cycle_id(number),
+            opens_cycle=series.open_cycle is None,
+        ),
         max_active_jobs=max_active_jobs,
         now=now,
     )

@@ -225,6 +225,24 @@ def migrate(
 
 # ---- forecasts ----
 
+_Quality = Annotated[
+    float | None, typer.Option(help="Print how many reports are needed to reach this adjusted Rand index.")
+]
+_SizeError = Annotated[
+    float | None,
+    typer.Option(help="Print how many reports are needed to reach this standard error of a cluster's share."),
+]
+_DetectableMass = Annotated[
+    float | None, typer.Option(help="Print how many reports are needed to detect a cluster with this share.")
+]
+_Family = Annotated[
+    str | None, typer.Option(help="Family of the data, if known: `compact`, `elongated`, `curved` or `many_small`.")
+]
+_OccupiedShare = Annotated[
+    float | None,
+    typer.Option(help="With --records: part of the bounds that the data occupy along their widest feature, if known."),
+]
+
 
 @app.command()
 def budget(
@@ -273,26 +291,11 @@ def forecast(
         str | None,
         typer.Option(help="Shape of the clusters of interest, `any` or `round`; only for auto.", show_default="any"),
     ] = None,
-    quality: Annotated[
-        float | None, typer.Option(help="Print how many reports are needed to reach this adjusted Rand index.")
-    ] = None,
-    size_error: Annotated[
-        float | None,
-        typer.Option(help="Print how many reports are needed to reach this standard error of a cluster's share."),
-    ] = None,
-    detectable_mass: Annotated[
-        float | None, typer.Option(help="Print how many reports are needed to detect a cluster with this share.")
-    ] = None,
-    family: Annotated[
-        str | None,
-        typer.Option(help="Family of the data, if known: `compact`, `elongated`, `curved` or `many_small`."),
-    ] = None,
-    occupied_share: Annotated[
-        float | None,
-        typer.Option(
-            help="With --records: part of the bounds that the data occupy along their widest feature, if known."
-        ),
-    ] = None,
+    quality: _Quality = None,
+    size_error: _SizeError = None,
+    detectable_mass: _DetectableMass = None,
+    family: _Family = None,
+    occupied_share: _OccupiedShare = None,
     honest_share: Annotated[
         float | None,
         typer.Option(help="Print the cost of shuffled reports towards the service, with this share of honest devices."),

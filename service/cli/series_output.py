@@ -137,3 +137,5 @@ def print_map(console: Console, found: "SeriesMap") -> None:
         centre = "" if model.centroids is None else ", ".join(f"{value:.4g}" for value in model.centroids[place])
         table.add_row(cluster_id or "", plain(model.names[place] if model.names else ""), share, centre)
     console.print(table)
+    for warning in model.warnings:
+        console.print(f"Note: {warning}", markup=False)

@@ -13,7 +13,7 @@ from sfumato.specs import (
     LdpKmeans,
     PhaseSketch,
     ShiftedGrid,
-    algorithm_from_wire,
+    job_from_wire,
 )
 
 XY = (Feature("x", 0, 1), Feature("y", 0, 1))
@@ -43,7 +43,7 @@ class TestStart:
         for tag, kind in ALGORITHMS.items():
             if tag in takers or tag == "auto":
                 continue
-            params = algorithm_from_wire({"type": tag, "epsilon": 1.0, "clusters": 2})
+            params = job_from_wire({"type": tag, "epsilon": 1.0, "clusters": 2})
             run, taker = (
                 (run_plan, "shifted_grid or grid_kmeans or phase_sketch")
                 if "local" in kind.definition.trust
@@ -59,6 +59,4 @@ class TestStart:
         with pytest.raises(InvalidSpec, match="refine=lloyd does not take periodic features: use refine='none'"):
             start(PhaseSketch(1.0, 2, refine="lloyd"), of_clock, 1000)
         with pytest.raises(InvalidSpec, match="private bounds do not take periodic features"):
-            run_over_records(
-                algorithm_from_wire({"type": "density_map", "epsilon": 1.0, "bounds": "private"}), of_clock
-            )
+            run_over_records(job_from_wire({"type": "density_map", "epsilon": 1.0, "bounds": "private"}), of_clock)

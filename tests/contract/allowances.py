@@ -122,7 +122,7 @@ RULES = (
     ("createRound", "lo and hi of a participation must", "the ends of an interval are ordered"),
     (
         "create(Round|Series|SeriesForecast|Revision)",
-        "no report of this batch is honest",
+        "must have at least one honest report",
         "min_batch and honest_share fit",
     ),
     ("createWebhook", "at most \\d+ webhooks", "the number of webhooks"),

@@ -11,7 +11,7 @@ from models.errors import Conflict, LimitExceeded, NotFound, RoundClosed
 from models.jobs import jobs, lifecycle
 from models.jobs import jobs as job
 from models.ledger import ledger
-from models.ledger.amounts import Balance
+from models.ledger.amounts import Amounts, Balance
 from models.tables import rounds as rounds_tables
 from models.tables.datasets import Dataset
 from models.tables.jobs import JobState
@@ -164,9 +164,7 @@ class TestDuringDeletion:
                     session,
                     world.caller,
                     second,
-                    algorithm={"type": "uniform_grid"},
-                    epsilon_nano=1,
-                    collect=rounds_tables.CollectionTarget(1, 1, 1),
+                    lifecycle.NewJob({"type": "uniform_grid"}, Amounts(1), rounds_tables.CollectionTarget(1, 1, 1)),
                     max_active_jobs=9,
                     now=NOW,
                 )

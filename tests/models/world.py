@@ -3,7 +3,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ LEASE = 20 * SECOND
 Result = TypeVar("Result")
 FEATURES = (Feature("x", 0.0, 1.0), Feature("y", 0.0, 1.0))
 ALGORITHM = {"type": "uniform_grid", "epsilon": 1}
+TARGET = CollectionTarget(100, 1, 3600)
 DOCUMENT = {"model": {"kind": "label_map"}, "rounds": []}
 
 
@@ -180,10 +181,21 @@ def cost_of(published: RoundSpec) -> int:
     return published.mechanism.epsilon_nano()
 
 
-def submit(session: Session, caller: Caller, within: Dataset, *, epsilon_nano: int, now: int, **other: Any) -> Job:
+def submit(
+    session: Session,
+    caller: Caller,
+    within: Dataset,
+    *,
+    epsilon_nano: int,
+    delta_atto: int = 0,
+    collect: CollectionTarget = TARGET,
+    round_ids: Sequence[str] = (),
+    now: int,
+    **limits: Any,
+) -> Job:
     """Submit a job in this session."""
-    given: dict[str, Any] = {"collect": CollectionTarget(100, 1, 3600), "max_active_jobs": 1000, **other}
-    return lifecycle.submit(session, caller, within, algorithm=ALGORITHM, epsilon_nano=epsilon_nano, now=now, **given)
+    new = lifecycle.NewJob(ALGORITHM, Amounts(epsilon_nano, delta_atto), collect, round_ids)
+    return lifecycle.submit(session, caller, within, new, now=now, **{"max_active_jobs": 1000, **limits})
 
 
 def succeed(session: Session, claim: Claim, document: dict[str, Any] = DOCUMENT) -> None:

@@ -10,6 +10,7 @@ from models.database.engine import Database
 from models.encryption import Keyring, encode_key
 from models.jobs import lifecycle
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.records import record_keys, records
 from models.tables.datasets import Trust
 from models.tables.jobs import QueryAnswer
@@ -85,10 +86,7 @@ class Archive(OwnDataset):
                 session,
                 self.caller,
                 datasets.get(session, self.caller, self.dataset_id),
-                algorithm=algorithm,
-                epsilon_nano=epsilon_nano,
-                delta_atto=delta_atto,
-                collect=CollectionTarget(0, 0, 0),
+                lifecycle.NewJob(algorithm, Amounts(epsilon_nano, delta_atto), CollectionTarget(0, 0, 0)),
                 max_active_jobs=1000,
                 now=self.database.clock(),
             ).id

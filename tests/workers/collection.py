@@ -15,6 +15,7 @@ from models.identity import keys, tenants
 from models.identity.caller import Caller
 from models.jobs import jobs, lifecycle
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.tables.datasets import Trust
 from models.tables.identity import Scope
 from models.tables.jobs import Job
@@ -131,10 +132,12 @@ class Collection(OwnDataset):
                 session,
                 self.caller,
                 datasets.get(session, self.caller, self.dataset_id),
-                algorithm=algorithm,
-                epsilon_nano=epsilon_nano,
-                collect=CollectionTarget(target_reports, min_reports, seconds),
-                round_ids=round_ids,
+                lifecycle.NewJob(
+                    algorithm,
+                    Amounts(epsilon_nano),
+                    CollectionTarget(target_reports, min_reports, seconds),
+                    round_ids=round_ids,
+                ),
                 max_active_jobs=1000,
                 now=self.database.clock(),
             ).id

@@ -23,7 +23,7 @@ from runtime.job_signal import PollingJobSignal
 from runtime.settings import Settings
 from sfumato.device.bulk import perturb_records
 from sfumato.privacy.accounting import DRAW_SPAN, NANO
-from sfumato.specs import Feature
+from sfumato.specs import Feature, Place
 from tests.workers.collection import Collection
 from workers import job_runner
 from workers.job_runner import ClaimOutcome
@@ -326,3 +326,25 @@ def test_a_window_that_cannot_open_is_tried_again_and_missed_at_last(
     clock.now = START + DAY // 2 + 1
     full._advance_series()
     assert jobs_of(collection, series_id) == [("missed", None), ("planned", None)]
+
+
+def test_the_map_of_a_window_warns_of_clusters_near_a_pole(
+    database: Database, supervisor: Supervisor, clock: Clock
+) -> None:
+    """The pooled map has the warning of the window's own result."""
+    collection = Collection.create(database, features=Place().features)
+    rng = np.random.default_rng(5)
+    people = np.array([[86.0, 10.0], [-30.0, 100.0]])[rng.integers(0, 2, PEOPLE)] + rng.normal(0, 0.5, (PEOPLE, 2))
+    algorithm = {"type": "shifted_grid", "epsilon": 3.0, "clusters": 2, "cells": 12, "length_scale": 0.05}
+    series_id = create(collection, algorithm=algorithm, cycle=1, n_windows=1)
+    clock.now = START
+    supervisor._advance_series()
+    assert step(collection) is ClaimOutcome.COLLECTING
+    answer(collection, collection.get_open_round(), np.zeros(PEOPLE, dtype=np.uint64), people)
+    clock.now = START + DAY
+    close_due(database)
+    assert step(collection) is ClaimOutcome.SUCCEEDED
+    with database.reading() as session:
+        found = series.get(session, collection.caller, series_id)
+        maps = [following.get_map(session, found, 0, pooled=pooled)[1]["model"] for pooled in (False, True)]
+    assert all(any(text.startswith("Near a pole: cluster") for text in each["warnings"]) for each in maps)

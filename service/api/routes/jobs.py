@@ -11,6 +11,7 @@ from models import datasets
 from models.collection import rounds
 from models.identity.caller import Caller
 from models.jobs import jobs, lifecycle
+from models.ledger.amounts import Amounts
 from models.tables.identity import Scope
 from service.api import job_submission
 from service.api.bodies import DocumentRoute
@@ -101,17 +102,13 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
         with problems.pointing_at("/algorithm"):
             job_submission.require_records(session, request.caller, dataset, algorithm)
         limits = request.limits(session)
+        mu2_pico = job_submission.mu2_pico(dataset, algorithm, n_features)
+        cost = Amounts(algorithm.epsilon_nano, algorithm.delta_atto, mu2_pico=mu2_pico)
         submitted = lifecycle.submit(
             session,
             request.caller,
             dataset,
-            algorithm=to_wire(algorithm),
-            epsilon_nano=algorithm.epsilon_nano,
-            delta_atto=algorithm.delta_atto,
-            mu2_pico=job_submission.mu2_pico(dataset, algorithm, n_features),
-            features=features,
-            collect=collect,
-            round_ids=body.round_ids,
+            lifecycle.NewJob(to_wire(algorithm), cost, collect, round_ids=body.round_ids, features=features),
             max_active_jobs=limits.max_active_jobs,
             ceiling=limits.source_ceiling,
             now=now,

@@ -34,7 +34,7 @@ from sfumato.privacy.accounting import EPSILON_MAX_NANO, NANO, format_delta, par
 from sfumato.records.mixed import count_categories
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.required_reports import planned_features
-from sfumato.specs import MAX_FEATURES, Auto, CentralAlgorithm, local_algorithm_from_wire, to_algorithm
+from sfumato.specs import ALGORITHMS, MAX_FEATURES, Auto, CentralAlgorithm, local_algorithm_from_wire, to_algorithm
 from sfumato.specs.attributes import attributes_from_wire, clustering_attributes
 
 DAY_SECONDS = 86_400
@@ -64,7 +64,9 @@ async def chooser(visit: Visit) -> Response:
             names = [each["name"] for each in columns(dataset)]
             values["features"] = ",".join(str(place) for place, name in enumerate(names) if name in chosen)
         return await _form(visit, dataset, values | {"type": tag})
-    return show(visit, "new_job.html", dataset=dataset, about=about, groups=group_algorithms(about))
+    has_circles = any(each.get("periodic") for each in dataset["features"] if isinstance(each, dict))
+    on_lines = [tag for tag in about if has_circles and not ALGORITHMS[tag].definition.periodic]
+    return show(visit, "new_job.html", dataset=dataset, about=about, groups=group_algorithms(about), on_lines=on_lines)
 
 
 def duplicate_link(job: Json) -> str:

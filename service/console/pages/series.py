@@ -96,6 +96,8 @@ async def series_page(visit: Visit, *, problem: Problem | None = None) -> Respon
     shown = series_chart.with_colours(clusters)
     revisions = (await visit.api.get(f"{path}/revisions", limit=ROWS))["items"]
     windows = await visit.api.get(f"{path}/windows", limit=WINDOWS, cursor=visit.query_value("cursor") or None)
+    mapped = [each["index"] for each in windows["items"] if each["clusters"] and visit.may(Scope.JOBS)][:MAPS][::-1]
+    newest = await visit.api.get(f"{path}/map", window=mapped[-1]) if mapped else None
     return show(
         visit,
         "series.html",
@@ -107,7 +109,8 @@ async def series_page(visit: Visit, *, problem: Problem | None = None) -> Respon
         clusters=shown,
         titles={each["id"]: each["title"] for each in shown},
         events=events,
-        mapped=[each["index"] for each in windows["items"] if each["clusters"] and visit.may(Scope.JOBS)][:MAPS][::-1],
+        mapped=mapped,
+        warnings=newest["model"]["warnings"] if newest else [],
         older=windows["next_cursor"],
         dataset=await visit.api.get_existing(f"/datasets/{series['dataset_id']}"),
         may_name=visit.may(Scope.JOBS),

@@ -24,7 +24,7 @@ from sfumato.specs import (
     NoisyFcm,
     Participation,
     RoundSpec,
-    algorithm_from_wire,
+    job_from_wire,
     to_wire,
 )
 from tests.clustering.local_plans import mixture
@@ -81,9 +81,9 @@ class TestParameters:
 
     def test_parameters_round_trip_and_need_clusters(self):
         params = NoisyFcm(1.5, 4, distance="laplace", m=1.5, sigma0=0.3, max_iterations=7, seed=9)
-        assert algorithm_from_wire(to_wire(params)) == params
+        assert job_from_wire(to_wire(params)) == params
         with pytest.raises(InvalidSpec):
-            algorithm_from_wire({"type": "noisy_fcm", "epsilon": 1.0})
+            job_from_wire({"type": "noisy_fcm", "epsilon": 1.0})
 
 
 class TestTheModel:

@@ -25,7 +25,7 @@ from sfumato.specs import (
     PhaseSketch,
     RoundSpec,
     WindowMechanism,
-    algorithm_from_wire,
+    job_from_wire,
     to_wire,
 )
 from tests import naive
@@ -44,7 +44,7 @@ class TestParameters:
     @pytest.mark.parametrize("refine", ["auto", "lloyd", "sign", "none"])
     def test_go_to_the_wire_and_back(self, refine):
         given = PhaseSketch(epsilon=0.5, clusters=64, slots=1024, seed=2**32 - 1, refine=refine)
-        assert algorithm_from_wire(json.loads(json.dumps(to_wire(given)))) == given
+        assert job_from_wire(json.loads(json.dumps(to_wire(given)))) == given
 
     @pytest.mark.parametrize(
         ("wrong", "message"),

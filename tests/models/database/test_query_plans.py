@@ -17,6 +17,7 @@ from models.database.types import SECOND, Base, new_id
 from models.identity import audit_trail, keys
 from models.jobs import claims, jobs, lifecycle
 from models.ledger import ledger
+from models.ledger.amounts import Amounts
 from models.tables.identity import Scope
 from models.tables.jobs import JobState
 from models.tables.ledger import Kind
@@ -49,9 +50,7 @@ def operations(database: Database) -> dict[str, Callable[[Session], object]]:
             session,
             caller,
             dataset,
-            algorithm={"type": "uniform_grid", "epsilon": 1},
-            epsilon_nano=NANO,
-            collect=CollectionTarget(100, 1, 3600),
+            lifecycle.NewJob({"type": "uniform_grid", "epsilon": 1}, Amounts(NANO), CollectionTarget(100, 1, 3600)),
             max_active_jobs=1,
             now=now,
         )

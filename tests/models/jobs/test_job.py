@@ -116,7 +116,7 @@ class TestSubmitOverEarlierRounds:
         within = world.new_dataset()
         earlier = world.close(world.open_standalone(within).id)
 
-        with pytest.raises(Conflict, match="twice"):
+        with pytest.raises(Conflict, match=f"round_ids must be unique: {earlier.id} occurs more than once"):
             world.submit(within, epsilon_nano=5 * NANO, round_ids=[earlier.id, earlier.id])
 
     def test_rejects_a_round_of_another_dataset(self, world: World) -> None:

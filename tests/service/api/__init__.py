@@ -32,7 +32,7 @@ UNIFORM = {"type": "uniform_grid", "epsilon": 1.0}
 
 def show_algorithm(algorithm: dict[str, Any]) -> dict[str, Any]:
     """Return algorithm parameters as the API shows them: with defaults and without absent options."""
-    wire = specs.to_wire(specs.algorithm_from_wire(algorithm))
+    wire = specs.to_wire(specs.job_from_wire(algorithm))
     return {name: value for name, value in wire.items() if value is not None}
 
 

@@ -10,6 +10,7 @@ from sfumato.api.parsers import parse_budget
 from sfumato.forecast import records_forecast_from_wire
 from sfumato.privacy.accountant import charge_mu2
 from sfumato.privacy.accounting import NANO
+from sfumato.specs import PrivateKmeans
 from tests.service.api import SQLITE_ONLY, Api, refused
 from tests.service.api.test_central_jobs import api, submit
 
@@ -133,8 +134,11 @@ class TestSpent:
         assert (budget["spent"]["last_job_id"], budget["spent"]["more_jobs"]) == (job["id"], 111)
         mu2 = charge_mu2(NANO // 5, 10**10)
         assert budget["remaining_share"] == pytest.approx(1 - mu2 / budget["granted_mu2_pico"])
-        spent = parse_budget(budget).spent
+        parsed = parse_budget(budget)
+        spent = parsed.spent
         assert (spent.last_job_id, spent.more_jobs, spent.epsilon) == (job["id"], 111, 0.0)
+        assert parsed.remaining_jobs(PrivateKmeans(0.2, 3, delta=1e-8), len(WIDE)) == 111
+        assert parsed.remaining_jobs(PrivateKmeans(0.2, 3), len(WIDE)) == 3  # beside a block, it counts mu^2
 
     def test_counts_jobs_of_additive_accounting(self, api: Api) -> None:
         dataset_id = wide(api, accounting="additive")

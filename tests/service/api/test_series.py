@@ -335,7 +335,9 @@ def test_the_history_of_the_client_has_a_frame_and_a_plot(
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
     assert "25.0 ± 1.0 %" in run_command("series", "clusters", made["id"]).output
     assert f"{west} grown (+10.0 ± 1.0 %)" in run_command("series", "events", made["id"]).output
-    assert "2 windows pooled" in run_command("series", "map", made["id"]).output
+    shown_map = run_command("series", "map", made["id"]).output
+    assert "2 windows pooled" in shown_map
+    assert "Note: a warning" in shown_map
     job_id = next(each["job_id"] for each in api.list_all(f"/series/{made['id']}/windows", limit=20) if each["job_id"])
     assert west in run_command("jobs", "result", job_id).output
     plan = ("--epsilon", "0.5", "--cycle", "13", "--target-reports", "20000")

@@ -25,7 +25,7 @@ from service.console.snippets import job_request, snippets
 from sfumato.forecast import forecast_releases
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import ALGORITHMS, CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, Feature, ShiftedGrid
-from tests.service.api import SQLITE_ONLY, Api, a_model, claim_job, finish
+from tests.service.api import FEATURES, SQLITE_ONLY, Api, a_model, claim_job, finish
 from tests.service.console.session import FORM, ORIGIN, Console, once, words
 from tests.service.shuffler import shuffled_dataset
 from workers.job_runner import run
@@ -43,6 +43,15 @@ class TestANewJob:
                 page = console.text(f"{path}?type={tag}")
                 for name in SCHEMAS[tag].model_fields.keys() - {"type"}:
                     assert f'name="{name}"' in page
+
+    @pytest.mark.parametrize("trust", ["local", "central"])
+    def test_says_which_algorithms_take_no_circle(self, api: Api, console: Console, trust: str) -> None:
+        hours = [{"name": "hour", "lower": 0.0, "upper": 24.0, "unit": "h", "periodic": True}]
+        offered = LOCAL_ALGORITHMS if trust == "local" else CENTRAL_ALGORITHMS
+        expected = sum(not each.definition.periodic for name, each in offered.items() if name != "auto")
+        for features, n_refusing in ((hours, expected), (FEATURES, 0)):
+            path = f"/datasets/{api.dataset(trust=trust, features=features)['id']}/jobs/new"
+            assert console.text(path).count("does not take the periodic features") == n_refusing
 
     def test_over_records_offers_a_box_per_feature(self, api: Api, console: Console) -> None:
         three = [{"name": name, "lower": 0.0, "upper": 1.0} for name in ("east", "a, b", "north")]

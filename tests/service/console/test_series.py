@@ -149,6 +149,7 @@ def test_the_page_shows_shares_clusters_events_and_maps(api: Api, console: Conso
     assert "&lt;commuters&gt;" in text
     assert "grown (+10.0 ± 1.0 points)" in words(console.get(f"/series/{series_id}"))
     assert text.count("map.svg?window=") == 4
+    assert text.count("Window 3: a warning") == 1
     picture = console.get(f"/series/{series_id}/map.svg?window=2")
     assert picture.headers["content-type"].startswith("image/svg+xml")
     assert picture.text.count("<path") == 2

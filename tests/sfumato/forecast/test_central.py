@@ -133,10 +133,17 @@ class TestWarnings:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("d", "n", "most"), [(0, 100, 1), (1537, 100, 1), (2, 0, 1), (2, float("nan"), 1), (2, 10, 0)]
+        ("d", "n", "most", "message"),
+        [
+            (0, 100, 1, "records must have 1 to 1536 features, not 0"),
+            (1537, 100, 1, "records must have 1 to 1536 features, not 1537"),
+            (2, 0, 1, "expected_records must be at least 1, not 0"),
+            (2, float("nan"), 1, "expected_records must be at least 1, not nan"),
+            (2, 10, 0, "max_per_user must be at least 1, not 0"),
+        ],
     )
-    def test_numbers_out_of_range(self, d: int, n: float, most: int) -> None:
-        with pytest.raises(InvalidSpec):
+    def test_numbers_out_of_range(self, d: int, n: float, most: int, message: str) -> None:
+        with pytest.raises(InvalidSpec, match=message):
             forecast_central(PrivateKmeans(1, 3), d, n, most)
 
     def test_no_epsilon(self) -> None:
@@ -161,7 +168,7 @@ class TestPrivateBounds:
         assert forecast_central(declared, 2, 10**5, occupied_share=0.3) == forecast_central(declared, 2, 10**5)
         assert forecast_central(private, 2, 10**5, occupied_share=0.02) == forecast_central(private, 2, 10**5)
         for wrong in (0.0, 1.1):
-            with pytest.raises(InvalidSpec, match="occupied_share"):
+            with pytest.raises(InvalidSpec, match=f"occupied_share must be more than 0 and at most 1, not {wrong}"):
                 forecast_central(declared, 2, 10**5, occupied_share=wrong)
 
     def test_need_fewer_records_with_a_delta_in_many_features(self) -> None:

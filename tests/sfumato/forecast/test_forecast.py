@@ -257,9 +257,17 @@ class TestReportsNeeded:
         assert found == Needed(None, found.reason)
         assert "not" in found.reason
 
-    @pytest.mark.parametrize("wish", [{}, {"quality": 0.5, "size_error": 0.5}, {"quality": 0}, {"size_error": 1.1}])
-    def test_refuses_other_than_one_target_in_range(self, wish: dict[str, float]) -> None:
-        with pytest.raises(InvalidSpec):
+    @pytest.mark.parametrize(
+        ("wish", "message"),
+        [
+            ({}, "exactly one of quality, size_error and detectable_mass, not none"),
+            ({"quality": 0.5, "size_error": 0.5}, "exactly one of .*, not quality, size_error"),
+            ({"quality": 0}, "quality must be more than 0 and at most 1, not 0"),
+            ({"size_error": 1.1}, "size_error must be more than 0 and at most 1, not 1.1"),
+        ],
+    )
+    def test_refuses_other_than_one_target_in_range(self, wish: dict[str, float], message: str) -> None:
+        with pytest.raises(InvalidSpec, match=message):
             reports_needed(ShiftedGrid(1.0), 2, **wish)
         with pytest.raises(InvalidSpec):
             reports_needed(ShiftedGrid(1.0), 5, quality=0.5)

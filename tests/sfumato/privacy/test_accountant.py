@@ -11,15 +11,22 @@ from sfumato.errors import InvalidSpec
 from sfumato.privacy.accountant import (
     Cost,
     certified_epsilon,
+    certified_release_epsilon,
     charge_mu2,
+    cost_of_releases,
     count_jobs,
+    count_releases,
     forecast_budget,
     is_allowed,
     is_counted,
+    is_release_allowed,
     limit_mu2,
+    limit_release_mu2,
     most_mu2,
+    remaining_release_share,
+    remaining_share,
 )
-from sfumato.privacy.accounting import ATTO, NANO, parse_delta, parse_epsilon
+from sfumato.privacy.accounting import ATTO, EPSILON_MAX_NANO, NANO, parse_delta, parse_epsilon
 from sfumato.privacy.gaussian_privacy import PICO, is_covered, mu2_of_pure
 
 MICRO = parse_delta("1e-6")
@@ -113,6 +120,68 @@ class TestCertifiedEpsilon:
 
     def test_above_the_range_is_none(self) -> None:
         assert certified_epsilon("gaussian", Cost(NANO, 1, 10**15), MICRO) is None
+
+
+class TestRemainingShare:
+    def test_is_that_of_epsilon_or_of_the_larger_condition(self) -> None:
+        granted = Cost(100, 10, 80)
+        assert remaining_share("additive", granted, Cost(25, 9, 79)) == 0.75
+        assert remaining_share("additive", granted, Cost(101, 0, 0)) == 0
+        assert remaining_share("gaussian", granted, Cost(25, 0, 40)) == 0.75
+        assert remaining_share("gaussian", granted, Cost(75, 0, 40)) == 0.5
+        assert remaining_share("gaussian", granted, Cost(25, 1, 40)) == 0.5  # no longer pure
+        assert remaining_share("additive", Cost(0, 0, 0), Cost(0, 0, 0)) == 0
+
+
+class TestReleases:
+    """A budget towards an observer of releases: sums, or half of delta and mu^2."""
+
+    def test_an_additive_budget_limits_epsilon_and_delta(self) -> None:
+        granted = Cost(NANO, 100, 7)
+        assert is_release_allowed("additive", granted, Cost(NANO, 100, 10**6))
+        assert not is_release_allowed("additive", granted, Cost(NANO + 1, 100, 0))
+        assert not is_release_allowed("additive", granted, Cost(NANO, 101, 0))
+
+    def test_a_gaussian_budget_limits_mu2_and_half_of_delta(self) -> None:
+        granted = Cost(NANO, 101, 7)
+        assert is_release_allowed("gaussian", granted, Cost(9 * NANO, 50, 7))
+        assert not is_release_allowed("gaussian", granted, Cost(0, 51, 0))
+        assert not is_release_allowed("gaussian", granted, Cost(0, 0, 8))
+
+    def test_the_share_of_the_amount_that_is_left_least_remains(self) -> None:
+        assert remaining_release_share("additive", Cost(100, 10, 0), Cost(25, 5, 999)) == 0.5
+        assert remaining_release_share("additive", Cost(100, 10, 0), Cost(60, 5, 0)) == 0.4
+        assert remaining_release_share("gaussian", Cost(0, 100, 8), Cost(999, 10, 2)) == 0.75
+        assert remaining_release_share("gaussian", Cost(0, 100, 8), Cost(0, 51, 0)) == 0
+        assert remaining_release_share("additive", Cost(0, 0, 0), Cost(0, 0, 0)) == 0
+
+    def test_counts_releases(self) -> None:
+        used = Cost(10, 1, 20)
+        assert count_releases("additive", Cost(100, 10, 0), used, Cost(30, 2, 5)) == 3
+        assert count_releases("additive", Cost(100, 4, 0), used, Cost(30, 2, 5)) == 1
+        assert count_releases("additive", Cost(100, 10, 0), used, Cost(30, 0, 5)) == 3
+        assert count_releases("additive", Cost(9, 10, 0), used, Cost(1, 1, 1)) == 0
+        assert count_releases("gaussian", Cost(0, 20, 80), used, Cost(5, 3, 10)) == 3
+        assert count_releases("gaussian", Cost(0, 100, 80), used, Cost(5, 3, 10)) == 6
+
+    def test_certify_the_sum_or_the_least_epsilon_of_mu2(self) -> None:
+        granted, charged = Cost(NANO, MICRO, limit_release_mu2(NANO, MICRO)), Cost(NANO // 2, 5, 10**10)
+        assert certified_release_epsilon("additive", granted, charged) == NANO // 2
+        found = certified_release_epsilon("gaussian", granted, charged)
+        assert found is not None
+        assert is_covered(charged.mu2_pico, found, MICRO // 2)
+        assert not is_covered(charged.mu2_pico, found - 1, MICRO // 2)
+
+    def test_cost_the_sum_or_the_epsilon_of_the_sum_of_mu2(self) -> None:
+        release = Cost(NANO, 5, 10**10)
+        assert cost_of_releases("additive", release, 3) == (3 * NANO, 15)
+        assert cost_of_releases("additive", release, EPSILON_MAX_NANO // NANO) == (EPSILON_MAX_NANO, 160)
+        assert cost_of_releases("additive", release, EPSILON_MAX_NANO // NANO + 1) == (None, 165)
+        found, delta_atto = cost_of_releases("gaussian", Cost(NANO, MICRO, 10**10), 3)
+        assert found is not None
+        assert is_covered(3 * 10**10, found, 3 * MICRO)
+        assert not is_covered(3 * 10**10, found - 1, 3 * MICRO)
+        assert delta_atto == 6 * MICRO
 
 
 class TestForecast:

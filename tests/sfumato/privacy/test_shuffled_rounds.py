@@ -9,13 +9,12 @@ from scipy.stats import binom
 
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import ATTO, NANO
-from sfumato.privacy.gaussian_privacy import PICO, is_covered, least_delta
-from sfumato.privacy.shuffled_rounds import composed_epsilon, gaussian_cost
+from sfumato.privacy.gaussian_privacy import PICO, epsilon_of, is_covered, least_delta
+from sfumato.privacy.shuffled_rounds import GaussianCost, gaussian_cost
 from sfumato.privacy.shuffling import Blanket, delta, epsilon
 
 COIN = Blanket(Fraction(3), Fraction(1, 2), Fraction(0))  # binary randomised response at epsilon ln 3
 MICRO = ATTO // 10**6
-WHOLE = (0, 1)
 
 
 def compose_exactly(n: int, n_rounds: int, delta_atto: int) -> float:
@@ -35,39 +34,30 @@ def compose_exactly(n: int, n_rounds: int, delta_atto: int) -> float:
     return float(found.self_compose(n_rounds).get_epsilon_for_delta(delta_atto / ATTO))
 
 
+def compose(release: GaussianCost, n_rounds: int, delta_atto: int) -> float:
+    """Return the epsilon of equal releases: the sum of mu^2, at the delta that the sum of delta_0 leaves."""
+    found = epsilon_of(n_rounds * release[0], delta_atto - n_rounds * release[1])
+    assert found is not None
+    return found / NANO
+
+
 class TestComposition:
     @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # in scipy's logsumexp
     @pytest.mark.parametrize("n_rounds", [4, 52])
     def test_covers_exact_releases(self, n_rounds: int) -> None:
         total = n_rounds * MICRO
         week = gaussian_cost(COIN, 2000, MICRO // 10)
-        found = composed_epsilon([[(WHOLE, week)] for _ in range(n_rounds)], total)
+        found = compose(week, n_rounds, total)
         exact = compose_exactly(2000, n_rounds, total)
-        assert found is not None
-        assert exact <= found / NANO < 1.6 * exact
-        assert found < n_rounds * epsilon(COIN, 2000, MICRO)
+        assert exact <= found < 1.6 * exact
+        assert found < n_rounds * epsilon(COIN, 2000, MICRO) / NANO
 
     def test_of_a_year_is_a_seventh_of_the_sum(self) -> None:
         """The figure of docs/privacy.md: 52 rounds of epsilon .5 at 100,000 honest reports."""
         blanket = Blanket(Fraction(88_452, 100), Fraction(1, 169), Fraction(0))
         assert epsilon(blanket, 100_000, MICRO) == pytest.approx(NANO / 2, rel=0.01)
         week = gaussian_cost(blanket, 100_000, MICRO // 10)
-        year = composed_epsilon([[(WHOLE, week)] for _ in range(52)], 52 * MICRO)
-        assert year is not None
-        assert year / NANO == pytest.approx(3.62, abs=0.05)
-
-    def test_takes_the_maximum_over_draws(self) -> None:
-        week = gaussian_cost(COIN, 2000, MICRO // 10)
-        halves = [((0, 1), week), ((1, 2), week)]
-        assert composed_epsilon([halves], MICRO) == composed_epsilon([[(WHOLE, week)]], MICRO)
-
-    def test_needs_more_delta_than_the_rounds(self) -> None:
-        week = gaussian_cost(COIN, 2000, MICRO)
-        with pytest.raises(InvalidSpec, match="above the sum"):
-            composed_epsilon([[(WHOLE, week)]], MICRO)
-
-    def test_above_the_range_is_none(self) -> None:
-        assert composed_epsilon([[(WHOLE, (900 * PICO, 1))]], MICRO) is None
+        assert compose(week, 52, 52 * MICRO) == pytest.approx(3.62, abs=0.05)
 
 
 class TestGaussianCost:

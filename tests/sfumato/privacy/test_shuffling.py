@@ -147,9 +147,17 @@ class TestHonestReports:
         assert honest_reports(1000, Fraction(2, 3)) == 666
         assert honest_reports(7, Fraction(1)) == 7
 
-    @pytest.mark.parametrize(("batch", "share"), [(0, 1), (10, 0), (10, Fraction(11, 10)), (10, Fraction(1, 11))])
-    def test_a_batch_without_honest_reports_is_refused(self, batch: int, share: Fraction) -> None:
-        with pytest.raises(InvalidSpec):
+    @pytest.mark.parametrize(
+        ("batch", "share", "message"),
+        [
+            (0, 1, "a batch must have at least one report, not 0"),
+            (10, 0, "the honest share must be more than 0 and at most 1, not 0.0"),
+            (10, Fraction(11, 10), "the honest share must be more than 0 and at most 1, not 1.1"),
+            (10, Fraction(1, 16), "at least one honest report: increase min_batch, 10, or honest_share, 0.0625"),
+        ],
+    )
+    def test_a_batch_without_honest_reports_is_refused(self, batch: int, share: Fraction, message: str) -> None:
+        with pytest.raises(InvalidSpec, match=message):
             honest_reports(batch, Fraction(share))
 
 

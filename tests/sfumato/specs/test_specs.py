@@ -24,9 +24,9 @@ from sfumato.specs import (
     ShiftedGridEncoding,
     SsMechanism,
     UniformGrid,
-    algorithm_from_wire,
     encoding_from_wire,
     features_from_wire,
+    job_from_wire,
     mechanism_from_wire,
     round_spec_from_wire,
     to_wire,
@@ -56,7 +56,7 @@ class TestWire:
     @settings(max_examples=40)
     @given(specs_given.algorithms)
     def test_an_algorithm_stays_equal_through_json(self, algorithm: Algorithm) -> None:
-        assert algorithm_from_wire(json.loads(json.dumps(to_wire(algorithm)))) == algorithm
+        assert job_from_wire(json.loads(json.dumps(to_wire(algorithm)))) == algorithm
 
     def test_words_of_64_bits_are_decimal_strings(self) -> None:
         wire = _wire()
@@ -121,14 +121,14 @@ class TestWire:
             (encoding_from_wire, {"type": "shifted_grid", "n_features": "2", "cells": 8, "shifts": 4}),
             (mechanism_from_wire, {"type": "grr", "n_symbols": 4, "keep_threshold": "9", "epsilon": 1}),
             (mechanism_from_wire, {"type": "grr", "n_symbols": None, "keep_threshold": "9"}),
-            (algorithm_from_wire, {"type": "uniform_grid"}),
-            (algorithm_from_wire, {"type": "uniform_grid", "epsilon": "1"}),
-            (algorithm_from_wire, {"type": "uniform_grid", "epsilon": True}),
-            (algorithm_from_wire, {"type": "uniform_grid", "epsilon": None}),
-            (algorithm_from_wire, {"type": "uniform_grid", "epsilon": [0, [1], 0]}),
-            (algorithm_from_wire, {"type": "uniform_grid", "epsilon": 1, "clusters": 2.0}),
-            (algorithm_from_wire, {"type": "shifted_grid", "epsilon": 1, "amplitude": "2"}),
-            (algorithm_from_wire, {"type": "shifted_grid", "epsilon": 1, "amplitude": True}),
+            (job_from_wire, {"type": "uniform_grid"}),
+            (job_from_wire, {"type": "uniform_grid", "epsilon": "1"}),
+            (job_from_wire, {"type": "uniform_grid", "epsilon": True}),
+            (job_from_wire, {"type": "uniform_grid", "epsilon": None}),
+            (job_from_wire, {"type": "uniform_grid", "epsilon": [0, [1], 0]}),
+            (job_from_wire, {"type": "uniform_grid", "epsilon": 1, "clusters": 2.0}),
+            (job_from_wire, {"type": "shifted_grid", "epsilon": 1, "amplitude": "2"}),
+            (job_from_wire, {"type": "shifted_grid", "epsilon": 1, "amplitude": True}),
             (features_from_wire, []),
             (features_from_wire, {}),
             (features_from_wire, {"dimensions": 1537}),
@@ -151,7 +151,7 @@ class TestWire:
 
     def test_an_epsilon_with_too_many_decimals_has_its_own_error(self) -> None:
         with pytest.raises(InvalidEpsilon):
-            algorithm_from_wire({"type": "uniform_grid", "epsilon": 0.12345678901})
+            job_from_wire({"type": "uniform_grid", "epsilon": 0.12345678901})
 
 
 class TestFeature:
@@ -247,7 +247,7 @@ class TestKmeansParameters:
         [GridKmeans(1, 4), GridKmeans(0.5, 1, cells=16, seed=7), LdpKmeans(1, 4), LdpKmeans(32, 256, rounds=32)],
     )
     def test_stay_equal_through_json(self, algorithm: Algorithm) -> None:
-        assert algorithm_from_wire(json.loads(json.dumps(to_wire(algorithm)))) == algorithm
+        assert job_from_wire(json.loads(json.dumps(to_wire(algorithm)))) == algorithm
 
     @pytest.mark.parametrize(
         "changes",

@@ -28,6 +28,7 @@ from sfumato.sizing.required_reports import (
 )
 from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm
 from sfumato.specs.attributes import Categorical
+from sfumato.validation import show
 
 RELIABLE_UPPER = 1.3  # largest upper end of the band of a reliable result
 UNCERTAIN_RATIO = 2.0  # largest ratio of an uncertain one
@@ -100,11 +101,13 @@ def forecast_central(
         The number of records, the family or the part of the bounds is invalid, or see `check_over_records`.
     """
     if occupied_share is not None and not 0 < occupied_share <= 1:
-        raise InvalidSpec("occupied_share must be more than 0 and at most 1")
-    if not n_records >= 1 or max_per_user < 1:
-        raise InvalidSpec("expected_records and max_per_user must be at least 1")
+        raise InvalidSpec(f"occupied_share must be more than 0 and at most 1, not {show(occupied_share)}")
+    if not n_records >= 1:
+        raise InvalidSpec(f"expected_records must be at least 1, not {show(n_records)}")
+    if max_per_user < 1:
+        raise InvalidSpec(f"max_per_user must be at least 1, not {show(max_per_user)}")
     if family is not None and family not in FAMILIES:
-        raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}")
+        raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
     params, _ = resolve_central(params, n_features)
     check_over_records(params, n_features, max_per_user)
     without, plan = split_check(params)
@@ -166,7 +169,7 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
         States the limit and the remedy.
     """
     if not 1 <= n_features <= MAX_RECORD_FEATURES:
-        raise InvalidSpec(f"records must have 1 to {MAX_RECORD_FEATURES} features")
+        raise InvalidSpec(f"records must have 1 to {MAX_RECORD_FEATURES} features, not {show(n_features)}")
     if params.definition.group == "shapes":
         params.require_features(n_features)
     params, _ = split_check(params)

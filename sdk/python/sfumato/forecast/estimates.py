@@ -16,6 +16,7 @@ from sfumato.privacy.accounting import DRAW_SPAN, cost, format_epsilon
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import MAX_JSON_INT, PlannedRound, effective_reports
 from sfumato.specs import Algorithm, Participation
+from sfumato.validation import show
 
 REPORT_HEAD_BYTES = 20  # id and slot of a packed report
 
@@ -189,9 +190,9 @@ def forecast(
     True
     """
     if family is not None and family not in FAMILIES:
-        raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}")
+        raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
     if not 1 <= expected_reports <= MAX_JSON_INT:
-        raise InvalidSpec(f"expected_reports must lie in 1..{MAX_JSON_INT}")
+        raise InvalidSpec(f"expected_reports must be from 1 to {MAX_JSON_INT}, not {show(expected_reports)}")
     algorithm, reason = resolve(algorithm, n_features, expected_reports)
     planned = planned_rounds(algorithm, n_features, expected_reports, circles)
     rounds = tuple(_forecast_round(each, expected_reports) for each in planned)

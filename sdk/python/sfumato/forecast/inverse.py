@@ -12,6 +12,7 @@ from sfumato.forecast.warnings import insufficient_of
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Algorithm, Auto
+from sfumato.validation import show
 
 _STEP = 2**0.25  # ratio between the numbers of reports at which a met target is checked again
 
@@ -48,10 +49,11 @@ def reports_needed(
     wishes = {"quality": quality, "size_error": size_error, "detectable_mass": detectable_mass}
     named = {name: wish for name, wish in wishes.items() if wish is not None}
     if len(named) != 1:
-        raise InvalidSpec("give exactly one of quality, size_error and detectable_mass")
+        given = ", ".join(named) or "none"
+        raise InvalidSpec(f"give exactly one of quality, size_error and detectable_mass, not {given}")
     ((name, wish),) = named.items()
     if not 0 < wish <= 1:
-        raise InvalidSpec(f"{name} must lie in (0, 1]")
+        raise InvalidSpec(f"{name} must be more than 0 and at most 1, not {show(wish)}")
     if isinstance(algorithm, Auto):
         return _of_auto(algorithm, n_features, named)
     planned_rounds(algorithm, n_features, 1)  # raises for unsupported arguments

@@ -39,14 +39,13 @@ LEAST_EFFECTIVE = 5_000  # effective reports of a window below which a change of
 
 CLUSTER_WIDTH = 0.045  # standard deviation of a typical cluster, in shares of a feature's range
 CLUSTER_WIDTHS = (0.01, 0.3)  # the least and the greatest that a forecast takes
-COVERAGE = 0.8  # share of the alarms that come within the interval of a delay
 
 _BUMPS = ((0.05, 16), (0.10, 8))  # the lattices of `clustering.series.channels`
 _SPREAD = 0.02  # variance of a function over the people
 _MEAN = 0.1  # mean of a function over the people
 _CELLS_PERCENT = 98  # percent of epsilon for the counts of cells over records, as in `density_map`
 _Z = 5.0  # standard errors of an alarm with 320 functions
-_QUANTILE = 1.28  # quantile of the normal distribution for `COVERAGE`
+_QUANTILE = 1.28  # quantile of the normal distribution: .8 of the alarms come within the interval of a delay
 _PLACES = 0.13  # standard deviation of the signal over the places of a cluster, relative to its mean
 
 

@@ -15,13 +15,12 @@ Both curves fall with epsilon. Between two steps of a grid it is therefore enoug
 delta_mu at the upper one. Beyond the last step delta is at most delta_0. All roundings increase the cost.
 """
 
-from collections.abc import Iterable
 from decimal import Context, Decimal, localcontext
 from itertools import pairwise
 
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import ATTO, cost
-from sfumato.privacy.gaussian_privacy import PICO, delta_in_floats, epsilon_of, least_delta
+from sfumato.privacy.accounting import ATTO
+from sfumato.privacy.gaussian_privacy import PICO, delta_in_floats, least_delta
 from sfumato.privacy.shuffling import Blanket, delta, epsilon
 
 STEPS = 128  # steps of the grid, each 1/128 of the epsilon at delta_0
@@ -29,7 +28,6 @@ _GROWTH = 10**6  # mu^2 grows by its millionth part until it is verified
 _LARGEST_MU2 = 64 * PICO
 
 GaussianCost = tuple[int, int]  # mu^2 in units of 1e-12, and atto-delta
-GaussianRound = tuple[tuple[int, int], GaussianCost]  # participation interval [lo, hi) and cost
 
 
 def gaussian_cost(blanket: Blanket, n: int, delta_atto: int) -> GaussianCost:
@@ -56,11 +54,12 @@ def gaussian_cost(blanket: Blanket, n: int, delta_atto: int) -> GaussianCost:
     Examples
     --------
     >>> from fractions import Fraction
-    >>> from sfumato.privacy.shuffled_rounds import composed_epsilon, gaussian_cost
+    >>> from sfumato.privacy.gaussian_privacy import epsilon_of
+    >>> from sfumato.privacy.shuffled_rounds import gaussian_cost
     >>> from sfumato.privacy.shuffling import Blanket, epsilon
     >>> coin = Blanket(Fraction(3), Fraction(1, 2), Fraction(0))  # binary randomised response at epsilon ln 3
-    >>> week = gaussian_cost(coin, 10_000, 10**11)
-    >>> year = composed_epsilon([[((0, 1), week)] for _ in range(52)], 52 * 10**12)
+    >>> mu2_pico, delta_atto = gaussian_cost(coin, 10_000, 10**11)
+    >>> year = epsilon_of(52 * mu2_pico, 52 * (10**12 - delta_atto))
     >>> year < 52 * epsilon(coin, 10_000, 10**12) // 5
     True
     """
@@ -77,34 +76,6 @@ def gaussian_cost(blanket: Blanket, n: int, delta_atto: int) -> GaussianCost:
         if mu2 > _LARGEST_MU2:
             raise InvalidSpec("the release is not private enough for a Gaussian cost: use more reports or a lower ε")
     return mu2, delta_atto
-
-
-def composed_epsilon(collections: Iterable[Iterable[GaussianRound]], delta_atto: int) -> int | None:
-    """Return the epsilon that rounds over the same people have together at this delta, in nano-epsilon, rounded up.
-
-    Choose the rounds, or a limit of their sums, before the first of them is released.
-
-    Parameters
-    ----------
-    collections : iterable of iterable of ((lo, hi), (mu^2, delta_0))
-        Rounds with their participation intervals and costs. In each collection a device makes one draw and answers the
-        rounds with an interval that contains it, as in `sfumato.privacy.shuffling.shuffled_cost`.
-    delta_atto : int
-        Total delta, above the sum of all delta_0.
-
-    Returns
-    -------
-    int or None
-        None if it is above 32.
-    """
-    mu2_pico = spent_atto = 0
-    for rounds in collections:
-        listed = list(rounds)
-        mu2_pico += cost((interval, each[0]) for interval, each in listed)
-        spent_atto += cost((interval, each[1]) for interval, each in listed)
-    if not spent_atto < delta_atto < ATTO:
-        raise InvalidSpec("delta must be above the sum of the delta of all rounds, and below 1")
-    return epsilon_of(mu2_pico, delta_atto - spent_atto)
 
 
 def _guess(needs: list[tuple[int, int]], delta_atto: int) -> int:

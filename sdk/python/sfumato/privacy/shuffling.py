@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.privacy.accounting import ATTO, cost, exp_epsilon, realised_epsilon
+from sfumato.validation import show
 
 MAX_HONEST = 1 << 30  # maximum number of honest reports; rounding errors grow with it
 EPSILON_STEP_NANO = 1_000  # a shuffled epsilon is a whole number of micro-epsilon
@@ -121,11 +122,16 @@ def honest_reports(min_batch: int, honest_share: Fraction) -> int:
     InvalidSpec
         The batch is empty, the share is not in (0, 1], or no honest report is left.
     """
-    if min_batch < 1 or not 0 < honest_share <= 1:
-        raise InvalidSpec("a batch must have at least one report, and the honest share must lie in (0, 1]")
+    if min_batch < 1:
+        raise InvalidSpec(f"a batch must have at least one report, not {show(min_batch)}")
+    if not 0 < honest_share <= 1:
+        raise InvalidSpec(f"the honest share must be more than 0 and at most 1, not {show(float(honest_share))}")
     n = int(min_batch * honest_share)
     if n < 1:
-        raise InvalidSpec("no report of this batch is honest")
+        raise InvalidSpec(
+            f"a batch must have at least one honest report: increase min_batch, {min_batch}, "
+            f"or honest_share, {show(float(honest_share))}"
+        )
     return n
 
 

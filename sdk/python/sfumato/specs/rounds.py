@@ -112,7 +112,7 @@ class Feature:
         )
         require(
             self.unit.strip().lower() in _NAMES_OF_DEGREES,
-            f"{self.name}: a {self.coordinate} must have the unit degrees, not {show(self.unit)}",
+            f"{self.name}: a {self.coordinate} must have the unit degrees, not {self.unit!r}",
         )
         if self.coordinate == "latitude":
             require(not self.periodic, f"{self.name}: a latitude must not be periodic: it ends at the poles")

@@ -133,11 +133,6 @@ def mechanism_from_wire(wire: object) -> Mechanism:
     return cast(Mechanism, _tagged(MECHANISMS, "mechanism", wire))
 
 
-def algorithm_from_wire(wire: object) -> AnyAlgorithm:
-    """Return the parameters of an algorithm from JSON values. Raise InvalidSpec."""
-    return cast(AnyAlgorithm, _tagged(ALGORITHMS, "algorithm", wire))
-
-
 def job_from_wire(wire: object) -> AnyJob:
     """Return the parameters of an algorithm or of a profile from JSON values. Raise InvalidSpec."""
     return cast(AnyJob, _tagged(JOB_TYPES, "algorithm", wire))
