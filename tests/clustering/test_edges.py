@@ -136,9 +136,11 @@ class TestResult:
         places[:, 1] = (places[:, 1] + 180) % 360 - 180
         places[:, 0] = places[:, 0].clip(-90, 90)
         points = scale_many(Place().features, places)
-        run = simulate if isinstance(algorithm, GridKmeans | ShiftedGrid) else simulate_central
         for features, has_edges in ((Place().features, False), (FEATURES, True)):
-            model = run(algorithm, points, seed=2, features=features)
+            if isinstance(algorithm, PrivateKmeans):
+                model = simulate_central(algorithm, points, seed=2, features=features)
+            else:
+                model = simulate(algorithm, points, seed=2, features=features)
             assert ("edge_share" in model.diagnostics) is has_edges
 
     def test_without_a_grid_names_clusters_with_their_centre_at_a_bound(self) -> None:
