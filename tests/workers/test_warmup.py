@@ -145,9 +145,10 @@ class TestFailingAlgorithms:
         monkeypatch.setattr(job_process.gc, "freeze", lambda: None)
         monkeypatch.setattr(warmup, "warm_up_each", fail)
         assert list(job_process._compile_kernels()) == ["phase_sketch"]
-        failed, compiled = map(json.loads, "".join(capsys.readouterr()).splitlines())
-        assert failed["event"] == "warmup_failed"
-        assert (compiled["event"], compiled["warmed"]) == ("kernels_compiled", ["phase_sketch"])
+        failed, compiled = "".join(capsys.readouterr()).strip().split("\n", 1)
+        assert "warmup_failed" in failed
+        assert "kernels_compiled" in compiled
+        assert "phase_sketch" in compiled
 
 
 class TestTasks:
