@@ -4,7 +4,7 @@ The density is the most probable one under a smooth prior on its logarithm.
 A linearisation of the fit gives the standard error of any sum over its cells.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
@@ -16,6 +16,8 @@ from scipy.fft import dct
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 
+from clustering.density.gauss_newton import minimise
+
 _LEAST_MEAN = 1e-9  # least mean of a count, for its logarithm
 _NEGLIGIBLE = 1e-3  # prior standard deviations below this share of the largest are dropped
 _ERROR_TOLERANCE = 0.05  # relative tolerance of the linear solve; keeps a standard error within 5 %
@@ -25,7 +27,7 @@ _LEAST_START = 1e-9  # least density of a start, relative to the mean, for its l
 _MOST_START = 6.0  # greatest coefficient of a start, in standard deviations of the prior
 
 # L-BFGS steps from the flat density. Later steps fit only the finest ripples. STEPS bounds the
-# time of large grids; in two features, MORE_STEPS lets a fit converge.
+# time of large grids; in two features, MORE_STEPS lets a fit of counts converge.
 STEPS = 60
 MORE_STEPS = 1000
 
@@ -235,7 +237,7 @@ class Deconvolution:
     density : ndarray of shape (fine_cells,) * n_features, float64
         Non-negative, sums to one.
     steps : int
-        L-BFGS iterations.
+        Steps of the optimizer.
     converged : bool
     loss : float
         Minimum of the objective of `deconvolve`.
@@ -262,11 +264,6 @@ class Deconvolution:
         """Return how much less likely the observations are under another density, as a difference of logarithms."""
         return self._likelihood.loss(density)[0] - self._likelihood.loss(self.density)[0]
 
-    def _times_hessian(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return H u, with H = 1 + Jᵀ I J, I the Fisher information and J the Jacobian of f in u."""
-        f, model = self.density, self._model
-        return u + model.pull(f, self._likelihood.information(f, model.push(f, u)))
-
     def standard_error(self, weights: NDArray[np.float64]) -> float:
         """Return the standard error of sum(weights * density) due to the noise of the observations.
 
@@ -279,9 +276,17 @@ class Deconvolution:
         weights : ndarray of the density's shape
         """
         b = self._model.pull(self.density, weights)
-        hessian = LinearOperator((b.size, b.size), matvec=self._times_hessian, dtype=np.float64)
+        product = _curvature(self._model, self._likelihood, self.density)
+        hessian = LinearOperator((b.size, b.size), matvec=product, dtype=np.float64)
         x, _ = cg(hessian, b, rtol=_ERROR_TOLERANCE, maxiter=_ERROR_STEPS)
         return sqrt(max(float(b @ x - x @ x), 0.0))
+
+
+def _curvature(
+    model: Model, likelihood: Likelihood, f: NDArray[np.float64]
+) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return the product with H = 1 + Jᵀ I J, with I the Fisher information and J the Jacobian of f in u."""
+    return lambda u: u + model.pull(f, likelihood.information(f, model.push(f, u)))
 
 
 def fit_log_density(
@@ -291,12 +296,12 @@ def fit_log_density(
     length_scale: float,
     amplitude: float,
     circles: Sequence[int] = (),
-    steps: int = STEPS,
+    steps: int | None = STEPS,
     start: NDArray[np.float64] | None = None,
 ) -> Deconvolution:
     """Return the most probable density under a likelihood.
 
-    Minimise, with f = softmax(g) and g = IDCT(sqrt(S) u), by L-BFGS
+    Minimise, with f = softmax(g) and g = IDCT(sqrt(S) u),
         loss(f) + ½ |u|².
 
     Parameters
@@ -308,8 +313,9 @@ def fit_log_density(
         ℓ and A of the prior.
     circles : sequence of int
         Axes of periodic features.
-    steps : int
-        Maximum number of L-BFGS steps.
+    steps : int or None
+        Maximum number of L-BFGS steps. None fits to convergence, by Gauss-Newton steps. They are faster for a
+        `SmoothedField` and slower for `NoisyCounts`.
     start : ndarray of this shape, optional
         Initial density. The default is the flat one.
 
@@ -324,13 +330,11 @@ def fit_log_density(
         value, slope = likelihood.loss(f)
         return float(value + 0.5 * (u @ u)), model.pull(f, slope) + u
 
-    fit = minimize(
-        loss,
-        np.zeros(model.deviations.size) if start is None else model.coefficients(start),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": steps},
-    )
+    begin = np.zeros(model.deviations.size) if start is None else model.coefficients(start)
+    if steps is None:
+        found = minimise(loss, lambda u: _curvature(model, likelihood, model.density(u)), begin)
+        return Deconvolution(model.density(found.place), found.steps, found.converged, found.value, model, likelihood)
+    fit = minimize(loss, begin, jac=True, method="L-BFGS-B", options={"maxiter": steps})
     return Deconvolution(model.density(fit.x), int(fit.nit), bool(fit.success), float(fit.fun), model, likelihood)
 
 
@@ -342,7 +346,7 @@ def deconvolve(
     length_scale: float,
     amplitude: float,
     circles: tuple[int, ...] = (),
-    steps: int = STEPS,
+    steps: int | None = STEPS,
     start: NDArray[np.float64] | None = None,
 ) -> Deconvolution:
     """Return the most probable density for a `SmoothedField`; see `fit_log_density`."""

@@ -4,12 +4,12 @@ Refits repeat the same fit for other tallies of the round, and under other prior
 """
 
 from dataclasses import dataclass, replace
-from math import prod, sinh
+from math import sinh
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.density.bump_fit import BumpFit, fit_steps
+from clustering.density.bump_fit import LONG_FIT_CELLS, BumpFit, fit_steps
 from clustering.density.deconvolution import Deconvolution, deconvolve
 from clustering.density.shifted_field import SAMPLING_VARIANCE, field
 from clustering.density.synthetic_rounds import SyntheticPopulation, halve
@@ -85,6 +85,7 @@ def _fit(
 ) -> Deconvolution:
     reading = decoder(collected.spec.mechanism)
     observed = field(encoding, reading, collected.tally)
+    converges = start is None and observed.size <= LONG_FIT_CELLS
     return deconvolve(
         observed,
         shifts=encoding.shifts,
@@ -92,6 +93,6 @@ def _fit(
         length_scale=length_scale,
         amplitude=params.amplitude,
         circles=encoding.circles,
-        steps=fit_steps(prod(observed.shape), warm=start is not None),
+        steps=None if converges else fit_steps(observed.size, warm=start is not None),
         start=start,
     )
