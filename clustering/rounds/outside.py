@@ -11,7 +11,7 @@ Vectors of people outside are recognised by their mark, with errors. See `_insid
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import inf, sqrt
+from math import inf, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,8 @@ def edge_grids(collected: Collected) -> Iterator[EdgeGrid]:
             yield EdgeGrid(shares, n, *noise, [(width, width) for width in whole], whole)
             continue
         shifts = shift_of(encoding, slot)
-        shares, circles = frequencies[slot].reshape(encoding.symbols_along), encoding.circles
+        shares, circles = frequencies[slot].reshape(*encoding.symbols_along, -1).sum(axis=-1), encoding.circles
+        noise = noise[0] * prod(encoding.categories), noise[1]
         is_full = [shift > 0 or place in circles for place, shift in enumerate(shifts)]
         shares = shares[tuple(slice(None) if each else slice(-1) for each in is_full)]  # without empty cells
         fine = encoding.fine_cells

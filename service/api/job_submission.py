@@ -24,7 +24,6 @@ from service.schemas.series_forecasts import NewSeriesForecast
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import (
     ProfileForecast,
-    check_attributes_of,
     check_over_records,
     forecast_profile,
     forecast_reported_profile,
@@ -185,7 +184,7 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, columns: Jo
     if dataset.trust == Trust.CENTRAL:
         _refuse_collection(body)
         chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", algorithm), columns.n_planned)
-        check_attributes_of(chosen, columns.attributes)
+        chosen.require_attributes(columns.attributes)
         check_periodic(chosen, [dataset.features[place] for place in columns.positions])
         check_over_records(chosen, columns.n_planned, dataset.max_records_per_user)
         require_mu_accounting(dataset, chosen)
@@ -377,7 +376,7 @@ def check_series(dataset: Dataset, algorithm: SeriesAlgorithm, n_reports: int, *
 
 def _check_record_series(dataset: Dataset, algorithm: DensityMap, n_records: int, *, allow_insufficient: bool) -> None:
     columns = dataset.select(None)
-    check_attributes_of(algorithm, columns.attributes)
+    algorithm.require_attributes(columns.attributes)
     check_periodic(algorithm, dataset.features)
     check_over_records(algorithm, columns.n_planned, dataset.max_records_per_user)
     if algorithm.bounds != "declared":

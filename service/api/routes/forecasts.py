@@ -32,7 +32,6 @@ from service.schemas.series_forecasts import NewSeriesForecast, SeriesForecast
 from service.schemas.specs import features_to_domain
 from sfumato.forecast import (
     SeriesRelease,
-    check_attributes_of,
     forecast,
     forecast_records,
     forecast_series,
@@ -198,7 +197,7 @@ def _dimensions(
                 algorithm = algorithm_to_domain(body.algorithm)
                 require_mu_accounting(dataset, algorithm)
                 chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", algorithm), columns.n_planned)
-                check_attributes_of(chosen, columns.attributes)
+                chosen.require_attributes(columns.attributes)
             reads_budget = caller.may(Scope.LEDGER) or caller.may(Scope.GRANTS)
             balance = ledger.balance(session, dataset.id) if reads_budget else None
             return features, columns.n_planned, dataset.max_records_per_user, balance

@@ -103,7 +103,7 @@ def _match(pair: Pair) -> Comparison:
 
 def _compare_models(results: list[Json]) -> Json:
     first, *others = models = _models(results)
-    plane = plane_of(first, "", "")
+    plane = plane_of(first, "", "") if all(len(each.maps()) == 1 for each in models) else None
     return {
         "comparisons": [_comparison((first, each)) for each in others],
         "plane": plane,
@@ -160,7 +160,8 @@ def _moves(pair: Pair, left: int, right: int, scaled: NDArray[np.float64]) -> li
 
 def _build_map(results: list[Json], at: int, across: str, up: str) -> Json | None:
     models = _models(results)
-    plane = plane_of(models[0], across, up) if all(model.n_clusters for model in models) else None
+    is_drawn = all(model.n_clusters and len(model.maps()) == 1 for model in models)
+    plane = plane_of(models[0], across, up) if is_drawn else None
     if plane is None:
         return None
     peak = max(peak_of(model, plane) for model in models)

@@ -194,15 +194,6 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
         )
 
 
-def check_attributes_of(params: CentralAlgorithm, attributes: Sequence[Categorical]) -> None:
-    """Raise InvalidSpec if an algorithm over records does not cluster by attributes and there are some."""
-    if attributes and not params.definition.takes_categories:
-        names = ", ".join(each.name for each in attributes)
-        raise InvalidSpec(
-            f"{params.type} takes no categories: use private_kmeans, or name features without the attributes {names}"
-        )
-
-
 def _few_for_a_block(n_records: float, epsilon: float, clusters: int) -> tuple[str, ...]:
     if n_records * epsilon >= CLEAR_BLOCK * clusters:
         return ()
