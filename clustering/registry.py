@@ -73,8 +73,8 @@ def start(
     Raises
     ------
     InvalidSpec
-        The algorithm is unknown or takes no periodic features or attributes, or `expected_reports` is below 1. Limits of an
-        algorithm, such as its number of features, raise when the plan yields its first round.
+        The algorithm is unknown or takes no periodic features or attributes, or `expected_reports` is below 1. Limits
+        of an algorithm, such as its number of features, raise when the plan yields its first round.
     """
     if expected_reports < 1:
         raise InvalidSpec("expected_reports must be at least 1")

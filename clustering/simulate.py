@@ -241,7 +241,7 @@ def collect(
     ----------
     spec : RoundSpec
     points : ndarray of shape (n, d), or Described
-        One per device, with the codes of its categories in a round with attributes. [0, 1] is the range of each feature.
+        One per device, with the codes of its categories in a round with attributes. Each feature has the range [0, 1].
     entropy : Entropy
         Source of all devices' slots and perturbations.
     draws : ndarray of shape (n,), uint64

@@ -127,8 +127,8 @@ class CategoryDivision:
         found = [f"{name}: {text}" for name, part in pairs for text in part.warnings()]
         if rare := self.rare(trust):
             found.append(
-                f"{trust.n_reports} reports at this epsilon are few for the people of {', '.join(rare)}: their clusters "
-                "may be missing or noise. Collect more reports, or leave the attribute out of the job."
+                f"{trust.n_reports} reports at this epsilon are few for the people of {', '.join(rare)}: their "
+                "clusters may be missing or noise. Collect more reports, or leave the attribute out of the job."
             )
         return tuple(found)
 
@@ -188,4 +188,3 @@ def _joined(names: tuple[str, ...], parts: tuple[MapDivision, ...], shares: tupl
     density = np.stack(densities, axis=-1)
     ranked, order = rank_by_mass(np.stack(labels, axis=-1), density)
     return CategoryDivision(names, parts, shares, ranked, density / density.sum(), order)
-

@@ -35,7 +35,7 @@ from sfumato.records.mixed import count_categories
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.required_reports import planned_features
 from sfumato.specs import ALGORITHMS, MAX_FEATURES, Auto, CentralAlgorithm, local_algorithm_from_wire, to_algorithm
-from sfumato.specs.attributes import attributes_from_wire, clustering_attributes
+from sfumato.specs.attributes import Categorical, attributes_from_wire, clustering_attributes
 
 DAY_SECONDS = 86_400
 _COLLECTION = ("target_reports", "min_reports", "collect_days")
@@ -250,10 +250,8 @@ def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json
     if isinstance(features, dict):
         n_features = features["dimensions"]
     else:
-        by = clustering_attributes(attributes_from_wire(dataset["attributes"]))
         ticked = [each for each in features if names is None or each["name"] in names]
-        chosen_by = [each for each in by if names is None or each.name in names]
-        n_features = planned_features(len(ticked), count_categories(chosen_by))
+        n_features = planned_features(len(ticked), count_categories(_forming(dataset, values)))
     try:
         requested = to_algorithm(algorithm(values["type"], values))
         if dataset["trust"] not in requested.definition.trust:
@@ -273,6 +271,13 @@ def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json
     }
 
 
+def _forming(dataset: Json, values: dict[str, str]) -> tuple[Categorical, ...]:
+    """Return the attributes by which the job of a form clusters."""
+    names = _chosen(dataset, values)
+    by = clustering_attributes(attributes_from_wire(dataset["attributes"]))
+    return tuple(each for each in by if names is None or each.name in names)
+
+
 def _describe_releases(values: dict[str, str], dataset: Json, budget: Json | None) -> str:
     """Return sentences about the cost of a job's releases, or nothing if the form has no valid values for it."""
     try:
@@ -284,6 +289,7 @@ def _describe_releases(values: dict[str, str], dataset: Json, budget: Json | Non
             "honest_share": Fraction(repr(float(values.get("honest_share", "")))),
             "delta_atto": parse_delta(values.get("shuffled_delta") or DEFAULT_RELEASE_DELTA),
             "circles": tuple(place for place, each in enumerate(dataset["features"]) if each.get("periodic")),
+            "attributes": _forming(dataset, values),
         }
         epsilon_nano, delta_atto = forecast_releases(requested, **terms)
         is_gaussian = dataset["accounting"] == "gaussian"

@@ -4,7 +4,6 @@ The number of records is private and is not read. The forecast follows from the 
 caller's estimate.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -27,7 +26,6 @@ from sfumato.sizing.required_reports import (
     usable_epsilon,
 )
 from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm
-from sfumato.specs.attributes import Categorical
 from sfumato.validation import show
 
 RELIABLE_UPPER = 1.3  # largest upper end of the band of a reliable result

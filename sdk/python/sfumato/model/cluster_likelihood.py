@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
+from sfumato.records.described import add_codes
 from sfumato.records.encodings import scale_many, symbols, unscale_many
 from sfumato.specs import (
     LATTICE,

@@ -74,7 +74,9 @@ def draw_map(
     if model.centroids is not None:
         outside, label_at = label_points(model, model.centroids)
         own = shown_clusters(model)
-        axes.plot(*_on_plane(model.centroids[own[outside[own]]], model, plane).T, "+", ms=6, mew=1.2, color=INK, zorder=3)
+        axes.plot(
+            *_on_plane(model.centroids[own[outside[own]]], model, plane).T, "+", ms=6, mew=1.2, color=INK, zorder=3
+        )
         _draw_ellipses(axes, model, plane)
         _draw_numbers(axes, own, _on_plane(label_at[own], model, plane))
     axes.set_xlim(across.lower, across.upper)

@@ -36,8 +36,8 @@ def to_geojson(model: ClusterModel) -> dict[str, Any]:
 
     A label map has a `MultiPolygon` per cluster with `"kind": "region"`: the union of its cells, with counterclockwise
     exteriors and clockwise holes. Every model with centroids has a `Point` per cluster with `"kind": "centre"`. With
-    more than two features, a cell of the map belongs to the cluster with most people over it. If an attribute formed the
-    clusters of the map, the regions of different categories overlap, and the property `category` is that of the cluster.
+    more than two features, a cell of the map belongs to the cluster with most people over it. If an attribute formed
+    the clusters of the map, regions of different categories overlap, and `category` is a property of each of them.
 
     Longitudes are in [-180, 180], and regions are cut at 180° (section 3.1.9). Properties are the cluster, its name,
     its size with standard error, the verdict, and for centres their values with standard errors. The document follows
