@@ -115,10 +115,16 @@ def _form_values(visit: Visit) -> dict[str, str]:
 
 
 def columns(dataset: Json) -> list[Json]:
-    """Return the features and clustering attributes that the form of a job offers as boxes, with their positions."""
-    if dataset["trust"] != "central" or not isinstance(dataset["features"], list):
+    """Return the features and clustering attributes that the form of a job offers as boxes, with their positions.
+
+    Over reports, it offers the attribute alone, because devices report all features.
+    """
+    if not isinstance(dataset["features"], list):
         return []
-    offered = dataset["features"] + [each for each in dataset["attributes"] if each["use"] == "cluster"]
+    forming = [each for each in dataset["attributes"] if each["use"] == "cluster"]
+    if dataset["trust"] != "central":
+        return forming
+    offered = dataset["features"] + forming
     return offered if 1 < len(offered) <= MAX_FEATURES else []
 
 
@@ -129,7 +135,10 @@ def _chosen(dataset: Json, values: dict[str, str]) -> list[str] | None:
         return None
     ticked = set(values["features"].split(","))
     names = [each["name"] for place, each in enumerate(offered) if str(place) in ticked]
-    return None if len(names) == len(offered) else names
+    if len(names) == len(offered):
+        return None
+    always = [] if dataset["trust"] == "central" else [each["name"] for each in dataset["features"]]
+    return always + names
 
 
 async def _form(
@@ -180,10 +189,11 @@ async def _forecast(visit: Visit, dataset: Json, values: dict[str, str]) -> tupl
         return None, problem
     budget = await visit.api.get_existing(f"/datasets/{dataset['id']}/budget")
     left = inf if budget is None else budget["remaining"]
-    return forecast | {"curves": await run_in_threadpool(_curves, dataset, body, forecast, left)}, None
+    by = () if dataset["trust"] == "central" else _forming(dataset, values)
+    return forecast | {"curves": await run_in_threadpool(_curves, dataset, body, forecast, left, by)}, None
 
 
-def _curves(dataset: Json, body: Json, forecast: Json, left: float) -> Json:
+def _curves(dataset: Json, body: Json, forecast: Json, left: float, by: tuple[Categorical, ...]) -> Json:
     """Return the curves of a forecast, with advice within the epsilon that is left.
 
     Over reports, `auto` selects an algorithm for each point.
@@ -200,6 +210,7 @@ def _curves(dataset: Json, body: Json, forecast: Json, left: float) -> Json:
         max_records_per_user=dataset["max_records_per_user"] or 1,
         noun=noun,
         family=body.get("family"),
+        attributes=by,
         most_epsilon=left,
         states_size=bool(forecast.get("insufficient") or forecast["warnings"]),
     )

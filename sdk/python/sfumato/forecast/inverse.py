@@ -1,6 +1,7 @@
 """Number of reports that reaches a target, by inversion of the forecast."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import choose, resolve, sketched_from
@@ -87,7 +88,7 @@ def _of_categories(
 def _of_auto(params: Auto, n_features: int, named: dict[str, float]) -> Needed:
     """Return the number for the algorithm of many reports, at least the number from which `auto` selects it."""
     final = choose(params, n_features, MAX_JSON_INT).algorithm
-    needed = reports_needed(final, n_features, **named)
+    needed = reports_needed(final, n_features, **cast(dict[str, Any], named))
     if needed.n_reports is None or type(choose(params, n_features, needed.n_reports).algorithm) is type(final):
         return needed
     changes = sketched_from(params)

@@ -129,7 +129,8 @@ def plot(
         model = model.model
     maps = model.maps()
     over = maps[0].model.features
-    panels = [(each, plane) for each in maps for plane in planes(each.model) or [None]]
+    no_plane: list[tuple[int, int] | None] = [None]
+    panels = [(each, plane) for each in maps for plane in planes(each.model) or no_plane]
     outlines = outlines if len(over) == 2 else None
     first = panels[0][1]
     if ax is not None:
