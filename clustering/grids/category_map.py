@@ -59,7 +59,7 @@ class CategoryDivision:
         return [found[place] for place in self.order]
 
     def rare(self, trust: Confidence) -> list[str]:
-        """Return the categories whose effective reports are too few to count clusters."""
+        """Return the categories with too few effective reports to count clusters."""
         pairs = zip(self.names, self.shares, strict=True)
         return [name for name, share in pairs if trust.n_eff * share**2 < MIN_EFFECTIVE_REPORTS]
 

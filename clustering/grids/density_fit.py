@@ -120,7 +120,7 @@ def fit_category(whole: DensityFit, category: Category) -> DensityFit:
 
 
 def _length_scale(params: SeriesAlgorithm, encoding: ShiftedGridEncoding, collected: Collected, share: float) -> float:
-    """Return ℓ for the people of a category with this share, whose noise is that of all reports."""
+    """Return ℓ for the people of a category with this share; their noise is that of all reports."""
     n_eff = collected.tally.n_reports * decoder(collected.spec.mechanism).signal * share**2
     return params.length_scale or shifted_grid_length_scale(encoding.n_features, n_eff)
 

@@ -109,7 +109,7 @@ def _profiles() -> Iterator[tuple[str, RoundSpec]]:
 
 
 def _categories() -> Iterator[tuple[str, RoundSpec]]:
-    """Rounds of shifted grids whose symbols contain the category of an attribute: every mechanism, and outside."""
+    """Rounds of shifted grids with the category of an attribute in the symbol: every mechanism, and outside."""
     flat = ShiftedGridEncoding(2, 4, 3, attributes=(FORMING,))
     for turn, kind in enumerate(SCALAR_MECHANISMS):
         mechanism = mechanisms.design(kind, flat.n_symbols, EPSILONS[turn % len(EPSILONS)])

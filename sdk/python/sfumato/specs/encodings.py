@@ -426,7 +426,7 @@ Encoding = (
 
 
 def attributes_of(encoding: Encoding) -> tuple[Attribute, ...]:
-    """Return the attributes whose categories are part of the symbols of an encoding."""
+    """Return the attributes with categories that are part of the symbols of an encoding."""
     return encoding.attributes if isinstance(encoding, ProfileEncoding | ShiftedGridEncoding) else ()
 
 
