@@ -51,7 +51,7 @@ class TestAMapOfCategories:
         assert adjusted_rand_score(labels, found) > 0.85  # 1 of 20 people is in the other category: .88 is the most
         shares = np.bincount(found, minlength=6) / N
         assert np.abs(model.sizes - shares).max() < 3 * model.size_errors.max()
-        assert model.size_errors.max() < 0.02
+        assert model.size_errors.max() < 0.03
 
     def test_has_clusters_of_one_category_each(self, model: ClusterModel) -> None:
         assert model.label_map is not None
