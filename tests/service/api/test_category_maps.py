@@ -115,6 +115,12 @@ class TestADataset:
         (problem,) = refused(api.post("/datasets", body), 422, "validation_failed")["errors"]
         assert "at most one attribute of a local dataset" in problem["message"]
 
+    def test_has_at_most_three_features_beside_it(self, api: Api) -> None:
+        features = [{"name": f"f{place}", "lower": 0, "upper": 1} for place in range(4)]
+        body = {"name": "d", "trust": "local", "features": features, "epsilon": 8, "attributes": [FORMING]}
+        (problem,) = refused(api.post("/datasets", body), 422, "validation_failed")["errors"]
+        assert "forms clusters of 1 to 3 features, not 4" in problem["message"]
+
     def test_has_no_series(self, api: Api) -> None:
         body = {"dataset_id": dataset(api), "name": "s", "algorithm": ALGORITHM, "target_reports": N, "cycle": 13}
         problem = refused(api.post("/series", body | {"windows": EVERY_WEEK}), 422, "validation_failed")
