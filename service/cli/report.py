@@ -48,13 +48,18 @@ def send(dataset_id: str, source: Path, client: Client) -> Reported:
     Raises
     ------
     Unusable
-        The dataset has no open round, the file does not fit the features, its receipt cannot be used, or all of its
-        reports are already sent.
+        The dataset has no open round, the round needs attributes, the file does not fit the features, its receipt
+        cannot be used, or all of its reports are already sent.
     """
     open_rounds = [each for each in client.rounds(dataset_id) if each.state == "open"]
     if not open_rounds:
         raise Unusable("this dataset has no open round")
     collection = [each for each in open_rounds if each.collection_id == open_rounds[0].collection_id]
+    if needed := [each.name for each in collection[0].spec.attributes]:
+        raise Unusable(
+            f"the round {collection[0].id} needs the attributes {', '.join(needed)}, and a file has features alone; "
+            "nothing was sent. Use Device or perturb_records of the SDK."
+        )
     records, n_clipped = read_csv(source, collection[0].spec.features)
     try:
         with open_receipt(source) as receipt:

@@ -86,7 +86,11 @@ RULES = (
     ("createJob", "valid for a dataset with records only|no columns to choose from", "the dataset decides on columns"),
     ("createForecast", "job_features must be sent with", "the dataset has the columns"),
     ("createJob", "is missing: name all|clusters must be at least", "a job over reports uses all features"),
-    ("create(Dataset|Round)", "at most one attribute|forms clusters of 1 to|clusters of the dataset", "the dataset"),
+    (
+        "create(Dataset|Round)",
+        "at most one attribute|forms clusters of 1 to|a weight has no effect|clusters of the dataset",
+        "the dataset",
+    ),
     ("createJob", "target_reports is required without round_ids", "one of two members"),
     ("createJob", "not valid with round_ids", "a job over earlier rounds collects nothing"),
     ("createJob", "not valid for a dataset with records", "the dataset decides on reports or records"),

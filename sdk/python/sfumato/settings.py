@@ -118,6 +118,9 @@ class _ReportSettings(DatasetSettings):
         if len(forming := [each.name for each in self.attributes if each.use != "describe"]) > 1:
             message = f"at most one attribute of a {self.trust} dataset may have the use cluster: remove {forming[1]}'s"
             raise InvalidSetting("attributes", message)
+        if weighed := [each.name for each in self.attributes if getattr(each, "weight", 1) != 1]:
+            message = f"a weight has no effect in a {self.trust} dataset, where each category has its own map: "
+            raise InvalidSetting("attributes", f"{message}remove the weight of {weighed[0]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,12 @@ class TestADataset:
         (problem,) = refused(api.post("/datasets", body), 422, "validation_failed")["errors"]
         assert "at most one attribute of a local dataset" in problem["message"]
 
+    def test_takes_no_weight(self, api: Api) -> None:
+        body = {"name": "d", "trust": "local", "features": FEATURES, "epsilon": 8}
+        body |= {"attributes": [FORMING | {"weight": 2}]}
+        (problem,) = refused(api.post("/datasets", body), 422, "validation_failed")["errors"]
+        assert "remove the weight of plan" in problem["message"]
+
     def test_has_at_most_three_features_beside_it(self, api: Api) -> None:
         features = [{"name": f"f{place}", "lower": 0, "upper": 1} for place in range(4)]
         body = {"name": "d", "trust": "local", "features": features, "epsilon": 8, "attributes": [FORMING]}

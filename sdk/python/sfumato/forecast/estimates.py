@@ -225,7 +225,10 @@ def forecast(
         quality=quality,
         families=families,
         verdict=verdict_of(judged, insufficient),
-        warnings=warnings_of(own, quality, expected_reports, min(each.expected_reports for each in rounds)),
+        warnings=(
+            *warnings_of(own, quality, expected_reports, min(each.expected_reports for each in rounds)),
+            *_assumptions(attributes),
+        ),
         insufficient=insufficient,
     )
 
@@ -244,6 +247,15 @@ def _of_category(
     if algorithm.clusters is not None:
         algorithm = replace(algorithm, clusters=ceil(algorithm.clusters / n_categories))
     return algorithm, max(1, n_reports // n_categories**2), n_categories
+
+
+def _assumptions(attributes: tuple[Categorical, ...]) -> tuple[str, ...]:
+    """Return what the figures of a forecast with an attribute assume, as sentences."""
+    return tuple(
+        f"The figures are those of {len(each.categories)} evenly frequent categories of {each.name}. The clusters of a "
+        "rarer category have larger errors."
+        for each in attributes
+    )
 
 
 def _forecast_round(planned: PlannedRound, expected_reports: int) -> RoundForecast:
