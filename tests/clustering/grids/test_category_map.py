@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
+from clustering.estimators import ShiftedGrid as ShiftedGridEstimator
 from clustering.rounds.outside import edge_grids
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Tally
@@ -108,6 +110,18 @@ class TestParameters:
         _, points, codes = blobs(10)
         with pytest.raises(InvalidSpec, match="uniform_grid takes no categories: use shifted_grid"):
             simulate(UniformGrid(epsilon=1), points, seed=1, attributes=[PLAN], codes=codes[:, None])
+
+
+class TestTheEstimator:
+    def test_takes_a_frame_with_the_attribute(self) -> None:
+        _, points, codes = blobs(4000)
+        people = pd.DataFrame(table(points, codes))
+        bounds = ([0, 0], [1, 1])
+        found = ShiftedGridEstimator(epsilon=8, n_clusters=6, cells=6, bounds=bounds, attributes=[PLAN]).fit(people)
+        assert found.model_.n_clusters == 6
+        assert (found.predict(people) == found.labels_).all()
+        category = found.model_.category_shares["plan"].argmax(axis=1)
+        assert (category[found.labels_] == codes).all()
 
 
 class TestRegions:
