@@ -19,7 +19,8 @@ from service.console.request import Page, Visit
 from service.http.problems import NotFound, ValidationFailed
 from sfumato.api.parsers import parse_result
 from sfumato.api.result_page import html_page
-from sfumato.model.cluster_model import CategoryMap, ClusterModel, model_from_wire
+from sfumato.model.category_maps import CategoryMap, category_maps
+from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.feature_shares import by_column
 from sfumato.model.levels import describe_levels
 from sfumato.model.separation import Separation, separation
@@ -55,7 +56,7 @@ async def _show_result(
     result = await visit.api.get(f"/jobs/{visit.id('job_id')}/result")
     model = await run_in_threadpool(model_from_wire, result["model"])
     apart = await run_in_threadpool(separation, model)
-    shown, maps = shown_features(model), model.maps()
+    shown, maps = shown_features(model), category_maps(model)
     plane = plane_of(maps[0].model, "", "")
     return show(
         visit,
@@ -170,7 +171,7 @@ async def map_json(visit: Visit) -> Response:
 
 
 def _build_map(wire: Json, across: str, up: str, category: str) -> Json | None:
-    maps = model_from_wire(wire).maps()
+    maps = category_maps(model_from_wire(wire))
     if (category or "0") not in map(str, range(len(maps))):
         raise NotFound("choose a category of the result")
     model = maps[int(category or 0)].model

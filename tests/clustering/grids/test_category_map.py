@@ -15,6 +15,7 @@ from clustering.rounds.tally import Tally
 from clustering.simulate import simulate
 from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import design
+from sfumato.model.category_maps import category_maps, cell_points
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.plotting.geojson import to_geojson
 from sfumato.specs import Feature, RoundSpec, ShiftedGrid, ShiftedGridEncoding, UniformGrid
@@ -79,7 +80,7 @@ class TestAMapOfCategories:
             model_from_wire(wrong)
 
     def test_gives_a_plain_map_of_each_category(self, model: ClusterModel) -> None:
-        free, pro = model.maps()
+        free, pro = category_maps(model)
         assert (free.attribute, free.category, pro.category) == ("plan", "free", "pro")
         assert [each.name for each in free.model.features] == ["x1", "x2"]
         assert free.model.label_map is not None
@@ -88,7 +89,7 @@ class TestAMapOfCategories:
 
     def test_has_points_of_its_cells(self, model: ClusterModel) -> None:
         index = np.argwhere(np.ones(model.label_map.shape, dtype=bool))[::97]  # type: ignore[union-attr]
-        places = model.cell_points(index)
+        places = cell_points(model, index)
         assert places.shape == (len(index), 4)
         assert ((places[:, 2] > places[:, 3]) == (index[:, 2] == 0)).all()
 

@@ -11,6 +11,7 @@ from service.schemas.results import Result as ResultSchema
 from service.schemas.rounds import Round as RoundSchema
 from sfumato.api.parsers import parse_result
 from sfumato.device.bulk import pack, perturb_records
+from sfumato.model.category_maps import category_maps
 from sfumato.specs import round_spec_from_wire
 from tests.service.api import FEATURES, Api, refused
 from tests.service.api.test_reported_profiles import PLAN, open_round, work
@@ -72,7 +73,7 @@ class TestAJob:
         left, right, pro, also_pro = model.assign(points).tolist()
         assert len({left, right, pro}) == 3
         assert also_pro == pro
-        assert [each.category for each in model.maps()] == ["free", "pro"]
+        assert [each.category for each in category_maps(model)] == ["free", "pro"]
         assert [row["category"] for row in model.diagnostics["categories"]] == ["free", "pro"]
 
     def test_may_leave_the_attribute_out(self, api: Api, database: Database) -> None:

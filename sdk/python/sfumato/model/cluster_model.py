@@ -5,8 +5,8 @@ budget, and a device can label its own record.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,8 +20,8 @@ from sfumato.model.levels import Level, levels_of
 from sfumato.model.memberships import Memberships, fits, memberships_from_wire
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 from sfumato.model.tables import Columns, add_column, new_frame
-from sfumato.records.encodings import cells, scale_many
-from sfumato.records.mixed import count_categories, to_points
+from sfumato.records.encodings import scale_many
+from sfumato.records.mixed import count_categories, find_cells, to_points
 from sfumato.specs import Feature, circles_of, features_from_wire, to_wire
 from sfumato.specs.attributes import Categorical, attribute_to_wire, attributes_from_wire, clustering_attributes
 
@@ -56,7 +56,7 @@ class ClusterModel:
         Standard error of each coordinate.
     label_map : ndarray of shape (cells,) * n_numeric, int64, or None
         Cluster of each cell, 0 .. n_clusters-1. If an attribute formed the clusters, its categories are along one more
-        axis, the last one; see `maps`.
+        axis, the last one; see `sfumato.model.category_maps`.
     density : ndarray of the label map's shape, float64, or None
         Estimated share of people in each cell.
     soft : Memberships or None
@@ -196,80 +196,13 @@ class ClusterModel:
         """
         scaled = self._scale(points)
         if self.label_map is not None:
-            index = self._cells_of(scaled, self.label_map.shape)
+            index = find_cells(scaled, self.label_map.shape, self.n_numeric)
             return np.asarray(self.label_map[tuple(index.T)], dtype=np.int64)
         labels = np.empty(len(scaled), dtype=np.int64)
         centres = self._scaled_centres()
         for part in point_blocks(scaled.shape):
             labels[part] = nearest_centres(scaled[part], centres, circles_of(self.features))
         return labels
-
-    def _cells_of(self, scaled: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """Return the cell of each scaled point: (n, ndim). A category is that of the largest share."""
-        parts = [cells(scaled[:, : self.n_numeric], shape[: self.n_numeric])]
-        first = self.n_numeric
-        for n_categories in shape[self.n_numeric :]:
-            parts.append(scaled[:, first : first + n_categories].argmax(axis=1)[:, None])
-            first += n_categories
-        return np.concatenate(parts, axis=1)
-
-    def cell_points(self, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the middles of cells of the label map, scaled to [0, 1] per feature: (n, n_features).
-
-        Parameters
-        ----------
-        index : ndarray of shape (n, ndim), int64
-            Places along the axes of the label map.
-
-        Raises
-        ------
-        InvalidSpec
-            The model has no label map.
-        """
-        if self.label_map is None:
-            raise InvalidSpec("this model has no cells: its centroids label points")
-        shape = self.label_map.shape
-        parts = [(index[:, : self.n_numeric] + 0.5) / shape[: self.n_numeric]]
-        if self.attributes:
-            shares = [np.eye(n)[index[:, self.n_numeric + place]] for place, n in enumerate(shape[self.n_numeric :])]
-            parts.append(scale_many(self.features[self.n_numeric :], np.concatenate(shares, axis=1)))
-        return np.concatenate(parts, axis=1)
-
-    def maps(self) -> "tuple[CategoryMap, ...]":
-        """Return the label map of each category of the attribute that formed the clusters, over the numeric features.
-
-        Without such an attribute, or without a label map, the only one is the model itself. All keep the numbers of the
-        clusters, and the sizes and centroids of all of them.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sfumato import ClusterModel, Feature
-        >>> shares, places = np.array([0.4, 0.6]), np.array([[2.5], [7.5]])
-        >>> model = ClusterModel("centroids", (Feature("east", 0, 10),), shares, np.zeros(2), centroids=places)
-        >>> [each.category for each in model.maps()]
-        [None]
-        """
-        if self.label_map is None or not self.attributes:
-            return (CategoryMap(None, None, self),)
-        (attribute,) = self.attributes
-        return tuple(
-            CategoryMap(attribute.name, category, self._of_category(place))
-            for place, category in enumerate(attribute.categories)
-        )
-
-    def _of_category(self, place: int) -> "ClusterModel":
-        assert self.label_map is not None  # noqa: S101 - for the type checker: the caller checked it
-        n_numeric = self.n_numeric
-        return replace(
-            self,
-            features=self.features[:n_numeric],
-            attributes=(),
-            centroids=None if self.centroids is None else self.centroids[:, :n_numeric],
-            centroid_errors=None if self.centroid_errors is None else self.centroid_errors[:, :n_numeric],
-            label_map=self.label_map[..., place],
-            density=None if self.density is None else self.density[..., place],
-        )
 
     def _scale(self, points: ArrayLike) -> NDArray[np.float64]:
         return scale_many(self.features, to_points(self.features, self.attributes, points))
@@ -414,22 +347,6 @@ class ClusterModel:
             "warnings": list(self.warnings),
             "privacy": dict(self.privacy),
         }
-
-
-class CategoryMap(NamedTuple):
-    """The label map of one category.
-
-    Attributes
-    ----------
-    attribute, category : str or None
-        Name of the attribute and of the category; None if no attribute formed the clusters.
-    model : ClusterModel
-        The clusters over the numeric features, with the numbers that they have in the whole result.
-    """
-
-    attribute: str | None
-    category: str | None
-    model: ClusterModel
 
 
 def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
+from sfumato.model.category_maps import cell_points
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.distances import squared_distances
 from sfumato.records.encodings import differences, scale_errors, scale_many, unscale_many
@@ -102,7 +103,7 @@ def _heaviest(
     if len(kept) > most:
         kept = np.sort(kept[np.argsort(-flat[kept], kind="stable")[:most]])
     index = np.stack(np.unravel_index(kept, label_map.shape), axis=1)
-    return model.cell_points(index), flat[kept], label_map.ravel()[kept]
+    return cell_points(model, index), flat[kept], label_map.ravel()[kept]
 
 
 # ---- two models ----

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack, 
 from numpy.typing import ArrayLike
 
 from sfumato.errors import InvalidSpec
+from sfumato.model.category_maps import category_maps
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.drawing import CONFIDENCE, FAINT_INK, INK, aspect, draw_line, draw_map, draw_sizes, shows_ellipses
 from sfumato.plotting.shading import colour, planes, to_xml_text
@@ -127,7 +128,7 @@ def plot(
         if not hasattr(model, "model"):
             raise InvalidSpec("plot needs a model or a result: for a job, give job.result()")
         model = model.model
-    maps = model.maps()
+    maps = category_maps(model)
     over = maps[0].model.features
     no_plane: list[tuple[int, int] | None] = [None]
     panels = [(each, plane) for each in maps for plane in planes(each.model) or no_plane]
@@ -202,7 +203,7 @@ def plot_beside(panels: Sequence[Panel], *, title: str = "") -> "Figure":
 
     The figure is six inches wide for each model. Raise InvalidSpec if an attribute formed the clusters of a label map.
     """
-    if any(len(panel.model.maps()) > 1 for panel in panels):
+    if any(len(category_maps(panel.model)) > 1 for panel in panels):
         raise InvalidSpec("clusters that an attribute formed have several maps: plot each result alone")
     with settings():
         from matplotlib.figure import Figure
@@ -290,7 +291,7 @@ def _legend_columns(entries: Sequence[tuple[str | None, str]]) -> int:
 def _small_print(model: ClusterModel) -> list[str]:
     lines = []
     if shows_ellipses(model):
-        what = "Bars at" if len(model.maps()[0].model.features) == 1 else "Ellipses about"
+        what = "Bars at" if len(category_maps(model)[0].model.features) == 1 else "Ellipses about"
         lines.append(f"{what} centres contain them with {CONFIDENCE:.0%} confidence, as far as the noise is concerned.")
     lines += [line for warning in model.warnings for line in textwrap.wrap(to_xml_text(warning), 132)]
     if len(lines) > _MAX_SMALL_PRINT_LINES:

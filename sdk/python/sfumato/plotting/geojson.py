@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
-from sfumato.model.cluster_model import CategoryMap, ClusterModel
+from sfumato.model.category_maps import CategoryMap, category_maps
+from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.geography import errors_in_km, is_map
 from sfumato.plotting.shading import plane_cells, shown_clusters
 from sfumato.records.encodings import edges_of
@@ -82,8 +83,8 @@ def to_geojson(model: ClusterModel) -> dict[str, Any]:
         "verdict_reason": model.verdict_reason,
         "warnings": list(model.warnings),
         "features": [
-            *(each for part in model.maps() for each in _regions(part, plane)),
-            *(each for part in model.maps() for each in _centres(part, plane)),
+            *(each for part in category_maps(model) for each in _regions(part, plane)),
+            *(each for part in category_maps(model) for each in _centres(part, plane)),
         ],
     }
 

@@ -179,8 +179,7 @@ class TreeGridEncoding:
 def _read_attributes(given: object) -> tuple[Attribute, ...]:
     """Return attributes, each given as such or as JSON values. Raise InvalidSpec."""
     require(isinstance(given, tuple), "attributes must be a list of attributes")
-    each_read = (attribute_from_wire(each) if isinstance(each, Mapping) else each for each in cast(Any, given))
-    read = tuple(each_read)
+    read = tuple(attribute_from_wire(each) if isinstance(each, Mapping) else each for each in cast(Any, given))
     require(all(isinstance(each, Attribute) for each in read), "attributes must be a list of attributes")
     return read
 
