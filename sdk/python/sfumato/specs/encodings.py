@@ -62,9 +62,8 @@ class ShiftedGridEncoding:
 
     The fine grid has cells * shifts cells per feature. The slot is the shift, and the symbol is the
     coarse cell of the shifted fine cell, both in row-major order. A shift moves the grid beyond the bounds, so a
-    feature has one coarse cell more. On a circle, the first and the last coarse cell are one.
-
-    With a categorical attribute, the symbol is c V + v for coarse cell c and category v of V. A category has no shift.
+    feature has one coarse cell more. On a circle, the first and the last coarse cell are one. With a categorical
+    attribute, the symbol is c V + v for coarse cell c and category v of V. A category has no shift.
     """
 
     type: ClassVar[str] = "shifted_grid"
