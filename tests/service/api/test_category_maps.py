@@ -93,7 +93,7 @@ class TestAJob:
         counts = {"name": "plan", "n_other": 0, "n_missing": 0, "n_outside": 0}
         used = open_round(api, job_id)["id"]
         expected = {"round_id": used, "n_sent": 300, "n_received": 300, "n_clipped": 0, "attributes": [counts]}
-        assert json.loads(sent.stdout) == expected
+        assert json.loads(sent.stdout.splitlines()[-1]) == expected
 
     def test_may_leave_the_attribute_out(self, api: Api, database: Database) -> None:
         job_id = submitted(api, dataset(api), features=["x", "y"])
