@@ -147,7 +147,10 @@ class ClusterModel(Wire):
     centroid_errors: list[list[Double]] | None = Field(
         description="Standard error of each coordinate of the centroids."
     )
-    grid_shape: list[Count] | None = Field(description="Number of cells of each feature.")
+    grid_shape: list[Count] | None = Field(
+        description="Number of cells of each numeric feature, then the number of categories of an attribute that "
+        "formed the clusters of a label map."
+    )
     labels: list[Count] | None = Field(description="Cluster of each cell, row-major.")
     density: list[Double] | None = Field(
         description="Estimated share of people in each cell, in the order of `labels`."
@@ -311,7 +314,9 @@ class Labels(Wire):
     """The label map without the rest of the model."""
 
     type: Literal["cells"]
-    grid_shape: list[Count] = Field(description="Number of cells of each feature.")
+    grid_shape: list[Count] = Field(
+        description="Number of cells of each numeric feature, then of categories of a clustering attribute."
+    )
     labels: list[Count] = Field(description="Cluster of each cell, row-major.")
     names: _Names
 

@@ -220,6 +220,12 @@ class ShiftedGridEncoding(_Encoding):
         description="Indices of the periodic features, ascending. The first and the last coarse cell of such a feature "
         "are one. If absent, there are none; in a new round, those of the dataset.",
     )
+    attributes: list[CategoricalAttribute] = Field(
+        [],
+        max_length=1,
+        description="At most one attribute. The symbol is c V + v for coarse cell c and category v of V. If absent, "
+        "there is none.",
+    )
 
 
 class TreeGridEncoding(_Encoding):

@@ -21,12 +21,13 @@ from sfumato.specs import (
     Participation,
     ProfileEncoding,
     RoundSpec,
+    ShiftedGridEncoding,
     round_spec_from_wire,
     to_wire,
 )
 from sfumato.specs.attributes import attribute_to_wire
 from tests.sfumato.scripted import ScriptedService
-from tests.vectors.specs import FEATURES, INCOME, PLAN
+from tests.vectors.specs import FEATURES, FORMING, INCOME, PLAN
 from tests.vectors.words import PlannedEntropy
 
 Json = dict[str, Any]
@@ -69,6 +70,15 @@ def profile(round_id: str = "rnd_1", **attributes: str) -> Json:
     return asked(round_id, epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec))
 
 
+def categories(**changes: Any) -> Json:
+    """An open round of a shifted grid with the category of the plan. `changes` are those of its encoding."""
+    encoding = ShiftedGridEncoding(2, 4, 3, attributes=(FORMING,))
+    spec = count_outside(RoundSpec(FEATURES[:2], encoding, mechanisms.design("ss", encoding.n_symbols, NANO)))
+    listed = asked("rnd_1", epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec))
+    listed["spec"]["encoding"] |= changes
+    return listed
+
+
 def device_vectors() -> list[Json]:
     """Devices that answer: each a list of calls."""
     inside, outside = (HALF - 1,), (HALF,)
@@ -107,6 +117,13 @@ def device_vectors() -> list[Json]:
         _played("a profile with missing values is answered", 4, [([profile()], UNKNOWN, ())], attributes=NAMES),
         _played("a profile outside the bounds", 4, [([profile()], PERSON | {"lat": 500}, ())], attributes=NAMES),
         _played("other rounds ignore attributes", 4, [([asked(), profile("rnd_2")], PERSON, ())], attributes=NAMES),
+        _played("a category of a grid is answered", 4, [([categories()], PERSON, ())], attributes=NAMES),
+        _played(
+            "a grid with categories outside the bounds",
+            4,
+            [([categories()], PERSON | {"lat": 500}, ())],
+            attributes=NAMES,
+        ),
         _played("attributes that no round needs", 4, [([asked()], PERSON, ())], attributes=NAMES),
         _played("a round that changed is refused", 4, [([asked()], RECORD, ()), ([asked(kind="grr")], RECORD, ())]),
         *(_timed(f"a cap per period: {name}", period, times) for name, (period, times) in _PERIODS.items()),
@@ -171,6 +188,15 @@ def _undescribed() -> list[tuple[str, Json, Any, list[str]]]:
     return [
         ("a profile of an app without attributes", profile(), RECORD, []),
         ("a profile of other attributes", profile(), PERSON, ["plan"]),
+        ("a grid with categories of an app without attributes", categories(), RECORD, []),
+        (
+            "a grid with two attributes",
+            categories(attributes=[attribute_to_wire(FORMING), attribute_to_wire(INCOME)]),
+            PERSON,
+            NAMES,
+        ),
+        ("a grid with a numeric attribute", categories(attributes=[attribute_to_wire(INCOME)]), PERSON, NAMES),
+        ("a grid with other categories than its mechanism", categories(attributes=[]), PERSON, NAMES),
         ("a profile without names", profile(), RECORD, NAMES),
         ("a profile without a value", profile(), {"lon": 12.5, "lat": 48.2, "plan": "pro"}, NAMES),
         ("a number for a text", profile(), PERSON | {"plan": 3}, NAMES),

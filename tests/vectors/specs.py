@@ -1,6 +1,7 @@
 """The round specs that the vectors are made of: every mechanism over every encoding it goes with."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sfumato import mechanisms
 from sfumato.privacy.accounting import NANO
@@ -51,6 +52,7 @@ ENCODINGS: dict[str, Encoding] = {
     "centroid_sign": CentroidSignEncoding(((0, 0, 9), (524_288, 524_287, 524_288), (LATTICE - 1, 7, 1), (5, 6, 7))),
 }
 PLAN = Categorical("plan", ["free", "pro", "\u00e9t\u00e9"], unknown="other", missing="category")
+FORMING = replace(PLAN, use="cluster", weight=1.5)
 INCOME = Numeric("income", [0, 0.1, 0.30000000000000004, 1e6], missing="category")
 PROFILES: dict[str, Encoding] = {
     "profile": ProfileEncoding((PLAN, INCOME, bin_feature(FEATURES[0])), CENTROIDS),
@@ -90,6 +92,7 @@ def round_specs() -> Iterator[tuple[str, RoundSpec]]:
     yield from _places()
     yield from _counting()
     yield from _profiles()
+    yield from _categories()
 
 
 def _profiles() -> Iterator[tuple[str, RoundSpec]]:
@@ -103,6 +106,17 @@ def _profiles() -> Iterator[tuple[str, RoundSpec]]:
     circles = ProfileEncoding((PLAN,), (), (4, 2), (0, 3), (0, 1))
     spec = RoundSpec(PERIODIC[:2], circles, mechanisms.design("auto", circles.n_symbols, NANO))
     yield "profile of a map over hour", spec
+
+
+def _categories() -> Iterator[tuple[str, RoundSpec]]:
+    """Rounds of shifted grids with the category of an attribute in the symbol: every mechanism, and outside."""
+    flat = ShiftedGridEncoding(2, 4, 3, attributes=(FORMING,))
+    for turn, kind in enumerate(SCALAR_MECHANISMS):
+        mechanism = mechanisms.design(kind, flat.n_symbols, EPSILONS[turn % len(EPSILONS)])
+        yield f"{kind} over shifted_grid with categories", _spec(flat, mechanism)
+    encoding = ShiftedGridEncoding(2, 4, 3, (0,), (FORMING,))
+    spec = RoundSpec(PERIODIC[:2], encoding, mechanisms.design("auto", encoding.n_symbols, NANO))
+    yield "shifted_grid with categories over hour with outside", count_outside(spec)
 
 
 def _periodic() -> Iterator[tuple[str, RoundSpec]]:

@@ -34,7 +34,8 @@ _OUTSIDE = (
 
 _ATTRIBUTES = (
     "Columns of a record that describe or form clusters, with public vocabularies or bins. A vocabulary that is taken "
-    "from the records would reveal rare values. Over reports, they describe clusters only."
+    "from the records would reveal rare values. Over reports, at most one attribute may form clusters, of up to three "
+    "features; it should have few values."
 )
 
 
@@ -114,9 +115,12 @@ class _ReportSettings(DatasetSettings):
     def __post_init__(self) -> None:
         super(_ReportSettings, self).__post_init__()
         object.__setattr__(self, "attributes", tuple(self.attributes))
-        if forming := [each.name for each in self.attributes if each.use != "describe"]:
-            message = f"attributes of a {self.trust} dataset must describe: remove the use cluster of {forming[0]}"
+        if len(forming := [each.name for each in self.attributes if each.use != "describe"]) > 1:
+            message = f"at most one attribute of a {self.trust} dataset may have the use cluster: remove {forming[1]}'s"
             raise InvalidSetting("attributes", message)
+        if weighed := [each.name for each in self.attributes if getattr(each, "weight", 1) != 1]:
+            message = f"a weight has no effect in a {self.trust} dataset, where each category has its own map: "
+            raise InvalidSetting("attributes", f"{message}remove the weight of {weighed[0]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

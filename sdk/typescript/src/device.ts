@@ -83,7 +83,7 @@ export interface DeviceOptions extends HttpOptions {
   /** Features that the app expects. The device refuses a round with other features or bounds. */
   readonly features?: readonly Feature[];
   /**
-   * Names of the attributes that the app reports. The device refuses profile rounds about others. With attributes, a record
+   * Names of the attributes that the app reports. The device refuses rounds that need others. With attributes, a record
    * has names and contains their values, too: text, numbers, or null for a missing value.
    */
   readonly attributes?: readonly string[];

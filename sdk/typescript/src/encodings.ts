@@ -1,5 +1,6 @@
 /** Encodings: deterministic public functions that turn a point in [0, 1]^d and a slot into a symbol. */
 
+import { readAttribute, type WithAttributes } from "./attributes.js";
 import { at, check, checkKeys, hasOddParity, integer, list, quotient, type Json } from "./checks.js";
 
 export const MAX_FEATURES = 64;
@@ -26,6 +27,8 @@ export interface Encoding {
   readonly nSymbols: number | undefined;
   /** Return whether the encoding suits periodic features with these indices. If absent, it suits plain features alone. */
   readonly suits?: (circles: readonly number[]) => boolean;
+  /** The attributes whose categories are part of the symbols, if there are any. */
+  readonly described?: WithAttributes | undefined;
   symbol(point: readonly number[], slot: number): Symbol;
 }
 
@@ -67,10 +70,11 @@ function readGrid(wire: Json): Encoding {
 /**
  * Read a shifted grid: a coarse grid with `shifts` public shifts per feature. The slot is the shift index in row-major order.
  *
- * A feature has `cells` coarse cells on a circle, and one more between bounds.
+ * A feature has `cells` coarse cells on a circle, and one more between bounds. With an attribute, the symbol is the first one
+ * of the cell, to which the category is added.
  */
 function readShiftedGrid(wire: Json): Encoding {
-  checkKeys(wire, "shifted_grid", ["type", "n_features", "cells", "shifts"], ["circles"]);
+  checkKeys(wire, "shifted_grid", ["type", "n_features", "cells", "shifts"], ["circles", "attributes"]);
   const nFeatures = integer(wire["n_features"], "n_features", 1, 8);
   const cells = integer(wire["cells"], "cells", 1, 4096);
   const shifts = integer(wire["shifts"], "shifts", 1, 64);
@@ -80,7 +84,10 @@ function readShiftedGrid(wire: Json): Encoding {
   check(circles.every((place, index) => index === 0 || place > at(circles, index - 1)), "circles must be ascending");
   check(circles.length === 0 || cells >= 2, "a circle must have at least 2 cells");
   const along = Array.from({ length: nFeatures }, (_, feature) => cells + Number(!circles.includes(feature)));
-  const nSymbols = along.reduce((product, n) => product * n, 1);
+  const attributes = list(wire["attributes"] ?? [], "attributes", 0, 1, readAttribute);
+  check(attributes.every(({ kind }) => kind === "categorical"), "the attribute of a shifted grid must be categorical");
+  const nCategories = attributes.reduce((product, each) => product * each.nCategories, 1);
+  const nSymbols = along.reduce((product, n) => product * n, nCategories);
   const nSlots = shifts ** nFeatures;
   check(nSymbols <= MAX_SYMBOLS, `a shifted grid may have at most ${MAX_SYMBOLS} symbols`);
   check(nSlots <= MAX_SYMBOLS, `a shifted grid may have at most ${MAX_SYMBOLS} slots`);
@@ -91,10 +98,11 @@ function readShiftedGrid(wire: Json): Encoding {
       const coarse = quotient(cellIndex(at(point, feature), cells * shifts) + shift, shifts);
       index = index * at(along, feature) + (coarse % at(along, feature));
     }
-    return index;
+    return index * nCategories;
   };
   const suits = (periodic: readonly number[]) => periodic.join() === circles.join();
-  return { type: "shifted_grid", nFeatures, nSlots, nSymbols, suits, symbol };
+  const described = attributes.length === 0 ? undefined : { attributes, attributeAt: () => 0 };
+  return { type: "shifted_grid", nFeatures, nSlots, nSymbols, described, suits, symbol };
 }
 
 /** Read a tree grid: dyadic cells of different levels that tile the bounds, in Z-order. */
@@ -236,7 +244,7 @@ function readCentroidSign(wire: Json): Encoding {
   return { type: "centroid_sign", nFeatures, nSlots: (nFeatures + 1) * nRows, nSymbols: 2, symbol };
 }
 
-/** Readers of the encodings of points, by their `type` in JSON. `profiles.ts` reads the one that also has attributes. */
+/** Readers of the encodings, by their `type` in JSON, except that of profiles; see `profiles.ts`. */
 export const ENCODINGS: Readonly<Record<string, (wire: Json) => Encoding>> = {
   grid: readGrid,
   shifted_grid: readShiftedGrid,

@@ -9,8 +9,17 @@ from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.records.described import categories, category
+from sfumato.records.encodings import scale, symbol
 from sfumato.records.outside import count_outside, encode, encode_many
-from sfumato.specs import Feature, ProfileEncoding, RoundSpec, bin_feature, round_spec_from_wire, to_wire
+from sfumato.specs import (
+    Feature,
+    ProfileEncoding,
+    RoundSpec,
+    ShiftedGridEncoding,
+    bin_feature,
+    round_spec_from_wire,
+    to_wire,
+)
 from sfumato.specs.attributes import Categorical, Numeric
 
 FEATURES = (Feature("x", 0, 10), Feature("y", -1, 1))
@@ -158,3 +167,43 @@ class TestEncoding:
             encoding = ProfileEncoding((attribute,), **MAP)  # type: ignore[arg-type]
             with pytest.raises(InvalidSpec, match="must be numeric, and the feature must not be periodic"):
                 RoundSpec(features, encoding, mechanisms.design("ss", encoding.n_symbols, NANO))
+
+
+class TestAShiftedGridWithCategories:
+    FORMING = Categorical("plan", ["free", "pro"], unknown="other", missing="category", use="cluster")
+
+    def spec(self, *, counts_outside: bool = False) -> RoundSpec:
+        encoding = ShiftedGridEncoding(2, 3, 2, attributes=(self.FORMING,))
+        spec = RoundSpec(FEATURES, encoding, mechanisms.design("ss", encoding.n_symbols, NANO))
+        return count_outside(spec) if counts_outside else spec
+
+    def test_has_a_symbol_for_each_cell_and_category(self) -> None:
+        spec = self.spec()
+        assert spec.n_symbols == 16 * 4
+        assert [each.name for each in spec.attributes] == ["plan"]
+        plain = ShiftedGridEncoding(2, 3, 2)
+        for slot, (value, code) in enumerate([("free", 0), ("pro", 1), ("none", 2), (None, 3)]):
+            person = {"x": 7.0, "y": 0.3, "plan": value}
+            cell = symbol(plain, scale(FEATURES, [7.0, 0.3]), slot)
+            assert encode(spec, person, slot, SystemEntropy()) == 4 * cell + code  # type: ignore[operator]
+            columns = {"x": [7.0], "y": [0.3], "plan": [value]}
+            assert encode_many(spec, columns, np.array([slot]), SystemEntropy()).tolist() == [4 * cell + code]  # type: ignore[operator]
+
+    def test_reports_people_outside_whatever_their_category(self) -> None:
+        spec = self.spec(counts_outside=True)
+        for value in ("free", None):
+            assert encode(spec, {"x": 11, "y": 0, "plan": value}, 1, SystemEntropy()) == 64
+
+    def test_survives_its_document_and_leaves_an_absent_attribute_out(self) -> None:
+        assert round_spec_from_wire(to_wire(self.spec())) == self.spec()
+        assert "attributes" not in to_wire(ShiftedGridEncoding(2, 3, 2))
+
+    @pytest.mark.parametrize("attributes", [(FORMING, PLAN), (AGE,), ({"kind": "text"},), ["plan"]])
+    def test_takes_one_categorical_attribute(self, attributes: object) -> None:
+        with pytest.raises(InvalidSpec):
+            ShiftedGridEncoding(2, 3, 2, attributes=attributes)  # type: ignore[arg-type]
+
+    def test_refuses_a_category_with_the_name_of_a_feature(self) -> None:
+        encoding = ShiftedGridEncoding(2, 3, 2, attributes=(Categorical("x", ["a", "b"]),))
+        with pytest.raises(InvalidSpec, match="must be numeric"):
+            RoundSpec(FEATURES, encoding, mechanisms.design("ss", encoding.n_symbols, NANO))

@@ -91,7 +91,7 @@ class Device:
     features : sequence of Feature, optional
         The features that the app supports. The device rejects rounds with other features or bounds.
     attributes : sequence of str
-        Names of the attributes that the app reports. The device rejects profile rounds about others. With
+        Names of the attributes that the app reports. The device rejects rounds that need others. With
         attributes, a record is a mapping that has their values, too: text, numbers, or None for a missing value.
     entropy : Entropy
         Source of all random numbers of the device.

@@ -1,6 +1,6 @@
 """Verdict, warnings and insufficiency of a forecast."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sfumato.forecast.noise import NOISE_FACTOR, contrast, detectable_mass, puts_all_in_one, to_report_count
@@ -11,6 +11,7 @@ from sfumato.sizing.methods import required_reports
 from sfumato.sizing.required_reports import SKETCHED_CLUSTERS
 from sfumato.sizing.rounds import MIN_EFFECTIVE_REPORTS, effective_reports
 from sfumato.specs import Algorithm, most_vectors
+from sfumato.specs.attributes import Categorical
 
 RELIABLE_LOWER, UNCERTAIN_MEDIAN = 0.8, 0.5  # thresholds of the adjusted Rand index
 REJECT_FACTOR = 10  # a job with fewer than 1/10 of the needed reports is rejected unless its caller insists
@@ -33,16 +34,23 @@ class Insufficient:
     reason: str
 
 
-def insufficient_of(params: Algorithm, n_features: int, n_reports: int) -> Insufficient | None:
+def insufficient_of(
+    params: Algorithm, n_features: int, n_reports: int, attributes: Sequence[Categorical] = ()
+) -> Insufficient | None:
     """Return why the reports are insufficient, or None if they can be sufficient.
+
+    With an attribute, the people of each of V categories need the effective reports of all: N_eff >= 1e4 V^2.
 
     Raises
     ------
     InvalidSpec
-        The algorithm does not support the number of features.
+        The algorithm does not support the number of features, or the attributes.
     """
     params.require_features(n_features)
+    params.require_attributes(attributes)
     epsilon_nano = params.epsilon_nano
+    if attributes:
+        return _too_few_for_categories(n_reports, epsilon_nano, attributes[0])
     required = required_reports(params, n_features, 1)
     if required is not None:
         return _too_few_for_centroids(params, n_features, n_reports, required)
@@ -65,6 +73,18 @@ def insufficient_of(params: Algorithm, n_features: int, n_reports: int) -> Insuf
         needed,
         f"{least} clusters of equal size are too small to stand out from the noise of {n_reports} reports "
         f"at this epsilon. {_describe_needed(needed)}",
+    )
+
+
+def _too_few_for_categories(n_reports: int, epsilon_nano: int, attribute: Categorical) -> Insufficient | None:
+    n_categories = len(attribute.categories)
+    if effective_reports(n_reports, epsilon_nano) >= MIN_EFFECTIVE_REPORTS * n_categories**2:
+        return None
+    needed = to_report_count(MIN_EFFECTIVE_REPORTS * n_categories**2 / signal_of(exp_epsilon(epsilon_nano)))
+    return Insufficient(
+        needed,
+        f"{n_reports} reports are too few for {n_categories} categories of {attribute.name} at this epsilon: the noise "
+        f"of each category is that of all reports. {_describe_needed(needed)} Or leave {attribute.name} out.",
     )
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
+from sfumato.records.described import add_codes
 from sfumato.records.encodings import scale_many, symbols, unscale_many
 from sfumato.specs import (
     LATTICE,
@@ -68,7 +69,8 @@ def symbol_shares(model: ClusterModel, encoding: Encoding) -> Shares | None:
     if model.n_clusters * encoding.n_symbols > MAX_ENTRIES:
         raise InvalidSpec(f"clusters times symbols may be at most {MAX_ENTRIES} to label reports")
     if model.label_map is not None:
-        return _counted(encoding, *_cells(model), model.n_clusters)
+        points, codes = _cells(model)
+        return _counted(encoding, points, *_cell_weights(model), model.n_clusters, codes)
     if isinstance(encoding, GridEncoding):
         return _of_grid(model, encoding)
     if isinstance(encoding, PhaseEncoding):
@@ -82,11 +84,16 @@ def _counted(
     labels: NDArray[np.int64],
     weights: NDArray[np.float64],
     n_clusters: int,
+    codes: NDArray[np.int64] | None = None,
 ) -> Shares:
-    """Return the shares of weighted points with labels, by symbol."""
+    """Return the shares of weighted points with labels, and codes of their categories, by symbol."""
 
     def shares(slot: int) -> NDArray[np.float64]:
-        index = labels * encoding.n_symbols + symbols(encoding, points, np.full(len(points), slot, dtype=np.int64))
+        slots = np.full(len(points), slot, dtype=np.int64)
+        own = symbols(encoding, points, slots)
+        if codes is not None:
+            add_codes(encoding, own, codes, slots)
+        index = labels * encoding.n_symbols + own
         counted = np.bincount(index, weights=weights, minlength=n_clusters * encoding.n_symbols)
         return np.asarray(counted.reshape(n_clusters, encoding.n_symbols), dtype=np.float64)
 
@@ -109,10 +116,12 @@ def _cell_weights(model: ClusterModel) -> tuple[NDArray[np.int64], NDArray[np.fl
     return labels, np.asarray((1 - ANYWHERE) * within + ANYWHERE / n_cells, dtype=np.float64)
 
 
-def _cells(model: ClusterModel) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the middles of the cells in [0, 1]^d, row-major, with their clusters and weights."""
+def _cells(model: ClusterModel) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the middles of the cells in [0, 1]^d, row-major, and the codes of their categories."""
     assert model.label_map is not None  # noqa: S101 - for the type checker
-    return middles(model.label_map.shape), *_cell_weights(model)
+    shape, d = model.label_map.shape, model.n_numeric
+    places = np.indices(shape).reshape(len(shape), -1).T
+    return np.asarray((places[:, :d] + 0.5) / np.array(shape[:d])), np.asarray(places[:, d:], dtype=np.int64)
 
 
 def middles(shape: tuple[int, ...]) -> NDArray[np.float64]:

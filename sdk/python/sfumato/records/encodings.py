@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from math import floor
+from math import floor, prod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -343,7 +343,7 @@ def _clusters(encoding: ProfileEncoding, points: NDArray[np.float64]) -> NDArray
 def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> Symbol:
     """Return the symbol 0 .. n_symbols-1 of a point of [0, 1]^d under a slot, or the vector of a lattice.
 
-    For a profile, it is the first symbol of the cluster; see `sfumato.records.described`.
+    With attributes, it is the first symbol of the cluster or the cell; see `sfumato.records.described`.
     """
     index = 0
     if isinstance(encoding, LatticeEncoding):
@@ -364,7 +364,7 @@ def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> Symbol:
         for coordinate, shift, n_coarse in zip(point, shift_of(encoding, slot), encoding.symbols_along, strict=True):
             coarse = (cell(coordinate, encoding.fine_cells) + shift) // encoding.shifts % n_coarse
             index = index * n_coarse + coarse
-        return index
+        return index * prod(encoding.categories)
     for coordinate, n_cells in zip(point, encoding.cells, strict=True):
         index = index * n_cells + cell(coordinate, n_cells)
     return index
@@ -403,4 +403,4 @@ def symbols(encoding: Encoding, points: NDArray[np.float64], slots: NDArray[np.i
     index = np.zeros(len(points), dtype=np.int64)
     for feature, n_cells in enumerate(base):
         index = index * n_cells + parts[:, feature]
-    return index
+    return index * prod(encoding.categories) if isinstance(encoding, ShiftedGridEncoding) else index

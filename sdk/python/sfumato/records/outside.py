@@ -85,7 +85,7 @@ def encode_many(
     """
     values, codes = read_records(spec, records)
     own = symbols(spec.encoding, scale_many(spec.features, values), slots)
-    add_codes(own, codes, slots)
+    add_codes(spec.encoding, own, codes, slots)
     if not spec.counts_outside:
         return own
     outside = are_outside(spec.features, values)

@@ -4,11 +4,16 @@ from sfumato.errors import InvalidSpec
 from sfumato.sizing import centroids, grids  # noqa: F401 -- they register the rounds of the algorithms
 from sfumato.sizing import required_reports as _  # noqa: F401 -- it registers the required reports
 from sfumato.sizing.rounds import PLANNED, REQUIRED, PlannedRound
-from sfumato.specs import Algorithm
+from sfumato.specs import Algorithm, ShiftedGrid
+from sfumato.specs.attributes import Categorical
 
 
 def planned_rounds(
-    params: Algorithm, n_features: int, expected_reports: int, circles: tuple[int, ...] = ()
+    params: Algorithm,
+    n_features: int,
+    expected_reports: int,
+    circles: tuple[int, ...] = (),
+    attributes: tuple[Categorical, ...] = (),
 ) -> tuple[PlannedRound, ...]:
     """Return the rounds of a plan in order, before the first report.
 
@@ -21,19 +26,26 @@ def planned_rounds(
         At least 1.
     circles : tuple of int
         Indices of the periodic features.
+    attributes : tuple of Categorical
+        Attributes by which the job clusters.
 
     Raises
     ------
     InvalidSpec
-        The algorithm does not support the features, their circles or the cells, or epsilon is too small to be divided.
+        The algorithm does not support the features, their circles, the attributes or the cells, or epsilon is too
+        small to be divided.
     """
     if type(params) not in PLANNED:
         raise InvalidSpec("auto stands for another algorithm: choose it first")
     params.require_features(n_features)
     if circles:
         params = params.on_circles()
+    if attributes:
+        params.require_attributes(attributes)
+        assert isinstance(params, ShiftedGrid)  # noqa: S101 - for the type checker: it alone takes attributes
+        return grids.categorical_rounds(params, n_features, expected_reports, circles, attributes)
     rounds = PLANNED[type(params)](params, n_features, expected_reports)
-    return tuple(each.on_circles(circles) for each in rounds) if circles else rounds
+    return tuple(each.over(circles) for each in rounds) if circles else rounds
 
 
 def required_reports(params: Algorithm, n_features: int, expected_reports: int) -> float | None:

@@ -47,6 +47,7 @@ from sfumato.specs.encodings import (
     ProfileEncoding,
     ShiftedGridEncoding,
     TreeGridEncoding,
+    attributes_of,
     most_vectors,
 )
 from sfumato.specs.rounds import (
@@ -152,6 +153,7 @@ __all__ = [
     "TreeGridEncoding",
     "Variant",
     "adds_symbol",
+    "attributes_of",
     "bin_feature",
     "central_algorithm_from_wire",
     "check_periodic",

@@ -135,7 +135,14 @@ class ShiftedGrid(AlgorithmParameters):
 
     type: ClassVar[str] = "shifted_grid"
     definition: ClassVar[Definition] = Definition(
-        "shapes", LOCAL, 3, ("shifted_grid",), counts_by="agreement", pools=True, periodic=True
+        "shapes",
+        LOCAL,
+        3,
+        ("shifted_grid",),
+        counts_by="agreement",
+        takes_categories=True,
+        pools=True,
+        periodic=True,
     )
     epsilon: float = epsilon_parameter(example=2.0)
     clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)

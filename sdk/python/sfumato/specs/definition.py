@@ -1,15 +1,18 @@
 """The definition of an algorithm: the facts about it besides its parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from sfumato.errors import InvalidSpec
 from sfumato.kinds import TrustModel
 from sfumato.plain import to_plain
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.validation import parameters_of
+
+if TYPE_CHECKING:
+    from sfumato.specs.attributes import Categorical
 
 __all__ = ["AlgorithmParameters", "Definition", "Group"]
 
@@ -42,7 +45,7 @@ class Definition:
     has_block : bool
         Whether a δ pays for one block of queries with Gaussian noise above four features.
     takes_categories : bool
-        Whether a job over records clusters by attributes, too.
+        Whether a job clusters by attributes, too: over reports, by one of few categories.
     pools : bool
         Whether a job over several earlier rounds of one grid adds their tallies.
     periodic : bool
@@ -128,6 +131,19 @@ class AlgorithmParameters:
         if not self.definition.periodic:
             raise InvalidSpec(f"{self.type} does not take periodic features")
         return self
+
+    def require_attributes(self, attributes: "Sequence[Categorical]") -> None:
+        """Raise InvalidSpec if the algorithm does not cluster by these attributes."""
+        if not attributes:
+            return
+        if not self.definition.takes_categories:
+            names = ", ".join(each.name for each in attributes)
+            taker = "private_kmeans" if self.definition.needs_records else "shifted_grid"
+            raise InvalidSpec(
+                f"{self.type} takes no categories: use {taker}, or name features without the attributes {names}"
+            )
+        if not self.definition.needs_records and len(attributes) > 1:
+            raise InvalidSpec(f"{self.type} clusters by one attribute, not {len(attributes)}: name one among features")
 
     def require_features(self, n_features: int) -> None:
         """Raise InvalidSpec if the algorithm does not support the number of features."""

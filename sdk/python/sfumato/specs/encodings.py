@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from sfumato.limits import MAX_CELL_SYMBOLS, MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS
-from sfumato.specs.attributes import MAX_ATTRIBUTES, Attribute, attribute_from_wire
+from sfumato.specs.attributes import MAX_ATTRIBUTES, Attribute, Categorical, attribute_from_wire
 from sfumato.validation import is_int, require, require_int, show
 
 MAX_TREE_CELLS = 1 << 16
@@ -62,7 +62,8 @@ class ShiftedGridEncoding:
 
     The fine grid has cells * shifts cells per feature. The slot is the shift, and the symbol is the
     coarse cell of the shifted fine cell, both in row-major order. A shift moves the grid beyond the bounds, so a
-    feature has one coarse cell more. On a circle, the first and the last coarse cell are one.
+    feature has one coarse cell more. On a circle, the first and the last coarse cell are one. With a categorical
+    attribute, the symbol is c V + v for coarse cell c and category v of V. A category has no shift.
     """
 
     type: ClassVar[str] = "shifted_grid"
@@ -70,8 +71,14 @@ class ShiftedGridEncoding:
     cells: int  # s, coarse cells per feature
     shifts: int  # w, shifts per feature
     circles: tuple[int, ...] = ()  # indices of the periodic features, ascending
+    attributes: tuple[Categorical, ...] = ()  # at most one; its category is part of the symbol
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", _read_attributes(self.attributes))
+        require(
+            len(self.attributes) <= 1 and all(isinstance(each, Categorical) for each in self.attributes),
+            "a shifted grid takes at most one attribute, and it must be categorical",
+        )
         require_int(self.n_features, 1, 8, "n_features of a shifted grid")
         require_int(self.cells, 1, 4096, "cells per feature")
         require_int(self.shifts, 1, 64, "shifts per feature")
@@ -84,7 +91,7 @@ class ShiftedGridEncoding:
         require(not self.circles or self.cells >= 2, "a circle must have at least 2 cells, not 1")
         require(
             self.n_symbols <= MAX_SYMBOLS,
-            f"a shifted grid may have at most {MAX_SYMBOLS} symbols, not {self.n_symbols}: reduce cells",
+            f"a shifted grid may have at most {MAX_SYMBOLS} symbols, not {self.n_symbols}: reduce cells or categories",
         )
         require(
             self.n_slots <= MAX_SYMBOLS,
@@ -97,7 +104,17 @@ class ShiftedGridEncoding:
 
     @property
     def n_symbols(self) -> int:
-        return math.prod(self.symbols_along)
+        return math.prod(self.symbols_along) * math.prod(self.categories)
+
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """Return (V,), the number of categories of the attribute, or () without one."""
+        return tuple(len(each.categories) for each in self.attributes)
+
+    @property
+    def fine_shape(self) -> tuple[int, ...]:
+        """Return the fine cells along each feature, then V if there is an attribute."""
+        return (*(self.fine_cells,) * self.n_features, *self.categories)
 
     @property
     def symbols_along(self) -> tuple[int, ...]:
@@ -156,6 +173,14 @@ class TreeGridEncoding:
     def depth(self) -> int:
         """Return the finest level."""
         return max(self.levels)
+
+
+def _read_attributes(given: object) -> tuple[Attribute, ...]:
+    """Return attributes, each given as such or as JSON values. Raise InvalidSpec."""
+    require(isinstance(given, tuple), "attributes must be a list of attributes")
+    read = tuple(attribute_from_wire(each) if isinstance(each, Mapping) else each for each in cast(Any, given))
+    require(all(isinstance(each, Attribute) for each in read), "attributes must be a list of attributes")
+    return read
 
 
 def _check_rows(rows: tuple[tuple[int, ...], ...], name: str, most: int, lowest: int, highest: int) -> None:
@@ -324,9 +349,7 @@ class ProfileEncoding:
     labels: tuple[int, ...] = ()  # cluster of each run
 
     def __post_init__(self) -> None:
-        read = (attribute_from_wire(each) if isinstance(each, Mapping) else each for each in self.attributes)
-        object.__setattr__(self, "attributes", tuple(read))
-        require(all(isinstance(each, Attribute) for each in self.attributes), "attributes must be a list of attributes")
+        object.__setattr__(self, "attributes", _read_attributes(self.attributes))
         n, names = len(self.attributes), {each.name for each in self.attributes}
         require(1 <= n <= MAX_ATTRIBUTES, f"a profile must have 1 to {MAX_ATTRIBUTES} attributes, not {n}")
         require(len(names) == n, "the attributes of a profile must have unique names")
@@ -398,6 +421,11 @@ Encoding = (
     | CentroidSignEncoding
     | ProfileEncoding
 )
+
+
+def attributes_of(encoding: Encoding) -> tuple[Attribute, ...]:
+    """Return the attributes with categories that are part of the symbols of an encoding."""
+    return encoding.attributes if isinstance(encoding, ProfileEncoding | ShiftedGridEncoding) else ()
 
 
 def require_circles(encoding: Encoding, circles: tuple[int, ...]) -> None:

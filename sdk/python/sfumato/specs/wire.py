@@ -42,6 +42,7 @@ _LATER_MEMBERS: dict[str, Any] = {
     "mark": 0,
     "periodic": False,
     "circles": (),
+    "attributes": (),
     "coordinate": None,
 }
 _MISSING = object()

@@ -84,7 +84,7 @@ internal class OpenRound(val roundId: String, val collectionId: String, val epsi
  * @param cap Largest epsilon that this device spends on the dataset, set by the user, in [1e-6, 32] with at most nine decimals.
  * @param store Storage for the memory of the device.
  * @param features Features that the app expects. The device refuses a round with other features or bounds.
- * @param attributes Names of the attributes that the app reports. The device refuses profile rounds about others. With
+ * @param attributes Names of the attributes that the app reports. The device refuses rounds that need others. With
  *   attributes, a record is a NamedRecord with their values, too.
  * @param onOutside Called with the names of the features, once per device object, when a record outside of the bounds was
  *   perturbed. It is for the developer: units or the order of values may be wrong. Do not log or send what it says in

@@ -30,8 +30,10 @@ internal class Encoding(
     val addsSymbol: Boolean = steps == null,
     /** Whether the encoding suits periodic features with these indices. Most encodings suit plain features alone. */
     val suits: (circles: List<Int>) -> Boolean = { it.isEmpty() },
-    /** Attributes of a profile, one for each slot. Its `symbol` is the first one of the cluster; the category is added. */
+    /** Attributes whose categories are part of the symbols. `symbol` is the first one; the category is added. */
     val attributes: List<Attribute> = emptyList(),
+    /** Index of the attribute whose category is added under a slot. */
+    val attributeAt: (slot: Long) -> Int = { 0 },
     val symbol: (point: DoubleArray, slot: Long) -> LongArray,
 )
 
@@ -71,10 +73,11 @@ private fun readGrid(wire: Map<*, *>): Encoding {
 /**
  * Read a shifted grid: a coarse grid with `shifts` public shifts per feature. The slot is the shift index in row-major order.
  *
- * A feature has `cells` coarse cells on a circle, and one more between bounds.
+ * A feature has `cells` coarse cells on a circle, and one more between bounds. With an attribute, the symbol is the first one
+ * of the cell, to which the category is added.
  */
 private fun readShiftedGrid(wire: Map<*, *>): Encoding {
-    checkKeys(wire, "shifted_grid", listOf("type", "n_features", "cells", "shifts"), listOf("circles"))
+    checkKeys(wire, "shifted_grid", listOf("type", "n_features", "cells", "shifts"), listOf("circles", "attributes"))
     val nFeatures = integer(wire["n_features"], "n_features", 1, 8).toInt()
     val cells = integer(wire["cells"], "cells", 1, 4096)
     val shifts = integer(wire["shifts"], "shifts", 1, 64)
@@ -83,17 +86,20 @@ private fun readShiftedGrid(wire: Map<*, *>): Encoding {
     check(circles.zipWithNext().all { (one, next) -> one < next }) { "circles must be ascending" }
     check(circles.isEmpty() || cells >= 2) { "a circle must have at least 2 cells" }
     val along = LongArray(nFeatures) { if (it in circles) cells else cells + 1 }
-    val nSymbols = along.fold(1L) { product, n -> minOf(product * n, MAX_SYMBOLS + 1) } // capped to avoid overflow
+    val attributes = list(wire.getOrDefault("attributes", emptyList<Any?>()), "attributes", 0, 1, ::readAttribute)
+    check(attributes.none { it.isNumeric }) { "the attribute of a shifted grid must be categorical" }
+    val nCategories = attributes.firstOrNull()?.nCategories?.toLong() ?: 1L
+    val nSymbols = along.fold(nCategories) { product, n -> minOf(product * n, MAX_SYMBOLS + 1) } // capped to avoid overflow
     val nSlots = power(shifts, nFeatures)
     check(nSymbols <= MAX_SYMBOLS) { "a shifted grid may have at most $MAX_SYMBOLS symbols" }
     check(nSlots <= MAX_SYMBOLS) { "a shifted grid may have at most $MAX_SYMBOLS slots" }
-    return Encoding(nFeatures, nSlots, nSymbols, suits = { it == circles }) { point, slot ->
+    return Encoding(nFeatures, nSlots, nSymbols, suits = { it == circles }, attributes = attributes) { point, slot ->
         var index = 0L
         for (feature in 0 until nFeatures) {
             val shift = slot / power(shifts, nFeatures - 1 - feature) % shifts
             index = index * along[feature] + (cellIndex(point[feature], cells * shifts) + shift) / shifts % along[feature]
         }
-        longArrayOf(index)
+        longArrayOf(index * nCategories)
     }
 }
 
