@@ -125,7 +125,7 @@ class TestStandardError:
 
 
 class TestConvergence:
-    """Narrow groups, whose fit by L-BFGS takes hundreds of steps."""
+    """The fit of narrow groups, which takes hundreds of steps by L-BFGS."""
 
     @pytest.fixture
     def field(self):

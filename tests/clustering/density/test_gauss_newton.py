@@ -1,4 +1,4 @@
-"""Gauss-Newton steps end near the minimum, and say so."""
+"""Gauss-Newton steps end near the minimum, and the result states it."""
 
 import numpy as np
 import pytest
