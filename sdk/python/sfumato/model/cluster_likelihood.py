@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
-from sfumato.records.described import add_codes
 from sfumato.records.encodings import scale_many, symbols, unscale_many
 from sfumato.specs import (
     LATTICE,
@@ -90,10 +89,7 @@ def _counted(
 
     def shares(slot: int) -> NDArray[np.float64]:
         slots = np.full(len(points), slot, dtype=np.int64)
-        own = symbols(encoding, points, slots)
-        if codes is not None:
-            add_codes(encoding, own, codes, slots)
-        index = labels * encoding.n_symbols + own
+        index = labels * encoding.n_symbols + symbols(encoding, points, slots, codes)
         counted = np.bincount(index, weights=weights, minlength=n_clusters * encoding.n_symbols)
         return np.asarray(counted.reshape(n_clusters, encoding.n_symbols), dtype=np.float64)
 

@@ -27,28 +27,32 @@ from sfumato.specs.central import *  # noqa: F403
 from sfumato.specs.central import CentralAlgorithm
 from sfumato.specs.definition import AlgorithmParameters, Definition, of_trust
 from sfumato.specs.encodings import (
-    FULL_TURN,
-    LATTICE,
     MAX_CENTROIDS,
     MAX_MAP_RUNS,
-    MAX_PHASE_SLOTS,
-    MAX_PHASES,
     MAX_SAMPLE_VALUES,
     MAX_TREE_BITS,
     MAX_TREE_CELLS,
-    MAX_WEIGHT,
-    TURN,
     CentroidSignEncoding,
     Encoding,
     GridEncoding,
     LatticeEncoding,
     NearestCentroidEncoding,
-    PhaseEncoding,
     ProfileEncoding,
     ShiftedGridEncoding,
     TreeGridEncoding,
     attributes_of,
     most_vectors,
+)
+from sfumato.specs.phases import (
+    FULL_TURN,
+    LATTICE,
+    MAX_PHASE_ATTRIBUTES,
+    MAX_PHASE_CATEGORIES,
+    MAX_PHASE_SLOTS,
+    MAX_PHASES,
+    MAX_WEIGHT,
+    TURN,
+    PhaseEncoding,
 )
 from sfumato.specs.rounds import (
     MAX_NORM,
@@ -110,6 +114,8 @@ __all__ = [
     "MAX_MARGIN",
     "MAX_NORM",
     "MAX_PHASES",
+    "MAX_PHASE_ATTRIBUTES",
+    "MAX_PHASE_CATEGORIES",
     "MAX_PHASE_SLOTS",
     "MAX_RECORD_FEATURES",
     "MAX_RESPONSE_SYMBOLS",

@@ -14,7 +14,7 @@ from sfumato.limits import MAX_FEATURES, MAX_RECORD_FEATURES
 from sfumato.privacy.accounting import ATTO, NANO, parse_delta, parse_epsilon
 from sfumato.privacy.gaussian_privacy import PICO, epsilon_of
 from sfumato.specs.definition import CENTRAL, LOCAL, AlgorithmParameters, Definition
-from sfumato.specs.encodings import MAX_PHASE_SLOTS
+from sfumato.specs.phases import MAX_PHASE_SLOTS
 from sfumato.validation import parameter, parameters_of, require
 
 __all__ = [
