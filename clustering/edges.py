@@ -42,8 +42,8 @@ class EdgeGrid(NamedTuple):
         Shares of the range of the outermost cells at the lower and the upper bound.
     whole : sequence of float
         Shares of the range of the other cells of each feature.
-    circles : tuple of int
-        Indices of the periodic features, which have no bounds.
+    endless : tuple of int
+        Indices of the features with no values beyond their bounds.
     """
 
     shares: NDArray[np.float64]
@@ -52,7 +52,7 @@ class EdgeGrid(NamedTuple):
     slope: float
     widths: Sequence[tuple[float, float]]
     whole: Sequence[float]
-    circles: tuple[int, ...] = ()
+    endless: tuple[int, ...] = ()
 
 
 class _Region(NamedTuple):
@@ -99,8 +99,8 @@ def _regions(grid: EdgeGrid) -> Iterator[tuple[tuple[int, ...], _Region]]:
     """Yield each region with thin outermost cells, by the sides of its features."""
     if grid.weight <= 0 or 3**grid.shares.ndim > MAX_REGIONS:
         return
-    n_cells = [n for feature, n in enumerate(grid.shares.shape) if feature not in grid.circles]
-    sides = [(BETWEEN,) if place in grid.circles else (LOWER, BETWEEN, UPPER) for place in range(grid.shares.ndim)]
+    n_cells = [n for feature, n in enumerate(grid.shares.shape) if feature not in grid.endless]
+    sides = [(BETWEEN,) if place in grid.endless else (LOWER, BETWEEN, UPPER) for place in range(grid.shares.ndim)]
     for pattern in product(*sides):
         widths = [ends[side > 0] for side, ends in zip(pattern, grid.widths, strict=True) if side]
         whole = [size for side, size in zip(pattern, grid.whole, strict=True) if side]
@@ -121,7 +121,7 @@ def _cells_of(grid: EdgeGrid, pattern: tuple[int, ...], step: int) -> tuple[slic
     shape = grid.shares.shape
     starts = [{LOWER: step, BETWEEN: 1, UPPER: n - 1 - step}[side] for side, n in zip(pattern, shape, strict=True)]
     parts = [slice(start, start + 1 if side else n - 1) for start, side, n in zip(starts, pattern, shape, strict=True)]
-    return tuple(slice(None) if feature in grid.circles else part for feature, part in enumerate(parts))
+    return tuple(slice(None) if feature in grid.endless else part for feature, part in enumerate(parts))
 
 
 def _excess(parts: Sequence[_Region]) -> tuple[float, float]:

@@ -32,6 +32,7 @@ from sfumato.specs import (
     to_wire,
 )
 from sfumato.specs.attributes import Categorical
+from sfumato.validation import require_at_least
 
 PLANS: dict[type[Algorithm], Callable[[Any, tuple[Feature, ...], int], Plan]] = {
     ShiftedGrid: shifted_grid,
@@ -76,8 +77,7 @@ def start(
         The algorithm is unknown or takes no periodic features or attributes, or `expected_reports` is below 1. Limits
         of an algorithm, such as its number of features, raise when the plan yields its first round.
     """
-    if expected_reports < 1:
-        raise InvalidSpec("expected_reports must be at least 1")
+    require_at_least(expected_reports, 1, "expected_reports")
     algorithm, reason = resolve(params, len(features), expected_reports)
     if type(algorithm) not in PLANS:
         raise InvalidSpec("unknown algorithm")

@@ -38,6 +38,7 @@ from sfumato.specs import (
     PrivateKmeans,
     check_periodic,
     circles_of,
+    endless_of,
     to_wire,
 )
 
@@ -103,7 +104,7 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
         model = replace(model, privacy={**model.privacy, "features": "post_processed"})
     model = judge_bounds(model, in_ball=curator.domain.is_ball, is_searched=bool(found))
     if curator.may_clip and not curator.domain.is_ball:
-        grids = [grid._replace(circles=circles_of(features)) for grid in curator.grids]
+        grids = [grid._replace(endless=endless_of(features)) for grid in curator.grids]
         model = with_edge_share(model, find_edge_share(grids) or edge_share_of_centres(model))
     model = warn_of_poles(model)
     odometer = [query.entry for query in curator.odometer]

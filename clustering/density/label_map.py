@@ -41,6 +41,7 @@ PRIVACY: Mapping[str, PrivacyStatus] = {
     "feature_check": "post_processed",
     "attributes": "public",
     "names": "post_processed",
+    "ids": "post_processed",
     "diagnostics": "post_processed",
     "warnings": "post_processed",
     "privacy": "public",

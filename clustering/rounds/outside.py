@@ -34,6 +34,7 @@ from sfumato.specs import (
     PhaseEncoding,
     RoundSpec,
     ShiftedGridEncoding,
+    endless_of,
 )
 
 
@@ -83,23 +84,23 @@ def edge_grids(collected: Collected) -> Iterator[EdgeGrid]:
     if not isinstance(encoding, GridEncoding | ShiftedGridEncoding):
         return
     reading = decoder(collected.spec.mechanism)
-    frequencies = reading.frequencies(collected.tally)
+    frequencies, endless = reading.frequencies(collected.tally), endless_of(collected.spec.features)
     for slot, n in enumerate(collected.tally.reports.tolist()):
         if n == 0:
             continue
         noise = reading.spread_variance / n, max(reading.slope_variance + 1, 0.0) / n
         if isinstance(encoding, GridEncoding):
             shares, whole = frequencies[slot].reshape(encoding.cells), [1 / cells for cells in encoding.cells]
-            yield EdgeGrid(shares, n, *noise, [(width, width) for width in whole], whole)
+            yield EdgeGrid(shares, n, *noise, [(width, width) for width in whole], whole, endless)
             continue
         shifts = shift_of(encoding, slot)
-        shares, circles = frequencies[slot].reshape(*encoding.symbols_along, -1).sum(axis=-1), encoding.circles
+        shares = frequencies[slot].reshape(*encoding.symbols_along, -1).sum(axis=-1)
         noise = noise[0] * prod(encoding.categories), noise[1]
-        is_full = [shift > 0 or place in circles for place, shift in enumerate(shifts)]
+        is_full = [shift > 0 or place in encoding.circles for place, shift in enumerate(shifts)]
         shares = shares[tuple(slice(None) if each else slice(-1) for each in is_full)]  # without empty cells
         fine = encoding.fine_cells
         widths = [((encoding.shifts - shift) / fine, (shift or encoding.shifts) / fine) for shift in shifts]
-        yield EdgeGrid(shares, n, *noise, widths, [1 / encoding.cells] * encoding.n_features, circles)
+        yield EdgeGrid(shares, n, *noise, widths, [1 / encoding.cells] * encoding.n_features, endless)
 
 
 def pooled(estimates: Sequence[OutsideShare]) -> OutsideShare:

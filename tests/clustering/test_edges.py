@@ -12,6 +12,7 @@ from clustering.rounds.outside import edge_grids
 from clustering.simulate import SeededEntropy, collect, simulate, simulate_central
 from sfumato.model.outside import EdgeShare, edge_share_of_centres
 from sfumato.model.precision import Verdict
+from sfumato.records.encodings import scale_many
 from sfumato.specs import (
     Algorithm,
     DensityMap,
@@ -19,6 +20,7 @@ from sfumato.specs import (
     GridKmeans,
     LdpKmeans,
     PhaseSketch,
+    Place,
     PrivateKmeans,
     ShiftedGrid,
     UniformGrid,
@@ -124,6 +126,22 @@ class TestResult:
         model = simulate(PhaseSketch(2.0, clusters=3), outside, seed=2, features=FEATURES, out_of_bounds="count")
         assert "edge_share" not in model.diagnostics
         assert abs(model.outside_share - 0.2) < 4 * model.outside_share_error
+
+    @pytest.mark.parametrize("algorithm", [GridKmeans(2.0, 2), ShiftedGrid(2.0, 2), PrivateKmeans(1.0, 2)])
+    def test_has_no_edge_at_a_pole_or_at_the_seam_of_a_circle(
+        self, algorithm: GridKmeans | ShiftedGrid | PrivateKmeans
+    ) -> None:
+        draw = np.random.default_rng(6)
+        places = draw.choice([(89.0, 0.0), (-89.0, 180.0)], size=N) + draw.normal(scale=0.3, size=(N, 2))
+        places[:, 1] = (places[:, 1] + 180) % 360 - 180
+        places[:, 0] = places[:, 0].clip(-90, 90)
+        points = scale_many(Place().features, places)
+        for features, has_edges in ((Place().features, False), (FEATURES, True)):
+            if isinstance(algorithm, PrivateKmeans):
+                model = simulate_central(algorithm, points, seed=2, features=features)
+            else:
+                model = simulate(algorithm, points, seed=2, features=features)
+            assert ("edge_share" in model.diagnostics) is has_edges
 
     def test_without_a_grid_names_clusters_with_their_centre_at_a_bound(self) -> None:
         clipped = people(0.25, lambda draw, k: draw.uniform(-20, -5, (k, 2)))

@@ -60,6 +60,16 @@ def require_int(value: object, lowest: int, highest: int, name: str) -> None:
     require(is_valid, f"{name} must be an integer from {lowest} to {highest}, not {show(value)}")
 
 
+def require_at_least(value: float, least: int, name: str) -> None:
+    """Raise InvalidSpec with the name unless the number is at least `least`."""
+    require(value >= least, f"{name} must be at least {least}, not {show(value)}")
+
+
+def require_share(value: float, name: str) -> None:
+    """Raise InvalidSpec with the name unless the number is in (0, 1]."""
+    require(0 < value <= 1, f"{name} must be more than 0 and at most 1, not {show(value)}")
+
+
 def show(value: object) -> str:
     """Return a value of a specification for a message: a number as it prints, anything else by its type."""
     return str(value) if is_number(value) else f"a value of type {type(value).__name__}"

@@ -139,4 +139,5 @@ class TestTarget:
             Target(_Service(0)).run(1.0)  # type: ignore[arg-type]
 
     def test_the_bars_are_those_of_the_documentation(self) -> None:
-        assert (ingest.SINGLE_SECONDS, ingest.SLOW_DISK_PER_SECOND, ingest.ARROW_PER_SECOND) == (45e-6, 5_000, 20e6)
+        assert (ingest.SINGLE_RATIO, ingest.COPY_SHARE) == (1.5, 0.8)
+        assert (ingest.SLOW_DISK_PER_SECOND, ingest.ARROW_PER_SECOND) == (5_000, 12e6)

@@ -77,8 +77,17 @@ def test_changes_of_a_wide_cluster_are_found_later() -> None:
         forecast_series(ShiftedGrid(epsilon=1), n_features=2, target_reports=1000, cycle=1, cluster_width=0.5)
 
 
-@pytest.mark.parametrize("wrong", [{"cycle": 0}, {"target_reports": 0}, {"every": "hour"}, {"least_change": 0.6}])
-def test_values_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"cycle": 0}, "cycle must be at least 1, not 0"),
+        ({"target_reports": 0}, "target_reports must be at least 1, not 0"),
+        ({"max_records_per_user": 0}, "max_records_per_user must be at least 1, not 0"),
+        ({"every": "hour"}, "every must be one of day, week, month, not 'hour'"),
+        ({"least_change": 0.6}, "least_change must be from 0 to 0.5, not 0.6"),
+    ],
+)
+def test_values_out_of_range_are_refused(wrong: dict[str, object], message: str) -> None:
     given = {"n_features": 2, "target_reports": 1000, "cycle": 1} | wrong
-    with pytest.raises(InvalidSpec, match="a forecast of a series needs"):
+    with pytest.raises(InvalidSpec, match=message):
         forecast_series(ShiftedGrid(epsilon=1), **given)  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ class TestGaussianCost:
 
     @pytest.mark.parametrize("atto", [0, ATTO])
     def test_refuses_a_delta_out_of_range(self, atto: int) -> None:
-        with pytest.raises(InvalidSpec, match="between 0 and 1"):
+        with pytest.raises(InvalidSpec, match="delta must be above 0 and below 1, not "):
             gaussian_cost(COIN, 2000, atto)
 
     def test_refuses_a_release_without_protection(self) -> None:

@@ -150,7 +150,7 @@ class TestHonestReports:
     @pytest.mark.parametrize(
         ("batch", "share", "message"),
         [
-            (0, 1, "a batch must have at least one report, not 0"),
+            (0, 1, "min_batch must be at least 1, not 0"),
             (10, 0, "the honest share must be more than 0 and at most 1, not 0.0"),
             (10, Fraction(11, 10), "the honest share must be more than 0 and at most 1, not 1.1"),
             (10, Fraction(1, 16), "at least one honest report: increase min_batch, 10, or honest_share, 0.0625"),

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from sfumato.errors import InvalidSpec
-from sfumato.forecast import forecast_reported_profile, profile_forecast_from_wire, profile_forecast_to_wire
+from sfumato.forecast import (
+    forecast_profile,
+    forecast_reported_profile,
+    profile_forecast_from_wire,
+    profile_forecast_to_wire,
+)
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.profiles.profile_round import profile_round
 from sfumato.records.encodings import scale_many, symbols
@@ -61,5 +66,17 @@ class TestForecast:
         made = forecast_reported_profile(params, [0.6, 0.3, 0.1, 0.0001], expected_reports=8_000)
         assert made.too_small == (2, 3)
         assert "above 5% at this epsilon: 1." in made.warnings[1]
-        with pytest.raises(InvalidSpec, match="at least one report"):
-            forecast_reported_profile(PARAMETERS, [0.6, 0.4], expected_reports=0)
+
+    @pytest.mark.parametrize(
+        ("sizes", "expected", "n_values", "message"),
+        [
+            ([0.6, 0.4], 0, 8, "must be at least 1, not 0"),
+            ([0.6, 0.4], 9, 1, "n_values must be at least 2, not 1"),
+            ([], 9, 8, "sizes must name at least one cluster"),
+        ],
+    )
+    def test_refuses_impossible_numbers(self, sizes: list[float], expected: int, n_values: int, message: str) -> None:
+        with pytest.raises(InvalidSpec, match=message):
+            forecast_reported_profile(PARAMETERS, sizes, expected_reports=expected, n_values=n_values)
+        with pytest.raises(InvalidSpec, match=message):
+            forecast_profile(PARAMETERS, sizes, expected_records=expected, n_values=n_values)

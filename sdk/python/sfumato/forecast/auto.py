@@ -21,6 +21,7 @@ from sfumato.specs import (
     PrivateKmeans,
     ShiftedGrid,
 )
+from sfumato.validation import require_at_least
 
 # N tanh^2(eps/2) below which a grid's centroids are better than a sketch's, with four features and any K. See
 # docs/benchmarks/auto.md.
@@ -61,8 +62,7 @@ def choose(params: Auto, n_features: int, expected_reports: int) -> Choice:
     """
     if not 1 <= n_features <= MAX_FEATURES:
         raise InvalidSpec(f"auto takes 1 to {MAX_FEATURES} features, not {n_features}")
-    if expected_reports < 1:
-        raise InvalidSpec("expected_reports must be at least 1")
+    require_at_least(expected_reports, 1, "expected_reports")
     if params.mu is not None:
         raise InvalidSpec("mu must be absent over reports, which have a pure guarantee: give epsilon")
     if params.delta:

@@ -26,7 +26,7 @@ from sfumato.sizing.required_reports import (
     usable_epsilon,
 )
 from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm
-from sfumato.validation import show
+from sfumato.validation import require_at_least, require_share, show
 
 RELIABLE_UPPER = 1.3  # largest upper end of the band of a reliable result
 UNCERTAIN_RATIO = 2.0  # largest ratio of an uncertain one
@@ -98,12 +98,10 @@ def forecast_central(
     InvalidSpec
         The number of records, the family or the part of the bounds is invalid, or see `check_over_records`.
     """
-    if occupied_share is not None and not 0 < occupied_share <= 1:
-        raise InvalidSpec(f"occupied_share must be more than 0 and at most 1, not {show(occupied_share)}")
-    if not n_records >= 1:
-        raise InvalidSpec(f"expected_records must be at least 1, not {show(n_records)}")
-    if max_per_user < 1:
-        raise InvalidSpec(f"max_per_user must be at least 1, not {show(max_per_user)}")
+    if occupied_share is not None:
+        require_share(occupied_share, "occupied_share")
+    require_at_least(n_records, 1, "expected_records")
+    require_at_least(max_per_user, 1, "max_per_user")
     if family is not None and family not in FAMILIES:
         raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
     params, _ = resolve_central(params, n_features)

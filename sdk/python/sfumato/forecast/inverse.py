@@ -14,7 +14,7 @@ from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Algorithm, Auto
 from sfumato.specs.attributes import Categorical
-from sfumato.validation import show
+from sfumato.validation import require_share
 
 _STEP = 2**0.25  # ratio between the numbers of reports at which a met target is checked again
 
@@ -57,8 +57,7 @@ def reports_needed(
         given = ", ".join(named) or "none"
         raise InvalidSpec(f"give exactly one of quality, size_error and detectable_mass, not {given}")
     ((name, wish),) = named.items()
-    if not 0 < wish <= 1:
-        raise InvalidSpec(f"{name} must be more than 0 and at most 1, not {show(wish)}")
+    require_share(wish, name)
     if isinstance(algorithm, Auto) and not attributes:
         return _of_auto(algorithm, n_features, named)
     algorithm, _ = resolve(algorithm, n_features, MAX_JSON_INT)

@@ -15,6 +15,7 @@ from sfumato.mechanisms import design
 from sfumato.model.precision import precision
 from sfumato.sizing.profiles import plan_profile
 from sfumato.specs.central import Profile
+from sfumato.validation import require, require_at_least
 
 WARN_ERROR = 0.05  # error of a share from which on a forecast warns
 MIN_DEVIATIONS = 4.0  # deviations of the noise that a describable cluster has at least
@@ -91,8 +92,7 @@ def forecast_profile(
     >>> forecast_profile(profile, [0.7, 0.3], expected_records=20_000).noise_per_count.__round__()
     6
     """
-    if expected_records < 1 or n_values < 2 or not sizes:
-        raise InvalidSpec("a forecast needs at least one record, one cluster and two values")
+    _check(expected_records, "expected_records", n_values, sizes)
     plan = plan_profile(params, len(params.attributes), max_records_per_user)
     of_number = sqrt(plan.variance * n_values / plan.n_tables)
     numbers = [max(size, 0.0) * expected_records for size in sizes]
@@ -142,8 +142,7 @@ def forecast_reported_profile(
     >>> [round(error, 3) for error in forecast.share_errors]
     [0.005, 0.011]
     """
-    if expected_reports < 1 or n_values < 2 or not sizes:
-        raise InvalidSpec("a forecast needs at least one report, one cluster and two values")
+    _check(expected_reports, "expected_reports", n_values, sizes)
     m = len(params.attributes)
     of = precision(design("auto", len(sizes) * n_values + counts_outside, params.epsilon_nano))
     needed = tuple(reports_for(share, of.zero_variance, of.slope_variance, m, AIM_ERROR) for share in sizes)
@@ -173,6 +172,13 @@ def reports_for(size: float, variance: float, slope: float, n_attributes: int, e
     of_noise = n_attributes * (variance + slope * size * p) / size**2
     of_draw = (n_attributes - 1) * p * (1 - p) / size
     return min(ceil((of_noise + of_draw) / error**2), 10**12)
+
+
+def _check(expected: int, name: str, n_values: int, sizes: Sequence[float]) -> None:
+    """Raise InvalidSpec unless there are people, values and clusters."""
+    require_at_least(expected, 1, name)
+    require_at_least(n_values, 2, "n_values")
+    require(len(sizes) > 0, "sizes must name at least one cluster")
 
 
 def _warn(errors: Sequence[float], small: Sequence[int], remedy: str) -> tuple[str, ...]:

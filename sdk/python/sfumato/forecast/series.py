@@ -28,6 +28,7 @@ from sfumato.privacy.accounting import ATTO, NANO
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.grids import series_cells
 from sfumato.specs import DensityMap, Feature, SeriesAlgorithm, ShiftedGrid, ShiftedGridEncoding
+from sfumato.validation import require_at_least, show
 
 PER_YEAR = {"day": 365, "week": 52, "month": 12}
 WITHIN = (1, 4, 13)  # windows after a change, for the smallest change that they find
@@ -195,17 +196,18 @@ def forecast_series(
     >>> made.epsilon_per_year, [each.windows for each in made.delays]
     (4.0, [20, 2, 1])
     """
-    counts = cycle, target_reports, max_records_per_user
     if not CLUSTER_WIDTHS[0] <= cluster_width <= CLUSTER_WIDTHS[1]:
         raise InvalidSpec(
             f"cluster_width must be from {CLUSTER_WIDTHS[0]:g} to {CLUSTER_WIDTHS[1]:g}, in shares of a feature's "
             f"range: {cluster_width:g} is not"
         )
-    if every not in PER_YEAR or min(counts) < 1 or not 0 <= least_change <= 0.5:
-        raise InvalidSpec(
-            "a forecast of a series needs windows of a day, a week or a month, a cycle and devices of at least 1, and "
-            "a least change from 0 to 0.5"
-        )
+    if every not in PER_YEAR:
+        raise InvalidSpec(f"every must be one of {', '.join(PER_YEAR)}, not {every!r}")
+    if not 0 <= least_change <= 0.5:
+        raise InvalidSpec(f"least_change must be from 0 to 0.5, not {show(least_change)}")
+    require_at_least(cycle, 1, "cycle")
+    require_at_least(target_reports, 1, "target_reports")
+    require_at_least(max_records_per_user, 1, "max_records_per_user")
     n = max(1, target_reports // cycle)
     costs = None
     if isinstance(algorithm, DensityMap):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.precision import Verdict
 from sfumato.records.encodings import scale_errors, scale_many
-from sfumato.specs import circles_of
+from sfumato.specs import endless_of
 
 STATED = 0.05  # share outside from which a result warns
 DECISIVE = 0.1  # share outside above which a result is at most `uncertain`
@@ -125,7 +125,7 @@ def edge_share_of_centres(model: ClusterModel) -> EdgeShare | None:
     scaled = scale_many(model.features, model.centroids)
     errors = scale_errors(model.features, model.centroids, errors)
     numeric = slice(model.n_numeric)  # shares of categories end within their bounds
-    scaled[:, circles_of(model.features)] = 0.5  # a circle has no bounds
+    scaled[:, endless_of(model.features)] = 0.5  # away from the bounds
     return edge_share_of(scaled[:, numeric], errors[:, numeric], model.sizes, model.size_errors)
 
 
@@ -170,4 +170,5 @@ def _sentence(share: OutsideShare) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * min(max(share, 0.0), 1.0):.2g} %"
+    percent = 100 * min(max(share, 0.0), 1.0)
+    return f"{percent:.2g} %" if percent < 99.5 else "100 %"

@@ -19,7 +19,7 @@ from decimal import Context, Decimal, localcontext
 from itertools import pairwise
 
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import ATTO
+from sfumato.privacy.accounting import ATTO, format_delta
 from sfumato.privacy.gaussian_privacy import PICO, delta_in_floats, least_delta
 from sfumato.privacy.shuffling import Blanket, delta, epsilon
 
@@ -64,7 +64,7 @@ def gaussian_cost(blanket: Blanket, n: int, delta_atto: int) -> GaussianCost:
     True
     """
     if not 0 < delta_atto < ATTO:
-        raise InvalidSpec("delta must lie between 0 and 1")
+        raise InvalidSpec(f"delta must be above 0 and below 1, not {format_delta(delta_atto)}")
     top = epsilon(blanket, n, delta_atto)
     grid = [top * step // STEPS for step in range(STEPS + 1)]
     # pairs of an epsilon, rounded up, and the delta that mu has to cover there

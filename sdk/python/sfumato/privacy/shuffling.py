@@ -44,8 +44,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
-from sfumato.privacy.accounting import ATTO, cost, exp_epsilon, realised_epsilon
-from sfumato.validation import show
+from sfumato.privacy.accounting import ATTO, cost, exp_epsilon, format_delta, realised_epsilon
+from sfumato.validation import require_at_least, require_share, show
 
 MAX_HONEST = 1 << 30  # maximum number of honest reports; rounding errors grow with it
 EPSILON_STEP_NANO = 1_000  # a shuffled epsilon is a whole number of micro-epsilon
@@ -122,10 +122,8 @@ def honest_reports(min_batch: int, honest_share: Fraction) -> int:
     InvalidSpec
         The batch is empty, the share is not in (0, 1], or no honest report is left.
     """
-    if min_batch < 1:
-        raise InvalidSpec(f"a batch must have at least one report, not {show(min_batch)}")
-    if not 0 < honest_share <= 1:
-        raise InvalidSpec(f"the honest share must be more than 0 and at most 1, not {show(float(honest_share))}")
+    require_at_least(min_batch, 1, "min_batch")
+    require_share(float(honest_share), "the honest share")
     n = int(min_batch * honest_share)
     if n < 1:
         raise InvalidSpec(
@@ -196,7 +194,7 @@ def epsilon(blanket: Blanket, n: int, delta_atto: int) -> int:
     """
     _check_reports(n)
     if not 0 <= delta_atto < ATTO:
-        raise InvalidSpec("delta must lie in [0, 1)")
+        raise InvalidSpec(f"delta must be at least 0 and below 1, not {format_delta(delta_atto)}")
     local = blanket.local_epsilon_nano
     low, high = -1, -(-local // EPSILON_STEP_NANO)  # steps; the upper one is covered
     while high - low > 1:

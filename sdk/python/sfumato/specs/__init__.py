@@ -69,6 +69,7 @@ from sfumato.specs.rounds import (
     check_place,
     circles_of,
     design_for,
+    endless_of,
 )
 from sfumato.specs.wire import (
     ALGORITHMS,
@@ -167,6 +168,7 @@ __all__ = [
     "circles_of",
     "design_for",
     "encoding_from_wire",
+    "endless_of",
     "features_from_wire",
     "job_from_wire",
     "local_algorithm_from_wire",

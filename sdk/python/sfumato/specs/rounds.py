@@ -152,6 +152,16 @@ def circles_of(features: Sequence[Feature]) -> tuple[int, ...]:
     return tuple(place for place, feature in enumerate(features) if feature.periodic)
 
 
+def endless_of(features: Sequence[Feature]) -> tuple[int, ...]:
+    """Return the indices of features with no values beyond their bounds: circles, and latitudes from pole to pole."""
+    ends = ("latitude", -90.0, 90.0)
+    return tuple(
+        place
+        for place, each in enumerate(features)
+        if each.periodic or (each.coordinate, each.lower, each.upper) == ends
+    )
+
+
 def bin_feature(feature: Feature) -> Numeric:
     """Return a feature as an attribute of eight equal bins between its bounds."""
     step = (feature.upper - feature.lower) / DEFAULT_BINS
