@@ -84,7 +84,7 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Give the class a constructor with the parameters of its specification."""
         if "specification" in cls.__dict__:
             cls._defaults = {"bounds": None, "features": None}
-            if cls.specification.definition.takes_categories:
+            if cls.specification.definition.max_attributes:
                 cls._defaults["attributes"] = ()
             if cls.specification.definition.periodic:
                 cls._defaults["periodic"] = None

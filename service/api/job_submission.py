@@ -51,7 +51,6 @@ from sfumato.specs import (
     DensityMap,
     Profile,
     SeriesAlgorithm,
-    ShiftedGridEncoding,
     attributes_of,
     check_periodic,
     of_trust,
@@ -327,7 +326,7 @@ def check_earlier_rounds(
                     f"round {each.id} has the encoding {published}, but {runs.type}{chosen_by} reads "
                     f"{' or '.join(sorted(reads))}: use another algorithm or another round"
                 )
-            elif published == ShiftedGridEncoding.type and attributes_of(each.spec.encoding) != attributes:
+            elif attributes_of(each.spec.encoding) != attributes:
                 errors[place] = _describe_attributes(each, attributes)
     if errors:
         raise ValidationFailed(

@@ -10,6 +10,8 @@ from sfumato.limits import (
     MAX_FEATURES,
     MAX_HASH_RANGE,
     MAX_MARGIN,
+    MAX_PHASE_ATTRIBUTES,
+    MAX_PHASE_CATEGORIES,
     MAX_RECORD_FEATURES,
     MAX_RESPONSE_SYMBOLS,
     MAX_SCALE,
@@ -46,8 +48,6 @@ from sfumato.specs.encodings import (
 from sfumato.specs.phases import (
     FULL_TURN,
     LATTICE,
-    MAX_PHASE_ATTRIBUTES,
-    MAX_PHASE_CATEGORIES,
     MAX_PHASE_SLOTS,
     MAX_PHASES,
     MAX_WEIGHT,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from sfumato.limits import MAX_FEATURES
+from sfumato.limits import MAX_FEATURES, MAX_PHASE_ATTRIBUTES, MAX_PHASE_CATEGORIES
 from sfumato.specs.attributes import Categorical, read_attributes
 from sfumato.validation import is_int, require, require_int
 
@@ -17,11 +17,6 @@ TURN = 1 << 30  # phase units per turn
 FULL_TURN = TURN // LATTICE  # weight that gives one turn across a feature's range
 MAX_PHASES = 1 << 10
 MAX_PHASE_SLOTS = 1 << 10
-
-# Each category but one needs waves with its character. With these limits, 1024 waves have each character of each
-# attribute about 20 times, and 5 times without another attribute.
-MAX_PHASE_ATTRIBUTES = 4
-MAX_PHASE_CATEGORIES = 16  # with `other` and `missing`
 
 
 def check_rows(rows: tuple[tuple[int, ...], ...], name: str, most: int, lowest: int, highest: int) -> None:
