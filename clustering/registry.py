@@ -84,7 +84,7 @@ def start(
         of an algorithm, such as its number of features, raise when the plan yields its first round.
     """
     require_at_least(expected_reports, 1, "expected_reports")
-    algorithm, reason = resolve(params, len(features), expected_reports)
+    algorithm, reason = resolve(params, len(features), expected_reports, attributes)
     if type(algorithm) not in PLANS:
         raise InvalidSpec("unknown algorithm")
     check_periodic(algorithm, features)

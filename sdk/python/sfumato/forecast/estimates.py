@@ -200,7 +200,7 @@ def forecast(
         raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
     if not 1 <= expected_reports <= MAX_JSON_INT:
         raise InvalidSpec(f"expected_reports must be from 1 to {MAX_JSON_INT}, not {show(expected_reports)}")
-    algorithm, reason = resolve(algorithm, n_features, expected_reports)
+    algorithm, reason = resolve(algorithm, n_features, expected_reports, attributes)
     planned = planned_rounds(algorithm, n_features, expected_reports, circles, attributes)
     rounds = tuple(_forecast_round(each, expected_reports) for each in planned)
     epsilon_nano = algorithm.epsilon_nano
