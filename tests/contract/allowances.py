@@ -88,7 +88,7 @@ RULES = (
     ("createJob", "is missing: name all|clusters must be at least", "a job over reports uses all features"),
     (
         "create(Dataset|Round)",
-        "attributes of a (local|shuffled) dataset|forms clusters of more|a weight has no effect|form clusters of the dataset",
+        "attributes of a (local|shuffled) dataset|forms clusters of more|weight has no effect|form clusters of the",
         "the dataset",
     ),
     ("createJob", "target_reports is required without round_ids", "one of two members"),
