@@ -285,7 +285,10 @@ def send_reports(
     source: Annotated[
         Path,
         typer.Option(
-            "--from", exists=True, dir_okay=False, help="CSV file with a header row: features and attributes of the round."
+            "--from",
+            exists=True,
+            dir_okay=False,
+            help="CSV file with a header row: features and attributes of the round.",
         ),
     ],
 ) -> None:

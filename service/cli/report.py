@@ -145,9 +145,7 @@ class _People:
         self._codes.append(codes)
 
 
-def read_csv(
-    source: Path, features: Sequence[Feature], attributes: Sequence[Attribute] = ()
-) -> tuple[Described, int]:
+def read_csv(source: Path, features: Sequence[Feature], attributes: Sequence[Attribute] = ()) -> tuple[Described, int]:
     """Return the records of a CSV file, and the number of them with a value outside of its bounds.
 
     The file must be one that the service accepts as an upload of records.

@@ -262,9 +262,7 @@ class TestReport:
             ("x,y,plan\n0,0,free\n0,0,gold\n", "record 2: plan must be one of its declared values"),
         ],
     )
-    def test_refuses_a_file_without_the_attributes_of_a_round(
-        self, tmp_path: Path, content: str, message: str
-    ) -> None:
+    def test_refuses_a_file_without_the_attributes_of_a_round(self, tmp_path: Path, content: str, message: str) -> None:
         path = tmp_path / "file.csv"
         path.write_text(content)
         with pytest.raises(Unusable, match=f"{message}.*; nothing was sent$"):
