@@ -14,7 +14,8 @@ from sfumato.device.bulk import perturb_records
 from sfumato.forecast import resolve
 from sfumato.privacy.accounting import cost
 from sfumato.privacy.entropy import Entropy
-from sfumato.records.encodings import symbols
+from sfumato.records.described import Described
+from sfumato.records.encodings import cells, symbols
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import PlannedRound
 from sfumato.specs import (
@@ -31,7 +32,9 @@ from sfumato.specs import (
     RoundSpec,
     ShiftedGrid,
     UniformGrid,
+    attributes_of,
 )
+from sfumato.specs.attributes import Categorical
 
 _N_STEPS = 256  # steps along the diagonal in the search for a border
 
@@ -55,10 +58,26 @@ def is_inside(participation: Participation, draws: NDArray[np.uint64]) -> NDArra
     return (draws >= np.uint64(participation.lo)) & (draws <= np.uint64(participation.hi - 1))
 
 
+def read_points(spec: RoundSpec, points: Points) -> Described:
+    """Return points of shape (n, d + m) as records: d features, and the categories of m attributes as parts of [0, 1].
+
+    Without attributes in the round, the columns after the features have no meaning and are left out.
+    """
+    d, attributes = spec.encoding.n_features, attributes_of(spec.encoding)
+    parts = points[:, d : d + len(attributes)]
+    return Described(points[:, :d], cells(parts, [len(each.categories) for each in attributes]))
+
+
+def symbols_of(spec: RoundSpec, points: Points, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the symbols of points of shape (n, d + m) under slots of shape (n,)."""
+    records = read_points(spec, points)
+    return symbols(spec.encoding, records.points, slots, records.codes)
+
+
 def respond_as_devices(spec: RoundSpec, points: Points, entropy: Entropy, draws: NDArray[np.uint64]) -> RoundReports:
     """Return the reports of devices with these points and draws, made by the devices' code."""
     devices = np.flatnonzero(is_inside(spec.participation, draws))
-    reports = perturb_records(spec, points, entropy, draws=draws)
+    reports = perturb_records(spec, read_points(spec, points), entropy, draws=draws)
     if len(reports.slots) != len(devices):
         raise AssertionError("devices report to a round outside their interval, or skip one inside")
     return RoundReports(devices, reports.slots.astype(np.int64), reports.values)
@@ -82,6 +101,8 @@ class PlanCase:
         Returns the cost of rounds in nano-epsilon.
     circles : tuple of int
         Indices of the periodic features.
+    attributes : tuple of Categorical
+        Attributes by which the plan clusters.
     """
 
     params: Algorithm
@@ -91,13 +112,20 @@ class PlanCase:
     respond: Respond = respond_as_devices
     charge: Callable[[Sequence[tuple[Interval, int]]], int] = field(default=cost)
     circles: tuple[int, ...] = ()
+    attributes: tuple[Categorical, ...] = ()
 
     @property
     def name(self) -> str:
         """Return the name of the case, such as "phase_sketch, 4 features, lloyd"."""
         more = [str(getattr(self.params, name)) for name in ("variant", "refine") if hasattr(self.params, name)]
         features = "1 feature" if self.n_features == 1 else f"{self.n_features} features"
-        return ", ".join([self.params.type, features, *more, *(["a circle"] if self.circles else [])])
+        more += [*(["a circle"] if self.circles else []), *(["categories"] if self.attributes else [])]
+        return ", ".join([self.params.type, features, *more])
+
+    @property
+    def n_columns(self) -> int:
+        """Return the number of columns of points: the features, then the attributes."""
+        return self.n_features + len(self.attributes)
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -107,13 +135,15 @@ class PlanCase:
         """Return the plan before its first round."""
         if self.start is not None:
             return self.start(points)
-        return start(self.params, self.features, len(points))
+        return start(self.params, self.features, len(points), self.attributes)
 
     def declared_rounds(self, n_reports: int) -> tuple[PlannedRound, ...]:
         """Return the rounds that the plan declares before the first report."""
         chosen, _ = resolve(self.params, self.n_features, n_reports)
-        return planned_rounds(chosen, self.n_features, n_reports, self.circles)
+        return planned_rounds(chosen, self.n_features, n_reports, self.circles, self.attributes)
 
+
+KIND = Categorical("kind", ("a", "b"), use="cluster")
 
 # Few symbols and slots, so that probable transcripts occur often enough to be counted. If costs add up over rounds,
 # epsilon is large enough that each part has a measurable effect.
@@ -137,6 +167,7 @@ CASES: tuple[PlanCase, ...] = (
     PlanCase(GridKmeans(1.0, 2, cells=4), 2, circles=(0,)),
     PlanCase(Auto(1.0, 2), 1),
     PlanCase(Auto(1.0, 2), 4),
+    PlanCase(ShiftedGrid(1.0, 2, cells=3), 1, attributes=(KIND,)),
 )
 
 
@@ -173,11 +204,11 @@ def find_border_pair(specs: Sequence[RoundSpec]) -> tuple[Points, Points]:
     """Return two close points on the diagonal of the box that most rounds and slots distinguish."""
     along = np.linspace(0, 1, _N_STEPS + 1)
     borders = np.zeros(_N_STEPS)
+    n_columns = max(spec.encoding.n_features + len(attributes_of(spec.encoding)) for spec in specs)
     for spec in specs:
         for slot in range(spec.encoding.n_slots):
-            points = np.repeat(along[:, None], spec.encoding.n_features, axis=1)
-            symbols_along = symbols(spec.encoding, points, np.full(len(along), slot)).reshape(len(along), -1)
+            points = np.repeat(along[:, None], n_columns, axis=1)
+            symbols_along = symbols_of(spec, points, np.full(len(along), slot)).reshape(len(along), -1)
             borders += (symbols_along[1:] != symbols_along[:-1]).any(axis=1) / spec.encoding.n_slots
     position = int(borders.argmax())
-    d = specs[0].encoding.n_features
-    return np.full(d, along[position]), np.full(d, along[position + 1])
+    return np.full(n_columns, along[position]), np.full(n_columns, along[position + 1])

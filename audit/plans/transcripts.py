@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.plans.cases import Points, Respond, RoundReports
+from audit.plans.cases import Points, Respond, RoundReports, symbols_of
 from sfumato.privacy.entropy import Entropy
-from sfumato.records.encodings import symbols
 from sfumato.specs import (
     RoundSpec,
     vector_noise,
@@ -85,7 +84,7 @@ def log_odds(spec: RoundSpec, reports: RoundReports, pair: tuple[Points, Points]
     """Return log P(value | slot, x) / P(value | slot, x'): ndarray of shape (n,)."""
     mechanism, encoding = spec.mechanism, spec.encoding
     every = np.arange(encoding.n_slots)
-    own, other = (symbols(encoding, np.tile(point, (encoding.n_slots, 1)), every) for point in pair)
+    own, other = (symbols_of(spec, np.tile(point, (encoding.n_slots, 1)), every) for point in pair)
     if (noise := vector_noise(mechanism)) is not None:
         vectors = noise.vectors_of(reports.values).astype(np.float64)
         farther = np.abs(vectors - other[0]).sum(axis=1) - np.abs(vectors - own[0]).sum(axis=1)

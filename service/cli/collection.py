@@ -284,7 +284,12 @@ def send_reports(
     dataset_id: DatasetArgument,
     source: Annotated[
         Path,
-        typer.Option("--from", exists=True, dir_okay=False, help="CSV file with a header row of feature names."),
+        typer.Option(
+            "--from",
+            exists=True,
+            dir_okay=False,
+            help="CSV file with a header row: features and attributes of the round.",
+        ),
     ],
 ) -> None:
     """Perturb each row of a CSV file as one device would, and send the reports to the open round.

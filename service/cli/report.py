@@ -16,7 +16,9 @@ from sfumato.api.client import Client
 from sfumato.api.resources import Round
 from sfumato.device.bulk import perturb_records
 from sfumato.privacy.entropy import SystemEntropy
-from sfumato.specs import Feature
+from sfumato.records.attribute_codes import AttributeEncoder, Cells, InvalidCell
+from sfumato.records.described import Described, categories
+from sfumato.specs import Feature, RoundSpec, attributes_of
 from sfumato.specs.attributes import Attribute
 
 _PIECE_BYTES = 1 << 20
@@ -48,24 +50,20 @@ def send(dataset_id: str, source: Path, client: Client) -> Reported:
     Raises
     ------
     Unusable
-        The dataset has no open round, the round needs attributes, the file does not fit the features, its receipt
+        The dataset has no open round, the file does not fit the features and attributes of the round, its receipt
         cannot be used, or all of its reports are already sent.
     """
     open_rounds = [each for each in client.rounds(dataset_id) if each.state == "open"]
     if not open_rounds:
         raise Unusable("this dataset has no open round")
     collection = [each for each in open_rounds if each.collection_id == open_rounds[0].collection_id]
-    if needed := [each.name for each in collection[0].spec.attributes]:
-        raise Unusable(
-            f"the round {collection[0].id} needs the attributes {', '.join(needed)}, and a file has features alone; "
-            "nothing was sent. Use Device or perturb_records of the SDK."
-        )
-    records, n_clipped = read_csv(source, collection[0].spec.features)
+    spec = collection[0].spec
+    records, n_clipped = read_csv(source, spec.features, spec.attributes)
     try:
         with open_receipt(source) as receipt:
             unfinished = _unfinished(collection, receipt, source)
             rounds = [_send_round(each, records, receipt, client) for each in unfinished]
-            return Reported(rounds, len(records), n_clipped)
+            return Reported(rounds, len(records.points), n_clipped)
     except ReceiptUnusable as error:
         raise Unusable(str(error)) from None
 
@@ -82,19 +80,30 @@ def _unfinished(collection: Sequence[Round], receipt: Receipt, source: Path) -> 
     return unfinished
 
 
-def _send_round(open_round: Round, records: NDArray[np.float64], receipt: Receipt, client: Client) -> ReportedRound:
+def _send_round(open_round: Round, records: Described, receipt: Receipt, client: Client) -> ReportedRound:
     """Send the stored reports to a round, or draw and store them first."""
     draws = receipt.get_draws(open_round.collection_id)
     if draws is None:
-        draws = SystemEntropy().words(len(records))
+        draws = SystemEntropy().words(len(records.points))
         receipt.add_draws(open_round.collection_id, draws)
     reports = receipt.get_reports(open_round.id)
     if reports is None:
-        reports = perturb_records(open_round.spec, records, draws=draws)
+        reports = perturb_records(open_round.spec, _described(open_round.spec, records), draws=draws)
         receipt.add_reports(open_round.id, reports)
     n_sent = client.send_reports(open_round.id, *reports) if len(reports.slots) else 0
     receipt.finish(open_round.id)
     return ReportedRound(client.get_round(open_round.id), n_sent)
+
+
+def _described(spec: RoundSpec, records: Described) -> Described:
+    """Return records with the category of each attribute of a round. An attribute may be a feature in bins."""
+    names = [each.name for each in spec.features]
+    own = iter(records.codes.T)
+    columns = [
+        categories(each, records.points[:, names.index(each.name)]) if each.name in names else next(own)
+        for each in attributes_of(spec.encoding)
+    ]
+    return Described(records.points, np.stack(columns, axis=1) if columns else records.codes)
 
 
 class _People:
@@ -102,42 +111,58 @@ class _People:
 
     user_feature = None
 
-    def __init__(self, features: Sequence[Feature]) -> None:
-        self.features = features
-        self.columns = [feature.name for feature in features]
-        self.attributes: Sequence[Attribute] = ()
+    def __init__(self, features: Sequence[Feature], attributes: Sequence[Attribute]) -> None:
+        self.features, self.attributes = features, attributes
+        self.columns = [each.name for each in (*features, *attributes)]
         self.n_records = self.n_clipped = 0
-        self.parts = [np.empty((0, len(features)))]
+        self._points = [np.empty((0, len(features)))]
+        self._codes = [np.empty((0, len(attributes)), dtype=np.int64)]
+        self._encoders = [AttributeEncoder(each, rejects_outside=False) for each in attributes]
         self._least, self._most = rounded_bounds(features)
 
-    def add(self, values: NDArray[np.float64], _users: object, _widths: None = None, _cells: object = ()) -> None:
-        """Add records. Raise ValidationFailed for a value that is not finite."""
+    @property
+    def records(self) -> Described:
+        """Return the records, with the codes of the attributes."""
+        return Described(np.concatenate(self._points), np.concatenate(self._codes))
+
+    def add(
+        self, values: NDArray[np.float64], _users: object, _widths: None = None, cells: Sequence[Cells] = ()
+    ) -> None:
+        """Add records. Raise ValidationFailed for a value that is not finite, or not a category of its attribute."""
         bad = ~np.isfinite(values)
         if bad.any():
             row, column = np.argwhere(bad)[0].tolist()
             raise bad_record(self.n_records + row, f"{self.columns[column]} must be a finite number")
+        codes = np.empty((len(values), len(self.attributes)), dtype=np.int64)
+        for place, (encoder, column) in enumerate(zip(self._encoders, cells, strict=True)):
+            try:
+                codes[:, place] = encoder.encode(column)
+            except InvalidCell as invalid:
+                raise bad_record(self.n_records + invalid.row, str(invalid)) from None
         self.n_records += len(values)
         self.n_clipped += int(((values < self._least) | (values > self._most)).any(axis=1).sum())
-        self.parts.append(values)
+        self._points.append(values)
+        self._codes.append(codes)
 
 
-def read_csv(source: Path, features: Sequence[Feature]) -> tuple[NDArray[np.float64], int]:
+def read_csv(source: Path, features: Sequence[Feature], attributes: Sequence[Attribute] = ()) -> tuple[Described, int]:
     """Return the records of a CSV file, and the number of them with a value outside of its bounds.
 
     The file must be one that the service accepts as an upload of records.
 
     Returns
     -------
-    records : ndarray of shape (n, n_features)
+    records : Described
+        With the codes of `attributes`.
     n_clipped : int
         Devices move the values of these records to the bounds.
 
     Raises
     ------
     Unusable
-        The file does not fit the features.
+        The file does not fit the features or the attributes.
     """
-    people = _People(features)
+    people = _People(features, attributes)
     reader = CsvReader(people)
     try:
         with source.open("rb") as file:
@@ -150,4 +175,4 @@ def read_csv(source: Path, features: Sequence[Feature]) -> tuple[NDArray[np.floa
         raise Unusable(f"{'; '.join(messages)}; nothing was sent") from None
     if not people.n_records:
         raise Unusable("the file has no records; nothing was sent")
-    return np.concatenate(people.parts), people.n_clipped
+    return people.records, people.n_clipped

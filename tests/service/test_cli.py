@@ -29,6 +29,7 @@ from sfumato.forecast import (
 from sfumato.privacy.accounting import NANO, format_epsilon
 from sfumato.privacy.gaussian_privacy import epsilon_of
 from sfumato.specs import PrivateKmeans, ShiftedGrid, UniformGrid
+from sfumato.specs.attributes import Categorical
 from tests.service.api import FEATURES, stranger
 from tests.service.commands import Run, run_command
 from tests.service.processes import ROOT
@@ -241,8 +242,31 @@ class TestReport:
         path = tmp_path / "file.csv"
         path.write_text("y,x\n0.5,0.25\n-7,0.5\n1e9,1e9\n1,0\n")
         records, n_clipped = report.read_csv(path, self.FEATURES)
-        assert records.tolist() == [[0.25, 0.5], [0.5, -7], [1e9, 1e9], [0, 1]]
+        assert records.points.tolist() == [[0.25, 0.5], [0.5, -7], [1e9, 1e9], [0, 1]]
+        assert records.codes.shape == (4, 0)
         assert n_clipped == 2
+
+    PLAN = Categorical("plan", ["free", "pro"], missing="category")
+
+    def test_reads_the_attributes_of_a_round(self, tmp_path: Path) -> None:
+        path = tmp_path / "file.csv"
+        path.write_text("plan,y,x\nfree,0,0.1\n,0,0.2\n pro ,0,0.3\n")
+        records, _ = report.read_csv(path, self.FEATURES, [self.PLAN])
+        assert records.points[:, 0].tolist() == [0.1, 0.2, 0.3]
+        assert records.codes.tolist() == [[0], [2], [1]]
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("x,y\n0,0\n", "column plan is missing"),
+            ("x,y,plan\n0,0,free\n0,0,gold\n", "record 2: plan must be one of its declared values"),
+        ],
+    )
+    def test_refuses_a_file_without_the_attributes_of_a_round(self, tmp_path: Path, content: str, message: str) -> None:
+        path = tmp_path / "file.csv"
+        path.write_text(content)
+        with pytest.raises(Unusable, match=f"{message}.*; nothing was sent$"):
+            report.read_csv(path, self.FEATURES, [self.PLAN])
 
     def test_without_a_service_names_the_setting(self, run: Run, tmp_path: Path) -> None:
         file = tmp_path / "people.csv"
