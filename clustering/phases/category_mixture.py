@@ -77,8 +77,7 @@ class CategoryMixture(NamedTuple):
 
     def take(self, kept: NDArray[np.int64]) -> "CategoryMixture":
         """Return the mixture of some clusters, in their order."""
-        places = Mixture(*(part[kept] for part in self.places))
-        return CategoryMixture(places, tuple(part[kept] for part in self.shares))
+        return CategoryMixture(self.places.take(kept), tuple(part[kept] for part in self.shares))
 
 
 class CategoryFit(NamedTuple):
@@ -189,13 +188,10 @@ def normal_equations(waves: CategoryWaves, mixture: CategoryMixture) -> tuple[ND
 
     P = C (d + 2 + T) for T categories in all: each cluster's centre, log width, log size and log shares.
     """
-    left, values = residual(waves, mixture), slopes(waves, mixture)
     roots = np.sqrt(2 * waves.weights)
-    rows = values * roots[:, None]
-    weighted = left * roots
-    numbers = _numbers_of(mixture)
-    matrix = rows.real.T @ rows.real + rows.imag.T @ rows.imag
-    gradient = -(rows.real.T @ weighted.real + rows.imag.T @ weighted.imag)
+    rows, left = slopes(waves, mixture) * roots[:, None], residual(waves, mixture) * roots
+    rows, left = (np.concatenate([each.real, each.imag]) for each in (rows, left))
+    numbers, matrix, gradient = _numbers_of(mixture), rows.T @ rows, -(rows.T @ left)
     prior, pull = np.zeros((2, *_shape(waves, mixture)))
     prior[:, waves.n_features + 1 :] = 1 / LOG_SHARE_VARIANCE
     pull[:, waves.n_features + 1 :] = numbers.logs / LOG_SHARE_VARIANCE

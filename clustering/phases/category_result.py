@@ -1,5 +1,7 @@
 """Models of `phase_sketch` whose clusters have category shares, and the agreement of their halves."""
 
+from dataclasses import replace
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from clustering.phases.cluster_search import MAX_COUNTED, CountedFit, count_clus
 from clustering.phases.halves import CLEAR, FEW, SEED, halve
 from clustering.phases.incremental_mixture import PARTICLES
 from clustering.phases.mixture_fit import Sketch
+from clustering.phases.model_selection import separation
 from clustering.phases.particles import sobol_points
 from clustering.phases.result import ClusterCount, Found, PhaseData, build_model, describe_fit, edges_of
 from clustering.random import PublicWords
@@ -26,6 +29,8 @@ from sfumato.model.memberships import GaussianMixtureMemberships
 from sfumato.records.mixed import step_of
 from sfumato.sizing.centroids import WAVES_PER_PARAMETER, supported_clusters
 
+TOGETHER = 1.0  # distance of centres, in sums of their widths, below which clusters are at one place
+IDENTIFYING = 3  # number of attributes that separate clusters at one place
 _INSIDE = 2.0**-40  # least distance of quantiles from 0 and 1
 
 
@@ -53,7 +58,7 @@ def _model_of(data: PhaseData, fitted: CategoryFit, count: ClusterCount | None) 
     centres, sizes, widths = mixture.places
     found = Found(centres, errors.centres, sizes, errors.sizes, widths, mixture.shares, errors.shares)
     plain = ~data.characters.any(axis=1)
-    return build_model(
+    model = build_model(
         data,
         found,
         _agreement_of_halves(data, mixture),
@@ -61,6 +66,28 @@ def _model_of(data: PhaseData, fitted: CategoryFit, count: ClusterCount | None) 
         count,
         soft=GaussianMixtureMemberships(tuple(widths.tolist()), waves.categories),
         edges=edges_of(data, data.sketch.select(plain), mixture.places),
+    )
+    return replace(model, warnings=(*model.warnings, *_describe_shared_places(data, mixture)))
+
+
+def _describe_shared_places(data: PhaseData, mixture: CategoryMixture) -> tuple[str, ...]:
+    """Return a warning about clusters at one place, if there are too few attributes to separate them.
+
+    Two distributions of two independent attributes have a mixture that other pairs have, too. Three attributes
+    determine them (Kruskal 1977).
+    """
+    if len(data.attributes) >= IDENTIFYING:
+        return ()
+    shared = [
+        f"{one} and {other}"
+        for one, other in combinations(range(len(mixture.places.shares)), 2)
+        if separation(mixture.places.take(np.array([one, other])), data.limits.circles) < TOGETHER
+    ]
+    if not shared:
+        return ()
+    return (
+        f"The places of the clusters {', '.join(shared)} overlap, and fewer than {IDENTIFYING} attributes do not "
+        "determine how people divide into them: their sizes and shares are uncertain.",
     )
 
 

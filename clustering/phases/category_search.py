@@ -33,6 +33,7 @@ from clustering.phases.initialisation import (
 from clustering.phases.mixture_fit import STEPS, Limits, Mixture, raise_to_floor
 from clustering.random import PublicWords
 
+LAST_STEPS = 100
 USUAL = 0.6  # share of its category of each attribute in a cluster that is searched; the others are even
 CODES = 256  # largest number of tuples of categories that are compared
 LEAST_START_SHARE = 0.02
@@ -46,7 +47,11 @@ class Peak(NamedTuple):
 
 
 class CategoryClusters(NamedTuple):
-    """Fits of clusters with categories, see `ClusterFits`."""
+    """Fits of clusters with categories, see `ClusterFits`.
+
+    The first steps of a fit read the first harmonics alone, which have most of the information. So likelihoods after a
+    number of steps are compared with each other only, and so are those of whole fits.
+    """
 
     waves: CategoryWaves
     limits: Limits
@@ -54,8 +59,8 @@ class CategoryClusters(NamedTuple):
 
     @property
     def start_widths(self) -> tuple[float, ...]:
-        """Return the widths of greedy starts."""
-        return self.limits.start_widths
+        """Return the widths of greedy starts: every second one of round clusters, because a start takes longer."""
+        return self.limits.start_widths[::2]
 
     @property
     def n_parameters(self) -> int:
@@ -67,18 +72,19 @@ class CategoryClusters(NamedTuple):
         starts = [greedy(self.waves, n_clusters, width, self.limits, self.words)]
         if below is not None:
             starts.append(self._add(below.mixture, 1 / n_clusters))
-        fits = [climb(self.waves, start, self.limits, n_steps or STEPS) for start in starts]
+        waves = self.waves if n_steps is None else self.waves.firsts
+        fits = [climb(waves, start, self.limits, n_steps or STEPS) for start in starts]
         return min(fits, key=lambda fitted: fitted.nll)
 
     def move(self, fitted: CategoryFit, left_out: int, n_steps: int) -> CategoryFit:
         """Return the fit from a start with one cluster moved to the peak of the others' residual."""
         kept = np.delete(np.arange(fitted.n_clusters), left_out)
         share = float(fitted.mixture.places.shares[left_out])
-        return climb(self.waves, self._add(fitted.mixture.take(kept), share), self.limits, n_steps)
+        return climb(self.waves.firsts, self._add(fitted.mixture.take(kept), share), self.limits, n_steps)
 
     def climb(self, fitted: CategoryFit) -> CategoryFit:
-        """Return the fit after all steps."""
-        return climb(self.waves, fitted.mixture, self.limits)
+        """Return the fit after all steps. Shares near zero converge slowly."""
+        return climb(self.waves, fitted.mixture, self.limits, LAST_STEPS)
 
     def _add(self, mixture: CategoryMixture, share: float) -> CategoryMixture:
         """Return the mixture plus one cluster of median width at the peak of the residual.

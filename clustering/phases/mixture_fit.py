@@ -56,6 +56,10 @@ class Mixture(NamedTuple):
     shares: NDArray[np.float64]  # (C,), sum one
     widths: NDArray[np.float64]  # (C,), standard deviation in every direction
 
+    def take(self, kept: NDArray[np.int64]) -> "Mixture":
+        """Return the mixture of some clusters, in their order."""
+        return Mixture(*(part[kept] for part in self))
+
 
 class Limits(NamedTuple):
     """Public constants of the fit."""

@@ -8,12 +8,12 @@ import numpy as np
 from clustering.phases.characters import characters_for
 from clustering.phases.mixture_fit import RADIANS, Limits
 from clustering.random import PublicWords
-from sfumato.sizing.centroids import phases
+from sfumato.sizing.centroids import CATEGORY_WAVES, phases
 from sfumato.specs import FULL_TURN, PhaseEncoding
 from sfumato.specs.attributes import Categorical
 
 WAVES = 512
-MANY_FEATURES, MANY_WAVES = 16, 1024  # with attributes, and from 16 features on, there are 1024 waves
+MANY_FEATURES, MANY_WAVES = 16, 1024  # from 16 features on there are 1024 waves
 
 # |omega|, radians across the box. Tight clusters need shorter waves: they are shorter with two
 # features, and still shorter if many clusters share the box. (Two features, agreement with
@@ -76,7 +76,8 @@ def waves_for(
     PhaseEncoding
     """
     words = PublicWords(seed)
-    n_slots = n_slots or (MANY_WAVES if n_features >= MANY_FEATURES or attributes else WAVES)
+    few = CATEGORY_WAVES if attributes else WAVES
+    n_slots = n_slots or (MANY_WAVES if n_features >= MANY_FEATURES else few)
     radius, angle = words.uniform(2, n_slots, n_features)
     deviates = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * pi * angle)  # standard normal, by Box and Muller
     directions = deviates / np.linalg.norm(deviates, axis=1, keepdims=True)

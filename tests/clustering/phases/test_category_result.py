@@ -18,10 +18,11 @@ from sfumato.records.outside import encode_many
 from sfumato.specs import PhaseSketch
 from tests.clustering.phases.categories import attribute, mixture_of
 
-CATEGORIES = (3, 2)
+CATEGORIES = (3, 2, 3)
 ATTRIBUTES = tuple(attribute(f"a{place}", m) for place, m in enumerate(CATEGORIES))
 # Two clusters are at one place and differ in their categories.
-POPULATION = mixture_of([[0.3, 0.4], [0.3, 0.4], [0.75, 0.7]], [0.4, 0.35, 0.25], [[0, 0], [2, 1], [1, 0]], CATEGORIES)
+CODES = [[0, 0, 0], [2, 1, 1], [1, 0, 2]]
+POPULATION = mixture_of([[0.3, 0.4], [0.3, 0.4], [0.75, 0.7]], [0.4, 0.35, 0.25], CODES, CATEGORIES)
 N = 40_000
 
 
@@ -46,7 +47,7 @@ def model(clusters=3, seed=1):
 def order(found):
     """Return the place of each true cluster in a model: by its usual categories."""
     usual = [tuple(int(part[place].argmax()) for part in found.category_shares.values()) for place in range(3)]
-    return [usual.index(code) for code in [(0, 0), (2, 1), (1, 0)]]
+    return [usual.index(tuple(code)) for code in CODES]
 
 
 class TestModel:
@@ -116,7 +117,7 @@ class TestLabels:
         found = model()
         soft = found.soft
         assert isinstance(soft, GaussianMixtureMemberships)
-        code = (2, 0)
+        code = (2, 0, 1)
         record = np.hstack([[0.4, 0.5], *(np.eye(m)[c] for m, c in zip(CATEGORIES, code, strict=True))])
         away = ((found.centroids[:, :2] - record[:2]) ** 2).sum(axis=1)
         like = found.sizes * np.exp(-away / (2 * np.square(soft.widths))) / np.square(soft.widths)
@@ -139,6 +140,20 @@ class TestLabels:
         confidence = given.max(axis=1)
         assert (likely == labels[:n]).mean() == pytest.approx(confidence.mean(), abs=0.03)
         assert confidence.mean() > found.sizes.max() + 0.05
+
+
+class TestSharedPlaces:
+    def test_two_attributes_do_not_separate_clusters_at_one_place(self):
+        _, points, codes = people()
+        params = PhaseSketch(epsilon=6, clusters=3, slots=256)
+        found = simulate(params, points, seed=1, attributes=ATTRIBUTES[:2], codes=codes[:, :2])
+        (warning,) = [each for each in found.warnings if "attributes do not determine" in each]
+        near = [place for place in range(3) if found.centroids[place, 0] < 0.5]
+        assert f"clusters {near[0]} and {near[1]} overlap" in warning
+        assert found.verdict is not Verdict.RELIABLE
+
+    def test_three_attributes_do(self):
+        assert not any("do not determine" in each for each in model().warnings)
 
 
 class TestLimits:

@@ -100,4 +100,4 @@ class TestAJob:
         body = {"dataset_id": dataset(api), "algorithm": ALGORITHM | {"epsilon": 1}, "expected_reports": 100_000}
         forecast = api.post("/forecasts", body).json()
         assert forecast["insufficient"] is None
-        assert any("the share of a category has an error of about 0.05" in each for each in forecast["warnings"])
+        assert any("the share of a category has an error of about 0.047" in each for each in forecast["warnings"])

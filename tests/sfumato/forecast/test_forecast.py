@@ -184,7 +184,7 @@ class TestInsufficient:
             assert made.insufficient is not None
             assert made.insufficient.reports_needed is not None
             needed.append(made.insufficient.reports_needed / 1000 * math.tanh(0.5) ** 2)
-        assert needed == pytest.approx([1.0, 1.3, 2.2, 2.5, 2.5], rel=1e-3)
+        assert needed == pytest.approx([1.0, 1.4, 1.9, 2.2, 2.2], rel=1e-3)
 
     def test_quality_with_attributes_of_phases_is_not_forecast(self) -> None:
         attribute = Categorical("a", ["p", "q"], use="cluster")

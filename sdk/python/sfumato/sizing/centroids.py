@@ -43,11 +43,11 @@ SKETCHED_REPORTS_PER_FEATURE = 250
 FEWEST_FEATURES, FEW_CLUSTERS = 4, 4
 
 # Factor of the required reports, by the number of attributes by which a job clusters. Waves with characters have less
-# signal about places. (4 clusters in 3 features, 7 in 10 people with the usual category: the Cramer-Rao errors of
-# centres are 1.13, 1.5 and 1.6 times those without attributes.)
-CATEGORY_PRICES = 1.0, 1.3, 2.2, 2.5
+# signal about places. (Squared Cramer-Rao errors of centres over those without attributes, 4 clusters in 3 features, 7
+# in 10 people with the usual category.)
+CATEGORY_PRICES = 1.0, 1.4, 1.9, 2.2
 # Error of the share of a category, in units of K / (tanh(eps/2) sqrt(N)), by the number of attributes from one on.
-SHARE_ERRORS = 2.4, 2.4, 2.4
+SHARE_ERRORS = 1.8, 2.3, 2.8, 3.1
 CATEGORY_WAVES = 1024  # default number of waves with attributes
 # Each wave has two numbers, of which damped ones and noise take a part.
 WAVES_PER_PARAMETER = 2
