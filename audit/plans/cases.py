@@ -168,6 +168,7 @@ CASES: tuple[PlanCase, ...] = (
     PlanCase(Auto(1.0, 2), 1),
     PlanCase(Auto(1.0, 2), 4),
     PlanCase(ShiftedGrid(1.0, 2, cells=3), 1, attributes=(KIND,)),
+    PlanCase(PhaseSketch(1.0, 2, slots=64), 2, attributes=(KIND,)),
 )
 
 

@@ -82,7 +82,7 @@ class TestCases:
 
 class TestSoundPlans:
     @pytest.mark.usefixtures("reduce_trials")
-    @pytest.mark.parametrize("index", [0, 3, 5, 7, 13, -1], ids=lambda index: CASES[index].name)
+    @pytest.mark.parametrize("index", [0, 3, 5, 7, 13, -2, -1], ids=lambda index: CASES[index].name)
     def test_the_measured_epsilon_is_below_the_charge_and_close(self, index: int) -> None:
         findings = check_transcripts(CASES[index], SETTING)
         assert [finding.holds for finding in findings] == [True] * 3

@@ -1,7 +1,7 @@
 /** Round specs and records. A spec contains everything that a device needs to send a report. All devices receive the same bytes. */
 
 import type { Attribute } from "./attributes.js";
-import { at, check, checkKeys, decimalWord, finite, isObject, list, type Json } from "./checks.js";
+import { check, checkKeys, decimalWord, finite, isObject, list, type Json } from "./checks.js";
 import { addsSymbol, ENCODINGS, isLattice, MAX_FEATURES, type Encoding, type Symbol } from "./encodings.js";
 import { drawBelow, WORD_SPAN, type Entropy } from "./entropy.js";
 import { InvalidPoint } from "./errors.js";

@@ -52,7 +52,10 @@ def test_the_most_categories_have_each_character_alone_and_in_all_as_often_as_st
 
 
 class TestWavesWithAttributes:
-    ATTRIBUTES = (Categorical("a", "xyz", use="cluster"), Categorical("b", "uv", unknown="other", use="cluster"))
+    ATTRIBUTES = (
+        Categorical("a", ["x", "y", "z"], use="cluster"),
+        Categorical("b", ["u", "v"], unknown="other", use="cluster"),
+    )
 
     def test_have_the_weights_of_waves_without_them(self) -> None:
         encoding = waves_for(3, 4, None, NANO, 7, attributes=self.ATTRIBUTES)
