@@ -35,8 +35,8 @@ from clustering.phases.mixture_fit import (
 )
 
 CENTRE_STEP, LOG_STEP = 0.1, 1.0  # largest step of a coordinate, and of the logarithm of a width or share
-LOG_SHARE_VARIANCE = 9.0  # prior variance of the numbers whose softmax are shares
-LEAST_LOG = -30.0  # least number whose softmax is a share
+LOG_SHARE_VARIANCE = 9.0  # prior variance of the logarithm of a share
+LEAST_LOG = -30.0  # least logarithm of a share, before its scale
 
 
 class CategoryWaves(NamedTuple):
@@ -320,7 +320,7 @@ def standard_errors(waves: CategoryWaves, mixture: CategoryMixture) -> CategoryE
 
 
 def _errors_of_softmax(covariance: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the standard errors of shares from the covariance of the numbers whose softmax they are."""
+    """Return the standard errors of shares from the covariance of their logarithms."""
     derivatives = np.diag(shares) - np.outer(shares, shares)
     variances = np.einsum("ij,jk,ik->i", derivatives, covariance, derivatives)
     return np.asarray(np.sqrt(np.maximum(variances, 0.0)))

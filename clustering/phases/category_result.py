@@ -1,4 +1,4 @@
-"""Models of `phase_sketch` whose clusters have category shares, and the agreement of their halves."""
+"""Models of `phase_sketch` with category shares, and the agreement of their halves."""
 
 from dataclasses import replace
 from itertools import combinations

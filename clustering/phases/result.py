@@ -50,8 +50,8 @@ class PhaseData(NamedTuple):
     n_reports: int  # reports of phases
     n_all_reports: int  # reports of all rounds
     may_clip: bool  # whether values outside of the bounds were moved to them
-    attributes: tuple[Categorical, ...] = ()  # by which the job clusters
-    characters: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)  # of the waves of the sketch, with attributes
+    attributes: tuple[Categorical, ...] = ()  # attributes that form the clusters
+    characters: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)  # (m, J), characters of the sketch's waves
 
     @property
     def n_effective(self) -> float:

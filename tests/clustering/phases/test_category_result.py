@@ -40,7 +40,7 @@ def people():
 def model(clusters=3, seed=1):
     """Return the model of a run."""
     _, points, codes = people()
-    params = PhaseSketch(epsilon=6, clusters=clusters, slots=512)
+    params = PhaseSketch(epsilon=3, clusters=clusters, slots=256)
     return simulate(params, points, seed=seed, attributes=ATTRIBUTES, codes=codes)
 
 
@@ -56,18 +56,20 @@ class TestModel:
         at = order(found)
         assert [each.name for each in found.features] == ["x1", "x2", *(n for a in ATTRIBUTES for n in a.share_names)]
         assert found.n_numeric == 2
-        assert found.centroids[at, :2] == pytest.approx(POPULATION.places.centres, abs=0.03)
-        assert found.sizes[at] == pytest.approx(POPULATION.places.shares, abs=0.06)
-        for shares, true in zip(found.category_shares.values(), POPULATION.shares, strict=True):
-            assert shares[at] == pytest.approx(true, abs=0.12)
+        true = np.hstack([POPULATION.places.centres, *POPULATION.shares])
+        assert found.centroids[at] == pytest.approx(true, abs=0.2)
+        assert found.centroids[at, :2] == pytest.approx(true[:, :2], abs=0.03)
+        for shares in found.category_shares.values():
             assert shares.sum(axis=1) == pytest.approx(1)
 
-    def test_states_the_errors_of_the_shares(self):
+    def test_states_its_errors(self):
         found = model()
         at = order(found)
         true = np.hstack([POPULATION.places.centres, *POPULATION.shares])
         deviations = (found.centroids[at] - true) / found.centroid_errors[at]
         assert 0.4 < np.sqrt(np.mean(deviations**2)) < 1.6
+        assert (np.abs(found.sizes[at] - POPULATION.places.shares) < 3 * found.size_errors[at]).all()
+        assert found.centroid_errors.max() < 0.12
 
     def test_is_the_same_after_a_document(self):
         found = model()
@@ -80,6 +82,7 @@ class TestModel:
         with pytest.raises(InvalidSpec, match="inconsistent"):
             model_from_wire(wire)
 
+    @pytest.mark.slow
     def test_the_number_of_clusters_is_counted(self):
         found = model(clusters=None)
         assert found.n_clusters == 3
@@ -126,7 +129,7 @@ class TestLabels:
         assert found.memberships(record[None])[0] == pytest.approx(like / like.sum(), rel=1e-6)
 
     def test_a_report_alone_gives_a_calibrated_posterior(self):
-        """Of reports with a posterior of about p, about p come from the cluster."""
+        """The mean confidence equals the share of correct labels."""
         labels, points, codes = people()
         found, n = model(), 20_000
         plan = start(PhaseSketch(epsilon=6, clusters=3, slots=64), unit_features(2), n, ATTRIBUTES)
@@ -145,7 +148,7 @@ class TestLabels:
 class TestSharedPlaces:
     def test_two_attributes_do_not_separate_clusters_at_one_place(self):
         _, points, codes = people()
-        params = PhaseSketch(epsilon=6, clusters=3, slots=256)
+        params = PhaseSketch(epsilon=3, clusters=3, slots=128)
         found = simulate(params, points, seed=1, attributes=ATTRIBUTES[:2], codes=codes[:, :2])
         (warning,) = [each for each in found.warnings if "attributes do not determine" in each]
         near = [place for place in range(3) if found.centroids[place, 0] < 0.5]
