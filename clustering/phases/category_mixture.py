@@ -48,6 +48,24 @@ class CategoryWaves(NamedTuple):
     values: NDArray[np.complex128]  # (F,), unbiased
     weights: NDArray[np.float64]  # (F,), about one over the variance E|noise|^2 of a value
     n_first: int  # number of first harmonics, which come first
+    turns: tuple[NDArray[np.complex128], ...]  # (F, m_j) for each attribute, e^(2 pi i a v / m)
+
+    @classmethod
+    def of(
+        cls,
+        omegas: NDArray[np.float64],
+        characters: NDArray[np.int64],
+        categories: tuple[int, ...],
+        values: NDArray[np.complex128],
+        weights: NDArray[np.float64],
+        n_first: int,
+    ) -> "CategoryWaves":
+        """Return the values with the turns of their categories."""
+        turns = (
+            np.exp(2j * pi * (np.outer(character, np.arange(m)) % m) / m)
+            for character, m in zip(characters.T, categories, strict=True)
+        )
+        return cls(omegas, characters, categories, values, weights, n_first, tuple(turns))
 
     @property
     def n_features(self) -> int:
@@ -58,15 +76,15 @@ class CategoryWaves(NamedTuple):
     def firsts(self) -> "CategoryWaves":
         """Return the first harmonics."""
         n = self.n_first
-        return self._replace(
-            omegas=self.omegas[:n], characters=self.characters[:n], values=self.values[:n], weights=self.weights[:n]
+        return CategoryWaves(
+            self.omegas[:n],
+            self.characters[:n],
+            self.categories,
+            self.values[:n],
+            self.weights[:n],
+            n,
+            tuple(turn[:n] for turn in self.turns),
         )
-
-    def turns(self, attribute: int) -> NDArray[np.complex128]:
-        """Return e^(2 pi i a v / m) of each frequency and category of an attribute: (F, m)."""
-        m = self.categories[attribute]
-        angles = 2 * pi * (np.outer(self.characters[:, attribute], np.arange(m)) % m) / m
-        return np.asarray(np.exp(1j * angles))
 
 
 class CategoryMixture(NamedTuple):
@@ -121,14 +139,14 @@ def category_waves(sketch: Sketch, characters: NDArray[np.int64], categories: Se
     """
     seen, read = characteristic_of(sketch), clear_harmonics(sketch)
     multiples = np.concatenate([q * characters for q in read]) % np.array(categories)
-    return CategoryWaves(seen.omegas, multiples, tuple(categories), seen.values, seen.weights, len(characters))
+    return CategoryWaves.of(seen.omegas, multiples, tuple(categories), seen.values, seen.weights, len(characters))
 
 
 def cluster_values(waves: CategoryWaves, mixture: CategoryMixture) -> NDArray[np.complex128]:
     """Return the characteristic function of each cluster's people: (F, C)."""
     found = _place_values(waves, mixture.places)
-    for attribute, shares in enumerate(mixture.shares):
-        found *= waves.turns(attribute) @ shares.T
+    for turn, shares in zip(waves.turns, mixture.shares, strict=True):
+        found *= turn @ shares.T
     return found
 
 
@@ -207,8 +225,7 @@ def slopes(waves: CategoryWaves, mixture: CategoryMixture) -> NDArray[np.complex
     """Return the derivatives of the expected values with respect to the parameters: (F, P)."""
     places, (n_clusters, n_parameters) = mixture.places, _shape(waves, mixture)
     d = waves.n_features
-    turns = [waves.turns(place) for place in range(len(waves.categories))]
-    means = [turn @ shares.T for turn, shares in zip(turns, mixture.shares, strict=True)]  # (F, C) each
+    means = [turn @ shares.T for turn, shares in zip(waves.turns, mixture.shares, strict=True)]  # (F, C) each
     alone = _place_values(waves, places)
     values = alone * np.prod(means, axis=0)
     found = np.empty((len(values), n_clusters, n_parameters), dtype=np.complex128)
@@ -217,7 +234,7 @@ def slopes(waves: CategoryWaves, mixture: CategoryMixture) -> NDArray[np.complex
     found[:, :, d] = -own * np.outer((waves.omegas**2).sum(axis=1), places.widths**2)
     found[:, :, d + 1] = own - places.shares * own.sum(axis=1, keepdims=True)
     first = d + 2
-    for place, (turn, shares) in enumerate(zip(turns, mixture.shares, strict=True)):
+    for place, (turn, shares) in enumerate(zip(waves.turns, mixture.shares, strict=True)):
         others = alone * places.shares * np.prod(means[:place] + means[place + 1 :], axis=0)
         away = turn[:, None, :] - means[place][:, :, None]
         last = first + waves.categories[place]

@@ -45,9 +45,12 @@ def fit_categories(data: PhaseData, seed: int) -> ClusterModel:
     return _model_of(data, counted.fitted, ClusterCount.of(counted, min(n_supported, largest)))
 
 
-def _fits_of(data: PhaseData, sketch: Sketch, seed: int) -> CategoryClusters:
+def _fits_of(data: PhaseData, sketch: Sketch, seed: int, width: float | None = None) -> CategoryClusters:
+    """Return the fits, with starts of one width, or of every second one of round clusters: a start takes longer."""
     categories = [len(each.categories) for each in data.attributes]
-    return CategoryClusters(category_waves(sketch, data.characters, categories), data.limits, PublicWords(seed))
+    waves = category_waves(sketch, data.characters, categories)
+    widths = data.limits.start_widths[::2] if width is None else (width,)
+    return CategoryClusters(waves, data.limits, PublicWords(seed), widths)
 
 
 def _model_of(data: PhaseData, fitted: CategoryFit, count: ClusterCount | None) -> ClusterModel:
@@ -139,11 +142,14 @@ def _agreement_of_halves(data: PhaseData, mixture: CategoryMixture) -> Partition
 
 
 def _fit_half(data: PhaseData, half: Sketch, mixture: CategoryMixture) -> CategoryMixture:
-    """Return the fit of half of the reports, or equal clusters at the middle if it has none."""
-    n_clusters = len(mixture.places.shares)
+    """Return the fit of half of the reports, or equal clusters at the middle if it has none.
+
+    Its start has the median width of the released clusters.
+    """
+    n_clusters, width = len(mixture.places.shares), float(np.median(mixture.places.widths))
     answered = half.counts.any(axis=1)
     if not answered.any():
         places = mixture.places._replace(centres=np.full(mixture.places.centres.shape, 0.5))
         return CategoryMixture(places, tuple(np.full(each.shape, 1 / each.shape[1]) for each in mixture.shares))
     part = data._replace(characters=data.characters[answered])
-    return search_clusters(_fits_of(part, half.select(answered), SEED), n_clusters).mixture
+    return search_clusters(_fits_of(part, half.select(answered), SEED, width), n_clusters).mixture

@@ -33,7 +33,7 @@ from clustering.phases.initialisation import (
 from clustering.phases.mixture_fit import STEPS, Limits, Mixture, raise_to_floor
 from clustering.random import PublicWords
 
-LAST_STEPS = 100
+LAST_STEPS = 80
 USUAL = 0.6  # share of its category of each attribute in a cluster that is searched; the others are even
 CODES = 256  # largest number of tuples of categories that are compared
 LEAST_START_SHARE = 0.02
@@ -56,11 +56,7 @@ class CategoryClusters(NamedTuple):
     waves: CategoryWaves
     limits: Limits
     words: PublicWords
-
-    @property
-    def start_widths(self) -> tuple[float, ...]:
-        """Return the widths of greedy starts: every second one of round clusters, because a start takes longer."""
-        return self.limits.start_widths[::2]
+    start_widths: tuple[float, ...]
 
     @property
     def n_parameters(self) -> int:
@@ -168,7 +164,7 @@ def find_peak(
     usual = USUAL ** np.count_nonzero(firsts.characters, axis=1)
     codes = _codes(waves.categories, words)
     steps = firsts.characters / np.array(waves.categories)
-    turns = np.exp(-2j * pi * (steps @ codes.T))  # (m, n_codes)
+    turns = np.exp(-2j * pi * (steps @ codes.T)).astype(np.complex64)  # (m, n_codes); candidates need few digits
 
     def seen(at_width: float) -> tuple[NDArray[np.bool_], NDArray[np.complex128]]:
         weights = np.exp(-squared * at_width**2 / 2) * usual
@@ -176,7 +172,9 @@ def find_peak(
 
     def best(places: NDArray[np.float64], at_width: float, n_kept: int) -> list[Peak]:
         _, weighted = seen(at_width)
-        scores = ((np.exp(-1j * (places @ firsts.omegas.T)) * weighted) @ turns).real
+        angles = (places @ firsts.omegas.T).astype(np.float32)
+        seen_at = np.exp(-1j * angles) * weighted.astype(np.complex64)
+        scores = seen_at.real @ turns.real - seen_at.imag @ turns.imag
         at = scores.argmax(axis=1)
         kept = np.argsort(-scores[np.arange(len(places)), at], kind="stable")[:n_kept]
         return [Peak(places[place], codes[at[place]]) for place in kept]

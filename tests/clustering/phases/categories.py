@@ -38,7 +38,7 @@ def waves_of(mixture: CategoryMixture, n_waves: int = 300, noise: float = NOISE,
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     omegas = directions * np.exp(chance.uniform(np.log(4), np.log(30), n_waves))[:, None]
     characters = characters_for(n_waves, categories, PublicWords(seed))
-    empty = CategoryWaves(omegas, characters, categories, np.zeros(n_waves, complex), np.ones(n_waves), n_waves)
+    empty = CategoryWaves.of(omegas, characters, categories, np.zeros(n_waves, complex), np.ones(n_waves), n_waves)
     values = cluster_values(empty, mixture) @ mixture.places.shares
     values += noise * (chance.normal(size=n_waves) + 1j * chance.normal(size=n_waves))
     return empty._replace(values=values, weights=np.full(n_waves, 1 / (2 * max(noise, NOISE) ** 2)))

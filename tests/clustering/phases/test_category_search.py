@@ -16,7 +16,7 @@ SAME_PLACE = mixture_of([CENTRES[0], CENTRES[0], CENTRES[1]], [0.4, 0.3, 0.3], C
 
 
 def fits(waves, seed=3):
-    return CategoryClusters(waves, limits_for(3), PublicWords(seed))
+    return CategoryClusters(waves, limits_for(3), PublicWords(seed), (0.05, 0.14))
 
 
 def by_code(mixture):
