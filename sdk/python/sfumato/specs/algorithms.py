@@ -347,7 +347,10 @@ class PhaseSketch(AlgorithmParameters):
         maximum=MAX_SKETCHED_CLUSTERS, automatic="the number from 1 to 16 with the least BIC"
     )
     slots: int | None = parameter(
-        "Number of public waves.", minimum=32, maximum=MAX_PHASE_SLOTS, automatic="512, or 1024 from 16 features or with attributes"
+        "Number of public waves.",
+        minimum=32,
+        maximum=MAX_PHASE_SLOTS,
+        automatic="512, or 1024 from 16 features or with attributes",
     )
     seed: int = seed_parameter("Seed of the waves, which are public, and of the starting points of the fit.")
     refine: Refine = parameter(
