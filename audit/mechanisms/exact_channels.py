@@ -317,8 +317,8 @@ def list_rows() -> list[tuple[str, str]]:
 def select_points(spec: RoundSpec) -> tuple[Record, ...]:
     """Return the points of an example; fewer for local hashing and lattices, which have more paths."""
     if spec.attributes:
-        beyond = ({"x0": 1.5, "kind": "b"},)
-        return (*_CATEGORY_RECORDS, *beyond) if spec.counts_outside else _CATEGORY_RECORDS
+        beyond: Record = {"x0": 1.5, "kind": "b"}
+        return (*_CATEGORY_RECORDS, beyond) if spec.counts_outside else _CATEGORY_RECORDS
     points = _POINTS[spec.encoding.n_features]
     if spec.mechanism.form == "hash":
         points = points[:3]

@@ -21,7 +21,7 @@ from audit.plans.cases import (
     find_border_pair,
     make_point_pairs,
     make_points,
-    read_points,
+    to_records,
 )
 from audit.plans.transcripts import sample_transcripts, score_transcripts
 from clustering.errors import TooFewReports
@@ -48,7 +48,7 @@ def run_plan(case: PlanCase, points: Points, entropy: SeededEntropy) -> list[Col
     draws, collected = entropy.words(len(points)), []
 
     def collect_round(spec: RoundSpec) -> Collected:
-        collected.append(collect(spec, read_points(spec, points), entropy, draws))
+        collected.append(collect(spec, to_records(spec, points), entropy, draws))
         return collected[-1]
 
     with suppress(TooFewReports):  # the rounds until then are charged

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from audit.checks.check import Leak
 from audit.ledger.accounting import ChargedRound
-from audit.plans.cases import PlanCase, Points, Respond, RoundReports, respond_as_devices, symbols_of
+from audit.plans.cases import PlanCase, Points, Respond, RoundReports, respond_as_devices
 from audit.plans.plan_checks import check_plan
 from clustering.registry import start
 from clustering.rounds.plan import Plan
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import cost
 from sfumato.privacy.entropy import Entropy
+from sfumato.records.encodings import symbols
 from sfumato.specs import (
     AdaptiveGridIterative,
     AdaptiveGridTree,
@@ -45,7 +46,7 @@ def choose_slot_by_point(spec: RoundSpec, points: Points, entropy: Entropy, draw
     chosen = (points[reports.devices, 0] * (spec.encoding.n_slots - 1)).astype(np.int64)
     takes = entropy.words(len(reports.devices)) < np.uint64((1 << 64) // 10)
     slots = np.where(takes, chosen, reports.slots)
-    own = symbols_of(spec, points[reports.devices], slots)
+    own = symbols(spec.encoding, points[reports.devices], slots)
     return RoundReports(reports.devices, slots, spec.mechanism.perturb_many(own, entropy))
 
 

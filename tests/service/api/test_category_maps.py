@@ -1,6 +1,8 @@
 """Clusters of each category of an attribute, over HTTP: from devices to maps, and what is refused."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from sfumato.specs import round_spec_from_wire
 from tests.service.api import FEATURES, Api, refused
 from tests.service.api.test_reported_profiles import PLAN, open_round, work
 from tests.service.api.test_series import EVERY_WEEK
+from tests.service.commands import connect_commands, run_command
 from tests.service.ingestion.test_report_labels import send
 from tests.workers.archive import RECORDS_KEY
 from workers.job_runner import ClaimOutcome
@@ -75,6 +78,22 @@ class TestAJob:
         assert also_pro == pro
         assert [each.category for each in category_maps(model)] == ["free", "pro"]
         assert [row["category"] for row in model.diagnostics["categories"]] == ["free", "pro"]
+
+    def test_takes_the_rows_of_a_file_from_the_command_line(
+        self, api: Api, database: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_settings: None
+    ) -> None:
+        dataset_id = dataset(api)
+        job_id = submitted(api, dataset_id, target_reports=400)
+        assert work(database, job_id) == ClaimOutcome.COLLECTING
+        connect_commands(api, monkeypatch)
+        rows = zip(*people(300).values(), strict=True)
+        lines = ["x,y,plan", *(f"{x},{y},{plan}" for x, y, plan in rows)]
+        (tmp_path / "people.csv").write_text("\n".join(lines))
+        sent = run_command("report", "--from", str(tmp_path / "people.csv"), dataset_id, "--json")
+        counts = {"name": "plan", "n_other": 0, "n_missing": 0, "n_outside": 0}
+        used = open_round(api, job_id)["id"]
+        expected = {"round_id": used, "n_sent": 300, "n_received": 300, "n_clipped": 0, "attributes": [counts]}
+        assert json.loads(sent.stdout.splitlines()[-1]) == expected
 
     def test_may_leave_the_attribute_out(self, api: Api, database: Database) -> None:
         job_id = submitted(api, dataset(api), features=["x", "y"])

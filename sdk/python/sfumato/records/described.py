@@ -6,6 +6,7 @@ depend on the slot.
 """
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,23 +110,36 @@ def read_records(spec: RoundSpec, records: "Records | Described") -> Described:
     """Return records as `read_record` does, of shape (n, d). Raise InvalidPoint."""
     if isinstance(records, Described):
         return records
-    attributes = attributes_of(spec.encoding)
-    if not attributes:
-        points = to_values(spec.features, records)
-        return Described(points, np.empty((len(points), 0), dtype=np.int64))
-    names = [feature.name for feature in spec.features]
     columns: dict[str, Any] = {}
     if own := [each.name for each in spec.attributes]:
+        names = [feature.name for feature in spec.features]
         named = named_columns(records)
         if named is None:
             raise InvalidPoint(_UNNAMED)
         check_names([*names, *own], list(named))
         columns, records = {name: named[name] for name in own}, {name: named[name] for name in names}
     points = to_values(spec.features, records)
-    columns |= {name: points[:, place] for place, name in enumerate(names)}
-    if any(len(columns[name]) != len(points) for name in own):
+    if any(len(column) != len(points) for column in columns.values()):
         raise InvalidPoint("the columns of the features and the attributes must have equal lengths")
-    return Described(points, np.stack([categories(each, columns[each.name]) for each in attributes], axis=1))
+    return describe(spec, points, {each.name: categories(each, columns[each.name]) for each in spec.attributes})
+
+
+def describe(spec: RoundSpec, points: NDArray[np.float64], codes: Mapping[str, NDArray[np.integer[Any]]]) -> Described:
+    """Return records with the category of each attribute of the round, from the codes of those that are no feature.
+
+    Parameters
+    ----------
+    spec : RoundSpec
+    points : ndarray of shape (n, d), float64
+        Values of the features, in their units.
+    codes : mapping of str to ndarray of shape (n,), int
+        Category of each of `spec.attributes`, by name.
+    """
+    columns = {feature.name: points[:, place] for place, feature in enumerate(spec.features)}
+    found = np.empty((len(points), len(attributes_of(spec.encoding))), dtype=np.int64)
+    for place, each in enumerate(attributes_of(spec.encoding)):
+        found[:, place] = codes[each.name] if each.name in codes else categories(each, columns[each.name])
+    return Described(points, found)
 
 
 def own_symbol(spec: RoundSpec, record: Records, slot: int) -> Symbol:
