@@ -9,11 +9,12 @@ from clustering.random import SeededEntropy
 from clustering.registry import start
 from clustering.simulate import simulate, unit_features
 from sfumato.errors import InvalidSpec
-from sfumato.model.cluster_model import model_from_wire
+from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.memberships import GaussianMixtureMemberships
 from sfumato.model.posterior import posterior
 from sfumato.model.precision import Verdict
 from sfumato.records.described import Described
+from sfumato.records.mixed import expand_features
 from sfumato.records.outside import encode_many
 from sfumato.specs import PhaseSketch
 from tests.clustering.phases.categories import attribute, mixture_of
@@ -129,20 +130,27 @@ class TestLabels:
         assert found.memberships(record[None])[0] == pytest.approx(like / like.sum(), rel=1e-6)
 
     def test_a_report_alone_gives_a_calibrated_posterior(self):
-        """The mean confidence equals the share of correct labels."""
+        """If the model is correct, the mean confidence equals the share of correct labels."""
         labels, points, codes = people()
-        found, n = model(), 20_000
+        places, n = POPULATION.places, 20_000
+        true = ClusterModel(
+            "centroids",
+            expand_features(unit_features(2), ATTRIBUTES),
+            places.shares,
+            np.zeros(3),
+            centroids=np.hstack([places.centres, *POPULATION.shares]),
+            soft=GaussianMixtureMemberships((0.08,) * 3, CATEGORIES),
+            attributes=ATTRIBUTES,
+        )
         plan = start(PhaseSketch(epsilon=6, clusters=3, slots=64), unit_features(2), n, ATTRIBUTES)
         spec = next(plan)
         entropy = SeededEntropy(5)
         slots = np.random.default_rng(5).integers(0, 64, n)
         symbols = encode_many(spec, Described(points[:n], codes[:n].astype(np.int64)), slots, entropy)
-        given = posterior(found, spec, slots, spec.mechanism.perturb_many(symbols, entropy))
-        at = order(found)
-        likely = given[:, at].argmax(axis=1)
+        given = posterior(true, spec, slots, spec.mechanism.perturb_many(symbols, entropy))
         confidence = given.max(axis=1)
-        assert (likely == labels[:n]).mean() == pytest.approx(confidence.mean(), abs=0.03)
-        assert confidence.mean() > found.sizes.max() + 0.05
+        assert (given.argmax(axis=1) == labels[:n]).mean() == pytest.approx(confidence.mean(), abs=0.02)
+        assert confidence.mean() > places.shares.max() + 0.05
 
 
 class TestSharedPlaces:
