@@ -207,8 +207,8 @@ def normal_equations(waves: CategoryWaves, mixture: CategoryMixture) -> tuple[ND
     P = C (d + 2 + T) for T categories in all: each cluster's centre, log width, log size and log shares.
     """
     roots = np.sqrt(2 * waves.weights)
-    rows, left = slopes(waves, mixture) * roots[:, None], residual(waves, mixture) * roots
-    rows, left = (np.concatenate([each.real, each.imag]) for each in (rows, left))
+    parts = slopes(waves, mixture) * roots[:, None], residual(waves, mixture) * roots
+    rows, left = (np.concatenate([each.real, each.imag]) for each in parts)
     numbers, matrix, gradient = _numbers_of(mixture), rows.T @ rows, -(rows.T @ left)
     prior, pull = np.zeros((2, *_shape(waves, mixture)))
     prior[:, waves.n_features + 1 :] = 1 / LOG_SHARE_VARIANCE
@@ -306,7 +306,7 @@ def standard_errors(waves: CategoryWaves, mixture: CategoryMixture) -> CategoryE
     _, matrix = normal_equations(waves, mixture)
     before = np.zeros((n_clusters, n_parameters))
     before[:, :d], before[:, d] = 1 / PLACE_VARIANCE, 1 / LOG_WIDTH_VARIANCE
-    covariance = np.linalg.inv(matrix + np.diag(before.ravel()))
+    covariance: NDArray[np.float64] = np.linalg.inv(matrix + np.diag(before.ravel())).astype(np.float64, copy=False)
     own = np.sqrt(np.maximum(covariance.diagonal(), 0.0)).reshape(n_clusters, n_parameters)
     at = np.arange(n_clusters) * n_parameters
     sizes = _errors_of_softmax(covariance[np.ix_(at + d + 1, at + d + 1)], mixture.places.shares)
